@@ -1,0 +1,24 @@
+// Units used everywhere: bytes are int64, engine times are int64 nanoseconds, rates are doubles in
+// SI units per second. Names carry the unit (_bytes, _ns, _s, _flops).
+#pragma once
+
+#include <cstdint>
+
+namespace shardwright {
+
+using Bytes = std::int64_t;
+using Nanoseconds = std::int64_t;
+
+inline constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+inline constexpr double kMiB = 1024.0 * 1024.0;
+
+/// Smallest multiple of `multiple` that is not below `value`; both positive.
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
+  return (value + divisor - 1) / divisor;
+}
+
+}  // namespace shardwright
