@@ -1,2 +1,5 @@
-#include <fmt/core.h>
-int main() { fmt::print("shardwright\n"); }
+#include "cli/program.h"
+
+int main(int argc, char** argv) {
+  return shardwright::cli::run_program(argc, argv);
+}

@@ -1,0 +1,97 @@
+#include "cli/program.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "cli/usage.h"
+#include "cli/verbs.h"
+#include "cli/version.h"
+
+namespace shardwright::cli {
+namespace {
+
+constexpr const char* kFooter =
+    "Results go to stdout, everything else to stderr. `shardwright VERB --help` explains a "
+    "verb.\n\n"
+    "Exit codes:\n"
+    "  0  done\n"
+    "  1  failed while running\n"
+    "  2  wrong usage\n"
+    "  3  bad input file or value\n"
+    "  4  infeasible: nothing fits\n"
+    "  5  device or library missing\n"
+    "  6  comparison outside tolerance";
+
+int fail(ColorMode color, std::string_view sentence, ExitCode code) {
+  const Terminal terminal = describe_terminal(stderr, color);
+  fmt::print(stderr, "{} {}\n", paint(terminal, Style::kRed, "error:"), sentence);
+  return static_cast<int>(code);
+}
+
+// A full disk shows only when the buffer is written out, and must not look like success.
+ExitCode flushed(ExitCode code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  throw Error("the results could not be written to standard output (is the disk full?).",
+              ExitCode::kFailed);
+}
+
+ExitCode parse_and_run(int argc, const char* const* argv, ColorMode& color) {
+  CLI::App app{"Predicts, picks and runs sharded training of large language models.",
+               "shardwright"};
+  app.footer(kFooter);
+  app.set_version_flag(
+      "--version", [] { return version_text(); },
+      "Print the versions of what was compiled in and found, and exit");
+  app.fallthrough();
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.get_formatter()->label("Subcommands", "Verbs");
+  app.get_formatter()->label("OPTIONS", "options");
+  app.add_option_function<std::string>(
+         "--color", [&color](const std::string& text) { color = parse_color_mode(text); },
+         "Colours: auto, always or never; NO_COLOR is respected")
+      ->type_name("WHEN");
+
+  const std::vector<std::unique_ptr<Verb>> verbs = make_verbs();
+  for (const std::unique_ptr<Verb>& verb : verbs) {
+    CLI::App* command = app.add_subcommand(verb->name(), verb->summary());
+    verb->declare_flags(*command);
+  }
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    app.exit(success);
+    return flushed(ExitCode::kDone);
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(app, error);
+  }
+
+  const Context context{describe_terminal(stdout, color), describe_terminal(stderr, color)};
+  for (const std::unique_ptr<Verb>& verb : verbs) {
+    if (app.got_subcommand(verb->name())) return flushed(verb->run(context));
+  }
+  throw Error("no verb was given.", ExitCode::kUsage);
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv) {
+  ColorMode color = ColorMode::kAuto;
+  try {
+    return static_cast<int>(parse_and_run(argc, argv, color));
+  } catch (const Error& error) {
+    return fail(color, error.what(), error.code());
+  } catch (const std::bad_alloc&) {
+    return fail(color, "this machine ran out of memory.", ExitCode::kFailed);
+  } catch (const std::exception& error) {
+    return fail(color, fmt::format("unexpected failure: {}.", error.what()), ExitCode::kFailed);
+  }
+}
+
+}  // namespace shardwright::cli

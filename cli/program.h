@@ -1,0 +1,10 @@
+// The whole program behind main(): parse, run the chosen verb, turn every failure into an exit
+// code.
+#pragma once
+
+namespace shardwright::cli {
+
+/// Never throws. Errors are one sentence on stderr; the result is the process's exit code.
+int run_program(int argc, const char* const* argv);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,20 @@
+// "Did you mean ...": the known word nearest to one that is not known.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwright {
+
+/// The candidate with the smallest edit distance (insert, delete, replace, swap of neighbours) to
+/// `word`, or nothing when even that one differs in more than a third of its letters. Ties go to
+/// the first.
+std::optional<std::string> nearest(std::string_view word,
+                                   const std::vector<std::string>& candidates);
+
+/// ", did you mean 'x'?" or "", to append to a sentence that names an unknown word.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace shardwright
