@@ -1,0 +1,71 @@
+#include "sim/core/read_file.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "sim/core/error.h"
+
+namespace shardwright {
+namespace {
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void fail_to_read(const std::filesystem::path& path, int error_number) {
+  throw Error(fmt::format("{}: cannot read this file: {}", path.string(),
+                          std::generic_category().message(error_number)));
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) fail_to_read(path, errno);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) fail_to_read(path, errno);
+  if (S_ISDIR(info.st_mode)) {
+    throw Error(fmt::format("{}: is a folder, expected a file", path.string()));
+  }
+
+  const auto too_large = [&] {
+    return Error(
+        fmt::format("{}: is larger than {} bytes, the most accepted for a file of this kind",
+                    path.string(), max_bytes));
+  };
+  const auto listed_size = static_cast<std::size_t>(std::max<off_t>(info.st_size, 0));
+  if (S_ISREG(info.st_mode) && listed_size > max_bytes) throw too_large();
+
+  std::string content;
+  std::size_t used = 0;
+  content.resize(std::min(listed_size, max_bytes) + 1);
+  while (true) {
+    if (used == content.size()) content.resize(std::max<std::size_t>(2 * used, 1 << 16));
+    const ssize_t count = ::read(file.get(), content.data() + used, content.size() - used);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_to_read(path, errno);
+    if (count == 0) break;
+    used += static_cast<std::size_t>(count);
+    if (used > max_bytes) throw too_large();
+  }
+  content.resize(used);
+  return content;
+}
+
+}  // namespace shardwright

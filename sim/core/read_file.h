@@ -1,0 +1,19 @@
+// Reading a whole input file into memory, with a bound on its size.
+//
+// Every loader starts here, so that a missing file, a folder in its place or a file of the wrong
+// kind (a 30 GB checkpoint given as a config) gives one clear sentence instead of a crash. Pipes
+// and /dev/stdin work too: the bound holds while reading, not only by the size that the folder
+// shows.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+namespace shardwright {
+
+/// The bytes of `path`. Throws Error that names the file when it cannot be read or holds more than
+/// `max_bytes`.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes);
+
+}  // namespace shardwright
