@@ -1,0 +1,85 @@
+// What is trained: the architecture of a decoder-only transformer, reduced to what arithmetic and memory
+// depend on. Letters used across the project: B micro-batch, T sequence length, C hidden size, F ffn size,
+// L layers, H query heads, Hkv key/value heads, D head dimension, V vocabulary, W ranks.
+//
+// It leaves out weights, tokenizers and generation. sim/core/hf_config.h fills it from a config.json.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace shardwright {
+
+enum class Normalization { kRmsNorm, kLayerNorm };
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
+enum class Position { kRope, kLearned, kAlibi };
+enum class RopeScaling { kNone, kLinear, kLlama3 };
+
+struct Rope {
+  double theta = 10000.0;
+  double rotary_fraction = 1.0;  // share of each head that is rotated (gpt_neox: 0.25, phi3: 1)
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;  // for linear and llama3
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  std::int64_t original_max_positions = 8192;
+};
+
+struct Model {
+  std::string name;    // as given by the user: a built-in name or the folder's name
+  std::string family;  // Hugging Face model_type: llama, mistral, qwen2, ...
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;
+  std::int64_t vocab = 0;
+  std::int64_t max_positions = 0;
+
+  bool gated_mlp = true;  // gate, up and down matrices instead of up and down
+  Activation activation = Activation::kSilu;
+  Normalization norm = Normalization::kRmsNorm;
+  int norms_per_layer = 2;         // gemma2 has 4
+  bool norm_bias = false;          // LayerNorm with bias
+  bool qkv_bias = false;           // qwen2
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;            // qwen3: RMSNorm of size head_dim on q and on k
+  bool fused_qkv = false;          // stored and multiplied as one matrix (gpt2, gpt_neox, mpt, phi3)
+  bool fused_gate_up = false;      // phi3
+  bool parallel_residual = false;  // gpt_neox: attention and MLP read the same residual
+  bool tied_head = false;
+  Position position = Position::kRope;
+  Rope rope;
+  double norm_eps = 1e-5;
+  double attention_softcap = 0.0;  // gemma2; 0 is none
+  double logit_softcap = 0.0;
+  double embedding_scale = 1.0;    // gemma: sqrt(hidden)
+
+  std::int64_t q_dim() const { return heads * head_dim; }
+  std::int64_t kv_dim() const { return kv_heads * head_dim; }
+};
+
+/// Parameter counts by the place where sharding treats them differently. All exact.
+struct ParameterCounts {
+  std::int64_t embedding = 0;      // V*C
+  std::int64_t positions = 0;      // learned position rows
+  std::int64_t layer_matrices = 0; // weight matrices of one layer
+  std::int64_t layer_biases = 0;
+  std::int64_t layer_norms = 0;    // norm weights and biases of one layer
+  std::int64_t final_norm = 0;
+  std::int64_t head = 0;           // 0 when tied
+
+  std::int64_t layer() const { return layer_matrices + layer_biases + layer_norms; }
+  std::int64_t total(std::int64_t layers) const {
+    return embedding + positions + layers * layer() + final_norm + head;
+  }
+};
+
+ParameterCounts count_parameters(const Model& model);
+
+/// Throws Error naming the field when sizes are zero, negative, too large or do not divide.
+void check_model(const Model& model);
+
+}  // namespace shardwright

@@ -1,0 +1,79 @@
+// How it is trained: the strategy and every knob that the tuner may turn. Model, cluster, stack and plan
+// together determine a Schedule (sim/core/schedule.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardwright {
+
+enum class Strategy : std::uint8_t {
+  kSingle, kDdp, kZero1, kZero2, kZero3, kFsdp1, kFsdp1GradOp, kFsdp2, kFsdp2NoReshard, kHsdp, kYafsdp, kYafsdpZero2
+};
+inline constexpr int kStrategyCount = 12;
+
+enum class DType : std::uint8_t { kFp32, kBf16 };
+constexpr std::int64_t bytes_of(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
+
+enum class AttentionKind : std::uint8_t { kFlash, kEager };
+
+/// What a checkpointed layer recomputes in backward.
+enum class Recompute : std::uint8_t {
+  kNone,
+  kFull,         // keeps only the layer's input
+  kSelectiveOp,  // torchtitan's per-operator policy: keeps attention outputs and every second matrix product
+  kPieces        // the pieces named in Plan::pieces
+};
+
+/// Bits of Plan::pieces: which parts of a layer are recomputed under Recompute::kPieces.
+enum RecomputePiece : std::uint8_t {
+  kPieceNorm = 1, kPieceSwiglu = 2, kPieceFfn = 4, kPieceAttention = 8, kPieceBlock = 16
+};
+
+enum class Offload : std::uint8_t { kNone, kOptimizer };
+
+struct Plan {
+  Strategy strategy = Strategy::kYafsdp;
+  std::int64_t gpus = 1;
+  std::int64_t shard_group = 0;  // ranks that share one copy of the parameters; 0: all (hsdp: one node)
+  std::int64_t seq_len = 2048;
+  std::int64_t micro_batch = 1;  // sequences per rank and micro-step
+  std::int64_t grad_accum = 1;
+  std::int64_t ckpt_layers = 0;  // number of layers to which `recompute` applies
+  std::int64_t ckpt_stride = 1;  // 1: the first ckpt_layers; n: every n-th layer
+  Recompute recompute = Recompute::kFull;
+  std::uint8_t pieces = 0;
+  DType param_dtype = DType::kBf16;   // compute and gather
+  DType reduce_dtype = DType::kFp32;  // gradient reduction
+  DType master_dtype = DType::kFp32;  // sharded parameters that the optimizer updates
+  DType moment_dtype = DType::kFp32;
+  int buffers = 2;   // rotating gather buffers (yafsdp, native)
+  int prefetch = 1;  // units gathered ahead
+  AttentionKind attention = AttentionKind::kFlash;
+  Offload offload = Offload::kNone;
+  std::string stack = "native";
+
+  bool checkpointed(std::int64_t layer) const {
+    return recompute != Recompute::kNone && layer % ckpt_stride == 0 && layer / ckpt_stride < ckpt_layers;
+  }
+};
+
+std::string_view name_of(Strategy strategy);
+std::string_view name_of(DType dtype);
+std::string_view name_of(AttentionKind attention);
+std::string recompute_name(const Plan& plan);  // "none", "full", "selective-op", "norm,swiglu"
+
+std::optional<Strategy> strategy_from(std::string_view name);
+std::optional<DType> dtype_from(std::string_view name);
+/// Sets plan.recompute and plan.pieces from a command-line word; throws Error naming the word.
+void set_recompute(Plan& plan, std::string_view words);
+
+/// Ranks over which parameters, gradients and optimizer state are sharded (1: replicated).
+std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node);
+
+/// Throws Error naming the first knob that is out of range or contradicts another one.
+void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node);
+
+}  // namespace shardwright

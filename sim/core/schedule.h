@@ -1,0 +1,136 @@
+// What one rank does in one optimizer step: the heart of the project. The simulator gives every operation a
+// duration, the executor runs it; predicted and measured timelines therefore subtract operation by operation.
+//
+// A schedule is compact. Operations are listed in the order in which the host issues them, in Blocks that
+// repeat over units (embedding = 0, layers = 1..L, head = L+1, shared norms = L+2), in Sections that repeat
+// over micro-steps. Streams run their operations in order; an operation also waits for the events it names.
+// An event is the last recorded instance at the time the wait is issued, as with CUDA events; waiting for an
+// event that was never recorded is no wait.
+//
+// Memory is part of the schedule: every block lists, in host order, which tensors come to life and die.
+// for_each_op walks the expanded step. Read next: sim/strategies/lower.h (who writes it),
+// sim/engine.h (who costs it), exec/executor.h (who runs it).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/core/op.h"
+#include "sim/core/units.h"
+
+namespace shardwright {
+
+enum class StreamRole : std::uint8_t { kCompute, kCommunication, kSide };
+
+struct Stream {
+  const char* name = "";
+  StreamRole role = StreamRole::kCompute;
+  int priority = 0;  // lower runs first, as in CUDA
+};
+
+enum class MemoryCategory : std::uint8_t {
+  kParameters, kMaster, kGradients, kOptimizer, kGatherBuffers, kGradientBuffers, kActivations, kLoss, kWorkspace
+};
+inline constexpr int kMemoryCategories = 9;
+std::string_view name_of(MemoryCategory category);
+
+/// A tensor that outlives the step: it is there before the first operation and after the last.
+struct PersistentTensor {
+  MemoryCategory category = MemoryCategory::kParameters;
+  Bytes bytes = 0;
+  const char* what = "";
+};
+
+/// A tensor coming to life or dying at an operation, in host order.
+struct MemoryAction {
+  std::uint32_t op = 0;   // index into Schedule::ops; acts before the operation when acquiring, after it when releasing
+  bool acquire = true;
+  std::uint8_t stream = 0;       // the pool it is taken from (caching allocator)
+  std::uint8_t used_on = 0xff;   // another stream that must be done with it before reuse; 0xff: none
+  MemoryCategory category = MemoryCategory::kActivations;
+  std::uint16_t tensor = 0;      // slot: index into Schedule::tensor_names
+  std::int8_t offset = 0;        // unit it belongs to, relative to the block's unit
+  Bytes bytes = 0;               // size when acquiring
+};
+
+/// Operations [first_op, first_op + op_count) run for units first_unit, first_unit + unit_step, ... `repeats` times.
+struct Block {
+  std::uint32_t first_op = 0;
+  std::uint32_t op_count = 0;
+  std::uint32_t first_action = 0;  // into Schedule::memory, sorted by op
+  std::uint32_t action_count = 0;
+  std::int32_t first_unit = 0;
+  std::int32_t unit_step = 1;
+  std::int32_t repeats = 1;
+  Phase phase = Phase::kForward;
+};
+
+/// Blocks [first_block, first_block + block_count) run for `repeats` micro-steps.
+struct Section {
+  std::uint32_t first_block = 0;
+  std::uint32_t block_count = 0;
+  std::int32_t repeats = 1;
+};
+
+struct Schedule {
+  std::vector<Stream> streams;  // 0 is the compute stream
+  std::vector<Op> ops;
+  std::vector<MemoryAction> memory;
+  std::vector<Block> blocks;
+  std::vector<Section> sections;
+  std::vector<PersistentTensor> persistent;
+  std::vector<const char*> event_names;   // [0] is unused
+  std::vector<const char*> tensor_names;  // [0] is unused
+  std::int64_t layers = 0;
+  std::int64_t shard_ranks = 1;      // ranks of CommGroup::kShard
+  std::int64_t replicate_ranks = 1;  // ranks of CommGroup::kReplicate
+  std::int64_t world_ranks = 1;
+
+  std::int32_t units() const { return static_cast<std::int32_t>(layers) + 3; }
+  std::int32_t head_unit() const { return static_cast<std::int32_t>(layers) + 1; }
+  std::int32_t norm_unit() const { return static_cast<std::int32_t>(layers) + 2; }
+  void clear();
+};
+
+/// Identity of one execution of an operation within a step: its position in the expanded host order.
+using OpId = std::int64_t;
+
+struct OpInstance {
+  OpId id = 0;
+  std::uint32_t op = 0;        // index into Schedule::ops
+  std::uint32_t block = 0;
+  std::int32_t unit = 0;
+  std::int32_t micro_step = 0;
+};
+
+/// Calls f(const OpInstance&, const Op&) for every operation of the step in host order.
+template <class F>
+void for_each_op(const Schedule& schedule, F&& f) {
+  OpInstance at;
+  for (const Section& section : schedule.sections) {
+    for (std::int32_t micro = 0; micro < section.repeats; ++micro) {
+      for (std::uint32_t b = 0; b < section.block_count; ++b) {
+        at.block = section.first_block + b;
+        const Block& block = schedule.blocks[at.block];
+        for (std::int32_t rep = 0; rep < block.repeats; ++rep) {
+          at.unit = block.first_unit + rep * block.unit_step;
+          for (std::uint32_t i = 0; i < block.op_count; ++i) {
+            at.op = block.first_op + i;
+            f(static_cast<const OpInstance&>(at), schedule.ops[at.op]);
+            ++at.id;
+          }
+        }
+      }
+      ++at.micro_step;
+    }
+  }
+}
+
+/// Readable, stable name: "layer17.backward.down_projection.weight_gradient".
+std::string describe(const Schedule& schedule, const OpInstance& instance);
+
+/// "embedding", "layer17" (layers count from 0 in names), "head", "norms".
+std::string unit_name(const Schedule& schedule, std::int32_t unit);
+
+}  // namespace shardwright
