@@ -1,0 +1,119 @@
+#include "sim/core/atomic_file.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+
+namespace shardwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr mode_t kNewFileMode = 0666;  // the umask of the process applies
+
+/// fsync that lets pass what has no disk behind it (pipes, some network file systems for folders).
+bool flush(int fd) {
+  while (::fsync(fd) != 0) {
+    if (errno == EINTR) continue;
+    return errno == EINVAL || errno == EROFS || errno == ENOTSUP;
+  }
+  return true;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target) {
+  std::error_code ignored;
+  if (fs::is_symlink(target, ignored)) {
+    fs::path followed = fs::weakly_canonical(target, ignored);
+    if (!followed.empty()) final_ = std::move(followed);
+  }
+  struct stat existing {};
+  const bool exists = ::stat(final_.c_str(), &existing) == 0;
+  if (exists && S_ISDIR(existing.st_mode)) fail("write", EISDIR, ExitCode::kBadInput);
+  if (exists && !S_ISREG(existing.st_mode)) {
+    fd_ = ::open(final_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd_ < 0) fail("write", errno, ExitCode::kBadInput);
+    return;
+  }
+
+  if (!final_.has_filename()) fail("write", EISDIR, ExitCode::kBadInput);
+  // The process id keeps processes apart, the counter threads and what a crash left behind.
+  for (int attempt = 0; fd_ < 0; ++attempt) {
+    temporary_ = final_.parent_path() /
+                 fmt::format(".{}.{}-{}.tmp", final_.filename().string(), ::getpid(), attempt);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNewFileMode);
+    if (fd_ < 0 && errno != EEXIST) {
+      const int error_number = errno;
+      temporary_.clear();
+      fail("create", error_number, ExitCode::kBadInput);
+    }
+  }
+  if (exists) {
+    // A replaced file keeps its permissions; where that is refused the new file's own will do.
+    [[maybe_unused]] const int refused = ::fchmod(fd_, existing.st_mode & 07777);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  drop();
+}
+
+void AtomicFile::drop() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+}
+
+void AtomicFile::fail(std::string_view action, int error_number, ExitCode code) const {
+  throw Error(fmt::format("{}: cannot {} this file: {}", target_.string(), action,
+                          std::generic_category().message(error_number)),
+              code);
+}
+
+void AtomicFile::write(std::string_view bytes) {
+  SHARDWRIGHT_CHECK(fd_ >= 0, "{} is written after commit", target_.string());
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // Linux stops a little below 2 GiB
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", errno, ExitCode::kFailed);
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+void AtomicFile::commit() {
+  SHARDWRIGHT_CHECK(fd_ >= 0, "{} is committed twice", target_.string());
+  if (!flush(fd_)) fail("flush", errno, ExitCode::kFailed);
+  if (temporary_.empty()) return drop();
+  if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail("replace", errno, ExitCode::kFailed);
+  temporary_.clear();
+  drop();
+
+  // The new name itself is durable only once the folder is. The content is whole either way.
+  const fs::path folder = final_.has_parent_path() ? final_.parent_path() : fs::path(".");
+  const int folder_fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_fd < 0) return;  // a folder may be writable without being readable
+  const bool durable = flush(folder_fd);
+  const int error_number = errno;
+  ::close(folder_fd);
+  if (!durable) fail("flush", error_number, ExitCode::kFailed);
+}
+
+void write_file_atomically(const fs::path& target, std::string_view content) {
+  AtomicFile file(target);
+  file.write(content);
+  file.commit();
+}
+
+}  // namespace shardwright

@@ -1,0 +1,45 @@
+// Output files that are either whole or not there.
+//
+// The content goes to a temporary file in the same folder, is flushed to the disk, and then takes
+// the target's name in one step; a crash, a full disk or a killed process leaves the old file as it
+// was. A target that is no regular file (/dev/stdout, a pipe) is written directly, a symbolic link
+// stays a link and its target is replaced. Two writers of one file do not mix: the last to commit
+// wins.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "sim/core/error.h"
+
+namespace shardwright {
+
+/// A file being written in pieces. Without commit() the destructor drops what was written.
+/// Errors name the target: ExitCode::kBadInput when it cannot be created, kFailed when writing
+/// fails.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& target);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::string_view bytes);
+  /// Makes the file durable and visible under its name; nothing may be written after it.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(std::string_view action, int error_number, ExitCode code) const;
+  void drop();
+
+  std::filesystem::path target_;     // as the user named it, for errors
+  std::filesystem::path final_;      // with links followed
+  std::filesystem::path temporary_;  // empty when the target is written directly
+  int fd_ = -1;
+};
+
+/// AtomicFile for content that is already whole.
+void write_file_atomically(const std::filesystem::path& target, std::string_view content);
+
+}  // namespace shardwright

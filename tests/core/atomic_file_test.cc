@@ -1,0 +1,143 @@
+#include "sim/core/atomic_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class AtomicFileTest : public ::testing::Test {
+ protected:
+  AtomicFileTest()
+      : folder_(fs::path(::testing::TempDir()) /
+                ("shardwright_atomic_" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~AtomicFileTest() override { fs::remove_all(folder_); }
+
+  static std::string read(const fs::path& path) { return read_file(path, 1 << 24); }
+  std::ptrdiff_t files() const {
+    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+  }
+
+  fs::path folder_;
+};
+
+template <typename Action>
+Error error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return Error("");
+}
+
+TEST_F(AtomicFileTest, WritesAndReplaces) {
+  const fs::path path = folder_ / "plan.json";
+  write_file_atomically(path, "one");
+  EXPECT_EQ(read(path), "one");
+  write_file_atomically(path, std::string("tw\0o", 4));
+  EXPECT_EQ(read(path), std::string("tw\0o", 4));
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(AtomicFileTest, OldContentStaysUntilCommit) {
+  const fs::path path = folder_ / "plan.json";
+  write_file_atomically(path, "old");
+  {
+    AtomicFile file(path);
+    file.write("half");
+    EXPECT_EQ(read(path), "old");
+  }
+  EXPECT_EQ(read(path), "old");
+  EXPECT_EQ(files(), 1) << "the temporary file was left behind";
+
+  AtomicFile file(path);
+  file.write("ne");
+  file.write("w");
+  file.commit();
+  EXPECT_EQ(read(path), "new");
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(AtomicFileTest, KeepsPermissionsAndLinks) {
+  const fs::path path = folder_ / "real";
+  const fs::path link = folder_ / "link";
+  write_file_atomically(path, "a");
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("real", link);
+  write_file_atomically(link, "b");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read(path), "b");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(AtomicFileTest, DevicesAreWrittenNotReplaced) {
+  write_file_atomically("/dev/null", "gone");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(AtomicFileTest, ErrorsNameTheTarget) {
+  const fs::path missing = folder_ / "absent" / "plan.json";
+  const Error no_folder = error_of([&] { write_file_atomically(missing, ""); });
+  EXPECT_EQ(no_folder.code(), ExitCode::kBadInput);
+  EXPECT_EQ(no_folder.what(),
+            missing.string() + ": cannot create this file: No such file or directory");
+  EXPECT_THAT(error_of([&] { write_file_atomically(folder_, ""); }).what(),
+              HasSubstr(folder_.string() + ": cannot write this file: Is a directory"));
+  EXPECT_THAT(error_of([] { write_file_atomically("", ""); }).what(), HasSubstr("cannot write"));
+}
+
+TEST_F(AtomicFileTest, FailedWriteLeavesTheOldFile) {
+  const fs::path path = folder_ / "plan.json";
+  write_file_atomically(path, "old");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 4096, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Error error = error_of([&] { write_file_atomically(path, std::string(10'000, 'x')); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(error.code(), ExitCode::kFailed);
+  EXPECT_EQ(error.what(), path.string() + ": cannot write this file: File too large");
+  EXPECT_EQ(read(path), "old");
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(AtomicFileTest, ConcurrentWritersDoNotMix) {
+  const fs::path path = folder_ / "shared";
+  std::vector<std::thread> writers;
+  for (char c = 'a'; c < 'e'; ++c) {
+    writers.emplace_back([&, c] {
+      for (int round = 0; round < 10; ++round) {
+        write_file_atomically(path, std::string(10'000, c));
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const std::string content = read(path);
+  EXPECT_EQ(content, std::string(10'000, content[0]));
+  EXPECT_EQ(files(), 1);
+}
+
+}  // namespace
+}  // namespace shardwright
