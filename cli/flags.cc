@@ -3,30 +3,28 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <cmath>
 
 #include "sim/core/error.h"
+#include "sim/core/parse_number.h"
 
 namespace shardwright::cli {
 namespace {
 
 std::string range_text(CountRange range) {
-  return range.most == CountRange{}.most ? fmt::format("at least {}", range.least)
+  return range.most == CountRange{}.most ? fmt::format("of at least {}", range.least)
                                          : fmt::format("from {} to {}", range.least, range.most);
 }
 
-std::string range_text(NumberRange range) {
-  const NumberRange all;
+std::string range_text(RealRange range) {
+  const RealRange all;
   if (range.most == all.most && range.least == all.least) return "finite";
   if (range.most == all.most) return fmt::format("at least {}", range.least);
   if (range.least == all.least) return fmt::format("at most {}", range.most);
   return fmt::format("from {} to {}", range.least, range.most);
 }
 
-// std::from_chars takes no leading '+', which people do write.
-std::string_view without_plus(std::string_view text) {
-  return text.size() > 1 && text[0] == '+' && text[1] != '-' ? text.substr(1) : text;
+bool is_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 template <typename Value, typename Parse>
@@ -41,39 +39,28 @@ CLI::Option* add_parsed(CLI::App& command, const std::string& flag, Value& value
 }  // namespace
 
 std::int64_t parse_count(std::string_view flag, std::string_view text, CountRange range) {
-  const std::string_view digits = without_plus(text);
-  std::int64_t value = 0;
-  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  const bool whole = !digits.empty() && end == digits.data() + digits.size();
-  if (whole && code == std::errc::result_out_of_range) {
-    throw Error(fmt::format("{} is {}, which is too large for any size; it must be {}.", flag, text,
-                            range_text(range)));
-  }
-  if (!whole || code != std::errc{}) {
+  const std::optional<std::int64_t> value = parse_int64(text);
+  if (value && *value >= range.least && *value <= range.most) return *value;
+  if (value || is_digits(text) || parse_double(text)) {
     throw Error(
-        fmt::format("{} is '{}', but it must be a whole number {}.", flag, text, range_text(range)),
-        ExitCode::kUsage);
+        fmt::format("{} is {}, but it must be a whole number {}.", flag, text, range_text(range)));
   }
-  if (value < range.least || value > range.most) {
-    throw Error(fmt::format("{} is {}, but it must be {}.", flag, text, range_text(range)));
-  }
-  return value;
+  throw Error(
+      fmt::format("{} is '{}', but it must be a whole number {}.", flag, text, range_text(range)),
+      ExitCode::kUsage);
 }
 
-double parse_number(std::string_view flag, std::string_view text, NumberRange range) {
-  const std::string_view digits = without_plus(text);
-  double value = 0;
-  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  const bool whole = !digits.empty() && end == digits.data() + digits.size();
-  if (!whole || code == std::errc::invalid_argument) {
+double parse_number(std::string_view flag, std::string_view text, RealRange range) {
+  const std::optional<double> value = parse_double(text);
+  if (!value) {
     throw Error(
         fmt::format("{} is '{}', but it must be a number, {}.", flag, text, range_text(range)),
         ExitCode::kUsage);
   }
-  if (code != std::errc{} || !std::isfinite(value) || value < range.least || value > range.most) {
+  if (*value < range.least || *value > range.most) {
     throw Error(fmt::format("{} is {}, but it must be {}.", flag, text, range_text(range)));
   }
-  return value;
+  return *value;
 }
 
 CLI::Option* add_count(CLI::App& command, const std::string& flag, std::int64_t& value,
@@ -92,14 +79,14 @@ CLI::Option* add_count(CLI::App& command, const std::string& flag,
 }
 
 CLI::Option* add_number(CLI::App& command, const std::string& flag, double& value,
-                        const std::string& description, NumberRange range) {
+                        const std::string& description, RealRange range) {
   return add_parsed(command, flag, value, description, "X", [flag, range](const std::string& text) {
     return parse_number(flag, text, range);
   });
 }
 
 CLI::Option* add_number(CLI::App& command, const std::string& flag, std::optional<double>& value,
-                        const std::string& description, NumberRange range) {
+                        const std::string& description, RealRange range) {
   return add_parsed(command, flag, value, description, "X", [flag, range](const std::string& text) {
     return parse_number(flag, text, range);
   });

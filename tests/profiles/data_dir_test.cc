@@ -1,0 +1,47 @@
+#include "profiles/data_dir.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "sim/core/error.h"
+
+namespace shardwright::profiles {
+namespace {
+
+class DataDir : public ::testing::Test {
+ protected:
+  void SetUp() override { unsetenv("SHARDWRIGHT_DATA"); }
+  void TearDown() override { unsetenv("SHARDWRIGHT_DATA"); }
+};
+
+TEST_F(DataDir, IsTheSourceTreeInABuildTree) {
+  EXPECT_TRUE(std::filesystem::is_directory(data_dir())) << data_dir();
+  EXPECT_EQ(data_dir().filename(), "data");
+}
+
+TEST_F(DataDir, TheEnvironmentComesFirst) {
+  const std::string folder = ::testing::TempDir();
+  setenv("SHARDWRIGHT_DATA", folder.c_str(), 1);
+  EXPECT_EQ(data_dir(), folder);
+}
+
+TEST_F(DataDir, AnEmptyVariableCountsAsUnset) {
+  setenv("SHARDWRIGHT_DATA", "", 1);
+  EXPECT_EQ(data_dir().filename(), "data");
+}
+
+TEST_F(DataDir, AMissingFolderIsNamed) {
+  setenv("SHARDWRIGHT_DATA", "/no/such/folder", 1);
+  try {
+    data_dir();
+    FAIL() << "accepted a folder that is not there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    EXPECT_NE(std::string{error.what()}.find("/no/such/folder"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::profiles
