@@ -16,7 +16,8 @@ struct KernelGroup {
   int backward_kernels = 1;
   double forward_efficiency = 1;  // of the GPU's streaming bandwidth
   double backward_efficiency = 1;
-  std::vector<double> saved_bytes;  // per element, one entry for each tensor kept for backward
+  std::vector<double> saved_bytes;  // per element, one entry for each tensor kept for backward besides inputs and outputs
+  double saved_bytes_per_token = 0; // small statistics (mean, rstd)
   double forward_temporary_bytes = 0;  // per element, alive only while the operation runs
   double backward_temporary_bytes = 0;
 };
@@ -59,7 +60,12 @@ struct Stack {
   bool splits_large_elementwise = true;  // kernels over 2^31 bytes run as several (PyTorch's TensorIterator)
   bool fused_qkv = false;                // executes q, k and v as one product whatever the model stores
   bool fused_gate_up = false;
-  bool eager_softmax_saves_probabilities = true;
+  bool norm_saves_input = false;   // the norm keeps its input itself instead of an upcast copy (fused kernels)
+  bool repeats_kv_heads = false;   // k and v are expanded to all heads before attention
+  bool wraps_embedding_and_head = false;  // embedding and head are sharded units of their own, not part of the root
+  bool fsdp1_forward_prefetch = false;    // FSDP1 gathers the next unit before the current one computes
+  bool hsdp_on_fsdp1 = true;              // hybrid sharding as in FSDP1; otherwise as in FSDP2
+  bool loss_upcasts_logits = true;        // logits are copied to fp32 before the loss
 
   KernelGroup embedding;       // per hidden element
   KernelGroup norm;            // per hidden element; the output is counted as the next product's input
