@@ -2,16 +2,17 @@
 //
 // The formulas live in sim/*_cost.h and sim/collectives.h; here are only their coefficients, so
 // that profiles (loading, importing) need not know the simulator. All units are SI: seconds, bytes,
-// flops, bytes per second. Defaults are those of an "unknown GPU": every shipped GPU overrides them
-// in profiles/data/fitted/gpu_cost.json, which also carries sources, fit commands and held-out
-// errors.
+// flops, bytes per second. The shipped values are in profiles/data/fitted/gpu_cost.json, with
+// sources, fit commands and held-out errors; profiles/gpu_cost.h reads them.
 #pragma once
+
+#include <array>
 
 namespace shardwright::profiles {
 
-/// Rates of the silicon, from the data sheet and not fitted.
+/// Rates of the silicon, from data sheets. Fitted shares (GemmParams::e) are relative to these.
 struct GpuRates {
-  double peak_flops = 0;        ///< dense bf16 peak, flop/s
+  double peak_flops = 0;        ///< dense bf16 peak with fp32 accumulation, flop/s
   int sm_count = 0;             ///< streaming multiprocessors
   double hbm_bytes_per_s = 0;   ///< device memory bandwidth, nominal
   double hbm_efficiency = 0.8;  ///< share of it that streaming kernels reach
@@ -26,17 +27,20 @@ struct GemmParams {
   double w = 0.5;                 ///< wave hardness: 1 = whole waves, 0 = perfectly balanced
   double s = 0.02;                ///< tile-size exponent: efficiency ~ (tile area / 32768)^s
   double split_k_s = 1.5e-6;      ///< fixed cost of a split-k reduction
+  double throttle = 0;            ///< long kernels are slower than short ones by this share ...
+  double throttle_s = 1e-3;       ///< ... half of which has set in at this duration
   double sustained_factor = 0.9;  ///< multiplies e under training load (power, temperature)
 };
 
-/// Fused attention: rate(s) = R * s / (s + s0) (sim/attention_cost.h).
+/// One fused attention kernel: rate(s) = R * s / (s + s0) (sim/attention_cost.h).
 struct AttentionParams {
-  double t0_s = 3e-6;                ///< launch gap
-  double forward_flops = 0;          ///< R of the forward pass at head_dim 128, flop/s
-  double forward_s0 = 800;           ///< tokens at which half of R is reached
-  double backward_over_forward = 3;  ///< backward time over forward time, long sequences
-  double head64_factor = 0.9;        ///< R at head_dim 64 over R at head_dim 128
-  double noncausal_factor = 1.08;    ///< R of a full mask over R of a causal one
+  double t0_s = 3e-6;         ///< launch gap
+  double forward_flops = 0;   ///< R forward at head_dim 128, causal, flop/s
+  double forward_s0 = 0;      ///< tokens at which half of R is reached
+  double backward_flops = 0;  ///< R backward, counting 2.5 times the flops of forward
+  double backward_s0 = 0;
+  double head64_factor = 0.9;      ///< R at head_dim 64 over R at head_dim 128
+  double noncausal_factor = 1.08;  ///< R of a full mask over R of a causal one
 };
 
 /// Memory-bound kernels: t1 + bytes / rate (sim/memory_cost.h).
@@ -44,35 +48,51 @@ struct MemoryParams {
   double t1_s = 2e-6;               ///< launch gap and ramp
   double stream_efficiency = 0.85;  ///< of HBM bandwidth: copy, add, fused element-wise, optimizer
   double reduce_efficiency = 0.75;  ///< of HBM bandwidth: norm backward, softmax, loss
-  double l2_speedup = 2.0;          ///< bandwidth of data that stay in L2, over HBM
+  double l2_speedup = 1.5;          ///< bandwidth of data that stay in L2, over HBM
 };
 
-/// One NCCL protocol inside a node: t = base + hop * steps + x / bandwidth, x = bytes per rank on
-/// the wire.
+/// One NCCL protocol inside a node: t = base + hop * steps + x / bandwidth, where x is what each
+/// rank puts on the wire.
 struct ProtocolParams {
   double base_s = 0;
-  double hop_s = 0;        ///< per ring step inside the node
-  double bytes_per_s = 0;  ///< bus bandwidth that the protocol reaches inside the node
+  double hop_s = 0;        ///< per ring step
+  double bytes_per_s = 0;  ///< bus bandwidth
 };
 
-/// NCCL collectives of one GPU kind inside a node (sim/collectives.h).
+/// NCCL's own cost table (graph/tuning.cc): by it NCCL picks algorithm and protocol, and between
+/// nodes it is also our estimate of latency. Arrays are indexed LL, LL128, Simple.
+struct NcclTable {
+  std::array<double, 3> ring_base_s{}, ring_nvlink_hop_s{}, ring_pci_hop_s{}, ring_net_hop_s{};
+  std::array<double, 3> tree_base_s{}, tree_nvlink_hop_s{}, tree_pci_hop_s{}, tree_net_hop_s{};
+  double pat_base_s = 0, pat_rank_s = 0, pat_net_divisor = 1;
+  double net_overhead_intel_s = 0, net_overhead_amd_s = 0;  ///< per hop once a network is involved
+  double simple_overhead_factor = 1;                        ///< the same for Simple, times this
+  double ll_share = 0, ll128_share = 0, pat_share = 0, tree_share = 0;  ///< of the ring's bandwidth
+  /// Caps of LL between nodes, {two nodes, three or more}.
+  std::array<double, 2> ll_cap_intel_bytes_per_s{}, ll_cap_amd_bytes_per_s{};
+};
+
+/// NCCL collectives of one GPU kind (sim/collectives.h).
 struct CollectiveParams {
-  bool nvlink = true;                 ///< false: ranks of a node talk over PCIe and host memory
+  bool nvlink = true;                 ///< false: ranks of a node talk over PCIe
   bool nvls = false;                  ///< NVLink SHARP (NVSwitch, Hopper or newer)
-  ProtocolParams ll;                  ///< all channels
-  double ll_channel_bytes_per_s = 0;  ///< LL on the one channel that tiny messages use
+  ProtocolParams ll;                  ///< on all channels
+  double ll_channel_bytes_per_s = 0;  ///< LL on the few channels that tiny messages use
   double ll_spread_s = 0;             ///< extra latency once LL spreads over all channels
   ProtocolParams ll128;
   ProtocolParams simple;
-  double simple_sqrt_s = 0;           ///< Simple ramp: seconds per sqrt(byte)
-  double own_copy_bytes_per_s = 0;    ///< the step that only copies a rank's own part
-  ProtocolParams nvls_simple;         ///< all_reduce in the switch
-  double nominal_bytes_per_s = 0;     ///< ring bus bandwidth in NCCL's own model, for its choices
-  double nominal_ll_bytes_per_s = 0;  ///< cap of LL in NCCL's own model
-  double nominal_ll128_bytes_per_s = 0;
-  int channels_one_node = 24;  ///< one CTA, hence one SM, per channel
+  double simple_sqrt_s = 0;                  ///< Simple's ramp: seconds per sqrt(byte)
+  double gather_copy_bytes_per_s = 0;        ///< ring step that only moves a rank's own part
+  double reduce_copy_bytes_per_s = 0;        ///< the same of collectives that reduce
+  ProtocolParams nvls_simple;                ///< all_reduce in the switch
+  double nominal_bytes_per_s = 0;            ///< ring bus bandwidth in NCCL's own model
+  double nominal_ll_bytes_per_s = 0;         ///< its cap of LL inside a node
+  double nominal_ll128_bytes_per_s = 0;      ///< its cap of LL128 inside a node
+  double nominal_ll128_net_bytes_per_s = 0;  ///< its cap of LL128 between nodes
+  int channels_one_node = 24;                ///< one CTA, hence one SM, per channel
   int channels_multi_node = 16;
   int channels_nvls = 16;
+  NcclTable nccl;
 };
 
 }  // namespace shardwright::profiles

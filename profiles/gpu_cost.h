@@ -1,0 +1,64 @@
+// Reads and writes profiles/data/fitted/gpu_cost.json: the cost-model parameters of every GPU kind.
+//
+// Schema "shardwright.gpu_cost/1.0". Each parameter set says where it comes from: fitted to
+// published measurements by a command (with in-sample and held-out errors), taken from a
+// publication, or borrowed from a GPU of the same architecture. `shardwright_fit` rewrites the
+// fitted sets and leaves the rest as it is. Reading is strict: unknown or missing keys, and values
+// that make no sense, are errors that name the file and the path.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "profiles/gpu_params.h"
+
+namespace shardwright::profiles {
+
+/// Relative errors |predicted / measured - 1|, as fractions.
+struct ErrorSummary {
+  std::int64_t n = 0;
+  double mape = 0;
+  double median = 0;
+  double p90 = 0;
+};
+
+/// Where a set of parameters comes from.
+struct Provenance {
+  std::string source;      ///< publication or derivation, in words
+  std::string confidence;  ///< fitted, published, analogue or estimate
+  std::string command;     ///< what re-fits it; empty when nothing does
+  std::string date;        ///< YYYY-MM-DD
+  ErrorSummary in_sample;  ///< n = 0: not fitted here
+  ErrorSummary held_out;
+};
+
+template <typename Params>
+struct Sourced {
+  Params values;
+  Provenance provenance;
+};
+
+struct GpuCost {
+  Sourced<GpuRates> rates;
+  Sourced<GemmParams> gemm;
+  std::map<std::string, Sourced<AttentionParams>> attention;  ///< by kernel: fa2, fa3, cudnn
+  Sourced<MemoryParams> memory;
+  Sourced<CollectiveParams> collectives;
+};
+
+struct GpuCosts {
+  Sourced<NcclTable> nccl;  ///< already copied into every GPU's collectives
+  std::map<std::string, GpuCost> gpus;
+
+  /// Throws Error that lists the known ids and the nearest one.
+  const GpuCost& at(const std::string& id) const;
+};
+
+GpuCosts load_gpu_costs(const std::filesystem::path& file);
+/// The shipped file, <data_dir>/fitted/gpu_cost.json.
+GpuCosts load_gpu_costs();
+void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file);
+
+}  // namespace shardwright::profiles
