@@ -36,6 +36,8 @@ struct Model {
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   std::int64_t max_positions = 0;
+  std::int64_t sliding_window = 0;  // most tokens that some layer attends to; 0: all. Only full
+                                    // attention is modelled: check_plan refuses longer sequences
 
   bool gated_mlp = true;  // gate, up and down matrices instead of up and down
   Activation activation = Activation::kSilu;
@@ -53,6 +55,7 @@ struct Model {
   Position position = Position::kRope;
   Rope rope;
   double norm_eps = 1e-5;
+  double attention_scale = 0.0;    // of the scores, where it is not 1/sqrt(head_dim); 0 is the usual
   double attention_softcap = 0.0;  // gemma2; 0 is none
   double logit_softcap = 0.0;
   double embedding_scale = 1.0;    // gemma: sqrt(hidden)
@@ -78,6 +81,30 @@ struct ParameterCounts {
 };
 
 ParameterCounts count_parameters(const Model& model);
+
+/// Floating-point operations of the forward pass per token of a sequence of `seq_len`. Matrix products
+/// count 2 per weight (embedding look-ups none, the head also when tied); causal attention counts half
+/// of the square, 2*seq_len*q_dim per layer, as usual for MFU. Training is three times this.
+struct ForwardFlops {
+  double matrices = 0;
+  double attention = 0;
+  double total() const { return matrices + attention; }
+};
+ForwardFlops forward_flops_per_token(const Model& model, std::int64_t seq_len);
+
+/// The largest sizes that check_model accepts: far above any model, small enough that byte counts of
+/// a step stay within int64.
+namespace model_limits {
+inline constexpr std::int64_t kLayers = 1 << 14;
+inline constexpr std::int64_t kHidden = 1 << 18;
+inline constexpr std::int64_t kHeads = 1 << 13;
+inline constexpr std::int64_t kHeadDim = 1 << 13;
+inline constexpr std::int64_t kProjection = 1 << 20;  // heads * head_dim
+inline constexpr std::int64_t kFfn = 1 << 21;
+inline constexpr std::int64_t kVocab = 1 << 24;
+inline constexpr std::int64_t kPositions = 1 << 30;
+inline constexpr std::int64_t kParameters = 100'000'000'000'000;
+}  // namespace model_limits
 
 /// Throws Error naming the field when sizes are zero, negative, too large or do not divide.
 void check_model(const Model& model);

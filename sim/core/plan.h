@@ -6,8 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardwright {
+
+struct Model;
 
 enum class Strategy : std::uint8_t {
   kSingle, kDdp, kZero1, kZero2, kZero3, kFsdp1, kFsdp1GradOp, kFsdp2, kFsdp2NoReshard, kHsdp, kYafsdp, kYafsdpZero2
@@ -63,10 +66,15 @@ struct Plan {
 std::string_view name_of(Strategy strategy);
 std::string_view name_of(DType dtype);
 std::string_view name_of(AttentionKind attention);
+std::string_view name_of(Offload offload);
+/// All strategy names in the order of the enum, for messages and help texts.
+std::vector<std::string> strategy_names();
 std::string recompute_name(const Plan& plan);  // "none", "full", "selective-op", "norm,swiglu"
 
 std::optional<Strategy> strategy_from(std::string_view name);
 std::optional<DType> dtype_from(std::string_view name);
+std::optional<AttentionKind> attention_from(std::string_view name);
+std::optional<Offload> offload_from(std::string_view name);
 /// Sets plan.recompute and plan.pieces from a command-line word; throws Error naming the word.
 void set_recompute(Plan& plan, std::string_view words);
 
@@ -75,5 +83,9 @@ std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node);
 
 /// Throws Error naming the first knob that is out of range or contradicts another one.
 void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node);
+
+/// As above, and what plan and model decide together: the sequence must fit learned positions and any
+/// sliding window, and byte counts of the step must stay within int64.
+void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node);
 
 }  // namespace shardwright

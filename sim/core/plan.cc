@@ -1,0 +1,253 @@
+#include "sim/core/plan.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/model.h"
+#include "sim/core/units.h"
+
+namespace shardwright {
+namespace {
+
+constexpr std::array<std::string_view, kStrategyCount> kStrategyNames = {
+    "single",        "ddp",   "zero1",           "zero2", "zero3",  "fsdp1",
+    "fsdp1-grad-op", "fsdp2", "fsdp2-noreshard", "hsdp",  "yafsdp", "yafsdp-zero2"};
+constexpr std::array<std::string_view, 2> kDTypeNames = {"fp32", "bf16"};
+constexpr std::array<std::string_view, 2> kAttentionNames = {"flash", "eager"};
+constexpr std::array<std::string_view, 2> kOffloadNames = {"none", "optimizer"};
+
+struct PieceName {
+  RecomputePiece piece;
+  std::string_view name;
+};
+constexpr std::array<PieceName, 5> kPieceNames = {{{kPieceNorm, "norm"},
+                                                   {kPieceSwiglu, "swiglu"},
+                                                   {kPieceFfn, "ffn"},
+                                                   {kPieceAttention, "attention"},
+                                                   {kPieceBlock, "block"}}};
+
+template <typename Enum, std::size_t N>
+std::string_view name_in(const std::array<std::string_view, N>& names, Enum value) {
+  const auto index = static_cast<std::size_t>(value);
+  SHARDWRIGHT_CHECK(index < N, "no name for enumerator {}", index);
+  return names[index];
+}
+
+template <typename Enum, std::size_t N>
+std::optional<Enum> value_in(const std::array<std::string_view, N>& names, std::string_view name) {
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at == names.end()) return std::nullopt;
+  return static_cast<Enum>(at - names.begin());
+}
+
+/// "norm,swiglu" or "norm+swiglu", the way published tables write it.
+std::vector<std::string_view> split(std::string_view words) {
+  std::vector<std::string_view> result;
+  while (true) {
+    const std::size_t end = words.find_first_of(",+");
+    result.push_back(words.substr(0, end));
+    if (end == std::string_view::npos) return result;
+    words.remove_prefix(end + 1);
+  }
+}
+
+void check_range(std::string_view knob, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) {
+    throw Error(fmt::format("{} is {}, expected {} to {}", knob, value, least, most));
+  }
+}
+
+bool replicates(Strategy strategy) {
+  return strategy == Strategy::kSingle || strategy == Strategy::kDdp;
+}
+
+void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
+  check_range("gpus", plan.gpus, 1, 1 << 20);
+  SHARDWRIGHT_CHECK(gpus_per_node >= 1, "gpus_per_node is {}", gpus_per_node);
+  if (plan.gpus > gpus_per_node && plan.gpus % gpus_per_node != 0) {
+    throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a node", plan.gpus,
+                            gpus_per_node));
+  }
+  if (plan.strategy == Strategy::kSingle && plan.gpus != 1) {
+    throw Error(fmt::format("gpus is {}, expected 1 for the strategy single", plan.gpus));
+  }
+  if (plan.shard_group < 0) {
+    throw Error(fmt::format("shard_group is {}, expected 0 (the strategy's own) or more",
+                            plan.shard_group));
+  }
+  if (replicates(plan.strategy) && plan.shard_group > 1) {
+    throw Error(
+        fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
+                    plan.shard_group, name_of(plan.strategy)));
+  }
+  const std::int64_t group = resolved_shard_group(plan, gpus_per_node);
+  if (plan.gpus % group != 0) {
+    throw Error(
+        fmt::format("shard_group is {}, expected a divisor of the {} GPUs", group, plan.gpus));
+  }
+  // A group that fills its last node only in part would give its ranks different links.
+  if (plan.gpus > gpus_per_node && group % gpus_per_node != 0 && gpus_per_node % group != 0) {
+    throw Error(
+        fmt::format("shard_group is {}, expected a divisor or a multiple of the {} GPUs of a node",
+                    group, gpus_per_node));
+  }
+}
+
+void check_recompute(const Plan& plan, std::int64_t model_layers) {
+  check_range("ckpt_stride", plan.ckpt_stride, 1, std::max<std::int64_t>(model_layers, 1));
+  const std::int64_t most = ceil_div(model_layers, plan.ckpt_stride);
+  if (plan.ckpt_layers < 0 || plan.ckpt_layers > most) {
+    const std::string which =
+        plan.ckpt_stride == 1 ? ""
+                              : fmt::format(" that a ckpt_stride of {} reaches", plan.ckpt_stride);
+    throw Error(fmt::format("ckpt_layers is {}, expected 0 to {}, the layers of the model{}",
+                            plan.ckpt_layers, most, which));
+  }
+  if (plan.recompute == Recompute::kNone && plan.ckpt_layers > 0) {
+    throw Error(
+        fmt::format("ckpt_layers is {}, but recompute is none, expected 0 or another recompute",
+                    plan.ckpt_layers));
+  }
+  if (plan.recompute == Recompute::kPieces && plan.pieces == 0) {
+    throw Error("recompute names no piece, expected some of norm, swiglu, ffn, attention, block");
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Strategy strategy) {
+  return name_in(kStrategyNames, strategy);
+}
+std::string_view name_of(DType dtype) {
+  return name_in(kDTypeNames, dtype);
+}
+std::string_view name_of(AttentionKind attention) {
+  return name_in(kAttentionNames, attention);
+}
+std::string_view name_of(Offload offload) {
+  return name_in(kOffloadNames, offload);
+}
+
+std::vector<std::string> strategy_names() {
+  return {kStrategyNames.begin(), kStrategyNames.end()};
+}
+
+std::optional<Strategy> strategy_from(std::string_view name) {
+  return value_in<Strategy>(kStrategyNames, name);
+}
+std::optional<DType> dtype_from(std::string_view name) {
+  return value_in<DType>(kDTypeNames, name);
+}
+std::optional<AttentionKind> attention_from(std::string_view name) {
+  return value_in<AttentionKind>(kAttentionNames, name);
+}
+std::optional<Offload> offload_from(std::string_view name) {
+  return value_in<Offload>(kOffloadNames, name);
+}
+
+std::string recompute_name(const Plan& plan) {
+  switch (plan.recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kFull:
+      return "full";
+    case Recompute::kSelectiveOp:
+      return "selective-op";
+    case Recompute::kPieces:
+      break;
+  }
+  std::vector<std::string_view> words;
+  for (const PieceName& entry : kPieceNames) {
+    if ((plan.pieces & entry.piece) != 0) words.push_back(entry.name);
+  }
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+void set_recompute(Plan& plan, std::string_view words) {
+  constexpr std::array<std::pair<std::string_view, Recompute>, 3> kWhole = {
+      {{"none", Recompute::kNone},
+       {"full", Recompute::kFull},
+       {"selective-op", Recompute::kSelectiveOp}}};
+  for (const auto& [name, recompute] : kWhole) {
+    if (words == name) {
+      plan.recompute = recompute;
+      plan.pieces = 0;
+      return;
+    }
+  }
+  std::uint8_t pieces = 0;
+  for (const std::string_view word : split(words)) {
+    const auto* entry = std::find_if(kPieceNames.begin(), kPieceNames.end(),
+                                     [&](const PieceName& known) { return known.name == word; });
+    if (entry == kPieceNames.end()) {
+      throw Error(fmt::format(
+          "recompute is '{}', expected none, full, selective-op, or a list of norm, swiglu, "
+          "ffn, attention, block",
+          words));
+    }
+    pieces = static_cast<std::uint8_t>(pieces | entry->piece);
+  }
+  plan.recompute = Recompute::kPieces;
+  plan.pieces = pieces;
+}
+
+std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node) {
+  if (replicates(plan.strategy)) return 1;
+  if (plan.shard_group > 0) return plan.shard_group;
+  return plan.strategy == Strategy::kHsdp ? std::min(gpus_per_node, plan.gpus) : plan.gpus;
+}
+
+void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node) {
+  check_ranks(plan, gpus_per_node);
+  check_range("seq_len", plan.seq_len, 1, 1 << 24);
+  check_range("micro_batch", plan.micro_batch, 1, 1 << 20);
+  check_range("grad_accum", plan.grad_accum, 1, 1 << 20);
+  check_recompute(plan, model_layers);
+  check_range("buffers", plan.buffers, 1, 1024);
+  check_range("prefetch", plan.prefetch, 0, 1024);
+  if (plan.stack.empty()) throw Error("stack is empty, expected the name of a stack");
+}
+
+void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node) {
+  check_plan(plan, model.layers, gpus_per_node);
+  if (model.sliding_window > 0 && plan.seq_len > model.sliding_window) {
+    throw Error(
+        fmt::format("seq_len is {}, but the model's sliding_window is {} and only full "
+                    "attention is modelled, expected at most {}",
+                    plan.seq_len, model.sliding_window, model.sliding_window));
+  }
+  if (model.position == Position::kLearned && plan.seq_len > model.max_positions) {
+    throw Error(
+        fmt::format("seq_len is {}, but the model learned {} positions, expected at most {}",
+                    plan.seq_len, model.max_positions, model.max_positions));
+  }
+  // Generous upper bounds of what one step keeps and moves; int64 holds 9.2e18.
+  constexpr double kMostBytes = 4e18;
+  const auto f = [](std::int64_t value) { return static_cast<double>(value); };
+  const double tokens = f(plan.seq_len) * f(plan.micro_batch);
+  double per_token =
+      f(model.layers) * (64 * f(model.hidden) + 16 * f(model.q_dim()) + 16 * f(model.ffn));
+  if (plan.attention == AttentionKind::kEager) {
+    per_token += f(model.layers) * 16 * f(model.heads) * f(plan.seq_len);
+  }
+  per_token += 16 * f(model.vocab);
+  if (tokens * per_token > kMostBytes) {
+    throw Error(
+        fmt::format("seq_len {} with micro_batch {} is too much for one step of this model, "
+                    "expected fewer tokens",
+                    plan.seq_len, plan.micro_batch));
+  }
+  const double parameters = f(count_parameters(model).total(model.layers));
+  if (32 * parameters * f(plan.grad_accum) > kMostBytes) {
+    throw Error(fmt::format(
+        "grad_accum is {}, too much for one step of this model, expected at most {:.0f}",
+        plan.grad_accum, kMostBytes / (32 * parameters)));
+  }
+}
+
+}  // namespace shardwright

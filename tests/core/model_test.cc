@@ -1,0 +1,117 @@
+#include "sim/core/model.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "sim/core/error.h"
+
+namespace shardwright {
+namespace {
+
+Model tiny() {
+  Model m;
+  m.name = "tiny";
+  m.layers = 2;
+  m.hidden = 8;
+  m.heads = 4;
+  m.kv_heads = 2;
+  m.head_dim = 6;
+  m.ffn = 20;
+  m.vocab = 50;
+  m.max_positions = 16;
+  return m;
+}
+
+TEST(Model, CountsEveryMatrixOfAGatedLayer) {
+  const ParameterCounts counts = count_parameters(tiny());
+  EXPECT_EQ(counts.embedding, 50 * 8);
+  EXPECT_EQ(counts.positions, 0);
+  EXPECT_EQ(counts.layer_matrices, 8 * 24 + 2 * 8 * 12 + 24 * 8 + 3 * 8 * 20);
+  EXPECT_EQ(counts.layer_biases, 0);
+  EXPECT_EQ(counts.layer_norms, 2 * 8);
+  EXPECT_EQ(counts.final_norm, 8);
+  EXPECT_EQ(counts.head, 50 * 8);
+  EXPECT_EQ(counts.layer(), counts.layer_matrices + 16);
+  EXPECT_EQ(counts.total(2), 400 + 2 * counts.layer() + 8 + 400);
+}
+
+TEST(Model, CountsBiasesNormsAndPositions) {
+  Model m = tiny();
+  m.gated_mlp = false;
+  m.qkv_bias = m.attention_out_bias = m.mlp_bias = m.norm_bias = m.tied_head = m.qk_norm = true;
+  m.position = Position::kLearned;
+  m.norms_per_layer = 4;
+  const ParameterCounts counts = count_parameters(m);
+  EXPECT_EQ(counts.positions, 16 * 8);
+  EXPECT_EQ(counts.layer_matrices, 8 * 24 + 2 * 8 * 12 + 24 * 8 + 2 * 8 * 20);
+  EXPECT_EQ(counts.layer_biases, (24 + 2 * 12) + 8 + (20 + 8));
+  EXPECT_EQ(counts.layer_norms, 4 * 2 * 8 + 2 * 6);
+  EXPECT_EQ(counts.final_norm, 2 * 8);
+  EXPECT_EQ(counts.head, 0);
+  m.gated_mlp = true;
+  EXPECT_EQ(count_parameters(m).layer_biases, (24 + 2 * 12) + 8 + (2 * 20 + 8));
+}
+
+TEST(Model, CountsForwardFlopsWithTheHeadAndHalfOfTheSquare) {
+  Model m = tiny();
+  const ParameterCounts counts = count_parameters(m);
+  const ForwardFlops flops = forward_flops_per_token(m, 10);
+  EXPECT_EQ(flops.matrices, 2.0 * static_cast<double>(2 * counts.layer_matrices + 400));
+  // Scores and their use are 2*10*24 each per layer, half of it below the diagonal.
+  EXPECT_EQ(flops.attention, 2 * (2 * 10 * 24 + 2 * 10 * 24) / 2.0);
+  m.tied_head = true;
+  EXPECT_EQ(forward_flops_per_token(m, 10).total(), flops.total());
+}
+
+TEST(Model, ProblemsNameTheField) {
+  const auto problem = [](const std::function<void(Model&)>& change) -> std::string {
+    Model m = tiny();
+    change(m);
+    try {
+      check_model(m);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(problem([](Model&) {}), "");
+  EXPECT_EQ(problem([](Model& m) { m.layers = 0; }),
+            "model 'tiny': layers is 0, expected 1 to 16384");
+  EXPECT_EQ(problem([](Model& m) { m.hidden = -8; }),
+            "model 'tiny': hidden is -8, expected 1 to 262144");
+  EXPECT_EQ(problem([](Model& m) { m.vocab = INT64_MAX; }),
+            "model 'tiny': vocab is 9223372036854775807, expected 1 to 16777216");
+  EXPECT_EQ(problem([](Model& m) { m.kv_heads = 3; }),
+            "model 'tiny': kv_heads is 3, expected a divisor of the 4 heads");
+  EXPECT_EQ(problem([](Model& m) { m.kv_heads = 8; }),
+            "model 'tiny': kv_heads is 8, expected 1 to 4");
+  EXPECT_EQ(problem([](Model& m) { m.head_dim = 5; }),
+            "model 'tiny': head_dim is 5, expected an even number, because RoPE turns pairs");
+  EXPECT_EQ(problem([](Model& m) { m.sliding_window = -1; }),
+            "model 'tiny': sliding_window is -1, expected 0 or more");
+  EXPECT_EQ(problem([](Model& m) {
+              m.heads = m.kv_heads = 8192;
+              m.head_dim = 256;
+            }),
+            "model 'tiny': heads * head_dim is 2097152, expected 1 to 1048576");
+}
+
+TEST(Model, TheLargestSizesNeitherOverflowNorPass) {
+  Model m = tiny();
+  m.layers = model_limits::kLayers;
+  m.hidden = model_limits::kHidden;
+  m.heads = m.kv_heads = model_limits::kHeads;
+  m.head_dim = model_limits::kProjection / model_limits::kHeads;
+  m.ffn = model_limits::kFfn;
+  m.vocab = model_limits::kVocab;
+  m.max_positions = model_limits::kPositions;
+  m.position = Position::kLearned;
+  const std::int64_t total = count_parameters(m).total(m.layers);
+  EXPECT_GT(total, model_limits::kParameters);
+  EXPECT_THROW(check_model(m), Error);
+}
+
+}  // namespace
+}  // namespace shardwright
