@@ -23,8 +23,8 @@ enum class ExitCode : int {
 /// One clear sentence for the user, with the exit code it deserves.
 class Error : public std::runtime_error {
  public:
-  explicit Error(std::string sentence, ExitCode code = ExitCode::kBadInput)
-      : std::runtime_error(std::move(sentence)), code_(code) {}
+  explicit Error(const std::string& sentence, ExitCode code = ExitCode::kBadInput)
+      : std::runtime_error(sentence), code_(code) {}
   ExitCode code() const { return code_; }
 
  private:

@@ -1,0 +1,70 @@
+# What the machine may lack: CUDA and its libraries, MPI, Google Benchmark. Each becomes an imported target
+# that later folders link when it exists, and a row of the summary that says why when it does not:
+#   CUDA::cudart, CUDA::cublasLt, ...   the toolkit (CMake's own module)
+#   shardwright_cuda::{nccl,cupti,cudnn}
+#   MPI::MPI_CXX, benchmark::benchmark
+# The driver library libcuda is never linked: a program that links it does not start on a machine without a
+# driver. What is needed from it is loaded at run time.
+
+set(SHARDWRIGHT_ENABLE_CUDA AUTO CACHE STRING "Use CUDA: AUTO (when the toolkit is found), ON or OFF")
+set_property(CACHE SHARDWRIGHT_ENABLE_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(SHARDWRIGHT_ENABLE_MPI "Use MPI when it is found" ON)
+
+set(SHARDWRIGHT_SUMMARY "")
+# shardwright_summary(NAME FOUND VERSION WHY_NOT): one row of the block that ends the configuration.
+function(shardwright_summary name found version why_not)
+  string(LENGTH "${name}" length)
+  math(EXPR padding "18 - ${length}")
+  string(REPEAT " " ${padding} spaces)
+  if(found)
+    set(row "  ${name}${spaces}on   ${version}")
+  else()
+    set(row "  ${name}${spaces}off  ${why_not}")
+  endif()
+  set(SHARDWRIGHT_SUMMARY "${SHARDWRIGHT_SUMMARY}\n${row}" PARENT_SCOPE)
+endfunction()
+
+string(TOUPPER "${SHARDWRIGHT_ENABLE_CUDA}" shardwright_cuda_wish)
+if(NOT shardwright_cuda_wish MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|1|0)$")
+  message(FATAL_ERROR
+    "SHARDWRIGHT_ENABLE_CUDA is '${SHARDWRIGHT_ENABLE_CUDA}', but it must be AUTO, ON or OFF.")
+endif()
+
+set(SHARDWRIGHT_CUDA_FOUND FALSE)
+set(shardwright_no_cuda "SHARDWRIGHT_ENABLE_CUDA is ${SHARDWRIGHT_ENABLE_CUDA}")
+if(shardwright_cuda_wish STREQUAL AUTO OR shardwright_cuda_wish)
+  find_package(CUDAToolkit QUIET)
+  set(SHARDWRIGHT_CUDA_FOUND ${CUDAToolkit_FOUND})
+  set(shardwright_no_cuda "no toolkit: nvcc is not on the PATH, nor under CUDAToolkit_ROOT")
+  if(NOT SHARDWRIGHT_CUDA_FOUND AND NOT shardwright_cuda_wish STREQUAL AUTO)
+    message(FATAL_ERROR "SHARDWRIGHT_ENABLE_CUDA is ON, but there is ${shardwright_no_cuda}.")
+  endif()
+endif()
+shardwright_summary("CUDA toolkit" "${SHARDWRIGHT_CUDA_FOUND}" "${CUDAToolkit_VERSION}"
+                    "${shardwright_no_cuda}")
+
+foreach(library NCCL CUPTI CUDNN)
+  string(TOLOWER ${library} name)
+  if(SHARDWRIGHT_CUDA_FOUND)
+    find_package(Shardwright${library} QUIET)
+    set(why_not "not found beside the toolkit, nor under ${library}_ROOT")
+  else()
+    set(why_not "needs the CUDA toolkit")
+  endif()
+  shardwright_summary(${library} "${Shardwright${library}_FOUND}" "${Shardwright${library}_VERSION}"
+                      "${why_not}")
+endforeach()
+
+set(why_not "SHARDWRIGHT_ENABLE_MPI is OFF")
+if(SHARDWRIGHT_ENABLE_MPI)
+  find_package(MPI QUIET COMPONENTS CXX)
+  set(why_not "no mpicxx on the PATH")
+endif()
+shardwright_summary("MPI" "${MPI_CXX_FOUND}" "${MPI_CXX_VERSION}" "${why_not}")
+
+set(why_not "SHARDWRIGHT_BUILD_BENCHMARKS is OFF")
+if(SHARDWRIGHT_BUILD_BENCHMARKS)
+  find_package(benchmark QUIET)
+  set(why_not "not found (Debian: libbenchmark-dev)")
+endif()
+shardwright_summary("Google Benchmark" "${benchmark_FOUND}" "${benchmark_VERSION}" "${why_not}")
