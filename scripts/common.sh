@@ -1,0 +1,76 @@
+# Shared by scripts/quickstart and scripts/test: find or install what a build needs, then build.
+# Sourced, not run. Everything it does is safe to do twice.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
+                libboost-program-options-dev libeigen3-dev zlib1g-dev)
+test_packages=(libgtest-dev libgmock-dev libbenchmark-dev)
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+# die CODE SENTENCE: the exit codes are those of the program itself.
+die() {
+  printf 'error: %s\n' "$2" >&2
+  exit "$1"
+}
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+# install_missing PACKAGE...: through apt on Debian and Ubuntu; elsewhere says what the build will need.
+install_missing() {
+  if ! command -v apt-get >/dev/null; then
+    say "There is no apt-get here; the build needs what Debian calls: $*."
+    return
+  fi
+  local package missing=()
+  for package in "$@"; do
+    installed "$package" || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+      die 5 "these packages are missing and there is no sudo to install them: ${missing[*]}; run 'apt-get install ${missing[*]}' as root."
+    as_root=(sudo)
+  fi
+  say "Installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq ||
+    die 5 "apt-get update failed, so these packages cannot be installed: ${missing[*]}."
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+    die 5 "apt-get could not install: ${missing[*]}."
+}
+
+# configure PRESET OPTION...: into build/PRESET.
+configure() {
+  local preset=$1 log
+  shift
+  # A build folder that exists keeps the generator it was made with.
+  if [ ! -e "build/$preset/CMakeCache.txt" ] && command -v ninja >/dev/null; then
+    export CMAKE_GENERATOR=Ninja
+  fi
+  say "Configuring build/$preset"
+  log=$(mktemp)
+  if ! cmake --preset "$preset" "$@" >"$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
+    die 5 "CMake could not configure the build; the message above names what is missing."
+  fi
+  # The summary of what is on and off ends the configuration.
+  sed -n '/^-- Shardwright/,/^-- Configuring/{/^-- Configuring/!p}' "$log" >&2
+  rm -f "$log"
+}
+
+# build PRESET TARGET...: with one job per core, or fewer where memory is short (a job takes up to 1.5 GB).
+build() {
+  local preset=$1 jobs memory_kb
+  shift
+  jobs=$(nproc)
+  memory_kb=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+  if [ "$jobs" -gt $((memory_kb / 1500000 + 1)) ]; then jobs=$((memory_kb / 1500000 + 1)); fi
+  say "Building with $jobs jobs"
+  cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"} >&2 ||
+    die 1 "the build in build/$preset failed; the first error is above."
+}
