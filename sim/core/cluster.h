@@ -1,5 +1,6 @@
-// On what it is trained: one kind of node, how nodes are linked, and what a GPU hour costs. The kernel and
-// collective cost parameters of the GPU live in profiles/gpu_params.h; this is the part a user thinks of.
+// On what it is trained: one kind of node, how nodes are linked, and what a GPU hour costs. The
+// kernel and collective cost parameters of the GPU live in profiles/gpu_params.h; this is the part
+// a user thinks of.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,15 @@
 namespace shardwright {
 
 struct Gpu {
-  std::string id;            // "a100-80g"
-  std::string architecture;  // "ampere", "hopper", ...
+  std::string id;              // "a100-80g"
+  std::string architecture;    // "ampere", "hopper", ...
   double peak_bf16_flops = 0;  // dense
   double peak_fp32_flops = 0;
   int sm_count = 0;
   double hbm_bytes_per_s = 0;
-  Bytes memory_bytes = 0;    // total as CUDA reports it
-  Bytes runtime_bytes = 0;   // context, libraries and communicator buffers outside the framework's allocator
+  Bytes memory_bytes = 0;  // total as CUDA reports it
+  Bytes runtime_bytes =
+      0;  // context, libraries and communicator buffers outside the framework's allocator
   double l2_bytes = 0;
   double pcie_bytes_per_s = 0;
 };
@@ -36,7 +38,9 @@ struct Cluster {
   double usd_per_gpu_hour = 0;        // 0: unknown
   std::string price_note;
 
-  double node_net_bytes_per_s() const { return static_cast<double>(nics_per_node) * nic_bytes_per_s; }
+  double node_net_bytes_per_s() const {
+    return static_cast<double>(nics_per_node) * nic_bytes_per_s;
+  }
 };
 
 }  // namespace shardwright

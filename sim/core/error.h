@@ -1,8 +1,9 @@
 // Errors that a user can cause.
 //
-// Bad input throws Error with one sentence that names the file, key or flag, the value found, and what
-// would be accepted. "Nothing fits" is a value, not an exception; a broken invariant is a CHECK that
-// aborts. Exit codes are part of the command-line contract; cli/main.cc is the only place that exits.
+// Bad input throws Error with one sentence that names the file, key or flag, the value found, and
+// what would be accepted. "Nothing fits" is a value, not an exception; a broken invariant is a
+// CHECK that aborts. Exit codes are part of the command-line contract; cli/main.cc is the only
+// place that exits.
 #pragma once
 
 #include <stdexcept>

@@ -1,8 +1,9 @@
-// One operation of a step: what it is, which stream it runs on, what it waits for and how much work it is.
+// One operation of a step: what it is, which stream it runs on, what it waits for and how much work
+// it is.
 //
-// An Op is a template: it belongs to a Block that may repeat over many units (layers), so it names events
-// and tensors relative to the unit it runs for. The simulator gives an Op a duration, the executor gives it
-// a kernel or a collective; both read the same fields.
+// An Op is a template: it belongs to a Block that may repeat over many units (layers), so it names
+// events and tensors relative to the unit it runs for. The simulator gives an Op a duration, the
+// executor gives it a kernel or a collective; both read the same fields.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +16,63 @@ namespace shardwright {
 /// What an operation means. The executor dispatches on it.
 enum class OpKind : std::uint8_t {
   // compute, forward and backward told apart by Op::phase
-  kEmbedding, kNorm, kQkvProjection, kQProjection, kKProjection, kVProjection, kQkNorm, kRope, kAttention,
-  kOutputProjection, kResidual, kGateUpProjection, kGateProjection, kUpProjection, kActivation, kDownProjection,
-  kHeadProjection, kLoss,
+  kEmbedding,
+  kNorm,
+  kQkvProjection,
+  kQProjection,
+  kKProjection,
+  kVProjection,
+  kQkNorm,
+  kRope,
+  kAttention,
+  kOutputProjection,
+  kResidual,
+  kGateUpProjection,
+  kGateProjection,
+  kUpProjection,
+  kActivation,
+  kDownProjection,
+  kHeadProjection,
+  kLoss,
   // gradients of matrix products are two operations
-  kInputGradient, kWeightGradient,
+  kInputGradient,
+  kWeightGradient,
   // sharding
-  kAllGather, kReduceScatter, kAllReduce, kBroadcast,
-  kCastShard, kCastGradient, kConcatenate, kCopyIn, kCopyOut, kScale, kAccumulate, kZero,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+  kCastShard,
+  kCastGradient,
+  kConcatenate,
+  kCopyIn,
+  kCopyOut,
+  kScale,
+  kAccumulate,
+  kZero,
   // step
-  kGradientNorm, kClip, kOptimizer, kHostWork, kSynchronize
+  kGradientNorm,
+  kClip,
+  kOptimizer,
+  kHostWork,
+  kSynchronize
 };
 
-enum class Phase : std::uint8_t { kPrepare, kForward, kLoss, kRecompute, kBackward, kReduce, kOptimizer };
+enum class Phase : std::uint8_t {
+  kPrepare,
+  kForward,
+  kLoss,
+  kRecompute,
+  kBackward,
+  kReduce,
+  kOptimizer
+};
 
 /// Which of the costs applies to an operation's Work.
 enum class WorkKind : std::uint8_t { kNone, kGemm, kAttention, kMemory, kCollective, kHost };
 
-/// What a memory-bound kernel does: its share of the streaming bandwidth comes from the stack by this name.
+/// What a memory-bound kernel does: its share of the streaming bandwidth comes from the stack by
+/// this name.
 enum class MemoryClass : std::uint8_t { kStream, kCast, kConcatenate, kCopy, kScale, kAdd };
 
 enum class CommGroup : std::uint8_t { kShard, kReplicate, kIntraNode, kWorld };
@@ -43,13 +83,14 @@ struct Work {
   MemoryClass memory_class = MemoryClass::kStream;
   CommGroup group = CommGroup::kShard;
   std::uint8_t dtype_bytes = 2;
-  std::uint16_t kernels = 1;     // launches
-  bool backward = false;         // attention direction
+  std::uint16_t kernels = 1;  // launches
+  bool backward = false;      // attention direction
   bool causal = true;
-  std::int64_t m = 0, n = 0, k = 0;  // gemm; attention: m = batch*heads, n = sequence length, k = head_dim
-  std::int64_t bytes = 0;            // memory: HBM traffic; collective: gathered or unreduced size
-  double efficiency = 1;             // memory: share of the streaming bandwidth; host: unused
-  double host_s = 0;                 // host work of its own, beyond launches
+  std::int64_t m = 0, n = 0,
+               k = 0;      // gemm; attention: m = batch*heads, n = sequence length, k = head_dim
+  std::int64_t bytes = 0;  // memory: HBM traffic; collective: gathered or unreduced size
+  double efficiency = 1;   // memory: share of the streaming bandwidth; host: unused
+  double host_s = 0;       // host work of its own, beyond launches
 };
 
 /// Event `name` as recorded for the unit at `offset` from the unit an operation runs for.
@@ -64,11 +105,12 @@ inline constexpr int kMaxWaits = 4;
 struct Op {
   OpKind kind = OpKind::kHostWork;
   Phase phase = Phase::kForward;
-  OpKind of = OpKind::kHostWork;  // for kInputGradient and kWeightGradient: the product they belong to
-  std::uint8_t stream = 0;        // index into Schedule::streams
-  std::uint8_t part = 0;          // n-th piece of an operation that runs as several kernels
-  std::int8_t target = 0;         // unit offset of what is gathered, reduced or cast
-  bool host_waits = false;        // the host blocks until `waits` have completed before it goes on
+  OpKind of =
+      OpKind::kHostWork;    // for kInputGradient and kWeightGradient: the product they belong to
+  std::uint8_t stream = 0;  // index into Schedule::streams
+  std::uint8_t part = 0;    // n-th piece of an operation that runs as several kernels
+  std::int8_t target = 0;   // unit offset of what is gathered, reduced or cast
+  bool host_waits = false;  // the host blocks until `waits` have completed before it goes on
   EventRef waits[kMaxWaits];
   EventRef record;
   Work work;
@@ -77,8 +119,8 @@ struct Op {
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Phase phase);
 constexpr bool is_collective(OpKind kind) {
-  return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter || kind == OpKind::kAllReduce ||
-         kind == OpKind::kBroadcast;
+  return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kAllReduce || kind == OpKind::kBroadcast;
 }
 
 }  // namespace shardwright

@@ -1,5 +1,5 @@
-// How it is trained: the strategy and every knob that the tuner may turn. Model, cluster, stack and plan
-// together determine a Schedule (sim/core/schedule.h).
+// How it is trained: the strategy and every knob that the tuner may turn. Model, cluster, stack and
+// plan together determine a Schedule (sim/core/schedule.h).
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,25 @@ namespace shardwright {
 struct Model;
 
 enum class Strategy : std::uint8_t {
-  kSingle, kDdp, kZero1, kZero2, kZero3, kFsdp1, kFsdp1GradOp, kFsdp2, kFsdp2NoReshard, kHsdp, kYafsdp, kYafsdpZero2
+  kSingle,
+  kDdp,
+  kZero1,
+  kZero2,
+  kZero3,
+  kFsdp1,
+  kFsdp1GradOp,
+  kFsdp2,
+  kFsdp2NoReshard,
+  kHsdp,
+  kYafsdp,
+  kYafsdpZero2
 };
 inline constexpr int kStrategyCount = 12;
 
 enum class DType : std::uint8_t { kFp32, kBf16 };
-constexpr std::int64_t bytes_of(DType dtype) { return dtype == DType::kFp32 ? 4 : 2; }
+constexpr std::int64_t bytes_of(DType dtype) {
+  return dtype == DType::kFp32 ? 4 : 2;
+}
 
 enum class AttentionKind : std::uint8_t { kFlash, kEager };
 
@@ -26,13 +39,18 @@ enum class AttentionKind : std::uint8_t { kFlash, kEager };
 enum class Recompute : std::uint8_t {
   kNone,
   kFull,         // keeps only the layer's input
-  kSelectiveOp,  // torchtitan's per-operator policy: keeps attention outputs and every second matrix product
+  kSelectiveOp,  // torchtitan's per-operator policy: keeps attention outputs and every second
+                 // matrix product
   kPieces        // the pieces named in Plan::pieces
 };
 
 /// Bits of Plan::pieces: which parts of a layer are recomputed under Recompute::kPieces.
 enum RecomputePiece : std::uint8_t {
-  kPieceNorm = 1, kPieceSwiglu = 2, kPieceFfn = 4, kPieceAttention = 8, kPieceBlock = 16
+  kPieceNorm = 1,
+  kPieceSwiglu = 2,
+  kPieceFfn = 4,
+  kPieceAttention = 8,
+  kPieceBlock = 16
 };
 
 enum class Offload : std::uint8_t { kNone, kOptimizer };
@@ -40,7 +58,8 @@ enum class Offload : std::uint8_t { kNone, kOptimizer };
 struct Plan {
   Strategy strategy = Strategy::kYafsdp;
   std::int64_t gpus = 1;
-  std::int64_t shard_group = 0;  // ranks that share one copy of the parameters; 0: all (hsdp: one node)
+  std::int64_t shard_group =
+      0;  // ranks that share one copy of the parameters; 0: all (hsdp: one node)
   std::int64_t seq_len = 2048;
   std::int64_t micro_batch = 1;  // sequences per rank and micro-step
   std::int64_t grad_accum = 1;
@@ -59,7 +78,8 @@ struct Plan {
   std::string stack = "native";
 
   bool checkpointed(std::int64_t layer) const {
-    return recompute != Recompute::kNone && layer % ckpt_stride == 0 && layer / ckpt_stride < ckpt_layers;
+    return recompute != Recompute::kNone && layer % ckpt_stride == 0 &&
+           layer / ckpt_stride < ckpt_layers;
   }
 };
 
@@ -84,8 +104,8 @@ std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node);
 /// Throws Error naming the first knob that is out of range or contradicts another one.
 void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node);
 
-/// As above, and what plan and model decide together: the sequence must fit learned positions and any
-/// sliding window, and byte counts of the step must stay within int64.
+/// As above, and what plan and model decide together: the sequence must fit learned positions and
+/// any sliding window, and byte counts of the step must stay within int64.
 void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node);
 
 }  // namespace shardwright

@@ -1,14 +1,15 @@
-// What one rank does in one optimizer step: the heart of the project. The simulator gives every operation a
-// duration, the executor runs it; predicted and measured timelines therefore subtract operation by operation.
+// What one rank does in one optimizer step: the heart of the project. The simulator gives every
+// operation a duration, the executor runs it; predicted and measured timelines therefore subtract
+// operation by operation.
 //
-// A schedule is compact. Operations are listed in the order in which the host issues them, in Blocks that
-// repeat over units (embedding = 0, layers = 1..L, head = L+1, shared norms = L+2), in Sections that repeat
-// over micro-steps. Streams run their operations in order; an operation also waits for the events it names.
-// An event is the last recorded instance at the time the wait is issued, as with CUDA events; waiting for an
-// event that was never recorded is no wait.
+// A schedule is compact. Operations are listed in the order in which the host issues them, in
+// Blocks that repeat over units (embedding = 0, layers = 1..L, head = L+1, shared norms = L+2), in
+// Sections that repeat over micro-steps. Streams run their operations in order; an operation also
+// waits for the events it names. An event is the last recorded instance at the time the wait is
+// issued, as with CUDA events; waiting for an event that was never recorded is no wait.
 //
-// Memory is part of the schedule: every block lists, in host order, which tensors come to life and die.
-// for_each_op walks the expanded step. Read next: sim/strategies/lower.h (who writes it),
+// Memory is part of the schedule: every block lists, in host order, which tensors come to life and
+// die. for_each_op walks the expanded step. Read next: sim/strategies/lower.h (who writes it),
 // sim/engine.h (who costs it), exec/executor.h (who runs it).
 #pragma once
 
@@ -30,7 +31,15 @@ struct Stream {
 };
 
 enum class MemoryCategory : std::uint8_t {
-  kParameters, kMaster, kGradients, kOptimizer, kGatherBuffers, kGradientBuffers, kActivations, kLoss, kWorkspace
+  kParameters,
+  kMaster,
+  kGradients,
+  kOptimizer,
+  kGatherBuffers,
+  kGradientBuffers,
+  kActivations,
+  kLoss,
+  kWorkspace
 };
 inline constexpr int kMemoryCategories = 9;
 std::string_view name_of(MemoryCategory category);
@@ -44,17 +53,19 @@ struct PersistentTensor {
 
 /// A tensor coming to life or dying at an operation, in host order.
 struct MemoryAction {
-  std::uint32_t op = 0;   // index into Schedule::ops; acts before the operation when acquiring, after it when releasing
+  std::uint32_t op = 0;  // index into Schedule::ops; acts before the operation when acquiring,
+                         // after it when releasing
   bool acquire = true;
-  std::uint8_t stream = 0;       // the pool it is taken from (caching allocator)
-  std::uint8_t used_on = 0xff;   // another stream that must be done with it before reuse; 0xff: none
+  std::uint8_t stream = 0;      // the pool it is taken from (caching allocator)
+  std::uint8_t used_on = 0xff;  // another stream that must be done with it before reuse; 0xff: none
   MemoryCategory category = MemoryCategory::kActivations;
-  std::uint16_t tensor = 0;      // slot: index into Schedule::tensor_names
-  std::int8_t offset = 0;        // unit it belongs to, relative to the block's unit
-  Bytes bytes = 0;               // size when acquiring
+  std::uint16_t tensor = 0;  // slot: index into Schedule::tensor_names
+  std::int8_t offset = 0;    // unit it belongs to, relative to the block's unit
+  Bytes bytes = 0;           // size when acquiring
 };
 
-/// Operations [first_op, first_op + op_count) run for units first_unit, first_unit + unit_step, ... `repeats` times.
+/// Operations [first_op, first_op + op_count) run for units first_unit, first_unit + unit_step, ...
+/// `repeats` times.
 struct Block {
   std::uint32_t first_op = 0;
   std::uint32_t op_count = 0;
@@ -93,12 +104,13 @@ struct Schedule {
   void clear();
 };
 
-/// Identity of one execution of an operation within a step: its position in the expanded host order.
+/// Identity of one execution of an operation within a step: its position in the expanded host
+/// order.
 using OpId = std::int64_t;
 
 struct OpInstance {
   OpId id = 0;
-  std::uint32_t op = 0;        // index into Schedule::ops
+  std::uint32_t op = 0;  // index into Schedule::ops
   std::uint32_t block = 0;
   std::int32_t unit = 0;
   std::int32_t micro_step = 0;

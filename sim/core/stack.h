@@ -1,6 +1,6 @@
-// The software that executes the step. It decides which operations exist, which tensors are kept for
-// backward, what the host costs and how memory is allocated. A Stack is data (profiles/data/stacks/*.json);
-// sim/layer_program.h turns it into the operations of a layer.
+// The software that executes the step. It decides which operations exist, which tensors are kept
+// for backward, what the host costs and how memory is allocated. A Stack is data
+// (profiles/data/stacks/*.json); sim/layer_program.h turns it into the operations of a layer.
 #pragma once
 
 #include <string>
@@ -10,34 +10,37 @@ namespace shardwright {
 
 /// The memory-bound kernels that a framework runs for one operation, per element of the operation.
 struct KernelGroup {
-  double forward_bytes = 0;   // HBM traffic per element
+  double forward_bytes = 0;  // HBM traffic per element
   double backward_bytes = 0;
   int forward_kernels = 1;
   int backward_kernels = 1;
   double forward_efficiency = 1;  // of the GPU's streaming bandwidth
   double backward_efficiency = 1;
-  std::vector<double> saved_bytes;  // per element, one entry for each tensor kept for backward besides inputs and outputs
-  double saved_bytes_per_token = 0; // small statistics (mean, rstd)
+  std::vector<double> saved_bytes;     // per element, one entry for each tensor kept for backward
+                                       // besides inputs and outputs
+  double saved_bytes_per_token = 0;    // small statistics (mean, rstd)
   double forward_temporary_bytes = 0;  // per element, alive only while the operation runs
   double backward_temporary_bytes = 0;
 };
 
 /// What the optimizer does, per parameter of the shard it owns.
 struct OptimizerImplementation {
-  double bytes_per_parameter = 30;  // HBM traffic with fp32 master and moments; scaled by dtype widths
-  double temporary_master_copies = 0;  // alive during the update, in the master dtype (foreach AdamW: 1)
+  double bytes_per_parameter =
+      30;  // HBM traffic with fp32 master and moments; scaled by dtype widths
+  double temporary_master_copies =
+      0;  // alive during the update, in the master dtype (foreach AdamW: 1)
   int kernels_per_tensor = 1;
   double efficiency = 1;
   bool foreach = false;  // one launch for many tensors
 };
 
 struct HostCosts {
-  double forward_launch_s = 5e-6;   // per kernel
+  double forward_launch_s = 5e-6;  // per kernel
   double backward_launch_s = 4e-6;
-  double unit_hook_s = 0;           // per sharded unit and direction: Python hooks, bookkeeping
-  double limiter_wakeup_s = 0;      // after the host waited for a device event
-  double step_s = 0;                // once per step with the device idle: data, logging, synchronisations
-  int step_synchronizations = 0;    // device drains per step (loss.item(), gradient norm)
+  double unit_hook_s = 0;       // per sharded unit and direction: Python hooks, bookkeeping
+  double limiter_wakeup_s = 0;  // after the host waited for a device event
+  double step_s = 0;  // once per step with the device idle: data, logging, synchronisations
+  int step_synchronizations = 0;  // device drains per step (loss.item(), gradient norm)
 };
 
 /// Efficiency of the copies that sharding adds, as a share of the GPU's streaming bandwidth.
@@ -57,24 +60,28 @@ struct Stack {
   MemoryManager memory = MemoryManager::kCachingAllocator;
   std::string attention_kernel = "fa2";  // which of the GPU's attention parameter sets applies
   double gemm_efficiency = 1;            // against the library the GEMM model was fitted on
-  bool splits_large_elementwise = true;  // kernels over 2^31 bytes run as several (PyTorch's TensorIterator)
-  bool fused_qkv = false;                // executes q, k and v as one product whatever the model stores
+  bool splits_large_elementwise =
+      true;                // kernels over 2^31 bytes run as several (PyTorch's TensorIterator)
+  bool fused_qkv = false;  // executes q, k and v as one product whatever the model stores
   bool fused_gate_up = false;
-  bool norm_saves_input = false;   // the norm keeps its input itself instead of an upcast copy (fused kernels)
-  bool repeats_kv_heads = false;   // k and v are expanded to all heads before attention
-  bool wraps_embedding_and_head = false;  // embedding and head are sharded units of their own, not part of the root
-  bool fsdp1_forward_prefetch = false;    // FSDP1 gathers the next unit before the current one computes
-  bool hsdp_on_fsdp1 = true;              // hybrid sharding as in FSDP1; otherwise as in FSDP2
-  bool loss_upcasts_logits = true;        // logits are copied to fp32 before the loss
+  bool norm_saves_input =
+      false;  // the norm keeps its input itself instead of an upcast copy (fused kernels)
+  bool repeats_kv_heads = false;  // k and v are expanded to all heads before attention
+  bool wraps_embedding_and_head =
+      false;  // embedding and head are sharded units of their own, not part of the root
+  bool fsdp1_forward_prefetch =
+      false;                        // FSDP1 gathers the next unit before the current one computes
+  bool hsdp_on_fsdp1 = true;        // hybrid sharding as in FSDP1; otherwise as in FSDP2
+  bool loss_upcasts_logits = true;  // logits are copied to fp32 before the loss
 
-  KernelGroup embedding;       // per hidden element
-  KernelGroup norm;            // per hidden element; the output is counted as the next product's input
-  KernelGroup rope;            // per element of q and k
-  KernelGroup gated_activation;  // per ffn element: act(gate)*up
-  KernelGroup plain_activation;  // per ffn element: gelu(up)
-  KernelGroup residual;        // per hidden element
-  KernelGroup loss;            // per logit
-  double loss_chunk_tokens = 0;  // 0: all logits at once
+  KernelGroup embedding;  // per hidden element
+  KernelGroup norm;       // per hidden element; the output is counted as the next product's input
+  KernelGroup rope;       // per element of q and k
+  KernelGroup gated_activation;           // per ffn element: act(gate)*up
+  KernelGroup plain_activation;           // per ffn element: gelu(up)
+  KernelGroup residual;                   // per hidden element
+  KernelGroup loss;                       // per logit
+  double loss_chunk_tokens = 0;           // 0: all logits at once
   double gradient_accumulate_bytes = 12;  // per parameter: adding a micro-step's gradient
 
   OptimizerImplementation optimizer;
