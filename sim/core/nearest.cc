@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace shardwright {
 namespace {
@@ -42,6 +43,27 @@ std::optional<std::string> nearest(std::string_view word,
   if (best == nullptr || best_distance * 3 > std::max(best->size(), word.size()))
     return std::nullopt;
   return *best;
+}
+
+std::vector<std::string> nearest_few(std::string_view word, std::vector<std::string> candidates,
+                                     std::size_t count) {
+  const auto rank = [word](const std::string& candidate) {
+    const bool related =
+        candidate.find(word) != std::string::npos || word.find(candidate) != std::string_view::npos;
+    return std::pair(related ? 0 : 1, edit_distance(word, candidate));
+  };
+  std::vector<std::pair<std::pair<int, std::size_t>, std::string>> ranked;
+  for (std::string& candidate : candidates) {
+    const auto key = rank(candidate);
+    ranked.emplace_back(key, std::move(candidate));
+  }
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<std::string> result;
+  for (auto& [key, candidate] : ranked) {
+    if (result.size() == count) break;
+    result.push_back(std::move(candidate));
+  }
+  return result;
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {

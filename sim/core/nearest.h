@@ -1,6 +1,7 @@
 // "Did you mean ...": the known word nearest to one that is not known.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,5 +17,11 @@ std::optional<std::string> nearest(std::string_view word,
 
 /// ", did you mean 'x'?" or "", to append to a sentence that names an unknown word.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+
+/// The `count` candidates most like `word`, best first: those that contain it or are contained in
+/// it before the others, then by edit distance. Unlike nearest it always answers, for "unknown
+/// name; the nearest are ...".
+std::vector<std::string> nearest_few(std::string_view word, std::vector<std::string> candidates,
+                                     std::size_t count);
 
 }  // namespace shardwright

@@ -1,0 +1,166 @@
+#include "profiles/cluster_file.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "profiles/data_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::profiles {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLargest = 1e18;
+constexpr double kBytesPerGbit = 1e9 / 8;
+
+/// "Gb/s of a node" in words of the price: where it comes from and when.
+std::string price_note(const Origins& origins) {
+  const auto price = origins.find("usd_per_gpu_hour");
+  if (price == origins.end()) return "";
+  std::string note = price->second.source;
+  if (!price->second.date.empty()) note += ", " + price->second.date;
+  if (!price->second.confidence.empty()) note += ", " + price->second.confidence;
+  return note;
+}
+
+void read_set(const JsonReader& root, ClusterFile& result) {
+  const std::optional<JsonReader> set = root.find_object("set");
+  if (!set) return;
+  for (const std::string& path : set->keys()) {
+    if (path.starts_with('_')) continue;
+    result.set.push_back({path, set->raw().at(path).dump(), root.file()});
+  }
+}
+
+void read_gpu_reference(const DataFile& file, bool has_base, ClusterFile& result) {
+  const JsonReader root = file.json.root();
+  if (has_base && !root.has("gpu")) return;
+  result.gpu_reference = root.require<std::string>("gpu");
+  result.gpu = load_gpu(result.gpu_reference, file.path.parent_path());
+}
+
+ClusterFile read_cluster(const DataFile& file, int depth) {
+  ClusterFile result;
+  const std::optional<DataFile> base = open_base(DataKind::kCluster, file, depth);
+  if (base) result = read_cluster(*base, depth + 1);
+  const JsonReader root = file.json.root();
+  result.cluster.id = file.id;
+  if (!file.description.empty()) result.description = file.description;
+  read_gpu_reference(file, base.has_value(), result);
+  result.cluster.gpu = result.gpu.gpu;
+  FieldList fields;
+  describe(fields, result.cluster);
+  read_fields(root, fields, {"schema", "id", "description", "base", "gpu", "set"}, base.has_value(),
+              result.origins);
+  read_set(root, result);
+  result.cluster.price_note = price_note(result.origins);
+  check_cluster(result.cluster, root.file());
+  return result;
+}
+
+}  // namespace
+
+void describe(FieldList& fields, Cluster& cluster) {
+  const auto amount = between(0.0, kLargest);
+  fields.add("gpus_per_node", &cluster.gpus_per_node, "", "GPUs that share the fast link",
+             between(1.0, 4096.0));
+  fields.add("nvlink", &cluster.nvlink, "", "GPUs of a node are linked by NVLink, not by PCIe");
+  fields.add("intra_link_bytes_per_s", &cluster.intra_link_bytes_per_s, "byte/s",
+             "link inside the node, per direction and GPU", amount);
+  fields.add("nics_per_node", &cluster.nics_per_node, "",
+             "network cards of a node; 0: nodes are not linked", between(0.0, 4096.0));
+  fields.add("nic_bytes_per_s", &cluster.nic_bytes_per_s, "byte/s",
+             "line rate of one card, per direction", amount);
+  fields.add("nic_efficiency", &cluster.nic_efficiency, "",
+             "share of the line rate that large ring collectives reach",
+             NumberRange<double>(0, 1, true));
+  fields.add("net_latency_s", &cluster.net_latency_s, "s",
+             "per ring step between nodes, beyond NCCL's own table", between(0.0, 1.0));
+  fields.add("amd_host", &cluster.amd_host, "", "the host CPU is AMD's");
+  fields.add("usd_per_gpu_hour", &cluster.usd_per_gpu_hour, "USD", "price; 0: unknown",
+             between(0.0, 1e6), Need::kOptional);
+}
+
+ClusterFile load_cluster(const std::string& name_or_path, const fs::path& from) {
+  return read_cluster(open_data_file(DataKind::kCluster, name_or_path, from), 0);
+}
+
+ClusterFile parse_cluster(std::string_view text, const std::string& name) {
+  return read_cluster(parse_data_file(DataKind::kCluster, text, name), 0);
+}
+
+void check_cluster(const Cluster& cluster, const std::string& where) {
+  if (cluster.gpus_per_node > 1 && cluster.intra_link_bytes_per_s <= 0) {
+    throw Error(fmt::format(
+        "{}: intra_link_bytes_per_s is {}, expected a number above 0 because a node has {} GPUs",
+        where, cluster.intra_link_bytes_per_s, cluster.gpus_per_node));
+  }
+  if (cluster.nics_per_node > 0 && cluster.nic_bytes_per_s <= 0) {
+    throw Error(fmt::format(
+        "{}: nic_bytes_per_s is {}, expected a number above 0 because a node has {} NICs (or "
+        "nics_per_node 0 for nodes that are not linked)",
+        where, cluster.nic_bytes_per_s, cluster.nics_per_node));
+  }
+}
+
+ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node,
+                         std::optional<double> inter_gbps_per_node) {
+  const GpuFile gpu = load_gpu(gpu_name);
+  if (gpu.usual_cluster.empty()) {
+    throw Error(fmt::format(
+        "gpu '{}' has no usual_cluster in its file, expected the name of a cluster to take the "
+        "links of its nodes from",
+        gpu_name));
+  }
+  ClusterFile result = load_cluster(gpu.usual_cluster);
+  Cluster& cluster = result.cluster;
+  result.gpu = gpu;
+  result.gpu_reference = gpu_name;
+  cluster.gpu = gpu.gpu;
+  cluster.gpus_per_node = gpus_per_node;
+  cluster.id = fmt::format("{}x{}", gpus_per_node, gpu_name);
+  cluster.usd_per_gpu_hour = 0;
+  cluster.price_note.clear();
+  result.description =
+      fmt::format("{} GPUs a node, the rest as {}", gpus_per_node, gpu.usual_cluster);
+  result.origins.erase("usd_per_gpu_hour");
+  result.origins["gpus_per_node"] = {"as asked for", "", ""};
+  if (!inter_gbps_per_node) return result;
+
+  const double bytes_per_s = *inter_gbps_per_node * kBytesPerGbit;
+  if (!(bytes_per_s >= 0 && bytes_per_s < kLargest)) {
+    throw Error(fmt::format("the network between nodes is {} Gb/s, expected a number of at least 0",
+                            *inter_gbps_per_node));
+  }
+  cluster.id += fmt::format("-{}g", *inter_gbps_per_node);
+  const double line_rate = cluster.nic_bytes_per_s > 0 ? cluster.nic_bytes_per_s : bytes_per_s;
+  cluster.nics_per_node =
+      bytes_per_s > 0 ? std::max<std::int64_t>(1, std::llround(bytes_per_s / line_rate)) : 0;
+  if (cluster.nics_per_node > 0) {
+    cluster.nic_bytes_per_s = bytes_per_s / static_cast<double>(cluster.nics_per_node);
+  }
+  result.origins["nics_per_node"] = {"as asked for, in NICs of the usual rate", "", ""};
+  result.origins["nic_bytes_per_s"] = {"as asked for, over the number of NICs", "", ""};
+  return result;
+}
+
+std::string to_json(const ClusterFile& file) {
+  Cluster cluster = file.cluster;
+  FieldList fields;
+  describe(fields, cluster);
+  std::string head = data_file_head(DataKind::kCluster, cluster.id, file.description,
+                                    {{"gpu", file.gpu_reference}});
+  if (!file.set.empty()) {
+    nlohmann::ordered_json set;
+    for (const SetEntry& entry : file.set) {
+      set[entry.path] = nlohmann::ordered_json::parse(entry.value_json);
+    }
+    head += ",\"set\":" + set.dump();
+  }
+  return write_fields(fields, file.origins, head);
+}
+
+}  // namespace shardwright::profiles

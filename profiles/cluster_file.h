@@ -1,0 +1,57 @@
+// Clusters as data: profiles/data/clusters/*.json and users' own files of the same schema; and the
+// generic clusters that rows of the ledger describe by three numbers.
+//
+// A cluster file names its GPU ("gpu": a shipped name or the path of a GPU file) and may carry
+// "set": values of the profile, by path, that hold on this cluster in particular, such as
+// {"cost.gemm.sustained_factor": {"value": 0.85, "source": ..}}. A calibrated hardware profile is a
+// cluster file with a base and such a "set".
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "profiles/fields.h"
+#include "profiles/gpu_file.h"
+#include "sim/core/cluster.h"
+
+namespace shardwright::profiles {
+
+/// One entry of "set", kept as text until the profile that it changes exists.
+struct SetEntry {
+  std::string path;
+  std::string value_json;  // the entry's JSON, plain or wrapped
+  std::string file;        // for errors
+};
+
+struct ClusterFile {
+  Cluster cluster;
+  std::string description;
+  GpuFile gpu;
+  std::string gpu_reference;  // as the file has it
+  std::vector<SetEntry> set;
+  Origins origins;  // by path within the file: "nic_efficiency"
+};
+
+/// The fields of a cluster, without those of its GPU.
+void describe(FieldList& fields, Cluster& cluster);
+
+/// `name_or_path` as in data_file.h. Throws Error naming file, path, value and what is accepted.
+ClusterFile load_cluster(const std::string& name_or_path, const std::filesystem::path& from = {});
+ClusterFile parse_cluster(std::string_view text, const std::string& name);
+
+/// Throws Error when fields contradict each other, such as NICs without a rate; `where` opens the
+/// sentence.
+void check_cluster(const Cluster& cluster, const std::string& where);
+
+/// A cluster of `gpu_name` with `gpus_per_node`, whose nodes have `inter_gbps_per_node` Gb/s in all
+/// (none: the usual network of that GPU). What is not said is taken from the GPU's usual nodes: the
+/// link inside, the line rate and efficiency of a NIC, the host.
+ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node,
+                         std::optional<double> inter_gbps_per_node);
+
+/// The file's own schema with every value and its source; load_cluster reads it back.
+std::string to_json(const ClusterFile& file);
+
+}  // namespace shardwright::profiles

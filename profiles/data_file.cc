@@ -1,0 +1,115 @@
+#include "profiles/data_file.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "profiles/data_dir.h"
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+
+namespace shardwright::profiles {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxBases = 8;
+
+fs::path folder_of(DataKind kind) {
+  return data_dir() / fmt::format("{}s", name_of(kind));
+}
+
+std::string schema_of(DataKind kind) {
+  return fmt::format("shardwright.{}/1.0", name_of(kind));
+}
+
+fs::path resolve(DataKind kind, const std::string& name_or_path, const fs::path& from) {
+  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json")) {
+    const fs::path path = name_or_path;
+    return path.is_absolute() || from.empty() ? path : from / path;
+  }
+  const std::vector<std::string> names = shipped_names(kind);
+  if (!std::binary_search(names.begin(), names.end(), name_or_path)) {
+    throw Error(fmt::format(
+        "{} '{}' is not known; the nearest are {}; `shardwright inspect {}s` lists all, and the "
+        "path of a JSON file is accepted too",
+        name_of(kind), name_or_path, fmt::join(nearest_few(name_or_path, names, 3), ", "),
+        name_of(kind)));
+  }
+  return folder_of(kind) / (name_or_path + ".json");
+}
+
+DataFile describe(DataKind kind, JsonFile json, fs::path path) {
+  const JsonReader root = json.root();
+  if (!root.is_object()) root.fail("an object");
+  const std::string schema = schema_of(kind);
+  if (root.has("schema") && root.require<std::string>("schema") != schema) {
+    root.fail("schema", fmt::format("\"{}\"", schema));
+  }
+  std::string id = root.optional<std::string>("id", path.stem().string());
+  std::string description = root.optional<std::string>("description", "");
+  return {std::move(json), std::move(path), std::move(id), std::move(description)};
+}
+
+}  // namespace
+
+std::string_view name_of(DataKind kind) {
+  switch (kind) {
+    case DataKind::kGpu:
+      return "gpu";
+    case DataKind::kCluster:
+      return "cluster";
+    case DataKind::kStack:
+      break;
+  }
+  return "stack";
+}
+
+std::vector<std::string> shipped_names(DataKind kind) {
+  const fs::path folder = folder_of(kind);
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    if (entry->path().extension() == ".json") names.push_back(entry->path().stem().string());
+  }
+  if (failed) {
+    throw Error(fmt::format("{}: cannot list the folder of shipped {}s: {}", folder.string(),
+                            name_of(kind), failed.message()));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+DataFile open_data_file(DataKind kind, const std::string& name_or_path, const fs::path& from) {
+  const fs::path path = resolve(kind, name_or_path, from);
+  return describe(kind, JsonFile::load(path, {.max_bytes = std::size_t{4} << 20}), path);
+}
+
+DataFile parse_data_file(DataKind kind, std::string_view text, const std::string& name) {
+  return describe(kind, JsonFile::parse(text, name), name);
+}
+
+std::string data_file_head(DataKind kind, const std::string& id, const std::string& description,
+                           const std::vector<std::pair<std::string, std::string>>& more) {
+  nlohmann::ordered_json head{
+      {"schema", schema_of(kind)}, {"id", id}, {"description", description}};
+  for (const auto& [key, word] : more) head[key] = word;
+  const std::string text = head.dump();
+  return text.substr(1, text.size() - 2);
+}
+
+std::optional<DataFile> open_base(DataKind kind, const DataFile& file, int depth) {
+  const std::optional<std::string> base = file.json.root().find<std::string>("base");
+  if (!base) return std::nullopt;
+  if (depth >= kMaxBases) {
+    file.json.root().fail("base", fmt::format("at most {} files that build on each other, and no "
+                                              "file that builds on itself",
+                                              kMaxBases));
+  }
+  return open_data_file(kind, *base, file.path.parent_path());
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,67 @@
+#include "profiles/gpu_file.h"
+
+#include "profiles/data_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+constexpr double kLargest = 1e18;  // keeps products of two values finite and integers exact
+
+GpuFile read_gpu(const DataFile& file, int depth) {
+  GpuFile result;
+  const std::optional<DataFile> base = open_base(DataKind::kGpu, file, depth);
+  if (base) result = read_gpu(*base, depth + 1);
+  const JsonReader root = file.json.root();
+  result.gpu.id = file.id;
+  if (!file.description.empty()) result.description = file.description;
+  result.usual_cluster = root.optional<std::string>("usual_cluster", result.usual_cluster);
+  result.cost_as = root.optional<std::string>("cost_as", base ? result.cost_as : file.id);
+  FieldList fields;
+  describe(fields, result.gpu);
+  read_fields(root, fields, {"schema", "id", "description", "base", "usual_cluster", "cost_as"},
+              base.has_value(), result.origins);
+  return result;
+}
+
+}  // namespace
+
+void describe(FieldList& fields, Gpu& gpu) {
+  const auto positive = NumberRange<double>(0, kLargest, true);
+  const auto amount = between(0.0, kLargest);
+  fields.add("architecture", &gpu.architecture, "", "generation, for example ampere or hopper");
+  fields.add("peak_bf16_flops", &gpu.peak_bf16_flops, "flop/s",
+             "dense bf16 peak with fp32 accumulation", positive);
+  fields.add("peak_fp32_flops", &gpu.peak_fp32_flops, "flop/s", "fp32 peak outside tensor cores",
+             positive);
+  fields.add("sm_count", &gpu.sm_count, "", "streaming multiprocessors", between(1.0, 100000.0));
+  fields.add("hbm_bytes_per_s", &gpu.hbm_bytes_per_s, "byte/s", "device memory bandwidth, nominal",
+             positive);
+  fields.add("memory_bytes", &gpu.memory_bytes, "byte", "total memory as CUDA reports it",
+             between(1.0, 1e15));
+  fields.add("runtime_bytes", &gpu.runtime_bytes, "byte",
+             "context, libraries and communicators outside the framework's allocator",
+             between(0.0, 1e15));
+  fields.add("l2_bytes", &gpu.l2_bytes, "byte", "last-level cache; 0: unknown", amount);
+  fields.add("pcie_bytes_per_s", &gpu.pcie_bytes_per_s, "byte/s",
+             "pinned host to device copy, one direction", amount);
+}
+
+GpuFile load_gpu(const std::string& name_or_path, const std::filesystem::path& from) {
+  return read_gpu(open_data_file(DataKind::kGpu, name_or_path, from), 0);
+}
+
+GpuFile parse_gpu(std::string_view text, const std::string& name) {
+  return read_gpu(parse_data_file(DataKind::kGpu, text, name), 0);
+}
+
+std::string to_json(const GpuFile& file) {
+  Gpu gpu = file.gpu;
+  FieldList fields;
+  describe(fields, gpu);
+  return write_fields(
+      fields, file.origins,
+      data_file_head(DataKind::kGpu, gpu.id, file.description,
+                     {{"usual_cluster", file.usual_cluster}, {"cost_as", file.cost_as}}));
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,75 @@
+#include "profiles/profile.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+
+namespace shardwright::profiles {
+namespace {
+
+void adopt(Origins& all, std::string_view group, const Origins& part) {
+  for (const auto& [path, origin] : part) all[fmt::format("{}.{}", group, path)] = origin;
+}
+
+const Field& require_field(const FieldList& fields, std::string_view path, std::string_view where) {
+  const Field* field = fields.find(path);
+  if (field != nullptr) return *field;
+  throw Error(fmt::format("{}: '{}' is not a value of the profile; the nearest are {}", where, path,
+                          fmt::join(nearest_few(path, fields.paths(), 3), ", ")));
+}
+
+/// "set" of a cluster file: the same paths as --set, with values as in data files.
+void apply(const SetEntry& entry, Profile& profile) {
+  const FieldList fields = fields_of(profile);
+  const Field& field = require_field(fields, entry.path, entry.file + ": set");
+  const std::string text = fmt::format("{{\"{}\":{}}}", field.path, entry.value_json);
+  const JsonFile json = JsonFile::parse(text, entry.file);
+  profile.origins[entry.path] = read_field(json.root(), entry.path, field);
+}
+
+}  // namespace
+
+FieldList fields_of(Profile& profile) {
+  FieldList fields;
+  fields.group("cluster", [&] { describe(fields, profile.cluster); });
+  fields.group("gpu", [&] { describe(fields, profile.cluster.gpu); });
+  fields.group("stack", [&] { describe(fields, profile.stack); });
+  return fields;
+}
+
+Profile load_profile(const std::string& cluster, const std::string& stack,
+                     const std::vector<std::string>& overrides) {
+  return make_profile(load_cluster(cluster), load_stack(stack), overrides);
+}
+
+Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
+                     const std::vector<std::string>& overrides) {
+  Profile profile;
+  profile.cluster = cluster.cluster;
+  profile.stack = stack.stack;
+  adopt(profile.origins, "cluster", cluster.origins);
+  adopt(profile.origins, "gpu", cluster.gpu.origins);
+  adopt(profile.origins, "stack", stack.origins);
+  for (const SetEntry& entry : cluster.set) apply(entry, profile);
+  for (const std::string& key_value : overrides) override_value(profile, key_value);
+  check_cluster(profile.cluster, "cluster " + profile.cluster.id);
+  return profile;
+}
+
+void override_value(Profile& profile, std::string_view key_value) {
+  const std::size_t equals = key_value.find('=');
+  if (equals == key_value.npos || equals == 0) {
+    throw Error(fmt::format("--set is '{}', expected KEY=VALUE, for example "
+                            "cluster.nic_efficiency=0.8",
+                            key_value),
+                ExitCode::kUsage);
+  }
+  const std::string_view path = key_value.substr(0, equals);
+  const FieldList fields = fields_of(profile);
+  set_field(require_field(fields, path, "--set"), key_value.substr(equals + 1), "--set");
+  profile.origins[std::string(path)] = {"--set", "", ""};
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,41 @@
+// The hardware and software that a prediction is made for: one value that the simulator takes.
+//
+// Assembled from a cluster, its GPU, the GPU's cost parameters and a stack, then changed by what
+// the cluster file sets and by the user's --set. Every value has a path: cluster.nic_efficiency,
+// gpu.hbm_bytes_per_s, cost.gemm.e, cost.attention.fa2.forward_flops, stack.host.step_s.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiles/cluster_file.h"
+#include "profiles/fields.h"
+#include "profiles/stack_file.h"
+#include "sim/core/cluster.h"
+#include "sim/core/stack.h"
+
+namespace shardwright::profiles {
+
+struct Profile {
+  Cluster cluster;
+  Stack stack;
+  Origins origins;  // by path: "gpu.hbm_bytes_per_s"
+};
+
+/// Every value of the profile, by path. Valid while `profile` lives and is not moved.
+FieldList fields_of(Profile& profile);
+
+/// A profile of shipped or own files; `overrides` are "KEY=VALUE" as given to --set. Throws Error.
+Profile load_profile(const std::string& cluster, const std::string& stack,
+                     const std::vector<std::string>& overrides = {});
+
+/// As load_profile, from parts that are already there (a row of the ledger, a test).
+Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
+                     const std::vector<std::string>& overrides = {});
+
+/// Applies one "KEY=VALUE". Throws Error that names the nearest paths when the key is unknown, and
+/// what is accepted when the value is not.
+void override_value(Profile& profile, std::string_view key_value);
+
+}  // namespace shardwright::profiles

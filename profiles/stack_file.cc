@@ -1,0 +1,144 @@
+#include "profiles/stack_file.h"
+
+#include "profiles/data_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+const NumberRange<double> kPerElement = between(0.0, 1e6);
+const NumberRange<double> kKernels = between(0.0, 10000.0);
+const NumberRange<double> kShare(0.0, 2.0, true);
+const NumberRange<double> kSeconds = between(0.0, 3600.0);
+
+void describe_group(FieldList& fields, std::string_view name, KernelGroup& group) {
+  fields.group(name, [&] {
+    fields.add("forward_bytes", &group.forward_bytes, "byte", "memory traffic per element, forward",
+               kPerElement);
+    fields.add("backward_bytes", &group.backward_bytes, "byte",
+               "memory traffic per element, backward", kPerElement);
+    fields.add("forward_kernels", &group.forward_kernels, "", "launches, forward", kKernels);
+    fields.add("backward_kernels", &group.backward_kernels, "", "launches, backward", kKernels);
+    fields.add("forward_efficiency", &group.forward_efficiency, "",
+               "share of the streaming bandwidth, forward", kShare);
+    fields.add("backward_efficiency", &group.backward_efficiency, "",
+               "share of the streaming bandwidth, backward", kShare);
+    fields.add("saved_bytes", &group.saved_bytes, "byte",
+               "kept for backward beside input and output, per element", kPerElement);
+    fields.add("saved_bytes_per_token", &group.saved_bytes_per_token, "byte",
+               "statistics kept for backward, per token", kPerElement);
+    fields.add("forward_temporary_bytes", &group.forward_temporary_bytes, "byte",
+               "per element, alive only while forward runs", kPerElement);
+    fields.add("backward_temporary_bytes", &group.backward_temporary_bytes, "byte",
+               "per element, alive only while backward runs", kPerElement);
+  });
+}
+
+void describe_optimizer(FieldList& fields, OptimizerImplementation& optimizer) {
+  fields.group("optimizer", [&] {
+    fields.add("bytes_per_parameter", &optimizer.bytes_per_parameter, "byte",
+               "memory traffic per parameter of the shard, fp32 state", kPerElement);
+    fields.add("temporary_master_copies", &optimizer.temporary_master_copies, "",
+               "copies of the shard alive during the update", between(0.0, 100.0));
+    fields.add("kernels_per_tensor", &optimizer.kernels_per_tensor, "", "launches per tensor",
+               kKernels);
+    fields.add("efficiency", &optimizer.efficiency, "", "share of the streaming bandwidth", kShare);
+    fields.add("foreach", &optimizer.foreach, "", "one launch serves many tensors");
+  });
+}
+
+void describe_host(FieldList& fields, HostCosts& host) {
+  fields.group("host", [&] {
+    fields.add("forward_launch_s", &host.forward_launch_s, "s", "per kernel, forward", kSeconds);
+    fields.add("backward_launch_s", &host.backward_launch_s, "s", "per kernel, backward", kSeconds);
+    fields.add("unit_hook_s", &host.unit_hook_s, "s", "per sharded unit and direction", kSeconds);
+    fields.add("limiter_wakeup_s", &host.limiter_wakeup_s, "s",
+               "after the host waited for a device event", kSeconds);
+    fields.add("step_s", &host.step_s, "s", "once per step, device idle", kSeconds);
+    fields.add("step_synchronizations", &host.step_synchronizations, "", "device drains per step",
+               between(0.0, 1000.0));
+  });
+}
+
+void describe_copies(FieldList& fields, CopyEfficiencies& copies) {
+  fields.group("copies", [&] {
+    fields.add("cast", &copies.cast, "", "bf16 to fp32 of a flat gradient, share of streaming",
+               kShare);
+    fields.add("concatenate", &copies.concatenate, "", "many tensors into one", kShare);
+    fields.add("copy", &copies.copy, "", "one tensor into another", kShare);
+    fields.add("scale", &copies.scale, "", "in-place multiply", kShare);
+    fields.add("add", &copies.add, "", "accumulate", kShare);
+  });
+}
+
+StackFile read_stack(const DataFile& file, int depth) {
+  StackFile result;
+  const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
+  if (base) result = read_stack(*base, depth + 1);
+  result.stack.id = file.id;
+  if (!file.description.empty()) result.stack.description = file.description;
+  FieldList fields;
+  describe(fields, result.stack);
+  read_fields(file.json.root(), fields, {"schema", "id", "description", "base"}, base.has_value(),
+              result.origins);
+  return result;
+}
+
+}  // namespace
+
+void describe(FieldList& fields, Stack& stack) {
+  fields.add("memory", &stack.memory, "", "how device memory is managed");
+  fields.add("attention_kernel", &stack.attention_kernel, "",
+             "which of the GPU's attention parameters apply");
+  fields.add("gemm_efficiency", &stack.gemm_efficiency, "",
+             "matrix products against the library the GEMM model was fitted on", kShare);
+  fields.add("splits_large_elementwise", &stack.splits_large_elementwise, "",
+             "kernels over 2^31 bytes run as several");
+  fields.add("fused_qkv", &stack.fused_qkv, "", "q, k and v run as one product");
+  fields.add("fused_gate_up", &stack.fused_gate_up, "", "gate and up run as one product");
+  fields.add("norm_saves_input", &stack.norm_saves_input, "",
+             "the norm keeps its input itself, not an upcast copy");
+  fields.add("repeats_kv_heads", &stack.repeats_kv_heads, "",
+             "k and v are expanded to all heads before attention");
+  fields.add("wraps_embedding_and_head", &stack.wraps_embedding_and_head, "",
+             "embedding and head are sharded units of their own");
+  fields.add("fsdp1_forward_prefetch", &stack.fsdp1_forward_prefetch, "",
+             "FSDP1 gathers the next unit before the current one computes");
+  fields.add("hsdp_on_fsdp1", &stack.hsdp_on_fsdp1, "",
+             "hybrid sharding as in FSDP1, else as in FSDP2");
+  fields.add("loss_upcasts_logits", &stack.loss_upcasts_logits, "",
+             "logits are copied to fp32 before the loss");
+  describe_group(fields, "embedding", stack.embedding);
+  describe_group(fields, "norm", stack.norm);
+  describe_group(fields, "rope", stack.rope);
+  describe_group(fields, "gated_activation", stack.gated_activation);
+  describe_group(fields, "plain_activation", stack.plain_activation);
+  describe_group(fields, "residual", stack.residual);
+  describe_group(fields, "loss", stack.loss);
+  fields.add("loss_chunk_tokens", &stack.loss_chunk_tokens, "",
+             "tokens whose logits exist at once; 0: all", between(0.0, 1e12));
+  fields.add("gradient_accumulate_bytes", &stack.gradient_accumulate_bytes, "byte",
+             "memory traffic per parameter of adding a micro-step's gradient", kPerElement);
+  describe_optimizer(fields, stack.optimizer);
+  fields.add("gradient_norm_bytes_per_parameter", &stack.gradient_norm_bytes_per_parameter, "byte",
+             "memory traffic of the gradient norm", kPerElement);
+  describe_host(fields, stack.host);
+  describe_copies(fields, stack.copies);
+}
+
+StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from) {
+  return read_stack(open_data_file(DataKind::kStack, name_or_path, from), 0);
+}
+
+StackFile parse_stack(std::string_view text, const std::string& name) {
+  return read_stack(parse_data_file(DataKind::kStack, text, name), 0);
+}
+
+std::string to_json(const StackFile& file) {
+  Stack stack = file.stack;
+  FieldList fields;
+  describe(fields, stack);
+  return write_fields(fields, file.origins,
+                      data_file_head(DataKind::kStack, stack.id, stack.description));
+}
+
+}  // namespace shardwright::profiles

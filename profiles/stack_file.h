@@ -1,0 +1,27 @@
+// Software stacks as data: profiles/data/stacks/*.json and users' own files of the same schema.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "profiles/fields.h"
+#include "sim/core/stack.h"
+
+namespace shardwright::profiles {
+
+struct StackFile {
+  Stack stack;
+  Origins origins;  // by path within the file: "norm.forward_bytes"
+};
+
+/// The fields of a stack: kernels per operation, optimizer, host, copies and memory management.
+void describe(FieldList& fields, Stack& stack);
+
+/// `name_or_path` as in data_file.h. Throws Error naming file, path, value and what is accepted.
+StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from = {});
+StackFile parse_stack(std::string_view text, const std::string& name);
+
+/// The file's own schema with every value and its source; load_stack reads it back.
+std::string to_json(const StackFile& file);
+
+}  // namespace shardwright::profiles
