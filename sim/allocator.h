@@ -10,7 +10,8 @@
 // host runs ahead. When a new segment would pass the limit, everything cached is given back and the
 // allocation tried again.
 //
-// Purely arithmetic and deterministic: the caller says what time it is. Left out: CUDA graph pools,
+// Purely arithmetic and deterministic: the caller says what time it is. Recordings of PyTorch's own
+// library agree to the byte (scripts/allocator_golden). Left out: CUDA graph pools,
 // garbage_collection_threshold, roundup_power2_divisions and memory that is freed by callbacks. New
 // segments get rising addresses, the driver's own order is not known; it decides only between free
 // blocks of equal size.
