@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr double kLargest = 1e18;
 constexpr double kBytesPerGbit = 1e9 / 8;
+constexpr std::int64_t kMostGpusPerNode = 4096;
 
 /// "Gb/s of a node" in words of the price: where it comes from and when.
 std::string price_note(const Origins& origins) {
@@ -66,7 +67,7 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
 void describe(FieldList& fields, Cluster& cluster) {
   const auto amount = between(0.0, kLargest);
   fields.add("gpus_per_node", &cluster.gpus_per_node, "", "GPUs that share the fast link",
-             between(1.0, 4096.0));
+             between<double>(1, kMostGpusPerNode));
   fields.add("nvlink", &cluster.nvlink, "", "GPUs of a node are linked by NVLink, not by PCIe");
   fields.add("intra_link_bytes_per_s", &cluster.intra_link_bytes_per_s, "byte/s",
              "link inside the node, per direction and GPU", amount);
@@ -108,6 +109,10 @@ void check_cluster(const Cluster& cluster, const std::string& where) {
 
 ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node,
                          std::optional<double> inter_gbps_per_node) {
+  if (gpus_per_node < 1 || gpus_per_node > kMostGpusPerNode) {
+    throw Error(fmt::format("gpus_per_node is {}, expected an integer from 1 to {}", gpus_per_node,
+                            kMostGpusPerNode));
+  }
   const GpuFile gpu = load_gpu(gpu_name);
   if (gpu.usual_cluster.empty()) {
     throw Error(fmt::format(

@@ -284,10 +284,12 @@ std::string json_text(const Field& field) {
 std::string write_fields(const FieldList& fields, const Origins& origins, const std::string& head) {
   ordered_json document = ordered_json::parse("{" + head + "}");
   for (const Field& field : fields.fields()) {
+    const auto at = origins.find(field.path);
+    if (at == origins.end() && field.need == Need::kOptional) continue;
     ordered_json leaf = ordered_json::object();
     leaf["value"] = value_of(field);
     if (!field.unit.empty()) leaf["unit"] = std::string(field.unit);
-    if (const auto at = origins.find(field.path); at != origins.end()) {
+    if (at != origins.end()) {
       leaf["source"] = at->second.source;
       if (!at->second.confidence.empty()) leaf["confidence"] = at->second.confidence;
       if (!at->second.date.empty()) leaf["date"] = at->second.date;

@@ -100,7 +100,8 @@ std::string set_text(const Field& field);
 std::string accepted_text(const Field& field);
 
 /// The fields as the body of a data file, nested and with origins: an object in JSON text whose
-/// first members are `head` (already JSON text, without braces, may be empty).
+/// first members are `head` (already JSON text, without braces, may be empty). Optional fields that
+/// nobody gave are left out.
 std::string write_fields(const FieldList& fields, const Origins& origins, const std::string& head);
 
 std::string_view name_of(MemoryManager manager);

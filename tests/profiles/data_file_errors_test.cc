@@ -1,0 +1,193 @@
+// Guards the sentences that a wrong data file gives, and that no file, however broken, does worse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "profiles/cluster_file.h"
+#include "profiles/data_dir.h"
+#include "profiles/gpu_file.h"
+#include "profiles/stack_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::profiles {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string gpu_error(const std::string& text) {
+  return error_of([&] { parse_gpu(text, "mine.json"); });
+}
+std::string cluster_error(const std::string& text) {
+  return error_of([&] { parse_cluster(text, "mine.json"); });
+}
+
+TEST(DataFile, UnknownNamesListTheNearest) {
+  EXPECT_THAT(error_of([] { load_cluster("dgx-h10"); }),
+              AllOf(HasSubstr("cluster 'dgx-h10'"), HasSubstr("dgx-h100")));
+  EXPECT_THAT(error_of([] { load_gpu("a100"); }),
+              AllOf(HasSubstr("a100-80g"), HasSubstr("a100-40g"), HasSubstr("inspect gpus")));
+  EXPECT_THAT(error_of([] { load_stack("../stacks/hf-eager"); }), HasSubstr("../stacks/hf-eager"));
+  EXPECT_THAT(error_of([] { load_gpu("nowhere/gpu.json"); }), HasSubstr("nowhere/gpu.json"));
+  EXPECT_THAT(error_of([] { load_gpu(""); }), HasSubstr("gpu ''"));
+}
+
+TEST(DataFile, PlainValuesAndABaseAreEnoughForAUser) {
+  const GpuFile file = parse_gpu(
+      R"({"base": "h100-80g", "hbm_bytes_per_s": 3e12, "_why": "measured here",
+          "memory_bytes": {"value": 8e10, "unit": "byte"}, "l2_bytes": null})",
+      "mine.json");
+  EXPECT_EQ(file.gpu.id, "mine");
+  EXPECT_EQ(file.cost_as, "h100-80g");
+  EXPECT_DOUBLE_EQ(file.gpu.hbm_bytes_per_s, 3e12);
+  EXPECT_EQ(file.gpu.memory_bytes, 80000000000);
+  EXPECT_EQ(file.gpu.sm_count, 132);
+  EXPECT_DOUBLE_EQ(file.gpu.l2_bytes, 5e7);  // null is absent
+  EXPECT_EQ(file.origins.at("hbm_bytes_per_s").source, "given in mine.json");
+}
+
+TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "sm_count": 1.5})"),
+              AllOf(HasSubstr("mine.json"), HasSubstr("sm_count"), HasSubstr("1.5"),
+                    HasSubstr("an integer")));
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "hbm_bytes_per_s": {"value": -1}})"),
+              AllOf(HasSubstr("hbm_bytes_per_s.value"), HasSubstr("above 0")));
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "hbm_bytes_per_s": {"value": 2, "unit": "TB/s"}})"),
+              AllOf(HasSubstr("\"TB/s\""), HasSubstr("\"byte/s\"")));
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "hbm": 1})"),
+              AllOf(HasSubstr("hbm is not a known key"), HasSubstr("hbm_bytes_per_s")));
+  EXPECT_THAT(gpu_error(R"({"hbm_bytes_per_s": 1e12})"),
+              AllOf(HasSubstr("missing"), HasSubstr("base")));
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "sm_count": {"value": 1, "trust": 1}})"),
+              HasSubstr("sm_count.trust"));
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "sm_count": {"value": 1, "confidence": "sure"}})"),
+              HasSubstr("inferred"));
+  EXPECT_THAT(gpu_error(R"({"schema": "shardwright.stack/1.0"})"),
+              HasSubstr("shardwright.gpu/1.0"));
+  EXPECT_THAT(gpu_error("[]"), HasSubstr("an object"));
+  EXPECT_THAT(error_of([] {
+                parse_stack(R"({"base": "native", "norm": {"forward_byte": 1}})", "mine.json");
+              }),
+              AllOf(HasSubstr("norm.forward_byte"), HasSubstr("forward_bytes")));
+  EXPECT_THAT(error_of([] { parse_stack(R"({"base": "native", "norm": 3})", "mine.json"); }),
+              HasSubstr("norm is 3"));
+}
+
+TEST(DataFile, ContradictionsInAClusterAreErrors) {
+  EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "nic_bytes_per_s": 0})"),
+              AllOf(HasSubstr("nic_bytes_per_s"), HasSubstr("8 NICs")));
+  EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "intra_link_bytes_per_s": 0})"),
+              HasSubstr("intra_link_bytes_per_s"));
+  EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "gpu": "h1000"})"), HasSubstr("gpu 'h1000'"));
+  EXPECT_EQ(cluster_error(R"({"base": "dgx-h100", "nics_per_node": 0, "nic_bytes_per_s": 0})"),
+            "no error");
+}
+
+TEST(DataFile, AFileThatBuildsOnItselfIsAnError) {
+  const std::filesystem::path path =
+      std::filesystem::path(::testing::TempDir()) / "shardwright_self.json";
+  std::ofstream(path) << R"({"base": "./shardwright_self.json"})";
+  EXPECT_THAT(error_of([&] { load_stack(path.string()); }), HasSubstr("builds on itself"));
+  std::filesystem::remove(path);
+}
+
+TEST(MakeCluster, TakesTheNetworkFromTheRow) {
+  const Cluster usual = make_cluster("a100-80g", 8, std::nullopt).cluster;
+  EXPECT_DOUBLE_EQ(usual.node_net_bytes_per_s(), 200e9);
+  const Cluster half = make_cluster("a100-80g", 8, 800).cluster;
+  EXPECT_EQ(half.nics_per_node, 4);
+  EXPECT_DOUBLE_EQ(half.node_net_bytes_per_s(), 100e9);
+  EXPECT_EQ(half.id, "8xa100-80g-800g");
+  EXPECT_EQ(make_cluster("h100-80g", 8, 800).cluster.nics_per_node, 2);
+  EXPECT_DOUBLE_EQ(make_cluster("h100-80g", 8, std::nullopt).cluster.node_net_bytes_per_s(), 400e9);
+  EXPECT_DOUBLE_EQ(make_cluster("h100-80g", 8, 100).cluster.node_net_bytes_per_s(), 12.5e9);
+  EXPECT_EQ(make_cluster("h100-80g", 8, 0).cluster.nics_per_node, 0);
+  EXPECT_DOUBLE_EQ(make_cluster("rtx-4090", 2, 100).cluster.node_net_bytes_per_s(), 12.5e9);
+  EXPECT_THAT(error_of([] { make_cluster("h100-80g", 8, -1); }), HasSubstr("-1"));
+  EXPECT_THAT(error_of([] { make_cluster("h100-80g", 0, 100); }), HasSubstr("gpus_per_node"));
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+/// One random change: a byte replaced, a span dropped, doubled, or swapped for a word that JSON
+/// readers stumble over.
+std::string mutate(std::string text, std::mt19937& random) {
+  const auto below = [&](std::size_t n) { return random() % std::max<std::size_t>(n, 1); };
+  static const char* const kWords[] = {"null", "-1",  "1e999", "{}",    "[]", "\"\"", "1.5",
+                                       "true", "nan", "1e30",  "\"x\"", "{",  "}",    "\\u0000"};
+  const std::size_t at = below(text.size());
+  const std::size_t length = below(std::min<std::size_t>(40, text.size() - at));
+  switch (below(5)) {
+    case 0:
+      text[at] = static_cast<char>(random() & 0xff);
+      break;
+    case 1:
+      text.erase(at, length);
+      break;
+    case 2:
+      text.insert(at, text.substr(at, length));
+      break;
+    case 3:
+      text.resize(at);
+      break;
+    default: {
+      // Replace a whole value, which keeps the text JSON and reaches the typed reads.
+      const std::size_t colon = text.find(": ", at);
+      if (colon == text.npos) break;
+      const std::size_t end = text.find_first_of(",}\n", colon + 2);
+      text.replace(colon + 2, std::min(end, text.size()) - colon - 2,
+                   kWords[below(std::size(kWords))]);
+    }
+  }
+  return text;
+}
+
+TEST(DataFile, BrokenFilesOnlyEverThrowError) {
+  std::mt19937 random(20261121);
+  const std::filesystem::path data = data_dir();
+  const std::string gpu = text_of(data / "gpus/h100-80g.json");
+  const std::string cluster = text_of(data / "clusters/dgx-h100.json");
+  const std::string stack = text_of(data / "stacks/hf-eager.json");
+  int rejected = 0;
+  int accepted = 0;
+  const auto attempt = [&](auto parse, std::string text) {
+    for (int changes = static_cast<int>(random() % 3) + 1; changes > 0; --changes) {
+      text = mutate(std::move(text), random);
+    }
+    try {
+      parse(text, "broken.json");
+      ++accepted;
+    } catch (const Error& error) {
+      ++rejected;
+      EXPECT_THAT(std::string(error.what()), Not(HasSubstr("\n")));
+    }
+  };
+  for (int i = 0; i < 1500; ++i) {
+    attempt(parse_gpu, gpu);
+    attempt(parse_cluster, cluster);
+    if (i % 5 == 0) attempt(parse_stack, stack);
+  }
+  EXPECT_GT(rejected, 1000);
+  EXPECT_GT(accepted, 50);
+}
+
+}  // namespace
+}  // namespace shardwright::profiles

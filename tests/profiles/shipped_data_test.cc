@@ -1,0 +1,113 @@
+// Guards the shipped data files: all load, every value says where it comes from, names agree, and
+// what is written reads back the same.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "profiles/cluster_file.h"
+#include "profiles/data_file.h"
+#include "profiles/gpu_file.h"
+#include "profiles/stack_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+using ::testing::IsSupersetOf;
+
+template <typename Thing>
+void expect_sourced(const std::string& name, Thing thing, const Origins& origins) {
+  FieldList fields;
+  describe(fields, thing);
+  for (const Field& field : fields.fields()) {
+    const auto origin = origins.find(field.path);
+    if (origin == origins.end()) {
+      EXPECT_EQ(field.need, Need::kOptional) << name << ": " << field.path << " has no source";
+      continue;
+    }
+    EXPECT_FALSE(origin->second.source.empty()) << name << ": " << field.path;
+    EXPECT_FALSE(origin->second.source.starts_with("given in")) << name << ": " << field.path;
+    EXPECT_FALSE(origin->second.confidence.empty()) << name << ": " << field.path;
+  }
+}
+
+template <typename File, typename Parse>
+void expect_round_trip(const File& file, Parse parse) {
+  const std::string text = to_json(file);
+  const File again = parse(text, "again.json");
+  EXPECT_EQ(to_json(again), text);
+}
+
+TEST(ShippedData, GpusLoadWithSources) {
+  for (const std::string& name : shipped_names(DataKind::kGpu)) {
+    const GpuFile file = load_gpu(name);
+    EXPECT_EQ(file.gpu.id, name);
+    EXPECT_FALSE(file.description.empty()) << name;
+    expect_sourced(name, file.gpu, file.origins);
+    expect_round_trip(file, parse_gpu);
+    EXPECT_LT(file.gpu.runtime_bytes, file.gpu.memory_bytes / 4) << name;
+    EXPECT_EQ(load_cluster(file.usual_cluster).gpu.gpu.id, name)
+        << name << " names a usual cluster of another GPU";
+  }
+}
+
+TEST(ShippedData, ClustersLoadWithSources) {
+  for (const std::string& name : shipped_names(DataKind::kCluster)) {
+    const ClusterFile file = load_cluster(name);
+    EXPECT_EQ(file.cluster.id, name);
+    EXPECT_FALSE(file.description.empty()) << name;
+    expect_sourced(name, file.cluster, file.origins);
+    expect_round_trip(file, parse_cluster);
+    if (file.cluster.usd_per_gpu_hour > 0) {
+      const Origin& price = file.origins.at("usd_per_gpu_hour");
+      EXPECT_EQ(price.confidence, "uncertain") << name;
+      EXPECT_FALSE(price.date.empty()) << name << ": a price without a date";
+    }
+  }
+}
+
+TEST(ShippedData, StacksLoadWithSources) {
+  const std::vector<std::string> names = shipped_names(DataKind::kStack);
+  EXPECT_THAT(names,
+              IsSupersetOf({"native", "hf-eager", "torch-eager", "torch-compile", "mpt-eager"}));
+  for (const std::string& name : names) {
+    const StackFile file = load_stack(name);
+    EXPECT_EQ(file.stack.id, name);
+    EXPECT_FALSE(file.stack.description.empty()) << name;
+    expect_sourced(name, file.stack, file.origins);
+    expect_round_trip(file, parse_stack);
+  }
+}
+
+TEST(ShippedData, GpusOfThePublishedRunsAreThere) {
+  EXPECT_THAT(shipped_names(DataKind::kGpu),
+              IsSupersetOf({"a100-40g", "a100-80g", "h100-80g", "h100-96g-500w", "h200", "b200",
+                            "rtx-pro-6000", "rtx-4090", "rtx-5060ti"}));
+  for (const char* name : {"rtx-4090", "rtx-5060ti", "rtx-pro-6000", "rtx-5090"}) {
+    EXPECT_FALSE(make_cluster(name, 4, std::nullopt).cluster.nvlink) << name;
+  }
+}
+
+TEST(ShippedData, MemoryIsWhatCudaReportsNotWhatIsSold) {
+  EXPECT_LT(load_gpu("a100-80g").gpu.memory_bytes, 79.4 * kGiB);
+  EXPECT_LT(load_gpu("b200").gpu.memory_bytes, 178.4 * kGiB);
+  EXPECT_DOUBLE_EQ(load_gpu("b200").gpu.hbm_bytes_per_s, 7.7e12);  // sold as 8
+}
+
+// The saved tensors of an eager Llama layer with FlashAttention-2, counted by hand from the
+// module's source: tokens x (20 hidden + 4 kv width + 8 ffn + 4 heads) bytes. Inputs of matrix
+// products are 4 x 2 hidden (q/k/v, o, gate/up, and q itself) and the product 2 ffn; k, v 4 kv;
+// gate, up 4 ffn.
+TEST(ShippedData, HfEagerKeepsWhatTheModulesKeep) {
+  const Stack stack = load_stack("hf-eager").stack;
+  const auto sum = [](const std::vector<double>& list) {
+    double total = 0;
+    for (const double bytes : list) total += bytes;
+    return total;
+  };
+  EXPECT_EQ(2 * sum(stack.norm.saved_bytes) + 4 * 2.0, 20);
+  EXPECT_EQ(sum(stack.gated_activation.saved_bytes) + 2 + 4, 8.0);
+  // Head: three fp32 tensors of the logits' shape at the end of forward.
+  EXPECT_EQ(sum(stack.loss.saved_bytes) + stack.loss.forward_temporary_bytes, 12);
+}
+
+}  // namespace
+}  // namespace shardwright::profiles
