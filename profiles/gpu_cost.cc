@@ -107,7 +107,10 @@ void visit(Visitor& v, CollectiveParams& p) {
   v("simple_sqrt_s", p.simple_sqrt_s, at_least(0.0));
   v("gather_copy_bytes_per_s", p.gather_copy_bytes_per_s, above(0.0));
   v("reduce_copy_bytes_per_s", p.reduce_copy_bytes_per_s, above(0.0));
-  if (p.nvls) v("nvls_simple", p.nvls_simple);
+  if (p.nvls) {
+    v("nvls_simple", p.nvls_simple);
+    v("nominal_nvls_bytes_per_s", p.nominal_nvls_bytes_per_s, above(0.0));
+  }
   v("nominal_bytes_per_s", p.nominal_bytes_per_s, above(0.0));
   v("nominal_ll_bytes_per_s", p.nominal_ll_bytes_per_s, above(0.0));
   v("nominal_ll128_bytes_per_s", p.nominal_ll128_bytes_per_s, above(0.0));
@@ -115,6 +118,7 @@ void visit(Visitor& v, CollectiveParams& p) {
   v("channels_one_node", p.channels_one_node, between(1, 64));
   v("channels_multi_node", p.channels_multi_node, between(1, 64));
   v("channels_nvls", p.channels_nvls, between(1, 64));
+  v("usual_net_bytes_per_s", p.usual_net_bytes_per_s, at_least(0.0));
 }
 
 template <typename Visitor>
@@ -190,6 +194,7 @@ Provenance read_provenance(const JsonReader& from) {
   Provenance p;
   p.source = from.require<std::string>("source");
   p.confidence = from.require_choice("confidence", {"fitted", "published", "analogue", "estimate"});
+  p.analogue_of = from.optional<std::string>("analogue_of", "");
   p.command = from.optional<std::string>("command", "");
   p.date = from.require<std::string>("date");
   for (const auto& [key, errors] :
@@ -212,8 +217,8 @@ Sourced<Params> read_sourced(const JsonReader& from, std::string_view key) {
   Reader reader(values);
   visit(reader, result.values);
   reader.reject_unknown_keys();
-  object.reject_unknown_keys(
-      {"values", "source", "confidence", "command", "date", "in_sample", "held_out"});
+  object.reject_unknown_keys({"values", "source", "confidence", "analogue_of", "command", "date",
+                              "in_sample", "held_out"});
   result.provenance = read_provenance(object);
   return result;
 }
@@ -227,6 +232,7 @@ ordered_json write_sourced(Sourced<Params> from) {
   Provenance& p = from.provenance;
   json["source"] = p.source;
   json["confidence"] = p.confidence;
+  if (!p.analogue_of.empty()) json["analogue_of"] = p.analogue_of;
   if (!p.command.empty()) json["command"] = p.command;
   json["date"] = p.date;
   for (const auto& [key, errors] :

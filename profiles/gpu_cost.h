@@ -26,11 +26,12 @@ struct ErrorSummary {
 
 /// Where a set of parameters comes from.
 struct Provenance {
-  std::string source;      ///< publication or derivation, in words
-  std::string confidence;  ///< fitted, published, analogue or estimate
-  std::string command;     ///< what re-fits it; empty when nothing does
-  std::string date;        ///< YYYY-MM-DD
-  ErrorSummary in_sample;  ///< n = 0: not fitted here
+  std::string source;       ///< publication or derivation, in words
+  std::string confidence;   ///< fitted, published, analogue or estimate
+  std::string analogue_of;  ///< id of the GPU whose fitted values are repeated here, or empty
+  std::string command;      ///< what re-fits it; empty when nothing does
+  std::string date;         ///< YYYY-MM-DD
+  ErrorSummary in_sample;   ///< n = 0: not fitted here
   ErrorSummary held_out;
 };
 

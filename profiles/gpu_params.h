@@ -89,9 +89,12 @@ struct CollectiveParams {
   double nominal_ll_bytes_per_s = 0;         ///< its cap of LL inside a node
   double nominal_ll128_bytes_per_s = 0;      ///< its cap of LL128 inside a node
   double nominal_ll128_net_bytes_per_s = 0;  ///< its cap of LL128 between nodes
+  double nominal_nvls_bytes_per_s = 0;       ///< published bus bandwidth of all_reduce over NVLS
   int channels_one_node = 24;                ///< one CTA, hence one SM, per channel
   int channels_multi_node = 16;
   int channels_nvls = 16;
+  /// What all NICs of this GPU's usual node reach together; for tables that do not say. 0: unknown.
+  double usual_net_bytes_per_s = 0;
   NcclTable nccl;
 };
 
