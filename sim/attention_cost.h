@@ -1,0 +1,33 @@
+// Time of fused (flash) attention, forward or backward.
+//
+//     rate(s) = R s / (s + s0)      t = t0 + flops / (rate * f(head_dim) * share of the SMs)
+//
+// flops = 4 batch heads q_len kv_len head_dim forward, half of it when causal, 2.5 times that
+// backward (recomputed scores and four products). The saturating form fits published tables within
+// 3-5 %: short sequences pay for partly masked blocks and for the prologue. A block of work is 128
+// queries of one head (128 keys backward), so few heads and a short sequence leave SMs idle.
+// Left out: dropout, sliding windows, fp8. Fitted by sim/fit/fit_attention.h.
+#pragma once
+
+#include <cstdint>
+
+#include "profiles/gpu_params.h"
+
+namespace shardwright::sim {
+
+struct AttentionShape {
+  std::int64_t batch_heads = 1;  ///< micro-batch times query heads
+  std::int64_t kv_heads = 1;     ///< micro-batch times key/value heads; only for traffic
+  std::int64_t query_length = 0;
+  std::int64_t kv_length = 0;
+  std::int64_t head_dim = 128;
+  bool causal = true;
+};
+
+double attention_flops(const AttentionShape& shape, bool backward);
+
+/// Seconds of one call in bf16. `sms_available` as in gemm_time_s. Empty shapes take no time.
+double attention_time_s(const profiles::AttentionParams& params, const profiles::GpuRates& gpu,
+                        const AttentionShape& shape, bool backward, int sms_available);
+
+}  // namespace shardwright::sim

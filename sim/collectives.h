@@ -1,0 +1,74 @@
+// Time of an NCCL collective, with the algorithm and protocol that NCCL would pick.
+//
+// Let x be the bytes that each rank puts on the wire: S (n-1)/n for all_gather and reduce_scatter
+// of S gathered or unreduced bytes, twice that for all_reduce, S for broadcast.
+//
+// Inside a node each protocol p of the ring follows t_p = base + hop * steps + x / bandwidth, with
+//   LL      spreading from one channel over all of them: min(x/b1, spread + x/b);
+//   Simple  a ramp c sqrt(x), and one step of S/n bytes that only copies a rank's own part (a ring
+//           step that both receives and sends hides it; with two ranks it is half of the work);
+// and NVLS (all_reduce in the switch) a line of its own with the same ramp. Which protocol runs is decided as NCCL
+// decides it, by NCCL's own linear model (graph/tuning.cc), not by what would be fastest.
+// Between nodes latency comes from that same table: base + steps in a node * max(link, overhead) +
+// steps between nodes * net, over the lesser of ring and NIC bandwidth; the cheapest of LL, LL128,
+// Simple, tree (all_reduce) and PAT (one rank per node) is taken.
+// Left out: CollNet and NVLS between nodes, symmetric-memory and copy-engine kernels, congestion,
+// stragglers. Fitted by sim/fit/fit_collectives.h.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "profiles/gpu_params.h"
+
+namespace shardwright {
+struct Cluster;
+}
+
+namespace shardwright::sim {
+
+enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+enum class Algorithm : std::uint8_t { kNone, kRing, kTree, kPat, kNvls };
+enum class Protocol : std::uint8_t { kNone, kLl, kLl128, kSimple };
+
+std::string_view name_of(Collective collective);
+std::string_view name_of(Algorithm algorithm);
+std::string_view name_of(Protocol protocol);
+
+/// Which ranks take part. A node here is an NVLink domain.
+struct CollectiveGroup {
+  std::int64_t ranks = 1;
+  std::int64_t ranks_per_node = 1;  ///< of this group; ranks above one node fill further ones
+  /// Groups like this one that run at the same time on each node and share its NICs; a replicate
+  /// group of hybrid sharding has one rank per node and as many groups as GPUs in a node.
+  std::int64_t groups_per_node = 1;
+};
+
+/// What joins the nodes, and what the node does to links inside it.
+struct NodeNetwork {
+  double bytes_per_s = 0;          ///< all NICs of a node, as reached; 0: nodes are not linked
+  double per_gpu_bytes_per_s = 0;  ///< what one GPU can bring to the NICs; 0: no limit
+  double hop_latency_s = 0;        ///< of the network plugin, per step
+  bool amd_host = false;
+  bool ll128 = false;                ///< NICs hang on the GPU's PCIe switch, so LL128 is allowed
+  double intra_cap_bytes_per_s = 0;  ///< measured ring bandwidth of this node, if lower; 0: none
+};
+
+/// The network of a cluster: NICs times efficiency.
+NodeNetwork network_of(const Cluster& cluster);
+
+struct CollectiveCost {
+  double time_s = 0;
+  double wire_bytes = 0;  ///< x above
+  double hbm_bytes = 0;   ///< device memory traffic per rank: 2 x to copy, 3 x to reduce
+  Algorithm algorithm = Algorithm::kNone;
+  Protocol protocol = Protocol::kNone;
+  int channels = 0;  ///< one CTA each: SMs that are taken while it runs
+};
+
+/// One rank or no bytes costs nothing. Nodes that are not linked give an infinite time. Never falls
+/// when bytes grow or any bandwidth falls.
+CollectiveCost collective_cost(const profiles::CollectiveParams& params, const NodeNetwork& network,
+                               const CollectiveGroup& group, Collective collective, double bytes);
+
+}  // namespace shardwright::sim
