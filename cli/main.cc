@@ -1,5 +1,6 @@
 #include "cli/program.h"
+#include "cli/verbs.h"
 
 int main(int argc, char** argv) {
-  return shardwright::cli::run_program(argc, argv);
+  return shardwright::cli::run_program(argc, argv, shardwright::cli::make_verbs());
 }

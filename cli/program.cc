@@ -7,8 +7,8 @@
 #include <new>
 #include <string>
 
+#include "cli/help.h"
 #include "cli/usage.h"
-#include "cli/verbs.h"
 #include "cli/version.h"
 
 namespace shardwright::cli {
@@ -39,27 +39,25 @@ ExitCode flushed(ExitCode code) {
               ExitCode::kFailed);
 }
 
-ExitCode parse_and_run(int argc, const char* const* argv, ColorMode& color) {
+ExitCode parse_and_run(int argc, const char* const* argv,
+                       const std::vector<std::unique_ptr<Verb>>& verbs, ColorMode& color) {
   CLI::App app{"Predicts, picks and runs sharded training of large language models.",
                "shardwright"};
+  app.formatter(make_help_formatter());
   app.footer(kFooter);
   app.set_version_flag(
       "--version", [] { return version_text(); },
       "Print the versions of what was compiled in and found, and exit");
   app.fallthrough();
   app.require_subcommand(1);
-  app.get_formatter()->column_width(34);
-  app.get_formatter()->label("SUBCOMMAND", "VERB");
-  app.get_formatter()->label("Subcommands", "Verbs");
-  app.get_formatter()->label("OPTIONS", "options");
   app.add_option_function<std::string>(
          "--color", [&color](const std::string& text) { color = parse_color_mode(text); },
          "Colours: auto, always or never; NO_COLOR is respected")
       ->type_name("WHEN");
 
-  const std::vector<std::unique_ptr<Verb>> verbs = make_verbs();
   for (const std::unique_ptr<Verb>& verb : verbs) {
     CLI::App* command = app.add_subcommand(verb->name(), verb->summary());
+    command->group("Verbs");
     verb->declare_flags(*command);
   }
 
@@ -81,10 +79,11 @@ ExitCode parse_and_run(int argc, const char* const* argv, ColorMode& color) {
 
 }  // namespace
 
-int run_program(int argc, const char* const* argv) {
+int run_program(int argc, const char* const* argv,
+                const std::vector<std::unique_ptr<Verb>>& verbs) {
   ColorMode color = ColorMode::kAuto;
   try {
-    return static_cast<int>(parse_and_run(argc, argv, color));
+    return static_cast<int>(parse_and_run(argc, argv, verbs, color));
   } catch (const Error& error) {
     return fail(color, error.what(), error.code());
   } catch (const std::bad_alloc&) {

@@ -2,9 +2,14 @@
 // code.
 #pragma once
 
+#include <memory>
+#include <vector>
+
+#include "cli/verb.h"
+
 namespace shardwright::cli {
 
 /// Never throws. Errors are one sentence on stderr; the result is the process's exit code.
-int run_program(int argc, const char* const* argv);
+int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs);
 
 }  // namespace shardwright::cli

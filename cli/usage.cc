@@ -64,6 +64,13 @@ std::string unexpected_word(const CLI::App& app, const std::vector<std::string>&
                      fmt::join(words, " "));
 }
 
+// CLI11 says "--gpus: 1 required N missing" or "--gpus: At Most 1 required but received 2".
+std::string argument_mismatch(const CLI::App& app, const std::string& said) {
+  const std::string flag = said.substr(0, said.find(':'));
+  return fmt::format("{}: {} takes one value, but {} given.", command_line(app), flag,
+                     said.ends_with("missing") ? "none was" : "several were");
+}
+
 }  // namespace
 
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
@@ -73,6 +80,9 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
     return Error(
         fmt::format("no verb was given; the verbs are {}.", fmt::join(verb_names(app), ", ")),
         ExitCode::kUsage);
+  }
+  if (error.get_name() == "ArgumentMismatch") {
+    return Error(argument_mismatch(app, error.what()), ExitCode::kUsage);
   }
   return Error(fmt::format("{}: {}; {} --help tells what is accepted.", command_line(app),
                            error.what(), command_line(app)),

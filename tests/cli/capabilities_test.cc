@@ -1,0 +1,121 @@
+#include "cli/capabilities.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+namespace shardwright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A machine with everything, and what is named in `missing` taken away.
+Machine machine_without(const std::vector<std::string>& missing) {
+  Machine machine;
+  machine.operating_system = "Debian GNU/Linux 12 (bookworm)";
+  machine.has_apt = true;
+  machine.nvidia_devices = 2;
+  machine.driver_cuda_version = 13000;
+  machine.gpus.resize(2);
+  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "nccl", "cupti", "cudnn", "mpi",
+                          "cxx_compiler", "cmake", "ninja"}) {
+    Component component;
+    component.key = key;
+    component.title = key;
+    component.present = std::find(missing.begin(), missing.end(), key) == missing.end();
+    if (!component.present) component.detail = "taken away";
+    machine.components.push_back(component);
+  }
+  return machine;
+}
+
+BuildInfo full_build() {
+  BuildInfo build;
+  build.libraries = {{"CUDA toolkit", "13.0.88"}};
+  build.executors = {"host", "cuda", "nccl", "mpi", "cupti"};
+  return build;
+}
+
+std::map<std::string, Capability> by_name(const Machine& machine, const BuildInfo& build) {
+  std::map<std::string, Capability> all;
+  for (const Capability& c : capabilities(machine, build, {"predict", "run", "doctor"}))
+    all[c.name] = c;
+  return all;
+}
+
+TEST(Capabilities, EverythingOnAFullMachine) {
+  for (const auto& [name, capability] : by_name(machine_without({}), full_build())) {
+    EXPECT_TRUE(capability.available) << name << ": " << capability.reason;
+    EXPECT_EQ(capability.reason, "") << name;
+  }
+}
+
+TEST(Capabilities, PredictNeedsNothingAndRunIsNotAVerbThatCalculates) {
+  const auto all = by_name(machine_without({"cuda_driver", "gpu", "cuda_toolkit", "nccl", "cupti",
+                                            "cudnn", "mpi", "cxx_compiler", "cmake", "ninja"}),
+                           BuildInfo{});
+  EXPECT_TRUE(all.at("predict").available && all.at("predict").calculates);
+  EXPECT_FALSE(all.contains("run"));
+  EXPECT_FALSE(all.at("run --device host").available) << "this build has no executor at all";
+}
+
+TEST(Capabilities, ReasonsNameTheFirstThingThatIsMissing) {
+  const auto no_driver = by_name(machine_without({"cuda_driver", "gpu"}), full_build());
+  EXPECT_TRUE(no_driver.at("run --device host").available);
+  EXPECT_EQ(no_driver.at("run --device cuda").reason, "no cuda_driver: taken away");
+  EXPECT_EQ(
+      by_name(machine_without({"cupti"}), full_build()).at("run --device cuda --trace FILE").reason,
+      "no cupti: taken away");
+  EXPECT_EQ(by_name(machine_without({"mpi"}), full_build()).at("run --communicator mpi").reason,
+            "no mpi: taken away");
+  EXPECT_EQ(by_name(machine_without({}), BuildInfo{}).at("run --device cuda").reason,
+            "this build has no cuda executor");
+}
+
+TEST(Capabilities, OneGpuIsNotEnoughForNccl) {
+  Machine machine = machine_without({});
+  machine.gpus.resize(1);
+  EXPECT_EQ(by_name(machine, full_build()).at("run --communicator nccl").reason,
+            "it takes two GPUs or more");
+  EXPECT_TRUE(by_name(machine, full_build()).at("run --device cuda").available);
+}
+
+TEST(Capabilities, AnOldDriverIsNamed) {
+  Machine machine = machine_without({});
+  machine.driver_cuda_version = 12040;
+  EXPECT_EQ(by_name(machine, full_build()).at("run --device cuda").reason,
+            "the driver is for CUDA 12, but this build needs one for CUDA 13");
+}
+
+TEST(InstallAdvice, NothingForACompleteMachine) {
+  EXPECT_TRUE(install_advice(machine_without({})).empty());
+}
+
+TEST(InstallAdvice, GivesACommandForEachMissingPart) {
+  const std::vector<Advice> all = install_advice(machine_without({"nccl", "mpi", "cuda_driver"}));
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].command, "sudo apt-get install nvidia-driver");
+  EXPECT_EQ(all[1].command, "sudo apt-get install libnccl2 libnccl-dev");
+  EXPECT_EQ(all[2].command, "sudo apt-get install libopenmpi-dev openmpi-bin");
+}
+
+TEST(InstallAdvice, ADriverOnlyWhereThereIsAGpuAndNotInsideAContainer) {
+  Machine machine = machine_without({"cuda_driver"});
+  machine.in_container = true;
+  EXPECT_THAT(install_advice(machine)[0].command, HasSubstr("--gpus all"));
+  machine.nvidia_devices = 0;
+  EXPECT_EQ(install_advice(machine)[0].command, "");
+  EXPECT_THAT(install_advice(machine)[0].note, HasSubstr("PCI"));
+}
+
+TEST(InstallAdvice, NoAptCommandsWithoutApt) {
+  Machine machine = machine_without({"mpi"});
+  machine.has_apt = false;
+  EXPECT_EQ(install_advice(machine)[0].command, "");
+  EXPECT_NE(install_advice(machine)[0].note, "");
+}
+
+}  // namespace
+}  // namespace shardwright::cli

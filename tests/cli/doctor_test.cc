@@ -1,0 +1,95 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+
+json component(const json& document, const std::string& key) {
+  for (const json& entry : document.at("components")) {
+    if (entry.at("key") == key) return entry;
+  }
+  ADD_FAILURE() << "no component " << key;
+  return {};
+}
+
+json doctor_json(const std::vector<std::string>& environment = {}) {
+  const ProgramResult result = run_program({SHARDWRIGHT_BINARY, "doctor", "--json"}, environment);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  return json::parse(result.out);
+}
+
+TEST(Doctor, JsonSaysWhatIsThereAndWhatThatAllows) {
+  const json document = doctor_json();
+  EXPECT_EQ(document.at("schema"), "shardwright.doctor/1.0");
+  EXPECT_GE(document.at("machine").at("cores").get<int>(), 1);
+  EXPECT_GT(document.at("machine").at("memory_bytes").get<std::int64_t>(), 1 << 20);
+  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "nccl", "cupti", "cudnn", "mpi"}) {
+    EXPECT_NE(component(document, key).at("detail"), "") << key;
+  }
+  EXPECT_EQ(component(document, "gpu").at("present").get<bool>(), !document.at("gpus").empty());
+  for (const json& capability : document.at("capabilities")) {
+    EXPECT_EQ(capability.at("available").get<bool>(), capability.at("reason").is_null())
+        << capability;
+  }
+}
+
+TEST(Doctor, FindsNoProgramsOnAnEmptyPath) {
+  const json document = doctor_json({"PATH=/nonexistent", "CUDA_HOME", "CUDA_PATH"});
+  EXPECT_FALSE(component(document, "cmake").at("present").get<bool>());
+  EXPECT_THAT(component(document, "cmake").at("detail").get<std::string>(), HasSubstr("PATH"));
+}
+
+// A toolkit is a folder with include/cuda.h and bin/nvcc; its version is the header's.
+TEST(Doctor, ReadsTheToolkitThatCudaHomeNames) {
+  const std::filesystem::path root = std::filesystem::path(::testing::TempDir()) / "doctor_toolkit";
+  std::filesystem::create_directories(root / "include");
+  std::filesystem::create_directories(root / "bin");
+  std::ofstream(root / "include/cuda.h") << "#pragma once\n#define CUDA_VERSION 12040\n";
+  std::ofstream(root / "bin/nvcc") << "";
+  const json toolkit = component(doctor_json({"CUDA_HOME=" + root.string()}), "cuda_toolkit");
+  EXPECT_TRUE(toolkit.at("present").get<bool>());
+  EXPECT_EQ(toolkit.at("version"), "12.4");
+  EXPECT_EQ(toolkit.at("detail"), root.string());
+  std::filesystem::remove_all(root);
+}
+
+// A library that is no library must be reported, never crash the doctor.
+TEST(Doctor, SurvivesABrokenDriverLibrary) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "doctor_broken";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "libcuda.so.1") << "this is no ELF file";
+  const json document = doctor_json({"LD_LIBRARY_PATH=" + folder.string()});
+  EXPECT_FALSE(component(document, "cuda_driver").at("present").get<bool>());
+  EXPECT_THAT(component(document, "cuda_driver").at("detail").get<std::string>(),
+              HasSubstr("libcuda.so.1"));
+  EXPECT_EQ(component(document, "gpu").at("detail"), "no driver to ask");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Doctor, TextFitsAndIsPlainAsciiInTheCLocale) {
+  const ProgramResult result = run_program({SHARDWRIGHT_BINARY, "doctor"}, {"LC_ALL=C"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("What that allows"));
+  std::size_t column = 0;
+  for (const char c : result.out) {
+    EXPECT_TRUE(c == '\n' || (c >= ' ' && c <= '~'));
+    column = c == '\n' ? 0 : column + 1;
+    EXPECT_LE(column, 100U);
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::cli

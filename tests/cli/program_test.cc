@@ -1,0 +1,147 @@
+#include "cli/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <new>
+#include <sstream>
+#include <stdexcept>
+
+#include "cli/render/text.h"
+#include "cli/verbs.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+
+ProgramResult shardwright_run(std::vector<std::string> arguments,
+                              const std::vector<std::string>& environment = {},
+                              const std::string& stdout_path = {}) {
+  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
+  return run_program(arguments, environment, stdout_path);
+}
+
+// Wrong usage: exit code 2, nothing on stdout, one sentence on stderr.
+void expect_usage_error(const std::vector<std::string>& arguments, const std::string& sentence) {
+  const ProgramResult result = shardwright_run(arguments);
+  EXPECT_EQ(result.exit_code, 2) << sentence;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr(sentence));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(Program, WrongUsageIsOneSentenceAndCode2) {
+  expect_usage_error({}, "error: no verb was given; the verbs are ");
+  expect_usage_error({"docter"}, "error: there is no verb 'docter', did you mean 'doctor'?");
+  expect_usage_error({"zzzzzzzz"}, "error: there is no verb 'zzzzzzzz'; the verbs are ");
+  expect_usage_error({"--versoin"},
+                     "error: shardwright has no flag '--versoin', did you mean '--version'?");
+  expect_usage_error({"doctor", "--jsno"},
+                     "error: shardwright doctor has no flag '--jsno', did you mean '--json'?");
+  expect_usage_error(
+      {"doctor", "--frobnicate=3"},
+      "error: shardwright doctor has no flag '--frobnicate'; shardwright doctor --help");
+  expect_usage_error({"doctor", "twice"},
+                     "error: shardwright doctor takes no further argument, but 'twice' was given.");
+  expect_usage_error({"doctor", "--color"}, "--color takes one value, but none was given.");
+  expect_usage_error({"--color", "blue", "doctor"},
+                     "error: --color is 'blue', but it must be auto, always or never.");
+}
+
+TEST(Program, HelpListsVerbsAndExitCodes) {
+  const ProgramResult result = shardwright_run({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("doctor"));
+  EXPECT_THAT(result.out, HasSubstr("6  comparison outside tolerance"));
+}
+
+// The help of the program and of every verb.
+std::vector<std::string> help_texts() {
+  std::vector<std::string> texts{shardwright_run({"--help"}).out};
+  for (const std::unique_ptr<Verb>& verb : make_verbs()) {
+    const ProgramResult result = shardwright_run({verb->name(), "--help"});
+    EXPECT_EQ(result.exit_code, 0) << verb->name();
+    texts.push_back(result.out);
+  }
+  return texts;
+}
+
+TEST(Program, HelpFitsInto100Columns) {
+  for (const std::string& text : help_texts()) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 100) << line;
+  }
+}
+
+TEST(Program, VersionNamesWhatItWasBuiltWith) {
+  const ProgramResult result = shardwright_run({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, ::testing::StartsWith("shardwright 0."));
+  for (const char* name :
+       {"fmt ", "nlohmann-json ", "CLI11 ", "Boost ", "Eigen ", "CUDA toolkit ", "NCCL "}) {
+    EXPECT_THAT(result.out, HasSubstr(name));
+  }
+}
+
+TEST(Program, ColorsObeyTheFlagThenNoColor) {
+  const auto colored = [](const ProgramResult& r) {
+    return r.err.find('\x1b') != std::string::npos;
+  };
+  EXPECT_TRUE(colored(shardwright_run({"--color", "always", "doctor", "x"}, {"NO_COLOR=1"})));
+  EXPECT_FALSE(colored(shardwright_run({"--color", "never", "doctor", "x"})));
+  EXPECT_FALSE(colored(shardwright_run({"doctor", "x"}))) << "a pipe is no terminal";
+}
+
+TEST(Program, AFullDiskIsNotSuccess) {
+  const ProgramResult result = shardwright_run({"doctor"}, {}, "/dev/full");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("standard output"));
+}
+
+class FakeVerb : public Verb {
+ public:
+  explicit FakeVerb(std::function<ExitCode()> body) : body_(std::move(body)) {}
+  std::string name() const override { return "fake"; }
+  std::string summary() const override { return "does what the test wants"; }
+  void declare_flags(CLI::App& /*command*/) override {}
+  ExitCode run(const Context& /*context*/) override { return body_(); }
+
+ private:
+  std::function<ExitCode()> body_;
+};
+
+// Runs a program whose only verb has that body; returns its exit code and, in `said`, its stderr.
+int run_fake(std::function<ExitCode()> body, std::string* said = nullptr) {
+  std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(std::make_unique<FakeVerb>(std::move(body)));
+  const char* argv[] = {"shardwright", "fake"};
+  ::testing::internal::CaptureStderr();
+  const int code = cli::run_program(2, argv, verbs);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  if (said != nullptr) *said = text;
+  return code;
+}
+
+TEST(Program, EveryOutcomeHasItsExitCode) {
+  EXPECT_EQ(run_fake([] { return ExitCode::kDone; }), 0);
+  EXPECT_EQ(run_fake([] { return ExitCode::kOutsideTolerance; }), 6);
+  EXPECT_EQ(run_fake([]() -> ExitCode { throw Error("x"); }), 3);
+  EXPECT_EQ(run_fake([]() -> ExitCode { throw Error("x", ExitCode::kInfeasible); }), 4);
+  EXPECT_EQ(run_fake([]() -> ExitCode { throw Error("x", ExitCode::kMissingDevice); }), 5);
+  EXPECT_EQ(run_fake([]() -> ExitCode { throw std::bad_alloc(); }), 1);
+  std::string said;
+  EXPECT_EQ(run_fake([]() -> ExitCode { throw std::runtime_error("the cat"); }, &said), 1);
+  EXPECT_EQ(said, "error: unexpected failure: the cat.\n");
+  EXPECT_EQ(run_fake([]() -> ExitCode { throw Error("--gpus is 0."); }, &said), 3);
+  EXPECT_EQ(said, "error: --gpus is 0.\n");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
