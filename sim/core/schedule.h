@@ -27,7 +27,8 @@ enum class StreamRole : std::uint8_t { kCompute, kCommunication, kSide };
 struct Stream {
   const char* name = "";
   StreamRole role = StreamRole::kCompute;
-  int priority = 0;  // lower runs first, as in CUDA
+  int priority = 0;             // of its kernels; lower runs first, as in CUDA
+  int collective_priority = 0;  // of the stream that a communicator runs its kernels on
 };
 
 enum class MemoryCategory : std::uint8_t {
@@ -51,17 +52,20 @@ struct PersistentTensor {
   const char* what = "";
 };
 
+/// MemoryAction::offset of a release that covers the tensor of every unit.
+inline constexpr std::int16_t kAllUnits = 0x7fff;
+
 /// A tensor coming to life or dying at an operation, in host order.
 struct MemoryAction {
-  std::uint32_t op = 0;  // index into Schedule::ops; acts before the operation when acquiring,
+  std::uint32_t op = 0;  // relative to the block's first; acts before the operation when acquiring,
                          // after it when releasing
   bool acquire = true;
   std::uint8_t stream = 0;      // the pool it is taken from (caching allocator)
   std::uint8_t used_on = 0xff;  // another stream that must be done with it before reuse; 0xff: none
   MemoryCategory category = MemoryCategory::kActivations;
   std::uint16_t tensor = 0;  // slot: index into Schedule::tensor_names
-  std::int8_t offset = 0;    // unit it belongs to, relative to the block's unit
-  Bytes bytes = 0;           // size when acquiring
+  std::int16_t offset = 0;   // unit it belongs to, relative to the block's unit
+  Bytes bytes = 0;           // of the tensor, also when releasing
 };
 
 /// Operations [first_op, first_op + op_count) run for units first_unit, first_unit + unit_step, ...

@@ -1,0 +1,814 @@
+#include "sim/layer_program.h"
+
+#include <algorithm>
+#include <bitset>
+
+#include "sim/core/check.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+using TensorSet = std::bitset<kTensorCount>;
+
+constexpr std::uint16_t slot_of(std::uint16_t tensor) {
+  return static_cast<std::uint16_t>(tensor & ~kNextUnit);
+}
+
+Bytes to_bytes(double value) {
+  return static_cast<Bytes>(value);
+}
+
+}  // namespace
+
+/// Writes the dataflow programs of one model, plan shape and stack.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const Model& model, const Plan& plan, const Stack& stack, LayerPrograms& out)
+      : model_(model),
+        plan_(plan),
+        stack_(stack),
+        out_(out),
+        tensors_(out.tensors_),
+        tokens_(plan.micro_batch * plan.seq_len),
+        width_(bytes_of(plan.param_dtype)) {
+    size_tensors();
+    build_embedding();
+    build_layer();
+    build_head();
+  }
+
+ private:
+  struct Product {
+    OpKind kind;
+    std::int64_t n, k;  // output and input features
+    std::uint16_t in, out, d_out, d_in;
+    bool bias;
+  };
+
+  void tensor(Tensor slot, double bytes, MemoryCategory category = MemoryCategory::kActivations) {
+    tensors_[slot] = {to_bytes(bytes), category};
+  }
+
+  void size_tensors() {
+    const double t = static_cast<double>(tokens_);
+    const double w = static_cast<double>(width_);
+    const double c = static_cast<double>(model_.hidden);
+    const double q = static_cast<double>(model_.q_dim());
+    const double kv = static_cast<double>(model_.kv_dim());
+    const double f = static_cast<double>(model_.ffn);
+    const double logits = t * static_cast<double>(model_.vocab);
+    tensor(kTokens, 8 * t);
+    for (Tensor slot :
+         {kX, kXMid, kNorm1Out, kNorm2Out, kProjected, kDown, kDX, kDXMid, kDNorm1, kDNorm2}) {
+      tensor(slot, w * t * c);
+    }
+    for (int i = 0; i < 3; ++i) {
+      const std::size_t index = static_cast<std::size_t>(i);
+      const double saved =
+          index < stack_.norm.saved_bytes.size() ? stack_.norm.saved_bytes[index] * t * c : 0;
+      const double statistics = i == 2 ? stack_.norm.saved_bytes_per_token * t : 0;
+      tensor(static_cast<Tensor>(kNorm1Saved0 + i), saved + statistics);
+      tensor(static_cast<Tensor>(kNorm2Saved0 + i), saved + statistics);
+    }
+    tensor(kQkv, w * t * (q + 2 * kv));
+    tensor(kQRaw, w * t * q);
+    tensor(kKRaw, w * t * kv);
+    tensor(kQ, w * t * q);
+    tensor(kK, w * t * kv);
+    tensor(kV, w * t * kv);
+    tensor(kKRepeated, w * t * q);
+    tensor(kVRepeated, w * t * q);
+    const double scores = static_cast<double>(plan_.micro_batch * model_.heads * plan_.seq_len) *
+                          static_cast<double>(plan_.seq_len);
+    tensor(kProbabilities, (4 + w) * scores);
+    tensor(kAttentionOut, w * t * q);
+    tensor(kAttentionStats, 4 * t * static_cast<double>(model_.heads));
+    tensor(kGateUp, w * t * 2 * f);
+    tensor(kGate, w * t * f);
+    tensor(kUp, w * t * f);
+    const KernelGroup& act = activation();
+    for (int i = 0; i < 2; ++i) {
+      const std::size_t index = static_cast<std::size_t>(i);
+      tensor(static_cast<Tensor>(kActivationSaved0 + i),
+             index < act.saved_bytes.size() ? act.saved_bytes[index] * t * f : 0);
+      tensor(static_cast<Tensor>(kLossSaved0 + i),
+             index < stack_.loss.saved_bytes.size() ? stack_.loss.saved_bytes[index] * logits : 0,
+             MemoryCategory::kLoss);
+    }
+    tensor(kActivationOut, w * t * f);
+    tensor(kDActivation, w * t * f);
+    tensor(kDGateUp, w * t * f * (model_.gated_mlp ? 2 : 1));
+    tensor(kDAttention, w * t * q);
+    tensor(kDQkv, w * t * (q + 2 * kv));
+    tensor(kLogits, w * logits, MemoryCategory::kLoss);
+    tensor(kLogitsFloat, 4 * logits, MemoryCategory::kLoss);
+    tensor(kDLogits, w * logits, MemoryCategory::kLoss);
+  }
+
+  const KernelGroup& activation() const {
+    return model_.gated_mlp ? stack_.gated_activation : stack_.plain_activation;
+  }
+  bool fused_qkv() const { return model_.fused_qkv || stack_.fused_qkv; }
+  bool fused_gate_up() const {
+    return model_.gated_mlp && (model_.fused_gate_up || stack_.fused_gate_up);
+  }
+
+  // Operations
+  // ------------------------------------------------------------------------------------------
+
+  static ProgramOp make(OpKind kind, Phase phase, std::initializer_list<std::uint16_t> in,
+                        std::initializer_list<std::uint16_t> out) {
+    ProgramOp p;
+    p.op.kind = kind;
+    p.op.phase = phase;
+    std::size_t i = 0;
+    for (std::uint16_t t : in) {
+      if (t != kNoTensor) p.in[i++] = t;
+    }
+    i = 0;
+    for (std::uint16_t t : out) {
+      if (t != kNoTensor) p.out[i++] = t;
+    }
+    return p;
+  }
+
+  static Work memory_work(double bytes, int kernels, double efficiency) {
+    Work work;
+    work.kind = WorkKind::kMemory;
+    work.bytes = to_bytes(bytes);
+    work.kernels = static_cast<std::uint16_t>(std::max(kernels, 1));
+    work.efficiency = efficiency;
+    return work;
+  }
+
+  Work gemm_work(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times = 1) const {
+    Work work;
+    work.kind = WorkKind::kGemm;
+    work.m = m;
+    work.n = n;
+    work.k = k;
+    work.kernels = static_cast<std::uint16_t>(times);
+    work.dtype_bytes = static_cast<std::uint8_t>(width_);
+    work.efficiency = stack_.gemm_efficiency;
+    return work;
+  }
+
+  ProgramOp elementwise(OpKind kind, Phase phase, const KernelGroup& group, double elements,
+                        bool backward, std::initializer_list<std::uint16_t> in,
+                        std::initializer_list<std::uint16_t> out) const {
+    ProgramOp p = make(kind, phase, in, out);
+    if (backward) {
+      p.op.work = memory_work(elements * group.backward_bytes, group.backward_kernels,
+                              group.backward_efficiency);
+      p.temporary_bytes = to_bytes(elements * group.backward_temporary_bytes);
+    } else {
+      p.op.work = memory_work(elements * group.forward_bytes, group.forward_kernels,
+                              group.forward_efficiency);
+      p.temporary_bytes = to_bytes(elements * group.forward_temporary_bytes);
+    }
+    return p;
+  }
+
+  ProgramOp product_forward(const Product& product) const {
+    ProgramOp p = make(product.kind, Phase::kForward, {product.in}, {product.out});
+    p.op.work = gemm_work(tokens_, product.n, product.k);
+    return p;
+  }
+
+  /// Appends input gradient, weight gradient and, with a bias, its reduction. Later products that
+  /// share an input add their input gradient to the first one's.
+  void product_backward(std::vector<ProgramOp>& list, const Product& product,
+                        bool adds_to_input_gradient) {
+    ProgramOp dgrad = make(OpKind::kInputGradient, Phase::kBackward, {product.d_out},
+                           {adds_to_input_gradient ? std::uint16_t{kNoTensor} : product.d_in});
+    dgrad.op.of = product.kind;
+    dgrad.op.work = gemm_work(tokens_, product.k, product.n);
+    if (adds_to_input_gradient) dgrad.temporary_bytes = tensors_[slot_of(product.d_in)].bytes;
+    list.push_back(dgrad);
+    const auto slot = static_cast<std::uint16_t>(kWeightGradient0 + weight_gradients_++);
+    SHARDWRIGHT_CHECK(slot <= kWeightGradientLast, "more weight gradients than slots");
+    size_weight_gradient(slot, product.n * product.k);
+    ProgramOp wgrad =
+        make(OpKind::kWeightGradient, Phase::kBackward, {product.d_out, product.in}, {slot});
+    wgrad.op.of = product.kind;
+    wgrad.op.work = gemm_work(product.n, product.k, tokens_);
+    list.push_back(wgrad);
+    const double features = static_cast<double>(tokens_ * width_);
+    if (product.bias) {
+      ProgramOp bias = make(OpKind::kAccumulate, Phase::kBackward, {product.d_out}, {});
+      bias.op.work = memory_work(features * static_cast<double>(product.n), 1, 1.0);
+      list.push_back(bias);
+    }
+    if (adds_to_input_gradient) {
+      ProgramOp add = make(OpKind::kAccumulate, Phase::kBackward, {product.d_in}, {});
+      add.op.work = memory_work(3 * features * static_cast<double>(product.k), 1, 1.0);
+      list.push_back(add);
+    }
+  }
+
+  /// Static stacks write weight gradients straight into the strategy's gradient buffer.
+  void size_weight_gradient(std::uint16_t slot, std::int64_t elements) {
+    const bool in_place = stack_.memory == MemoryManager::kStatic;
+    tensors_[slot] = {in_place ? 0 : elements * width_, MemoryCategory::kGradientBuffers};
+  }
+
+  ProgramOp attention(Phase phase, bool backward) const {
+    const bool flash = plan_.attention == AttentionKind::kFlash;
+    const std::uint16_t k =
+        stack_.repeats_kv_heads && repeats() ? kKRepeated : (fused_without_rope() ? kNoTensor : kK);
+    const std::uint16_t v =
+        stack_.repeats_kv_heads && repeats() ? kVRepeated : (fused_without_rope() ? kNoTensor : kV);
+    const std::uint16_t q = fused_without_rope() ? kQkv : kQ;
+    const std::uint16_t extra = flash ? kAttentionStats : kProbabilities;
+    ProgramOp p = backward ? make(OpKind::kAttention, phase,
+                                  {q, k, v, kAttentionOut, extra, kDAttention}, {kDQkv})
+                           : make(OpKind::kAttention, phase, {q, k, v}, {kAttentionOut, extra});
+    p.op.work.kind = WorkKind::kAttention;
+    p.op.work.m = plan_.micro_batch * model_.heads;
+    p.op.work.n = plan_.seq_len;
+    p.op.work.k = model_.head_dim;
+    p.op.work.backward = backward;
+    p.op.work.causal = true;
+    p.op.work.dtype_bytes = static_cast<std::uint8_t>(width_);
+    if (!flash) {
+      // Two batched products plus passes over the score matrix; flagged by bytes > 0.
+      const double scores = static_cast<double>(plan_.micro_batch * model_.heads * plan_.seq_len) *
+                            static_cast<double>(plan_.seq_len);
+      p.op.work.bytes = to_bytes(scores * (backward ? 26 : 22));
+      p.op.work.kernels = backward ? 9 : 7;
+    } else if (backward) {
+      p.temporary_bytes = 4 * tokens_ * model_.q_dim();  // fp32 accumulator of dQ
+    }
+    return p;
+  }
+
+  bool repeats() const { return model_.kv_heads < model_.heads; }
+  bool has_rope() const { return model_.position == Position::kRope; }
+  /// q, k and v are read straight out of the packed product.
+  bool fused_without_rope() const { return fused_qkv(); }
+
+  // Layers
+  // ----------------------------------------------------------------------------------------------
+
+  ProgramOp norm(Phase phase, bool second, bool backward) const {
+    const double elements = static_cast<double>(tokens_ * model_.hidden);
+    const std::uint16_t saved = second ? kNorm2Saved0 : kNorm1Saved0;
+    const std::uint16_t in = second ? kXMid : kX;
+    std::array<std::uint16_t, 3> kept{};
+    for (std::uint16_t i = 0; i < 3; ++i)
+      kept[i] = tensors_[saved + i].bytes > 0 ? static_cast<std::uint16_t>(saved + i) : 0;
+    if (!backward) {
+      return elementwise(OpKind::kNorm, phase, stack_.norm, elements, false, {in},
+                         {second ? kNorm2Out : kNorm1Out, kept[0], kept[1], kept[2]});
+    }
+    const std::uint16_t input = stack_.norm_saves_input ? in : std::uint16_t{kNoTensor};
+    return elementwise(OpKind::kNorm, phase, stack_.norm, elements, true,
+                       {second ? kDNorm2 : kDNorm1, kept[0], kept[1], kept[2], input},
+                       {second ? kDXMid : kDX});
+  }
+
+  std::vector<Product> qkv_products() const {
+    const std::int64_t c = model_.hidden;
+    if (fused_qkv()) {
+      return {{OpKind::kQkvProjection, model_.q_dim() + 2 * model_.kv_dim(), c, kNorm1Out, kQkv,
+               kDQkv, kDNorm1, model_.qkv_bias}};
+    }
+    const std::uint16_t q = has_rope() || model_.qk_norm ? kQRaw : kQ;
+    const std::uint16_t k = has_rope() || model_.qk_norm ? kKRaw : kK;
+    return {
+        {OpKind::kQProjection, model_.q_dim(), c, kNorm1Out, q, kDQkv, kDNorm1, model_.qkv_bias},
+        {OpKind::kKProjection, model_.kv_dim(), c, kNorm1Out, k, kDQkv, kDNorm1, model_.qkv_bias},
+        {OpKind::kVProjection, model_.kv_dim(), c, kNorm1Out, kV, kDQkv, kDNorm1, model_.qkv_bias}};
+  }
+
+  std::vector<Product> mlp_products() const {
+    const std::int64_t c = model_.hidden;
+    const std::int64_t f = model_.ffn;
+    if (fused_gate_up()) {
+      return {{OpKind::kGateUpProjection, 2 * f, c, kNorm2Out, kGateUp, kDGateUp, kDNorm2,
+               model_.mlp_bias}};
+    }
+    std::vector<Product> products;
+    if (model_.gated_mlp) {
+      products.push_back(
+          {OpKind::kGateProjection, f, c, kNorm2Out, kGate, kDGateUp, kDNorm2, model_.mlp_bias});
+    }
+    products.push_back(
+        {OpKind::kUpProjection, f, c, kNorm2Out, kUp, kDGateUp, kDNorm2, model_.mlp_bias});
+    return products;
+  }
+
+  std::vector<ProgramOp> layer_forward_ops() const {
+    std::vector<ProgramOp> list;
+    const double q_and_k = static_cast<double>(tokens_ * (model_.q_dim() + model_.kv_dim()));
+    const double hidden = static_cast<double>(tokens_ * model_.hidden);
+    const bool adds = stack_.residual.forward_kernels > 0;
+    list.push_back(norm(Phase::kForward, false, false));
+    for (const Product& p : qkv_products()) list.push_back(product_forward(p));
+    if (model_.qk_norm) {
+      list.push_back(fused_qkv()
+                         ? elementwise(OpKind::kQkNorm, Phase::kForward, stack_.norm, q_and_k,
+                                       false, {kQkv}, {})
+                         : elementwise(OpKind::kQkNorm, Phase::kForward, stack_.norm, q_and_k,
+                                       false, {kQRaw, kKRaw},
+                                       {has_rope() ? kNoTensor : kQ, has_rope() ? kNoTensor : kK}));
+    }
+    if (has_rope()) {
+      list.push_back(fused_qkv() ? elementwise(OpKind::kRope, Phase::kForward, stack_.rope, q_and_k,
+                                               false, {kQkv}, {})
+                                 : elementwise(OpKind::kRope, Phase::kForward, stack_.rope, q_and_k,
+                                               false, {kQRaw, kKRaw}, {kQ, kK}));
+    }
+    if (stack_.repeats_kv_heads && repeats()) {
+      ProgramOp repeat =
+          make(OpKind::kCopyOut, Phase::kForward,
+               {fused_qkv() ? kQkv : kK, fused_qkv() ? kNoTensor : kV}, {kKRepeated, kVRepeated});
+      repeat.op.work = memory_work(
+          static_cast<double>(2 * width_ * tokens_ * (model_.kv_dim() + model_.q_dim())), 2,
+          stack_.copies.copy);
+      list.push_back(repeat);
+    }
+    list.push_back(attention(Phase::kForward, false));
+    const Product o{
+        OpKind::kOutputProjection, model_.hidden, model_.q_dim(), kAttentionOut,
+        adds ? kProjected : kXMid, kDXMid,        kDAttention,    model_.attention_out_bias};
+    list.push_back(product_forward(o));
+    if (adds) {
+      list.push_back(elementwise(OpKind::kResidual, Phase::kForward, stack_.residual, hidden, false,
+                                 {kX, kProjected}, {kXMid}));
+    } else {
+      list.back().in[1] = kX;
+    }
+    list.push_back(norm(Phase::kForward, true, false));
+    for (const Product& p : mlp_products()) list.push_back(product_forward(p));
+    const double ffn = static_cast<double>(tokens_ * model_.ffn);
+    const std::uint16_t s0 = tensors_[kActivationSaved0].bytes > 0 ? kActivationSaved0 : kNoTensor;
+    const std::uint16_t s1 = tensors_[kActivationSaved1].bytes > 0 ? kActivationSaved1 : kNoTensor;
+    list.push_back(elementwise(
+        OpKind::kActivation, Phase::kForward, activation(), ffn, false,
+        {fused_gate_up() ? kGateUp : kUp, fused_gate_up() || !model_.gated_mlp ? kNoTensor : kGate},
+        {kActivationOut, s0, s1}));
+    const std::uint16_t x_out = kX | kNextUnit;
+    const Product down{OpKind::kDownProjection,
+                       model_.hidden,
+                       model_.ffn,
+                       kActivationOut,
+                       adds ? std::uint16_t{kDown} : x_out,
+                       kDX | kNextUnit,
+                       kDActivation,
+                       model_.mlp_bias};
+    list.push_back(product_forward(down));
+    if (adds) {
+      list.push_back(elementwise(OpKind::kResidual, Phase::kForward, stack_.residual, hidden, false,
+                                 {kXMid, kDown}, {x_out}));
+    } else {
+      list.back().in[1] = kXMid;
+    }
+    return list;
+  }
+
+  std::vector<ProgramOp> layer_backward_ops() {
+    std::vector<ProgramOp> list;
+    weight_gradients_ = 0;
+    const double hidden = static_cast<double>(tokens_ * model_.hidden);
+    const double ffn = static_cast<double>(tokens_ * model_.ffn);
+    const double q_and_k = static_cast<double>(tokens_ * (model_.q_dim() + model_.kv_dim()));
+    const std::uint16_t d_out = kDX | kNextUnit;
+    const Product down{OpKind::kDownProjection,
+                       model_.hidden,
+                       model_.ffn,
+                       kActivationOut,
+                       kDown,
+                       d_out,
+                       kDActivation,
+                       model_.mlp_bias};
+    product_backward(list, down, false);
+    const std::uint16_t s0 = tensors_[kActivationSaved0].bytes > 0 ? kActivationSaved0 : kNoTensor;
+    const std::uint16_t s1 = tensors_[kActivationSaved1].bytes > 0 ? kActivationSaved1 : kNoTensor;
+    list.push_back(elementwise(OpKind::kActivation, Phase::kBackward, activation(), ffn, true,
+                               {kDActivation, fused_gate_up() ? kGateUp : kUp,
+                                fused_gate_up() || !model_.gated_mlp ? kNoTensor : kGate, s0, s1},
+                               {kDGateUp}));
+    std::vector<Product> mlp = mlp_products();
+    std::reverse(mlp.begin(), mlp.end());
+    for (std::size_t i = 0; i < mlp.size(); ++i) product_backward(list, mlp[i], i > 0);
+    list.push_back(norm(Phase::kBackward, true, true));
+    // The residual path joins: dXMid += dXout.
+    add_residual_gradient(list, hidden, d_out, kDXMid);
+    const Product o{OpKind::kOutputProjection,
+                    model_.hidden,
+                    model_.q_dim(),
+                    kAttentionOut,
+                    kProjected,
+                    kDXMid,
+                    kDAttention,
+                    model_.attention_out_bias};
+    product_backward(list, o, false);
+    list.push_back(attention(Phase::kBackward, true));
+    if (stack_.repeats_kv_heads && repeats()) {
+      ProgramOp reduce = make(OpKind::kAccumulate, Phase::kBackward, {kDQkv}, {});
+      reduce.op.work = memory_work(
+          static_cast<double>(2 * width_ * tokens_ * (model_.kv_dim() + model_.q_dim())), 2,
+          stack_.copies.copy);
+      reduce.temporary_bytes = 2 * width_ * tokens_ * model_.q_dim();
+      list.push_back(reduce);
+    }
+    if (has_rope())
+      list.push_back(
+          elementwise(OpKind::kRope, Phase::kBackward, stack_.rope, q_and_k, true, {kDQkv}, {}));
+    if (model_.qk_norm) {
+      list.push_back(fused_qkv() ? elementwise(OpKind::kQkNorm, Phase::kBackward, stack_.norm,
+                                               q_and_k, true, {kDQkv, kQkv}, {})
+                                 : elementwise(OpKind::kQkNorm, Phase::kBackward, stack_.norm,
+                                               q_and_k, true, {kDQkv, kQRaw, kKRaw}, {}));
+    }
+    std::vector<Product> qkv = qkv_products();
+    std::reverse(qkv.begin(), qkv.end());
+    for (std::size_t i = 0; i < qkv.size(); ++i) product_backward(list, qkv[i], i > 0);
+    list.push_back(norm(Phase::kBackward, false, true));
+    add_residual_gradient(list, hidden, kDXMid, kDX);
+    return list;
+  }
+
+  void add_residual_gradient(std::vector<ProgramOp>& list, double elements, std::uint16_t from,
+                             std::uint16_t into) const {
+    if (stack_.residual.backward_kernels == 0 || stack_.residual.backward_bytes <= 0) {
+      // Fused into the norm's backward, which then reads the residual gradient too.
+      for (std::uint16_t& t : list.back().in) {
+        if (t == kNoTensor) {
+          t = from;
+          break;
+        }
+      }
+      return;
+    }
+    list.push_back(elementwise(OpKind::kResidual, Phase::kBackward, stack_.residual, elements, true,
+                               {from, into}, {}));
+  }
+
+  void build_layer() {
+    const std::vector<ProgramOp> forward = layer_forward_ops();
+    const std::vector<ProgramOp> backward = layer_backward_ops();
+    TensorSet produced;
+    for (const ProgramOp& p : forward) {
+      for (std::uint16_t t : p.out) {
+        if (!(t & kNextUnit)) produced.set(t);
+      }
+    }
+    produced.set(kX);
+    TensorSet needed;
+    for (const ProgramOp& p : backward) {
+      for (std::uint16_t t : p.in) {
+        if (!(t & kNextUnit) && produced.test(t)) needed.set(t);
+      }
+    }
+    needed.reset(kNoTensor);
+    for (int checkpointed = 0; checkpointed < 2; ++checkpointed) {
+      const TensorSet kept = checkpointed != 0 ? kept_under_policy(forward, needed) : needed;
+      out_.layer_forward_[checkpointed] = schedule_pass(forward, TensorSet{}, kept, false);
+      std::vector<ProgramOp> both = recomputed(forward, needed, kept);
+      both.insert(both.end(), backward.begin(), backward.end());
+      out_.layer_backward_[checkpointed] = schedule_pass(both, kept, TensorSet{}, true);
+      Bytes saved = 0;
+      for (std::uint16_t t = 1; t < kTensorCount; ++t) {
+        if (kept.test(t) && t != kX) saved += tensors_[t].bytes;
+      }
+      out_.layer_saved_[checkpointed] = saved;
+    }
+  }
+
+  TensorSet kept_under_policy(const std::vector<ProgramOp>& forward,
+                              const TensorSet& needed) const {
+    TensorSet kept;
+    kept.set(kX);
+    switch (plan_.recompute) {
+      case Recompute::kNone:
+        return needed;
+      case Recompute::kFull:
+        return kept;
+      case Recompute::kSelectiveOp: {
+        kept.set(kAttentionOut);
+        kept.set(plan_.attention == AttentionKind::kFlash ? kAttentionStats : kProbabilities);
+        int products = 0;
+        for (const ProgramOp& p : forward) {
+          if (p.op.work.kind == WorkKind::kGemm && ++products % 2 == 1 && !(p.out[0] & kNextUnit))
+            kept.set(p.out[0]);
+        }
+        return kept;
+      }
+      case Recompute::kPieces:
+        break;
+    }
+    kept = needed;
+    kept.set(kX);
+    const auto drop = [&kept](std::initializer_list<std::uint16_t> slots) {
+      for (std::uint16_t t : slots) kept.reset(t);
+    };
+    const auto drop_norm = [&](bool second) {
+      const std::uint16_t saved = second ? kNorm2Saved0 : kNorm1Saved0;
+      drop({second ? kNorm2Out : kNorm1Out});
+      if (tensors_[saved].bytes > 0 || tensors_[saved + 1].bytes > 0) {
+        for (std::uint16_t i = 0; i < 3; ++i) kept.reset(saved + i);
+        if (second) kept.set(kXMid);
+      }
+    };
+    const std::uint8_t pieces = plan_.pieces;
+    if (pieces & kPieceNorm) {
+      drop_norm(false);
+      drop_norm(true);
+    }
+    if (pieces & (kPieceSwiglu | kPieceFfn))
+      drop({kActivationOut, kActivationSaved0, kActivationSaved1});
+    if (pieces & kPieceFfn) {
+      drop({kGate, kUp, kGateUp});
+      drop_norm(true);
+      kept.set(kXMid);
+    }
+    if (pieces & kPieceAttention) {
+      drop({kQkv, kQRaw, kKRaw, kQ, kK, kV, kKRepeated, kVRepeated, kProbabilities, kAttentionOut,
+            kAttentionStats});
+      drop_norm(false);
+    }
+    if (pieces & kPieceBlock) {
+      kept.reset();
+      kept.set(kX);
+    }
+    return kept;
+  }
+
+  /// The forward operations that lead from kept tensors to the needed ones that were not kept.
+  static std::vector<ProgramOp> recomputed(const std::vector<ProgramOp>& forward,
+                                           const TensorSet& needed, const TensorSet& kept) {
+    TensorSet wanted = needed & ~kept;
+    std::vector<ProgramOp> list;
+    for (std::size_t i = forward.size(); i-- > 0;) {
+      const ProgramOp& p = forward[i];
+      bool leads = false;
+      for (std::uint16_t t : p.out)
+        leads = leads || (t != kNoTensor && !(t & kNextUnit) && wanted.test(t));
+      // In-place operations (RoPE on the packed product) write what they read.
+      const bool in_place = p.out[0] == kNoTensor && p.in[0] != kNoTensor && wanted.test(p.in[0]);
+      if (!leads && !in_place) continue;
+      for (std::uint16_t t : p.in) {
+        if (t != kNoTensor && !kept.test(t)) wanted.set(t);
+      }
+      list.push_back(p);
+      list.back().op.phase = Phase::kRecompute;
+    }
+    std::reverse(list.begin(), list.end());
+    return list;
+  }
+
+  // Embedding and head
+  // ----------------------------------------------------------------------------------
+
+  void build_embedding() {
+    const double hidden = static_cast<double>(tokens_ * model_.hidden);
+    const std::vector<ProgramOp> forward = {elementwise(OpKind::kEmbedding, Phase::kForward,
+                                                        stack_.embedding, hidden, false, {},
+                                                        {kX | kNextUnit})};
+    out_.embedding_forward_ = schedule_pass(forward, TensorSet{}, TensorSet{}, false);
+    const std::int64_t rows =
+        model_.vocab + (model_.position == Position::kLearned ? model_.max_positions : 0);
+    size_weight_gradient(kWeightGradient0, rows * model_.hidden);
+    ProgramOp backward = elementwise(OpKind::kEmbedding, Phase::kBackward, stack_.embedding, hidden,
+                                     true, {kDX | kNextUnit}, {kWeightGradient0});
+    backward.op.work.bytes +=
+        rows * model_.hidden * width_;  // the dense gradient is filled with zeros first
+    out_.embedding_backward_ = schedule_pass({backward}, TensorSet{}, TensorSet{}, true);
+  }
+
+  void build_head() {
+    const double logits = static_cast<double>(tokens_) * static_cast<double>(model_.vocab);
+    weight_gradients_ = 0;
+    const Product head{OpKind::kHeadProjection,
+                       model_.vocab,
+                       model_.hidden,
+                       kNorm1Out,
+                       kLogits,
+                       kDLogits,
+                       kDNorm1,
+                       false};
+    const bool chunked = stack_.loss_chunk_tokens > 0;
+    TensorSet kept;
+    for (std::uint16_t i = 0; i < 3; ++i) {
+      if (tensors_[kNorm1Saved0 + i].bytes > 0) kept.set(kNorm1Saved0 + i);
+    }
+    kept.set(kNorm1Out);
+    if (stack_.norm_saves_input) kept.set(kX);
+    std::vector<ProgramOp> forward = {norm(Phase::kForward, false, false)};
+    std::vector<ProgramOp> backward;
+    if (chunked) {
+      chunked_loss(backward, head, logits);
+    } else {
+      forward.push_back(product_forward(head));
+      const std::uint16_t s0 = tensors_[kLossSaved0].bytes > 0 ? kLossSaved0 : kNoTensor;
+      const std::uint16_t s1 = tensors_[kLossSaved1].bytes > 0 ? kLossSaved1 : kNoTensor;
+      std::uint16_t loss_in = kLogits;
+      if (stack_.loss_upcasts_logits) {
+        ProgramOp upcast = make(OpKind::kLoss, Phase::kLoss, {kLogits}, {kLogitsFloat});
+        upcast.op.work =
+            memory_work(logits * static_cast<double>(width_ + 4), 1, stack_.copies.cast);
+        forward.push_back(upcast);
+        loss_in = kLogitsFloat;
+      }
+      forward.push_back(elementwise(OpKind::kLoss, Phase::kLoss, stack_.loss, logits, false,
+                                    {loss_in}, {s0, s1}));
+      forward.back().op.part = 1;
+      if (s0) kept.set(s0);
+      if (s1) kept.set(s1);
+      backward.push_back(elementwise(OpKind::kLoss, Phase::kBackward, stack_.loss, logits, true,
+                                     {s0, s1}, {kDLogits}));
+      product_backward(backward, head, false);
+    }
+    backward.push_back(norm(Phase::kBackward, false, true));
+    out_.head_forward_ = schedule_pass(forward, TensorSet{}, kept, false);
+    out_.head_backward_ = schedule_pass(backward, kept, TensorSet{}, true);
+  }
+
+  /// Loss over chunks of tokens: logits of a chunk, their gradient in place, both products, then
+  /// the next chunk.
+  void chunked_loss(std::vector<ProgramOp>& list, const Product& head, double logits) {
+    const std::int64_t chunk =
+        std::min<std::int64_t>(tokens_, static_cast<std::int64_t>(stack_.loss_chunk_tokens));
+    const std::int64_t chunks = (tokens_ + chunk - 1) / chunk;
+    tensor(kLogits, static_cast<double>(width_ * chunk * model_.vocab), MemoryCategory::kLoss);
+    ProgramOp project = make(OpKind::kHeadProjection, Phase::kLoss, {kNorm1Out}, {kLogits});
+    project.op.work = gemm_work(chunk, head.n, head.k, chunks);
+    list.push_back(project);
+    list.push_back(
+        elementwise(OpKind::kLoss, Phase::kLoss, stack_.loss, logits, true, {kLogits}, {}));
+    list.back().op.work.bytes += to_bytes(logits * stack_.loss.forward_bytes);
+    ProgramOp dgrad = make(OpKind::kInputGradient, Phase::kBackward, {kLogits}, {kDNorm1});
+    dgrad.op.of = head.kind;
+    dgrad.op.work = gemm_work(chunk, head.k, head.n, chunks);
+    list.push_back(dgrad);
+    size_weight_gradient(kWeightGradient0, head.n * head.k);
+    ProgramOp wgrad =
+        make(OpKind::kWeightGradient, Phase::kBackward, {kLogits, kNorm1Out}, {kWeightGradient0});
+    wgrad.op.of = head.kind;
+    wgrad.op.work = gemm_work(head.n, head.k, chunk, chunks);
+    list.push_back(wgrad);
+  }
+
+  // Lifetimes
+  // -------------------------------------------------------------------------------------------
+
+  /// Turns a program into operations and memory actions. `alive` exist before the pass and belong
+  /// to it; `kept` survive it. kX is owned by the forward pass of its unit; dX of the next unit by
+  /// the backward pass.
+  UnitPass schedule_pass(const std::vector<ProgramOp>& program, const TensorSet& alive,
+                         const TensorSet& kept, bool backward) const {
+    UnitPass pass;
+    std::array<int, kTensorCount> last_use{};
+    last_use.fill(-1);
+    bool next_dx_used = false;
+    int next_dx_last = -1;
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      const auto touch = [&](std::uint16_t t) {
+        if (t == (kDX | kNextUnit)) {
+          next_dx_used = true;
+          next_dx_last = static_cast<int>(i);
+        } else if (t != kNoTensor && !(t & kNextUnit)) {
+          last_use[t] = static_cast<int>(i);
+        }
+      };
+      for (std::uint16_t t : program[i].in) touch(t);
+      for (std::uint16_t t : program[i].out) touch(t);
+    }
+    TensorSet live = alive;
+    if (!backward)
+      live.set(kX, std::any_of(program.begin(), program.end(), [](const ProgramOp& p) {
+                 return std::find(p.in.begin(), p.in.end(), kX) != p.in.end();
+               }));
+    const auto act = [&](std::size_t op, bool acquire, std::uint16_t t) {
+      MemoryAction action;
+      action.op = static_cast<std::uint32_t>(op);
+      action.acquire = acquire;
+      action.tensor = slot_of(t);
+      action.offset = (t & kNextUnit) ? std::int16_t{1} : std::int16_t{0};
+      action.category = tensors_[slot_of(t)].category;
+      action.bytes = tensors_[slot_of(t)].bytes;
+      if (action.bytes > 0) pass.memory.push_back(action);
+    };
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      const ProgramOp& p = program[i];
+      pass.ops.push_back(p.op);
+      for (std::uint16_t t : p.out) {
+        if (t == kNoTensor) continue;
+        if (t & kNextUnit) {
+          act(i, true, t);
+        } else if (!live.test(t)) {
+          act(i, true, t);
+          live.set(t);
+        }
+      }
+      if (p.temporary_bytes > 0) {
+        MemoryAction action;
+        action.op = static_cast<std::uint32_t>(i);
+        action.tensor = kTemporary;
+        action.category = p.op.phase == Phase::kLoss || p.op.kind == OpKind::kLoss
+                              ? MemoryCategory::kLoss
+                              : MemoryCategory::kActivations;
+        action.bytes = p.temporary_bytes;
+        pass.memory.push_back(action);
+        action.acquire = false;
+        pass.memory.push_back(action);
+      }
+      for (std::uint16_t t = 1; t < kTensorCount; ++t) {
+        const bool gradient_of_weight = t >= kWeightGradient0 && t <= kWeightGradientLast;
+        const bool pass_output = gradient_of_weight || (backward && t == kDX);
+        const bool unused_at_end = live.test(t) && last_use[t] < 0 && i + 1 == program.size();
+        if (live.test(t) && (last_use[t] == static_cast<int>(i) || unused_at_end) &&
+            !kept.test(t) && !pass_output) {
+          act(i, false, t);
+          live.reset(t);
+        }
+      }
+      if (next_dx_used && next_dx_last == static_cast<int>(i)) act(i, false, kDX | kNextUnit);
+    }
+    return pass;
+  }
+
+  const Model& model_;
+  const Plan& plan_;
+  const Stack& stack_;
+  LayerPrograms& out_;
+  std::array<ProgramTensor, kTensorCount>& tensors_;
+  std::int64_t tokens_;
+  std::int64_t width_;
+  int weight_gradients_ = 0;
+};
+
+LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack) {
+  ProgramBuilder(model, plan, stack, *this);
+}
+
+const char* tensor_name(std::uint16_t tensor) {
+  static constexpr const char* kNames[kTensorCount] = {"",
+                                                       "tokens",
+                                                       "x",
+                                                       "norm1_saved0",
+                                                       "norm1_saved1",
+                                                       "norm1_saved2",
+                                                       "norm1_out",
+                                                       "qkv",
+                                                       "q_raw",
+                                                       "k_raw",
+                                                       "q",
+                                                       "k",
+                                                       "v",
+                                                       "k_repeated",
+                                                       "v_repeated",
+                                                       "probabilities",
+                                                       "attention_out",
+                                                       "attention_stats",
+                                                       "projected",
+                                                       "x_mid",
+                                                       "norm2_saved0",
+                                                       "norm2_saved1",
+                                                       "norm2_saved2",
+                                                       "norm2_out",
+                                                       "gate_up",
+                                                       "gate",
+                                                       "up",
+                                                       "activation_saved0",
+                                                       "activation_saved1",
+                                                       "activation_out",
+                                                       "down",
+                                                       "logits",
+                                                       "logits_fp32",
+                                                       "loss_saved0",
+                                                       "loss_saved1",
+                                                       "d_x",
+                                                       "d_activation",
+                                                       "d_gate_up",
+                                                       "d_norm2",
+                                                       "d_x_mid",
+                                                       "d_attention",
+                                                       "d_qkv",
+                                                       "d_norm1",
+                                                       "d_logits",
+                                                       "weight_gradient0",
+                                                       "weight_gradient1",
+                                                       "weight_gradient2",
+                                                       "weight_gradient3",
+                                                       "weight_gradient4",
+                                                       "weight_gradient5",
+                                                       "weight_gradient6",
+                                                       "weight_gradient7",
+                                                       "temporary",
+                                                       "gathered",
+                                                       "gather_output",
+                                                       "casted_shard",
+                                                       "flat_gradient",
+                                                       "reduce_input",
+                                                       "reduce_output",
+                                                       "shard_gradient",
+                                                       "full_gradient",
+                                                       "optimizer_temporary"};
+  return tensor < kTensorCount ? kNames[tensor] : "";
+}
+
+}  // namespace shardwright::sim

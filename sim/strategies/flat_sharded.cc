@@ -1,0 +1,174 @@
+// Full sharding as the native executor runs it (plans zero3, fsdp1, fsdp2, hsdp on the native
+// stack): flat padded units gathered straight into rotating buffers, weight gradients written
+// straight into one of two rotating gradient buffers, the reduction issued right after a unit's
+// backward. The order of collectives is FSDP2's (gather i-1, reduce i, gather i-2 ...); the buffers
+// and hand-over events are YaFSDP's, so nothing is copied, allocated or waited for by the host.
+// Without resharding, parameters stay gathered until the step's last backward.
+#include <algorithm>
+
+#include "sim/strategies/states.h"
+#include "sim/strategies/step_writer.h"
+#include "sim/strategies/strategy.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+class FlatSharded final : public ShardingStrategy {
+ public:
+  FlatSharded(bool reshards, bool hybrid) : reshards_(reshards), hybrid_(hybrid) {}
+
+  void declare(StepWriter& w) override {
+    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    const Plan& plan = w.plan();
+    tied_ = w.elements_of(UnitKind::kHead) == 0;
+    buffers_ = plan.buffers;
+    comm_ = w.stream("communication", StreamRole::kCommunication, -1, -1);
+    if (hybrid_) replicate_ = w.stream("all-reduce", StreamRole::kCommunication, -1, -1);
+    shard_ready_ = w.event("shard_ready");
+    gathered_ = w.event("gathered");
+    forward_done_ = w.event("forward_done");
+    backward_done_ = w.event("backward_done");
+    gradient_taken_ = w.event("gradient_taken");
+    finished_ = w.event("finished");
+
+    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    const std::int64_t width = bytes_of(plan.param_dtype);
+    declare_optimizer_state(w, owned);
+    if (has_compute_copy(plan))
+      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
+    w.persistent(MemoryCategory::kGradients, bytes_of(plan.master_dtype) * owned,
+                 "sharded gradients");
+    const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
+    const std::int64_t rotating = tied_ ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
+    if (reshards_) {
+      w.persistent(MemoryCategory::kGatherBuffers, buffers_ * width * rotating,
+                   "rotating weight buffers");
+      if (tied_)
+        w.persistent(MemoryCategory::kGatherBuffers, width * embedding, "tied embedding buffer");
+    } else {
+      w.persistent(MemoryCategory::kGatherBuffers, width * w.total_elements(), "weight buffers");
+    }
+    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * std::max(rotating, embedding),
+                 "rotating gradient buffers");
+    if (plan.reduce_dtype != plan.param_dtype) {
+      w.persistent(MemoryCategory::kGradientBuffers, bytes_of(plan.reduce_dtype) * w.largest_unit(),
+                   "reduction buffer");
+    }
+    if (reduces_through_output(plan, w)) {
+      w.persistent(MemoryCategory::kGradientBuffers,
+                   bytes_of(plan.reduce_dtype) * (w.largest_unit() / w.shard_ranks()),
+                   "reduced shard");
+    }
+  }
+
+  void begin_step(StepWriter& w) override {
+    const Plan& plan = w.plan();
+    if (!has_compute_copy(plan)) return;
+    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
+                cast_bytes(plan.master_dtype, plan.param_dtype) * owned,
+                bytes_of(plan.master_dtype) * owned)
+        .record = {shard_ready_, 0};
+  }
+
+  void before_forward(StepWriter& w) override {
+    w.unit_hook();
+    if (w.elements() == 0 || (!reshards_ && !w.first_micro_step())) return;
+    const bool waits_for_buffer = reshards_ && w.kind(-buffers_) != UnitKind::kOutside;
+    gather(w, 0, Phase::kForward,
+           waits_for_buffer ? EventRef{forward_done_, static_cast<std::int8_t>(-buffers_)}
+                            : EventRef{});
+    w.wait_on_compute({gathered_, 0});
+  }
+
+  void after_forward(StepWriter& w) override { w.record_on_compute(forward_done_); }
+
+  void before_backward(StepWriter& w) override {
+    w.unit_hook();
+    if (w.elements(2) > 0) w.wait_on_compute({gradient_taken_, 2});
+    if (!reshards_) return;
+    // The last `buffers` units of forward still hold theirs.
+    if (regathered(w, 0)) w.wait_on_compute({gathered_, 0});
+    if (regathered(w, -1))
+      gather(w, -1, Phase::kBackward, {backward_done_, static_cast<std::int8_t>(buffers_ - 1)});
+  }
+
+  void after_backward(StepWriter& w) override {
+    w.release_weight_gradients();
+    w.record_on_compute(backward_done_);
+    if (w.elements() == 0) return;
+    const Plan& plan = w.plan();
+    const std::int64_t elements = w.elements();
+    const std::int64_t owned = elements / w.shard_ranks();
+    const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
+    const std::int64_t master_width = bytes_of(plan.master_dtype);
+    const bool casts = plan.reduce_dtype != plan.param_dtype;
+    if (casts) {
+      Op& cast = w.memory_op(OpKind::kCastGradient, comm_, Phase::kReduce, MemoryClass::kCast,
+                             cast_bytes(plan.param_dtype, plan.reduce_dtype) * elements,
+                             reduced_width * elements, {{backward_done_, 0}});
+      cast.record = {gradient_taken_, 0};
+    }
+    Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
+                               reduced_width * elements, plan.reduce_dtype);
+    scatter.waits[0] = {backward_done_, 0};
+    scatter.record = casts ? EventRef{finished_, 0} : EventRef{gradient_taken_, 0};
+    std::uint8_t last = comm_;
+    if (hybrid_ && w.replicate_ranks() > 1) {
+      Op& all_reduce =
+          w.collective(OpKind::kAllReduce, replicate_, Phase::kReduce, reduced_width * owned,
+                       plan.reduce_dtype, CommGroup::kReplicate);
+      all_reduce.waits[0] = casts ? EventRef{finished_, 0} : EventRef{gradient_taken_, 0};
+      last = replicate_;
+    }
+    // Divide once, cast if needed, and add to what earlier micro-steps left.
+    const std::int64_t bytes =
+        reduced_width + master_width + (w.first_micro_step() ? 0 : master_width);
+    Op& accumulate = w.memory_op(OpKind::kAccumulate, last, Phase::kReduce, MemoryClass::kAdd,
+                                 bytes * owned, master_width * owned);
+    accumulate.record = {finished_, 0};
+  }
+
+  void end_micro_step(StepWriter& w) override {
+    if (w.last_micro_step()) w.wait_on_compute({finished_, 0});
+  }
+
+ private:
+  static bool reduces_through_output(const Plan& plan, const StepWriter& w) {
+    return plan.grad_accum > 1 || plan.reduce_dtype != plan.master_dtype || w.replicate_ranks() > 1;
+  }
+
+  /// Whether backward gathers the unit at `offset` again.
+  bool regathered(StepWriter& w, int offset) {
+    if (w.elements(offset) == 0) return false;
+    if (tied_ && w.kind(offset) == UnitKind::kEmbedding) return false;
+    return w.elements(offset + buffers_) > 0;
+  }
+
+  void gather(StepWriter& w, int offset, Phase phase, EventRef released) {
+    const DType dtype = w.plan().param_dtype;
+    const auto at = static_cast<std::int8_t>(offset);
+    Op& op =
+        w.collective(OpKind::kAllGather, comm_, phase, bytes_of(dtype) * w.elements(offset), dtype);
+    op.target = at;
+    op.waits[0] = released;
+    op.waits[1] = {shard_ready_, at};
+    op.record = {gathered_, at};
+  }
+
+  bool reshards_, hybrid_;
+  bool tied_ = false;
+  int buffers_ = 2;
+  std::uint8_t comm_ = 0, replicate_ = 0;
+  std::uint8_t shard_ready_ = 0, gathered_ = 0, forward_done_ = 0, backward_done_ = 0,
+               gradient_taken_ = 0, finished_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardingStrategy> make_flat_sharded(bool reshards, bool hybrid) {
+  return std::make_unique<FlatSharded>(reshards, hybrid);
+}
+
+}  // namespace shardwright::sim

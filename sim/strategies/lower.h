@@ -1,0 +1,24 @@
+// Lowers (model, plan, stack) into the Schedule of one optimizer step: the units' own operations
+// from layer_program.h, wrapped by the strategy, in host order: prologue, micro-steps (forward over
+// units 0..L+1, backward over L+1..0), then gradient norm, clip and optimizer.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/schedule.h"
+#include "sim/core/stack.h"
+#include "sim/layer_program.h"
+
+namespace shardwright::sim {
+
+/// Fills `out` (reusing its memory). `programs` must come from the same model, stack and plan shape
+/// (micro_batch, seq_len, recompute, attention, param_dtype).
+void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
+           const LayerPrograms& programs, Schedule& out);
+
+Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
+               std::int64_t gpus_per_node);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,119 @@
+// Parameters whole on every rank: `single` (one rank, no communication) and `ddp` (gradients
+// all-reduced in buckets while backward runs, only in the last micro-step).
+//
+// PyTorch stacks keep fp32 parameters and cast them under autocast, once a forward pass; their
+// gradients come to life in backward and die with zero_grad(set_to_none). The native stack holds a
+// compute copy, the master and a gradient buffer for the whole step.
+#include "sim/strategies/states.h"
+#include "sim/strategies/step_writer.h"
+#include "sim/strategies/strategy.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+constexpr std::int64_t kBucketBytes = 25 * 1024 * 1024;  // DDP's default bucket_cap_mb
+
+class Replicated final : public ShardingStrategy {
+ public:
+  explicit Replicated(bool reduces) : reduces_(reduces) {}
+
+  void declare(StepWriter& w) override {
+    native_ = w.stack().memory == MemoryManager::kStatic;
+    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    const Plan& plan = w.plan();
+    comm_ = reduces_ ? w.stream("communication", StreamRole::kCommunication, 0, native_ ? -1 : 0)
+                     : std::uint8_t{0};
+    cast_ = w.event("cast");
+    backward_done_ = w.event("backward_done");
+    reduced_ = w.event("reduced");
+    declare_optimizer_state(w, w.total_elements());
+    if (native_) {
+      if (has_compute_copy(plan)) {
+        w.persistent(MemoryCategory::kParameters, bytes_of(plan.param_dtype) * w.total_elements(),
+                     "compute parameters");
+      }
+      w.persistent(MemoryCategory::kGradients, gradient_width(plan) * w.total_elements(),
+                   "gradients");
+      w.persistent(MemoryCategory::kGradientBuffers, bytes_of(plan.param_dtype) * w.largest_unit(),
+                   "unit gradient buffer");
+    } else if (reduces_) {
+      w.persistent(MemoryCategory::kGradientBuffers, gradient_width(plan) * w.total_elements(),
+                   "all-reduce buckets");
+    }
+  }
+
+  void begin_step(StepWriter& w) override {
+    const Plan& plan = w.plan();
+    if (!native_ || !has_compute_copy(plan)) return;
+    w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
+                cast_bytes(plan.master_dtype, plan.param_dtype) * w.total_elements(), 0);
+  }
+
+  void before_forward(StepWriter& w) override {
+    const Plan& plan = w.plan();
+    if (native_ || !has_compute_copy(plan) || w.elements() == 0) return;
+    w.memory_op(OpKind::kCastShard, 0, Phase::kForward, MemoryClass::kCast,
+                cast_bytes(plan.master_dtype, plan.param_dtype) * w.elements(), 0);
+    w.acquire(kCastedShard, 0, bytes_of(plan.param_dtype) * w.elements(), 0,
+              MemoryCategory::kParameters);
+  }
+
+  void after_backward(StepWriter& w) override {
+    const Plan& plan = w.plan();
+    const std::int64_t elements = w.elements();
+    if (elements > 0) {
+      const std::int64_t width = gradient_width(plan);
+      const bool converts = width != bytes_of(plan.param_dtype);
+      if (!w.first_micro_step()) {
+        w.memory_op(OpKind::kAccumulate, 0, Phase::kBackward, MemoryClass::kAdd,
+                    (bytes_of(plan.param_dtype) + 2 * width) * elements, 0);
+      } else if (converts || native_) {
+        w.memory_op(OpKind::kCastGradient, 0, Phase::kBackward, MemoryClass::kCast,
+                    (bytes_of(plan.param_dtype) + width) * elements, 0);
+      }
+      if (!native_ && w.first_micro_step())
+        w.acquire(kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);
+      if (!native_ && has_compute_copy(plan)) w.release(kCastedShard, 0);
+      w.release_weight_gradients();
+    }
+    w.record_on_compute(backward_done_);
+    if (!reduces_ || !w.last_micro_step() || elements == 0) return;
+    const std::int64_t bytes = gradient_width(plan) * elements;
+    Op& reduce = w.collective(OpKind::kAllReduce, comm_, Phase::kReduce, bytes, plan.reduce_dtype);
+    reduce.work.group = CommGroup::kWorld;
+    reduce.work.kernels = static_cast<std::uint16_t>(
+        std::max<std::int64_t>(1, ceil_div(bytes, native_ ? bytes : kBucketBytes)));
+    reduce.waits[0] = {backward_done_, 0};
+    reduce.record = {reduced_, 0};
+  }
+
+  void end_micro_step(StepWriter& w) override {
+    if (reduces_ && w.last_micro_step()) w.wait_on_compute({reduced_, 0});
+  }
+
+  void after_optimizer(StepWriter& w) override {
+    if (!native_)
+      w.release_all(kFullGradient, gradient_width(w.plan()) * w.total_elements(),
+                    MemoryCategory::kGradients);
+  }
+
+ private:
+  /// Gradients are held in the wider of what is reduced and what is updated.
+  static std::int64_t gradient_width(const Plan& plan) { return bytes_of(plan.reduce_dtype); }
+
+  bool reduces_;
+  bool native_ = false;
+  std::uint8_t comm_ = 0, cast_ = 0, backward_done_ = 0, reduced_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardingStrategy> make_single() {
+  return std::make_unique<Replicated>(false);
+}
+std::unique_ptr<ShardingStrategy> make_ddp() {
+  return std::make_unique<Replicated>(true);
+}
+
+}  // namespace shardwright::sim

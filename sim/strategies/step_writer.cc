@@ -1,0 +1,350 @@
+#include "sim/strategies/step_writer.h"
+
+#include <algorithm>
+
+#include "sim/core/check.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+constexpr std::int64_t kSplitBytes = std::int64_t{1} << 31;  // PyTorch's 32-bit indexing limit
+
+/// How often TensorIterator halves a tensor until every piece is addressable with 32 bits.
+int pieces_of(std::int64_t tensor_bytes) {
+  int pieces = 1;
+  while (tensor_bytes > kSplitBytes) {
+    tensor_bytes = (tensor_bytes + 1) / 2;
+    pieces *= 2;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
+                       std::int64_t gpus_per_node, const LayerPrograms& programs, Schedule& out)
+    : model_(model), plan_(plan), stack_(stack), programs_(programs), schedule_(out) {
+  schedule_.clear();
+  schedule_.layers = model.layers;
+  schedule_.world_ranks = plan.gpus;
+  schedule_.shard_ranks = resolved_shard_group(plan, gpus_per_node);
+  schedule_.replicate_ranks = plan.gpus / schedule_.shard_ranks;
+  schedule_.event_names.push_back("");
+  for (std::uint16_t t = 0; t < kTensorCount; ++t) schedule_.tensor_names.push_back(tensor_name(t));
+  stream("compute", StreamRole::kCompute, 0);
+  set_layout({});
+}
+
+void StepWriter::set_layout(const UnitLayout& layout) {
+  layout_ = layout;
+  const ParameterCounts counts = count_parameters(model_);
+  const std::int64_t n = schedule_.shard_ranks;
+  const std::int64_t c = model_.hidden;
+  const auto pad = [n](std::int64_t elements) { return elements == 0 ? 0 : round_up(elements, n); };
+  const std::int64_t layer_norms = layout.separates_norms ? 0 : counts.layer_norms;
+  const std::int64_t final_norm = layout.separates_norms ? 0 : counts.final_norm;
+  std::int64_t layer = pad(counts.layer_matrices + counts.layer_biases + layer_norms);
+  std::int64_t vocabulary = counts.embedding;
+  std::int64_t head = counts.head;
+  if (layout.pads_rows) {
+    const auto rows = [n](std::int64_t r, std::int64_t columns) {
+      return round_up(r, n) * columns;
+    };
+    const std::int64_t mlp = model_.gated_mlp ? 2 : 1;
+    layer = rows(model_.q_dim(), c) + 2 * rows(model_.kv_dim(), c) + rows(c, model_.q_dim()) +
+            mlp * rows(model_.ffn, c) + rows(c, model_.ffn) +
+            pad(counts.layer_biases + layer_norms);
+    vocabulary = rows(model_.vocab, c);
+    head = counts.head == 0 ? 0 : rows(model_.vocab, c);
+  }
+  if (layout.wraps_embedding_and_head) {
+    elements_ = {0, pad(vocabulary + counts.positions + (counts.head == 0 ? final_norm : 0)), layer,
+                 counts.head == 0 ? 0 : pad(head + final_norm)};
+  } else {
+    elements_ = {0, pad(vocabulary + counts.positions + head + final_norm), layer, 0};
+  }
+  norm_elements_ =
+      layout.separates_norms ? pad(model_.layers * counts.layer_norms + counts.final_norm) : 0;
+  total_elements_ = elements_[1] + model_.layers * elements_[2] + elements_[3] + norm_elements_;
+}
+
+std::int64_t StepWriter::largest_unit() const {
+  return *std::max_element(elements_.begin(), elements_.end());
+}
+
+std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
+                                int collective_priority) {
+  schedule_.streams.push_back({name, role, priority, collective_priority});
+  return static_cast<std::uint8_t>(schedule_.streams.size() - 1);
+}
+
+std::uint8_t StepWriter::event(const char* name) {
+  schedule_.event_names.push_back(name);
+  return static_cast<std::uint8_t>(schedule_.event_names.size() - 1);
+}
+
+void StepWriter::persistent(MemoryCategory category, std::int64_t bytes, const char* what) {
+  if (bytes > 0) schedule_.persistent.push_back({category, bytes, what});
+}
+
+UnitKind StepWriter::kind_at(std::int32_t unit) const {
+  if (unit == 0) return UnitKind::kEmbedding;
+  if (unit >= 1 && unit <= model_.layers) return UnitKind::kLayer;
+  return unit == model_.layers + 1 ? UnitKind::kHead : UnitKind::kOutside;
+}
+
+UnitKind StepWriter::kind(int offset) {
+  const UnitKind answer = kind_at(unit_ + offset);
+  if (offset != 0) queries_.push_back({offset, answer});
+  return answer;
+}
+
+std::int64_t StepWriter::elements(int offset) {
+  return elements_of(kind(offset));
+}
+
+bool StepWriter::checkpointed(std::int32_t unit) const {
+  return kind_at(unit) == UnitKind::kLayer && plan_.checkpointed(unit - 1);
+}
+
+Op& StepWriter::op(OpKind kind, std::uint8_t stream, Phase phase) {
+  Op& op = schedule_.ops.emplace_back();
+  op.kind = kind;
+  op.stream = stream;
+  op.phase = phase;
+  if (stream == 0) {
+    SHARDWRIGHT_CHECK(compute_waits_.size() <= kMaxWaits, "{} waits on one operation",
+                      compute_waits_.size());
+    std::copy(compute_waits_.begin(), compute_waits_.end(), op.waits);
+    compute_waits_.clear();
+    op.work.host_s = pending_hook_s_;
+    pending_hook_s_ = 0;
+    last_compute_op_ = static_cast<std::uint32_t>(schedule_.ops.size() - 1);
+  }
+  return op;
+}
+
+Op& StepWriter::collective(OpKind kind, std::uint8_t stream, Phase phase, std::int64_t bytes,
+                           DType dtype, CommGroup group) {
+  Op& written = op(kind, stream, phase);
+  written.work.kind = WorkKind::kCollective;
+  written.work.bytes = bytes;
+  written.work.dtype_bytes = static_cast<std::uint8_t>(bytes_of(dtype));
+  written.work.group = group;
+  return written;
+}
+
+Op& StepWriter::memory_op(OpKind kind, std::uint8_t stream, Phase phase, MemoryClass memory_class,
+                          std::int64_t bytes, std::int64_t tensor_bytes,
+                          std::initializer_list<EventRef> waits) {
+  const int pieces = stack_.splits_large_elementwise ? pieces_of(tensor_bytes) : 1;
+  for (int i = 0; i < pieces; ++i) {
+    Op& written = op(kind, stream, phase);
+    written.part = static_cast<std::uint8_t>(i);
+    written.work.kind = WorkKind::kMemory;
+    written.work.memory_class = memory_class;
+    written.work.bytes = bytes / pieces;
+    if (i == 0) {
+      std::size_t slot = 0;
+      while (slot < kMaxWaits && written.waits[slot]) ++slot;
+      for (EventRef wait : waits) {
+        SHARDWRIGHT_CHECK(slot < kMaxWaits, "too many waits on {}", name_of(kind));
+        written.waits[slot++] = wait;
+      }
+    }
+  }
+  return schedule_.ops.back();
+}
+
+void StepWriter::host_wait(EventRef event, double wakeup_s) {
+  Op& written = schedule_.ops.emplace_back();
+  written.kind = OpKind::kHostWork;
+  written.host_waits = true;
+  written.waits[0] = event;
+  written.work.kind = WorkKind::kHost;
+  written.work.host_s = wakeup_s;
+}
+
+void StepWriter::synchronize(Phase phase) {
+  Op& written = schedule_.ops.emplace_back();
+  written.kind = OpKind::kSynchronize;
+  written.phase = phase;
+  written.host_waits = true;
+  written.work.kind = WorkKind::kHost;
+}
+
+void StepWriter::host_work(double seconds, Phase phase) {
+  Op& written = schedule_.ops.emplace_back();
+  written.kind = OpKind::kHostWork;
+  written.phase = phase;
+  written.work.kind = WorkKind::kHost;
+  written.work.host_s = seconds;
+}
+
+void StepWriter::wait_on_compute(EventRef event) {
+  compute_waits_.push_back(event);
+}
+
+void StepWriter::unit_hook() {
+  pending_hook_s_ += stack_.host.unit_hook_s;
+}
+
+void StepWriter::compute_pass(const UnitPass& pass) {
+  const auto first = static_cast<std::uint32_t>(schedule_.ops.size());
+  const std::uint32_t block_first = schedule_.blocks.back().first_op;
+  for (std::size_t i = 0; i < pass.ops.size(); ++i) {
+    const Op& template_op = pass.ops[i];
+    Op& written = op(template_op.kind, 0, template_op.phase);
+    const Op header = written;
+    written = template_op;
+    written.stream = 0;
+    std::copy(std::begin(header.waits), std::end(header.waits), written.waits);
+    written.work.host_s = header.work.host_s;
+  }
+  for (MemoryAction action : pass.memory) {
+    action.op += first - block_first;
+    schedule_.memory.push_back(action);
+  }
+}
+
+void StepWriter::record_on_compute(std::uint8_t event_name) {
+  Op& last = schedule_.ops[last_compute_op_];
+  SHARDWRIGHT_CHECK(!last.record && last_compute_op_ >= schedule_.blocks.back().first_op,
+                    "event {} has no operation of its own to be recorded on",
+                    schedule_.event_names[event_name]);
+  last.record = {event_name, 0};
+}
+
+void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t stream,
+                         MemoryCategory category) {
+  if (bytes <= 0) return;
+  MemoryAction action;
+  action.op =
+      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.tensor = tensor;
+  action.offset = static_cast<std::int16_t>(offset);
+  action.bytes = bytes;
+  action.stream = stream;
+  action.category = category;
+  schedule_.memory.push_back(action);
+  acquired_bytes_[tensor][static_cast<std::size_t>(kind_at(unit_ + offset))] = bytes;
+  category_[tensor] = category;
+}
+
+void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
+  MemoryAction action;
+  action.op =
+      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.acquire = false;
+  action.tensor = tensor;
+  action.offset = static_cast<std::int16_t>(offset);
+  action.used_on = used_on;
+  action.bytes = acquired_bytes_[tensor][static_cast<std::size_t>(kind_at(unit_ + offset))];
+  action.category = category_[tensor];
+  if (action.bytes > 0) schedule_.memory.push_back(action);
+}
+
+void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category) {
+  MemoryAction action;
+  action.op =
+      static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+  action.acquire = false;
+  action.tensor = tensor;
+  action.offset = kAllUnits;
+  action.category = category;
+  action.bytes = bytes;
+  schedule_.memory.push_back(action);
+}
+
+void StepWriter::release_shard_gradients() {
+  release_all(kShardGradient,
+              bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks),
+              MemoryCategory::kGradients);
+}
+
+void StepWriter::release_weight_gradients(std::uint8_t used_on) {
+  const auto of_pass = [&](const UnitPass& pass, int offset) {
+    for (const MemoryAction& action : pass.memory) {
+      if (action.acquire && action.tensor >= kWeightGradient0 &&
+          action.tensor <= kWeightGradientLast) {
+        acquired_bytes_[action.tensor][static_cast<std::size_t>(kind_at(unit_ + offset))] =
+            action.bytes;
+        category_[action.tensor] = action.category;
+        release(static_cast<Tensor>(action.tensor), offset, used_on);
+      }
+    }
+  };
+  if (kind() == UnitKind::kHead && elements() == 0) return;  // handed over with unit 0
+  of_pass(backward_pass(), 0);
+  if (kind() == UnitKind::kEmbedding && elements_of(UnitKind::kHead) == 0) {
+    of_pass(programs_.head_backward(), static_cast<int>(model_.layers) + 1);
+  }
+}
+
+void StepWriter::begin_block(std::int32_t unit, int step, Phase phase) {
+  SHARDWRIGHT_CHECK(compute_waits_.empty() || unit == unit_,
+                    "waits relative to unit {} carried over to unit {}", unit_, unit);
+  unit_ = unit;
+  queries_.clear();
+  Block block;
+  block.first_op = static_cast<std::uint32_t>(schedule_.ops.size());
+  block.first_action = static_cast<std::uint32_t>(schedule_.memory.size());
+  block.first_unit = unit;
+  block.unit_step = step;
+  block.phase = phase;
+  schedule_.blocks.push_back(block);
+}
+
+void StepWriter::end_block() {
+  Block& block = schedule_.blocks.back();
+  block.op_count = static_cast<std::uint32_t>(schedule_.ops.size()) - block.first_op;
+  block.action_count = static_cast<std::uint32_t>(schedule_.memory.size()) - block.first_action;
+  if (block.op_count == 0) {
+    SHARDWRIGHT_CHECK(block.action_count == 0, "memory actions without an operation");
+    schedule_.blocks.pop_back();
+    return;
+  }
+  const auto begin = schedule_.memory.begin() + block.first_action;
+  std::stable_sort(begin, schedule_.memory.end(),
+                   [](const MemoryAction& a, const MemoryAction& b) { return a.op < b.op; });
+}
+
+bool StepWriter::extend_to(std::int32_t unit) {
+  Block& block = schedule_.blocks.back();
+  if (kind_at(unit) != kind_at(unit_) || checkpointed(unit) != checkpointed(unit_)) return false;
+  for (const Query& query : queries_) {
+    if (kind_at(unit + query.offset) != query.answer) return false;
+  }
+  ++block.repeats;
+  return true;
+}
+
+void StepWriter::set_micro_step(bool first, bool last) {
+  first_micro_ = first;
+  last_micro_ = last;
+}
+
+const UnitPass& StepWriter::forward_pass() const {
+  switch (kind_at(unit_)) {
+    case UnitKind::kEmbedding:
+      return programs_.embedding_forward();
+    case UnitKind::kHead:
+      return programs_.head_forward();
+    default:
+      return programs_.layer_forward(checkpointed(unit_));
+  }
+}
+
+const UnitPass& StepWriter::backward_pass() const {
+  switch (kind_at(unit_)) {
+    case UnitKind::kEmbedding:
+      return programs_.embedding_backward();
+    case UnitKind::kHead:
+      return programs_.head_backward();
+    default:
+      return programs_.layer_backward(checkpointed(unit_));
+  }
+}
+
+}  // namespace shardwright::sim

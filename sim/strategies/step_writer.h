@@ -1,0 +1,135 @@
+// What a strategy writes a Schedule with: operations, events, tensors, and questions about units.
+//
+// Questions (kind, elements of a unit at an offset) are remembered while a block is written: the
+// block then repeats for as many following units as would have got the same answers. That is how a
+// schedule of eighty layers becomes a handful of blocks without any strategy knowing about it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/schedule.h"
+#include "sim/core/stack.h"
+#include "sim/layer_program.h"
+
+namespace shardwright::sim {
+
+enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kLayer, kHead };
+
+/// How a strategy lays out parameters in units.
+struct UnitLayout {
+  bool wraps_embedding_and_head =
+      true;                      // otherwise both belong to unit 0 (the root), as does a tied head
+  bool separates_norms = false;  // norm weights form a unit of their own (YaFSDP)
+  bool pads_rows = false;        // FSDP2: every parameter is padded on its first dimension
+};
+
+class StepWriter {
+ public:
+  StepWriter(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
+             const LayerPrograms& programs, Schedule& out);
+
+  const Plan& plan() const { return plan_; }
+  const Stack& stack() const { return stack_; }
+  std::int64_t shard_ranks() const { return schedule_.shard_ranks; }
+  std::int64_t replicate_ranks() const { return schedule_.replicate_ranks; }
+  bool first_micro_step() const { return first_micro_; }
+  bool last_micro_step() const { return last_micro_; }
+
+  // Declarations.
+  void set_layout(const UnitLayout& layout);
+  std::uint8_t stream(const char* name, StreamRole role, int priority, int collective_priority = 0);
+  std::uint8_t event(const char* name);
+  void persistent(MemoryCategory category, std::int64_t bytes, const char* what);
+
+  // Questions about the unit at `offset` from the current one.
+  UnitKind kind(int offset = 0);
+  /// Parameters gathered and reduced as this unit, padded to a multiple of the shard group; 0
+  /// outside.
+  std::int64_t elements(int offset = 0);
+  std::int64_t elements_of(UnitKind kind) const {
+    return elements_[static_cast<std::size_t>(kind)];
+  }
+  /// Norm weights that form a unit of their own, padded; 0 when they live in their layers.
+  std::int64_t norm_elements() const { return norm_elements_; }
+  /// All parameters of the model, padded.
+  std::int64_t total_elements() const { return total_elements_; }
+  std::int64_t largest_unit() const;
+
+  // Operations. References are valid until the next operation is written.
+  Op& op(OpKind kind, std::uint8_t stream, Phase phase);
+  Op& collective(OpKind kind, std::uint8_t stream, Phase phase, std::int64_t bytes, DType dtype,
+                 CommGroup group = CommGroup::kShard);
+  /// A memory-bound kernel; several operations where the stack splits tensors above 2^31 bytes.
+  /// `tensor_bytes` is the size of its largest operand. `waits` go to the first piece; the last
+  /// piece is returned.
+  Op& memory_op(OpKind kind, std::uint8_t stream, Phase phase, MemoryClass memory_class,
+                std::int64_t bytes, std::int64_t tensor_bytes,
+                std::initializer_list<EventRef> waits = {});
+  /// The host blocks until `event` has completed.
+  void host_wait(EventRef event, double wakeup_s);
+  /// The host blocks until the device is idle.
+  void synchronize(Phase phase);
+  void host_work(double seconds, Phase phase);
+  /// The next operation on the compute stream waits for this event.
+  void wait_on_compute(EventRef event);
+  void compute_pass(const UnitPass& pass);
+  /// The last operation written on the compute stream records `event_name`.
+  void record_on_compute(std::uint8_t event_name);
+  /// Host time of framework hooks, charged to the next compute operation.
+  void unit_hook();
+
+  // Memory, tied to the last operation written.
+  void acquire(Tensor tensor, int offset, std::int64_t bytes, std::uint8_t stream,
+               MemoryCategory category);
+  void release(Tensor tensor, int offset, std::uint8_t used_on = kSameStream);
+  /// Releases the weight gradients of the unit at offset 0 (and of the head, where unit 0 holds
+  /// it).
+  void release_weight_gradients(std::uint8_t used_on = kSameStream);
+  /// Releases what acquire() took for all units: `bytes` in all.
+  void release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category);
+  void release_shard_gradients();
+  static constexpr std::uint8_t kSameStream = 0xff;
+
+  // Blocks; driven by lower.cc.
+  void begin_block(std::int32_t unit, int step, Phase phase);
+  void end_block();
+  /// Extends the block just written to `unit` if it would have come out the same.
+  bool extend_to(std::int32_t unit);
+  void set_micro_step(bool first, bool last);
+  const UnitPass& forward_pass() const;
+  const UnitPass& backward_pass() const;
+  Schedule& schedule() { return schedule_; }
+  UnitKind kind_at(std::int32_t unit) const;
+
+ private:
+  struct Query {
+    int offset;
+    UnitKind answer;
+  };
+  bool checkpointed(std::int32_t unit) const;
+
+  const Model& model_;
+  const Plan& plan_;
+  const Stack& stack_;
+  const LayerPrograms& programs_;
+  Schedule& schedule_;
+  UnitLayout layout_;
+  std::array<std::int64_t, 4> elements_{};
+  std::int64_t norm_elements_ = 0;
+  std::int64_t total_elements_ = 0;
+  bool first_micro_ = true;
+  bool last_micro_ = true;
+  std::int32_t unit_ = 0;
+  std::vector<Query> queries_;
+  std::vector<EventRef> compute_waits_;
+  double pending_hook_s_ = 0;
+  std::array<std::array<Bytes, 4>, kTensorCount> acquired_bytes_{};  // by tensor and kind of unit
+  std::array<MemoryCategory, kTensorCount> category_{};
+  std::uint32_t last_compute_op_ = 0;
+};
+
+}  // namespace shardwright::sim

@@ -1,0 +1,203 @@
+// YaFSDP v1 (yandex/YaFSDP, ya_fsdp.py): parameters of a unit lie in one padded flat buffer, so
+// gathers need no copies; two weight buffers and two gradient buffers rotate; norm weights are one
+// unit of their own, gathered once and reduced once; gradients are divided once, at the very end,
+// on the shards.
+//
+// One high-priority stream carries casts and collectives in issue order. A unit's reduce-scatter is
+// issued only when its gradient buffer is needed again, two units later, so that backward(i)
+// overlaps the cast and reduction of unit i+1 and the gather of unit i-1. The last units of forward
+// still own their buffers and are not gathered again. The edge from the shard cast to the first
+// gather is ours: the original relies on the host being late.
+#include <algorithm>
+
+#include "sim/strategies/states.h"
+#include "sim/strategies/step_writer.h"
+#include "sim/strategies/strategy.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+class Yafsdp final : public ShardingStrategy {
+ public:
+  explicit Yafsdp(bool reshards) : reshards_(reshards) {}
+
+  void declare(StepWriter& w) override {
+    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
+    const Plan& plan = w.plan();
+    buffers_ = plan.buffers;
+    tied_ = w.elements_of(UnitKind::kHead) == 0;
+    const bool native = w.stack().memory == MemoryManager::kStatic;
+    comm_ = w.stream("communication", StreamRole::kCommunication, -1, native ? -1 : 0);
+    shard_ready_ = w.event("shard_ready");
+    norms_ready_ = w.event("norms_ready");
+    gathered_ = w.event("gathered");
+    forward_done_ = w.event("forward_done");
+    backward_done_ = w.event("backward_done");
+    gradient_taken_ = w.event("gradient_taken");
+    reduced_ = w.event("reduced");
+
+    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    const std::int64_t width = bytes_of(plan.param_dtype);
+    declare_optimizer_state(w, owned);
+    if (has_compute_copy(plan))
+      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
+    w.persistent(MemoryCategory::kGradients, bytes_of(plan.master_dtype) * owned,
+                 "sharded gradients");
+    const std::int64_t layer = w.elements_of(UnitKind::kLayer);
+    const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
+    const std::int64_t largest = tied_ ? layer : w.largest_unit();
+    if (reshards_) {
+      w.persistent(MemoryCategory::kGatherBuffers, buffers_ * width * largest,
+                   "rotating weight buffers");
+      if (tied_)
+        w.persistent(MemoryCategory::kGatherBuffers, width * embedding, "tied embedding buffer");
+    } else {
+      w.persistent(MemoryCategory::kGatherBuffers, width * (w.total_elements() - w.norm_elements()),
+                   "weight buffers");
+    }
+    w.persistent(MemoryCategory::kGatherBuffers, width * w.norm_elements(), "norm weight buffer");
+    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * std::max(largest, embedding),
+                 "rotating gradient buffers");
+    w.persistent(MemoryCategory::kGradientBuffers, width * w.norm_elements(),
+                 "norm gradient buffer");
+    if (casts(plan)) {
+      w.persistent(MemoryCategory::kGradientBuffers,
+                   bytes_of(plan.reduce_dtype) * std::max(w.largest_unit(), w.norm_elements()),
+                   "reduction buffer");
+    }
+  }
+
+  void begin_step(StepWriter& w) override {
+    const Plan& plan = w.plan();
+    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    if (has_compute_copy(plan)) {
+      w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
+                  cast_bytes(plan.master_dtype, plan.param_dtype) * owned,
+                  bytes_of(plan.master_dtype) * owned)
+          .record = {shard_ready_, 0};
+    }
+    Op& gather = w.collective(OpKind::kAllGather, comm_, Phase::kPrepare,
+                              bytes_of(plan.param_dtype) * w.norm_elements(), plan.param_dtype);
+    gather.target = kNorms;
+    gather.waits[0] = {shard_ready_, 0};
+    gather.record = {norms_ready_, 0};
+    w.wait_on_compute({norms_ready_, 0});
+  }
+
+  void before_forward(StepWriter& w) override {
+    w.unit_hook();
+    if (w.elements() == 0) return;
+    if (!reshards_ && !w.first_micro_step()) return;
+    gather(w, Phase::kForward,
+           reshards_ && w.kind(-buffers_) != UnitKind::kOutside
+               ? EventRef{forward_done_, offset(-buffers_)}
+               : EventRef{});
+  }
+
+  void after_forward(StepWriter& w) override { w.record_on_compute(forward_done_); }
+
+  void before_backward(StepWriter& w) override {
+    w.unit_hook();
+    if (w.elements(2) > 0) {
+      reduce(w, 2);
+      w.wait_on_compute({gradient_taken_, 2});
+    }
+    const bool kept_for_head = tied_ && w.kind() == UnitKind::kEmbedding;
+    if (reshards_ && w.elements() > 0 && !kept_for_head && w.elements(buffers_) > 0) {
+      gather(w, Phase::kBackward, {backward_done_, offset(buffers_)});
+    }
+  }
+
+  void after_backward(StepWriter& w) override {
+    const std::int64_t width = bytes_of(w.plan().param_dtype);
+    if (w.stack().memory == MemoryManager::kCachingAllocator && w.elements() > 0) {
+      // Weight gradients leave autograd in tensors of their own.
+      w.memory_op(OpKind::kCopyIn, 0, Phase::kBackward, MemoryClass::kCopy,
+                  2 * width * w.elements(), 0);
+    }
+    w.release_weight_gradients();
+    w.record_on_compute(backward_done_);
+  }
+
+  void end_micro_step(StepWriter& w) override {
+    if (w.elements(1) > 0) reduce(w, 1);
+    reduce(w, 0);
+    reduce_norms(w);
+    if (!w.last_micro_step()) return;
+    w.wait_on_compute({reduced_, 0});
+    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    const std::int64_t master = bytes_of(w.plan().master_dtype);
+    w.memory_op(OpKind::kScale, 0, Phase::kReduce, MemoryClass::kScale, 2 * master * owned,
+                master * owned);
+  }
+
+ private:
+  static constexpr std::int8_t kNorms = 127;  // Op::target of the norm unit
+  static std::int8_t offset(int value) { return static_cast<std::int8_t>(value); }
+  static bool casts(const Plan& plan) { return plan.reduce_dtype != plan.param_dtype; }
+
+  void gather(StepWriter& w, Phase phase, EventRef released) {
+    const DType dtype = w.plan().param_dtype;
+    const std::int64_t bytes = bytes_of(dtype) * w.elements();
+    Op& op = w.collective(OpKind::kAllGather, comm_, phase, bytes, dtype);
+    op.waits[0] = released;
+    op.record = {gathered_, 0};
+    w.wait_on_compute({gathered_, 0});
+  }
+
+  void reduce(StepWriter& w, int at) {
+    reduce_flat(w, at, w.elements(at), {backward_done_, offset(at)});
+  }
+
+  void reduce_norms(StepWriter& w) {
+    reduce_flat(w, kNorms, w.norm_elements(), {backward_done_, 0});
+  }
+
+  void reduce_flat(StepWriter& w, int at, std::int64_t elements, EventRef ready) {
+    const Plan& plan = w.plan();
+    const std::int64_t owned = elements / w.shard_ranks();
+    const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
+    const std::int64_t master_width = bytes_of(plan.master_dtype);
+    const std::int8_t event_offset = at == kNorms ? std::int8_t{0} : offset(at);
+    if (casts(plan)) {
+      Op& cast = w.memory_op(OpKind::kCastGradient, comm_, Phase::kReduce, MemoryClass::kCast,
+                             cast_bytes(plan.param_dtype, plan.reduce_dtype) * elements,
+                             reduced_width * elements, {ready});
+      cast.target = offset(at);
+      if (at != kNorms) cast.record = {gradient_taken_, event_offset};
+    }
+    Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
+                               reduced_width * elements, plan.reduce_dtype);
+    scatter.target = offset(at);
+    scatter.waits[0] = ready;
+    // The first reduction of a step writes the shard directly, later ones are added to it.
+    const bool adds = !w.first_micro_step() || plan.reduce_dtype != plan.master_dtype;
+    Op* last = &scatter;
+    if (adds) {
+      last = &w.memory_op(OpKind::kAccumulate, comm_, Phase::kReduce, MemoryClass::kAdd,
+                          (reduced_width + 2 * master_width) * owned, master_width * owned);
+      last->target = offset(at);
+    }
+    if (at == kNorms) {
+      last->record = {reduced_, 0};
+    } else if (!casts(plan)) {
+      last->record = {gradient_taken_, event_offset};
+    }
+  }
+
+  bool reshards_;
+  bool tied_ = false;
+  int buffers_ = 2;
+  std::uint8_t comm_ = 0;
+  std::uint8_t shard_ready_ = 0, norms_ready_ = 0, gathered_ = 0, forward_done_ = 0,
+               backward_done_ = 0, gradient_taken_ = 0, reduced_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardingStrategy> make_yafsdp(bool reshards) {
+  return std::make_unique<Yafsdp>(reshards);
+}
+
+}  // namespace shardwright::sim

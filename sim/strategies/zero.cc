@@ -1,0 +1,168 @@
+// ZeRO stages. Stages 1 and 2 keep whole compute parameters and shard the optimizer (2: and the
+// gradients); gradients are reduce-scattered per unit while backward runs, stage 1 only in the last
+// micro-step; updated parameters are gathered after the optimizer (DeepSpeed: exposed) or, on the
+// native stack, unit by unit while the next forward runs. Stage 3 is DeepSpeed's: gathers on a
+// stream of their own with no dependency on compute, unpacked by a copy, gradients copied into a
+// bucket, at most two reductions outstanding before the host blocks, and a host synchronisation
+// after backward.
+#include "sim/strategies/states.h"
+#include "sim/strategies/step_writer.h"
+#include "sim/strategies/strategy.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+constexpr std::int64_t kBucketElements =
+    500'000'000;  // DeepSpeed reduce_bucket_size and allgather_bucket_size
+
+class Zero final : public ShardingStrategy {
+ public:
+  explicit Zero(int stage) : stage_(stage) {}
+
+  void declare(StepWriter& w) override {
+    native_ = w.stack().memory == MemoryManager::kStatic;
+    w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
+    const Plan& plan = w.plan();
+    gather_stream_ =
+        w.stream("communication", StreamRole::kCommunication, native_ ? -1 : 0, native_ ? -1 : 0);
+    reduce_stream_ = native_ ? gather_stream_ : w.stream("reduce", StreamRole::kSide, 0);
+    gathered_ = w.event("gathered");
+    unpacked_ = w.event("unpacked");
+    backward_done_ = w.event("backward_done");
+    bucket_ready_ = w.event("bucket_ready");
+    reduced_ = w.event("reduced");
+    finished_ = w.event("finished");
+    updated_ = w.event("updated");
+
+    const std::int64_t total = w.total_elements();
+    const std::int64_t owned = total / w.shard_ranks();
+    const std::int64_t width = bytes_of(plan.param_dtype);
+    const std::int64_t reduced = bytes_of(plan.reduce_dtype);
+    declare_optimizer_state(w, owned);
+    if (stage_ < 3)
+      w.persistent(MemoryCategory::kParameters,
+                   width * (has_compute_copy(plan) ? total : total - owned), "compute parameters");
+    if (stage_ == 3 && has_compute_copy(plan))
+      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
+    w.persistent(MemoryCategory::kGradients, reduced * (stage_ == 1 ? total : owned),
+                 stage_ == 1 ? "gradients" : "sharded gradients");
+    if (native_) {
+      w.persistent(MemoryCategory::kGradientBuffers, 2 * width * w.largest_unit(),
+                   "rotating gradient buffers");
+      if (reduced != width)
+        w.persistent(MemoryCategory::kGradientBuffers, reduced * w.largest_unit(),
+                     "reduction buffer");
+    } else {
+      w.persistent(MemoryCategory::kGradientBuffers, 2 * reduced * kBucketElements,
+                   "gradient buckets");
+    }
+  }
+
+  void before_forward(StepWriter& w) override {
+    w.unit_hook();
+    if (w.elements() == 0) return;
+    if (stage_ == 3) {
+      gather(w, Phase::kForward);
+    } else if (native_ && w.first_micro_step()) {
+      Op& op = w.collective(OpKind::kAllGather, gather_stream_, Phase::kForward,
+                            bytes_of(w.plan().param_dtype) * w.elements(), w.plan().param_dtype);
+      op.record = {gathered_, 0};
+      w.wait_on_compute({gathered_, 0});
+    }
+  }
+
+  void after_forward(StepWriter& w) override {
+    if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) w.release(kGathered, 0);
+  }
+
+  void before_backward(StepWriter& w) override {
+    w.unit_hook();
+    if (native_ && w.elements(2) > 0 && reduces(w)) w.wait_on_compute({bucket_ready_, 2});
+    if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) gather(w, Phase::kBackward);
+  }
+
+  void after_backward(StepWriter& w) override {
+    const std::int64_t elements = w.elements();
+    w.record_on_compute(backward_done_);
+    if (elements == 0) {
+      w.release_weight_gradients();
+      return;
+    }
+    const Plan& plan = w.plan();
+    const std::int64_t width = bytes_of(plan.param_dtype);
+    const std::int64_t reduced = bytes_of(plan.reduce_dtype);
+    const std::int64_t owned = elements / w.shard_ranks();
+    // Into the bucket (stage 1 accumulates whole gradients), cast on the way.
+    const bool accumulates = stage_ == 1 && !w.first_micro_step();
+    const std::int64_t bytes = (width + reduced + (accumulates ? reduced : 0)) * elements;
+    if (!native_ || reduced != width || accumulates) {
+      w.memory_op(OpKind::kCopyIn, reduce_stream_, Phase::kReduce, MemoryClass::kCopy, bytes, 0,
+                  {{backward_done_, 0}})
+          .record = {bucket_ready_, 0};
+    }
+    if (stage_ == 3) w.release(kGathered, 0);
+    w.release_weight_gradients(reduce_stream_);
+    if (!reduces(w)) return;
+    Op& scatter = w.collective(OpKind::kReduceScatter, gather_stream_, Phase::kReduce,
+                               reduced * elements, plan.reduce_dtype);
+    scatter.waits[0] = {bucket_ready_, 0};
+    scatter.waits[1] = {backward_done_, 0};
+    scatter.record = {reduced_, 0};
+    const bool adds = stage_ > 1 && !w.first_micro_step();
+    w.memory_op(OpKind::kAccumulate, reduce_stream_, Phase::kReduce, MemoryClass::kAdd,
+                (adds ? 3 : 2) * reduced * owned, 0, {{reduced_, 0}})
+        .record = {finished_, 0};
+    if (stage_ == 3 && w.elements(2) > 0)
+      w.host_wait({reduced_, 2}, w.stack().host.limiter_wakeup_s);
+  }
+
+  void end_micro_step(StepWriter& w) override {
+    if (!w.last_micro_step()) return;
+    w.wait_on_compute({finished_, 0});
+    if (!native_) w.synchronize(Phase::kReduce);
+  }
+
+  void after_optimizer(StepWriter& w) override {
+    if (native_ || stage_ == 3) return;
+    const Plan& plan = w.plan();
+    const std::int64_t bytes = bytes_of(plan.param_dtype) * w.total_elements();
+    w.record_on_compute(updated_);
+    Op& op = w.collective(OpKind::kAllGather, gather_stream_, Phase::kOptimizer, bytes,
+                          plan.param_dtype);
+    op.work.kernels = static_cast<std::uint16_t>(ceil_div(w.total_elements(), kBucketElements));
+    op.waits[0] = {updated_, 0};
+  }
+
+ private:
+  bool reduces(const StepWriter& w) const { return stage_ > 1 || w.last_micro_step(); }
+  bool holds_tied(StepWriter& w) {
+    return w.kind() == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
+  }
+
+  void gather(StepWriter& w, Phase phase) {
+    const std::int64_t width = bytes_of(w.plan().param_dtype);
+    Op& op = w.collective(OpKind::kAllGather, gather_stream_, phase, width * w.elements(),
+                          w.plan().param_dtype);
+    op.record = {gathered_, 0};
+    w.acquire(kGathered, 0, width * w.elements(), gather_stream_, MemoryCategory::kGatherBuffers);
+    w.memory_op(OpKind::kCopyOut, gather_stream_, phase, MemoryClass::kCopy,
+                2 * width * w.elements(), 0)
+        .record = {unpacked_, 0};
+    w.wait_on_compute({unpacked_, 0});
+  }
+
+  int stage_;
+  bool native_ = false;
+  std::uint8_t gather_stream_ = 0, reduce_stream_ = 0;
+  std::uint8_t gathered_ = 0, unpacked_ = 0, backward_done_ = 0, bucket_ready_ = 0, reduced_ = 0,
+               finished_ = 0, updated_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardingStrategy> make_zero(int stage) {
+  return std::make_unique<Zero>(stage);
+}
+
+}  // namespace shardwright::sim
