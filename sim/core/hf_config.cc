@@ -1,0 +1,167 @@
+#include "sim/core/hf_config.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "sim/core/error.h"
+#include "sim/core/hf_families.h"
+#include "sim/core/json_file.h"
+#include "sim/core/nearest.h"
+
+namespace shardwright {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr JsonLimits kConfigLimits{.max_bytes = std::size_t{4} << 20, .max_depth = 32};
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+Model model_of(const JsonFile& file, std::string name) {
+  Model model = model_from_config(file.root());
+  model.name = std::move(name);
+  try {
+    check_model(model);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", file.root().file(), error.what()));
+  }
+  return model;
+}
+
+/// Built-in names have no separators, so that a name cannot leave the folder.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.find('/') == std::string_view::npos && name.front() != '.';
+}
+
+std::string without_organisation(std::string_view name) {
+  return std::string(name.substr(name.rfind('/') + 1));  // npos + 1 is 0
+}
+
+/// The built-in whose "_aliases" list `name`, with its organisation or without.
+std::optional<std::string> builtin_of_alias(const fs::path& folder, std::string_view name) {
+  const std::string wanted = lower(name);
+  for (const std::string& builtin : builtin_models(folder)) {
+    const JsonFile file = JsonFile::load(folder / (builtin + ".json"), kConfigLimits);
+    if (!file.root().has("_aliases")) continue;
+    for (const std::string& alias : file.root().require_list<std::string>("_aliases")) {
+      const std::string known = lower(alias);
+      if (known == wanted || without_organisation(known) == wanted) return builtin;
+    }
+  }
+  return std::nullopt;
+}
+
+Model load_path(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    if (!fs::exists(path / "config.json", ignored)) {
+      throw Error(fmt::format("{}: holds no config.json, expected a model folder", path.string()));
+    }
+    return load_path(path / "config.json");
+  }
+  const fs::path absolute = fs::absolute(path).lexically_normal();
+  const std::string name = absolute.filename() == "config.json"
+                               ? absolute.parent_path().filename().string()
+                               : absolute.stem().string();
+  return model_of(JsonFile::load(path, kConfigLimits), name);
+}
+
+[[noreturn]] void fail_unknown(const fs::path& folder, std::string_view name) {
+  constexpr std::size_t kMostHints = 3;
+  std::vector<std::string> names = builtin_models(folder);
+  std::vector<std::string> hints;
+  const std::string word = lower(without_organisation(name));
+  while (hints.size() < kMostHints) {
+    const std::optional<std::string> hint = nearest(word, names);
+    if (!hint) break;
+    hints.push_back(*hint);
+    std::erase(names, *hint);
+  }
+  throw Error(fmt::format(
+      "model '{}' is no built-in name and no file, {}", name,
+      hints.empty() ? "expected a config.json, its folder, or a name that `inspect model` lists"
+                    : fmt::format("did you mean {}?", fmt::join(hints, ", "))));
+}
+
+/// Digits compare by value, so that 8b comes before 70b.
+bool natural_less(std::string_view a, std::string_view b) {
+  const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };
+  const auto take_number = [&](std::string_view& text) {
+    const std::string_view digits = text.substr(
+        0,
+        static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), digit) - text.begin()));
+    text.remove_prefix(digits.size());
+    return std::pair(digits.size(), digits);
+  };
+  while (!a.empty() && !b.empty()) {
+    if (digit(a.front()) && digit(b.front())) {
+      const auto x = take_number(a);
+      const auto y = take_number(b);
+      if (x != y) return x < y;
+    } else if (a.front() != b.front()) {
+      return a.front() < b.front();
+    } else {
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
+}  // namespace
+
+std::vector<std::string> builtin_models(const fs::path& builtin_folder) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(builtin_folder, error)) {
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  }
+  if (error) {
+    throw Error(fmt::format("{}: cannot list the built-in models: {}", builtin_folder.string(),
+                            error.message()));
+  }
+  std::sort(names.begin(), names.end(), natural_less);
+  return names;
+}
+
+Model parse_hf_config(std::string_view text, std::string file, std::string model_name) {
+  return model_of(JsonFile::parse(text, std::move(file), kConfigLimits), std::move(model_name));
+}
+
+Model load_model(const fs::path& builtin_folder, std::string_view name_or_path) {
+  if (name_or_path.empty()) {
+    throw Error(
+        "the model is '', expected a built-in name, a config.json or a folder that holds one");
+  }
+  std::error_code ignored;
+  if (is_plain_name(name_or_path)) {
+    const std::string name = lower(name_or_path);
+    const fs::path file = builtin_folder / (name + ".json");
+    if (fs::is_regular_file(file, ignored))
+      return model_of(JsonFile::load(file, kConfigLimits), name);
+  }
+  const fs::path path(name_or_path);
+  if (fs::exists(path, ignored)) return load_path(path);
+  if (path.extension() == ".json" || name_or_path.front() == '.' || path.is_absolute()) {
+    throw Error(
+        fmt::format("{}: no such file or folder, expected a config.json or a folder that holds one",
+                    name_or_path));
+  }
+  if (const auto builtin = builtin_of_alias(builtin_folder, name_or_path)) {
+    return model_of(JsonFile::load(builtin_folder / (*builtin + ".json"), kConfigLimits), *builtin);
+  }
+  fail_unknown(builtin_folder, name_or_path);
+}
+
+}  // namespace shardwright

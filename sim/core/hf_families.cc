@@ -1,0 +1,119 @@
+#include "sim/core/hf_families.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/hf_gpt.h"
+#include "sim/core/hf_keys.h"
+#include "sim/core/hf_llama.h"
+
+namespace shardwright {
+namespace {
+
+using hf::NeutralKey;
+
+constexpr std::array kExpertKeys = {NeutralKey{"num_local_experts", 0},
+                                    NeutralKey{"num_experts", 0}, NeutralKey{"n_routed_experts", 0},
+                                    NeutralKey{"moe_num_experts", 0},
+                                    NeutralKey{"num_experts_per_tok", 0}};
+
+constexpr std::array kUnmodelledKeys = {
+    NeutralKey{"quantization_config", 0},
+    NeutralKey{"is_encoder_decoder", 0},
+    NeutralKey{"add_cross_attention", 0},
+    NeutralKey{"is_causal", 1},
+    NeutralKey{"use_bidirectional_attention", 0},
+    NeutralKey{"qk_layernorm", 0},
+    NeutralKey{"use_qk_norm", 0},
+    NeutralKey{"qk_norm", 0},
+    NeutralKey{"clip_qkv", 0},
+    NeutralKey{"alibi", 0},
+    NeutralKey{"attention_chunk_size", 0},
+    NeutralKey{"q_lora_rank", 0},
+    NeutralKey{"kv_lora_rank", 0},
+    NeutralKey{"num_kv_shared_layers", 0},
+    NeutralKey{"num_nextn_predict_layers", 0},
+    NeutralKey{"hidden_size_per_layer_input", 0},
+    NeutralKey{"attention_multiplier", 0},
+    NeutralKey{"residual_multiplier", 1},
+    NeutralKey{"embedding_multiplier", 1},
+    NeutralKey{"logits_scaling", 1},
+    NeutralKey{"logit_scale", 0},
+};
+
+struct Family {
+  std::string_view type;          // model_type
+  std::string_view architecture;  // the class with a language-model head
+  Model (*read)(const JsonReader&);
+};
+
+constexpr std::array kFamilies = {
+    Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
+    Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2},
+    Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
+    Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
+    Family{"llama", "LlamaForCausalLM", hf::read_llama},
+    Family{"mistral", "MistralForCausalLM", hf::read_mistral},
+    Family{"mpt", "MptForCausalLM", hf::read_mpt},
+    Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
+    Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
+    Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
+};
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+    return std::tolower(x) == std::tolower(y);
+  });
+}
+
+/// By model_type, or by architectures in files that lack it; the two must agree, because another
+/// head (a classifier, a reward) is another model.
+const Family& family_of(const JsonReader& config) {
+  const auto type = config.find<std::string>("model_type");
+  const auto architectures = config.find_array("architectures");
+  std::vector<std::string_view> types;
+  for (const Family& family : kFamilies) {
+    types.push_back(family.type);
+    const bool named =
+        !architectures || architectures->empty() ||
+        equal_ignoring_case(architectures->front().value<std::string>(), family.architecture);
+    if (type && *type == family.type) {
+      if (!named) architectures->front().fail(family.architecture);
+      return family;
+    }
+    if (!type && architectures && !architectures->empty() && named) return family;
+  }
+  if (!type && architectures && !architectures->empty()) {
+    architectures->front().fail(
+        fmt::format("the language model of one of {}", fmt::join(types, ", ")));
+  }
+  config.fail("model_type", fmt::format("one of {}", fmt::join(types, ", ")));
+}
+
+}  // namespace
+
+Model model_from_config(const JsonReader& config) {
+  for (const NeutralKey& entry : kExpertKeys) {
+    hf::require_neutral(config, entry, "mixtures of experts are not modelled");
+  }
+  const Family& family = family_of(config);
+  for (const NeutralKey& entry : kUnmodelledKeys) {
+    hf::require_neutral(config, entry, "this is not modelled");
+  }
+  if (family.type != "gemma2") {
+    for (const std::string_view key :
+         {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
+      hf::refuse(config, key, 0);
+    }
+  }
+  return family.read(config);
+}
+
+}  // namespace shardwright

@@ -1,0 +1,24 @@
+// Rotary embeddings of a Hugging Face config.json, in both generations of its keys.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "sim/core/json_file.h"
+#include "sim/core/model.h"
+
+namespace shardwright {
+
+/// What a family calls the two plain keys, and the fraction that it rotates when nothing is said.
+struct RopeKeys {
+  std::string_view theta_key = "rope_theta";
+  std::string_view fraction_key = "partial_rotary_factor";
+  double fraction = 1.0;
+};
+
+/// Reads rope_parameters (Transformers 5), or rope_theta with rope_scaling (before). Throws Error
+/// naming the key for types other than default, linear and llama3, for parameters per layer type,
+/// and when both generations are there and disagree.
+Rope read_rope(const JsonReader& config, std::int64_t head_dim, const RopeKeys& keys);
+
+}  // namespace shardwright

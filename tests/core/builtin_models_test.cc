@@ -1,0 +1,152 @@
+// The built-in models against the parameter counts that others published.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/model.h"
+
+namespace shardwright {
+namespace {
+
+const std::filesystem::path kModels =
+    std::filesystem::path(SHARDWRIGHT_TEST_DATA "/../../profiles/data/models").lexically_normal();
+
+struct Published {
+  std::string name;
+  std::int64_t parameters;
+};
+
+// Safetensors metadata on the Hugging Face Hub (https://huggingface.co/api/models/NAME, field
+// safetensors.total). For Llama 2 the Hub also counts the rotary frequencies, 64 numbers a layer,
+// which are no parameters and are left out here. Qwen3 0.6B and 1.7B are what
+// sum(p.numel() for p in model.parameters()) gives, because their files repeat the tied head.
+const std::vector<Published> kHub = {
+    {"codellama-34b", 33'743'970'304}, {"gemma-2-2b", 2'614'341'888},
+    {"gemma-2-9b", 9'241'705'984},     {"gemma-2-27b", 27'227'128'320},
+    {"gemma-2b", 2'506'172'416},       {"gemma-7b", 8'537'680'896},
+    {"llama-2-7b", 6'738'415'616},     {"llama-2-13b", 13'015'864'320},
+    {"llama-2-70b", 68'976'648'192},   {"llama-3-8b", 8'030'261'248},
+    {"llama-3-70b", 70'553'706'496},   {"llama-3.1-8b", 8'030'261'248},
+    {"llama-3.1-70b", 70'553'706'496}, {"llama-3.1-405b", 405'853'388'800},
+    {"llama-3.2-1b", 1'235'814'400},   {"llama-3.2-3b", 3'212'749'824},
+    {"mistral-7b", 7'241'732'096},     {"mistral-7b-v0.3", 7'248'023'552},
+    {"phi-3-mini", 3'821'079'552},     {"qwen2.5-0.5b", 494'032'768},
+    {"qwen2.5-1.5b", 1'543'714'304},   {"qwen2.5-3b", 3'085'938'688},
+    {"qwen2.5-7b", 7'615'616'512},     {"qwen2.5-14b", 14'770'033'664},
+    {"qwen2.5-32b", 32'763'876'352},   {"qwen2.5-72b", 72'706'203'648},
+    {"qwen3-0.6b", 596'049'920},       {"qwen3-1.7b", 1'720'574'976},
+    {"qwen3-4b", 4'022'468'096},       {"qwen3-8b", 8'190'735'360},
+    {"qwen3-14b", 14'768'307'200},     {"qwen3-32b", 32'762'123'264},
+    {"tinyllama-1.1b", 1'100'048'384},
+};
+
+// Column NumParams at 2048 tokens in scripts/train/benchmarking/README.md of mosaicml/llm-foundry.
+const std::vector<Published> kLlmFoundry = {
+    {"mpt-125m", 125'311'488},   {"mpt-350m", 355'985'408},   {"mpt-760m", 760'470'528},
+    {"mpt-1b", 1'315'950'592},   {"mpt-3b", 2'651'837'440},   {"mpt-7b", 6'658'859'008},
+    {"mpt-13b", 12'853'954'560}, {"mpt-30b", 29'975'214'080}, {"mpt-70b", 64'862'437'376},
+};
+
+const std::vector<Published> kElsewhere = {
+    // Half of metadata.total_size (bf16) in pytorch_model.bin.index.json of mosaicml/mpt-7b.
+    {"mosaicml-mpt-7b", 13'298'573'312 / 2},
+    // Model card of EleutherAI/gpt-neox-20b, n_parameters.
+    {"gpt-neox-20b", 20'554'567'680},
+    // Counts of the released checkpoints with their padded vocabularies, as EleutherAI's Pythia
+    // repository and the studies of the suite list them.
+    {"pythia-70m", 70'426'624},
+    {"pythia-160m", 162'322'944},
+    {"pythia-410m", 405'334'016},
+    {"pythia-1b", 1'011'781'632},
+    {"pythia-1.4b", 1'414'647'808},
+    {"pythia-2.8b", 2'775'208'960},
+    {"pythia-6.9b", 6'857'302'016},
+    {"pythia-12b", 11'846'072'320},
+    // num_parameters() of the checkpoints in Transformers: "124M", "355M", "774M", "1.5B".
+    {"gpt2", 124'439'808},
+    {"gpt2-medium", 354'823'168},
+    {"gpt2-large", 774'030'080},
+    {"gpt2-xl", 1'557'611'200},
+    // Never released; the architecture of CodeLlama 34B.
+    {"llama-2-34b", 33'743'970'304},
+};
+
+std::vector<Published> all_published() {
+  std::vector<Published> all = kHub;
+  all.insert(all.end(), kLlmFoundry.begin(), kLlmFoundry.end());
+  all.insert(all.end(), kElsewhere.begin(), kElsewhere.end());
+  return all;
+}
+
+TEST(BuiltinModels, HaveExactlyThePublishedParameterCounts) {
+  for (const Published& row : all_published()) {
+    const Model model = load_model(kModels, row.name);
+    EXPECT_EQ(count_parameters(model).total(model.layers), row.parameters) << row.name;
+  }
+}
+
+TEST(BuiltinModels, AreAllInTheTable) {
+  std::set<std::string> listed;
+  for (const Published& row : all_published()) EXPECT_TRUE(listed.insert(row.name).second);
+  const std::vector<std::string> shipped = builtin_models(kModels);
+  EXPECT_EQ(std::set<std::string>(shipped.begin(), shipped.end()), listed);
+}
+
+TEST(BuiltinModels, MptGrowsWithItsPositionsAsPublished) {
+  // The same table at other sequence lengths.
+  Model model = load_model(kModels, "mpt-7b");
+  for (const auto& [length, parameters] :
+       {std::pair{512, 6'652'567'552}, {8192, 6'684'024'832}, {65536, 6'918'905'856}}) {
+    model.max_positions = length;
+    EXPECT_EQ(count_parameters(model).total(model.layers), parameters) << length;
+  }
+}
+
+TEST(BuiltinModels, NonEmbeddingCountsOfPythia) {
+  // Table 1 of Biderman et al. 2023 (arXiv 2304.01373).
+  for (const auto& [name, parameters] : {std::pair{"pythia-70m", 18'915'328L},
+                                         {"pythia-410m", 302'311'424L},
+                                         {"pythia-1b", 805'736'448L},
+                                         {"pythia-2.8b", 2'517'652'480L},
+                                         {"pythia-12b", 11'327'027'200L}}) {
+    const Model model = load_model(kModels, name);
+    const ParameterCounts counts = count_parameters(model);
+    EXPECT_EQ(counts.total(model.layers) - counts.embedding - counts.head, parameters) << name;
+  }
+}
+
+TEST(BuiltinModels, EveryAliasFindsItsModelAndNoOther) {
+  for (const auto& [typed, name] : std::vector<std::pair<std::string, std::string>>{
+           {"meta-llama/Llama-2-70b-hf", "llama-2-70b"},
+           {"meta-llama/Meta-Llama-3-8B", "llama-3-8b"},
+           {"meta-llama/Llama-3.1-405B", "llama-3.1-405b"},
+           {"Llama-3.2-1B-Instruct", "llama-3.2-1b"},
+           {"MISTRALAI/mistral-7b-v0.1", "mistral-7b"},
+           {"mosaicml/mpt-7b", "mosaicml-mpt-7b"},
+           {"MPT-7B", "mpt-7b"},
+           {"microsoft/Phi-3-mini-4k-instruct", "phi-3-mini"},
+           {"phi3-mini", "phi-3-mini"},
+           {"gemma2-9b", "gemma-2-9b"},
+           {"openai-community/gpt2", "gpt2"},
+           {"Qwen/Qwen2.5-0.5B", "qwen2.5-0.5b"},
+           {"LLAMA-3-70B", "llama-3-70b"}}) {
+    EXPECT_EQ(load_model(kModels, typed).name, name) << typed;
+  }
+}
+
+TEST(BuiltinModels, AreListedWithNumbersByValue) {
+  std::vector<std::string> llama;
+  for (const std::string& name : builtin_models(kModels)) {
+    if (name.starts_with("llama-2")) llama.push_back(name);
+  }
+  EXPECT_EQ(llama,
+            (std::vector<std::string>{"llama-2-7b", "llama-2-13b", "llama-2-34b", "llama-2-70b"}));
+}
+
+}  // namespace
+}  // namespace shardwright

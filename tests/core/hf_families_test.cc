@@ -1,0 +1,356 @@
+#include "sim/core/hf_families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+
+namespace shardwright {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json llama_config() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 100, "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 500000.0})");
+}
+
+json with(json config, const json& changes) {
+  config.merge_patch(changes);  // null removes a key
+  return config;
+}
+
+json family(const std::string& type, const std::string& architecture) {
+  return with(llama_config(), {{"model_type", type}, {"architectures", {architecture}}});
+}
+
+Model read(const json& config) {
+  return parse_hf_config(config.dump(), "c.json", "tiny");
+}
+
+std::string problem_of(const json& config) {
+  try {
+    read(config);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(HfFamilies, LlamaKeys) {
+  const Model m = read(llama_config());
+  EXPECT_EQ(m.name, "tiny");
+  EXPECT_EQ(m.family, "llama");
+  EXPECT_EQ(m.layers, 2);
+  EXPECT_EQ(m.hidden, 64);
+  EXPECT_EQ(m.heads, 8);
+  EXPECT_EQ(m.kv_heads, 4);
+  EXPECT_EQ(m.head_dim, 8);
+  EXPECT_EQ(m.ffn, 128);
+  EXPECT_EQ(m.vocab, 100);
+  EXPECT_EQ(m.max_positions, 256);
+  EXPECT_EQ(m.norm_eps, 1e-6);
+  EXPECT_EQ(m.rope.theta, 500000.0);
+  EXPECT_TRUE(m.gated_mlp);
+  EXPECT_FALSE(m.tied_head || m.qkv_bias || m.mlp_bias || m.norm_bias || m.fused_qkv);
+  EXPECT_EQ(m.sliding_window, 0);
+  EXPECT_EQ(read(with(llama_config(), {{"num_key_value_heads", nullptr}})).kv_heads, 8);
+  EXPECT_EQ(read(with(llama_config(), {{"head_dim", 32}})).head_dim, 32);
+  const Model biased = read(with(llama_config(), {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.attention_out_bias && biased.mlp_bias);
+}
+
+TEST(HfFamilies, KeysThatDoNotMatterAreIgnored) {
+  EXPECT_EQ(problem_of(with(llama_config(), {{"attention_dropout", 0.1},
+                                             {"torch_dtype", "bfloat16"},
+                                             {"dtype", "float32"},
+                                             {"pretraining_tp", 2},
+                                             {"use_cache", true},
+                                             {"some_new_key", {{"a", 1}}}})),
+            "");
+}
+
+TEST(HfFamilies, BothGenerationsOfRopeAreRead) {
+  const json llama3 = {{"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 128},
+                       {"rope_type", "llama3"}};
+  const Model old = read(with(llama_config(), {{"rope_scaling", llama3}}));
+  EXPECT_EQ(old.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(old.rope.theta, 500000.0);
+  EXPECT_EQ(old.rope.factor, 8.0);
+  EXPECT_EQ(old.rope.original_max_positions, 128);
+
+  json parameters = llama3;
+  parameters["rope_theta"] = 500000.0;
+  const Model recent =
+      read(with(llama_config(), {{"rope_theta", nullptr}, {"rope_parameters", parameters}}));
+  EXPECT_EQ(recent.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(recent.rope.theta, 500000.0);
+  EXPECT_EQ(recent.rope.high_freq_factor, 4.0);
+
+  // A file written for both generations is fine while they agree.
+  EXPECT_EQ(
+      problem_of(with(llama_config(), {{"rope_scaling", llama3}, {"rope_parameters", parameters}})),
+      "");
+  parameters["factor"] = 4.0;
+  EXPECT_EQ(
+      problem_of(with(llama_config(), {{"rope_scaling", llama3}, {"rope_parameters", parameters}})),
+      "c.json: rope_scaling is an object of 5 keys, expected the same as rope_parameters, or "
+      "only one of the two");
+
+  const Model linear =
+      read(with(llama_config(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}));
+  EXPECT_EQ(linear.rope.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(linear.rope.factor, 2.0);
+  const Model plain = read(
+      with(llama_config(), {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}}));
+  EXPECT_EQ(plain.rope.scaling, RopeScaling::kNone);
+  EXPECT_EQ(plain.rope.theta, 1e6);
+  EXPECT_EQ(read(with(llama_config(), {{"rope_theta", nullptr}})).rope.theta, 10000.0);
+}
+
+TEST(HfFamilies, OtherRopeIsRefusedByKey) {
+  for (const std::string type : {"yarn", "longrope", "dynamic", "su", "mrope"}) {
+    for (const char* key : {"rope_type", "type"}) {
+      EXPECT_EQ(problem_of(with(llama_config(), {{"rope_scaling", {{key, type}, {"factor", 4}}}})),
+                "c.json: rope_scaling." + std::string(key) + " is \"" + type +
+                    "\", expected default, linear or llama3, because others are not modelled");
+    }
+  }
+  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_parameters", {{"rope_type", "yarn"}}}})),
+              HasSubstr("rope_parameters.rope_type is \"yarn\""));
+  EXPECT_THAT(problem_of(with(llama_config(),
+                              {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}})),
+              HasSubstr("rope_parameters.full_attention"));
+  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_scaling", {{"rope_type", "llama3"}}}})),
+              HasSubstr("rope_scaling.factor is missing"));
+  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_scaling", "llama3"}})),
+              HasSubstr("rope_scaling is \"llama3\", expected an object"));
+  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_theta", 0}})),
+              HasSubstr("rope_theta is 0, expected a number above 0"));
+  EXPECT_THAT(problem_of(with(llama_config(), {{"partial_rotary_factor", 0.4}})),
+              HasSubstr("RoPE turns 3 of the 8 dimensions of a head, expected an even number"));
+}
+
+TEST(HfFamilies, SlidingWindowsAreKeptWhereALayerHasOne) {
+  const json mistral = family("mistral", "MistralForCausalLM");
+  EXPECT_EQ(read(mistral).sliding_window, 0);
+  EXPECT_EQ(read(with(mistral, {{"sliding_window", 64}})).sliding_window, 64);
+  const json qwen = with(family("qwen2", "Qwen2ForCausalLM"), {{"sliding_window", 64}});
+  EXPECT_EQ(read(qwen).sliding_window, 0);  // use_sliding_window is false by default
+  EXPECT_EQ(
+      read(with(qwen, {{"use_sliding_window", true}, {"max_window_layers", 2}})).sliding_window, 0);
+  EXPECT_EQ(
+      read(with(qwen, {{"use_sliding_window", true}, {"max_window_layers", 1}})).sliding_window,
+      64);
+  EXPECT_EQ(read(with(qwen, {{"use_sliding_window", true},
+                             {"layer_types", {"full_attention", "full_attention"}}}))
+                .sliding_window,
+            0);
+  EXPECT_EQ(read(with(qwen, {{"use_sliding_window", true},
+                             {"layer_types", {"full_attention", "sliding_attention"}}}))
+                .sliding_window,
+            64);
+  EXPECT_THAT(problem_of(with(qwen, {{"layer_types", {"linear_attention"}}})),
+              HasSubstr("layer_types[0] is \"linear_attention\""));
+  EXPECT_THAT(problem_of(with(mistral, {{"sliding_window", 0}})), HasSubstr("sliding_window is 0"));
+  // The window of phi3 leaves out the current position.
+  EXPECT_EQ(read(with(family("phi3", "Phi3ForCausalLM"), {{"sliding_window", 63}})).sliding_window,
+            64);
+  EXPECT_EQ(read(family("gemma2", "Gemma2ForCausalLM")).sliding_window, 4096);
+}
+
+TEST(HfFamilies, RelativesOfLlama) {
+  const Model qwen2 = read(family("qwen2", "Qwen2ForCausalLM"));
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.attention_out_bias || qwen2.mlp_bias);
+  const Model qwen3 = read(family("qwen3", "Qwen3ForCausalLM"));
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.head_dim, 128);
+  const Model phi3 =
+      read(with(family("phi3", "Phi3ForCausalLM"), {{"partial_rotary_factor", 0.75}}));
+  EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up);
+  EXPECT_EQ(phi3.rope.rotary_fraction, 0.75);
+  const json gemma_config =
+      with(family("gemma", "GemmaForCausalLM"), {{"hidden_act", "gelu"}, {"head_dim", 16}});
+  const Model gemma = read(gemma_config);
+  EXPECT_TRUE(gemma.tied_head);
+  EXPECT_EQ(gemma.embedding_scale, 8.0);
+  EXPECT_EQ(gemma.activation, Activation::kGeluTanh);
+  EXPECT_EQ(read(with(gemma_config, {{"hidden_activation", "gelu"}})).activation,
+            Activation::kGelu);
+}
+
+TEST(HfFamilies, Gemma2) {
+  const json config = with(family("gemma2", "Gemma2ForCausalLM"),
+                           {{"head_dim", 16}, {"query_pre_attn_scalar", 25}});
+  const Model m = read(config);
+  EXPECT_EQ(m.family, "gemma2");
+  EXPECT_EQ(m.norms_per_layer, 4);
+  EXPECT_DOUBLE_EQ(m.attention_scale, 0.2);
+  EXPECT_EQ(m.attention_softcap, 50.0);
+  EXPECT_EQ(m.logit_softcap, 30.0);
+  EXPECT_EQ(read(with(config, {{"query_pre_attn_scalar", 16}})).attention_scale, 0.0);
+  json uncapped = config;
+  uncapped["attn_logit_softcapping"] = nullptr;
+  uncapped["final_logit_softcapping"] = 20.0;
+  EXPECT_EQ(read(uncapped).attention_softcap, 0.0);
+  EXPECT_EQ(read(uncapped).logit_softcap, 20.0);
+}
+
+TEST(HfFamilies, Gpt2) {
+  const json config = {{"model_type", "gpt2"}, {"n_embd", 64},      {"n_layer", 2},
+                       {"n_head", 4},          {"vocab_size", 100}, {"n_positions", 32}};
+  const Model m = read(config);
+  EXPECT_EQ(m.ffn, 256);
+  EXPECT_EQ(m.max_positions, 32);
+  EXPECT_EQ(m.position, Position::kLearned);
+  EXPECT_EQ(m.activation, Activation::kGeluTanh);
+  EXPECT_EQ(m.norm, Normalization::kLayerNorm);
+  EXPECT_TRUE(m.norm_bias && m.qkv_bias && m.attention_out_bias && m.mlp_bias && m.tied_head);
+  EXPECT_TRUE(m.fused_qkv);
+  EXPECT_FALSE(m.gated_mlp);
+  EXPECT_EQ(read(with(config, {{"n_inner", 96}})).ffn, 96);
+  EXPECT_THAT(problem_of(with(config, {{"n_head", 5}})),
+              HasSubstr("n_head is 5, expected a divisor of the hidden size 64"));
+  EXPECT_EQ(
+      problem_of(with(config, {{"scale_attn_by_inverse_layer_idx", true}})),
+      "c.json: scale_attn_by_inverse_layer_idx is true, expected false or no such key, because "
+      "this is not modelled");
+  EXPECT_THAT(problem_of(with(config, {{"scale_attn_weights", false}})),
+              HasSubstr("expected true"));
+}
+
+TEST(HfFamilies, GptNeox) {
+  const json config =
+      with(family("gpt_neox", "GPTNeoXForCausalLM"), {{"hidden_act", "gelu"},
+                                                      {"rotary_pct", 0.5},
+                                                      {"rotary_emb_base", 5000},
+                                                      {"rope_theta", nullptr},
+                                                      {"num_key_value_heads", nullptr}});
+  const Model m = read(config);
+  EXPECT_EQ(m.kv_heads, 8);
+  EXPECT_EQ(m.rope.rotary_fraction, 0.5);
+  EXPECT_EQ(m.rope.theta, 5000.0);
+  EXPECT_TRUE(m.parallel_residual && m.fused_qkv && m.norm_bias && m.qkv_bias && m.mlp_bias);
+  EXPECT_FALSE(m.tied_head || m.gated_mlp);
+  EXPECT_FALSE(read(with(config, {{"use_parallel_residual", false}})).parallel_residual);
+  EXPECT_FALSE(read(with(config, {{"attention_bias", false}})).qkv_bias);
+}
+
+TEST(HfFamilies, Mpt) {
+  const json config = {{"model_type", "mpt"}, {"d_model", 64},       {"n_layers", 2},
+                       {"n_heads", 8},        {"vocab_size", 100},   {"max_seq_len", 32},
+                       {"no_bias", false},    {"expansion_ratio", 4}};
+  EXPECT_EQ(read(config).position, Position::kAlibi);
+  const json learned = with(config, {{"attn_config", {{"alibi", false}}}});
+  const Model m = read(learned);
+  EXPECT_EQ(m.position, Position::kLearned);
+  EXPECT_EQ(m.ffn, 256);
+  EXPECT_EQ(m.kv_heads, 8);
+  EXPECT_TRUE(m.norm_bias && m.qkv_bias && m.attention_out_bias && m.mlp_bias && m.tied_head);
+  EXPECT_FALSE(m.gated_mlp);
+  EXPECT_FALSE(read(with(config, {{"no_bias", true}})).norm_bias);
+  const Model grouped = read(with(
+      config,
+      {{"attn_config",
+        {{"attn_type", "grouped_query_attention"}, {"kv_n_heads", 2}, {"softmax_scale", 0.5}}}}));
+  EXPECT_EQ(grouped.kv_heads, 2);
+  EXPECT_EQ(grouped.attention_scale, 0.5);
+  const Model glu = read(with(config, {{"ffn_config", {{"ffn_type", "mptglu"}}}}));
+  EXPECT_TRUE(glu.gated_mlp);
+  EXPECT_THAT(problem_of(with(learned, {{"attn_config", {{"clip_qkv", 6}}}})),
+              HasSubstr("attn_config.clip_qkv is 6"));
+  EXPECT_THAT(problem_of(with(learned, {{"attn_config", {{"qk_ln", true}}}})),
+              HasSubstr("attn_config.qk_ln is true"));
+  EXPECT_THAT(problem_of(with(learned, {{"learned_pos_emb", false}})),
+              HasSubstr("learned_pos_emb is false, expected true, or alibi in attn_config"));
+  EXPECT_THAT(problem_of(with(config, {{"expansion_ratio", 1e9}})),
+              HasSubstr("expansion_ratio is 1000000000.0"));
+}
+
+TEST(HfFamilies, WhatChangesTheArithmeticIsRefusedByKey) {
+  EXPECT_EQ(
+      problem_of(with(family("mixtral", "MixtralForCausalLM"), {{"num_local_experts", 8}})),
+      "c.json: num_local_experts is 8, expected 0 or no such key, because mixtures of experts "
+      "are not modelled");
+  EXPECT_THAT(problem_of(with(family("qwen3_moe", "Qwen3MoeForCausalLM"), {{"num_experts", 128}})),
+              HasSubstr("num_experts is 128"));
+  const json refused = {{"qk_layernorm", true},        {"quantization_config", {{"bits", 4}}},
+                        {"residual_multiplier", 0.22}, {"attn_logit_softcapping", 50.0},
+                        {"kv_lora_rank", 512},         {"is_causal", false}};
+  for (const auto& [key, value] : refused.items()) {
+    EXPECT_THAT(problem_of(with(llama_config(), {{key, value}})),
+                HasSubstr("c.json: " + key + " is "));
+  }
+  EXPECT_EQ(
+      problem_of(with(llama_config(),
+                      {{"residual_multiplier", 1.0}, {"qk_layernorm", false}, {"num_experts", 0}})),
+      "");
+  EXPECT_EQ(
+      problem_of(with(llama_config(), {{"hidden_act", "quick_gelu"}})),
+      "c.json: hidden_act is \"quick_gelu\", expected one of silu, gelu, gelu_new, gelu_fast, "
+      "gelu_pytorch_tanh, relu");
+  EXPECT_THAT(problem_of(with(family("mistral", "MistralForCausalLM"), {{"attention_bias", true}})),
+              HasSubstr("attention_bias is true"));
+}
+
+TEST(HfFamilies, UnknownArchitecturesListTheKnownOnes) {
+  const std::string known =
+      "one of gemma, gemma2, gpt2, gpt_neox, llama, mistral, mpt, phi3, qwen2, qwen3";
+  EXPECT_EQ(problem_of(family("mamba", "MambaForCausalLM")),
+            "c.json: model_type is \"mamba\", expected " + known);
+  EXPECT_EQ(problem_of(with(llama_config(), {{"model_type", nullptr}, {"architectures", {"Foo"}}})),
+            "c.json: architectures[0] is \"Foo\", expected the language model of " + known);
+  EXPECT_EQ(problem_of(with(llama_config(), {{"model_type", nullptr}, {"architectures", nullptr}})),
+            "c.json: model_type is missing, expected " + known);
+  EXPECT_EQ(
+      problem_of(with(llama_config(), {{"architectures", {"LlamaForSequenceClassification"}}})),
+      "c.json: architectures[0] is \"LlamaForSequenceClassification\", expected LlamaForCausalLM");
+  EXPECT_EQ(read(with(llama_config(), {{"model_type", nullptr}})).family, "llama");
+  EXPECT_EQ(problem_of(with(llama_config(), {{"architectures", nullptr}})), "");
+}
+
+TEST(HfFamilies, BadSizesNameFileKeyAndValue) {
+  const auto problem = [](const json& changes) {
+    return problem_of(with(llama_config(), changes));
+  };
+  EXPECT_EQ(problem({{"num_attention_heads", 7}, {"num_key_value_heads", 7}}),
+            "c.json: num_attention_heads is 7, expected a divisor of the hidden size 64");
+  EXPECT_EQ(problem({{"num_key_value_heads", 3}}),
+            "c.json: num_key_value_heads is 3, expected a divisor of the 8 num_attention_heads");
+  EXPECT_EQ(problem({{"num_hidden_layers", 0}}),
+            "c.json: num_hidden_layers is 0, expected an integer from 1 to 16384");
+  EXPECT_EQ(problem({{"hidden_size", -64}}),
+            "c.json: hidden_size is -64, expected an integer from 1 to 262144");
+  EXPECT_EQ(problem({{"vocab_size", 1e30}}),
+            "c.json: vocab_size is 1e+30, expected an integer from 1 to 16777216");
+  EXPECT_EQ(problem({{"intermediate_size", 12.5}}),
+            "c.json: intermediate_size is 12.5, expected an integer from 1 to 2097152");
+  EXPECT_EQ(problem({{"intermediate_size", "128"}}),
+            "c.json: intermediate_size is \"128\", expected an integer from 1 to 2097152");
+  EXPECT_EQ(problem({{"vocab_size", nullptr}}),
+            "c.json: vocab_size is missing, but it is required");
+  EXPECT_EQ(problem({{"tie_word_embeddings", 1}}),
+            "c.json: tie_word_embeddings is 1, expected true or false");
+  EXPECT_EQ(problem({{"rms_norm_eps", 0}}), "c.json: rms_norm_eps is 0, expected a number above 0");
+  EXPECT_THAT(problem({{"hidden_size", 262144},
+                       {"head_dim", 128},
+                       {"num_hidden_layers", 16384},
+                       {"intermediate_size", 2097152}}),
+              HasSubstr("parameters, expected at most 100000000000000"));
+}
+
+}  // namespace
+}  // namespace shardwright
