@@ -14,9 +14,9 @@ void describe_group(FieldList& fields, std::string_view name, KernelGroup& group
   fields.group(name, [&] {
     fields.add("forward_bytes", &group.forward_bytes, "byte", "memory traffic per element, forward",
                kPerElement);
+    fields.add("forward_kernels", &group.forward_kernels, "", "launches, forward", kKernels);
     fields.add("backward_bytes", &group.backward_bytes, "byte",
                "memory traffic per element, backward", kPerElement);
-    fields.add("forward_kernels", &group.forward_kernels, "", "launches, forward", kKernels);
     fields.add("backward_kernels", &group.backward_kernels, "", "launches, backward", kKernels);
     fields.add("forward_efficiency", &group.forward_efficiency, "",
                "share of the streaming bandwidth, forward", kShare);

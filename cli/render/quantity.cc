@@ -1,0 +1,54 @@
+#include "cli/render/quantity.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <cmath>
+
+namespace shardwright::cli {
+namespace {
+
+struct Prefix {
+  double factor;
+  std::string_view name;
+};
+
+std::string number(double value) {
+  return fmt::format("{:.4g}", value);
+}
+
+}  // namespace
+
+std::string quantity(double value, std::string_view unit) {
+  const double size = std::abs(value);
+  if (unit == "byte") {
+    static constexpr std::array<Prefix, 3> kBinary = {
+        {{1024.0 * 1024 * 1024, "GiB"}, {1024.0 * 1024, "MiB"}, {1024.0, "KiB"}}};
+    for (const Prefix& prefix : kBinary) {
+      if (size >= prefix.factor)
+        return number(value / prefix.factor) + " " + std::string(prefix.name);
+    }
+    return number(value) + " B";
+  }
+  if (unit == "s") {
+    if (size == 0 || size >= 1) return number(value) + " s";
+    if (size >= 1e-3) return number(value * 1e3) + " ms";
+    if (size >= 1e-6) return number(value * 1e6) + " us";
+    return number(value * 1e9) + " ns";
+  }
+  if (unit.empty()) {
+    return std::trunc(value) == value && size < 1e9 ? fmt::format("{:.0f}", value) : number(value);
+  }
+  if (unit == "USD") return fmt::format("{:.2f} USD", value);
+  const std::string_view shown = unit == "byte/s" ? "B/s" : unit;
+  static constexpr std::array<Prefix, 5> kDecimal = {
+      {{1e15, "P"}, {1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}};
+  for (const Prefix& prefix : kDecimal) {
+    if (size >= prefix.factor) {
+      return fmt::format("{} {}{}", number(value / prefix.factor), prefix.name, shown);
+    }
+  }
+  return fmt::format("{} {}", number(value), shown);
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,84 @@
+// Guards that `inspect` shows every value with its source within 100 columns, and that its JSON is
+// a file that loads.
+#include "cli/inspect_profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/render/quantity.h"
+#include "cli/render/text.h"
+#include "profiles/cluster_file.h"
+#include "profiles/data_file.h"
+#include "profiles/stack_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Terminal kPlain{};
+
+void expect_fits(const std::string& text) {
+  std::size_t start = 0;
+  while (start < text.size()) {
+    const std::size_t end = text.find('\n', start);
+    ASSERT_NE(end, std::string::npos);
+    const std::string line = text.substr(start, end - start);
+    EXPECT_LE(display_width(line), 100) << line;
+    start = end + 1;
+  }
+}
+
+TEST(InspectProfile, EveryShippedThingFitsAHundredColumns) {
+  for (const auto& name : profiles::shipped_names(profiles::DataKind::kCluster))
+    expect_fits(inspect_cluster(name, false, kPlain));
+  for (const auto& name : profiles::shipped_names(profiles::DataKind::kGpu))
+    expect_fits(inspect_gpu(name, false, kPlain));
+  for (const auto& name : profiles::shipped_names(profiles::DataKind::kStack))
+    expect_fits(inspect_stack(name, false, kPlain));
+  expect_fits(list_clusters(false, kPlain));
+  expect_fits(list_gpus(false, kPlain));
+  expect_fits(list_stacks(false, kPlain));
+}
+
+TEST(InspectProfile, ShowsEveryValueOfAStack) {
+  const std::string text = inspect_stack("hf-eager", false, kPlain);
+  Stack stack;
+  profiles::FieldList fields;
+  describe(fields, stack);
+  for (const profiles::Field& field : fields.fields()) {
+    EXPECT_THAT(text, HasSubstr(field.path.substr(field.path.rfind('.') + 1)));
+  }
+  EXPECT_THAT(text, HasSubstr("4 B + 2 B"));
+}
+
+TEST(InspectProfile, ShowsWhatAClusterRestsOn) {
+  const std::string text = inspect_cluster("a100-80g-4xhdr200", false, kPlain);
+  EXPECT_THAT(text, HasSubstr("inferred"));
+  EXPECT_THAT(text, HasSubstr("25 GB/s"));
+  EXPECT_THAT(text, HasSubstr("79.15 GiB"));
+}
+
+TEST(InspectProfile, JsonIsADataFile) {
+  const std::string text = inspect_cluster("p5", true, kPlain);
+  EXPECT_EQ(profiles::parse_cluster(text, "p5.json").cluster.nics_per_node, 32);
+  const auto list = nlohmann::json::parse(list_gpus(true, kPlain));
+  EXPECT_EQ(list.at("gpus").size(), profiles::shipped_names(profiles::DataKind::kGpu).size());
+}
+
+TEST(Quantity, WritesUnitsAsPeopleDo) {
+  EXPECT_EQ(quantity(3.12e14, "flop/s"), "312 Tflop/s");
+  EXPECT_EQ(quantity(2.039e12, "byte/s"), "2.039 TB/s");
+  EXPECT_EQ(quantity(84987084800, "byte"), "79.15 GiB");
+  EXPECT_EQ(quantity(36, "byte"), "36 B");
+  EXPECT_EQ(quantity(1.2e-5, "s"), "12 us");
+  EXPECT_EQ(quantity(0, "s"), "0 s");
+  EXPECT_EQ(quantity(132, ""), "132");
+  EXPECT_EQ(quantity(0.92, ""), "0.92");
+  EXPECT_EQ(quantity(2.35, "USD"), "2.35 USD");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
