@@ -1,0 +1,42 @@
+// Where every activation of a static-memory step lives: the layout that the simulator sizes and the executor
+// allocates, so that predicted and measured memory are the same number.
+//
+// Backward visits units in the reverse order of forward, so what a unit keeps is pushed on a stack in forward
+// and popped in backward. A pass finds its unit's kept tensors at a fixed base; whatever lives and dies inside
+// the pass is packed first-fit above the top of the stack. Gradients of the residual stream pass between
+// units through two slots that alternate. All offsets are multiples of kArenaAlignment.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/schedule.h"
+
+namespace shardwright {
+
+inline constexpr Bytes kArenaAlignment = 256;
+
+struct ArenaPlan {
+  Bytes size_bytes = 0;
+  /// Offset of the first byte that a unit keeps; index by unit, one past the last unit included.
+  std::vector<Bytes> unit_base;
+  /// Per MemoryAction (same index) that acquires: where its tensor lies. kept: from unit_base of the tensor's
+  /// unit; scratch: from the top of the stack above the pass's unit; hand_over: from the slot of the unit's
+  /// parity.
+  enum class Place : std::uint8_t { kNone, kKept, kScratch, kHandOver };
+  struct Slot {
+    Place place = Place::kNone;
+    Bytes offset = 0;
+  };
+  std::vector<Slot> slots;
+  Bytes hand_over_bytes = 0;  // size of one of the two slots, which lie at 0 and hand_over_bytes
+
+  /// Offset in the arena of the tensor acquired by action `index` of a block that runs for `unit`.
+  Bytes offset(const Schedule& schedule, std::size_t index, std::int32_t unit) const;
+};
+
+/// Plans the activations of a schedule of the static memory manager. Buffers that strategies declare as
+/// persistent are not part of it.
+ArenaPlan plan_arena(const Schedule& schedule);
+
+}  // namespace shardwright
