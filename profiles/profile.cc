@@ -49,6 +49,8 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
   Profile profile;
   profile.cluster = cluster.cluster;
   profile.stack = stack.stack;
+  profile.cost = load_gpu_costs().at(cluster.gpu.cost_as.empty() ? cluster.cluster.gpu.id
+                                                                 : cluster.gpu.cost_as);
   adopt(profile.origins, "cluster", cluster.origins);
   adopt(profile.origins, "gpu", cluster.gpu.origins);
   adopt(profile.origins, "stack", stack.origins);

@@ -11,6 +11,7 @@
 
 #include "profiles/cluster_file.h"
 #include "profiles/fields.h"
+#include "profiles/gpu_cost.h"
 #include "profiles/stack_file.h"
 #include "sim/core/cluster.h"
 #include "sim/core/stack.h"
@@ -20,6 +21,7 @@ namespace shardwright::profiles {
 struct Profile {
   Cluster cluster;
   Stack stack;
+  GpuCost cost;
   Origins origins;  // by path: "gpu.hbm_bytes_per_s"
 };
 

@@ -1,0 +1,61 @@
+// What every operation of a schedule costs on a given profile: device time alone, device time while sharing
+// the GPU with a collective (or, for a collective, with a kernel), and host time to issue it.
+//
+// The formulas are those of gemm_cost.h, attention_cost.h, memory_cost.h and collectives.h. A collective that
+// is resident holds as many SMs as it has channels, so products are counted in waves over what is left, and
+// its traffic through device memory is taken from memory-bound kernels. Products of the same shape are
+// looked up, not computed again: one CostModel serves many plans of one profile.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/collectives.h"
+#include "sim/core/schedule.h"
+#include "sim/engine.h"
+
+namespace shardwright::sim {
+
+class CostModel {
+ public:
+  explicit CostModel(const profiles::Profile& profile);
+
+  /// Fills `costs`, one for each operation of the schedule.
+  void cost(const Schedule& schedule, std::vector<OpCost>& costs);
+
+  /// The collective as NCCL would run it on this cluster in `group` of this schedule.
+  CollectiveCost collective(const Schedule& schedule, OpKind kind, CommGroup group, double bytes) const;
+
+ private:
+  struct Pair {
+    double alone_s, contended_s;
+  };
+  struct Shape {
+    std::int64_t m, n, k;
+    int sms;
+    bool operator==(const Shape&) const = default;
+  };
+  struct ShapeHash {
+    std::size_t operator()(const Shape& s) const;
+  };
+  /// What a resident collective takes from kernels.
+  struct Resident {
+    int channels = 0;
+    double hbm_bytes_per_s = 0;
+  };
+
+  double product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms);
+  Pair device_time(const Op& op, const Resident& resident);
+  double efficiency_of(const Work& work) const;
+
+  profiles::Profile profile_;
+  profiles::GpuRates rates_;
+  profiles::GemmParams gemm_;
+  profiles::AttentionParams attention_;
+  NodeNetwork network_;
+  std::unordered_map<Shape, double, ShapeHash> products_;
+};
+
+}  // namespace shardwright::sim
