@@ -1,0 +1,324 @@
+#include "profiles/ledger.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+
+#include "profiles/data_dir.h"
+#include "profiles/data_file.h"
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+#include "sim/core/parse_number.h"
+
+namespace shardwright::profiles {
+namespace {
+
+constexpr std::array<std::string_view, 38> kColumns = {"id",
+                                                       "source",
+                                                       "model",
+                                                       "arch",
+                                                       "layers",
+                                                       "hidden",
+                                                       "heads",
+                                                       "kv_heads",
+                                                       "head_dim",
+                                                       "ffn",
+                                                       "mlp",
+                                                       "norm",
+                                                       "biases",
+                                                       "vocab",
+                                                       "tied",
+                                                       "seq_len",
+                                                       "gpu",
+                                                       "gpus",
+                                                       "gpus_per_node",
+                                                       "inter_gbps_per_node",
+                                                       "stack",
+                                                       "strategy",
+                                                       "shard_group",
+                                                       "micro_batch",
+                                                       "grad_accum",
+                                                       "recompute",
+                                                       "ckpt_layers",
+                                                       "reduce_dtype",
+                                                       "optimizer_state",
+                                                       "attention",
+                                                       "offload",
+                                                       "iter_time_s",
+                                                       "time_kind",
+                                                       "tokens_per_gpu_s",
+                                                       "peak_mem_gib",
+                                                       "mem_kind",
+                                                       "outcome",
+                                                       "locator"};
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+/// What a family implies beyond the columns of a row.
+struct Family {
+  std::string_view name;
+  Position position = Position::kRope;
+  bool fused_qkv = false;
+  bool fused_gate_up = false;
+  bool parallel_residual = false;
+  bool qk_norm = false;
+  int norms_per_layer = 2;
+};
+constexpr std::array<Family, 10> kFamilies = {{
+    {.name = "llama"},
+    {.name = "mistral"},
+    {.name = "qwen2"},
+    {.name = "qwen3", .qk_norm = true},
+    {.name = "phi3", .fused_qkv = true, .fused_gate_up = true},
+    {.name = "gemma"},
+    {.name = "gemma2", .norms_per_layer = 4},
+    {.name = "gpt2", .position = Position::kLearned, .fused_qkv = true},
+    {.name = "gpt_neox", .fused_qkv = true, .parallel_residual = true},
+    {.name = "mpt", .position = Position::kLearned, .fused_qkv = true},
+}};
+
+/// One row being read: values that make no sense are errors naming file, line and column.
+class Reader {
+ public:
+  explicit Reader(const CsvRow& row) : row_(row) {}
+
+  std::string text(std::string_view column) const { return row_.require<std::string>(column); }
+
+  std::int64_t count(std::string_view column, std::int64_t least = 1,
+                     std::int64_t most = kMost) const {
+    const auto value = row_.require<std::int64_t>(column);
+    if (value < least || value > most) {
+      row_.fail(column, most == kMost ? fmt::format("a whole number of at least {}", least)
+                                      : fmt::format("a whole number from {} to {}", least, most));
+    }
+    return value;
+  }
+
+  /// A number above zero, or none when the field is empty.
+  std::optional<double> positive(std::string_view column) const {
+    const auto value = row_.find<double>(column);
+    if (value && *value <= 0) row_.fail(column, "a number above 0, or nothing");
+    return value;
+  }
+
+  /// The place of the field's word in `words`.
+  template <std::size_t N>
+  std::size_t choice(std::string_view column, const std::array<std::string_view, N>& words) const {
+    const auto at = std::find(words.begin(), words.end(), row_.text(column));
+    if (at == words.end()) fail_choice(column, {words.begin(), words.end()});
+    return static_cast<std::size_t>(at - words.begin());
+  }
+
+  template <typename Parse>
+  auto word(std::string_view column, Parse parse, const std::vector<std::string>& accepted) const {
+    const auto value = parse(row_.text(column));
+    if (!value) fail_choice(column, accepted);
+    return *value;
+  }
+
+  [[noreturn]] void fail_choice(std::string_view column,
+                                const std::vector<std::string>& accepted) const {
+    row_.fail(column, fmt::format("one of {}", fmt::join(accepted, ", ")));
+  }
+
+  const CsvRow& row() const { return row_; }
+
+ private:
+  const CsvRow& row_;
+};
+
+Model read_model(const Reader& read, std::int64_t seq_len) {
+  Model model;
+  model.name = read.text("model");
+  const std::string_view arch = read.row().text("arch");
+  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                   [&](const Family& known) { return known.name == arch; });
+  if (family == kFamilies.end()) {
+    std::vector<std::string> names;
+    for (const Family& known : kFamilies) names.emplace_back(known.name);
+    read.fail_choice("arch", names);
+  }
+  model.family = family->name;
+  model.position = family->position;
+  model.fused_qkv = family->fused_qkv;
+  model.fused_gate_up = family->fused_gate_up;
+  model.parallel_residual = family->parallel_residual;
+  model.qk_norm = family->qk_norm;
+  model.norms_per_layer = family->norms_per_layer;
+  model.layers = read.count("layers", 1, model_limits::kLayers);
+  model.hidden = read.count("hidden", 1, model_limits::kHidden);
+  model.heads = read.count("heads", 1, model_limits::kHeads);
+  model.kv_heads = read.count("kv_heads", 1, model.heads);
+  model.head_dim = read.count("head_dim", 1, model_limits::kHeadDim);
+  model.ffn = read.count("ffn", 1, model_limits::kFfn);
+  model.vocab = read.count("vocab", 1, model_limits::kVocab);
+  model.max_positions = seq_len;
+  model.gated_mlp = read.choice<2>("mlp", {"swiglu", "gelu"}) == 0;
+  model.activation = model.gated_mlp ? Activation::kSilu : Activation::kGelu;
+  model.norm = read.choice<2>("norm", {"rmsnorm", "layernorm"}) == 0 ? Normalization::kRmsNorm
+                                                                     : Normalization::kLayerNorm;
+  const std::size_t biases = read.choice<3>("biases", {"none", "qkv", "all"});
+  const bool all = biases == 2;
+  model.qkv_bias = biases > 0;
+  model.attention_out_bias = all;
+  model.mlp_bias = all;
+  model.norm_bias = all && model.norm == Normalization::kLayerNorm;
+  model.tied_head = read.choice<2>("tied", {"false", "true"}) == 1;
+  return model;
+}
+
+/// "every-2": recomputed whole, on every second layer.
+std::optional<std::int64_t> stride_of(std::string_view recompute) {
+  constexpr std::string_view kEvery = "every-";
+  if (!recompute.starts_with(kEvery)) return std::nullopt;
+  return parse_int64(recompute.substr(kEvery.size()));
+}
+
+void read_recompute(const Reader& read, std::int64_t layers, Plan& plan) {
+  const std::string_view word = read.row().text("recompute");
+  const bool says_how_many = !read.row().text("ckpt_layers").empty();
+  const std::int64_t ckpt_layers = says_how_many ? read.count("ckpt_layers", 0, layers) : layers;
+  if (const std::optional<std::int64_t> stride = stride_of(word)) {
+    if (*stride < 1 || *stride > layers) {
+      read.row().fail("recompute", fmt::format("every-N with N from 1 to {}", layers));
+    }
+    plan.recompute = Recompute::kFull;
+    plan.ckpt_stride = *stride;
+    plan.ckpt_layers = ceil_div(layers, *stride);
+    return;
+  }
+  try {
+    set_recompute(plan, word);
+  } catch (const Error&) {
+    read.row().fail("recompute",
+                    "none, full, selective-op, every-N, or norm, swiglu, ffn, attention, block "
+                    "joined by '+'");
+  }
+  switch (plan.recompute) {
+    case Recompute::kNone:
+      if (says_how_many && ckpt_layers != 0)
+        read.row().fail("ckpt_layers", "0 where recompute is none");
+      break;
+    case Recompute::kFull:
+      plan.ckpt_layers = ckpt_layers;
+      break;
+    case Recompute::kSelectiveOp:  // these two are policies of every layer
+    case Recompute::kPieces:
+      plan.ckpt_layers = layers;
+  }
+}
+
+Plan read_plan(const Reader& read, std::int64_t layers) {
+  const std::vector<std::string> dtypes = {"fp32", "bf16"};
+  Plan plan;
+  plan.strategy = read.word("strategy", strategy_from, strategy_names());
+  plan.gpus = read.count("gpus");
+  plan.shard_group = read.count("shard_group");
+  // Of a strategy that shards nothing the column can only say that all ranks take part.
+  if (plan.strategy == Strategy::kSingle || plan.strategy == Strategy::kDdp) plan.shard_group = 0;
+  plan.seq_len = read.count("seq_len");
+  plan.micro_batch = read.count("micro_batch");
+  plan.grad_accum = read.count("grad_accum");
+  read_recompute(read, layers, plan);
+  plan.reduce_dtype = read.word("reduce_dtype", dtype_from, dtypes);
+  plan.moment_dtype = read.word("optimizer_state", dtype_from, dtypes);
+  // PyTorch's optimizers keep their state in the dtype of the parameters they update, and llmq's
+  // bf16 state comes with bf16 masters and stochastic rounding.
+  plan.master_dtype = plan.moment_dtype;
+  plan.attention = read.word("attention", attention_from, {"flash", "eager"});
+  plan.offload = read.word("offload", offload_from, {"none", "optimizer"});
+  plan.stack = read.text("stack");
+  const std::vector<std::string> stacks = shipped_names(DataKind::kStack);
+  if (std::find(stacks.begin(), stacks.end(), plan.stack) == stacks.end()) {
+    read.fail_choice("stack", stacks);
+  }
+  return plan;
+}
+
+void read_measurements(const Reader& read, LedgerRow& out) {
+  out.iteration_s = read.positive("iter_time_s");
+  out.tokens_per_gpu_s = read.positive("tokens_per_gpu_s");
+  out.peak_gib = read.positive("peak_mem_gib");
+  if (out.iteration_s) {
+    read.choice<2>("time_kind", {"published", "from_throughput"});
+    out.time_kind = read.row().text("time_kind");
+  }
+  if (out.peak_gib) {
+    constexpr std::array<std::string_view, 3> kCounters = {"peak_allocated", "peak_active",
+                                                           "peak_reserved"};
+    out.counter = static_cast<MemoryCounter>(read.choice("mem_kind", kCounters) + 1);
+  }
+  out.out_of_memory = read.choice<2>("outcome", {"ok", "oom"}) == 1;
+}
+
+LedgerRow read_row(const CsvRow& row, const std::string& file,
+                   const std::vector<std::string>& gpus) {
+  const Reader read(row);
+  LedgerRow out;
+  out.line = row.line();
+  out.id = read.text("id");
+  out.source = read.text("source");
+  out.locator = row.text("locator");
+  out.gpu = read.text("gpu");
+  if (std::find(gpus.begin(), gpus.end(), out.gpu) == gpus.end()) read.fail_choice("gpu", gpus);
+  out.gpus_per_node = read.count("gpus_per_node", 1, 1 << 10);
+  out.inter_gbps_per_node = read.positive("inter_gbps_per_node");
+  out.model = read_model(read, read.count("seq_len"));
+  out.plan = read_plan(read, out.model.layers);
+  read_measurements(read, out);
+  try {
+    check_model(out.model);
+    check_plan(out.plan, out.model, out.gpus_per_node);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}, line {}: {}", file, row.line(), error.what()));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryCounter counter) {
+  switch (counter) {
+    case MemoryCounter::kPeakAllocated:
+      return "peak_allocated";
+    case MemoryCounter::kPeakActive:
+      return "peak_active";
+    case MemoryCounter::kPeakReserved:
+      return "peak_reserved";
+    case MemoryCounter::kNone:
+      break;
+  }
+  return "";
+}
+
+std::filesystem::path shipped_ledger() {
+  return data_dir() / "published" / "ledger.csv";
+}
+
+std::vector<LedgerRow> load_ledger(const std::filesystem::path& path) {
+  return read_ledger(CsvTable::load(path));
+}
+
+std::vector<LedgerRow> read_ledger(const CsvTable& table) {
+  for (const std::string_view column : kColumns) table.column(column);
+  if (table.size() == 0) {
+    throw Error(fmt::format("{}: there is no row, expected at least one", table.file()));
+  }
+  const std::vector<std::string> gpus = shipped_names(DataKind::kGpu);
+  std::vector<LedgerRow> rows;
+  std::set<std::string> ids;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    rows.push_back(read_row(table[i], table.file(), gpus));
+    if (!ids.insert(rows.back().id).second) table[i].fail("id", "a name that no row before has");
+  }
+  return rows;
+}
+
+ClusterFile cluster_of(const LedgerRow& row) {
+  return make_cluster(row.gpu, row.gpus_per_node, row.inter_gbps_per_node);
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,287 @@
+#include "profiles/ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "profiles/data_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::profiles {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Fields = std::map<std::string, std::string>;
+
+/// A valid row; tests change one field at a time.
+Fields llama_row() {
+  return {{"id", "a1"},
+          {"source", "somebody"},
+          {"model", "Llama-2-7B"},
+          {"arch", "llama"},
+          {"layers", "32"},
+          {"hidden", "4096"},
+          {"heads", "32"},
+          {"kv_heads", "32"},
+          {"head_dim", "128"},
+          {"ffn", "11008"},
+          {"mlp", "swiglu"},
+          {"norm", "rmsnorm"},
+          {"biases", "none"},
+          {"vocab", "32000"},
+          {"tied", "false"},
+          {"seq_len", "2048"},
+          {"gpu", "a100-80g"},
+          {"gpus", "64"},
+          {"gpus_per_node", "8"},
+          {"inter_gbps_per_node", "800"},
+          {"stack", "hf-eager"},
+          {"strategy", "yafsdp"},
+          {"shard_group", "64"},
+          {"micro_batch", "1"},
+          {"grad_accum", "1"},
+          {"recompute", "none"},
+          {"ckpt_layers", "0"},
+          {"reduce_dtype", "fp32"},
+          {"optimizer_state", "fp32"},
+          {"attention", "flash"},
+          {"offload", "none"},
+          {"iter_time_s", "0.81"},
+          {"time_kind", "published"},
+          {"tokens_per_gpu_s", ""},
+          {"peak_mem_gib", ""},
+          {"mem_kind", ""},
+          {"outcome", "ok"},
+          {"locator", "README"}};
+}
+
+std::string csv_of(const std::vector<Fields>& rows) {
+  std::string text;
+  for (const auto& [column, value] : rows.front()) text += (text.empty() ? "" : ",") + column;
+  for (const Fields& row : rows) {
+    std::string line;
+    for (const auto& [column, value] : row) line += "," + value;
+    text += "\n" + line.substr(1);
+  }
+  return text + "\n";
+}
+
+std::vector<LedgerRow> read(const std::vector<Fields>& rows) {
+  return read_ledger(CsvTable::parse(csv_of(rows), "ledger.csv"));
+}
+
+LedgerRow read_with(const Fields& changes) {
+  Fields row = llama_row();
+  for (const auto& [column, value] : changes) row.at(column) = value;
+  return read({row}).at(0);
+}
+
+std::string error_with(const Fields& changes) {
+  try {
+    read_with(changes);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Ledger, ReadsTheArchitectureFromItsOwnColumns) {
+  const LedgerRow row = read_with({});
+  EXPECT_EQ(row.id, "a1");
+  EXPECT_EQ(row.line, 2U);
+  EXPECT_EQ(count_parameters(row.model).total(row.model.layers), 6'738'415'616);  // Llama-2-7B
+  EXPECT_EQ(row.plan.strategy, Strategy::kYafsdp);
+  EXPECT_EQ(row.plan.gpus, 64);
+  EXPECT_EQ(row.plan.recompute, Recompute::kNone);
+  EXPECT_EQ(row.plan.master_dtype, DType::kFp32);
+  EXPECT_EQ(row.inter_gbps_per_node, 800.0);
+  EXPECT_EQ(row.iteration_s, 0.81);
+  EXPECT_EQ(row.peak_gib, std::nullopt);
+  EXPECT_EQ(row.counter, MemoryCounter::kNone);
+  EXPECT_FALSE(row.out_of_memory);
+}
+
+// MPT's positions are learned, as many as the sequence has tokens; q, k and v are one matrix.
+TEST(Ledger, ReadsMptWithLearnedPositionsAndBiases) {
+  const LedgerRow row = read_with({{"arch", "mpt"},
+                                   {"mlp", "gelu"},
+                                   {"norm", "layernorm"},
+                                   {"biases", "all"},
+                                   {"tied", "true"},
+                                   {"ffn", "16384"},
+                                   {"vocab", "50368"}});
+  EXPECT_EQ(row.model.position, Position::kLearned);
+  EXPECT_EQ(row.model.max_positions, 2048);
+  EXPECT_TRUE(row.model.fused_qkv && row.model.tied_head && row.model.norm_bias);
+  EXPECT_TRUE(row.model.qkv_bias && row.model.attention_out_bias && row.model.mlp_bias);
+  EXPECT_FALSE(row.model.gated_mlp);
+  const ParameterCounts counts = count_parameters(row.model);
+  EXPECT_EQ(counts.head, 0);
+  EXPECT_EQ(counts.positions, 2048 * 4096);
+  EXPECT_EQ(counts.layer_biases, 3 * 4096 + 4096 + 16384 + 4096);
+}
+
+TEST(Ledger, ReadsBiasesOfQueryKeyAndValueAlone) {
+  const LedgerRow row = read_with({{"arch", "qwen2"}, {"biases", "qkv"}});
+  EXPECT_TRUE(row.model.qkv_bias);
+  EXPECT_FALSE(row.model.attention_out_bias || row.model.mlp_bias || row.model.norm_bias);
+}
+
+TEST(Ledger, ReadsEveryWayToRecompute) {
+  Plan plan = read_with({{"recompute", "full"}, {"ckpt_layers", "5"}}).plan;
+  EXPECT_EQ(plan.recompute, Recompute::kFull);
+  EXPECT_EQ(plan.ckpt_layers, 5);
+  EXPECT_EQ(plan.ckpt_stride, 1);
+
+  plan = read_with({{"recompute", "every-2"}, {"ckpt_layers", "16"}}).plan;
+  EXPECT_EQ(plan.recompute, Recompute::kFull);
+  EXPECT_EQ(plan.ckpt_stride, 2);
+  EXPECT_EQ(plan.ckpt_layers, 16);
+  EXPECT_TRUE(plan.checkpointed(30));
+  EXPECT_FALSE(plan.checkpointed(31));
+
+  plan = read_with({{"recompute", "selective-op"}, {"ckpt_layers", "32"}}).plan;
+  EXPECT_EQ(plan.recompute, Recompute::kSelectiveOp);
+  EXPECT_EQ(plan.ckpt_layers, 32);
+
+  plan = read_with({{"recompute", "swiglu+norm"}, {"ckpt_layers", "0"}}).plan;
+  EXPECT_EQ(plan.recompute, Recompute::kPieces);
+  EXPECT_EQ(plan.pieces, kPieceSwiglu | kPieceNorm);
+  EXPECT_EQ(plan.ckpt_layers, 32);
+}
+
+TEST(Ledger, ReadsOptimizerStateAsTheDtypeOfTheMasters) {
+  const Plan plan = read_with({{"optimizer_state", "bf16"}, {"reduce_dtype", "bf16"}}).plan;
+  EXPECT_EQ(plan.moment_dtype, DType::kBf16);
+  EXPECT_EQ(plan.master_dtype, DType::kBf16);
+  EXPECT_EQ(plan.reduce_dtype, DType::kBf16);
+}
+
+TEST(Ledger, ReadsMemoryWithItsCounterAndRowsWithoutATime) {
+  const LedgerRow row = read_with({{"iter_time_s", ""},
+                                   {"time_kind", ""},
+                                   {"peak_mem_gib", "38.668"},
+                                   {"mem_kind", "peak_active"},
+                                   {"outcome", "oom"}});
+  EXPECT_EQ(row.iteration_s, std::nullopt);
+  EXPECT_EQ(row.peak_gib, 38.668);
+  EXPECT_EQ(row.counter, MemoryCounter::kPeakActive);
+  EXPECT_TRUE(row.out_of_memory);
+}
+
+TEST(Ledger, TakesTheUsualNetworkWhereNoneIsStated) {
+  EXPECT_EQ(cluster_of(read_with({{"inter_gbps_per_node", ""}})).cluster.node_net_bytes_per_s(),
+            1600e9 / 8);
+  EXPECT_EQ(cluster_of(read_with({})).cluster.node_net_bytes_per_s(), 800e9 / 8);
+}
+
+TEST(Ledger, NamesFileLineColumnValueAndWhatIsAccepted) {
+  EXPECT_EQ(error_with({{"gpus", "many"}}),
+            "ledger.csv, line 2, column gpus: found \"many\", expected an integer");
+  EXPECT_EQ(error_with({{"layers", "0"}}),
+            "ledger.csv, line 2, column layers: found \"0\", expected a whole number from 1 to "
+            "16384");
+  EXPECT_THAT(error_with({{"strategy", "fsdp3"}}),
+              HasSubstr("column strategy: found \"fsdp3\", expected one of single, ddp, zero1"));
+  EXPECT_THAT(error_with({{"stack", "jax"}}), HasSubstr("expected one of hf-eager, mpt-eager"));
+  EXPECT_THAT(error_with({{"gpu", "a100"}}), HasSubstr("column gpu: found \"a100\""));
+  EXPECT_THAT(error_with({{"arch", "mamba"}}), HasSubstr("expected one of llama, mistral"));
+  EXPECT_THAT(error_with({{"recompute", "some"}}), HasSubstr("none, full, selective-op, every-N"));
+  EXPECT_THAT(error_with({{"recompute", "every-0"}}), HasSubstr("N from 1 to 32"));
+  EXPECT_THAT(error_with({{"recompute", "full"}, {"ckpt_layers", "33"}}),
+              HasSubstr("column ckpt_layers: found \"33\", expected a whole number from 0 to 32"));
+  EXPECT_THAT(error_with({{"ckpt_layers", "3"}}), HasSubstr("0 where recompute is none"));
+  EXPECT_THAT(error_with({{"iter_time_s", "-1"}}), HasSubstr("a number above 0, or nothing"));
+  EXPECT_THAT(error_with({{"time_kind", "guess"}}), HasSubstr("published, from_throughput"));
+  EXPECT_THAT(error_with({{"peak_mem_gib", "4"}}), HasSubstr("column mem_kind: found nothing"));
+  EXPECT_THAT(error_with({{"outcome", "failed"}}), HasSubstr("one of ok, oom"));
+}
+
+TEST(Ledger, NamesTheLineWhereColumnsContradictEachOther) {
+  EXPECT_EQ(error_with({{"kv_heads", "5"}}),
+            "ledger.csv, line 2: model 'Llama-2-7B': kv_heads is 5, expected a divisor of the 32 "
+            "heads");
+  EXPECT_THAT(error_with({{"shard_group", "48"}}),
+              HasSubstr("line 2: shard_group is 48, expected a divisor of the 64 GPUs"));
+  EXPECT_THAT(error_with({{"gpus", "60"}}), HasSubstr("expected a multiple of the 8 GPUs"));
+}
+
+TEST(Ledger, RefusesAMissingColumnARepeatedIdAndAnEmptyTable) {
+  for (const auto& [column, value] : llama_row()) {
+    Fields row = llama_row();
+    row.erase(column);
+    try {
+      read({row});
+      ADD_FAILURE() << "read without " << column;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("there is no column \"" + column + "\""));
+    }
+  }
+  EXPECT_THROW(read({llama_row(), llama_row()}), Error);
+  const std::string text = csv_of({llama_row()});
+  const std::string head = text.substr(0, text.find('\n') + 1);
+  EXPECT_THROW(read_ledger(CsvTable::parse(head, "ledger.csv")), Error);
+}
+
+TEST(Ledger, ShippedRowsAreRead) {
+  const std::vector<LedgerRow> rows = load_ledger(shipped_ledger());
+  ASSERT_EQ(rows.size(), 119U);
+  int with_memory = 0;
+  int yafsdp = 0;
+  for (const LedgerRow& row : rows) {
+    with_memory += row.peak_gib.has_value();
+    yafsdp += row.source == "YaFSDP README";
+    EXPECT_TRUE(row.iteration_s || row.peak_gib) << row.id;
+    // A throughput and the time derived from it agree to the digits they were written with.
+    if (row.time_kind == "from_throughput") {
+      const auto tokens =
+          static_cast<double>(row.plan.seq_len * row.plan.micro_batch * row.plan.grad_accum);
+      EXPECT_NEAR(*row.iteration_s * *row.tokens_per_gpu_s / tokens, 1, 1e-3) << row.id;
+    }
+  }
+  EXPECT_EQ(with_memory, 19);
+  EXPECT_EQ(yafsdp, 32);
+}
+
+/// Damaged ledgers end in an Error that names the file, or in rows; never in anything else.
+TEST(Ledger, SurvivesRandomDamage) {
+  Fields second = llama_row();
+  second.at("id") = "a2";
+  second.at("recompute") = "every-2";
+  second.at("ckpt_layers") = "16";
+  const std::string good = csv_of({llama_row(), second});
+  const std::string_view bytes = ",\"\r\n019.e+-a x\xEF\xFF\x01";
+  std::mt19937 random(5);
+  int parsed = 0;
+  for (int round = 0; round < 3'000; ++round) {
+    std::string text = good;
+    for (auto edits = 1 + random() % 3; edits > 0; --edits) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = bytes[random() % bytes.size()];
+          break;
+        case 1:
+          text.insert(at, 1, bytes[random() % bytes.size()]);
+          break;
+        default:
+          text.erase(at, 1 + random() % 4);
+      }
+    }
+    try {
+      read_ledger(CsvTable::parse(text, "ledger.csv"));
+      ++parsed;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("ledger.csv"));
+    }
+  }
+  EXPECT_GT(parsed, 30);
+  EXPECT_LT(parsed, 2'970);
+}
+
+}  // namespace
+}  // namespace shardwright::profiles
