@@ -62,36 +62,17 @@ std::optional<std::string> builtin_of_alias(const fs::path& folder, std::string_
   return std::nullopt;
 }
 
-Model load_path(const fs::path& path) {
+ModelFile find_path(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
     if (!fs::exists(path / "config.json", ignored)) {
       throw Error(fmt::format("{}: holds no config.json, expected a model folder", path.string()));
     }
-    return load_path(path / "config.json");
+    return find_path(path / "config.json");
   }
   const fs::path absolute = fs::absolute(path).lexically_normal();
-  const std::string name = absolute.filename() == "config.json"
-                               ? absolute.parent_path().filename().string()
-                               : absolute.stem().string();
-  return model_of(JsonFile::load(path, kConfigLimits), name);
-}
-
-[[noreturn]] void fail_unknown(const fs::path& folder, std::string_view name) {
-  constexpr std::size_t kMostHints = 3;
-  std::vector<std::string> names = builtin_models(folder);
-  std::vector<std::string> hints;
-  const std::string word = lower(without_organisation(name));
-  while (hints.size() < kMostHints) {
-    const std::optional<std::string> hint = nearest(word, names);
-    if (!hint) break;
-    hints.push_back(*hint);
-    std::erase(names, *hint);
-  }
-  throw Error(fmt::format(
-      "model '{}' is no built-in name and no file, {}", name,
-      hints.empty() ? "expected a config.json, its folder, or a name that `inspect model` lists"
-                    : fmt::format("did you mean {}?", fmt::join(hints, ", "))));
+  return {path, absolute.filename() == "config.json" ? absolute.parent_path().filename().string()
+                                                     : absolute.stem().string()};
 }
 
 /// Digits compare by value, so that 8b comes before 70b.
@@ -139,29 +120,40 @@ Model parse_hf_config(std::string_view text, std::string file, std::string model
   return model_of(JsonFile::parse(text, std::move(file), kConfigLimits), std::move(model_name));
 }
 
-Model load_model(const fs::path& builtin_folder, std::string_view name_or_path) {
+ModelFile find_model(const fs::path& builtin_folder, std::string_view name_or_path) {
   if (name_or_path.empty()) {
     throw Error(
         "the model is '', expected a built-in name, a config.json or a folder that holds one");
   }
+  const auto builtin = [&](const std::string& name) {
+    return ModelFile{builtin_folder / (name + ".json"), name};
+  };
   std::error_code ignored;
   if (is_plain_name(name_or_path)) {
-    const std::string name = lower(name_or_path);
-    const fs::path file = builtin_folder / (name + ".json");
-    if (fs::is_regular_file(file, ignored))
-      return model_of(JsonFile::load(file, kConfigLimits), name);
+    ModelFile file = builtin(lower(name_or_path));
+    if (fs::is_regular_file(file.path, ignored)) return file;
   }
   const fs::path path(name_or_path);
-  if (fs::exists(path, ignored)) return load_path(path);
+  if (fs::exists(path, ignored)) return find_path(path);
   if (path.extension() == ".json" || name_or_path.front() == '.' || path.is_absolute()) {
     throw Error(
         fmt::format("{}: no such file or folder, expected a config.json or a folder that holds one",
                     name_or_path));
   }
-  if (const auto builtin = builtin_of_alias(builtin_folder, name_or_path)) {
-    return model_of(JsonFile::load(builtin_folder / (*builtin + ".json"), kConfigLimits), *builtin);
-  }
-  fail_unknown(builtin_folder, name_or_path);
+  if (const auto name = builtin_of_alias(builtin_folder, name_or_path)) return builtin(*name);
+  throw Error(fmt::format(
+      "model '{}' is not known; the nearest are {}; `shardwright inspect models` lists all, and "
+      "the "
+      "path of a config.json or of its folder is accepted too",
+      name_or_path,
+      fmt::join(
+          nearest_few(lower(without_organisation(name_or_path)), builtin_models(builtin_folder), 3),
+          ", ")));
+}
+
+Model load_model(const fs::path& builtin_folder, std::string_view name_or_path) {
+  const ModelFile file = find_model(builtin_folder, name_or_path);
+  return model_of(JsonFile::load(file.path, kConfigLimits), file.name);
 }
 
 }  // namespace shardwright

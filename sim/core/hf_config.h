@@ -15,10 +15,19 @@
 
 namespace shardwright {
 
-/// The model that `name_or_path` means: a built-in name in any case ("Llama-3-70B"), else an
-/// existing file or folder, else an alias of a built-in with or without its organisation
+/// A config.json and the name of the model in it.
+struct ModelFile {
+  std::filesystem::path path;
+  std::string name;
+};
+
+/// What `name_or_path` means: a built-in name in any case ("Llama-3-70B"), else an existing file or
+/// folder, else an alias of a built-in with or without its organisation
 /// ("meta-llama/Llama-2-70b-hf"). A folder of the same name as a built-in is reached by "./name".
-/// Throws Error when nothing is found, with the nearest names, and when the config is refused.
+/// Throws Error with the nearest names when nothing is found.
+ModelFile find_model(const std::filesystem::path& builtin_folder, std::string_view name_or_path);
+
+/// The model that find_model finds. Throws Error also when the config is refused.
 Model load_model(const std::filesystem::path& builtin_folder, std::string_view name_or_path);
 
 /// As above for the text of a config.json; `file` stands for it in errors.

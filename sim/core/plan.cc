@@ -85,6 +85,13 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
         fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
                     plan.shard_group, name_of(plan.strategy)));
   }
+  const bool whole = plan.shard_group == 0 || plan.shard_group == plan.gpus;
+  if (!replicates(plan.strategy) && plan.strategy != Strategy::kHsdp && !whole) {
+    throw Error(fmt::format(
+        "shard_group is {}, but the strategy {} shards over all {} GPUs, expected 0, {} or the "
+        "strategy hsdp",
+        plan.shard_group, name_of(plan.strategy), plan.gpus, plan.gpus));
+  }
   const std::int64_t group = resolved_shard_group(plan, gpus_per_node);
   if (plan.gpus % group != 0) {
     throw Error(

@@ -74,13 +74,12 @@ TEST_F(HfConfigFiles, WhatIsNotThereIsSaidInOneSentence) {
             "holds one");
   EXPECT_EQ(problem_of(""),
             "the model is '', expected a built-in name, a config.json or a folder that holds one");
-  EXPECT_THAT(problem_of("lama-3-70b"),
-              StartsWith("model 'lama-3-70b' is no built-in name and no file, did you mean "
-                         "llama-3-70b, "));
-  EXPECT_THAT(problem_of("meta-llama/Lama-2-7b-hf"), HasSubstr("llama-2-7b"));
-  EXPECT_EQ(problem_of("zzz"),
-            "model 'zzz' is no built-in name and no file, expected a config.json, its folder, or a "
-            "name that `inspect model` lists");
+  EXPECT_EQ(
+      problem_of("lama-3-70b"),
+      "model 'lama-3-70b' is not known; the nearest are llama-3-70b, llama-2-70b, "
+      "llama-2-7b; `shardwright inspect models` lists all, and the path of a config.json or of "
+      "its folder is accepted too");
+  EXPECT_THAT(problem_of("meta-llama/Lama-2-7b-hf"), HasSubstr("the nearest are llama-2-7b, "));
   EXPECT_THAT(problem_of(write("broken.json", "{\"model_type\": \"llama\", ").string()),
               HasSubstr("broken.json: line 1, column 25: "));
   EXPECT_THAT(problem_of(write("empty/config.json", "").string()), HasSubstr("line 1, column 1"));

@@ -95,7 +95,7 @@ TEST(Plan, ShardGroupFollowsTheStrategy) {
   EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kDdp, 64), 8), 1);
   EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kSingle, 1), 8), 1);
   EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kYafsdp, 64), 8), 64);
-  EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kZero1, 64, 16), 8), 16);
+  EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kZero1, 64, 64), 8), 64);
   EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kHsdp, 64), 8), 8);
   EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kHsdp, 4), 8), 4);
   EXPECT_EQ(resolved_shard_group(plan_with(Strategy::kHsdp, 64, 32), 8), 32);
@@ -103,6 +103,7 @@ TEST(Plan, ShardGroupFollowsTheStrategy) {
 
 TEST(Plan, AcceptsWhatMakesSense) {
   EXPECT_EQ(problem_of(plan_with(Strategy::kYafsdp, 256)), "");
+  EXPECT_EQ(problem_of(plan_with(Strategy::kFsdp1, 256, 256)), "");
   EXPECT_EQ(problem_of(plan_with(Strategy::kHsdp, 96, 8)), "");
   EXPECT_EQ(problem_of(plan_with(Strategy::kFsdp2, 6)), "");  // part of one node
   EXPECT_EQ(problem_of(plan_with(Strategy::kSingle, 1, 1)), "");
@@ -122,6 +123,10 @@ TEST(Plan, ContradictionsNameTheKnob) {
             "gpus is 8, expected 1 for the strategy single");
   EXPECT_EQ(problem_of(plan_with(Strategy::kDdp, 8, 8)),
             "shard_group is 8, but the strategy ddp shards nothing, expected 0 or 1");
+  EXPECT_EQ(
+      problem_of(plan_with(Strategy::kFsdp1, 64, 8)),
+      "shard_group is 8, but the strategy fsdp1 shards over all 64 GPUs, expected 0, 64 or the "
+      "strategy hsdp");
   EXPECT_EQ(problem_of(plan_with(Strategy::kHsdp, 64, 48)),
             "shard_group is 48, expected a divisor of the 64 GPUs");
   EXPECT_EQ(problem_of(plan_with(Strategy::kHsdp, 24, 12)),

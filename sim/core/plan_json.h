@@ -1,0 +1,46 @@
+// Plans as files: what `tune --out` writes and `predict --plan`, `run --plan`, `export --plan`
+// read.
+//
+// The document "shardwright.plan/1.0" holds the plan, the model and cluster it was made for, and,
+// where known, its prediction and the command that made it. A knob that is not in the file has its
+// default; a knob that this version does not know is an error, because ignoring it would run
+// another plan.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "sim/core/json_file.h"
+#include "sim/core/plan.h"
+
+namespace shardwright {
+
+struct PlanDocument {
+  std::string model;    // name or path, as --model takes it
+  std::string cluster;  // as --cluster takes it
+  Plan plan;
+  std::string prediction;  // a JSON object as text; empty: none
+  std::string command;     // the command line that made it; empty: none
+  std::string tool_version;
+};
+
+/// The "plan" object of plan files and of `tune --json`, with all knobs in a stable order.
+nlohmann::ordered_json plan_to_json(const Plan& plan);
+
+/// The plan in such an object. Throws Error naming file, key and value; check_plan has still to see
+/// whether the knobs fit a model and a cluster.
+Plan plan_from_json(const JsonReader& object);
+
+/// Throws Error when the file is none of these documents, or one of a newer major version.
+PlanDocument read_plan(const std::filesystem::path& path);
+/// As read_plan for text in memory; `name` stands for the file in errors.
+PlanDocument parse_plan(std::string_view text, std::string name);
+
+/// The document as text, ending in a newline.
+std::string plan_text(const PlanDocument& document);
+/// Writes the whole document or nothing.
+void write_plan(const std::filesystem::path& path, const PlanDocument& document);
+
+}  // namespace shardwright
