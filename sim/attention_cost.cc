@@ -28,10 +28,11 @@ double attention_time_s(const profiles::AttentionParams& params, const profiles:
       shape.head_dim <= 0)
     return 0;
   const double head_dim = static_cast<double>(shape.head_dim);
-  const double kv_length = static_cast<double>(shape.kv_length);
   const double ceiling_rate = backward ? params.backward_flops : params.forward_flops;
   const double s0 = backward ? params.backward_s0 : params.forward_s0;
-  double rate = ceiling_rate * kv_length / (kv_length + s0);
+  // A block of work walks over the keys of its queries, backward over the queries of its keys.
+  const auto inner = static_cast<double>(backward ? shape.query_length : shape.kv_length);
+  double rate = ceiling_rate * inner / (inner + s0);
   rate *= head_dim_factor(head_dim, params.head64_factor);
   if (!shape.causal) rate *= params.noncausal_factor;
 

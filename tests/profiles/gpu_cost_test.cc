@@ -1,0 +1,152 @@
+#include "profiles/gpu_cost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "profiles/data_dir.h"
+#include "profiles/gpu_file.h"
+#include "sim/core/error.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+namespace fs = std::filesystem;
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+
+class GpuCostFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    file_ = fs::path(testing::TempDir()) / (std::string("gpu_cost_") + test->name() + ".json");
+  }
+  void TearDown() override { fs::remove(file_); }
+
+  GpuCosts load(const std::string& text) {
+    std::ofstream(file_, std::ios::binary) << text;
+    return load_gpu_costs(file_);
+  }
+
+  const std::string shipped_ = read_file(data_dir() / "fitted" / "gpu_cost.json", kMostBytes);
+  fs::path file_;
+};
+
+TEST_F(GpuCostFile, WritingWhatWasReadGivesTheSameBytes) {
+  save_gpu_costs(load_gpu_costs(), file_);
+  EXPECT_EQ(read_file(file_, kMostBytes), shipped_);
+}
+
+TEST_F(GpuCostFile, CoversEveryShippedGpuWithTheRatesOfItsDataSheet) {
+  const GpuCosts costs = load_gpu_costs();
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(data_dir() / "gpus")) {
+    const std::string id = entry.path().stem().string();
+    const GpuCost& cost = costs.at(id);
+    const Gpu gpu = load_gpu(id).gpu;
+    EXPECT_NEAR(cost.rates.values.peak_flops / gpu.peak_bf16_flops, 1, 0.001) << id;
+    EXPECT_EQ(cost.rates.values.sm_count, gpu.sm_count) << id;
+    EXPECT_NEAR(cost.rates.values.hbm_bytes_per_s / gpu.hbm_bytes_per_s, 1, 0.001) << id;
+    EXPECT_FALSE(cost.attention.empty()) << id;
+    ++count;
+  }
+  EXPECT_GE(count, 24);
+}
+
+TEST_F(GpuCostFile, EveryNumberSaysWhereItComesFrom) {
+  for (const auto& [id, gpu] : load_gpu_costs().gpus) {
+    std::vector<Provenance> all{gpu.rates.provenance, gpu.gemm.provenance, gpu.memory.provenance,
+                                gpu.collectives.provenance};
+    for (const auto& [kernel, params] : gpu.attention) all.push_back(params.provenance);
+    for (const Provenance& p : all) {
+      EXPECT_GE(p.source.size(), 10u) << id;
+      EXPECT_EQ(p.date.size(), 10u) << id;
+      EXPECT_EQ(p.confidence == "fitted", p.held_out.n > 0) << id;
+      EXPECT_EQ(p.confidence == "fitted" || !p.analogue_of.empty(), !p.command.empty()) << id;
+    }
+  }
+}
+
+TEST_F(GpuCostFile, AnaloguesRepeatTheGpuTheyName) {
+  const GpuCosts costs = load_gpu_costs();
+  int count = 0;
+  for (const auto& [id, gpu] : costs.gpus) {
+    const std::string& of = gpu.gemm.provenance.analogue_of;
+    if (of.empty()) continue;
+    EXPECT_EQ(gpu.gemm.values.k0, costs.at(of).gemm.values.k0) << id;
+    EXPECT_EQ(gpu.gemm.values.e, costs.at(of).gemm.values.e) << id;
+    ++count;
+  }
+  EXPECT_GT(count, 3);
+}
+
+TEST_F(GpuCostFile, NamesTheNearestGpu) {
+  EXPECT_THAT([] { load_gpu_costs().at("a100-80gb"); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("a100-80gb"), HasSubstr("'a100-80g'?"))));
+}
+
+TEST_F(GpuCostFile, NamesThePathOfABadValue) {
+  struct Case {
+    const char* pointer;
+    json value;
+    const char* path;
+  };
+  const Case cases[] = {
+      {"/gpus/l40s/gemm/values/e", -1, "gpus.l40s.gemm.values.e"},
+      {"/gpus/l40s/gemm/values/w", 1.5, "gpus.l40s.gemm.values.w"},
+      {"/gpus/l40s/rates/values/sm_count", 0, "gpus.l40s.rates.values.sm_count"},
+      {"/gpus/l40s/rates/values/peak_flops", "fast", "gpus.l40s.rates.values.peak_flops"},
+      {"/gpus/l40s/memory/values/typo", 1, "typo"},
+      {"/gpus/l40s/memory/confidence", "sure", "gpus.l40s.memory.confidence"},
+      {"/gpus/l40s/collectives/values/simple/bytes_per_s", 0, "simple.bytes_per_s"},
+      {"/nccl/values/ring_base_s", json::array({1e-6}), "nccl.values.ring_base_s"},
+      {"/schema", "shardwright.gpu_cost/9", "schema"},
+  };
+  for (const Case& c : cases) {
+    json document = json::parse(shipped_);
+    document[json::json_pointer(c.pointer)] = c.value;
+    EXPECT_THAT([&] { load(document.dump()); },
+                ThrowsMessage<Error>(AllOf(HasSubstr(file_.string()), HasSubstr(c.path))))
+        << c.pointer;
+  }
+  json document = json::parse(shipped_);
+  document["gpus"]["l40s"]["gemm"]["values"].erase("k0");
+  EXPECT_THAT([&] { load(document.dump()); },
+              ThrowsMessage<Error>(HasSubstr("gpus.l40s.gemm.values.k0")));
+}
+
+// Whatever happens to the bytes, loading gives parameters or throws Error.
+TEST_F(GpuCostFile, SurvivesDamagedFiles) {
+  json document = json::parse(shipped_);
+  for (auto gpu = document["gpus"].begin(); gpu != document["gpus"].end();)
+    gpu = gpu.key() == "h100-80g" ? std::next(gpu) : document["gpus"].erase(gpu);
+  const std::string small = document.dump();
+  std::mt19937 random(6);
+  for (int i = 0; i < 500; ++i) {
+    std::string text = small;
+    for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
+      const std::size_t at = random() % text.size();
+      if (random() % 3 == 0) {
+        text.erase(at, 1 + random() % 40);
+      } else {
+        text[at] = "0123456789,.{}[]\":-eE\xff"[random() % 22];
+      }
+    }
+    try {
+      load(text);
+    } catch (const Error& error) {
+      ASSERT_STRNE(error.what(), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::profiles

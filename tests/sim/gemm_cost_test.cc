@@ -1,0 +1,127 @@
+#include "sim/gemm_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "profiles/gpu_cost.h"
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::GemmParams;
+using profiles::GpuRates;
+
+constexpr GpuRates kGpu{.peak_flops = 312e12,
+                        .sm_count = 108,
+                        .hbm_bytes_per_s = 2e12,
+                        .hbm_efficiency = 0.8,
+                        .l2_bytes = 40e6};
+
+/// The header's formula as it stands there: every tile, every split, nothing pruned.
+double reference(const GemmParams& p, const GpuRates& gpu, double m, double n, double k, int sms,
+                 double batch) {
+  const double hbm = gpu.hbm_bytes_per_s * gpu.hbm_efficiency;
+  const std::array<std::array<double, 2>, 8> tiles{
+      {{256, 128}, {128, 256}, {128, 128}, {256, 64}, {64, 256}, {128, 64}, {64, 128}, {64, 64}}};
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& [tm, tn] : tiles) {
+    for (const double split : {1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0}) {
+      const double blocks = std::ceil(m / tm) * std::ceil(n / tn) * split * batch;
+      const double u = blocks / sms;
+      const double waves = u <= 1 ? 1 : (1 - p.w) * u + p.w * std::ceil(u);
+      const double rate = gpu.peak_flops / gpu.sm_count * p.e * std::pow(tm * tn / 32768, p.s);
+      double t = waves * 2 * tm * tn * (k / split + p.k0) / rate;
+      if (split > 1) t += p.split_k_s + 4 * split * m * n * batch / hbm;
+      best = std::min(best, t);
+    }
+  }
+  best *= 1 + p.throttle * best / (best + p.throttle_s);
+  return p.t0_s + std::max(best, 2 * (m * k + k * n + m * n) * batch / hbm);
+}
+
+std::int64_t log_uniform(std::mt19937& random, double most) {
+  return static_cast<std::int64_t>(
+      std::exp(std::uniform_real_distribution<double>(0, std::log(most))(random)));
+}
+
+TEST(GemmCost, PruningNeverChangesTheResult) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> unit(0, 1);
+  for (int i = 0; i < 20000; ++i) {
+    GemmParams p;
+    p.e = 0.5 + 0.5 * unit(random);
+    p.k0 = 300 * unit(random);
+    p.w = unit(random);
+    p.s = 0.5 * unit(random);
+    p.split_k_s = 5e-6 * unit(random);
+    p.throttle = 0.2 * unit(random);
+    const std::int64_t m = log_uniform(random, 70000);
+    const std::int64_t n = log_uniform(random, 70000);
+    const std::int64_t k = log_uniform(random, 70000);
+    const std::int64_t batch = log_uniform(random, 64);
+    const int sms = 1 + static_cast<int>(unit(random) * 107);
+    const double expected = reference(p, kGpu, static_cast<double>(m), static_cast<double>(n),
+                                      static_cast<double>(k), sms, static_cast<double>(batch));
+    ASSERT_NEAR(gemm_time_s(p, kGpu, m, n, k, sms, batch) / expected, 1, 1e-12)
+        << m << "x" << n << "x" << k << " batch " << batch << " on " << sms;
+  }
+}
+
+TEST(GemmCost, MoreWorkNeverTakesLessAndMoreSmsNeverTakeMore) {
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  std::mt19937 random(2);
+  for (const auto& [id, cost] : costs.gpus) {
+    const GemmParams& p = cost.gemm.values;
+    const GpuRates& gpu = cost.rates.values;
+    for (int i = 0; i < 500; ++i) {
+      const std::int64_t m = log_uniform(random, 20000);
+      const std::int64_t n = log_uniform(random, 20000);
+      const std::int64_t k = log_uniform(random, 20000);
+      const std::int64_t more = 1 + log_uniform(random, 500);
+      const double t = gemm_time_s(p, gpu, m, n, k, gpu.sm_count);
+      ASSERT_GT(t, 0);
+      ASSERT_GE(gemm_time_s(p, gpu, m + more, n, k, gpu.sm_count), t) << id;
+      ASSERT_GE(gemm_time_s(p, gpu, m, n + more, k, gpu.sm_count), t) << id;
+      ASSERT_GE(gemm_time_s(p, gpu, m, n, k + more, gpu.sm_count), t) << id;
+      ASSERT_GE(gemm_time_s(p, gpu, m, n, k, gpu.sm_count - 16), t * (1 - 1e-12)) << id;
+      GpuRates slower = gpu;
+      slower.hbm_bytes_per_s *= 0.7;
+      ASSERT_GE(gemm_time_s(p, slower, m, n, k, gpu.sm_count), t * (1 - 1e-12)) << id;
+    }
+  }
+}
+
+TEST(GemmCost, CollectiveThatTakesSmsCostsAWholeWaveWhenTheProductJustFitted) {
+  GemmParams p;
+  p.w = 1;
+  p.s = 1;  // makes only the largest tile attractive
+  p.split_k_s = 1;
+  const std::int64_t m = 256 * 54;  // 54 x 2 tiles of 256 x 128: one wave of 108 SMs
+  const double alone = gemm_time_s(p, kGpu, m, 256, 8192, 108) - p.t0_s;
+  const double beside = gemm_time_s(p, kGpu, m, 256, 8192, 92) - p.t0_s;
+  EXPECT_NEAR(beside / alone, 2, 1e-9);
+}
+
+TEST(GemmCost, EmptyProductsAreFreeAndSmCountsAreClamped) {
+  const GemmParams p;
+  EXPECT_EQ(gemm_time_s(p, kGpu, 0, 4096, 4096, 108), 0);
+  EXPECT_EQ(gemm_time_s(p, kGpu, 4096, 4096, 0, 108), 0);
+  EXPECT_EQ(gemm_time_s(p, kGpu, 64, 64, 64, 5000), gemm_time_s(p, kGpu, 64, 64, 64, 108));
+  EXPECT_EQ(gemm_time_s(p, kGpu, 64, 64, 64, -3), gemm_time_s(p, kGpu, 64, 64, 64, 1));
+}
+
+TEST(GemmCost, SustainedLoadIsSlowerByItsFactorInTheLimit) {
+  GemmParams p;
+  p.sustained_factor = 0.8;
+  const double burst = gemm_time_s(p, kGpu, 16384, 16384, 16384, 108) - p.t0_s;
+  const double held = gemm_time_s(sustained(p), kGpu, 16384, 16384, 16384, 108) - p.t0_s;
+  EXPECT_NEAR(held / burst, 1 / 0.8, 1e-9);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
