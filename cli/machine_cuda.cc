@@ -67,32 +67,37 @@ std::vector<fs::path> library_folders() {
 // The driver API that is needed, with the types of cuda.h: CUresult and CUdevice are int.
 class Driver {
  public:
-  Driver() : library_({"libcuda.so.1"}) {}
-
-  /// Sets `cuda_version_code` to the newest CUDA that the driver supports.
-  Component describe(int& cuda_version_code) const {
-    Component component{.key = "cuda_driver", .title = "CUDA driver"};
+  Driver() : library_({"libcuda.so.1"}) {
     if (!library_.opened()) {
-      component.detail = library_.problem();
-      return component;
+      problem_ = library_.problem();
+      return;
     }
-    component.detail = library_.path();
-    if (std::string_view(component.detail).find("/stubs/") != std::string_view::npos) {
-      component.detail += " is the toolkit's stub for linking, not a driver";
-      return component;
-    }
+    // The toolkit ships an empty libcuda to link against; it answers everything with this code.
+    constexpr int kStubLibrary = 34;
     auto* get_version = library_.function<int(int*)>("cuDriverGetVersion");
-    if (get_version != nullptr && get_version(&cuda_version_code) == 0) {
-      component.version = "for CUDA " + cuda_version(cuda_version_code);
+    const int status = get_version == nullptr ? -1 : get_version(&cuda_version_);
+    if (status == kStubLibrary) {
+      problem_ = library_.path() + " is the toolkit's stub for linking, not a driver";
+    } else if (status != 0) {
+      problem_ = fmt::format("{} does not tell its version (code {})", library_.path(), status);
     }
-    component.present = true;
+  }
+
+  /// The newest CUDA that it supports, 13000 is 13.0; 0 without a driver.
+  int cuda_version_code() const { return problem_.empty() ? cuda_version_ : 0; }
+
+  Component describe() const {
+    Component component{.key = "cuda_driver", .title = "CUDA driver"};
+    component.present = problem_.empty();
+    component.detail = problem_.empty() ? library_.path() : problem_;
+    if (component.present) component.version = "for CUDA " + cuda_version(cuda_version_);
     return component;
   }
 
   /// Fills `gpus`; the component says how many there are or why there are none.
   Component list_gpus(std::vector<Gpu>& gpus) const {
     Component component{.key = "gpu", .title = "GPU"};
-    if (!library_.opened()) {
+    if (!problem_.empty()) {
       component.detail = "no driver to ask";
       return component;
     }
@@ -154,6 +159,8 @@ class Driver {
   }
 
   SharedLibrary library_;
+  std::string problem_;  // why there is no usable driver; empty when there is
+  int cuda_version_ = 0;
 };
 
 Component probe_toolkit() {
@@ -211,7 +218,8 @@ std::string cudnn_version(const SharedLibrary& library) {
 
 void probe_cuda(Machine& machine) {
   const Driver driver;
-  machine.components.push_back(driver.describe(machine.driver_cuda_version));
+  machine.driver_cuda_version = driver.cuda_version_code();
+  machine.components.push_back(driver.describe());
   machine.components.push_back(driver.list_gpus(machine.gpus));
   machine.components.push_back(probe_toolkit());
   const std::vector<fs::path> folders = library_folders();

@@ -12,7 +12,7 @@ std::filesystem::path program_path(const std::string& name) {
   std::string_view rest = value == nullptr ? "" : value;
   while (!rest.empty()) {
     const std::size_t colon = rest.find(':');
-    const std::filesystem::path path = std::filesystem::path(rest.substr(0, colon)) / name;
+    std::filesystem::path path = std::filesystem::path(rest.substr(0, colon)) / name;
     std::error_code ignored;
     if (std::filesystem::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0)
       return path;

@@ -33,9 +33,9 @@ fs::path data_dir() {
                     "data that shipped with this program.",
                     chosen));
   }
-  const fs::path installed = installed_data_dir();
+  fs::path installed = installed_data_dir();
   if (is_folder(installed)) return installed;
-  const fs::path source{SHARDWRIGHT_SOURCE_DATA_DIR};
+  fs::path source{SHARDWRIGHT_SOURCE_DATA_DIR};
   if (is_folder(source)) return source;
   throw Error(
       fmt::format(

@@ -22,7 +22,7 @@ std::string seconds_left(std::int64_t done, std::int64_t total, double elapsed_s
 
 }  // namespace
 
-Progress::Progress(const Terminal& terminal, std::string label, std::int64_t total,
+Progress::Progress(const Terminal& terminal, std::string_view label, std::int64_t total,
                    std::FILE* stream, std::function<Clock::time_point()> now)
     : terminal_(terminal),
       label_(printable(label, terminal.utf8)),

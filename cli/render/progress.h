@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "cli/render/terminal.h"
 
@@ -19,7 +20,7 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   /// `terminal` describes `stream`. `total` is the number of steps; 0 when it is not known.
-  Progress(const Terminal& terminal, std::string label, std::int64_t total,
+  Progress(const Terminal& terminal, std::string_view label, std::int64_t total,
            std::FILE* stream = stderr, std::function<Clock::time_point()> now = Clock::now);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -53,7 +54,8 @@ TEST(Doctor, FindsNoProgramsOnAnEmptyPath) {
 
 // A toolkit is a folder with include/cuda.h and bin/nvcc; its version is the header's.
 TEST(Doctor, ReadsTheToolkitThatCudaHomeNames) {
-  const std::filesystem::path root = std::filesystem::path(::testing::TempDir()) / "doctor_toolkit";
+  const std::filesystem::path root =
+      std::filesystem::path(::testing::TempDir()) / ("doctor_toolkit" + std::to_string(getpid()));
   std::filesystem::create_directories(root / "include");
   std::filesystem::create_directories(root / "bin");
   std::ofstream(root / "include/cuda.h") << "#pragma once\n#define CUDA_VERSION 12040\n";
@@ -68,7 +70,7 @@ TEST(Doctor, ReadsTheToolkitThatCudaHomeNames) {
 // A library that is no library must be reported, never crash the doctor.
 TEST(Doctor, SurvivesABrokenDriverLibrary) {
   const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / "doctor_broken";
+      std::filesystem::path(::testing::TempDir()) / ("doctor_broken" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "libcuda.so.1") << "this is no ELF file";
   const json document = doctor_json({"LD_LIBRARY_PATH=" + folder.string()});
@@ -77,6 +79,36 @@ TEST(Doctor, SurvivesABrokenDriverLibrary) {
               HasSubstr("libcuda.so.1"));
   EXPECT_EQ(component(document, "gpu").at("detail"), "no driver to ask");
   std::filesystem::remove_all(folder);
+}
+
+const std::string kFakeDriver = std::string("LD_LIBRARY_PATH=") + SHARDWRIGHT_FAKE_DRIVER;
+
+TEST(Doctor, AsksTheDriverForItsGpus) {
+  const json document = doctor_json({kFakeDriver});
+  EXPECT_EQ(component(document, "cuda_driver").at("version"), "for CUDA 12.4");
+  EXPECT_EQ(component(document, "gpu").at("detail"), "2 x NVIDIA Test GPU");
+  ASSERT_EQ(document.at("gpus").size(), 2U);
+  const json& gpu = document.at("gpus")[1];
+  EXPECT_EQ(gpu.at("name"), "NVIDIA Test GPU");
+  EXPECT_EQ(gpu.at("memory_bytes").get<std::int64_t>(), std::int64_t{80} << 30);
+  EXPECT_EQ(gpu.at("compute_capability"), "9.0");
+  EXPECT_EQ(gpu.at("multiprocessors"), 132);
+}
+
+TEST(Doctor, TheToolkitsStubIsNoDriver) {
+  const json document = doctor_json({kFakeDriver, "FAKE_CUDA=stub"});
+  EXPECT_FALSE(component(document, "cuda_driver").at("present").get<bool>());
+  EXPECT_THAT(component(document, "cuda_driver").at("detail").get<std::string>(),
+              HasSubstr("stub"));
+  EXPECT_EQ(component(document, "gpu").at("detail"), "no driver to ask");
+}
+
+TEST(Doctor, ADriverWithoutAGpuSaysWhy) {
+  const json document = doctor_json({kFakeDriver, "FAKE_CUDA=no_device"});
+  EXPECT_TRUE(component(document, "cuda_driver").at("present").get<bool>());
+  EXPECT_FALSE(component(document, "gpu").at("present").get<bool>());
+  EXPECT_EQ(component(document, "gpu").at("detail"),
+            "the driver says: no CUDA-capable device is detected (code 100)");
 }
 
 TEST(Doctor, TextFitsAndIsPlainAsciiInTheCLocale) {
