@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "cli/render/table.h"
 #include "cli/render/text.h"
 #include "profiles/cluster_file.h"
+#include "profiles/cost_fields.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
@@ -50,21 +52,26 @@ std::string shown_source(const Origin& origin) {
   return origin.date.empty() ? origin.source : fmt::format("{} ({})", origin.source, origin.date);
 }
 
-/// One row per field; a group of fields opens with a row of its name. A source that the row above
-/// has too is not repeated.
+/// "norm" of norm.forward_bytes, "collectives.nccl" of collectives.nccl.ring_base_s.ll, "" of
+/// hbm_bytes_per_s.
+std::string_view section_of(std::string_view path) {
+  const auto dots = std::count(path.begin(), path.end(), '.');
+  if (dots == 0) return {};
+  const std::size_t first = path.find('.');
+  return path.substr(0, dots < 3 ? first : path.find('.', first + 1));
+}
+
+/// One row per field; a section opens with a row of its name. A source that the row above has too
+/// is not repeated.
 void add_rows(Table& table, const FieldList& fields, const Origins& origins) {
-  std::string open_group;
+  std::string_view open_section;
   std::string last_source;
   for (const Field& field : fields.fields()) {
-    const std::size_t dot = field.path.rfind('.');
-    const std::string group = dot == std::string::npos ? "" : field.path.substr(0, dot);
-    if (group != open_group) {
-      table.add_row({{group, Style::kBold}});
-      last_source.clear();
-      open_group = group;
-    }
+    const std::string_view section = section_of(field.path);
+    if (section != open_section) table.add_row({{std::string(section), Style::kBold}});
+    open_section = section;
     const std::string name =
-        dot == std::string::npos ? field.path : "  " + field.path.substr(dot + 1);
+        section.empty() ? field.path : "  " + field.path.substr(section.size() + 1);
     const auto at = origins.find(field.path);
     const Origin origin = at == origins.end() ? Origin{"default", "", ""} : at->second;
     const std::string source = shown_source(origin);
@@ -90,6 +97,30 @@ std::string gpu_section(const profiles::GpuFile& file, const Terminal& out) {
   Table table = value_table();
   add_rows(table, fields, file.origins);
   return title(out, "gpu " + gpu.id, file.description) + table.render(out);
+}
+
+std::string cost_section(const profiles::GpuFile& file, const Terminal& out) {
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  profiles::GpuCost cost = costs.at(file.cost_as);
+  FieldList fields;
+  describe(fields, cost);
+  Table table = value_table();
+  add_rows(table, fields, origins_of(cost, costs.nccl));
+  const std::string whose =
+      file.cost_as == file.gpu.id ? "" : fmt::format(" (those of {})", file.cost_as);
+  return fmt::format("\n{}{}\n\n", paint(out, Style::kBold, "cost parameters"), whose) +
+         table.render(out);
+}
+
+/// The GPU's file; the cost parameters ride along under a key that loaders take for a comment.
+std::string gpu_json(const profiles::GpuFile& file) {
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  profiles::GpuCost cost = costs.at(file.cost_as);
+  FieldList fields;
+  describe(fields, cost);
+  ordered_json document = ordered_json::parse(to_json(file));
+  document["_cost"] = ordered_json::parse(write_fields(fields, origins_of(cost, costs.nccl), ""));
+  return document.dump(2) + "\n";
 }
 
 std::string list_json(std::string_view key, ordered_json list) {
@@ -121,8 +152,9 @@ std::string inspect_cluster(const std::string& name, bool json, const Terminal& 
 
 std::string inspect_gpu(const std::string& name, bool json, const Terminal& out) {
   const profiles::GpuFile file = profiles::load_gpu(name);
-  if (json) return to_json(file) + "\n";
-  return gpu_section(file, out) + "\nOverride with --set gpu.VALUE=...\n";
+  if (json) return gpu_json(file);
+  return gpu_section(file, out) + cost_section(file, out) +
+         "\nOverride with --set gpu.VALUE=..., --set cost.VALUE=..., for example cost.gemm.e=0.9\n";
 }
 
 std::string inspect_stack(const std::string& name, bool json, const Terminal& out) {

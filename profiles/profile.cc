@@ -3,6 +3,11 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+#include <ranges>
+
+#include "profiles/cost_fields.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 
@@ -29,12 +34,38 @@ void apply(const SetEntry& entry, Profile& profile) {
   profile.origins[entry.path] = read_field(json.root(), entry.path, field);
 }
 
+GpuCost cost_of(const ClusterFile& cluster, const GpuCosts& costs) {
+  const std::string& id = cluster.gpu.cost_as;
+  if (!costs.gpus.contains(id)) {
+    throw Error(fmt::format(
+        "gpu '{}' has no cost parameters of its own; its file needs a \"cost_as\" that names the "
+        "most similar of those that have: {}",
+        cluster.gpu.gpu.id, fmt::join(std::views::keys(costs.gpus), ", ")));
+  }
+  return costs.at(id);
+}
+
 }  // namespace
+
+const AttentionParams& Profile::attention() const {
+  static constexpr std::array<std::string_view, 3> kKernels = {"fa2", "fa3", "cudnn"};
+  if (const auto at = cost.attention.find(stack.attention_kernel); at != cost.attention.end()) {
+    return at->second.values;
+  }
+  const auto fallback = cost.attention.find("fa2");
+  const bool known =
+      std::find(kKernels.begin(), kKernels.end(), stack.attention_kernel) != kKernels.end();
+  if (known && fallback != cost.attention.end()) return fallback->second.values;
+  throw Error(fmt::format("stack.attention_kernel is '{}', expected one of {}",
+                          stack.attention_kernel,
+                          fmt::join(std::views::keys(cost.attention), ", ")));
+}
 
 FieldList fields_of(Profile& profile) {
   FieldList fields;
   fields.group("cluster", [&] { describe(fields, profile.cluster); });
   fields.group("gpu", [&] { describe(fields, profile.cluster.gpu); });
+  fields.group("cost", [&] { describe(fields, profile.cost); });
   fields.group("stack", [&] { describe(fields, profile.stack); });
   return fields;
 }
@@ -46,17 +77,24 @@ Profile load_profile(const std::string& cluster, const std::string& stack,
 
 Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
                      const std::vector<std::string>& overrides) {
+  return make_profile(cluster, stack, load_gpu_costs(), overrides);
+}
+
+Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const GpuCosts& costs,
+                     const std::vector<std::string>& overrides) {
   Profile profile;
   profile.cluster = cluster.cluster;
   profile.stack = stack.stack;
-  profile.cost = load_gpu_costs().at(cluster.gpu.cost_as.empty() ? cluster.cluster.gpu.id
-                                                                 : cluster.gpu.cost_as);
+  profile.cost = cost_of(cluster, costs);
   adopt(profile.origins, "cluster", cluster.origins);
   adopt(profile.origins, "gpu", cluster.gpu.origins);
+  adopt(profile.origins, "cost", origins_of(profile.cost, costs.nccl));
   adopt(profile.origins, "stack", stack.origins);
   for (const SetEntry& entry : cluster.set) apply(entry, profile);
   for (const std::string& key_value : overrides) override_value(profile, key_value);
   check_cluster(profile.cluster, "cluster " + profile.cluster.id);
+  follow_gpu(profile.cost, profile.cluster.gpu);
+  profile.attention();
   return profile;
 }
 

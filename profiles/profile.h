@@ -20,9 +20,13 @@ namespace shardwright::profiles {
 
 struct Profile {
   Cluster cluster;
+  GpuCost cost;  // of cluster.gpu; cost.rates holds the GPU's own rates
   Stack stack;
-  GpuCost cost;
   Origins origins;  // by path: "gpu.hbm_bytes_per_s"
+
+  /// The attention kernel that the stack runs on this GPU: the one it names, else (a kernel this
+  /// GPU has not) FlashAttention-2. Throws Error for a name that no GPU has.
+  const AttentionParams& attention() const;
 };
 
 /// Every value of the profile, by path. Valid while `profile` lives and is not moved.
@@ -32,7 +36,10 @@ FieldList fields_of(Profile& profile);
 Profile load_profile(const std::string& cluster, const std::string& stack,
                      const std::vector<std::string>& overrides = {});
 
-/// As load_profile, from parts that are already there (a row of the ledger, a test).
+/// As load_profile, from parts that are already there (rows of the ledger, a test).
+Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const GpuCosts& costs,
+                     const std::vector<std::string>& overrides = {});
+/// The same with the cost parameters that ship.
 Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
                      const std::vector<std::string>& overrides = {});
 

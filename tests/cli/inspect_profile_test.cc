@@ -11,6 +11,7 @@
 #include "cli/render/text.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
+#include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 
 namespace shardwright::cli {
@@ -61,9 +62,16 @@ TEST(InspectProfile, ShowsWhatAClusterRestsOn) {
   EXPECT_THAT(text, HasSubstr("79.15 GiB"));
 }
 
+TEST(InspectProfile, ShowsFittedParametersWithTheirErrors) {
+  const std::string text = inspect_gpu("a100-80g", false, kPlain);
+  EXPECT_THAT(text, HasSubstr("fa2.forward_flops"));
+  EXPECT_THAT(text, HasSubstr("held out"));
+}
+
 TEST(InspectProfile, JsonIsADataFile) {
   const std::string text = inspect_cluster("p5", true, kPlain);
   EXPECT_EQ(profiles::parse_cluster(text, "p5.json").cluster.nics_per_node, 32);
+  EXPECT_EQ(profiles::parse_gpu(inspect_gpu("h200", true, kPlain), "h200.json").gpu.sm_count, 132);
   const auto list = nlohmann::json::parse(list_gpus(true, kPlain));
   EXPECT_EQ(list.at("gpus").size(), profiles::shipped_names(profiles::DataKind::kGpu).size());
 }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "profiles/data_file.h"
 #include "sim/core/error.h"
 
 namespace shardwright::profiles {
@@ -36,7 +37,13 @@ TEST(Profile, SetOverridesEveryKindOfValue) {
       {"cluster.nic_efficiency=0.8", "gpu.hbm_bytes_per_s=2e12", "cluster.nics_per_node=4",
        "stack.host.step_s=0.25", "stack.norm.forward_kernels=3", "stack.norm.saved_bytes=2,1.5",
        "stack.fused_qkv=true", "stack.memory=static", "stack.attention_kernel=fa3",
-       "gpu.memory_bytes=8e10"});
+       "gpu.memory_bytes=8e10", "cost.gemm.e=0.9", "cost.attention.fa2.forward_flops=3e14",
+       "cost.collectives.channels_one_node=8", "cost.collectives.nccl.ring_base_s.ll128=1e-5"});
+  EXPECT_DOUBLE_EQ(profile.cost.gemm.values.e, 0.9);
+  EXPECT_DOUBLE_EQ(profile.cost.attention.at("fa2").values.forward_flops, 3e14);
+  EXPECT_EQ(profile.cost.collectives.values.channels_one_node, 8);
+  EXPECT_DOUBLE_EQ(profile.cost.collectives.values.nccl.ring_base_s[1], 1e-5);
+  EXPECT_DOUBLE_EQ(profile.cost.rates.values.hbm_bytes_per_s, 2e12);  // follows the GPU
   EXPECT_DOUBLE_EQ(profile.cluster.nic_efficiency, 0.8);
   EXPECT_DOUBLE_EQ(profile.cluster.gpu.hbm_bytes_per_s, 2e12);
   EXPECT_EQ(profile.cluster.nics_per_node, 4);
@@ -84,17 +91,60 @@ TEST(Profile, ValuesOutOfRangeSayWhatIsAccepted) {
   EXPECT_THAT(error_of({"cluster.nic_bytes_per_s=0"}), HasSubstr("nic_bytes_per_s"));
 }
 
+TEST(Profile, EveryValueHasAnOrigin) {
+  Profile profile = load_profile("dgx-h100", "native");
+  for (const Field& field : fields_of(profile).fields()) {
+    EXPECT_TRUE(profile.origins.contains(field.path)) << field.path;
+  }
+}
+
+TEST(Profile, EveryShippedClusterRunsEveryShippedStack) {
+  const GpuCosts costs = load_gpu_costs();
+  for (const std::string& stack : shipped_names(DataKind::kStack)) {
+    const StackFile stack_file = load_stack(stack);
+    for (const std::string& cluster : shipped_names(DataKind::kCluster)) {
+      const Profile profile = make_profile(load_cluster(cluster), stack_file, costs);
+      EXPECT_GT(profile.attention().forward_flops, 0) << cluster << " " << stack;
+      // The cost parameters were made for the rates that the GPU file has.
+      const GpuRates& fitted = costs.at(profile.cluster.gpu.id).rates.values;
+      const GpuRates& now = profile.cost.rates.values;
+      EXPECT_NEAR(now.peak_flops / fitted.peak_flops, 1, 0.001) << cluster;
+      EXPECT_NEAR(now.hbm_bytes_per_s / fitted.hbm_bytes_per_s, 1, 0.03) << cluster;
+      EXPECT_EQ(now.sm_count, fitted.sm_count) << cluster;
+    }
+  }
+}
+
+TEST(Profile, AnUnknownAttentionKernelIsAnErrorAndAMissingOneFallsBack) {
+  EXPECT_THAT(error_of({"stack.attention_kernel=fa9"}),
+              AllOf(HasSubstr("'fa9'"), HasSubstr("fa2")));
+  const Profile a100 = load_profile("p4d", "native", {"stack.attention_kernel=fa3"});
+  EXPECT_EQ(&a100.attention(), &a100.cost.attention.at("fa2").values);
+}
+
+TEST(Profile, AnOwnGpuNeedsAGpuWhoseCostsItTakes) {
+  ClusterFile cluster = load_cluster("dgx-h200");
+  cluster.gpu.cost_as = "h300";
+  try {
+    make_profile(cluster, load_stack("native"), load_gpu_costs());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("cost_as"), HasSubstr("h200")));
+  }
+}
+
 TEST(Profile, AClusterFileMaySetValuesOfTheProfile) {
   const ClusterFile cluster = parse_cluster(
       R"({"base": "dgx-h100", "set": {"stack.host.step_s": 0.5,
           "gpu.runtime_bytes": {"value": 7, "unit": "byte", "source": "measured"}}})",
       "mine.json");
-  const Profile profile = make_profile(cluster, load_stack("native"));
+  const Profile profile = make_profile(cluster, load_stack("native"), load_gpu_costs());
   EXPECT_DOUBLE_EQ(profile.stack.host.step_s, 0.5);
   EXPECT_EQ(profile.cluster.gpu.runtime_bytes, 7);
   EXPECT_EQ(profile.origins.at("gpu.runtime_bytes").source, "measured");
   EXPECT_DOUBLE_EQ(
-      make_profile(cluster, load_stack("native"), {"stack.host.step_s=0.75"}).stack.host.step_s,
+      make_profile(cluster, load_stack("native"), load_gpu_costs(), {"stack.host.step_s=0.75"})
+          .stack.host.step_s,
       0.75);
 }
 
