@@ -1,11 +1,13 @@
 #include "cli/verbs.h"
 
 #include "cli/verb_doctor.h"
+#include "cli/verb_validate.h"
 
 namespace shardwright::cli {
 
 std::vector<std::unique_ptr<Verb>> make_verbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
+  verbs.push_back(make_validate_verb());
   verbs.push_back(make_doctor_verb());
   return verbs;
 }

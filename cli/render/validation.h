@@ -1,0 +1,24 @@
+// How `validate` shows its scores: tables for people, one JSON document for programs.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/render/terminal.h"
+#include "sim/score_kernels.h"
+#include "sim/validation.h"
+
+namespace shardwright::cli {
+
+/// By source, then YaFSDP against FSDP1 pair by pair; with `rows` also every row.
+std::string validation_text(const sim::Validation& validation, bool rows, const Terminal& out);
+
+/// The document of the contract, without the kernels' scores.
+nlohmann::ordered_json validation_json(const sim::Validation& validation);
+
+/// One table: products or collectives, overall and by GPU. `what` titles it.
+std::string kernel_score_text(const std::string& what, const sim::KernelScore& score,
+                              const Terminal& out);
+nlohmann::ordered_json kernel_score_json(const sim::KernelScore& score);
+
+}  // namespace shardwright::cli
