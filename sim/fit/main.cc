@@ -128,7 +128,9 @@ void fit_collective_table(const fs::path& file, const std::string& date,
     copy_to_analogues(id, costs, fit.params);
     mark_fitted(gpu.collectives.provenance,
                 "published/collectives.csv (nccl-tests in aiconfigurator, NVIDIA); nominal rates "
-                "from NVIDIA/nccl v2.28.9-1",
+                "from NVIDIA/nccl v2.28.9-1, except B200's LL128 cap inside a node, set where the "
+                "table switches to Simple; NVLS ceiling from stas00/ml-engineering and "
+                "Azure/AI-benchmarking-guide",
                 "shardwright_fit collectives", date, fit.in_sample, fit.held_out);
     fmt::print("collectives {}\n", id);
     print_errors("in sample", fit.in_sample);

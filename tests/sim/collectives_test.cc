@@ -33,7 +33,9 @@ class Collectives : public testing::Test {
   const NodeNetwork hdr4_{.bytes_per_s = 96e9, .amd_host = true};
 };
 
-// Published bus bandwidths that no fit has seen: far larger messages, other GPUs, four ranks.
+// Published bus bandwidths outside the fitted tables: far larger messages, other GPUs, four ranks.
+// The ceilings (kRingOverNominal, nominal_nvls_bytes_per_s) were set with the rows of 8 GiB and
+// more in view; the others are predictions.
 TEST_F(Collectives, ExtendsToPublishedSizesAndGpusBeyondTheFittedTables) {
   struct Published {
     const char* gpu;
