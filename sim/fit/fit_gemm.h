@@ -2,8 +2,8 @@
 //
 // Minimizes the mean |log(predicted / measured)|: least absolute deviations shrug off disturbed
 // rows, logs make a microsecond kernel count like a second one. Rows that the table contradicts
-// (kernel_tables.h, judged on the whole table) are not fitted to, but count in the errors. Products of training
-// size weigh four times the rest.
+// (kernel_tables.h, judged on the whole table) are not fitted to, but count in the errors. Products
+// of training size weigh four times the rest.
 #pragma once
 
 #include <vector>
