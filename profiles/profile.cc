@@ -48,7 +48,7 @@ GpuCost cost_of(const ClusterFile& cluster, const GpuCosts& costs) {
 }  // namespace
 
 const AttentionParams& Profile::attention() const {
-  static constexpr std::array<std::string_view, 3> kKernels = {"fa2", "fa3", "cudnn"};
+  static constexpr std::array<std::string_view, 4> kKernels = {"fa2", "fa3", "cudnn", "triton"};
   if (const auto at = cost.attention.find(stack.attention_kernel); at != cost.attention.end()) {
     return at->second.values;
   }
