@@ -79,6 +79,8 @@ TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
   EXPECT_THAT(gpu_error(R"({"schema": "shardwright.stack/1.0"})"),
               HasSubstr("shardwright.gpu/1.0"));
   EXPECT_THAT(gpu_error("[]"), HasSubstr("an object"));
+  EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "sm_count": {"source": "memory"}})"),
+              HasSubstr("sm_count.value is missing"));
   EXPECT_THAT(error_of([] {
                 parse_stack(R"({"base": "native", "norm": {"forward_byte": 1}})", "mine.json");
               }),
@@ -95,6 +97,20 @@ TEST(DataFile, ContradictionsInAClusterAreErrors) {
   EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "gpu": "h1000"})"), HasSubstr("gpu 'h1000'"));
   EXPECT_EQ(cluster_error(R"({"base": "dgx-h100", "nics_per_node": 0, "nic_bytes_per_s": 0})"),
             "no error");
+}
+
+TEST(DataFile, AClusterFileFindsItsGpuBesideIt) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "shardwright_own";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "card.json") << R"({"base": "h100-80g", "sm_count": 100})";
+  std::ofstream(folder / "mine.json") << R"({"base": "dgx-h100", "gpu": "./card.json"})";
+  const ClusterFile file = load_cluster((folder / "mine.json").string());
+  EXPECT_EQ(file.cluster.id, "mine");
+  EXPECT_EQ(file.cluster.gpu.id, "card");
+  EXPECT_EQ(file.cluster.gpu.sm_count, 100);
+  EXPECT_EQ(file.cluster.nics_per_node, 8);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(DataFile, AFileThatBuildsOnItselfIsAnError) {

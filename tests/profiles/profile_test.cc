@@ -133,6 +133,25 @@ TEST(Profile, AnOwnGpuNeedsAGpuWhoseCostsItTakes) {
   }
 }
 
+TEST(Profile, WhatAClusterFileSetsIsCheckedLikeTheRest) {
+  const auto error = [](const std::string& set) -> std::string {
+    try {
+      const ClusterFile cluster =
+          parse_cluster(R"({"base": "dgx-h100", "set": )" + set + "}", "mine.json");
+      make_profile(cluster, load_stack("native"));
+    } catch (const Error& thrown) {
+      return thrown.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error(R"({"cost.gem.e": 0.9})"),
+              AllOf(HasSubstr("mine.json"), HasSubstr("'cost.gem.e'"), HasSubstr("cost.gemm.e")));
+  EXPECT_THAT(error(R"({"cost.gemm.e": 9})"),
+              AllOf(HasSubstr("mine.json"), HasSubstr("cost.gemm.e"), HasSubstr("9")));
+  EXPECT_THAT(error(R"({"cost.gemm.t0_s": {"value": 2, "unit": "us"}})"), HasSubstr("\"us\""));
+  EXPECT_THAT(error("3"), HasSubstr("set is 3"));
+}
+
 TEST(Profile, AClusterFileMaySetValuesOfTheProfile) {
   const ClusterFile cluster = parse_cluster(
       R"({"base": "dgx-h100", "set": {"stack.host.step_s": 0.5,
