@@ -121,6 +121,16 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
         gpu_name));
   }
   ClusterFile result = load_cluster(gpu.usual_cluster);
+  for (const std::string& other : gpu.other_clusters) {
+    if (!inter_gbps_per_node) break;
+    ClusterFile candidate = load_cluster(other);
+    if (candidate.cluster.gpus_per_node == gpus_per_node &&
+        candidate.cluster.node_net_bytes_per_s() == *inter_gbps_per_node * kBytesPerGbit) {
+      result = std::move(candidate);
+      break;
+    }
+  }
+  const std::string start = result.cluster.id;
   Cluster& cluster = result.cluster;
   result.gpu = gpu;
   result.gpu_reference = gpu_name;
@@ -129,8 +139,7 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
   cluster.id = fmt::format("{}x{}", gpus_per_node, gpu_name);
   cluster.usd_per_gpu_hour = 0;
   cluster.price_note.clear();
-  result.description =
-      fmt::format("{} GPUs a node, the rest as {}", gpus_per_node, gpu.usual_cluster);
+  result.description = fmt::format("{} GPUs a node, the rest as {}", gpus_per_node, start);
   result.origins.erase("usd_per_gpu_hour");
   result.origins["gpus_per_node"] = {"as asked for", "", ""};
   if (!inter_gbps_per_node) return result;

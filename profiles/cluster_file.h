@@ -47,7 +47,8 @@ void check_cluster(const Cluster& cluster, const std::string& where);
 
 /// A cluster of `gpu_name` with `gpus_per_node`, whose nodes have `inter_gbps_per_node` Gb/s in all
 /// (none: the usual network of that GPU). What is not said is taken from the GPU's usual nodes: the
-/// link inside, the line rate and efficiency of a NIC, the host.
+/// link inside, the line rate and efficiency of a NIC, the host. A network that one of the GPU's
+/// other described clusters has makes that one the start.
 ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node,
                          std::optional<double> inter_gbps_per_node);
 

@@ -1,5 +1,7 @@
 #include "profiles/gpu_file.h"
 
+#include <nlohmann/json.hpp>
+
 #include "profiles/data_file.h"
 
 namespace shardwright::profiles {
@@ -15,10 +17,14 @@ GpuFile read_gpu(const DataFile& file, int depth) {
   result.gpu.id = file.id;
   if (!file.description.empty()) result.description = file.description;
   result.usual_cluster = root.optional<std::string>("usual_cluster", result.usual_cluster);
+  if (root.has("other_clusters")) {
+    result.other_clusters = root.require_list<std::string>("other_clusters");
+  }
   result.cost_as = root.optional<std::string>("cost_as", base ? result.cost_as : file.id);
   FieldList fields;
   describe(fields, result.gpu);
-  read_fields(root, fields, {"schema", "id", "description", "base", "usual_cluster", "cost_as"},
+  read_fields(root, fields,
+              {"schema", "id", "description", "base", "usual_cluster", "other_clusters", "cost_as"},
               base.has_value(), result.origins);
   return result;
 }
@@ -58,10 +64,13 @@ std::string to_json(const GpuFile& file) {
   Gpu gpu = file.gpu;
   FieldList fields;
   describe(fields, gpu);
-  return write_fields(
-      fields, file.origins,
+  std::string head =
       data_file_head(DataKind::kGpu, gpu.id, file.description,
-                     {{"usual_cluster", file.usual_cluster}, {"cost_as", file.cost_as}}));
+                     {{"usual_cluster", file.usual_cluster}, {"cost_as", file.cost_as}});
+  if (!file.other_clusters.empty()) {
+    head += ",\"other_clusters\":" + nlohmann::ordered_json(file.other_clusters).dump();
+  }
+  return write_fields(fields, file.origins, head);
 }
 
 }  // namespace shardwright::profiles

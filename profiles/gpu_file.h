@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "profiles/fields.h"
 #include "sim/core/cluster.h"
@@ -13,8 +14,10 @@ struct GpuFile {
   Gpu gpu;
   std::string description;
   std::string usual_cluster;  // the nodes this GPU is mostly sold in; make_cluster starts from it
-  std::string cost_as;        // the GPU whose fitted cost parameters apply; may be its own id
-  Origins origins;            // by path within the file: "hbm_bytes_per_s"
+  std::vector<std::string> other_clusters;  // described nodes with another network; make_cluster
+                                            // starts from the one whose network is asked for
+  std::string cost_as;  // the GPU whose fitted cost parameters apply; may be its own id
+  Origins origins;      // by path within the file: "hbm_bytes_per_s"
 };
 
 /// The fields of a GPU: data sheet, memory as CUDA reports it, and what of it is lost to the

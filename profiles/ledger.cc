@@ -271,7 +271,6 @@ LedgerRow read_row(const CsvRow& row, const std::string& file,
   read_measurements(read, out);
   try {
     check_model(out.model);
-    check_plan(out.plan, out.model, out.gpus_per_node);
   } catch (const Error& error) {
     throw Error(fmt::format("{}, line {}: {}", file, row.line(), error.what()));
   }

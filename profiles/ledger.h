@@ -4,9 +4,10 @@
 // columns, never looked up by name, and become the Model, Plan and cluster that a prediction takes.
 // What was measured stands beside them. profiles/data/published/README.md explains every column.
 //
-// Reading is strict. A missing column, a number that is none, a word that is not known, or a size
-// that contradicts another is an Error that names file, line and column. It leaves out how a row is
-// predicted and scored (sim/validation.h).
+// Reading is strict. A missing column, a number that is none, a word that is not known, or sizes of
+// a model that contradict each other are Errors that name file, line and column. A plan that cannot
+// run on the row's machine is left to the prediction, which skips the row and says why
+// (sim/validation.h).
 #pragma once
 
 #include <cstddef>

@@ -46,6 +46,9 @@ TEST(ShippedData, GpusLoadWithSources) {
     EXPECT_LT(file.gpu.runtime_bytes, file.gpu.memory_bytes / 4) << name;
     EXPECT_EQ(load_cluster(file.usual_cluster).gpu.gpu.id, name)
         << name << " names a usual cluster of another GPU";
+    for (const std::string& other : file.other_clusters) {
+      EXPECT_EQ(load_cluster(other).gpu.gpu.id, name) << other;
+    }
   }
 }
 
