@@ -104,6 +104,7 @@ class ProgramBuilder {
     tensor(kLogits, w * logits, MemoryCategory::kLoss);
     tensor(kLogitsFloat, 4 * logits, MemoryCategory::kLoss);
     tensor(kDLogits, w * logits, MemoryCategory::kLoss);
+    tensor(kDLogitsFloat, 4 * logits, MemoryCategory::kLoss);
   }
 
   const KernelGroup& activation() const {
@@ -618,8 +619,18 @@ class ProgramBuilder {
       forward.back().op.part = 1;
       if (s0) kept.set(s0);
       if (s1) kept.set(s1);
-      backward.push_back(elementwise(OpKind::kLoss, Phase::kBackward, stack_.loss, logits, true,
-                                     {s0, s1}, {kDLogits}));
+      if (stack_.loss_upcasts_logits) {
+        // The fp32 gradient of the logits is cast once what produced it has been freed.
+        backward.push_back(elementwise(OpKind::kLoss, Phase::kBackward, stack_.loss, logits, true,
+                                       {s0, s1}, {kDLogitsFloat}));
+        ProgramOp cast = make(OpKind::kLoss, Phase::kBackward, {kDLogitsFloat}, {kDLogits});
+        cast.op.part = 1;
+        cast.op.work = memory_work(logits * static_cast<double>(width_ + 4), 1, stack_.copies.cast);
+        backward.push_back(cast);
+      } else {
+        backward.push_back(elementwise(OpKind::kLoss, Phase::kBackward, stack_.loss, logits, true,
+                                       {s0, s1}, {kDLogits}));
+      }
       product_backward(backward, head, false);
     }
     backward.push_back(norm(Phase::kBackward, false, true));
@@ -789,7 +800,7 @@ const char* tensor_name(std::uint16_t tensor) {
                                                        "d_attention",
                                                        "d_qkv",
                                                        "d_norm1",
-                                                       "d_logits",
+                                                       "d_logits", "d_logits_fp32",
                                                        "weight_gradient0",
                                                        "weight_gradient1",
                                                        "weight_gradient2",

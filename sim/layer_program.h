@@ -67,6 +67,7 @@ enum Tensor : std::uint16_t {
   kDQkv,
   kDNorm1,
   kDLogits,
+  kDLogitsFloat,
   kWeightGradient0,
   kWeightGradientLast = kWeightGradient0 + 7,
   kTemporary,
