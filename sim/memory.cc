@@ -137,7 +137,7 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock, C
   result.peak_allocated = stats.allocated.peak;
   result.peak_active = stats.active.peak;
   result.peak_reserved = stats.reserved.peak;
-  result.retries = stats.num_alloc_retries; if (getenv("DBG")) fprintf(stderr, "retries %ld allocs %ld frees %ld\n", (long)stats.num_alloc_retries,(long)stats.num_device_allocs,(long)stats.num_device_frees);
+  result.retries = stats.num_alloc_retries;
   return result;
 }
 

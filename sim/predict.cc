@@ -167,7 +167,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;
     if (options.timeline != nullptr) options.timeline->memory = static_memory_curve(s.schedule, clock, arenas);
   } else if (replays) {
-    AllocatorOptions limits; limits.expandable_segments = getenv("ES") != nullptr;
+    AllocatorOptions limits;
     limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
     CachingAllocator limited(limits);
     ReplayedMemory replayed = replay_memory(s.schedule, clock, limited, options.timeline != nullptr ? &options.timeline->memory : nullptr);
