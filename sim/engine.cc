@@ -10,6 +10,8 @@ namespace shardwright::sim {
 
 namespace {
 
+constexpr std::int32_t kLookAhead = 4;  // units that the host may be ahead of the compute stream
+
 constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 
 /// Work left, expressed in the other regime's time.
@@ -52,6 +54,12 @@ void Engine::prepare(const Schedule& schedule, const std::vector<OpCost>& costs)
     }
   }
   units_ = schedule.units();
+  window_ = kLookAhead;
+  for (const HotOp& hot : hot_) {
+    for (int i = 0; i < hot.wait_count; ++i)
+      window_ = std::max(window_, kLookAhead + std::abs(hot.waits[i].offset));
+    window_ = std::max(window_, kLookAhead + std::abs(hot.record.offset));
+  }
   events_.assign(schedule.event_names.size() * static_cast<std::size_t>(units_), -1);
   streams_.resize(schedule.streams.size());
   for (std::size_t s = 0; s < streams_.size(); ++s) {
@@ -446,7 +454,7 @@ void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32
     const Block& block = schedule_->blocks[base.block];
     const std::int32_t unit = block.first_unit + base.rep * block.unit_step;
     for (std::size_t name = 1; name < schedule_->event_names.size(); ++name) {
-      for (std::int32_t offset = -kWindow / 2; offset <= kWindow / 2; ++offset) {
+      for (std::int32_t offset = -window_; offset <= window_; ++offset) {
         const std::int32_t* slot = event_slot(static_cast<std::uint8_t>(name), unit + offset);
         if (slot == nullptr || *slot < 0) continue;
         const Nanoseconds done = instances_[static_cast<std::size_t>(*slot)].done_ns;
@@ -458,9 +466,10 @@ void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32
 }
 
 bool Engine::same(const Snapshot& a, const Snapshot& b) const {
-  if (a.host_bound || b.host_bound) return false;
-  // A host that runs ahead and never binds may drift further ahead, not fall behind.
-  if (!host_waits_ && a.host_ns - a.now_ns > b.host_ns - b.now_ns) return false;
+  // The same lead of the host over the device: whatever it did to this period, it does to the next.
+  const Nanoseconds drift = (a.host_ns - a.now_ns) - (b.host_ns - b.now_ns);
+  // A host that runs ahead and never binds may also drift further ahead, not fall behind.
+  if (drift != 0 && (host_waits_ || drift > 0 || a.host_bound || b.host_bound)) return false;
   return a.state == b.state;
 }
 
@@ -497,15 +506,14 @@ void Engine::skip(std::int32_t periods, std::int32_t reps, const Snapshot& now,
   }
   const std::int32_t distance = reps * unit_step;
   for (std::size_t name = 1; name < schedule_->event_names.size(); ++name) {
-    std::array<std::int32_t, 2 * kWindow + 1> window;
-    for (std::int32_t offset = -kWindow; offset <= kWindow; ++offset) {
-      const std::int32_t* slot = event_slot(static_cast<std::uint8_t>(name), unit + offset);
-      window[static_cast<std::size_t>(offset + kWindow)] = slot == nullptr ? -1 : *slot;
-    }
-    for (std::int32_t offset = -kWindow; offset <= kWindow; ++offset) {
+    // Towards the units that are skipped, so that no slot is overwritten before it is read.
+    const std::int32_t first = distance > 0 ? window_ : -window_;
+    const std::int32_t towards = distance > 0 ? -1 : 1;
+    for (std::int32_t i = 0; i <= 2 * window_; ++i) {
+      const std::int32_t offset = first + i * towards;
+      const std::int32_t* from = event_slot(static_cast<std::uint8_t>(name), unit + offset);
       std::int32_t* slot = event_slot(static_cast<std::uint8_t>(name), unit + offset + distance);
-      const std::int32_t seq = window[static_cast<std::size_t>(offset + kWindow)];
-      if (slot != nullptr && seq >= 0) *slot = seq;
+      if (from != nullptr && slot != nullptr && *from >= 0) *slot = *from;
     }
   }
 }

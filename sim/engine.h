@@ -119,7 +119,6 @@ class Engine {
   };
 
   static constexpr Nanoseconds kPending = -1;
-  static constexpr int kWindow = 8;  // units around the current one whose events may still matter
 
   void prepare(const Schedule& schedule, const std::vector<OpCost>& costs);
   bool issue_next();
@@ -149,6 +148,7 @@ class Engine {
   std::vector<std::int32_t> events_;  // last instance that recorded (name, unit)
   std::vector<StreamState> streams_;
   std::int32_t units_ = 0;
+  std::int32_t window_ = 0;  // units around the current one whose events may still matter
   bool host_waits_ = false;
   Cursor cursor_;
   Nanoseconds now_ns_ = 0, host_clock_ns_ = 0;
