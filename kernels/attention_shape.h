@@ -1,0 +1,22 @@
+// The shape of causal grouped-query attention, shared by the oracle, the host and device kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace shardwright::kernels {
+
+/// B sequences of T tokens; H query heads, Hkv key and value heads of D numbers. Query head h reads
+/// key head h / (H / Hkv).
+struct AttentionShape {
+  std::int64_t batch = 1;
+  std::int64_t seq = 1;
+  std::int64_t heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 1;
+  double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
+
+  std::int64_t tokens() const { return batch * seq; }
+  std::int64_t group() const { return heads / kv_heads; }
+};
+
+}  // namespace shardwright::kernels

@@ -1,0 +1,90 @@
+#include "kernels/host/adamw.h"
+
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/host/simd/kernels.h"
+#include "kernels/random.h"
+#include "sim/core/check.h"
+
+namespace shardwright::kernels::host {
+namespace {
+
+constexpr std::int64_t kGrain = 16384;  // elements of one task, widened in scratch
+
+AdamWNumbers numbers_of(const AdamW& o) {
+  const double t = static_cast<double>(o.step);
+  return {.keep = static_cast<float>(1.0 - o.lr * o.weight_decay),
+          .beta1 = static_cast<float>(o.beta1),
+          .beta1_rest = static_cast<float>(1.0 - o.beta1),
+          .beta2 = static_cast<float>(o.beta2),
+          .beta2_rest = static_cast<float>(1.0 - o.beta2),
+          .step_size = static_cast<float>(o.lr / (1.0 - std::pow(o.beta1, t))),
+          .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(o.beta2, t))),
+          .eps = static_cast<float>(o.eps),
+          .grad_scale = static_cast<float>(o.grad_scale)};
+}
+
+float* widened(const Kernels&, float* data, std::int64_t, Scratch&) { return data; }
+const float* widened(const Kernels&, const float* data, std::int64_t, Scratch&) { return data; }
+float* widened(const Kernels& kernels, const BFloat16* data, std::int64_t count,
+               Scratch& scratch) {
+  float* wide = scratch.floats(count);
+  kernels.bf16.widen(data, wide, count);
+  return wide;
+}
+
+void put_back(const Kernels&, const float*, const std::uint32_t*, int, float*, std::int64_t) {}
+void put_back(const Kernels& kernels, const float* wide, const std::uint32_t* random, int shift,
+              BFloat16* data, std::int64_t count) {
+  kernels.narrow_stochastic(wide, random, shift, data, count);
+}
+
+}  // namespace
+
+template <class P, class G, class M>
+void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
+           std::span<const G> gradient, std::span<P> parameter, std::span<M> m, std::span<M> v) {
+  SHARDWRIGHT_CHECK(gradient.size() == parameter.size() && m.size() == parameter.size() &&
+                        v.size() == parameter.size() && options.step >= 1,
+                    "AdamW step {} on {} parameters", options.step, parameter.size());
+  const Kernels& kernels = parallel.kernels();
+  const AdamWNumbers numbers = numbers_of(options);
+  const auto step = static_cast<std::uint32_t>(options.step);
+  parallel.for_ranges(
+      std::ssize(parameter), kGrain, [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
+        const std::int64_t count = end - begin;
+        const float* g = widened(kernels, gradient.data() + begin, count, scratch);
+        float* p = widened(kernels, parameter.data() + begin, count, scratch);
+        float* first = widened(kernels, m.data() + begin, count, scratch);
+        float* second = widened(kernels, v.data() + begin, count, scratch);
+        kernels.adamw(numbers, g, p, first, second, count);
+
+        const std::uint64_t index = first_index + static_cast<std::uint64_t>(begin);
+        auto* random = reinterpret_cast<std::uint32_t*>(scratch.floats(count));
+        const std::span<std::uint32_t> words(random, static_cast<std::size_t>(count));
+        if constexpr (!std::is_same_v<M, float>) {
+          random_words({options.seed, RandomSite::kRoundMoments, step}, index, words);
+          put_back(kernels, first, random, 0, m.data() + begin, count);
+          put_back(kernels, second, random, 16, v.data() + begin, count);
+        }
+        if constexpr (!std::is_same_v<P, float>) {
+          random_words({options.seed, RandomSite::kRoundParameter, step}, index, words);
+          put_back(kernels, p, random, 0, parameter.data() + begin, count);
+        }
+      });
+}
+
+#define SHARDWRIGHT_INSTANTIATE(P, G, M)                                                       \
+  template void adamw<P, G, M>(Parallel&, const AdamW&, std::uint64_t, std::span<const G>,     \
+                               std::span<P>, std::span<M>, std::span<M>);
+SHARDWRIGHT_INSTANTIATE(float, float, float)
+SHARDWRIGHT_INSTANTIATE(float, float, BFloat16)
+SHARDWRIGHT_INSTANTIATE(float, BFloat16, float)
+SHARDWRIGHT_INSTANTIATE(float, BFloat16, BFloat16)
+SHARDWRIGHT_INSTANTIATE(BFloat16, float, float)
+SHARDWRIGHT_INSTANTIATE(BFloat16, float, BFloat16)
+SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16, float)
+SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16, BFloat16)
+
+}  // namespace shardwright::kernels::host

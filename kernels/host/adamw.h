@@ -1,0 +1,24 @@
+// AdamW on a shard of parameters (kernels/adamw.h has the formula).
+//
+// Every element is computed alone in fp32 and its random bits depend on the seed, the step and the
+// global index only, so any sharding gives the same bits. bf16 moments and bf16 master weights are
+// rounded stochastically; with plain rounding a small update would vanish for good.
+#pragma once
+
+#include <span>
+
+#include "kernels/adamw.h"
+#include "kernels/bf16.h"
+#include "kernels/host/parallel.h"
+
+namespace shardwright::kernels::host {
+
+/// One step on parameters [first_index, first_index + size) of the model. P, G and M are float or
+/// BFloat16: master parameters, gradients and both moments. Element i rounds m with the low and v
+/// with the high half of its word of RandomSite::kRoundMoments, p with the low half of that of
+/// RandomSite::kRoundParameter.
+template <class P, class G, class M>
+void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
+           std::span<const G> gradient, std::span<P> parameter, std::span<M> m, std::span<M> v);
+
+}  // namespace shardwright::kernels::host

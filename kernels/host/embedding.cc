@@ -1,0 +1,99 @@
+#include "kernels/host/embedding.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/host/simd/kernels.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/units.h"
+
+namespace shardwright::kernels::host {
+namespace {
+
+void check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocab) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= vocab) {
+      throw Error(fmt::format("token {} of the batch is {}, expected 0 to {}", i, tokens[i],
+                              vocab - 1));
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void embedding_forward(Parallel& parallel, Matrix<const T> table,
+                       std::span<const std::int32_t> tokens, Matrix<T> out) {
+  SHARDWRIGHT_CHECK(out.rows == std::ssize(tokens) && out.cols == table.cols,
+                    "embedding of {} tokens into [{}, {}]", tokens.size(), out.rows, out.cols);
+  check_tokens(tokens, table.rows);
+  parallel.for_ranges(out.rows, ceil_div(32768, out.cols),
+                      [&](std::int64_t begin, std::int64_t end, Scratch&) {
+                        for (std::int64_t i = begin; i < end; ++i) {
+                          std::memcpy(out.row(i), table.row(tokens[static_cast<std::size_t>(i)]),
+                                      static_cast<std::size_t>(out.cols) * sizeof(T));
+                        }
+                      });
+}
+
+template <class T, class G>
+void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens,
+                        Matrix<const T> d_out, Matrix<G> d_table, Store mode,
+                        std::span<std::int32_t> workspace) {
+  const bool add = mode == Store::kAdd;
+  const std::int64_t vocab = d_table.rows;
+  const std::int64_t cols = d_table.cols;
+  SHARDWRIGHT_CHECK(d_out.rows == std::ssize(tokens) && d_out.cols == cols &&
+                        std::ssize(workspace) >= embedding_workspace_ints(d_out.rows, vocab),
+                    "embedding gradient of {} tokens from [{}, {}]", tokens.size(), d_out.rows,
+                    d_out.cols);
+  check_tokens(tokens, vocab);
+  // A counting sort groups the places by token and keeps their order.
+  std::int32_t* places = workspace.data();
+  std::int32_t* ends = places + tokens.size();  // ends[v]: behind the places of token v
+  std::fill_n(ends, vocab + 1, 0);
+  for (const std::int32_t token : tokens) ++ends[token + 1];
+  for (std::int64_t v = 0; v < vocab; ++v) ends[v + 1] += ends[v];
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    places[ends[tokens[i]]++] = static_cast<std::int32_t>(i);
+  }
+
+  const Kernels& kernels = parallel.kernels();
+  constexpr std::int64_t kColumns = 4096;  // of one pass, so that the sum fits into scratch
+  parallel.for_ranges(vocab, std::clamp<std::int64_t>(16384 / cols, 1, 64), [&](std::int64_t begin,
+                                                                               std::int64_t end,
+                                                                               Scratch& scratch) {
+    float* total = scratch.floats(std::min(cols, kColumns));
+    for (std::int64_t v = begin; v < end; ++v) {
+      const std::int32_t from = v == 0 ? 0 : ends[v - 1];
+      if (from == ends[v] && add) continue;
+      for (std::int64_t col = 0; col < cols; col += kColumns) {
+        const std::int64_t count = std::min(kColumns, cols - col);
+        std::fill_n(total, count, 0.0f);
+        for (std::int32_t place = from; place < ends[v]; ++place) {
+          kernels.of<T>().accumulate(d_out.row(places[place]) + col, total, count);
+        }
+        if (add) kernels.of<G>().accumulate(d_table.row(v) + col, total, count);
+        kernels.of<G>().narrow(total, d_table.row(v) + col, count);
+      }
+    }
+  });
+}
+
+template void embedding_forward<float>(Parallel&, Matrix<const float>,
+                                       std::span<const std::int32_t>, Matrix<float>);
+template void embedding_forward<BFloat16>(Parallel&, Matrix<const BFloat16>,
+                                          std::span<const std::int32_t>, Matrix<BFloat16>);
+#define SHARDWRIGHT_INSTANTIATE(T, G)                                                             \
+  template void embedding_backward<T, G>(Parallel&, std::span<const std::int32_t>,                \
+                                         Matrix<const T>, Matrix<G>, Store,                       \
+                                         std::span<std::int32_t>);
+SHARDWRIGHT_INSTANTIATE(float, float)
+SHARDWRIGHT_INSTANTIATE(float, BFloat16)
+SHARDWRIGHT_INSTANTIATE(BFloat16, float)
+SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16)
+
+}  // namespace shardwright::kernels::host

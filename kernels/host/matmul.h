@@ -1,0 +1,25 @@
+// Products of row-major matrices, cut into fixed tiles over the threads.
+//
+// The tiles follow from the shapes alone and each is one sequential product, so the result is the
+// same for any number of threads. bf16 operands are widened tile by tile: arithmetic and sums are
+// fp32 and the result is rounded once. Within a tile the order of summation is Eigen's (blocks of
+// the inner dimension in ascending order); it does not depend on the values of other rows or
+// columns, but it may depend on where in the matrix a row stands, so two runs agree bit for bit
+// when their shapes do.
+#pragma once
+
+#include "kernels/bf16.h"
+#include "kernels/host/matrix.h"
+#include "kernels/host/parallel.h"
+#include "kernels/host/simd/kernels.h"
+
+namespace shardwright::kernels::host {
+
+/// out[m, n] = a b, with the operands laid out as Layout says: kNT: a[m,k] b[n,k]; kNN: a[m,k]
+/// b[k,n]; kTN: a[k,m] b[k,n]. Element types are float or BFloat16 in any mix. `out` overlaps
+/// neither operand.
+template <class A, class B, class C>
+void matmul(Parallel& parallel, Layout layout, Matrix<const A> a, Matrix<const B> b, Matrix<C> out,
+            Store mode = Store::kOverwrite);
+
+}  // namespace shardwright::kernels::host

@@ -1,0 +1,27 @@
+// RMSNorm over the rows of a matrix or over the heads inside packed tokens (qwen3's QK norm).
+//
+// y = x / sqrt(mean(x^2) + eps) * weight, computed in fp32 and rounded once. Forward saves
+// rstd = 1 / sqrt(...) per row. Sums along a row run over 32 interleaved partial sums; the weight's
+// gradient is summed over rows as bias_gradient (kernels/host/linear.h) says.
+#pragma once
+
+#include "kernels/bf16.h"
+#include "kernels/host/linear.h"
+#include "kernels/host/rows.h"
+
+namespace shardwright::kernels::host {
+
+/// y may be x. rstd has rows.count() elements.
+template <class T>
+void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* weight, double eps,
+                     T* y, float* rstd);
+
+/// d_x = the gradient of x, plus d_residual when it is not null: the gradient that reached the same
+/// x past the norm. d_x may be d_y or d_residual. All buffers have the layout of `rows`; the
+/// workspace holds column_sum_workspace_floats(rows.cols) floats.
+template <class T, class G>
+void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
+                      const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
+                      float* workspace);
+
+}  // namespace shardwright::kernels::host

@@ -1,0 +1,33 @@
+#include "kernels/host/simd/ops.h"
+#include "kernels/host/simd/vec_math.h"
+
+namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
+
+void cross_entropy(const CrossEntropyRows& a, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    float* logits = a.logits + row * a.vocab;
+    const std::int32_t target = a.targets[row];
+    if (target == a.ignore_index) {
+      a.losses[row] = 0.0;
+      if (a.gradient) std::memset(logits, 0, static_cast<std::size_t>(a.vocab) * sizeof(float));
+      continue;
+    }
+    const float top = largest(logits, a.vocab);
+    const float of_target = logits[target];
+    const float total = sum(a.vocab, [&](Vec partial, std::int64_t i, auto lanes) {
+      const Vec e = exponential(load(logits + i, lanes) - splat(top));
+      store(logits + i, e, lanes);
+      // Lanes that are not in use hold e^(0 - top), which must not be added.
+      return partial + load(logits + i, lanes);
+    });
+    a.losses[row] = std::log(static_cast<double>(total)) + (static_cast<double>(top) - of_target);
+    if (!a.gradient) continue;
+    const Vec factor = splat(a.grad_scale / total);
+    for_vectors(a.vocab, [&](std::int64_t i, auto lanes) {
+      store(logits + i, load(logits + i, lanes) * factor, lanes);
+    });
+    logits[target] -= a.grad_scale;
+  }
+}
+
+}  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

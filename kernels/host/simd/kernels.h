@@ -1,0 +1,170 @@
+// The inner loops of the host operations, one table of them per instruction set.
+//
+// A kernel works on a range of rows or one tile, on one thread; what it needs to know comes in a
+// small struct of pointers and sizes. The operations in kernels/host check shapes, cut the work
+// into tasks and call these.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention_shape.h"
+#include "kernels/bf16.h"
+#include "kernels/host/isa.h"
+#include "kernels/host/rows.h"
+#include "sim/core/model.h"
+
+namespace shardwright::kernels::host {
+
+class Scratch;
+
+/// Which operand of a row-major product C[m,n] = A B is stored transposed:
+/// kNT: A[m,k], B[n,k]; kNN: A[m,k], B[k,n]; kTN: A[k,m], B[k,n].
+enum class Layout { kNT, kNN, kTN };
+
+template <class T>
+struct RmsNormRows {
+  const T* x;
+  const T* weight;  // [cols]
+  float eps;
+  T* y;
+  float* rstd;  // [rows]
+  Rows rows;
+};
+
+template <class T>
+struct RmsNormGradientRows {
+  const T* x;
+  const T* weight;
+  const float* rstd;
+  const T* d_y;
+  const T* d_residual;  // added to d_x; may be null
+  T* d_x;
+  float* d_weight;  // [cols], the sum over the rows of the call
+  Rows rows;
+};
+
+template <class T>
+struct RopeRows {
+  T* x;
+  const float* cosine;  // [positions, pairs]
+  const float* sine;
+  const std::int32_t* positions;  // [tokens]; null: token % seq
+  std::int64_t seq;
+  std::int64_t pairs;  // half of the rotated part of a head
+  float direction;     // 1 forward, -1 backward
+  Rows rows;
+};
+
+template <class T>
+struct ActivationRows {
+  const T* gate;  // null without gate
+  const T* up;
+  const T* d_y;
+  T* y;
+  T* d_gate;
+  T* d_up;
+  std::int64_t in_stride;  // of gate, up, d_gate, d_up
+  std::int64_t out_stride;  // of y, d_y
+  std::int64_t cols;
+};
+
+template <class T>
+struct AttentionInputs {
+  AttentionShape shape;
+  const T* q;
+  const T* k;
+  const T* v;
+  std::int64_t q_stride, kv_stride, out_stride;  // from token to token, in elements
+  const std::int32_t* first_key;                 // [tokens]; null: 0
+};
+
+template <class T>
+struct AttentionForward {
+  AttentionInputs<T> in;
+  T* out;
+  float* lse;  // [B, H, T]
+};
+
+template <class T>
+struct AttentionBackward {
+  AttentionInputs<T> in;
+  const T* out;
+  const float* lse;
+  const T* d_out;
+  float* delta;  // [B, H, T], the sum of d_out * out over a head
+  T* d_q;
+  T* d_k;
+  T* d_v;
+};
+
+struct CrossEntropyRows {
+  float* logits;  // [rows, vocab]; becomes the gradient when grad_scale is not 0
+  const std::int32_t* targets;
+  std::int32_t ignore_index;
+  std::int64_t vocab;
+  float grad_scale;
+  bool gradient;
+  double* losses;  // [rows], 0 where ignored
+};
+
+struct AdamWNumbers {
+  float keep, beta1, beta1_rest, beta2, beta2_rest, step_size, root_correction, eps, grad_scale;
+};
+
+/// The tiles of attention: query rows (tokens times the heads of a group) and keys.
+inline constexpr std::int64_t kQueryRows = 128;
+inline constexpr std::int64_t kKeyRows = 64;
+inline constexpr std::int64_t kMaxHeadDim = 256;
+
+template <class T>
+struct TypedKernels {
+  void (*widen)(const T* in, float* out, std::int64_t n);
+  void (*narrow)(const float* in, T* out, std::int64_t n);
+  void (*add)(const T* a, const T* b, T* out, std::int64_t n);
+  void (*accumulate)(const T* in, float* sum, std::int64_t n);
+  void (*scale)(T* x, float factor, std::int64_t n);
+  void (*rmsnorm_forward)(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*rmsnorm_backward)(const RmsNormGradientRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*rope)(const RopeRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*activation_forward)(Activation, const ActivationRows<T>&, std::int64_t begin,
+                             std::int64_t end);
+  void (*activation_backward)(Activation, const ActivationRows<T>&, std::int64_t begin,
+                              std::int64_t end);
+  void (*attention_forward)(const AttentionForward<T>&, std::int64_t task, Scratch&);
+  void (*attention_delta)(const AttentionBackward<T>&, std::int64_t begin, std::int64_t end);
+  void (*attention_backward_q)(const AttentionBackward<T>&, std::int64_t task, Scratch&);
+  void (*attention_backward_kv)(const AttentionBackward<T>&, std::int64_t task, Scratch&);
+};
+
+struct Kernels {
+  Isa isa;
+  /// C = A B, or C += A B; strides in floats between rows.
+  void (*gemm)(Layout, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+               std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
+               std::int64_t c_stride, bool add);
+  void (*cross_entropy)(const CrossEntropyRows&, std::int64_t begin, std::int64_t end);
+  void (*adamw)(const AdamWNumbers&, const float* gradient, float* parameter, float* m, float* v,
+                std::int64_t n);
+  /// Rounds stochastically with the 16 bits of random[i] from bit `shift` on.
+  void (*narrow_stochastic)(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
+                            std::int64_t n);
+  TypedKernels<float> fp32;
+  TypedKernels<BFloat16> bf16;
+
+  template <class T>
+  const TypedKernels<T>& of() const;
+};
+
+template <>
+inline const TypedKernels<float>& Kernels::of<float>() const {
+  return fp32;
+}
+template <>
+inline const TypedKernels<BFloat16>& Kernels::of<BFloat16>() const {
+  return bf16;
+}
+
+/// The table of a supported Isa.
+const Kernels& kernels_of(Isa isa);
+
+}  // namespace shardwright::kernels::host

@@ -1,0 +1,60 @@
+#include <cmath>
+
+#include "kernels/host/simd/ops.h"
+#include "kernels/host/simd/row_offset.h"
+#include "kernels/host/simd/vec.h"
+
+namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
+
+template <class T>
+void rmsnorm_forward(const RmsNormRows<T>& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t cols = a.rows.cols;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t at = row_offset(a.rows, row);
+    const T* x = a.x + at;
+    const float squares = sum(cols, [&](Vec partial, std::int64_t i, auto lanes) {
+      const Vec v = load(x + i, lanes);
+      return madd(v, v, partial);
+    });
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(cols) + a.eps);
+    a.rstd[row] = rstd;
+    for_vectors(cols, [&](std::int64_t i, auto lanes) {
+      const Vec normal = load(x + i, lanes) * splat(rstd);
+      store(a.y + at + i, normal * load(a.weight + i, lanes), lanes);
+    });
+  }
+}
+
+// With n = x rstd and g = dy w: dx = rstd (g - n mean(g n)) and dw = sum over rows of dy n.
+template <class T>
+void rmsnorm_backward(const RmsNormGradientRows<T>& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t cols = a.rows.cols;
+  for (std::int64_t i = 0; i < cols; ++i) a.d_weight[i] = 0.0f;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t at = row_offset(a.rows, row);
+    const T* x = a.x + at;
+    const T* d_y = a.d_y + at;
+    const float rstd = a.rstd[row];
+    const float products = sum(cols, [&](Vec partial, std::int64_t i, auto lanes) {
+      return madd(load(d_y + i, lanes) * load(a.weight + i, lanes), load(x + i, lanes), partial);
+    });
+    const float mean = products * rstd / static_cast<float>(cols);
+    for_vectors(cols, [&](std::int64_t i, auto lanes) {
+      const Vec d = load(d_y + i, lanes);
+      const Vec normal = load(x + i, lanes) * splat(rstd);
+      const Vec d_normal = d * load(a.weight + i, lanes);
+      Vec d_x = madd(normal, splat(-mean), d_normal) * splat(rstd);
+      if (a.d_residual != nullptr) d_x = d_x + load(a.d_residual + at + i, lanes);
+      store(a.d_weight + i, madd(d, normal, load(a.d_weight + i, lanes)), lanes);
+      store(a.d_x + at + i, d_x, lanes);
+    });
+  }
+}
+
+#define SHARDWRIGHT_INSTANTIATE(T)                                                             \
+  template void rmsnorm_forward<T>(const RmsNormRows<T>&, std::int64_t, std::int64_t);         \
+  template void rmsnorm_backward<T>(const RmsNormGradientRows<T>&, std::int64_t, std::int64_t);
+SHARDWRIGHT_INSTANTIATE(float)
+SHARDWRIGHT_INSTANTIATE(BFloat16)
+
+}  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

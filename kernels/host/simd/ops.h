@@ -1,0 +1,52 @@
+// The functions that each instruction set compiles, by which simd/table.cc fills its table. The
+// meaning of the arguments is told in kernels.h.
+#pragma once
+
+#include "kernels/host/simd/kernels.h"
+
+namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
+
+void gemm(Layout, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+          std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
+          std::int64_t c_stride, bool add);
+/// Fixes the cache sizes by which the matrix product picks its blocks, so that they are the same on
+/// every machine.
+void fix_gemm_blocking();
+
+template <class T>
+void widen(const T* in, float* out, std::int64_t n);
+template <class T>
+void narrow(const float* in, T* out, std::int64_t n);
+template <class T>
+void add(const T* a, const T* b, T* out, std::int64_t n);
+template <class T>
+void accumulate(const T* in, float* sum, std::int64_t n);
+template <class T>
+void scale(T* x, float factor, std::int64_t n);
+template <class T>
+void rmsnorm_forward(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
+template <class T>
+void rmsnorm_backward(const RmsNormGradientRows<T>&, std::int64_t begin, std::int64_t end);
+template <class T>
+void rope(const RopeRows<T>&, std::int64_t begin, std::int64_t end);
+template <class T>
+void activation_forward(Activation, const ActivationRows<T>&, std::int64_t begin, std::int64_t end);
+template <class T>
+void activation_backward(Activation, const ActivationRows<T>&, std::int64_t begin,
+                         std::int64_t end);
+template <class T>
+void attention_forward(const AttentionForward<T>&, std::int64_t task, Scratch&);
+template <class T>
+void attention_delta(const AttentionBackward<T>&, std::int64_t begin, std::int64_t end);
+template <class T>
+void attention_backward_q(const AttentionBackward<T>&, std::int64_t task, Scratch&);
+template <class T>
+void attention_backward_kv(const AttentionBackward<T>&, std::int64_t task, Scratch&);
+
+void cross_entropy(const CrossEntropyRows&, std::int64_t begin, std::int64_t end);
+void adamw(const AdamWNumbers&, const float* gradient, float* parameter, float* m, float* v,
+           std::int64_t n);
+void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
+                       std::int64_t n);
+
+}  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

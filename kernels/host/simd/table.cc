@@ -1,0 +1,37 @@
+#include "kernels/host/simd/ops.h"
+
+namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
+namespace {
+
+template <class T>
+TypedKernels<T> typed() {
+  return {.widen = &widen<T>,
+          .narrow = &narrow<T>,
+          .add = &add<T>,
+          .accumulate = &accumulate<T>,
+          .scale = &scale<T>,
+          .rmsnorm_forward = &rmsnorm_forward<T>,
+          .rmsnorm_backward = &rmsnorm_backward<T>,
+          .rope = &rope<T>,
+          .activation_forward = &activation_forward<T>,
+          .activation_backward = &activation_backward<T>,
+          .attention_forward = &attention_forward<T>,
+          .attention_delta = &attention_delta<T>,
+          .attention_backward_q = &attention_backward_q<T>,
+          .attention_backward_kv = &attention_backward_kv<T>};
+}
+
+}  // namespace
+
+Kernels make_kernels(Isa isa) {
+  fix_gemm_blocking();
+  return {.isa = isa,
+          .gemm = &gemm,
+          .cross_entropy = &cross_entropy,
+          .adamw = &adamw,
+          .narrow_stochastic = &narrow_stochastic,
+          .fp32 = typed<float>(),
+          .bf16 = typed<BFloat16>()};
+}
+
+}  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

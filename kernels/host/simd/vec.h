@@ -1,0 +1,185 @@
+// One vector register of floats, and how rows of any length are walked with it.
+//
+// This header belongs to the files that are compiled once per instruction set; everything in it
+// lives in a namespace named after the set, so that code with AVX-512 can never be linked into the
+// path of a processor without it. Sums run over 32 interleaved partial sums whatever the width of a
+// register, and contraction to fused multiply-adds happens only where madd() says so; so the
+// results do not depend on the width, nor on where in an array an element stands.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/bf16.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define SHARDWRIGHT_INLINE [[gnu::always_inline]] inline
+
+namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+inline constexpr int kWidth = 8;
+#else
+inline constexpr int kWidth = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(4 * kWidth)));
+typedef std::int32_t IntVec __attribute__((vector_size(4 * kWidth)));
+typedef std::uint32_t WordVec __attribute__((vector_size(4 * kWidth)));
+typedef std::uint16_t HalfVec __attribute__((vector_size(2 * kWidth)));
+
+/// How many lanes of a register are in use: all, or the first `count`.
+struct All {};
+struct First {
+  int count;
+};
+
+SHARDWRIGHT_INLINE Vec splat(float x) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_set1_ps(x));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Vec>(_mm256_set1_ps(x));
+#else
+  return Vec{x, x, x, x};
+#endif
+}
+
+/// a * b + c, rounded once where the processor can.
+SHARDWRIGHT_INLINE Vec madd(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a),
+                                               reinterpret_cast<__m512>(b),
+                                               reinterpret_cast<__m512>(c)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Vec>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a),
+                                               reinterpret_cast<__m256>(b),
+                                               reinterpret_cast<__m256>(c)));
+#else
+  return a * b + c;
+#endif
+}
+
+SHARDWRIGHT_INLINE Vec square_root(Vec a) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec>(_mm512_sqrt_ps(reinterpret_cast<__m512>(a)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Vec>(_mm256_sqrt_ps(reinterpret_cast<__m256>(a)));
+#else
+  for (int lane = 0; lane < kWidth; ++lane) a[lane] = __builtin_sqrtf(a[lane]);
+  return a;
+#endif
+}
+
+/// A NaN in `a` stays, as in a comparison that is false.
+SHARDWRIGHT_INLINE Vec maximum(Vec a, Vec b) { return a < b ? b : a; }
+SHARDWRIGHT_INLINE Vec minimum(Vec a, Vec b) { return a > b ? b : a; }
+
+SHARDWRIGHT_INLINE Vec load(const float* p, All) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+SHARDWRIGHT_INLINE Vec load(const BFloat16* p, All) {
+  HalfVec half;
+  std::memcpy(&half, p, sizeof half);
+  return reinterpret_cast<Vec>(__builtin_convertvector(half, WordVec) << 16);
+}
+/// Unused lanes are zero.
+template <class T>
+SHARDWRIGHT_INLINE Vec load(const T* p, First lanes) {
+  T padded[kWidth] = {};
+  std::memcpy(padded, p, static_cast<std::size_t>(lanes.count) * sizeof(T));
+  return load(padded, All{});
+}
+
+SHARDWRIGHT_INLINE void store(float* p, Vec v, All) { std::memcpy(p, &v, sizeof v); }
+SHARDWRIGHT_INLINE void store(BFloat16* p, Vec v, All) {
+  const WordVec bits = reinterpret_cast<WordVec>(v);
+  const WordVec rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const HalfVec half = __builtin_convertvector(v == v ? rounded : (bits >> 16) | 0x40u, HalfVec);
+  std::memcpy(p, &half, sizeof half);
+}
+template <class T>
+SHARDWRIGHT_INLINE void store(T* p, Vec v, First lanes) {
+  T padded[kWidth];
+  store(padded, v, All{});
+  std::memcpy(p, padded, static_cast<std::size_t>(lanes.count) * sizeof(T));
+}
+
+/// Calls body(i, lanes) along [0, n): whole registers, then the rest.
+template <class Body>
+SHARDWRIGHT_INLINE void for_vectors(std::int64_t n, Body body) {
+  std::int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) body(i, All{});
+  if (i < n) body(i, First{static_cast<int>(n - i)});
+}
+
+/// Folds [0, n) into 32 interleaved partial results, element i into i % 32, all starting at
+/// `initial`: partial = step(partial, i, lanes).
+template <class Step>
+struct Folded {
+  static constexpr int kInterleave = 32;
+  static constexpr int kParts = kInterleave / kWidth;
+  float partial[kInterleave];
+
+  SHARDWRIGHT_INLINE Folded(std::int64_t n, float initial, Step step) {
+    Vec part[kParts];
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) part[p] = splat(initial);
+    std::int64_t i = 0;
+    for (; i + kInterleave <= n; i += kInterleave) {
+#pragma GCC unroll 8
+      for (int p = 0; p < kParts; ++p) part[p] = step(part[p], i + p * kWidth, All{});
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p, i += kWidth) {
+      if (i + kWidth <= n) {
+        part[p] = step(part[p], i, All{});
+      } else if (i < n) {
+        part[p] = step(part[p], i, First{static_cast<int>(n - i)});
+      }
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) store(partial + p * kWidth, part[p], All{});
+  }
+};
+
+/// Sum over [0, n): step(partial, i, lanes) adds elements i... to `partial` and must add nothing in
+/// lanes that are not in use. The 32 partial sums are added as a binary tree.
+template <class Step>
+SHARDWRIGHT_INLINE float sum(std::int64_t n, Step step) {
+  Folded<Step> folded(n, 0.0f, step);
+  for (int half = Folded<Step>::kInterleave / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) folded.partial[lane] += folded.partial[lane + half];
+  }
+  return folded.partial[0];
+}
+
+/// The largest of x[0, n), n > 0; NaNs are passed over.
+SHARDWRIGHT_INLINE float largest(const float* x, std::int64_t n) {
+  const auto step = [&](Vec partial, std::int64_t i, auto lanes) {
+    if constexpr (std::is_same_v<decltype(lanes), First>) {
+      float padded[kWidth];
+      for (int lane = 0; lane < kWidth; ++lane) {
+        padded[lane] = x[i + (lane < lanes.count ? lane : 0)];
+      }
+      return maximum(partial, load(padded, All{}));
+    } else {
+      return maximum(partial, load(x + i, lanes));
+    }
+  };
+  Folded<decltype(step)> folded(n, -__builtin_inff(), step);
+  float result = folded.partial[0];
+  for (int lane = 1; lane < folded.kInterleave; ++lane) {
+    result = result < folded.partial[lane] ? folded.partial[lane] : result;
+  }
+  return result;
+}
+
+}  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

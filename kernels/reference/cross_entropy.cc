@@ -1,0 +1,31 @@
+#include "kernels/reference/cross_entropy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardwright::kernels::reference {
+
+CrossEntropy cross_entropy(const std::vector<double>& logits,
+                           const std::vector<std::int32_t>& targets, std::int32_t ignore_index,
+                           double grad_scale) {
+  const std::size_t vocab = logits.size() / targets.size();
+  CrossEntropy result;
+  result.d_logits.assign(logits.size(), 0.0);
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (targets[row] == ignore_index) continue;
+    const double* x = logits.data() + row * vocab;
+    const auto target = static_cast<std::size_t>(targets[row]);
+    const double top = *std::max_element(x, x + vocab);
+    double total = 0;
+    for (std::size_t v = 0; v < vocab; ++v) total += std::exp(x[v] - top);
+    result.sum += std::log(total) + top - x[target];
+    ++result.count;
+    for (std::size_t v = 0; v < vocab; ++v) {
+      const double p = std::exp(x[v] - top) / total;
+      result.d_logits[row * vocab + v] = grad_scale * (p - (v == target ? 1.0 : 0.0));
+    }
+  }
+  return result;
+}
+
+}  // namespace shardwright::kernels::reference

@@ -1,0 +1,20 @@
+// Oracle for softmax cross-entropy over whole rows of logits, in double.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace shardwright::kernels::reference {
+
+struct CrossEntropy {
+  double sum = 0;          // of -log softmax(logits)[target] over counted rows
+  std::int64_t count = 0;  // rows whose target is not ignored
+  std::vector<double> d_logits;  // of grad_scale * sum; zero rows where ignored
+};
+
+/// logits[n, vocab] and n targets.
+CrossEntropy cross_entropy(const std::vector<double>& logits,
+                           const std::vector<std::int32_t>& targets, std::int32_t ignore_index,
+                           double grad_scale);
+
+}  // namespace shardwright::kernels::reference
