@@ -10,11 +10,13 @@
 namespace shardwright::kernels {
 
 struct BFloat16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits;
   friend constexpr bool operator==(BFloat16, BFloat16) = default;
 };
 
-constexpr float to_float(float value) { return value; }
+constexpr float to_float(float value) {
+  return value;
+}
 constexpr float to_float(BFloat16 value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }

@@ -65,8 +65,12 @@ void ExactSum::add(std::span<const T> values) {
   }
 }
 
-void ExactSum::add_squares(std::span<const float> values) { add(values); }
-void ExactSum::add_squares(std::span<const BFloat16> values) { add(values); }
+void ExactSum::add_squares(std::span<const float> values) {
+  add(values);
+}
+void ExactSum::add_squares(std::span<const BFloat16> values) {
+  add(values);
+}
 
 void ExactSum::merge(const ExactSum& other) {
   for (std::size_t d = 0; d < kWords; ++d) words_[d] += other.words_[d];

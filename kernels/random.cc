@@ -16,7 +16,8 @@ std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
   return a_high * b_high + (middle >> 32) + (carry >> 32);
 }
 
-/// The 64 words of group `group`: sixteen counters side by side, so that the compiler can vectorise.
+/// The 64 words of group `group`: sixteen counters side by side, so that the compiler can
+/// vectorise.
 void fill_group(const RandomStream& stream, std::uint64_t group, std::uint32_t* out) {
   std::uint32_t c0[16], c1[16], c2[16], c3[16];
   std::uint32_t k0 = static_cast<std::uint32_t>(stream.seed);
@@ -59,7 +60,8 @@ double RandomStream::normal(std::uint64_t index) const {
   // 53 bits for the radius, shifted away from 0 so that the logarithm is finite.
   const std::uint64_t radius_bits = (std::uint64_t{bits[1]} << 32 | bits[0]) >> 11;
   const std::uint64_t angle_bits = (std::uint64_t{bits[3]} << 32 | bits[2]) >> 11;
-  const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(radius_bits) + 0.5) * 0x1p-53));
+  const double radius =
+      std::sqrt(-2.0 * std::log((static_cast<double>(radius_bits) + 0.5) * 0x1p-53));
   const double angle = 2.0 * std::numbers::pi * static_cast<double>(angle_bits) * 0x1p-53;
   return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }

@@ -79,13 +79,13 @@ void activation_backward(Parallel& parallel, Activation activation, Matrix<const
   backward<T>(parallel, activation, nullptr, x, d_y, nullptr, d_x);
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                                               \
-  template void gated_forward<T>(Parallel&, Activation, Matrix<const T>, Matrix<const T>,        \
-                                 Matrix<T>);                                                     \
-  template void gated_backward<T>(Parallel&, Activation, Matrix<const T>, Matrix<const T>,       \
-                                  Matrix<const T>, Matrix<T>, Matrix<T>);                        \
-  template void activation_forward<T>(Parallel&, Activation, Matrix<const T>, Matrix<T>);        \
-  template void activation_backward<T>(Parallel&, Activation, Matrix<const T>, Matrix<const T>,  \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                              \
+  template void gated_forward<T>(Parallel&, Activation, Matrix<const T>, Matrix<const T>,       \
+                                 Matrix<T>);                                                    \
+  template void gated_backward<T>(Parallel&, Activation, Matrix<const T>, Matrix<const T>,      \
+                                  Matrix<const T>, Matrix<T>, Matrix<T>);                       \
+  template void activation_forward<T>(Parallel&, Activation, Matrix<const T>, Matrix<T>);       \
+  template void activation_backward<T>(Parallel&, Activation, Matrix<const T>, Matrix<const T>, \
                                        Matrix<T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

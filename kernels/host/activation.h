@@ -1,8 +1,8 @@
 // The nonlinear part of the feed-forward block: gated (SwiGLU, GeGLU) or plain (GELU, ReLU).
 //
 // Gated: y = f(gate) * up. Gate and up may be two matrices or the halves of one (the two views then
-// share a buffer and a stride). Values are computed in fp32 and rounded once. SiLU, the tanh form of
-// GELU and ReLU are vectorised; the exact GELU calls the C library's erf.
+// share a buffer and a stride). Values are computed in fp32 and rounded once. SiLU, the tanh form
+// of GELU and ReLU are vectorised; the exact GELU calls the C library's erf.
 #pragma once
 
 #include "kernels/bf16.h"

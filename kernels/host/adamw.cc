@@ -25,19 +25,16 @@ AdamWNumbers numbers_of(const AdamW& o) {
           .grad_scale = static_cast<float>(o.grad_scale)};
 }
 
-float* widened(const Kernels&, float* data, std::int64_t, Scratch&) { return data; }
-const float* widened(const Kernels&, const float* data, std::int64_t, Scratch&) { return data; }
-float* widened(const Kernels& kernels, const BFloat16* data, std::int64_t count,
-               Scratch& scratch) {
+float* widened(const Kernels&, float* data, std::int64_t, Scratch&) {
+  return data;
+}
+const float* widened(const Kernels&, const float* data, std::int64_t, Scratch&) {
+  return data;
+}
+float* widened(const Kernels& kernels, const BFloat16* data, std::int64_t count, Scratch& scratch) {
   float* wide = scratch.floats(count);
   kernels.bf16.widen(data, wide, count);
   return wide;
-}
-
-void put_back(const Kernels&, const float*, const std::uint32_t*, int, float*, std::int64_t) {}
-void put_back(const Kernels& kernels, const float* wide, const std::uint32_t* random, int shift,
-              BFloat16* data, std::int64_t count) {
-  kernels.narrow_stochastic(wide, random, shift, data, count);
 }
 
 }  // namespace
@@ -65,18 +62,18 @@ void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
         const std::span<std::uint32_t> words(random, static_cast<std::size_t>(count));
         if constexpr (!std::is_same_v<M, float>) {
           random_words({options.seed, RandomSite::kRoundMoments, step}, index, words);
-          put_back(kernels, first, random, 0, m.data() + begin, count);
-          put_back(kernels, second, random, 16, v.data() + begin, count);
+          kernels.narrow_stochastic(first, random, 0, m.data() + begin, count);
+          kernels.narrow_stochastic(second, random, 16, v.data() + begin, count);
         }
         if constexpr (!std::is_same_v<P, float>) {
           random_words({options.seed, RandomSite::kRoundParameter, step}, index, words);
-          put_back(kernels, p, random, 0, parameter.data() + begin, count);
+          kernels.narrow_stochastic(p, random, 0, parameter.data() + begin, count);
         }
       });
 }
 
-#define SHARDWRIGHT_INSTANTIATE(P, G, M)                                                       \
-  template void adamw<P, G, M>(Parallel&, const AdamW&, std::uint64_t, std::span<const G>,     \
+#define SHARDWRIGHT_INSTANTIATE(P, G, M)                                                   \
+  template void adamw<P, G, M>(Parallel&, const AdamW&, std::uint64_t, std::span<const G>, \
                                std::span<P>, std::span<M>, std::span<M>);
 SHARDWRIGHT_INSTANTIATE(float, float, float)
 SHARDWRIGHT_INSTANTIATE(float, float, BFloat16)

@@ -85,13 +85,13 @@ void attention_backward(Parallel& parallel, const AttentionShape& shape,
   });
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                                              \
-  template void attention_forward<T>(Parallel&, const AttentionShape&, const AttentionLayout&,  \
-                                     const T*, const T*, const T*, const std::int32_t*, T*,     \
-                                     float*);                                                   \
-  template void attention_backward<T>(Parallel&, const AttentionShape&, const AttentionLayout&, \
-                                      const T*, const T*, const T*, const std::int32_t*,        \
-                                      const T*, const float*, const T*, T*, T*, T*, float*);
+#define SHARDWRIGHT_INSTANTIATE(T)                                                                 \
+  template void attention_forward<T>(Parallel&, const AttentionShape&, const AttentionLayout&,     \
+                                     const T*, const T*, const T*, const std::int32_t*, T*,        \
+                                     float*);                                                      \
+  template void attention_backward<T>(Parallel&, const AttentionShape&, const AttentionLayout&,    \
+                                      const T*, const T*, const T*, const std::int32_t*, const T*, \
+                                      const float*, const T*, T*, T*, T*, float*);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
 

@@ -87,16 +87,16 @@ ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x) {
   return total;
 }
 
-#define SHARDWRIGHT_INSTANTIATE_PAIR(A, B)                                      \
-  template void cast<A, B>(Parallel&, std::span<const A>, std::span<B>);        \
+#define SHARDWRIGHT_INSTANTIATE_PAIR(A, B)                               \
+  template void cast<A, B>(Parallel&, std::span<const A>, std::span<B>); \
   template void accumulate<A, B>(Parallel&, std::span<const A>, std::span<B>);
 SHARDWRIGHT_INSTANTIATE_PAIR(float, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
-#define SHARDWRIGHT_INSTANTIATE(T)                                                                 \
-  template void add<T>(Parallel&, std::span<const T>, std::span<const T>, std::span<T>);           \
-  template void scale<T>(Parallel&, std::span<T>, double);                                         \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                       \
+  template void add<T>(Parallel&, std::span<const T>, std::span<const T>, std::span<T>); \
+  template void scale<T>(Parallel&, std::span<T>, double);                               \
   template ExactSum sum_of_squares<T>(Parallel&, std::span<const T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

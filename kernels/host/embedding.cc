@@ -16,8 +16,8 @@ namespace {
 void check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocab) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= vocab) {
-      throw Error(fmt::format("token {} of the batch is {}, expected 0 to {}", i, tokens[i],
-                              vocab - 1));
+      throw Error(
+          fmt::format("token {} of the batch is {}, expected 0 to {}", i, tokens[i], vocab - 1));
     }
   }
 }
@@ -63,33 +63,33 @@ void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens
 
   const Kernels& kernels = parallel.kernels();
   constexpr std::int64_t kColumns = 4096;  // of one pass, so that the sum fits into scratch
-  parallel.for_ranges(vocab, std::clamp<std::int64_t>(16384 / cols, 1, 64), [&](std::int64_t begin,
-                                                                               std::int64_t end,
-                                                                               Scratch& scratch) {
-    float* total = scratch.floats(std::min(cols, kColumns));
-    for (std::int64_t v = begin; v < end; ++v) {
-      const std::int32_t from = v == 0 ? 0 : ends[v - 1];
-      if (from == ends[v] && add) continue;
-      for (std::int64_t col = 0; col < cols; col += kColumns) {
-        const std::int64_t count = std::min(kColumns, cols - col);
-        std::fill_n(total, count, 0.0f);
-        for (std::int32_t place = from; place < ends[v]; ++place) {
-          kernels.of<T>().accumulate(d_out.row(places[place]) + col, total, count);
-        }
-        if (add) kernels.of<G>().accumulate(d_table.row(v) + col, total, count);
-        kernels.of<G>().narrow(total, d_table.row(v) + col, count);
-      }
-    }
-  });
+  parallel.for_ranges(vocab, std::clamp<std::int64_t>(16384 / cols, 1, 64),
+                      [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
+                        float* total = scratch.floats(std::min(cols, kColumns));
+                        for (std::int64_t v = begin; v < end; ++v) {
+                          const std::int32_t from = v == 0 ? 0 : ends[v - 1];
+                          if (from == ends[v] && add) continue;
+                          for (std::int64_t col = 0; col < cols; col += kColumns) {
+                            const std::int64_t count = std::min(kColumns, cols - col);
+                            std::fill_n(total, count, 0.0f);
+                            for (std::int32_t place = from; place < ends[v]; ++place) {
+                              kernels.of<T>().accumulate(d_out.row(places[place]) + col, total,
+                                                         count);
+                            }
+                            if (add) kernels.of<G>().accumulate(d_table.row(v) + col, total, count);
+                            kernels.of<G>().narrow(total, d_table.row(v) + col, count);
+                          }
+                        }
+                      });
 }
 
 template void embedding_forward<float>(Parallel&, Matrix<const float>,
                                        std::span<const std::int32_t>, Matrix<float>);
 template void embedding_forward<BFloat16>(Parallel&, Matrix<const BFloat16>,
                                           std::span<const std::int32_t>, Matrix<BFloat16>);
-#define SHARDWRIGHT_INSTANTIATE(T, G)                                                             \
-  template void embedding_backward<T, G>(Parallel&, std::span<const std::int32_t>,                \
-                                         Matrix<const T>, Matrix<G>, Store,                       \
+#define SHARDWRIGHT_INSTANTIATE(T, G)                                              \
+  template void embedding_backward<T, G>(Parallel&, std::span<const std::int32_t>, \
+                                         Matrix<const T>, Matrix<G>, Store,        \
                                          std::span<std::int32_t>);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)

@@ -19,9 +19,9 @@ constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_
   return tokens + vocab + 1;
 }
 
-/// Overwrites d_table[vocab, C]: row v is the fp32 sum of d_out rows with token v in ascending order
-/// of place, rounded once; rows of absent tokens are zero. With kAdd the sum is added to the row:
-/// for a head that shares the table and wrote its gradient there.
+/// Overwrites d_table[vocab, C]: row v is the fp32 sum of d_out rows with token v in ascending
+/// order of place, rounded once; rows of absent tokens are zero. With kAdd the sum is added to the
+/// row: for a head that shares the table and wrote its gradient there.
 template <class T, class G>
 void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens,
                         Matrix<const T> d_out, Matrix<G> d_table, Store mode,

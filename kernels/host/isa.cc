@@ -50,6 +50,8 @@ std::vector<Isa> supported_isas() {
   return isas;
 }
 
-Isa best_isa() { return supported_isas().back(); }
+Isa best_isa() {
+  return supported_isas().back();
+}
 
 }  // namespace shardwright::kernels::host

@@ -40,7 +40,9 @@ void bias_gradient(Parallel& parallel, Matrix<const T> d_y, G* d_bias, float* wo
 
 /// Sums over rows are made of this many partial sums, whatever the number of rows or threads.
 inline constexpr std::int64_t kRowBlocks = 32;
-constexpr std::int64_t column_sum_workspace_floats(std::int64_t cols) { return kRowBlocks * cols; }
+constexpr std::int64_t column_sum_workspace_floats(std::int64_t cols) {
+  return kRowBlocks * cols;
+}
 
 /// First row of block `index` out of kRowBlocks.
 constexpr std::int64_t row_block_begin(std::int64_t rows, std::int64_t index) {

@@ -16,8 +16,8 @@ void check_targets(std::span<const std::int32_t> targets, std::int64_t vocab,
                    std::int32_t ignore_index) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] != ignore_index && (targets[i] < 0 || targets[i] >= vocab)) {
-      throw Error(fmt::format("target {} of the batch is {}, expected 0 to {} or {}", i,
-                              targets[i], vocab - 1, ignore_index));
+      throw Error(fmt::format("target {} of the batch is {}, expected 0 to {} or {}", i, targets[i],
+                              vocab - 1, ignore_index));
     }
   }
 }
@@ -29,8 +29,8 @@ LmLoss for_chunks(Parallel& parallel, const LmHeadOptions& options, Matrix<const
                   std::span<std::byte> workspace, bool gradient, Gradients gradients) {
   SHARDWRIGHT_CHECK(hidden.rows == std::ssize(targets) && hidden.cols == w.cols &&
                         options.chunk > 0 &&
-                        std::ssize(workspace) >= lm_head_workspace_bytes(
-                                                     std::min(options.chunk, hidden.rows), w.rows),
+                        std::ssize(workspace) >=
+                            lm_head_workspace_bytes(std::min(options.chunk, hidden.rows), w.rows),
                     "head of [{}, {}] on {} targets", hidden.rows, hidden.cols, targets.size());
   check_targets(targets, w.rows, options.ignore_index);
   const Kernels& kernels = parallel.kernels();
@@ -89,17 +89,17 @@ LmLoss lm_head_backward(Parallel& parallel, const LmHeadOptions& options, Matrix
                     });
 }
 
-#define SHARDWRIGHT_INSTANTIATE_PAIR(T, G)                                                       \
-  template LmLoss lm_head_backward<T, G>(Parallel&, const LmHeadOptions&, Matrix<const T>,       \
-                                         Matrix<const T>, std::span<const std::int32_t>,         \
+#define SHARDWRIGHT_INSTANTIATE_PAIR(T, G)                                                 \
+  template LmLoss lm_head_backward<T, G>(Parallel&, const LmHeadOptions&, Matrix<const T>, \
+                                         Matrix<const T>, std::span<const std::int32_t>,   \
                                          Matrix<T>, Matrix<G>, std::span<std::byte>);
 SHARDWRIGHT_INSTANTIATE_PAIR(float, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
-#define SHARDWRIGHT_INSTANTIATE(T)                                                               \
-  template LmLoss lm_head_loss<T>(Parallel&, const LmHeadOptions&, Matrix<const T>,              \
-                                  Matrix<const T>, std::span<const std::int32_t>,                \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                  \
+  template LmLoss lm_head_loss<T>(Parallel&, const LmHeadOptions&, Matrix<const T>, \
+                                  Matrix<const T>, std::span<const std::int32_t>,   \
                                   std::span<std::byte>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

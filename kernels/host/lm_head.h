@@ -1,10 +1,10 @@
 // The language-model head fused with softmax cross-entropy, a chunk of tokens at a time.
 //
-// The logits of all tokens would be the largest tensor of the step, so only those of one chunk exist
-// at a time: logits = hidden W^T, their softmax, the loss, and at once the gradients of the hidden
-// states and of the weight. Chunks follow in ascending order and a chunk's weight gradient is added
-// to that of the chunks before it (rounded to G after each); all arithmetic on logits is fp32. The
-// chunk's size thereby belongs to the definition of the result.
+// The logits of all tokens would be the largest tensor of the step, so only those of one chunk
+// exist at a time: logits = hidden W^T, their softmax, the loss, and at once the gradients of the
+// hidden states and of the weight. Chunks follow in ascending order and a chunk's weight gradient
+// is added to that of the chunks before it (rounded to G after each); all arithmetic on logits is
+// fp32. The chunk's size thereby belongs to the definition of the result.
 #pragma once
 
 #include <span>
@@ -23,8 +23,8 @@ struct LmLoss {
 inline constexpr std::int32_t kIgnoreTarget = -100;
 
 struct LmHeadOptions {
-  std::int64_t chunk = 256;   // tokens whose logits exist at a time
-  double grad_scale = 1.0;    // d loss / d (sum of token losses): 1 / tokens for a mean
+  std::int64_t chunk = 256;  // tokens whose logits exist at a time
+  double grad_scale = 1.0;   // d loss / d (sum of token losses): 1 / tokens for a mean
   std::int32_t ignore_index = kIgnoreTarget;
 };
 
@@ -39,8 +39,8 @@ LmLoss lm_head_loss(Parallel& parallel, const LmHeadOptions& options, Matrix<con
                     Matrix<const T> w, std::span<const std::int32_t> targets,
                     std::span<std::byte> workspace);
 
-/// Loss, d_hidden[n, C] and d_w[V, C], both overwritten. d_hidden may be hidden. Throws Error when a
-/// target is neither a token nor ignore_index.
+/// Loss, d_hidden[n, C] and d_w[V, C], both overwritten. d_hidden may be hidden. Throws Error when
+/// a target is neither a token nor ignore_index.
 template <class T, class G>
 LmLoss lm_head_backward(Parallel& parallel, const LmHeadOptions& options, Matrix<const T> hidden,
                         Matrix<const T> w, std::span<const std::int32_t> targets,

@@ -60,10 +60,10 @@ void matmul(Parallel& parallel, Layout layout, Matrix<const A> a, Matrix<const B
   const bool b_transposed = layout == Layout::kNT;
   const std::int64_t m = out.rows, n = out.cols;
   const std::int64_t k = a_transposed ? a.rows : a.cols;
-  SHARDWRIGHT_CHECK((a_transposed ? a.cols : a.rows) == m && (b_transposed ? b.rows : b.cols) == n &&
-                        (b_transposed ? b.cols : b.rows) == k,
-                    "matmul of [{}, {}] and [{}, {}] into [{}, {}]", a.rows, a.cols, b.rows, b.cols,
-                    m, n);
+  SHARDWRIGHT_CHECK(
+      (a_transposed ? a.cols : a.rows) == m && (b_transposed ? b.rows : b.cols) == n &&
+          (b_transposed ? b.cols : b.rows) == k,
+      "matmul of [{}, {}] and [{}, {}] into [{}, {}]", a.rows, a.cols, b.rows, b.cols, m, n);
   if (m == 0 || n == 0) return;
   const Kernels& kernels = parallel.kernels();
   constexpr bool kPlain =
@@ -107,8 +107,8 @@ void matmul(Parallel& parallel, Layout layout, Matrix<const A> a, Matrix<const B
   });
 }
 
-#define SHARDWRIGHT_INSTANTIATE(A, B, C)                                                         \
-  template void matmul<A, B, C>(Parallel&, Layout, Matrix<const A>, Matrix<const B>, Matrix<C>,  \
+#define SHARDWRIGHT_INSTANTIATE(A, B, C)                                                        \
+  template void matmul<A, B, C>(Parallel&, Layout, Matrix<const A>, Matrix<const B>, Matrix<C>, \
                                 Store);
 SHARDWRIGHT_INSTANTIATE(float, float, float)
 SHARDWRIGHT_INSTANTIATE(float, float, BFloat16)

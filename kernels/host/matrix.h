@@ -26,8 +26,8 @@ struct Matrix {
       : data(at), rows(rows_), cols(cols_), stride(stride_) {}
   /// A writable view is also a readable one.
   template <class U>
-    requires(std::is_same_v<T, const U>)
-  Matrix(const Matrix<U>& other) : Matrix(other.data, other.rows, other.cols, other.stride) {}
+  requires(std::is_same_v<T, const U>) Matrix(const Matrix<U>& other)
+      : Matrix(other.data, other.rows, other.cols, other.stride) {}
 
   T* row(std::int64_t index) const { return data + index * stride; }
   Matrix rows_from(std::int64_t first, std::int64_t count) const {

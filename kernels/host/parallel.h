@@ -63,8 +63,8 @@ class Parallel {
   const Kernels& kernels() const { return *kernels_; }
 
   /// Calls body(task, scratch) once for every task in [0, tasks) and returns when all are done. The
-  /// first exception of a task is thrown again here; tasks not yet started are then left out. A body
-  /// must not call run().
+  /// first exception of a task is thrown again here; tasks not yet started are then left out. A
+  /// body must not call run().
   template <class Body>
   void run(std::int64_t tasks, Body&& body) {
     run_job(tasks, &invoke<std::remove_reference_t<Body>>, &body);

@@ -8,12 +8,8 @@ template <class T>
 void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* weight, double eps,
                      T* y, float* rstd) {
   const auto& kernels = parallel.kernels().of<T>();
-  const RmsNormRows<T> args{.x = x,
-                            .weight = weight,
-                            .eps = static_cast<float>(eps),
-                            .y = y,
-                            .rstd = rstd,
-                            .rows = rows};
+  const RmsNormRows<T> args{
+      .x = x, .weight = weight, .eps = static_cast<float>(eps), .y = y, .rstd = rstd, .rows = rows};
   parallel.for_ranges(rows.count(), ceil_div(16384, rows.cols),
                       [&](std::int64_t begin, std::int64_t end, Scratch&) {
                         kernels.rmsnorm_forward(args, begin, end);
@@ -44,7 +40,7 @@ template void rmsnorm_forward<float>(Parallel&, const Rows&, const float*, const
                                      float*, float*);
 template void rmsnorm_forward<BFloat16>(Parallel&, const Rows&, const BFloat16*, const BFloat16*,
                                         double, BFloat16*, float*);
-#define SHARDWRIGHT_INSTANTIATE(T, G)                                                          \
+#define SHARDWRIGHT_INSTANTIATE(T, G)                                                            \
   template void rmsnorm_backward<T, G>(Parallel&, const Rows&, const T*, const T*, const float*, \
                                        const T*, const T*, T*, G*, float*);
 SHARDWRIGHT_INSTANTIATE(float, float)

@@ -1,7 +1,8 @@
 // Rotary position embedding, in place, on query and key heads.
 //
-// Hugging Face's half-rotate order: element j of a head is paired with element j + pairs, so weights
-// of Hugging Face models need no permutation. Elements beyond 2 pairs (partial rotary) stay.
+// Hugging Face's half-rotate order: element j of a head is paired with element j + pairs, so
+// weights of Hugging Face models need no permutation. Elements beyond 2 pairs (partial rotary)
+// stay.
 #pragma once
 
 #include "kernels/bf16.h"

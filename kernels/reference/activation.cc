@@ -8,9 +8,13 @@ namespace {
 
 const double kRootTwoOverPi = std::sqrt(2.0 / std::numbers::pi);
 
-double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
 
-double gelu_inner(double x) { return kRootTwoOverPi * (x + 0.044715 * x * x * x); }
+double gelu_inner(double x) {
+  return kRootTwoOverPi * (x + 0.044715 * x * x * x);
+}
 
 }  // namespace
 

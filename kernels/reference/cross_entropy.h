@@ -7,8 +7,8 @@
 namespace shardwright::kernels::reference {
 
 struct CrossEntropy {
-  double sum = 0;          // of -log softmax(logits)[target] over counted rows
-  std::int64_t count = 0;  // rows whose target is not ignored
+  double sum = 0;                // of -log softmax(logits)[target] over counted rows
+  std::int64_t count = 0;        // rows whose target is not ignored
   std::vector<double> d_logits;  // of grad_scale * sum; zero rows where ignored
 };
 

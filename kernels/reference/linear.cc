@@ -9,7 +9,9 @@ std::size_t at(std::int64_t row, std::int64_t cols, std::int64_t col) {
   return static_cast<std::size_t>(row * cols + col);
 }
 
-Numbers zeros(std::int64_t count) { return Numbers(static_cast<std::size_t>(count), 0.0); }
+Numbers zeros(std::int64_t count) {
+  return Numbers(static_cast<std::size_t>(count), 0.0);
+}
 
 }  // namespace
 
@@ -24,8 +26,8 @@ Numbers linear_forward(const Numbers& x, const Numbers& w, std::int64_t n, std::
   return y;
 }
 
-Numbers linear_input_gradient(const Numbers& d_y, const Numbers& w, std::int64_t n,
-                              std::int64_t in, std::int64_t out) {
+Numbers linear_input_gradient(const Numbers& d_y, const Numbers& w, std::int64_t n, std::int64_t in,
+                              std::int64_t out) {
   Numbers d_x = zeros(n * in);
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t o = 0; o < out; ++o) {

@@ -27,7 +27,6 @@ std::vector<double> embedding_forward(const std::vector<double>& table, std::int
                                       const std::vector<std::int32_t>& tokens);
 /// d_table[vocab, cols]: the sums of d_out rows by token.
 std::vector<double> embedding_backward(const std::vector<double>& d_out, std::int64_t cols,
-                                       const std::vector<std::int32_t>& tokens,
-                                       std::int64_t vocab);
+                                       const std::vector<std::int32_t>& tokens, std::int64_t vocab);
 
 }  // namespace shardwright::kernels::reference

@@ -11,8 +11,8 @@ double rope_frequency(const Rope& parameters, std::int64_t rotary_dim, std::int6
                                                                 static_cast<double>(rotary_dim));
   if (parameters.scaling == RopeScaling::kNone) return frequency;
   if (parameters.scaling == RopeScaling::kLinear) return frequency / parameters.factor;
-  const double turns = static_cast<double>(parameters.original_max_positions) * frequency /
-                       (2.0 * std::numbers::pi);
+  const double turns =
+      static_cast<double>(parameters.original_max_positions) * frequency / (2.0 * std::numbers::pi);
   // Fewer turns over the original context than low_freq_factor: stretched; more than
   // high_freq_factor: kept; in between a straight line from one to the other.
   double kept = (turns - parameters.low_freq_factor) /

@@ -17,22 +17,24 @@ struct ValueAndSlope {
 template <Activation kActivation>
 SHARDWRIGHT_INLINE ValueAndSlope activate(Vec x) {
   const Vec one = splat(1.0f);
-  const Vec half = splat(0.5f);
   if constexpr (kActivation == Activation::kSilu) {
     const Vec s = sigmoid(x);
     const Vec value = x * s;
     return {value, madd(value, one - s, s)};
   } else if constexpr (kActivation == Activation::kGelu) {
-    const Vec cdf = half * (one + error_function(x * splat(kRootHalf)));
+    const Vec cdf = splat(0.5f) * (one + error_function(x * splat(kRootHalf)));
     const Vec density = splat(kInverseRootTwoPi) * exponential(x * x * splat(-0.5f));
     return {x * cdf, madd(x, density, cdf)};
   } else if constexpr (kActivation == Activation::kGeluTanh) {
-    const Vec square = x * x;
-    const Vec u = splat(kRootTwoOverPi) * x * madd(splat(kGeluCubic), square, one);
-    const Vec t = hyperbolic_tangent(u);
-    const Vec d_u = splat(kRootTwoOverPi) * madd(splat(3.0f * kGeluCubic), square, one);
-    const Vec cdf = half * (one + t);
-    return {x * cdf, madd(half * x * (one - t * t), d_u, cdf)};
+    // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its relative precision far below zero. The
+    // square is bounded so that infinity times zero cannot arise where all is saturated.
+    const Vec square = minimum(x * x, splat(1e4f));
+    const Vec twice_u = splat(2.0f * kRootTwoOverPi) * x * madd(splat(kGeluCubic), square, one);
+    const Vec e = exponential(-twice_u);
+    const Vec s = one / (one + e);
+    const Vec twice_d_u =
+        splat(2.0f * kRootTwoOverPi) * madd(splat(3.0f * kGeluCubic), square, one);
+    return {x * s, madd(x * s * (e * s), twice_d_u, s)};
   } else {
     const Vec zero = splat(0.0f);
     return {maximum(x, zero), x > zero ? one : zero};
@@ -115,10 +117,10 @@ void activation_backward(Activation activation, const ActivationRows<T>& a, std:
   }
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                                              \
-  template void activation_forward<T>(Activation, const ActivationRows<T>&, std::int64_t,       \
-                                      std::int64_t);                                            \
-  template void activation_backward<T>(Activation, const ActivationRows<T>&, std::int64_t,      \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                         \
+  template void activation_forward<T>(Activation, const ActivationRows<T>&, std::int64_t,  \
+                                      std::int64_t);                                       \
+  template void activation_backward<T>(Activation, const ActivationRows<T>&, std::int64_t, \
                                        std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

@@ -1,4 +1,5 @@
-// Causal attention tile by tile, without ever holding a T x T matrix (Dao et al., FlashAttention-2).
+// Causal attention tile by tile, without ever holding a T x T matrix (Dao et al.,
+// FlashAttention-2).
 //
 // A query tile is up to 128 rows: a run of neighbouring tokens, each with all the query heads that
 // share one key head, token-major. A key tile is 64 keys. Forward keeps a running maximum and sum
@@ -43,8 +44,12 @@ struct QueryTile {
   }
 };
 
-SHARDWRIGHT_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-SHARDWRIGHT_INLINE std::int64_t most(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+SHARDWRIGHT_INLINE std::int64_t least(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+SHARDWRIGHT_INLINE std::int64_t most(std::int64_t a, std::int64_t b) {
+  return a < b ? b : a;
+}
 
 SHARDWRIGHT_INLINE std::int64_t tile_tokens(const AttentionShape& s) {
   return most(1, kQueryRows / (s.heads / s.kv_heads));
@@ -219,8 +224,8 @@ void attention_forward(const AttentionForward<T>& f, std::int64_t task, Scratch&
     for_vectors(d, [&](std::int64_t i, auto lanes) {
       store(to + i, load(out + row * d + i, lanes) * inverse, lanes);
     });
-    f.lse[tile.statistic(row)] =
-        static_cast<float>(static_cast<double>(top[row]) + std::log(static_cast<double>(total[row])));
+    f.lse[tile.statistic(row)] = static_cast<float>(static_cast<double>(top[row]) +
+                                                    std::log(static_cast<double>(total[row])));
   }
 }
 
@@ -332,10 +337,10 @@ void attention_backward_kv(const AttentionBackward<T>& b, std::int64_t task, Scr
   }
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                                             \
-  template void attention_forward<T>(const AttentionForward<T>&, std::int64_t, Scratch&);        \
-  template void attention_delta<T>(const AttentionBackward<T>&, std::int64_t, std::int64_t);      \
-  template void attention_backward_q<T>(const AttentionBackward<T>&, std::int64_t, Scratch&);     \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                            \
+  template void attention_forward<T>(const AttentionForward<T>&, std::int64_t, Scratch&);     \
+  template void attention_delta<T>(const AttentionBackward<T>&, std::int64_t, std::int64_t);  \
+  template void attention_backward_q<T>(const AttentionBackward<T>&, std::int64_t, Scratch&); \
   template void attention_backward_kv<T>(const AttentionBackward<T>&, std::int64_t, Scratch&);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

@@ -48,11 +48,11 @@ void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, 
   });
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                       \
-  template void widen<T>(const T*, float*, std::int64_t);                \
-  template void narrow<T>(const float*, T*, std::int64_t);               \
-  template void add<T>(const T*, const T*, T*, std::int64_t);            \
-  template void accumulate<T>(const T*, float*, std::int64_t);           \
+#define SHARDWRIGHT_INSTANTIATE(T)                             \
+  template void widen<T>(const T*, float*, std::int64_t);      \
+  template void narrow<T>(const float*, T*, std::int64_t);     \
+  template void add<T>(const T*, const T*, T*, std::int64_t);  \
+  template void accumulate<T>(const T*, float*, std::int64_t); \
   template void scale<T>(T*, float, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

@@ -63,7 +63,7 @@ struct ActivationRows {
   T* y;
   T* d_gate;
   T* d_up;
-  std::int64_t in_stride;  // of gate, up, d_gate, d_up
+  std::int64_t in_stride;   // of gate, up, d_gate, d_up
   std::int64_t out_stride;  // of y, d_y
   std::int64_t cols;
 };

@@ -51,8 +51,8 @@ void rmsnorm_backward(const RmsNormGradientRows<T>& a, std::int64_t begin, std::
   }
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                                                             \
-  template void rmsnorm_forward<T>(const RmsNormRows<T>&, std::int64_t, std::int64_t);         \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                     \
+  template void rmsnorm_forward<T>(const RmsNormRows<T>&, std::int64_t, std::int64_t); \
   template void rmsnorm_backward<T>(const RmsNormGradientRows<T>&, std::int64_t, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

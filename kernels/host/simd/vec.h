@@ -53,13 +53,11 @@ SHARDWRIGHT_INLINE Vec splat(float x) {
 /// a * b + c, rounded once where the processor can.
 SHARDWRIGHT_INLINE Vec madd(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Vec>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a),
-                                               reinterpret_cast<__m512>(b),
-                                               reinterpret_cast<__m512>(c)));
+  return reinterpret_cast<Vec>(_mm512_fmadd_ps(
+      reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
 #elif defined(__AVX2__)
-  return reinterpret_cast<Vec>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a),
-                                               reinterpret_cast<__m256>(b),
-                                               reinterpret_cast<__m256>(c)));
+  return reinterpret_cast<Vec>(_mm256_fmadd_ps(
+      reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
 #else
   return a * b + c;
 #endif
@@ -77,8 +75,12 @@ SHARDWRIGHT_INLINE Vec square_root(Vec a) {
 }
 
 /// A NaN in `a` stays, as in a comparison that is false.
-SHARDWRIGHT_INLINE Vec maximum(Vec a, Vec b) { return a < b ? b : a; }
-SHARDWRIGHT_INLINE Vec minimum(Vec a, Vec b) { return a > b ? b : a; }
+SHARDWRIGHT_INLINE Vec maximum(Vec a, Vec b) {
+  return a < b ? b : a;
+}
+SHARDWRIGHT_INLINE Vec minimum(Vec a, Vec b) {
+  return a > b ? b : a;
+}
 
 SHARDWRIGHT_INLINE Vec load(const float* p, All) {
   Vec v;
@@ -98,7 +100,9 @@ SHARDWRIGHT_INLINE Vec load(const T* p, First lanes) {
   return load(padded, All{});
 }
 
-SHARDWRIGHT_INLINE void store(float* p, Vec v, All) { std::memcpy(p, &v, sizeof v); }
+SHARDWRIGHT_INLINE void store(float* p, Vec v, All) {
+  std::memcpy(p, &v, sizeof v);
+}
 SHARDWRIGHT_INLINE void store(BFloat16* p, Vec v, All) {
   const WordVec bits = reinterpret_cast<WordVec>(v);
   const WordVec rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

@@ -32,11 +32,8 @@ SHARDWRIGHT_INLINE Vec exponential(Vec x) {
   return x < lowest ? splat(0.0f) : p * power;
 }
 
-SHARDWRIGHT_INLINE Vec sigmoid(Vec x) { return splat(1.0f) / (splat(1.0f) + exponential(-x)); }
-
-/// tanh to about 1e-7 absolute, which is what GELU needs of it.
-SHARDWRIGHT_INLINE Vec hyperbolic_tangent(Vec x) {
-  return splat(1.0f) - splat(2.0f) / (exponential(x + x) + splat(1.0f));
+SHARDWRIGHT_INLINE Vec sigmoid(Vec x) {
+  return splat(1.0f) / (splat(1.0f) + exponential(-x));
 }
 
 /// The C library's erf, lane by lane: only the exact GELU needs it.

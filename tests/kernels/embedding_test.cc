@@ -1,0 +1,75 @@
+#include "kernels/host/embedding.h"
+
+#include <fmt/core.h>
+
+#include "kernels/reference/linear.h"
+#include "sim/core/error.h"
+#include "tests/kernels/support.h"
+
+namespace shardwright::kernels::host {
+namespace {
+
+using testing::expect_close;
+using testing::on_every_isa;
+using testing::Outputs;
+using testing::poisoned;
+using testing::random_data;
+using testing::unit_roundoff;
+
+template <class T>
+class Embedding : public ::testing::Test {};
+using Types = ::testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(Embedding, Types);
+
+TYPED_TEST(Embedding, MatchesTheOracle) {
+  using T = TypeParam;
+  for (const auto& [count, vocab, cols] :
+       {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1, 3, 5},
+        {300, 101, 30},
+        {20, 7, 4200}}) {
+    const auto tokens = testing::random_tokens(1, count, vocab);
+    const auto table = random_data<T>(2, vocab * cols), d_out = random_data<T>(3, count * cols);
+    const auto head = random_data<T>(4, vocab * cols);
+    const auto gradient = reference::embedding_backward(d_out.exact, cols, tokens, vocab);
+    auto tied = gradient;
+    for (std::size_t i = 0; i < tied.size(); ++i) tied[i] += head.exact[i];
+    on_every_isa(
+        [&](Parallel& parallel) {
+          auto out = poisoned<T>(count * cols);
+          embedding_forward<T>(parallel, {table.data(), vocab, cols}, tokens,
+                               {out.data(), count, cols});
+          std::vector<std::int32_t> workspace(
+              static_cast<std::size_t>(embedding_workspace_ints(count, vocab)), -7);
+          auto d_table = poisoned<float>(vocab * cols);
+          embedding_backward<T, float>(parallel, tokens, {d_out.data(), count, cols},
+                                       {d_table.data(), vocab, cols}, Store::kOverwrite, workspace);
+          std::vector<T> shared = head.typed;
+          embedding_backward<T, T>(parallel, tokens, {d_out.data(), count, cols},
+                                   {shared.data(), vocab, cols}, Store::kAdd, workspace);
+          return Outputs(out, d_table, shared);
+        },
+        [&](const auto& result, const std::string& isa) {
+          expect_close(result.template get<0>(),
+                       reference::embedding_forward(table.exact, cols, tokens), 0.0, isa + " out");
+          expect_close(result.template get<1>(), gradient, 1e-6, isa + " d_table");
+          expect_close(result.template get<2>(), tied, unit_roundoff<T>() + 1e-6, isa + " tied");
+        });
+  }
+}
+
+TEST(EmbeddingLimits, TokensOutsideTheVocabularyAreNamed) {
+  Parallel parallel(1);
+  std::vector<float> table(5 * 2), out(2 * 2);
+  for (const std::int32_t wrong : {-1, 5}) {
+    const std::vector<std::int32_t> tokens = {0, wrong};
+    try {
+      embedding_forward<float>(parallel, {table.data(), 5, 2}, tokens, {out.data(), 2, 2});
+      FAIL() << "accepted " << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), fmt::format("token 1 of the batch is {}, expected 0 to 4", wrong));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::kernels::host

@@ -1,0 +1,85 @@
+#include "kernels/host/linear.h"
+
+#include "kernels/reference/linear.h"
+#include "tests/kernels/support.h"
+
+namespace shardwright::kernels::host {
+namespace {
+
+using testing::expect_close;
+using testing::on_every_isa;
+using testing::Outputs;
+using testing::poisoned;
+using testing::random_data;
+using testing::unit_roundoff;
+
+template <class T>
+class Linear : public ::testing::Test {};
+using Types = ::testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(Linear, Types);
+
+TYPED_TEST(Linear, MatchesTheOracle) {
+  using T = TypeParam;
+  const std::int64_t n = 37, in = 50, out = 101;
+  const auto x = random_data<T>(1, n * in), w = random_data<T>(2, out * in);
+  const auto d_y = random_data<T>(3, n * out), bias = random_data<T>(4, out);
+  on_every_isa(
+      [&](Parallel& parallel) {
+        auto y = poisoned<T>(n * out);
+        linear_forward<T>(parallel, {x.data(), n, in}, {w.data(), out, in}, {y.data(), n, out});
+        auto d_x = poisoned<T>(n * in);
+        linear_input_gradient<T>(parallel, {d_y.data(), n, out}, {w.data(), out, in},
+                                 {d_x.data(), n, in});
+        auto d_w = poisoned<float>(out * in);
+        linear_weight_gradient<T, float>(parallel, {d_y.data(), n, out}, {x.data(), n, in},
+                                         {d_w.data(), out, in});
+        return Outputs(y, d_x, d_w);
+      },
+      [&](const auto& result, const std::string& isa) {
+        const double tolerance = unit_roundoff<T>() + 1e-6;
+        expect_close(result.template get<0>(),
+                     reference::linear_forward(x.exact, w.exact, n, in, out), tolerance,
+                     isa + " y");
+        expect_close(result.template get<1>(),
+                     reference::linear_input_gradient(d_y.exact, w.exact, n, in, out), tolerance,
+                     isa + " d_x");
+        expect_close(result.template get<2>(),
+                     reference::linear_weight_gradient(d_y.exact, x.exact, n, in, out), 1e-6,
+                     isa + " d_w");
+      });
+}
+
+TYPED_TEST(Linear, BiasMatchesTheOracle) {
+  using T = TypeParam;
+  for (const std::int64_t n : {1, 31, 1000}) {
+    const std::int64_t out = 77, stride = 80;
+    const auto y = random_data<T>(1, n * stride), bias = random_data<T>(2, out);
+    std::vector<double> used;
+    for (std::int64_t i = 0; i < n * stride; ++i) {
+      if (i % stride < out) used.push_back(y.exact[static_cast<std::size_t>(i)]);
+    }
+    on_every_isa(
+        [&](Parallel& parallel) {
+          std::vector<T> sum = y.typed;
+          bias_forward<T>(parallel, bias.data(), {sum.data(), n, out, stride});
+          std::vector<T> dense;
+          for (std::int64_t i = 0; i < n * stride; ++i) {
+            if (i % stride < out) dense.push_back(sum[static_cast<std::size_t>(i)]);
+          }
+          auto workspace = poisoned<float>(column_sum_workspace_floats(out));
+          auto d_bias = poisoned<T>(out);
+          bias_gradient<T, T>(parallel, {y.data(), n, out, stride}, d_bias.data(),
+                              workspace.data());
+          return Outputs(dense, d_bias);
+        },
+        [&](const auto& result, const std::string& isa) {
+          expect_close(result.template get<0>(), reference::bias_forward(used, bias.exact),
+                       unit_roundoff<T>(), isa + " y");
+          expect_close(result.template get<1>(), reference::bias_gradient(used, out),
+                       unit_roundoff<T>() + 1e-6, isa + " d_bias");
+        });
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::kernels::host
