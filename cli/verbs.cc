@@ -1,6 +1,7 @@
 #include "cli/verbs.h"
 
 #include "cli/verb_doctor.h"
+#include "cli/verb_inspect.h"
 #include "cli/verb_validate.h"
 
 namespace shardwright::cli {
@@ -8,6 +9,7 @@ namespace shardwright::cli {
 std::vector<std::unique_ptr<Verb>> make_verbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(make_validate_verb());
+  verbs.push_back(make_inspect_verb());
   verbs.push_back(make_doctor_verb());
   return verbs;
 }

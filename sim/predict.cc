@@ -119,7 +119,7 @@ const profiles::Profile& Predictor::profile() const { return state_->profile; }
 Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
   const Cluster& cluster = s.profile.cluster;
-  check_plan(plan, s.model.layers, cluster.gpus_per_node);
+  check_plan(plan, s.model, cluster.gpus_per_node);
   lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs_for(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 

@@ -1,0 +1,162 @@
+// Guards `shardwright inspect`: the kinds, a model and a plan in words and as JSON.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/inspect_model.h"
+#include "cli/inspect_plan.h"
+#include "cli/render/text.h"
+#include "profiles/data_dir.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/plan_json.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+
+const Terminal kPlain{};
+
+ProgramResult inspect(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {SHARDWRIGHT_BINARY, "inspect"});
+  return run_program(arguments);
+}
+
+void expect_fits(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 100) << line;
+}
+
+void expect_error(const std::vector<std::string>& arguments, int exit_code,
+                  const std::string& sentence) {
+  const ProgramResult result = inspect(arguments);
+  EXPECT_EQ(result.exit_code, exit_code);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err, "error: " + sentence + "\n");
+}
+
+/// The words with single spaces between them, however a table broke its lines.
+std::string unwrapped(const std::string& text) {
+  std::istringstream words(text);
+  std::string result;
+  for (std::string word; words >> word;) result += word + " ";
+  return result;
+}
+
+TEST(Inspect, AsksForAKindAndAName) {
+  expect_error({}, 2,
+               "shardwright inspect: no kind was given; the kinds are model, plan, cluster, gpu, "
+               "stack, models, clusters, gpus, stacks.");
+  expect_error({"modle", "gpt2"}, 2,
+               "shardwright inspect has no kind 'modle', did you mean 'model'?");
+  expect_error({"model"}, 2, "shardwright inspect model needs a name or a path.");
+  expect_error({"models", "gpt2"}, 2,
+               "shardwright inspect models takes no further argument, but 'gpt2' was given.");
+  expect_error({"model", "gpt2", "--seq-len", "0"}, 3,
+               "--seq-len is 0, but it must be a whole number from 1 to 16777216.");
+}
+
+TEST(Inspect, BadModelsAreExitCode3) {
+  expect_error({"model", "gpt22"}, 3,
+               "model 'gpt22' is not known; the nearest are gpt2, gpt2-xl, mpt-1b; `shardwright "
+               "inspect models` lists all, and the path of a config.json or of its folder is "
+               "accepted too");
+  expect_error(
+      {"model", "/nonexistent/config.json"}, 3,
+      "/nonexistent/config.json: no such file or folder, expected a config.json or a folder "
+      "that holds one");
+}
+
+TEST(Inspect, ModelInWords) {
+  const ProgramResult result = inspect({"model", "Llama-3-70B", "--seq-len", "4096"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("llama-3-70b (llama, 70,553,706,496 parameters)\n"));
+  EXPECT_THAT(result.out, HasSubstr("64 query heads that share 8 key and value heads of 128"));
+  EXPECT_THAT(result.out, HasSubstr("1,050,673,152"));
+  // 6 per weight of a matrix and 6*layers*q_dim*length for causal attention: 417.0 + 16.1 Gflop.
+  EXPECT_THAT(result.out, HasSubstr("433.1 Gflop"));
+  EXPECT_THAT(result.out, HasSubstr("320 KiB"));
+}
+
+TEST(Inspect, EveryModelFitsAHundredColumns) {
+  for (const std::string& name : builtin_models(profiles::data_dir() / "models")) {
+    expect_fits(inspect_model(name, 2048, false, kPlain));
+  }
+  expect_fits(list_models(false, kPlain));
+}
+
+TEST(Inspect, ModelAsJson) {
+  const json document = json::parse(inspect_model("qwen2.5-0.5b", 1024, true, kPlain));
+  EXPECT_EQ(document.at("schema"), "shardwright.inspection/1.0");
+  EXPECT_EQ(document.at("kind"), "model");
+  EXPECT_EQ(document.at("name"), "qwen2.5-0.5b");
+  EXPECT_EQ(document.at("model").at("qkv_bias"), true);
+  const json& counts = document.at("parameters");
+  EXPECT_EQ(counts.at("total"), 494'032'768);
+  EXPECT_EQ(counts.at("total").get<std::int64_t>(),
+            counts.at("embedding").get<std::int64_t>() + counts.at("layers").get<std::int64_t>() +
+                counts.at("final_norm").get<std::int64_t>() +
+                counts.at("head").get<std::int64_t>());
+  EXPECT_EQ(document.at("kv_bytes_per_token"), 24 * 2 * 128 * 2);
+  EXPECT_EQ(document.at("flops_per_token").at("seq_len"), 1024);
+}
+
+TEST(Inspect, ModelsAreListed) {
+  const json list = json::parse(inspect({"models", "--json"}).out).at("models");
+  const auto at = std::find_if(list.begin(), list.end(),
+                               [](const json& entry) { return entry.at("id") == "gpt2"; });
+  ASSERT_NE(at, list.end());
+  EXPECT_EQ(at->at("parameters"), 124'439'808);
+  EXPECT_THAT(inspect({"models"}).out, HasSubstr("llama-3.1-405b"));
+}
+
+TEST(Inspect, PlanInWordsAndAsJson) {
+  PlanDocument document;
+  document.model = "llama-3-70b";
+  document.cluster = "a100-80g-4xhdr200";
+  document.plan.gpus = 256;
+  document.plan.ckpt_layers = 20;
+  document.plan.grad_accum = 2;
+  document.prediction =
+      R"({"iteration_time_s":6.95,"tokens_per_s":75423.0,"mfu":0.396,"memory":{"total_bytes":69793218560}})";
+  document.command = "shardwright tune --model llama-3-70b --gpus 256";
+  document.tool_version = "0.1.0";
+  const std::filesystem::path path =
+      std::filesystem::path(::testing::TempDir()) / "shardwright_inspect_plan.json";
+  write_plan(path, document);
+
+  const ProgramResult words = inspect({"plan", path.string()});
+  EXPECT_EQ(words.exit_code, 0) << words.err;
+  expect_fits(words.out);
+  for (const char* part :
+       {"Model: llama-3-70b; cluster: a100-80g-4xhdr200.", "sharded over all GPUs",
+        "the whole layer in the first 20 layers", "512 sequences, 1048576 tokens",
+        "Predicted: 6.95 s a step, 75423 tokens/s, MFU 39.6 %, 65 GiB of memory a GPU.",
+        "Made by: shardwright tune --model llama-3-70b --gpus 256 (version 0.1.0)"}) {
+    EXPECT_THAT(unwrapped(words.out), HasSubstr(part));
+  }
+
+  const json inspection = json::parse(inspect_plan(path.string(), true, kPlain));
+  EXPECT_EQ(inspection.at("kind"), "plan");
+  EXPECT_EQ(inspection.at("document"), json::parse(plan_text(document)));
+
+  std::ofstream(path) << R"({"schema":"shardwright.plan/9.0"})";
+  expect_error({"plan", path.string()}, 3,
+               path.string() +
+                   ": schema is shardwright.plan/9.0, which a newer shardwright wrote, expected "
+                   "shardwright.plan/1.0");
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace shardwright::cli
