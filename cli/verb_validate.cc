@@ -9,9 +9,11 @@
 #include "cli/render/json_text.h"
 #include "cli/render/progress.h"
 #include "cli/render/validation.h"
+#include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger.h"
 #include "sim/core/csv.h"
+#include "sim/layer_period.h"
 #include "sim/score_kernels.h"
 #include "sim/validation.h"
 
@@ -56,15 +58,19 @@ class ValidateVerb : public Verb {
           sim::score_collectives(CsvTable::load(collectives_), profiles::load_gpu_costs());
     }
     const sim::Validation validation = validate(rows, context);
+    const std::vector<sim::LayerPeriod> periods = sim::predict_layer_periods(
+        CsvTable::load(profiles::data_dir() / "published" / "layer_periods.csv"), overrides_);
 
     if (json_) {
       nlohmann::ordered_json document = validation_json(validation);
+      document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
       fmt::print("{}\n", json_text(document));
       return ExitCode::kDone;
     }
     fmt::print("{}", validation_text(validation, rows_, context.out));
+    fmt::print("{}", layer_periods_text(periods, context.out));
     if (gemm) fmt::print("{}", kernel_score_text("Matrix products", *gemm, context.out));
     if (collectives) {
       fmt::print("{}", kernel_score_text("Collectives", *collectives, context.out));

@@ -151,6 +151,21 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
   return text.substr(1);
 }
 
+std::string layer_periods_text(const std::vector<sim::LayerPeriod>& periods, const Terminal& out) {
+  Table table({{"strategy"},
+               {"model"},
+               {"published", Align::kRight},
+               {"predicted", Align::kRight},
+               {"error", Align::kRight}});
+  for (const sim::LayerPeriod& period : periods) {
+    table.add_row({std::string(name_of(period.row.plan.strategy)), period.row.model.name,
+                   fmt::format("{:.1f} ms", 1e3 * period.measured_s),
+                   fmt::format("{:.1f} ms", 1e3 * period.predicted_s),
+                   signed_percent(period.predicted_s / period.measured_s - 1)});
+  }
+  return heading(out, "One layer of backward, against published timelines") + table.render(out);
+}
+
 std::string kernel_score_text(const std::string& what, const sim::KernelScore& score,
                               const Terminal& out) {
   Table table({{"kernels"},

@@ -3,8 +3,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/render/terminal.h"
+#include "sim/layer_period.h"
 #include "sim/score_kernels.h"
 #include "sim/validation.h"
 
@@ -15,6 +17,10 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
 
 /// The document of the contract, without the kernels' scores.
 nlohmann::ordered_json validation_json(const sim::Validation& validation);
+
+/// The published timelines: how long one layer of backward takes.
+std::string layer_periods_text(const std::vector<sim::LayerPeriod>& periods, const Terminal& out);
+nlohmann::ordered_json layer_periods_json(const std::vector<sim::LayerPeriod>& periods);
 
 /// One table: products or collectives, overall and by GPU. `what` titles it.
 std::string kernel_score_text(const std::string& what, const sim::KernelScore& score,

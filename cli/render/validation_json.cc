@@ -80,6 +80,18 @@ Json validation_json(const sim::Validation& validation) {
   return document;
 }
 
+Json layer_periods_json(const std::vector<sim::LayerPeriod>& periods) {
+  Json result = Json::array();
+  for (const sim::LayerPeriod& period : periods) {
+    result.push_back({{"id", period.row.id},
+                      {"strategy", name_of(period.row.plan.strategy)},
+                      {"measured_s", period.measured_s},
+                      {"predicted_s", period.predicted_s},
+                      {"error", period.predicted_s / period.measured_s - 1}});
+  }
+  return result;
+}
+
 Json kernel_score_json(const sim::KernelScore& score) {
   Json result = group_json(score.all);
   if (score.training_size.all.n > 0) {

@@ -1,0 +1,151 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "profiles/ledger.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+using ::testing::StartsWith;
+
+ProgramResult validate(const std::vector<std::string>& flags) {
+  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments);
+}
+
+std::string write_file(const std::string& name, const std::string& text) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / name;
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+/// The head and the first `rows` rows of the shipped ledger.
+std::string short_ledger(const std::string& name, int rows) {
+  std::ifstream in(profiles::shipped_ledger());
+  std::string text, line;
+  for (int i = 0; i <= rows && std::getline(in, line); ++i) text += line + "\n";
+  return write_file(name, text);
+}
+
+void expect_error(const ProgramResult& result, int exit_code, const std::string& words) {
+  EXPECT_EQ(result.exit_code, exit_code);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, StartsWith("error: "));
+  EXPECT_THAT(result.err, HasSubstr(words));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(Validate, PrintsTheContractsDocument) {
+  const ProgramResult result = validate({"--ledger", short_ledger("four.csv", 4), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  const json document = json::parse(result.out);
+  EXPECT_EQ(document.at("schema"), "shardwright.validation/1.0");
+  ASSERT_EQ(document.at("rows").size(), 4U);
+  const json& row = document.at("rows")[0];
+  EXPECT_EQ(row.at("id"), "m001");
+  EXPECT_EQ(row.at("measured_iter_time_s"), 0.81);
+  EXPECT_NEAR(row.at("time_error").get<double>(),
+              row.at("predicted_iter_time_s").get<double>() / 0.81 - 1, 1e-12);
+  EXPECT_TRUE(row.at("measured_peak_gib").is_null());
+  EXPECT_TRUE(row.at("memory_error").is_null());
+  EXPECT_GT(row.at("predicted_peak_gib").get<double>(), 1);
+  EXPECT_EQ(row.at("fits"), true);
+  EXPECT_EQ(row.at("outcome"), "ok");
+  EXPECT_TRUE(row.at("skipped").is_null());
+
+  const json& summary = document.at("summary");
+  double sum = 0;
+  for (const json& each : document.at("rows")) sum += std::abs(each.at("time_error").get<double>());
+  EXPECT_EQ(summary.at("time").at("n"), 4);
+  EXPECT_NEAR(summary.at("time").at("mape").get<double>(), sum / 4, 1e-12);
+  for (const char* key : {"median", "worst"}) EXPECT_TRUE(summary.at("time").contains(key));
+  EXPECT_EQ(summary.at("memory").at("n"), 0);
+  EXPECT_EQ(summary.at("outcome").at("n"), 4);
+  EXPECT_TRUE(summary.at("outcome").contains("wrong"));
+  EXPECT_EQ(summary.at("by_source").at("YaFSDP README").at("time").at("n"), 4);
+  EXPECT_EQ(summary.at("speedup").at("n"), 2);
+}
+
+TEST(Validate, PredictsTheShippedLedgerWithoutSkipping) {
+  const ProgramResult result = validate({"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json document = json::parse(result.out);
+  EXPECT_EQ(document.at("rows").size(), 119U);
+  EXPECT_EQ(document.at("summary").at("skipped"), 0);
+  EXPECT_EQ(document.at("summary").at("speedup").at("n"), 16);
+  EXPECT_EQ(document.at("summary").at("layer_periods").size(), 2U);
+}
+
+TEST(Validate, ScoresKernelTables) {
+  const std::string gemm = write_file("gemm.csv",
+                                      "gpu,m,n,k,time_us\na100-80g,4096,4096,4096,600\n"
+                                      "h100-80g,4096,4096,4096,250\n");
+  const std::string collectives = write_file("collectives.csv",
+                                             "gpu,gpus,nodes,collective,total_bytes,time_us\n"
+                                             "a100-80g,8,1,all_gather,67108864,400\n");
+  const std::string ledger = short_ledger("one.csv", 1);
+  const ProgramResult result =
+      validate({"--ledger", ledger, "--gemm", gemm, "--collectives", collectives, "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json summary = json::parse(result.out).at("summary");
+  EXPECT_EQ(summary.at("gemm").at("n"), 2);
+  EXPECT_EQ(summary.at("gemm").at("by_gpu").at("h100-80g").at("n"), 1);
+  EXPECT_GT(summary.at("gemm").at("mape").get<double>(), 0);
+  EXPECT_TRUE(summary.at("gemm").contains("p90"));
+  EXPECT_EQ(summary.at("collectives").at("n"), 1);
+
+  const ProgramResult text =
+      validate({"--ledger", ledger, "--gemm", gemm, "--collectives", collectives});
+  EXPECT_THAT(text.out, HasSubstr("Matrix products"));
+  EXPECT_THAT(text.out, HasSubstr("Collectives"));
+}
+
+TEST(Validate, PrintsEveryRowOnlyWhenAsked) {
+  const std::string ledger = short_ledger("two.csv", 2);
+  EXPECT_THAT(validate({"--ledger", ledger, "--rows"}).out, HasSubstr("m002"));
+  const std::string brief = validate({"--ledger", ledger}).out;
+  EXPECT_THAT(brief, ::testing::Not(HasSubstr("m002")));
+  EXPECT_THAT(brief, HasSubstr("YaFSDP README"));
+  EXPECT_THAT(brief, HasSubstr("One layer of backward"));
+}
+
+TEST(Validate, CountsSkippedRows) {
+  std::ifstream in(short_ledger("skip_source.csv", 1));
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::size_t at = text.find("a100-80g,64,8");
+  ASSERT_NE(at, text.npos);
+  text.replace(at, 13, "a100-80g,60,8");
+  const std::string ledger = write_file("skip.csv", text);
+  const json document = json::parse(validate({"--ledger", ledger, "--json"}).out);
+  EXPECT_THAT(document.at("rows")[0].at("skipped").get<std::string>(), HasSubstr("gpus is 60"));
+  EXPECT_TRUE(document.at("rows")[0].at("predicted_iter_time_s").is_null());
+  EXPECT_EQ(document.at("summary").at("skipped"), 1);
+  EXPECT_THAT(validate({"--ledger", ledger}).out, HasSubstr("Skipped 1: gpus is 60"));
+}
+
+TEST(Validate, RefusesBadFilesInOneSentence) {
+  expect_error(validate({"--ledger", "/nowhere.csv"}), 3, "/nowhere.csv");
+  const std::string no_column = write_file("columns.csv", "id,source\na,b\n");
+  expect_error(validate({"--ledger", no_column}), 3, "there is no column \"model\"");
+  expect_error(validate({"--ledger", write_file("empty.csv", "")}), 3, "is empty");
+  const std::string bad_gemm = write_file("bad_gemm.csv", "gpu,m,n,k,time_us\nx,1,1,1,1\n");
+  expect_error(validate({"--gemm", bad_gemm}), 3, "x");
+  expect_error(validate({"--set", "cluster.nope=1"}), 3, "cluster.nope");
+  expect_error(validate({"--set", "nonsense"}), 2, "KEY=VALUE");
+  expect_error(validate({"--bogus"}), 2, "--bogus");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
