@@ -77,12 +77,19 @@ void Engine::prepare(const Schedule& schedule, const std::vector<OpCost>& costs)
   stream_mask_.assign(blocks, 0);
   boundary_op_.assign(blocks, std::numeric_limits<std::uint32_t>::max());
   section_of_block_.assign(blocks, 0);
-  host_waits_ = false;
+  host_waits_.clear();
   for (std::size_t b = 0; b < blocks; ++b) {
     const Block& block = schedule.blocks[b];
     for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
       if (hot_[i].cls == Class::kHost) {
-        host_waits_ = host_waits_ || (hot_[i].host_waits && hot_[i].wait_count > 0);
+        if (hot_[i].host_waits && hot_[i].wait_count > 0) {
+          const EventRef wait = hot_[i].waits[0];
+          const auto equal = [wait](EventRef known) {
+            return known.name == wait.name && known.offset == wait.offset;
+          };
+          if (std::none_of(host_waits_.begin(), host_waits_.end(), equal))
+            host_waits_.push_back(wait);
+        }
         continue;
       }
       stream_mask_[b] |= 1U << hot_[i].stream;
@@ -448,19 +455,22 @@ void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32
       if (ahead > 0) state.push_back(ahead);
     }
   }
-  if (host_waits_) {
-    state.push_back(host_clock_ns_ - now_ns_);
-    const Instance& base = instances_[static_cast<std::size_t>(base_seq)];
-    const Block& block = schedule_->blocks[base.block];
-    const std::int32_t unit = block.first_unit + base.rep * block.unit_step;
-    for (std::size_t name = 1; name < schedule_->event_names.size(); ++name) {
-      for (std::int32_t offset = -window_; offset <= window_; ++offset) {
-        const std::int32_t* slot = event_slot(static_cast<std::uint8_t>(name), unit + offset);
-        if (slot == nullptr || *slot < 0) continue;
+  if (host_waits_.empty()) return;
+  state.push_back(host_clock_ns_ - now_ns_);
+  // The events that the host will wait for next: only completions after its own clock hold it up.
+  const Block& block = schedule_->blocks[cursor_.block];
+  for (const EventRef wait : host_waits_) {
+    const std::int32_t reach = std::abs(wait.offset) + kLookAhead;
+    for (std::int32_t i = 0; i < reach; ++i) {
+      const std::int32_t unit =
+          block.first_unit + (cursor_.rep + i) * block.unit_step + wait.offset;
+      const std::int32_t* slot = event_slot(wait.name, unit);
+      Nanoseconds late = 0;
+      if (slot != nullptr && *slot >= 0) {
         const Nanoseconds done = instances_[static_cast<std::size_t>(*slot)].done_ns;
-        // Only completions after the host's own clock can hold it up.
-        state.push_back(done == kPending ? 1 : -std::max<Nanoseconds>(done - host_clock_ns_, 0));
+        late = done == kPending ? kPending : std::max<Nanoseconds>(done - host_clock_ns_, 0);
       }
+      state.push_back(late);
     }
   }
 }
@@ -469,7 +479,7 @@ bool Engine::same(const Snapshot& a, const Snapshot& b) const {
   // The same lead of the host over the device: whatever it did to this period, it does to the next.
   const Nanoseconds drift = (a.host_ns - a.now_ns) - (b.host_ns - b.now_ns);
   // A host that runs ahead and never binds may also drift further ahead, not fall behind.
-  if (drift != 0 && (host_waits_ || drift > 0 || a.host_bound || b.host_bound)) return false;
+  if (drift != 0 && (!host_waits_.empty() || drift > 0 || a.host_bound || b.host_bound)) return false;
   return a.state == b.state;
 }
 

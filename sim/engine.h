@@ -149,7 +149,7 @@ class Engine {
   std::vector<StreamState> streams_;
   std::int32_t units_ = 0;
   std::int32_t window_ = 0;  // units around the current one whose events may still matter
-  bool host_waits_ = false;
+  std::vector<EventRef> host_waits_;  // events that the host blocks on
   Cursor cursor_;
   Nanoseconds now_ns_ = 0, host_clock_ns_ = 0;
   std::int32_t blocked_on_ = -1;
