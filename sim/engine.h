@@ -91,6 +91,9 @@ class Engine {
     std::vector<std::int32_t> queue;
     std::size_t head = 0;
     std::int32_t running = -1;
+    Class cls = Class::kNone;  // of the running operation, as the three below
+    Phase phase = Phase::kPrepare;
+    Nanoseconds alone_ns = 0, contended_ns = 0;
     Nanoseconds remaining_ns = 0;  // in units of the current regime
     Nanoseconds begin_ns = 0;
     bool contended = false;            // regime in which remaining_ns is expressed
@@ -98,6 +101,7 @@ class Engine {
     std::int32_t admitted_after = -1;  // a collective waits for this kernel to retire
     int priority = 0, collective_priority = 0;
     bool empty() const { return head == queue.size(); }
+    bool runs(Class wanted) const { return running >= 0 && cls == wanted; }
   };
   struct Cursor {  // next operation the host issues
     std::uint32_t section = 0, block = 0, op = 0;
@@ -119,6 +123,7 @@ class Engine {
   };
 
   static constexpr Nanoseconds kPending = -1;
+  static constexpr std::int32_t kLookAhead = 4;  // units that the host may be ahead of compute
 
   void prepare(const Schedule& schedule, const std::vector<OpCost>& costs);
   bool issue_next();
@@ -127,6 +132,8 @@ class Engine {
   bool starts();
   bool ready(const Instance& instance) const;
   void complete(std::size_t stream);
+  /// Whether its operation makes progress: collectives always, one kernel at a time.
+  bool progresses(std::size_t stream) const;
   void choose_kernel();
   void update_regimes();
   bool step_time();
@@ -148,7 +155,7 @@ class Engine {
   std::vector<std::int32_t> events_;  // last instance that recorded (name, unit)
   std::vector<StreamState> streams_;
   std::int32_t units_ = 0;
-  std::int32_t window_ = 0;  // units around the current one whose events may still matter
+  std::int32_t window_ = 0;           // units around the current one whose events may still matter
   std::vector<EventRef> host_waits_;  // events that the host blocks on
   Cursor cursor_;
   Nanoseconds now_ns_ = 0, host_clock_ns_ = 0;
