@@ -53,6 +53,8 @@ void describe_host(FieldList& fields, HostCosts& host) {
     fields.add("unit_hook_s", &host.unit_hook_s, "s", "per sharded unit and direction", kSeconds);
     fields.add("limiter_wakeup_s", &host.limiter_wakeup_s, "s",
                "after the host waited for a device event", kSeconds);
+    fields.add("device_allocation_s", &host.device_allocation_s, "s",
+               "per cudaMalloc or cudaFree inside a step at the memory limit", at_least(0.0));
     fields.add("step_s", &host.step_s, "s", "once per step, device idle", kSeconds);
     fields.add("step_synchronizations", &host.step_synchronizations, "", "device drains per step",
                between(0.0, 1000.0));

@@ -1,9 +1,9 @@
 #include "sim/cost.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "sim/attention_cost.h"
 #include "sim/core/check.h"
@@ -15,11 +15,14 @@ namespace shardwright::sim {
 
 namespace {
 
-/// Share by which a ring over NVLink slows down while kernels use the same memory system; a ring over NICs
-/// has room. PyTorch FSDP studies report 5 to 15 % (hardware notes in profiles/data/README.md).
+/// Share by which a ring over NVLink slows down while kernels use the same memory system; a ring
+/// over NICs has room. PyTorch FSDP studies report 5 to 15 % (hardware notes in
+/// profiles/data/README.md).
 constexpr double kNvlinkCollectiveSlowdown = 1.08;
 
-Nanoseconds to_ns(double seconds) { return static_cast<Nanoseconds>(std::llround(seconds * 1e9)); }
+Nanoseconds to_ns(double seconds) {
+  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
+}
 
 }  // namespace
 
@@ -39,12 +42,14 @@ CostModel::CostModel(const profiles::Profile& profile) : profile_(profile) {
   const auto& kernels = profile.cost.attention;
   auto found = kernels.find(profile.stack.attention_kernel);
   if (found == kernels.end()) found = kernels.begin();
-  if (found == kernels.end()) throw Error(fmt::format("GPU {} has no attention parameters", profile.cluster.gpu.id));
+  if (found == kernels.end())
+    throw Error(fmt::format("GPU {} has no attention parameters", profile.cluster.gpu.id));
   attention_ = found->second.values;
   network_ = network_of(profile.cluster);
 }
 
-CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, CommGroup group, double bytes) const {
+CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, CommGroup group,
+                                     double bytes) const {
   CollectiveGroup ranks;
   const std::int64_t per_node = std::min(profile_.cluster.gpus_per_node, schedule.world_ranks);
   switch (group) {
@@ -83,12 +88,18 @@ double CostModel::product_s(std::int64_t m, std::int64_t n, std::int64_t k, int 
 double CostModel::efficiency_of(const Work& work) const {
   const CopyEfficiencies& copies = profile_.stack.copies;
   switch (work.memory_class) {
-    case MemoryClass::kStream: return work.efficiency;
-    case MemoryClass::kCast: return copies.cast;
-    case MemoryClass::kConcatenate: return copies.concatenate;
-    case MemoryClass::kCopy: return copies.copy;
-    case MemoryClass::kScale: return copies.scale;
-    case MemoryClass::kAdd: return copies.add;
+    case MemoryClass::kStream:
+      return work.efficiency;
+    case MemoryClass::kCast:
+      return copies.cast;
+    case MemoryClass::kConcatenate:
+      return copies.concatenate;
+    case MemoryClass::kCopy:
+      return copies.copy;
+    case MemoryClass::kScale:
+      return copies.scale;
+    case MemoryClass::kAdd:
+      return copies.add;
   }
   return 1;
 }
@@ -101,11 +112,13 @@ CostModel::Pair CostModel::device_time(const Op& op, const Resident& resident) {
   switch (work.kind) {
     case WorkKind::kGemm: {
       // fp32 products run at the fp32 (TF32-off) rate: scale by the ratio of the peaks.
-      const double slower = work.dtype_bytes == 4 && profile_.cluster.gpu.peak_fp32_flops > 0
-                                ? profile_.cluster.gpu.peak_bf16_flops / profile_.cluster.gpu.peak_fp32_flops
-                                : 1;
+      const double slower =
+          work.dtype_bytes == 4 && profile_.cluster.gpu.peak_fp32_flops > 0
+              ? profile_.cluster.gpu.peak_bf16_flops / profile_.cluster.gpu.peak_fp32_flops
+              : 1;
       const double scale = times * slower / work.efficiency;
-      return {scale * product_s(work.m, work.n, work.k, sms), scale * product_s(work.m, work.n, work.k, left)};
+      return {scale * product_s(work.m, work.n, work.k, sms),
+              scale * product_s(work.m, work.n, work.k, left)};
     }
     case WorkKind::kAttention: {
       if (work.bytes > 0) {
@@ -113,7 +126,8 @@ CostModel::Pair CostModel::device_time(const Op& op, const Resident& resident) {
         const double products = work.backward ? 4 : 2;
         const auto time = [&](int available, double taken) {
           return products * gemm_time_s(gemm_, rates_, work.n, work.n, work.k, available, work.m) +
-                 memory_time_s(profile_.cost.memory.values, rates_, static_cast<double>(work.bytes), 1, taken) +
+                 memory_time_s(profile_.cost.memory.values, rates_, static_cast<double>(work.bytes),
+                               1, taken) +
                  (times - 1) * profile_.cost.memory.values.t1_s;
         };
         return {time(sms, 0), time(left, resident.hbm_bytes_per_s)};
@@ -124,7 +138,8 @@ CostModel::Pair CostModel::device_time(const Op& op, const Resident& resident) {
       shape.query_length = shape.kv_length = work.n;
       shape.head_dim = work.k;
       shape.causal = work.causal;
-      return {attention_time_s(attention_, rates_, shape, work.backward, sms), attention_time_s(attention_, rates_, shape, work.backward, left)};
+      return {attention_time_s(attention_, rates_, shape, work.backward, sms),
+              attention_time_s(attention_, rates_, shape, work.backward, left)};
     }
     case WorkKind::kMemory: {
       if (work.bytes <= 0) return {0, 0};
@@ -132,9 +147,11 @@ CostModel::Pair CostModel::device_time(const Op& op, const Resident& resident) {
       const double efficiency = efficiency_of(work);
       const double launches = (times - 1) * profile_.cost.memory.values.t1_s;
       return {launches + memory_time_s(profile_.cost.memory.values, rates_, bytes, efficiency),
-              launches + memory_time_s(profile_.cost.memory.values, rates_, bytes, efficiency, resident.hbm_bytes_per_s)};
+              launches + memory_time_s(profile_.cost.memory.values, rates_, bytes, efficiency,
+                                       resident.hbm_bytes_per_s)};
     }
-    default: return {0, 0};
+    default:
+      return {0, 0};
   }
 }
 
@@ -148,13 +165,18 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
     const Op& op = schedule.ops[i];
     if (op.work.kind != WorkKind::kCollective) continue;
     const double times = op.work.kernels;
-    const CollectiveCost cost = collective(schedule, op.kind, op.work.group, static_cast<double>(op.work.bytes) / times);
+    const CollectiveCost cost =
+        collective(schedule, op.kind, op.work.group, static_cast<double>(op.work.bytes) / times);
     if (!std::isfinite(cost.time_s)) {
-      throw Error(fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot train together; at most {} can",
-                              profile_.cluster.id, schedule.world_ranks, profile_.cluster.gpus_per_node));
+      throw Error(
+          fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot "
+                      "train together; at most {} can",
+                      profile_.cluster.id, schedule.world_ranks, profile_.cluster.gpus_per_node));
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
-    costs[i].contended_ns = over_nics || !profile_.cluster.nvlink ? costs[i].alone_ns : to_ns(times * cost.time_s * kNvlinkCollectiveSlowdown);
+    costs[i].contended_ns = over_nics || !profile_.cluster.nvlink
+                                ? costs[i].alone_ns
+                                : to_ns(times * cost.time_s * kNvlinkCollectiveSlowdown);
     costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s);
     seconds += times * cost.time_s;
     channel_seconds += times * cost.time_s * cost.channels;
@@ -175,7 +197,8 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
     costs[i].alone_ns = to_ns(time.alone_s);
     costs[i].contended_ns = std::max(costs[i].alone_ns, to_ns(time.contended_s));
     const bool backward = op.phase == Phase::kBackward || op.phase == Phase::kReduce;
-    const double launch = backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
+    const double launch =
+        backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
     costs[i].host_ns = to_ns(op.work.host_s + op.work.kernels * launch);
   }
 }

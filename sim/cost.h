@@ -1,10 +1,12 @@
-// What every operation of a schedule costs on a given profile: device time alone, device time while sharing
-// the GPU with a collective (or, for a collective, with a kernel), and host time to issue it.
+// What every operation of a schedule costs on a given profile: device time alone, device time while
+// sharing the GPU with a collective (or, for a collective, with a kernel), and host time to issue
+// it.
 //
-// The formulas are those of gemm_cost.h, attention_cost.h, memory_cost.h and collectives.h. A collective that
-// is resident holds as many SMs as it has channels, so products are counted in waves over what is left, and
-// its traffic through device memory is taken from memory-bound kernels. Products of the same shape are
-// looked up, not computed again: one CostModel serves many plans of one profile.
+// The formulas are those of gemm_cost.h, attention_cost.h, memory_cost.h and collectives.h. A
+// collective that is resident holds as many SMs as it has channels, so products are counted in
+// waves over what is left, and its traffic through device memory is taken from memory-bound
+// kernels. Products of the same shape are looked up, not computed again: one CostModel serves many
+// plans of one profile.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,8 @@ class CostModel {
   void cost(const Schedule& schedule, std::vector<OpCost>& costs);
 
   /// The collective as NCCL would run it on this cluster in `group` of this schedule.
-  CollectiveCost collective(const Schedule& schedule, OpKind kind, CommGroup group, double bytes) const;
+  CollectiveCost collective(const Schedule& schedule, OpKind kind, CommGroup group,
+                            double bytes) const;
 
  private:
   struct Pair {

@@ -39,7 +39,8 @@ struct Walker {
 
 AllocatedPeak allocated_peak(const Schedule& schedule) {
   Walker walker;
-  for (const PersistentTensor& tensor : schedule.persistent) walker.change(tensor.category, tensor.bytes);
+  for (const PersistentTensor& tensor : schedule.persistent)
+    walker.change(tensor.category, tensor.bytes);
   walker.peak.bytes = walker.peak.start_bytes = walker.total;
   walker.peak.breakdown = walker.now;
   std::int32_t micro = 0;
@@ -50,7 +51,8 @@ AllocatedPeak allocated_peak(const Schedule& schedule) {
         micro += section.repeats - 3;
         step = section.repeats - 1;
       }
-      for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
+      for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+           ++b) {
         const Block& block = schedule.blocks[b];
         const std::int32_t repeats = block.repeats;
         walker.walk(schedule, b, 0, micro);
@@ -72,8 +74,8 @@ AllocatedPeak allocated_peak(const Schedule& schedule) {
   return walker.peak;
 }
 
-ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock, CachingAllocator& allocator,
-                             std::vector<MemorySample>* samples) {
+ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
+                             CachingAllocator& allocator, std::vector<MemorySample>* samples) {
   using BlockId = CachingAllocator::BlockId;
   ReplayedMemory result;
   for (const PersistentTensor& tensor : schedule.persistent) {
@@ -88,7 +90,12 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock, C
     return live[tensor * units + static_cast<std::size_t>(std::max(unit, 0))];
   };
   std::vector<Nanoseconds> stream_done(schedule.streams.size());
-  for (int step = 0; step < 2 && !result.out_of_memory; ++step) {
+  AllocatorStats after_first;
+  AllocatorStats before_last;
+  constexpr int kSteps = 3;
+  for (int step = 0; step < kSteps && !result.out_of_memory; ++step) {
+    if (step == 1) after_first = allocator.stats();
+    if (step == kSteps - 1) before_last = allocator.stats();
     const Nanoseconds offset = step * clock.step_ns;
     std::uint32_t action = 0;
     for_each_op(schedule, [&](const OpInstance& instance, const Op& op) {
@@ -127,8 +134,9 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock, C
           }
           slot = CachingAllocator::kEmptyBlock;
         }
-        if (samples != nullptr && step == 1) {
-          samples->push_back({host_now - offset, allocator.stats().allocated.now, allocator.stats().reserved.now});
+        if (samples != nullptr && step == kSteps - 1) {
+          samples->push_back(
+              {host_now - offset, allocator.stats().allocated.now, allocator.stats().reserved.now});
         }
       }
     });
@@ -137,11 +145,15 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock, C
   result.peak_allocated = stats.allocated.peak;
   result.peak_active = stats.active.peak;
   result.peak_reserved = stats.reserved.peak;
-  result.retries = stats.num_alloc_retries;
+  result.retries = stats.num_alloc_retries - before_last.num_alloc_retries;
+  const std::int64_t calls = stats.num_device_allocs + stats.num_device_frees;
+  const std::int64_t calls_of_first = after_first.num_device_allocs + after_first.num_device_frees;
+  result.device_calls = static_cast<double>(calls - calls_of_first) / (kSteps - 1);
   return result;
 }
 
-std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock, Bytes reserved) {
+std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock,
+                                              Bytes reserved) {
   std::vector<MemorySample> samples;
   Bytes total = 0;
   for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
@@ -154,9 +166,12 @@ std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const St
     const std::uint32_t end = block.first_action + block.action_count;
     const Bytes before = total;
     for (; action < end && schedule.memory[action].op == local; ++action) {
-      total += schedule.memory[action].acquire ? schedule.memory[action].bytes : -schedule.memory[action].bytes;
+      total += schedule.memory[action].acquire ? schedule.memory[action].bytes
+                                               : -schedule.memory[action].bytes;
     }
-    if (total != before) samples.push_back({clock.completion_ns[static_cast<std::size_t>(instance.id)], total, reserved});
+    if (total != before)
+      samples.push_back(
+          {clock.completion_ns[static_cast<std::size_t>(instance.id)], total, reserved});
   });
   return samples;
 }

@@ -1,8 +1,8 @@
 // Memory of a step, from the same schedule that is timed.
 //
-// Three views: the peak of what is allocated (liveness in host order; exact, needs no clock), the layout of
-// static arenas (sim/core/arena.h), and a replay through the caching allocator with the host and completion
-// times of a simulated step, which gives what is active and reserved.
+// Three views: the peak of what is allocated (liveness in host order; exact, needs no clock), the
+// layout of static arenas (sim/core/arena.h), and a replay through the caching allocator with the
+// host and completion times of a simulated step, which gives what is active and reserved.
 #pragma once
 
 #include <array>
@@ -35,16 +35,20 @@ struct StepClock {
 
 struct ReplayedMemory {
   Bytes peak_allocated = 0, peak_active = 0, peak_reserved = 0;
-  std::int64_t retries = 0;
+  std::int64_t retries = 0;  // of the last step: cached memory given back for want of free memory
+  double device_calls =
+      0;  // cudaMalloc and cudaFree calls of a step, mean of those after the first
   bool out_of_memory = false;
 };
 
-/// Replays two steps through `allocator` (the second meets the first one's cache). `samples` receives the
-/// curve of the second step when given.
-ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock, CachingAllocator& allocator,
+/// Replays three steps through `allocator`: the first fills its cache, the others meet it.
+/// `samples` receives the curve of the last step when given.
+ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
+                             CachingAllocator& allocator,
                              std::vector<MemorySample>* samples = nullptr);
 
 /// The allocated curve of a static-memory step, at completion times.
-std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock, Bytes reserved);
+std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock,
+                                              Bytes reserved);
 
 }  // namespace shardwright::sim

@@ -1,11 +1,12 @@
 #include "sim/predict.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include <fmt/format.h>
-
+#include "sim/accounting.h"
 #include "sim/core/arena.h"
 #include "sim/core/error.h"
 #include "sim/cost.h"
@@ -18,7 +19,9 @@ namespace shardwright::sim {
 
 namespace {
 
-double seconds(Nanoseconds ns) { return static_cast<double>(ns) * 1e-9; }
+double seconds(Nanoseconds ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
 /// Parameters that multiply activations: every matrix but the embedding table, the head included.
 double matrix_parameters(const Model& model) {
@@ -27,69 +30,28 @@ double matrix_parameters(const Model& model) {
 }
 
 double tokens_per_step(const Plan& plan) {
-  return static_cast<double>(plan.seq_len * plan.micro_batch) * static_cast<double>(plan.grad_accum);
-}
-
-/// Matrix-product and attention FLOPs that the schedule's operations really do, recomputation included.
-double executed_flops(const Schedule& schedule) {
-  double total = 0;
-  for (const Section& section : schedule.sections) {
-    double in_section = 0;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
-      const Block& block = schedule.blocks[b];
-      double in_block = 0;
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        const Work& work = schedule.ops[i].work;
-        const double m = static_cast<double>(work.m), n = static_cast<double>(work.n), k = static_cast<double>(work.k);
-        if (work.kind == WorkKind::kGemm) in_block += 2 * m * n * k * work.kernels;
-        if (work.kind == WorkKind::kAttention) in_block += (work.backward ? 2.5 : 1) * 4 * m * n * n * k * (work.causal ? 0.5 : 1);
-      }
-      in_section += in_block * block.repeats;
-    }
-    total += in_section * section.repeats;
-  }
-  return total;
-}
-
-CommunicationBytes communication_bytes(const Schedule& schedule) {
-  CommunicationBytes bytes;
-  const auto share = [&](CommGroup group) {
-    const double n = static_cast<double>(group == CommGroup::kReplicate ? schedule.replicate_ranks
-                                         : group == CommGroup::kWorld   ? schedule.world_ranks
-                                                                        : schedule.shard_ranks);
-    return (n - 1) / n;
-  };
-  for (const Section& section : schedule.sections) {
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
-      const Block& block = schedule.blocks[b];
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        const Op& op = schedule.ops[i];
-        if (op.work.kind != WorkKind::kCollective) continue;
-        const double sent = static_cast<double>(op.work.bytes) * share(op.work.group) * block.repeats * section.repeats;
-        if (op.kind == OpKind::kAllGather) bytes.all_gather += sent;
-        if (op.kind == OpKind::kReduceScatter) bytes.reduce_scatter += sent;
-        if (op.kind == OpKind::kAllReduce) bytes.all_reduce += 2 * sent;
-      }
-    }
-  }
-  return bytes;
+  return static_cast<double>(plan.seq_len * plan.micro_batch) *
+         static_cast<double>(plan.grad_accum);
 }
 
 /// What LayerPrograms depend on.
 auto program_key(const Plan& plan) {
-  return std::make_tuple(plan.micro_batch, plan.seq_len, plan.recompute, plan.pieces, plan.attention, plan.param_dtype);
+  return std::make_tuple(plan.micro_batch, plan.seq_len, plan.recompute, plan.pieces,
+                         plan.attention, plan.param_dtype);
 }
 
 }  // namespace
 
 double model_flops(const Model& model, const Plan& plan) {
   const double tokens = tokens_per_step(plan);
-  const double attention = 6.0 * static_cast<double>(model.layers) * static_cast<double>(plan.seq_len) * static_cast<double>(model.q_dim());
+  const double attention = 6.0 * static_cast<double>(model.layers) *
+                           static_cast<double>(plan.seq_len) * static_cast<double>(model.q_dim());
   return tokens * (6.0 * matrix_parameters(model) + attention);
 }
 
 struct Predictor::State {
-  State(Model m, profiles::Profile p) : model(std::move(m)), profile(std::move(p)), costs(profile) {}
+  State(Model m, profiles::Profile p)
+      : model(std::move(m)), profile(std::move(p)), costs(profile) {}
 
   Model model;
   profiles::Profile profile;
@@ -102,19 +64,90 @@ struct Predictor::State {
   const LayerPrograms& programs_for(const Plan& plan) {
     const auto key = program_key(plan);
     auto at = programs.find(key);
-    if (at == programs.end()) at = programs.emplace(key, LayerPrograms(model, plan, profile.stack)).first;
+    if (at == programs.end())
+      at = programs.emplace(key, LayerPrograms(model, plan, profile.stack)).first;
     return at->second;
+  }
+  /// `pressure_s`: what allocating at the memory limit adds, with the device idle.
+  void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step,
+                 double pressure_s) const {
+    t.iteration_s = seconds(step.step_ns) + pressure_s;
+    t.interval_s[0] = t.interval_s[1] = t.iteration_s;
+    t.compute_s = seconds(step.time.compute_ns);
+    t.exposed_communication_s = seconds(step.time.exposed_ns);
+    t.host_s = seconds(step.time.host_ns) + pressure_s;
+    t.optimizer_s = seconds(step.time.optimizer_ns);
+    t.other_s = seconds(step.time.other_ns);
+    const auto phase = [&](Phase which) {
+      return seconds(step.phase_ns[static_cast<std::size_t>(which)]);
+    };
+    t.forward_s = phase(Phase::kForward) + phase(Phase::kLoss);
+    t.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
+    t.tokens_per_gpu_s = tokens_per_step(plan) / t.iteration_s;
+    t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
+    t.peak_flops = profile.cluster.gpu.peak_bf16_flops;
+    t.model_flops_per_gpu = model_flops(model, plan) / t.iteration_s;
+    t.mfu = t.model_flops_per_gpu / t.peak_flops;
+    t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
+  }
+
+  /// Returns how often a step calls the device's allocator.
+  double fill_memory(MemoryPrediction& m, const StepClock& clock, bool replays,
+                     Timeline* timeline) const {
+    const AllocatedPeak peak = allocated_peak(schedule);
+    m.breakdown_bytes = peak.breakdown;
+    m.peak_at = describe(schedule, peak.at);
+    m.runtime_bytes = profile.cluster.gpu.runtime_bytes;
+    m.usable_bytes = profile.cluster.gpu.memory_bytes;
+    m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
+    double device_calls = 0;
+    if (profile.stack.memory == MemoryManager::kStatic) {
+      Bytes arenas = plan_arena(schedule).size_bytes;
+      for (const PersistentTensor& tensor : schedule.persistent)
+        arenas += round_up(tensor.bytes, kArenaAlignment);
+      m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
+          arenas - peak.bytes;
+      m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;
+      if (timeline != nullptr) timeline->memory = static_memory_curve(schedule, clock, arenas);
+    } else if (replays) {
+      std::vector<MemorySample>* samples = timeline != nullptr ? &timeline->memory : nullptr;
+      AllocatorOptions limits;
+      limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
+      CachingAllocator limited(limits);
+      ReplayedMemory replayed = replay_memory(schedule, clock, limited, samples);
+      device_calls = replayed.device_calls;
+      if (replayed.out_of_memory) {
+        // Says how much would have been needed.
+        CachingAllocator unlimited;
+        if (samples != nullptr) samples->clear();
+        replayed = replay_memory(schedule, clock, unlimited, samples);
+        device_calls = 0;
+      }
+      m.peak_active_bytes = replayed.peak_active;
+      m.peak_reserved_bytes = replayed.peak_reserved;
+      m.allocator_retries = replayed.retries;
+    }
+    m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
+    m.fits = m.total_bytes <= m.usable_bytes;
+    return device_calls;
   }
 };
 
-Predictor::Predictor(Model model, profiles::Profile profile) : state_(std::make_unique<State>(std::move(model), std::move(profile))) {}
+Predictor::Predictor(Model model, profiles::Profile profile)
+    : state_(std::make_unique<State>(std::move(model), std::move(profile))) {}
 Predictor::~Predictor() = default;
 Predictor::Predictor(Predictor&&) noexcept = default;
 Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 
-const Schedule& Predictor::schedule() const { return state_->schedule; }
-const Model& Predictor::model() const { return state_->model; }
-const profiles::Profile& Predictor::profile() const { return state_->profile; }
+const Schedule& Predictor::schedule() const {
+  return state_->schedule;
+}
+const Model& Predictor::model() const {
+  return state_->model;
+}
+const profiles::Profile& Predictor::profile() const {
+  return state_->profile;
+}
 
 Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
@@ -123,76 +156,34 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs_for(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 
-  const bool replays = options.reserved && s.profile.stack.memory == MemoryManager::kCachingAllocator;
+  const bool replays =
+      options.reserved && s.profile.stack.memory == MemoryManager::kCachingAllocator;
   Timeline clock_only;
   EngineOptions engine_options;
   engine_options.skip_repeats = options.skip_repeats;
-  engine_options.timeline = options.timeline != nullptr ? options.timeline : replays ? &clock_only : nullptr;
+  engine_options.timeline = options.timeline != nullptr ? options.timeline
+                            : replays                   ? &clock_only
+                                                        : nullptr;
   const StepTime step = s.engine.run(s.schedule, s.op_costs, engine_options);
 
   Prediction p;
   p.plan = plan;
-  TimePrediction& t = p.time;
-  t.iteration_s = seconds(step.step_ns);
-  t.interval_s[0] = t.interval_s[1] = t.iteration_s;
-  t.compute_s = seconds(step.time.compute_ns);
-  t.exposed_communication_s = seconds(step.time.exposed_ns);
-  t.host_s = seconds(step.time.host_ns);
-  t.optimizer_s = seconds(step.time.optimizer_ns);
-  t.other_s = seconds(step.time.other_ns);
-  t.forward_s = seconds(step.phase_ns[static_cast<std::size_t>(Phase::kForward)] + step.phase_ns[static_cast<std::size_t>(Phase::kLoss)]);
-  t.backward_s = seconds(step.phase_ns[static_cast<std::size_t>(Phase::kBackward)] + step.phase_ns[static_cast<std::size_t>(Phase::kRecompute)] +
-                         step.phase_ns[static_cast<std::size_t>(Phase::kReduce)]);
-  t.tokens_per_gpu_s = tokens_per_step(plan) / t.iteration_s;
-  t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
-  t.peak_flops = cluster.gpu.peak_bf16_flops;
-  t.model_flops_per_gpu = model_flops(s.model, plan) / t.iteration_s;
-  t.mfu = t.model_flops_per_gpu / t.peak_flops;
-  t.hfu = executed_flops(s.schedule) / t.iteration_s / t.peak_flops;
-  p.communication = communication_bytes(s.schedule);
-
-  MemoryPrediction& m = p.memory;
-  const AllocatedPeak peak = allocated_peak(s.schedule);
-  m.breakdown_bytes = peak.breakdown;
-  m.peak_at = describe(s.schedule, peak.at);
-  m.runtime_bytes = cluster.gpu.runtime_bytes;
-  m.usable_bytes = cluster.gpu.memory_bytes;
-  m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
   const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), step.step_ns};
-  if (s.profile.stack.memory == MemoryManager::kStatic) {
-    Bytes arenas = 0;
-    for (const PersistentTensor& tensor : s.schedule.persistent) arenas += round_up(tensor.bytes, kArenaAlignment);
-    arenas += plan_arena(s.schedule).size_bytes;
-    m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] += arenas - peak.bytes;
-    m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;
-    if (options.timeline != nullptr) options.timeline->memory = static_memory_curve(s.schedule, clock, arenas);
-  } else if (replays) {
-    AllocatorOptions limits;
-    limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
-    CachingAllocator limited(limits);
-    ReplayedMemory replayed = replay_memory(s.schedule, clock, limited, options.timeline != nullptr ? &options.timeline->memory : nullptr);
-    if (replayed.out_of_memory) {
-      // Says how much would have been needed.
-      CachingAllocator unlimited;
-      if (options.timeline != nullptr) options.timeline->memory.clear();
-      replayed = replay_memory(s.schedule, clock, unlimited, options.timeline != nullptr ? &options.timeline->memory : nullptr);
-    }
-    m.peak_active_bytes = replayed.peak_active;
-    m.peak_reserved_bytes = replayed.peak_reserved;
-    m.allocator_retries = replayed.retries;
-  }
-  m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
-  m.fits = m.total_bytes <= m.usable_bytes;
+  const double device_calls = s.fill_memory(p.memory, clock, replays, options.timeline);
+  s.fill_time(p.time, plan, step, device_calls * s.profile.stack.host.device_allocation_s);
+  p.communication = communication_bytes(s.schedule);
   if (options.timeline != nullptr) {
     options.timeline->source = "predicted";
     options.timeline->step_ns = step.step_ns;
     options.timeline->streams.clear();
-    for (const Stream& stream : s.schedule.streams) options.timeline->streams.emplace_back(stream.name);
+    for (const Stream& stream : s.schedule.streams)
+      options.timeline->streams.emplace_back(stream.name);
   }
   return p;
 }
 
-Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan, const PredictOptions& options) {
+Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                   const PredictOptions& options) {
   return Predictor(model, profile).predict(plan, options);
 }
 

@@ -1,7 +1,9 @@
-// The whole of a prediction: lower the plan, cost its operations, simulate the step, follow its memory.
+// The whole of a prediction: lower the plan, cost its operations, simulate the step, follow its
+// memory.
 //
-// This is what `predict` prints, `validate` scores and `tune` ranks. A Predictor keeps its memo tables and
-// buffers, so that thousands of plans for one model and profile are cheap; predict() is the one-off form.
+// This is what `predict` prints, `validate` scores and `tune` ranks. A Predictor keeps its memo
+// tables and buffers, so that thousands of plans for one model and profile are cheap; predict() is
+// the one-off form.
 #pragma once
 
 #include <array>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/accounting.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
@@ -27,7 +30,7 @@ struct MemoryPrediction {
   Bytes total_bytes = 0;           // reserved and runtime
   Bytes usable_bytes = 0;          // as CUDA reports the device
   std::int64_t allocator_retries = 0;  // cudaMalloc failures answered by freeing the cache
-  std::string peak_at;             // the operation during which the peak is reached, in words
+  std::string peak_at;                 // the operation during which the peak is reached, in words
   std::array<Bytes, kMemoryCategories> breakdown_bytes{};  // allocated, at the peak
 };
 
@@ -37,15 +40,10 @@ struct TimePrediction {
   double interval_level = 0.9;
   double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0, other_s = 0;
   double tokens_per_gpu_s = 0, tokens_per_s = 0;
-  double peak_flops = 0;            // dense bf16, what mfu and hfu refer to
-  double model_flops_per_gpu = 0;   // per second
+  double peak_flops = 0;           // dense bf16, what mfu and hfu refer to
+  double model_flops_per_gpu = 0;  // per second
   double mfu = 0, hfu = 0;
   double forward_s = 0, backward_s = 0;  // compute-stream kernels by phase
-};
-
-/// Bytes that one rank sends (and receives) in a step, by kind of collective.
-struct CommunicationBytes {
-  double all_gather = 0, reduce_scatter = 0, all_reduce = 0;
 };
 
 struct Prediction {
@@ -53,13 +51,15 @@ struct Prediction {
   TimePrediction time;
   MemoryPrediction memory;
   CommunicationBytes communication;
-  std::vector<std::string> extrapolated;  // inputs outside what the parameters were fitted on, in words
+  std::vector<std::string>
+      extrapolated;  // inputs outside what the parameters were fitted on, in words
 };
 
 struct PredictOptions {
-  bool reserved = true;           // replay the caching allocator; otherwise reserved = allocated
-  bool skip_repeats = true;       // false: simulate every layer
-  Timeline* timeline = nullptr;   // filled with spans and the memory curve; implies the full simulation
+  bool reserved = true;      // replay the caching allocator; otherwise reserved = allocated
+  bool skip_repeats = true;  // false: simulate every layer
+  Timeline* timeline =
+      nullptr;  // filled with spans and the memory curve; implies the full simulation
 };
 
 class Predictor {
@@ -81,9 +81,11 @@ class Predictor {
   std::unique_ptr<State> state_;
 };
 
-Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan, const PredictOptions& options = {});
+Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                   const PredictOptions& options = {});
 
-/// Training FLOPs of one step on one rank: 6 per matrix weight and token, and causal attention counted half.
+/// Training FLOPs of one step on one rank: 6 per matrix weight and token, and causal attention
+/// counted half.
 double model_flops(const Model& model, const Plan& plan);
 
 }  // namespace shardwright::sim

@@ -8,7 +8,9 @@ namespace shardwright {
 
 namespace {
 
-constexpr Bytes aligned(Bytes bytes) { return round_up(bytes, kArenaAlignment); }
+constexpr Bytes aligned(Bytes bytes) {
+  return round_up(bytes, kArenaAlignment);
+}
 
 /// First-fit packing of the tensors that live inside one pass.
 class Scratch {
@@ -22,7 +24,8 @@ class Scratch {
     return at;
   }
   void remove(std::uint16_t tensor) {
-    const auto at = std::find_if(used_.begin(), used_.end(), [tensor](const Range& r) { return r.tensor == tensor; });
+    const auto at = std::find_if(used_.begin(), used_.end(),
+                                 [tensor](const Range& r) { return r.tensor == tensor; });
     if (at != used_.end()) used_.erase(at);
   }
   Bytes high() const { return high_; }
@@ -41,7 +44,8 @@ bool dies_in_block(const Schedule& schedule, const Block& block, std::size_t i) 
   const MemoryAction& born = schedule.memory[i];
   for (std::size_t j = i + 1; j < block.first_action + block.action_count; ++j) {
     const MemoryAction& action = schedule.memory[j];
-    if (!action.acquire && action.tensor == born.tensor && action.offset == born.offset) return true;
+    if (!action.acquire && action.tensor == born.tensor && action.offset == born.offset)
+      return true;
   }
   return false;
 }
@@ -51,7 +55,8 @@ Bytes residual_bytes(const Schedule& schedule) {
   for (const Block& block : schedule.blocks) {
     if (block.phase != Phase::kForward) continue;
     for (std::size_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
-      if (schedule.memory[i].acquire && schedule.memory[i].offset == 1) return aligned(schedule.memory[i].bytes);
+      if (schedule.memory[i].acquire && schedule.memory[i].offset == 1)
+        return aligned(schedule.memory[i].bytes);
     }
   }
   return 0;
@@ -63,10 +68,14 @@ Bytes ArenaPlan::offset(const Schedule& schedule, std::size_t index, std::int32_
   const Slot& slot = slots[index];
   const std::int32_t owner = unit + schedule.memory[index].offset;
   switch (slot.place) {
-    case Place::kKept: return unit_base[static_cast<std::size_t>(owner)] + slot.offset;
-    case Place::kScratch: return unit_base[static_cast<std::size_t>(unit) + 1] + slot.offset;
-    case Place::kHandOver: return (owner % 2 == 0 ? 0 : hand_over_bytes) + slot.offset;
-    case Place::kNone: break;
+    case Place::kKept:
+      return unit_base[static_cast<std::size_t>(owner)] + slot.offset;
+    case Place::kScratch:
+      return unit_base[static_cast<std::size_t>(unit) + 1] + slot.offset;
+    case Place::kHandOver:
+      return (owner % 2 == 0 ? 0 : hand_over_bytes) + slot.offset;
+    case Place::kNone:
+      break;
   }
   return 0;
 }
@@ -83,16 +92,18 @@ ArenaPlan plan_arena(const Schedule& schedule) {
   for (std::uint32_t s = 0; s < schedule.sections.size(); ++s) {
     const Section& section = schedule.sections[s];
     bool has_forward = false;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
       has_forward = has_forward || schedule.blocks[b].phase == Phase::kForward;
     }
     const bool sizes = has_forward && sized_section == 0;
     if (sizes) sized_section = 1;
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
       const Block& block = schedule.blocks[b];
       Scratch pass;
-      // A unit's input, which the pass before wrote, comes first among what it keeps; so does the next
-      // unit's, above which a forward pass has its scratch.
+      // A unit's input, which the pass before wrote, comes first among what it keeps; so does the
+      // next unit's, above which a forward pass has its scratch.
       const bool forward = block.phase == Phase::kForward;
       const Bytes input = forward && block.first_unit > 0 ? residual : 0;
       const Bytes output = forward && block.first_unit < schedule.head_unit() ? residual : 0;
@@ -108,7 +119,8 @@ ArenaPlan plan_arena(const Schedule& schedule) {
           slot.place = ArenaPlan::Place::kScratch;
           slot.offset = output + pass.place(action.tensor, aligned(action.bytes));
         } else if (forward) {
-          SHARDWRIGHT_CHECK(action.offset == 0 || action.offset == 1, "a forward pass keeps a tensor of unit offset {}", action.offset);
+          SHARDWRIGHT_CHECK(action.offset == 0 || action.offset == 1,
+                            "a forward pass keeps a tensor of unit offset {}", action.offset);
           slot.place = ArenaPlan::Place::kKept;
           if (action.offset == 0) {
             slot.offset = input + own;

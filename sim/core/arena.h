@@ -1,10 +1,11 @@
-// Where every activation of a static-memory step lives: the layout that the simulator sizes and the executor
-// allocates, so that predicted and measured memory are the same number.
+// Where every activation of a static-memory step lives: the layout that the simulator sizes and the
+// executor allocates, so that predicted and measured memory are the same number.
 //
-// Backward visits units in the reverse order of forward, so what a unit keeps is pushed on a stack in forward
-// and popped in backward. A pass finds its unit's kept tensors at a fixed base; whatever lives and dies inside
-// the pass is packed first-fit above the top of the stack. Gradients of the residual stream pass between
-// units through two slots that alternate. All offsets are multiples of kArenaAlignment.
+// Backward visits units in the reverse order of forward, so what a unit keeps is pushed on a stack
+// in forward and popped in backward. A pass finds its unit's kept tensors at a fixed base; whatever
+// lives and dies inside the pass is packed first-fit above the top of the stack. Gradients of the
+// residual stream pass between units through two slots that alternate. All offsets are multiples of
+// kArenaAlignment.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ struct ArenaPlan {
   Bytes size_bytes = 0;
   /// Offset of the first byte that a unit keeps; index by unit, one past the last unit included.
   std::vector<Bytes> unit_base;
-  /// Per MemoryAction (same index) that acquires: where its tensor lies. kept: from unit_base of the tensor's
-  /// unit; scratch: from the top of the stack above the pass's unit; hand_over: from the slot of the unit's
-  /// parity.
+  /// Per MemoryAction (same index) that acquires: where its tensor lies. kept: from unit_base of
+  /// the tensor's unit; scratch: from the top of the stack above the pass's unit; hand_over: from
+  /// the slot of the unit's parity.
   enum class Place : std::uint8_t { kNone, kKept, kScratch, kHandOver };
   struct Slot {
     Place place = Place::kNone;
@@ -35,8 +36,8 @@ struct ArenaPlan {
   Bytes offset(const Schedule& schedule, std::size_t index, std::int32_t unit) const;
 };
 
-/// Plans the activations of a schedule of the static memory manager. Buffers that strategies declare as
-/// persistent are not part of it.
+/// Plans the activations of a schedule of the static memory manager. Buffers that strategies
+/// declare as persistent are not part of it.
 ArenaPlan plan_arena(const Schedule& schedule);
 
 }  // namespace shardwright

@@ -39,6 +39,8 @@ struct HostCosts {
   double backward_launch_s = 4e-6;
   double unit_hook_s = 0;       // per sharded unit and direction: Python hooks, bookkeeping
   double limiter_wakeup_s = 0;  // after the host waited for a device event
+  double device_allocation_s =
+      0;              // per cudaMalloc or cudaFree inside a step, the device being idle
   double step_s = 0;  // once per step with the device idle: data, logging, synchronisations
   int step_synchronizations = 0;  // device drains per step (loss.item(), gradient norm)
 };
