@@ -20,6 +20,18 @@ struct Digits {
   std::int64_t digit[kDigits + 1] = {};
 };
 
+/// Adds sign * mantissa * 2^(position - 320); the mantissa is below 2^53.
+void add_scaled(std::int64_t* digits, std::uint64_t mantissa, std::uint32_t position,
+                std::int64_t sign) {
+  const std::uint32_t shift = position % 32;
+  const std::uint64_t low = (mantissa & 0xffffffffu) << shift;
+  const std::uint64_t high = (mantissa >> 32) << shift;
+  std::int64_t* digit = digits + position / 32;
+  digit[0] += sign * static_cast<std::int64_t>(low & 0xffffffffu);
+  digit[1] += sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffffffffu));
+  digit[2] += sign * static_cast<std::int64_t>(high >> 32);
+}
+
 /// Adds value^2; returns 1 when it is not finite (and adds nothing).
 std::int64_t add_square(Digits& digits, float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -29,15 +41,8 @@ std::int64_t add_square(Digits& digits, float value) {
   const std::uint64_t mantissa = exponent == 0 ? fraction : fraction | 0x800000u;
   // value = mantissa * 2^(e - 150) with e = 1 for subnormals.
   const std::uint32_t e = std::max(exponent, 1u);
-  const std::uint32_t position = 2 * e - 300 - static_cast<std::uint32_t>(kUnitExponent);
-  const std::uint64_t square = mantissa * mantissa;
-  const std::uint32_t shift = position % 32;
-  const std::uint64_t low = (square & 0xffffffffu) << shift;
-  const std::uint64_t high = (square >> 32) << shift;
-  std::int64_t* digit = digits.digit + position / 32;
-  digit[0] += static_cast<std::int64_t>(low & 0xffffffffu);
-  digit[1] += static_cast<std::int64_t>((low >> 32) + (high & 0xffffffffu));
-  digit[2] += static_cast<std::int64_t>(high >> 32);
+  add_scaled(digits.digit, mantissa * mantissa,
+             2 * e - 300 - static_cast<std::uint32_t>(kUnitExponent), 1);
   return 0;
 }
 
@@ -70,6 +75,23 @@ void ExactSum::add_squares(std::span<const float> values) {
 }
 void ExactSum::add_squares(std::span<const BFloat16> values) {
   add(values);
+}
+
+void ExactSum::add_exact(std::span<const double> values) {
+  for (const double value : values) {
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    const auto exponent = static_cast<int>(bits >> 52 & 0x7ff);
+    if (exponent == 0) continue;  // zero: subnormals are no multiples of 2^-298
+    std::uint64_t mantissa = (bits & 0xfffffffffffff) | std::uint64_t{1} << 52;
+    int position = exponent - 1075 - kUnitExponent;
+    if (position < 0) {  // then the lowest bits are zero
+      mantissa >>= -position;
+      position = 0;
+    }
+    add_scaled(words_.data(), mantissa, static_cast<std::uint32_t>(position),
+               bits >> 63 == 0 ? 1 : -1);
+  }
+  carry();
 }
 
 void ExactSum::merge(const ExactSum& other) {

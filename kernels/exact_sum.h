@@ -23,6 +23,9 @@ class ExactSum {
 
   void add_squares(std::span<const float> values);
   void add_squares(std::span<const BFloat16> values);
+  /// Adds numbers that are themselves exact sums of squares or differences of such: finite
+  /// multiples of 2^-298 below 2^300.
+  void add_exact(std::span<const double> values);
   void merge(const ExactSum& other);
 
   /// The state for exchange between ranks: adding the words of up to 2^30 ranks as plain int64 and

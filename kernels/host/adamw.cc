@@ -48,28 +48,29 @@ void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
   const Kernels& kernels = parallel.kernels();
   const AdamWNumbers numbers = numbers_of(options);
   const auto step = static_cast<std::uint32_t>(options.step);
-  parallel.for_ranges(
-      std::ssize(parameter), kGrain, [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
-        const std::int64_t count = end - begin;
-        const float* g = widened(kernels, gradient.data() + begin, count, scratch);
-        float* p = widened(kernels, parameter.data() + begin, count, scratch);
-        float* first = widened(kernels, m.data() + begin, count, scratch);
-        float* second = widened(kernels, v.data() + begin, count, scratch);
-        kernels.adamw(numbers, g, p, first, second, count);
+  parallel.for_ranges(std::ssize(parameter), kGrain,
+                      [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
+                        const std::int64_t count = end - begin;
+                        const float* g = widened(kernels, gradient.data() + begin, count, scratch);
+                        float* p = widened(kernels, parameter.data() + begin, count, scratch);
+                        float* first = widened(kernels, m.data() + begin, count, scratch);
+                        float* second = widened(kernels, v.data() + begin, count, scratch);
+                        kernels.adamw(numbers, g, p, first, second, count);
 
-        const std::uint64_t index = first_index + static_cast<std::uint64_t>(begin);
-        auto* random = reinterpret_cast<std::uint32_t*>(scratch.floats(count));
-        const std::span<std::uint32_t> words(random, static_cast<std::size_t>(count));
-        if constexpr (!std::is_same_v<M, float>) {
-          random_words({options.seed, RandomSite::kRoundMoments, step}, index, words);
-          kernels.narrow_stochastic(first, random, 0, m.data() + begin, count);
-          kernels.narrow_stochastic(second, random, 16, v.data() + begin, count);
-        }
-        if constexpr (!std::is_same_v<P, float>) {
-          random_words({options.seed, RandomSite::kRoundParameter, step}, index, words);
-          kernels.narrow_stochastic(p, random, 0, parameter.data() + begin, count);
-        }
-      });
+                        const std::uint64_t index = first_index + static_cast<std::uint64_t>(begin);
+                        auto* random = reinterpret_cast<std::uint32_t*>(scratch.floats(count));
+                        if constexpr (!std::is_same_v<M, float>) {
+                          kernels.random_words({options.seed, RandomSite::kRoundMoments, step},
+                                               index, static_cast<std::uint64_t>(count), random);
+                          kernels.narrow_stochastic(first, random, 0, m.data() + begin, count);
+                          kernels.narrow_stochastic(second, random, 16, v.data() + begin, count);
+                        }
+                        if constexpr (!std::is_same_v<P, float>) {
+                          kernels.random_words({options.seed, RandomSite::kRoundParameter, step},
+                                               index, static_cast<std::uint64_t>(count), random);
+                          kernels.narrow_stochastic(p, random, 0, parameter.data() + begin, count);
+                        }
+                      });
 }
 
 #define SHARDWRIGHT_INSTANTIATE(P, G, M)                                                   \

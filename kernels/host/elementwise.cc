@@ -1,5 +1,6 @@
 #include "kernels/host/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <type_traits>
@@ -76,11 +77,28 @@ void scale(Parallel& parallel, std::span<T> x, double factor) {
 
 template <class T>
 ExactSum sum_of_squares(Parallel& parallel, std::span<const T> x) {
+  const Kernels& kernels = parallel.kernels();
   std::mutex mutex;
   ExactSum total;
-  for_elements(parallel, x.size(), [&](std::int64_t at, std::int64_t count, Scratch&) {
+  for_elements(parallel, x.size(), [&](std::int64_t begin, std::int64_t all, Scratch& scratch) {
     ExactSum part;
-    part.add_squares(x.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+    float* wide = scratch.floats(kSquaresBlock);
+    for (std::int64_t at = begin; at < begin + all; at += kSquaresBlock) {
+      const std::int64_t count = std::min(kSquaresBlock, begin + all - at);
+      const float* values = nullptr;
+      if constexpr (std::is_same_v<T, float>) {
+        values = x.data() + at;
+      } else {
+        kernels.of<T>().widen(x.data() + at, wide, count);
+        values = wide;
+      }
+      const BlockSquares squares = kernels.block_squares(values, count);
+      if (squares.exact) {
+        part.add_exact(squares.sums);
+      } else {
+        part.add_squares(std::span(values, static_cast<std::size_t>(count)));
+      }
+    }
     const std::lock_guard lock(mutex);
     total.merge(part);
   });

@@ -101,5 +101,40 @@ TYPED_TEST(ElementwiseTyped, SumOfSquaresIgnoresThreadsAndShards) {
   }
 }
 
+// Blocks that the fast way can sum exactly, and blocks that it must leave to the slow one.
+TEST(SumOfSquares, IsExactForAnyMixOfMagnitudes) {
+  const RandomStream stream{.seed = 9};
+  for (const int spread : {0, 10, 30, 45, 60, 250}) {
+    std::vector<float> x;
+    for (std::uint64_t i = 0; i < 5000; ++i) {
+      const int exponent =
+          static_cast<int>(stream.below(i, static_cast<std::uint64_t>(spread) + 1));
+      x.push_back(std::ldexp(stream.uniform(i) - 0.5f, 60 - exponent));
+    }
+    ExactSum expected;
+    expected.add_squares(std::span<const float>(x));
+    for (const Isa isa : supported_isas()) {
+      Parallel parallel(2, isa);
+      EXPECT_EQ(sum_of_squares<float>(parallel, x).words(), expected.words())
+          << name_of(isa) << " " << spread;
+    }
+  }
+}
+
+TEST(SumOfSquares, ExtremesAndNonFinite) {
+  Parallel parallel(1);
+  std::vector<float> x(3000, 0x1p-149f);
+  EXPECT_EQ(sum_of_squares<float>(parallel, x).value(), 3000 * 0x1p-298);
+  x.assign(3000, -0x1p127f);
+  EXPECT_EQ(sum_of_squares<float>(parallel, x).value(), 3000 * 0x1p254);
+  x[2999] = INFINITY;
+  x[1] = NAN;
+  const ExactSum sum = sum_of_squares<float>(parallel, x);
+  EXPECT_EQ(sum.nonfinite(), 2);
+  EXPECT_TRUE(std::isnan(sum.value()));
+  x.assign(10, 0.0f);
+  EXPECT_EQ(sum_of_squares<float>(parallel, x).value(), 0.0);
+}
+
 }  // namespace
 }  // namespace shardwright::kernels::host

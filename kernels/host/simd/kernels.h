@@ -11,6 +11,7 @@
 #include "kernels/bf16.h"
 #include "kernels/host/isa.h"
 #include "kernels/host/rows.h"
+#include "kernels/random.h"
 #include "sim/core/model.h"
 
 namespace shardwright::kernels::host {
@@ -111,6 +112,14 @@ struct AdamWNumbers {
   float keep, beta1, beta1_rest, beta2, beta2_rest, step_size, root_correction, eps, grad_scale;
 };
 
+/// The squares of a block of floats, in three sums of doubles without any rounding. When `exact` is
+/// false the block holds numbers too far apart, infinity or NaN, and the sums mean nothing.
+struct BlockSquares {
+  double sums[3];
+  bool exact;
+};
+inline constexpr std::int64_t kSquaresBlock = 1024;
+
 /// The tiles of attention: query rows (tokens times the heads of a group) and keys.
 inline constexpr std::int64_t kQueryRows = 128;
 inline constexpr std::int64_t kKeyRows = 64;
@@ -145,6 +154,10 @@ struct Kernels {
   void (*cross_entropy)(const CrossEntropyRows&, std::int64_t begin, std::int64_t end);
   void (*adamw)(const AdamWNumbers&, const float* gradient, float* parameter, float* m, float* v,
                 std::int64_t n);
+  /// At most kSquaresBlock floats.
+  BlockSquares (*block_squares)(const float* x, std::int64_t n);
+  void (*random_words)(const RandomStream&, std::uint64_t first, std::uint64_t count,
+                       std::uint32_t* out);
   /// Rounds stochastically with the 16 bits of random[i] from bit `shift` on.
   void (*narrow_stochastic)(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
                             std::int64_t n);

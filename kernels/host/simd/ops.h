@@ -46,6 +46,9 @@ void attention_backward_kv(const AttentionBackward<T>&, std::int64_t task, Scrat
 void cross_entropy(const CrossEntropyRows&, std::int64_t begin, std::int64_t end);
 void adamw(const AdamWNumbers&, const float* gradient, float* parameter, float* m, float* v,
            std::int64_t n);
+BlockSquares block_squares(const float* x, std::int64_t n);
+void random_words(const RandomStream&, std::uint64_t first, std::uint64_t count,
+                  std::uint32_t* out);
 void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
                        std::int64_t n);
 

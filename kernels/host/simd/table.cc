@@ -29,6 +29,8 @@ Kernels make_kernels(Isa isa) {
           .gemm = &gemm,
           .cross_entropy = &cross_entropy,
           .adamw = &adamw,
+          .block_squares = &block_squares,
+          .random_words = &random_words,
           .narrow_stochastic = &narrow_stochastic,
           .fp32 = typed<float>(),
           .bf16 = typed<BFloat16>()};

@@ -124,48 +124,58 @@ SHARDWRIGHT_INLINE void for_vectors(std::int64_t n, Body body) {
   if (i < n) body(i, First{static_cast<int>(n - i)});
 }
 
-/// Folds [0, n) into 32 interleaved partial results, element i into i % 32, all starting at
-/// `initial`: partial = step(partial, i, lanes).
-template <class Step>
-struct Folded {
-  static constexpr int kInterleave = 32;
-  static constexpr int kParts = kInterleave / kWidth;
-  float partial[kInterleave];
-
-  SHARDWRIGHT_INLINE Folded(std::int64_t n, float initial, Step step) {
-    Vec part[kParts];
-#pragma GCC unroll 8
-    for (int p = 0; p < kParts; ++p) part[p] = splat(initial);
-    std::int64_t i = 0;
-    for (; i + kInterleave <= n; i += kInterleave) {
-#pragma GCC unroll 8
-      for (int p = 0; p < kParts; ++p) part[p] = step(part[p], i + p * kWidth, All{});
-    }
-#pragma GCC unroll 8
-    for (int p = 0; p < kParts; ++p, i += kWidth) {
-      if (i + kWidth <= n) {
-        part[p] = step(part[p], i, All{});
-      } else if (i < n) {
-        part[p] = step(part[p], i, First{static_cast<int>(n - i)});
-      }
-    }
-#pragma GCC unroll 8
-    for (int p = 0; p < kParts; ++p) store(partial + p * kWidth, part[p], All{});
+/// Joins lanes l and l + width/2, then l and l + width/4, and so on, as a binary tree.
+template <class Join>
+SHARDWRIGHT_INLINE float join_lanes(Vec v, Join join) {
+#pragma GCC unroll 4
+  for (int half = kWidth / 2; half > 0; half /= 2) {
+    IntVec rotated;
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kWidth; ++lane) rotated[lane] = (lane + half) % kWidth;
+    v = join(v, __builtin_shuffle(v, rotated));
   }
-};
-
-/// Sum over [0, n): step(partial, i, lanes) adds elements i... to `partial` and must add nothing in
-/// lanes that are not in use. The 32 partial sums are added as a binary tree.
-template <class Step>
-SHARDWRIGHT_INLINE float sum(std::int64_t n, Step step) {
-  Folded<Step> folded(n, 0.0f, step);
-  for (int half = Folded<Step>::kInterleave / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) folded.partial[lane] += folded.partial[lane + half];
-  }
-  return folded.partial[0];
+  return v[0];
 }
 
-/// The largest of x[0, n), n > 0; NaNs are passed over.
+/// Folds [0, n) into 32 interleaved partial results, element i into i % 32, all starting at
+/// `initial`, by partial = step(partial, i, lanes), and joins them as a binary tree: l and l + 16,
+/// then l and l + 8, and so on.
+template <class Step, class Join>
+SHARDWRIGHT_INLINE float fold(std::int64_t n, float initial, Step step, Join join) {
+  constexpr int kInterleave = 32;
+  constexpr int kParts = kInterleave / kWidth;
+  Vec part[kParts];
+#pragma GCC unroll 8
+  for (int p = 0; p < kParts; ++p) part[p] = splat(initial);
+  std::int64_t i = 0;
+  for (; i + kInterleave <= n; i += kInterleave) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) part[p] = step(part[p], i + p * kWidth, All{});
+  }
+#pragma GCC unroll 8
+  for (int p = 0; p < kParts; ++p, i += kWidth) {
+    if (i + kWidth <= n) {
+      part[p] = step(part[p], i, All{});
+    } else if (i < n) {
+      part[p] = step(part[p], i, First{static_cast<int>(n - i)});
+    }
+  }
+#pragma GCC unroll 4
+  for (int half = kParts / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+    for (int p = 0; p < half; ++p) part[p] = join(part[p], part[p + half]);
+  }
+  return join_lanes(part[0], join);
+}
+
+/// Sum over [0, n): step(partial, i, lanes) adds elements i... to `partial` and must add nothing in
+/// lanes that are not in use.
+template <class Step>
+SHARDWRIGHT_INLINE float sum(std::int64_t n, Step step) {
+  return fold(n, 0.0f, step, [](Vec a, Vec b) { return a + b; });
+}
+
+/// The largest of x[0, n), n > 0; NaNs may be passed over.
 SHARDWRIGHT_INLINE float largest(const float* x, std::int64_t n) {
   const auto step = [&](Vec partial, std::int64_t i, auto lanes) {
     if constexpr (std::is_same_v<decltype(lanes), First>) {
@@ -173,17 +183,12 @@ SHARDWRIGHT_INLINE float largest(const float* x, std::int64_t n) {
       for (int lane = 0; lane < kWidth; ++lane) {
         padded[lane] = x[i + (lane < lanes.count ? lane : 0)];
       }
-      return maximum(partial, load(padded, All{}));
+      return maximum(load(padded, All{}), partial);
     } else {
-      return maximum(partial, load(x + i, lanes));
+      return maximum(load(x + i, lanes), partial);
     }
   };
-  Folded<decltype(step)> folded(n, -__builtin_inff(), step);
-  float result = folded.partial[0];
-  for (int lane = 1; lane < folded.kInterleave; ++lane) {
-    result = result < folded.partial[lane] ? folded.partial[lane] : result;
-  }
-  return result;
+  return fold(n, -__builtin_inff(), step, [](Vec a, Vec b) { return maximum(a, b); });
 }
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA
