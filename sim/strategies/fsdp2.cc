@@ -76,7 +76,7 @@ class Fsdp2 final : public ShardingStrategy {
     w.memory_op(OpKind::kCopyIn, 0, Phase::kReduce, MemoryClass::kCopy,
                 (width + reduced_width) * elements, 0)
         .record = {reduce_ready_, 0};
-    if (reshards_ || w.last_micro_step() || is_root(w, 0)) w.release(kGathered, 0);
+    if (reshards_ || w.last_micro_step()) w.release(kGathered, 0);
     w.acquire(kReduceInput, 0, reduced_width * elements, 0, MemoryCategory::kGradientBuffers);
     w.release_weight_gradients();
     Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,

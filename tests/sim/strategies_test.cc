@@ -1,0 +1,199 @@
+// Every strategy's schedule: bytes against the volume formulas, memory that returns to where it
+// began, and the monotonies a planner relies on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "profiles/data_dir.h"
+#include "sim/core/hf_config.h"
+#include "sim/memory.h"
+#include "sim/predict.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::sim {
+namespace {
+
+constexpr std::array kStrategies = {
+    Strategy::kSingle,         Strategy::kDdp,   Strategy::kZero1,       Strategy::kZero2,
+    Strategy::kZero3,          Strategy::kFsdp1, Strategy::kFsdp1GradOp, Strategy::kFsdp2,
+    Strategy::kFsdp2NoReshard, Strategy::kHsdp,  Strategy::kYafsdp,      Strategy::kYafsdpZero2};
+constexpr std::array kStacks = {"native", "hf-eager", "torch-eager", "torch-compile", "mpt-eager"};
+
+Model model_of(const std::string& name) {
+  return load_model(profiles::data_dir() / "models", name);
+}
+
+Plan plan_of(Strategy strategy, const std::string& stack, std::int64_t gpus) {
+  Plan plan;
+  plan.strategy = strategy;
+  plan.stack = stack;
+  plan.gpus = strategy == Strategy::kSingle ? 1 : gpus;
+  plan.seq_len = 2048;
+  plan.recompute = Recompute::kNone;
+  return plan;
+}
+
+Predictor predictor_of(const std::string& model, const std::string& stack,
+                       const std::vector<std::string>& sets = {}) {
+  return Predictor(model_of(model), profiles::load_profile("a100-80g-4xhdr200", stack, sets));
+}
+
+TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
+  for (const char* model : {"llama-2-7b", "qwen2.5-0.5b"}) {
+    for (const char* stack : kStacks) {
+      for (Strategy strategy : kStrategies) {
+        for (std::int64_t accumulation : {1, 2, 5}) {
+          Plan plan = plan_of(strategy, stack, 16);
+          plan.grad_accum = accumulation;
+          plan.ckpt_layers = 3;
+          plan.recompute = Recompute::kFull;
+          const auto profile = profiles::load_profile("a100-80g-4xhdr200", stack);
+          const Schedule schedule = lower(model_of(model), plan, profile.stack, 8);
+          const AllocatedPeak peak = allocated_peak(schedule);
+          EXPECT_EQ(peak.start_bytes, peak.end_bytes)
+              << model << " " << stack << " " << name_of(strategy) << " accumulation "
+              << accumulation;
+          EXPECT_GE(peak.bytes, peak.start_bytes);
+        }
+      }
+    }
+  }
+}
+
+TEST(Strategies, OneRankHasNoCommunication) {
+  for (const char* stack : {"native", "hf-eager"}) {
+    Predictor predictor = predictor_of("llama-3.2-1b", stack);
+    for (Strategy strategy : kStrategies) {
+      const Prediction p = predictor.predict(plan_of(strategy, stack, 1), {.reserved = false});
+      EXPECT_EQ(
+          p.communication.all_gather + p.communication.reduce_scatter + p.communication.all_reduce,
+          0)
+          << name_of(strategy);
+      EXPECT_EQ(p.time.exposed_communication_s, 0) << name_of(strategy);
+    }
+  }
+}
+
+// Volumes per step and rank, with P parameters and r = (N-1)/N (YaFSDP README, ZeRO and FSDP
+// papers): gathers in bf16, reductions in fp32.
+TEST(Strategies, BytesFollowTheVolumeFormulas) {
+  const Model model = model_of("llama-2-7b");
+  const ParameterCounts counts = count_parameters(model);
+  const double parameters = static_cast<double>(counts.total(model.layers));
+  const double norms = static_cast<double>(model.layers * counts.layer_norms + counts.final_norm);
+  const double r = 63.0 / 64.0;
+  const double layer =
+      static_cast<double>(counts.layer()) - static_cast<double>(counts.layer_norms);
+  const double head = static_cast<double>(counts.head);
+  struct Case {
+    Strategy strategy;
+    double gathered, reduced, all_reduced;  // bytes before the factor r
+  };
+  const std::array cases = {
+      Case{Strategy::kDdp, 0, 0, 8 * parameters},
+      Case{Strategy::kZero1, 2 * parameters, 4 * parameters, 0},
+      Case{Strategy::kZero2, 2 * parameters, 4 * parameters, 0},
+      Case{Strategy::kZero3, 4 * parameters, 4 * parameters, 0},
+      Case{Strategy::kFsdp1, 4 * parameters, 4 * parameters, 0},
+      Case{Strategy::kFsdp1GradOp, 2 * parameters, 4 * parameters, 0},
+      Case{Strategy::kFsdp2, 4 * parameters, 4 * parameters, 0},
+      Case{Strategy::kFsdp2NoReshard, 2 * parameters, 4 * parameters, 0},
+      // The last layer and the head still hold their buffers, and norms are gathered once.
+      Case{Strategy::kYafsdp, 4 * parameters - 2 * (layer + head) - 2 * norms, 4 * parameters, 0},
+      Case{Strategy::kYafsdpZero2, 2 * parameters, 4 * parameters, 0},
+  };
+  Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
+  for (const Case& c : cases) {
+    const CommunicationBytes bytes =
+        predictor.predict(plan_of(c.strategy, "hf-eager", 64), {.reserved = false}).communication;
+    EXPECT_NEAR(bytes.all_gather, c.gathered * r, 1e-4 * parameters) << name_of(c.strategy);
+    EXPECT_NEAR(bytes.reduce_scatter, c.reduced * r, 1e-4 * parameters) << name_of(c.strategy);
+    EXPECT_NEAR(bytes.all_reduce, c.all_reduced * r, 1e-4 * parameters) << name_of(c.strategy);
+  }
+}
+
+TEST(Strategies, HybridShardingAllReducesTheShards) {
+  const Model model = model_of("llama-2-7b");
+  const double parameters = static_cast<double>(count_parameters(model).total(model.layers));
+  Predictor predictor = predictor_of("llama-2-7b", "torch-eager");
+  Plan plan = plan_of(Strategy::kHsdp, "torch-eager", 64);
+  plan.shard_group = 8;
+  const CommunicationBytes bytes = predictor.predict(plan, {.reserved = false}).communication;
+  EXPECT_NEAR(bytes.reduce_scatter, 4 * parameters * 7 / 8, 1e-3 * parameters);
+  EXPECT_NEAR(bytes.all_reduce, 2 * 4 * parameters / 8 * 7 / 8, 1e-3 * parameters);
+}
+
+TEST(Strategies, TimeNeverFallsWhenTheNetworkGetsSlower) {
+  for (Strategy strategy : kStrategies) {
+    double before = 0;
+    for (const char* efficiency : {"1", "0.8", "0.5", "0.25", "0.1"}) {
+      Predictor predictor = predictor_of("llama-2-7b", "hf-eager",
+                                         {std::string("cluster.nic_efficiency=") + efficiency});
+      const double time = predictor.predict(plan_of(strategy, "hf-eager", 32), {.reserved = false})
+                              .time.iteration_s;
+      // Equal-priority kernels may change places when a collective ends later; that moves a step by
+      // less than one kernel a layer.
+      EXPECT_GE(time, before * 0.995) << name_of(strategy) << " at " << efficiency;
+      before = time;
+    }
+  }
+}
+
+TEST(Strategies, MemoryNeverGrowsWithMoreShards) {
+  for (const char* stack : {"native", "hf-eager", "torch-eager"}) {
+    Predictor predictor = predictor_of("llama-2-13b", stack);
+    for (Strategy strategy : kStrategies) {
+      if (strategy == Strategy::kSingle || strategy == Strategy::kHsdp) continue;
+      Bytes before = std::numeric_limits<Bytes>::max();
+      for (std::int64_t gpus : {8, 16, 64, 256, 1024}) {
+        const Bytes peak = predictor.predict(plan_of(strategy, stack, gpus), {.reserved = false})
+                               .memory.peak_allocated_bytes;
+        // Padding to the group adds at most some rows a matrix.
+        EXPECT_LE(static_cast<double>(peak), static_cast<double>(before) * 1.005)
+            << stack << " " << name_of(strategy) << " " << gpus;
+        before = peak;
+      }
+    }
+  }
+}
+
+TEST(Strategies, MoreCheckpointedLayersNeverRaiseTheActivationPeak) {
+  for (const char* stack : kStacks) {
+    Predictor predictor = predictor_of("llama-2-7b", stack);
+    for (Strategy strategy :
+         {Strategy::kYafsdp, Strategy::kFsdp1, Strategy::kFsdp2, Strategy::kZero2}) {
+      for (Recompute recompute : {Recompute::kFull, Recompute::kSelectiveOp}) {
+        Bytes before = std::numeric_limits<Bytes>::max();
+        for (std::int64_t k = 0; k <= 32; k += 4) {
+          Plan plan = plan_of(strategy, stack, 64);
+          plan.ckpt_layers = k;
+          plan.recompute = k == 0 ? Recompute::kNone : recompute;
+          const Bytes peak =
+              predictor.predict(plan, {.reserved = false}).memory.peak_allocated_bytes;
+          EXPECT_LE(peak, before) << stack << " " << name_of(strategy) << " k " << k;
+          before = peak;
+        }
+      }
+    }
+  }
+}
+
+TEST(Strategies, CheckpointingCostsTimeAndSavesMemory) {
+  Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
+  Plan plan = plan_of(Strategy::kYafsdp, "hf-eager", 64);
+  plan.seq_len = 8192;
+  const Prediction none = predictor.predict(plan);
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = 32;
+  const Prediction all = predictor.predict(plan);
+  EXPECT_GT(all.time.iteration_s, none.time.iteration_s * 1.1);
+  EXPECT_LT(all.memory.peak_allocated_bytes, none.memory.peak_allocated_bytes / 2);
+  EXPECT_NEAR(all.time.mfu * all.time.iteration_s, none.time.mfu * none.time.iteration_s, 1e-9);
+  EXPECT_GT(all.time.hfu * all.time.iteration_s, none.time.hfu * none.time.iteration_s * 1.2);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
