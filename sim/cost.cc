@@ -155,15 +155,13 @@ CostModel::Pair CostModel::device_time(const Op& op, const Resident& resident) {
   }
 }
 
-void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
-  costs.assign(schedule.ops.size(), {});
-  // What is resident beside kernels: the traffic-weighted mean over the schedule's collectives.
-  Resident resident;
-  double seconds = 0, channel_seconds = 0, hbm_bytes = 0;
+CostModel::Resident CostModel::cost_collectives(const Schedule& schedule,
+                                                std::vector<OpCost>& costs) const {
   const bool over_nics = schedule.shard_ranks > profile_.cluster.gpus_per_node;
-  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+  // In integers, so that how the step is cut into blocks leaves no trace in the last digit.
+  std::int64_t busy_ns = 0, channel_ns = 0, hbm_bytes = 0;
+  const auto add = [&](std::uint32_t i, std::int64_t executions) {
     const Op& op = schedule.ops[i];
-    if (op.work.kind != WorkKind::kCollective) continue;
     const double times = op.work.kernels;
     const CollectiveCost cost =
         collective(schedule, op.kind, op.work.group, static_cast<double>(op.work.bytes) / times);
@@ -178,14 +176,32 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
                                 ? costs[i].alone_ns
                                 : to_ns(times * cost.time_s * kNvlinkCollectiveSlowdown);
     costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s);
-    seconds += times * cost.time_s;
-    channel_seconds += times * cost.time_s * cost.channels;
-    hbm_bytes += times * cost.hbm_bytes;
+    busy_ns += executions * costs[i].alone_ns;
+    channel_ns += executions * costs[i].alone_ns * cost.channels;
+    hbm_bytes += executions * std::llround(times * cost.hbm_bytes);
+  };
+  for (const Section& section : schedule.sections) {
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
+      const Block& block = schedule.blocks[b];
+      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+        if (schedule.ops[i].work.kind == WorkKind::kCollective)
+          add(i, std::int64_t{block.repeats} * section.repeats);
+      }
+    }
   }
-  if (seconds > 0) {
-    resident.channels = static_cast<int>(std::lround(channel_seconds / seconds));
-    resident.hbm_bytes_per_s = hbm_bytes / seconds;
+  Resident resident;
+  if (busy_ns > 0) {
+    resident.channels = static_cast<int>((channel_ns + busy_ns / 2) / busy_ns);
+    resident.hbm_bytes_per_s =
+        static_cast<double>(hbm_bytes) / (static_cast<double>(busy_ns) * 1e-9);
   }
+  return resident;
+}
+
+void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
+  costs.assign(schedule.ops.size(), {});
+  const Resident resident = cost_collectives(schedule, costs);
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
     if (op.work.kind == WorkKind::kCollective) continue;

@@ -43,12 +43,14 @@ class CostModel {
   struct ShapeHash {
     std::size_t operator()(const Shape& s) const;
   };
-  /// What a resident collective takes from kernels.
+  /// What a resident collective takes from kernels: the mean over all collectives of the step,
+  /// weighted by time.
   struct Resident {
     int channels = 0;
     double hbm_bytes_per_s = 0;
   };
 
+  Resident cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const;
   double product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms);
   Pair device_time(const Op& op, const Resident& resident);
   double efficiency_of(const Work& work) const;
