@@ -84,6 +84,8 @@ class ProgramBuilder {
     tensor(kProbabilities, (4 + w) * scores);
     tensor(kAttentionOut, w * t * q);
     tensor(kAttentionStats, 4 * t * static_cast<double>(model_.heads));
+    tensor(kQkNormSaved, stack_.norm.saved_bytes_per_token * t *
+                             static_cast<double>(model_.heads + model_.kv_heads));
     tensor(kGateUp, w * t * 2 * f);
     tensor(kGate, w * t * f);
     tensor(kUp, w * t * f);
@@ -198,6 +200,7 @@ class ProgramBuilder {
     const double features = static_cast<double>(tokens_ * width_);
     if (product.bias) {
       ProgramOp bias = make(OpKind::kAccumulate, Phase::kBackward, {product.d_out}, {});
+      bias.op.of = product.kind;
       bias.op.work = memory_work(features * static_cast<double>(product.n), 1, 1.0);
       list.push_back(bias);
     }
@@ -259,14 +262,24 @@ class ProgramBuilder {
     std::array<std::uint16_t, 3> kept{};
     for (std::uint16_t i = 0; i < 3; ++i)
       kept[i] = tensors_[saved + i].bytes > 0 ? static_cast<std::uint16_t>(saved + i) : 0;
-    if (!backward) {
-      return elementwise(OpKind::kNorm, phase, stack_.norm, elements, false, {in},
-                         {second ? kNorm2Out : kNorm1Out, kept[0], kept[1], kept[2]});
-    }
     const std::uint16_t input = stack_.norm_saves_input ? in : std::uint16_t{kNoTensor};
-    return elementwise(OpKind::kNorm, phase, stack_.norm, elements, true,
-                       {second ? kDNorm2 : kDNorm1, kept[0], kept[1], kept[2], input},
-                       {second ? kDXMid : kDX});
+    ProgramOp p = backward
+                      ? elementwise(OpKind::kNorm, phase, stack_.norm, elements, true,
+                                    {second ? kDNorm2 : kDNorm1, kept[0], kept[1], kept[2], input},
+                                    {second ? kDXMid : kDX})
+                      : elementwise(OpKind::kNorm, phase, stack_.norm, elements, false, {in},
+                                    {second ? kNorm2Out : kNorm1Out, kept[0], kept[1], kept[2]});
+    p.op.part = second ? 1 : 0;
+    return p;
+  }
+
+  /// Norm of query and key heads inside the packed product. It works in place, so what backward
+  /// needs, the heads as they were, is put aside.
+  ProgramOp packed_qk_norm(double q_and_k) const {
+    ProgramOp p = elementwise(OpKind::kQkNorm, Phase::kForward, stack_.norm, q_and_k, false, {kQkv},
+                              {kQRaw, kKRaw, kQkNormSaved});
+    p.op.work.bytes += to_bytes(q_and_k * static_cast<double>(width_));
+    return p;
   }
 
   std::vector<Product> qkv_products() const {
@@ -309,8 +322,7 @@ class ProgramBuilder {
     for (const Product& p : qkv_products()) list.push_back(product_forward(p));
     if (model_.qk_norm) {
       list.push_back(fused_qkv()
-                         ? elementwise(OpKind::kQkNorm, Phase::kForward, stack_.norm, q_and_k,
-                                       false, {kQkv}, {})
+                         ? packed_qk_norm(q_and_k)
                          : elementwise(OpKind::kQkNorm, Phase::kForward, stack_.norm, q_and_k,
                                        false, {kQRaw, kKRaw},
                                        {has_rope() ? kNoTensor : kQ, has_rope() ? kNoTensor : kK}));
@@ -419,10 +431,11 @@ class ProgramBuilder {
       list.push_back(
           elementwise(OpKind::kRope, Phase::kBackward, stack_.rope, q_and_k, true, {kDQkv}, {}));
     if (model_.qk_norm) {
-      list.push_back(fused_qkv() ? elementwise(OpKind::kQkNorm, Phase::kBackward, stack_.norm,
-                                               q_and_k, true, {kDQkv, kQkv}, {})
-                                 : elementwise(OpKind::kQkNorm, Phase::kBackward, stack_.norm,
-                                               q_and_k, true, {kDQkv, kQRaw, kKRaw}, {}));
+      list.push_back(fused_qkv()
+                         ? elementwise(OpKind::kQkNorm, Phase::kBackward, stack_.norm, q_and_k,
+                                       true, {kDQkv, kQRaw, kKRaw, kQkNormSaved}, {})
+                         : elementwise(OpKind::kQkNorm, Phase::kBackward, stack_.norm, q_and_k,
+                                       true, {kDQkv, kQRaw, kKRaw}, {}));
     }
     std::vector<Product> qkv = qkv_products();
     std::reverse(qkv.begin(), qkv.end());
@@ -496,6 +509,10 @@ class ProgramBuilder {
           if (p.op.work.kind == WorkKind::kGemm && ++products % 2 == 1 && !(p.out[0] & kNextUnit))
             kept.set(p.out[0]);
         }
+        // Kept after its heads were normalised in place: the heads before that cannot be rebuilt.
+        if (model_.qk_norm && kept.test(kQkv)) {
+          for (std::uint16_t t : {kQRaw, kKRaw, kQkNormSaved}) kept.set(t);
+        }
         return kept;
       }
       case Recompute::kPieces:
@@ -528,7 +545,7 @@ class ProgramBuilder {
     }
     if (pieces & kPieceAttention) {
       drop({kQkv, kQRaw, kKRaw, kQ, kK, kV, kKRepeated, kVRepeated, kProbabilities, kAttentionOut,
-            kAttentionStats});
+            kAttentionStats, kQkNormSaved});
       drop_norm(false);
     }
     if (pieces & kPieceBlock) {
@@ -548,8 +565,10 @@ class ProgramBuilder {
       bool leads = false;
       for (std::uint16_t t : p.out)
         leads = leads || (t != kNoTensor && !(t & kNextUnit) && wanted.test(t));
-      // In-place operations (RoPE on the packed product) write what they read.
-      const bool in_place = p.out[0] == kNoTensor && p.in[0] != kNoTensor && wanted.test(p.in[0]);
+      // In-place operations (RoPE and norms on the packed product) write what they read.
+      const bool works_in_place =
+          p.out[0] == kNoTensor || (p.op.kind == OpKind::kQkNorm && p.in[0] == kQkv);
+      const bool in_place = works_in_place && p.in[0] != kNoTensor && wanted.test(p.in[0]);
       if (!leads && !in_place) continue;
       for (std::uint16_t t : p.in) {
         if (t != kNoTensor && !kept.test(t)) wanted.set(t);
@@ -775,6 +794,7 @@ const char* tensor_name(std::uint16_t tensor) {
                                                        "probabilities",
                                                        "attention_out",
                                                        "attention_stats",
+                                                       "qk_norm_saved",
                                                        "projected",
                                                        "x_mid",
                                                        "norm2_saved0",

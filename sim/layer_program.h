@@ -41,6 +41,7 @@ enum Tensor : std::uint16_t {
   kProbabilities,
   kAttentionOut,
   kAttentionStats,
+  kQkNormSaved,
   kProjected,
   kXMid,
   kNorm2Saved0,

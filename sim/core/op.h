@@ -96,7 +96,7 @@ struct Work {
 /// Event `name` as recorded for the unit at `offset` from the unit an operation runs for.
 struct EventRef {
   std::uint8_t name = 0;  // index into Schedule::event_names; 0 is "no event"
-  std::int8_t offset = 0;
+  std::int16_t offset = 0;
   explicit operator bool() const { return name != 0; }
 };
 
@@ -105,10 +105,11 @@ inline constexpr int kMaxWaits = 4;
 struct Op {
   OpKind kind = OpKind::kHostWork;
   Phase phase = Phase::kForward;
-  OpKind of =
-      OpKind::kHostWork;    // for kInputGradient and kWeightGradient: the product they belong to
+  OpKind of = OpKind::kHostWork;  // for kInputGradient, kWeightGradient and the kAccumulate of a
+                                  // bias: the product they belong to
   std::uint8_t stream = 0;  // index into Schedule::streams
-  std::uint8_t part = 0;    // n-th piece of an operation that runs as several kernels
+  std::uint8_t part =
+      0;  // n-th piece of an operation that runs as several kernels; 1: a layer's second norm
   std::int8_t target = 0;   // unit offset of what is gathered, reduced or cast
   bool host_waits = false;  // the host blocks until `waits` have completed before it goes on
   EventRef waits[kMaxWaits];

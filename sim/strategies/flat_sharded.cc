@@ -49,8 +49,12 @@ class FlatSharded final : public ShardingStrategy {
     } else {
       w.persistent(MemoryCategory::kGatherBuffers, width * w.total_elements(), "weight buffers");
     }
-    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * std::max(rotating, embedding),
+    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * rotating,
                  "rotating gradient buffers");
+    // The head's gradient waits there for the embedding's while layers use the others.
+    if (tied_)
+      w.persistent(MemoryCategory::kGradientBuffers, width * embedding,
+                   "tied embedding gradient buffer");
     if (plan.reduce_dtype != plan.param_dtype) {
       w.persistent(MemoryCategory::kGradientBuffers, bytes_of(plan.reduce_dtype) * w.largest_unit(),
                    "reduction buffer");
@@ -75,10 +79,14 @@ class FlatSharded final : public ShardingStrategy {
   void before_forward(StepWriter& w) override {
     w.unit_hook();
     if (w.elements() == 0 || (!reshards_ && !w.first_micro_step())) return;
-    const bool waits_for_buffer = reshards_ && w.kind(-buffers_) != UnitKind::kOutside;
-    gather(w, 0, Phase::kForward,
-           waits_for_buffer ? EventRef{forward_done_, static_cast<std::int8_t>(-buffers_)}
-                            : EventRef{});
+    // The first units find their buffers in use by their own backward of the micro-step before.
+    EventRef released;
+    if (reshards_ && w.kind(-buffers_) != UnitKind::kOutside) {
+      released = {forward_done_, static_cast<std::int16_t>(-buffers_)};
+    } else if (!w.first_micro_step()) {
+      released = {backward_done_, 0};
+    }
+    gather(w, 0, Phase::kForward, released);
     w.wait_on_compute({gathered_, 0});
   }
 
@@ -87,11 +95,22 @@ class FlatSharded final : public ShardingStrategy {
   void before_backward(StepWriter& w) override {
     w.unit_hook();
     if (w.elements(2) > 0) w.wait_on_compute({gradient_taken_, 2});
-    if (!reshards_) return;
-    // The last `buffers` units of forward still hold theirs.
+    if (!reshards_) {
+      // Gathers order the gradient buffers of one micro-step after those of the one before; here
+      // there are none.
+      if (!w.first_micro_step() && w.kind() == UnitKind::kHead) {
+        w.wait_on_compute({gradient_taken_, static_cast<std::int16_t>(-w.schedule().head_unit())});
+      }
+      return;
+    }
+    // The last `buffers` units of forward still hold theirs. With a single buffer nothing can be
+    // gathered ahead.
+    const auto released = static_cast<std::int16_t>(buffers_ - 1);
+    if (buffers_ == 1 && regathered(w, 0)) gather(w, 0, Phase::kBackward, {backward_done_, 1});
     if (regathered(w, 0)) w.wait_on_compute({gathered_, 0});
-    if (regathered(w, -1))
-      gather(w, -1, Phase::kBackward, {backward_done_, static_cast<std::int8_t>(buffers_ - 1)});
+    if (buffers_ > 1 && regathered(w, -1)) {
+      gather(w, -1, Phase::kBackward, {backward_done_, released});
+    }
   }
 
   void after_backward(StepWriter& w) override {
@@ -113,6 +132,8 @@ class FlatSharded final : public ShardingStrategy {
     Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
                                reduced_width * elements, plan.reduce_dtype);
     scatter.waits[0] = {backward_done_, 0};
+    // The shard that the other stream completed in the micro-step before is added to.
+    if (hybrid_ && !w.first_micro_step()) scatter.waits[1] = {finished_, 0};
     scatter.record = casts ? EventRef{finished_, 0} : EventRef{gradient_taken_, 0};
     std::uint8_t last = comm_;
     if (hybrid_ && w.replicate_ranks() > 1) {

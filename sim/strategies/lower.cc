@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/core/workspace.h"
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -71,7 +72,10 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
                          0);
   norm.work.kernels = static_cast<std::uint16_t>(std::min<std::int64_t>(tensors, 0xffff));
   for (int i = 1; i < stack.host.step_synchronizations; ++i) w.synchronize(Phase::kOptimizer);
-  w.memory_op(OpKind::kClip, 0, Phase::kOptimizer, MemoryClass::kScale, 2 * master * owned, 0);
+  // The native update multiplies by the clipping factor as it reads the gradient.
+  const bool native = stack.memory == MemoryManager::kStatic;
+  w.memory_op(OpKind::kClip, 0, Phase::kOptimizer, MemoryClass::kScale,
+              native ? 0 : 2 * master * owned, 0);
   const double state_width =
       (2.0 * static_cast<double>(bytes_of(plan.moment_dtype)) + static_cast<double>(master)) / 12.0;
   const double optimizer_bytes =
@@ -134,6 +138,9 @@ void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);
+  if (stack.memory == MemoryManager::kStatic) {
+    w.persistent(MemoryCategory::kWorkspace, plan_workspace(model, plan).size_bytes, "workspace");
+  }
   Section prologue;
   w.begin_block(0, 1, Phase::kPrepare);
   w.host_work(stack.host.step_s, Phase::kPrepare);

@@ -35,8 +35,13 @@ class Replicated final : public ShardingStrategy {
       }
       w.persistent(MemoryCategory::kGradients, gradient_width(plan) * w.total_elements(),
                    "gradients");
-      w.persistent(MemoryCategory::kGradientBuffers, bytes_of(plan.param_dtype) * w.largest_unit(),
-                   "unit gradient buffer");
+      const std::int64_t width = bytes_of(plan.param_dtype);
+      const bool tied = w.elements_of(UnitKind::kHead) == 0;
+      const std::int64_t largest = tied ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
+      w.persistent(MemoryCategory::kGradientBuffers, width * largest, "unit gradient buffer");
+      if (tied)
+        w.persistent(MemoryCategory::kGradientBuffers, width * w.elements_of(UnitKind::kEmbedding),
+                     "tied embedding gradient buffer");
     } else if (reduces_) {
       w.persistent(MemoryCategory::kGradientBuffers, gradient_width(plan) * w.total_elements(),
                    "all-reduce buckets");

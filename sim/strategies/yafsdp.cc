@@ -47,6 +47,7 @@ class Yafsdp final : public ShardingStrategy {
     const std::int64_t layer = w.elements_of(UnitKind::kLayer);
     const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
     const std::int64_t largest = tied_ ? layer : w.largest_unit();
+    native_ = native;
     if (reshards_) {
       w.persistent(MemoryCategory::kGatherBuffers, buffers_ * width * largest,
                    "rotating weight buffers");
@@ -57,8 +58,12 @@ class Yafsdp final : public ShardingStrategy {
                    "weight buffers");
     }
     w.persistent(MemoryCategory::kGatherBuffers, width * w.norm_elements(), "norm weight buffer");
-    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * std::max(largest, embedding),
+    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * largest,
                  "rotating gradient buffers");
+    // The head's gradient waits there for the embedding's while layers use the others.
+    if (tied_)
+      w.persistent(MemoryCategory::kGradientBuffers, width * embedding,
+                   "tied embedding gradient buffer");
     w.persistent(MemoryCategory::kGradientBuffers, width * w.norm_elements(),
                  "norm gradient buffer");
     if (casts(plan)) {
@@ -89,10 +94,14 @@ class Yafsdp final : public ShardingStrategy {
     w.unit_hook();
     if (w.elements() == 0) return;
     if (!reshards_ && !w.first_micro_step()) return;
-    gather(w, Phase::kForward,
-           reshards_ && w.kind(-buffers_) != UnitKind::kOutside
-               ? EventRef{forward_done_, offset(-buffers_)}
-               : EventRef{});
+    // The first units find their buffers in use by their own backward of the micro-step before.
+    EventRef released;
+    if (reshards_ && w.kind(-buffers_) != UnitKind::kOutside) {
+      released = {forward_done_, offset(-buffers_)};
+    } else if (!w.first_micro_step()) {
+      released = {backward_done_, 0};
+    }
+    gather(w, Phase::kForward, released);
   }
 
   void after_forward(StepWriter& w) override { w.record_on_compute(forward_done_); }
@@ -102,6 +111,10 @@ class Yafsdp final : public ShardingStrategy {
     if (w.elements(2) > 0) {
       reduce(w, 2);
       w.wait_on_compute({gradient_taken_, 2});
+    }
+    // All gradient buffers are free again once the micro-step before has reduced its norms.
+    if (!reshards_ && !w.first_micro_step() && w.kind() == UnitKind::kHead) {
+      w.wait_on_compute({reduced_, static_cast<std::int16_t>(-w.schedule().head_unit())});
     }
     const bool kept_for_head = tied_ && w.kind() == UnitKind::kEmbedding;
     if (reshards_ && w.elements() > 0 && !kept_for_head && w.elements(buffers_) > 0) {
@@ -127,6 +140,7 @@ class Yafsdp final : public ShardingStrategy {
     if (!w.last_micro_step()) return;
     w.wait_on_compute({reduced_, 0});
     const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    if (native_) return;  // divides when it clips
     const std::int64_t master = bytes_of(w.plan().master_dtype);
     w.memory_op(OpKind::kScale, 0, Phase::kReduce, MemoryClass::kScale, 2 * master * owned,
                 master * owned);
@@ -188,6 +202,7 @@ class Yafsdp final : public ShardingStrategy {
 
   bool reshards_;
   bool tied_ = false;
+  bool native_ = false;
   int buffers_ = 2;
   std::uint8_t comm_ = 0;
   std::uint8_t shard_ready_ = 0, norms_ready_ = 0, gathered_ = 0, forward_done_ = 0,

@@ -48,9 +48,14 @@ class Zero final : public ShardingStrategy {
     w.persistent(MemoryCategory::kGradients, reduced * (stage_ == 1 ? total : owned),
                  stage_ == 1 ? "gradients" : "sharded gradients");
     if (native_) {
-      w.persistent(MemoryCategory::kGradientBuffers, 2 * width * w.largest_unit(),
+      const std::int64_t rotating =
+          w.elements_of(UnitKind::kHead) == 0 ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
+      w.persistent(MemoryCategory::kGradientBuffers, 2 * width * rotating,
                    "rotating gradient buffers");
-      if (reduced != width)
+      if (w.elements_of(UnitKind::kHead) == 0)
+        w.persistent(MemoryCategory::kGradientBuffers, width * w.elements_of(UnitKind::kEmbedding),
+                     "tied embedding gradient buffer");
+      if (reduced != width && stage_ > 1)
         w.persistent(MemoryCategory::kGradientBuffers, reduced * w.largest_unit(),
                      "reduction buffer");
     } else {
@@ -78,7 +83,10 @@ class Zero final : public ShardingStrategy {
 
   void before_backward(StepWriter& w) override {
     w.unit_hook();
-    if (native_ && w.elements(2) > 0 && reduces(w)) w.wait_on_compute({bucket_ready_, 2});
+    if (native_ && w.elements(2) > 0) w.wait_on_compute({bucket_ready_, 2});
+    if (native_ && !w.first_micro_step() && w.kind() == UnitKind::kHead) {
+      w.wait_on_compute({bucket_ready_, static_cast<std::int16_t>(-w.schedule().head_unit())});
+    }
     if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) gather(w, Phase::kBackward);
   }
 
@@ -96,7 +104,8 @@ class Zero final : public ShardingStrategy {
     // Into the bucket (stage 1 accumulates whole gradients), cast on the way.
     const bool accumulates = stage_ == 1 && !w.first_micro_step();
     const std::int64_t bytes = (width + reduced + (accumulates ? reduced : 0)) * elements;
-    if (!native_ || reduced != width || accumulates) {
+    const bool copies = !native_ || reduced != width || accumulates;
+    if (copies) {
       w.memory_op(OpKind::kCopyIn, reduce_stream_, Phase::kReduce, MemoryClass::kCopy, bytes, 0,
                   {{backward_done_, 0}})
           .record = {bucket_ready_, 0};
@@ -108,7 +117,9 @@ class Zero final : public ShardingStrategy {
                                reduced * elements, plan.reduce_dtype);
     scatter.waits[0] = {bucket_ready_, 0};
     scatter.waits[1] = {backward_done_, 0};
-    scatter.record = {reduced_, 0};
+    // Without a copy it is the reduction that frees the rotating buffer; stage 1 then has used
+    // none.
+    scatter.record = {copies || stage_ == 1 ? reduced_ : bucket_ready_, 0};
     const bool adds = stage_ > 1 && !w.first_micro_step();
     w.memory_op(OpKind::kAccumulate, reduce_stream_, Phase::kReduce, MemoryClass::kAdd,
                 (adds ? 3 : 2) * reduced * owned, 0, {{reduced_, 0}})

@@ -1,0 +1,36 @@
+#include "sim/core/workspace.h"
+
+#include <algorithm>
+
+#include "sim/core/arena.h"
+
+namespace shardwright {
+
+std::int64_t rotated_elements(const Model& model) {
+  if (model.position != Position::kRope) return 0;
+  const double rotated = static_cast<double>(model.head_dim) * model.rope.rotary_fraction;
+  return static_cast<std::int64_t>(rotated) / 2 * 2;
+}
+
+WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
+  const std::int64_t tokens = plan.micro_batch * plan.seq_len;
+  WorkspacePlan w;
+  w.batch_bytes = 4 * 4 * plan.grad_accum * tokens;
+  w.rope_bytes = 2 * 4 * plan.seq_len * (rotated_elements(model) / 2);
+  std::int64_t widest = model.hidden;
+  if (model.qkv_bias) widest = std::max(widest, model.q_dim() + 2 * model.kv_dim());
+  if (model.mlp_bias) widest = std::max(widest, (model.gated_mlp ? 2 : 1) * model.ffn);
+  const Bytes row_sums = 4 * kPartialSums * widest;
+  const Bytes sorted_tokens = 4 * (tokens + model.vocab + 1);
+  const Bytes token_losses = 8 * tokens;
+  w.scratch_bytes = std::max({row_sums, sorted_tokens, token_losses});
+  w.exchange_bytes = 8 * (kExactSumWords + 2 * plan.grad_accum);
+
+  w.rope_offset = w.batch_offset + round_up(w.batch_bytes, kArenaAlignment);
+  w.scratch_offset = w.rope_offset + round_up(w.rope_bytes, kArenaAlignment);
+  w.exchange_offset = w.scratch_offset + round_up(w.scratch_bytes, kArenaAlignment);
+  w.size_bytes = w.exchange_offset + round_up(plan.gpus * w.exchange_bytes + 64, kArenaAlignment);
+  return w;
+}
+
+}  // namespace shardwright

@@ -1,0 +1,41 @@
+// What the executor keeps on the device beside parameters, gradients, states and activations: the
+// step's batch, RoPE tables, room for kernels that sum in two stages, and the few numbers that
+// ranks exchange once a step. The simulator counts these bytes, the executor allocates them.
+//
+// It leaves out what belongs to libraries and threads (cuBLAS, cuDNN, per-thread scratch): that is
+// part of the runtime's memory, not of the plan's.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/units.h"
+
+namespace shardwright {
+
+/// Row sums (gradients of norms and biases) are made of this many partial sums.
+inline constexpr std::int64_t kPartialSums = 32;
+
+/// Words of an exact sum of squares (kernels/exact_sum.h).
+inline constexpr std::int64_t kExactSumWords = 21;
+
+/// Places within the workspace, all multiples of kArenaAlignment.
+struct WorkspacePlan {
+  Bytes batch_offset = 0;     // int32 [4][grad_accum][B*T]: tokens, targets, positions, first keys
+  Bytes rope_offset = 0;      // fp32 [2][T][rotated/2]: cosines, sines
+  Bytes scratch_offset = 0;   // of one operation on the compute stream
+  Bytes exchange_offset = 0;  // one record of exchange_bytes per rank, then 64 bytes of results
+  Bytes batch_bytes = 0;
+  Bytes rope_bytes = 0;
+  Bytes scratch_bytes = 0;
+  Bytes exchange_bytes = 0;  // 8-byte words: exact sum, then loss and tokens of each micro-step
+  Bytes size_bytes = 0;
+};
+
+WorkspacePlan plan_workspace(const Model& model, const Plan& plan);
+
+/// Elements of a head that RoPE turns; even.
+std::int64_t rotated_elements(const Model& model);
+
+}  // namespace shardwright

@@ -1,0 +1,108 @@
+// What the executor relies on in schedules of the native stack.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "profiles/stack_file.h"
+#include "sim/core/arena.h"
+#include "sim/core/workspace.h"
+#include "sim/strategies/lower.h"
+#include "tests/support/tiny_models.h"
+
+namespace shardwright::sim {
+namespace {
+
+using testing::tied;
+using testing::tiny_llama;
+using testing::tiny_plan;
+using testing::tiny_qwen2;
+using testing::tiny_qwen3;
+
+Schedule native(const Model& model, const Plan& plan) {
+  return lower(model, plan, profiles::load_stack("native").stack, 2);
+}
+
+std::set<std::string> acquired(const Schedule& schedule, Phase phase) {
+  std::set<std::string> names;
+  for (const Block& block : schedule.blocks) {
+    if (block.phase != phase) continue;
+    for (std::uint32_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
+      const MemoryAction& action = schedule.memory[i];
+      if (action.acquire) names.insert(schedule.tensor_names[action.tensor]);
+    }
+  }
+  return names;
+}
+
+TEST(NativeSchedule, TellsTheNormsOfALayerApart) {
+  Plan plan = tiny_plan(Strategy::kSingle, 1);
+  set_recompute(plan, "ffn");
+  plan.ckpt_layers = 3;
+  const Schedule schedule = native(tiny_llama(), plan);
+  std::set<int> recomputed;
+  for (const Op& op : schedule.ops) {
+    if (op.kind == OpKind::kNorm && op.phase == Phase::kRecompute) recomputed.insert(op.part);
+  }
+  EXPECT_THAT(recomputed, ::testing::ElementsAre(1));
+}
+
+TEST(NativeSchedule, SaysWhichBiasAGradientBelongsTo) {
+  const Schedule schedule = native(tiny_qwen2(), tiny_plan(Strategy::kSingle, 1));
+  EXPECT_TRUE(std::any_of(schedule.ops.begin(), schedule.ops.end(), [](const Op& op) {
+    return op.kind == OpKind::kAccumulate && op.of == OpKind::kQkvProjection;
+  }));
+}
+
+// Heads are normalised inside the packed product, whose backward needs them as they were: also
+// under a policy that keeps the packed product and recomputes what follows it.
+TEST(NativeSchedule, KeepsHeadsAsTheyWereBeforeTheirNorm) {
+  Plan plan = tiny_plan(Strategy::kSingle, 1);
+  EXPECT_THAT(acquired(native(tiny_qwen3(), plan), Phase::kForward),
+              ::testing::IsSupersetOf({"q_raw", "k_raw", "qk_norm_saved"}));
+  plan.ckpt_layers = 3;
+  set_recompute(plan, "selective-op");
+  const Schedule selective = native(tiny_qwen3(), plan);
+  EXPECT_THAT(acquired(selective, Phase::kBackward), ::testing::Not(::testing::Contains("q_raw")));
+  set_recompute(plan, "attention");
+  EXPECT_THAT(acquired(native(tiny_qwen3(), plan), Phase::kBackward),
+              ::testing::IsSupersetOf({"qkv", "q_raw", "k_raw", "qk_norm_saved"}));
+}
+
+TEST(NativeSchedule, DeclaresTheWorkspaceThatTheExecutorAllocates) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 4, 2);
+  const WorkspacePlan workspace = plan_workspace(tiny_llama(), plan);
+  const Schedule schedule = native(tiny_llama(), plan);
+  const auto declared =
+      std::find_if(schedule.persistent.begin(), schedule.persistent.end(),
+                   [](const PersistentTensor& t) { return std::string(t.what) == "workspace"; });
+  ASSERT_NE(declared, schedule.persistent.end());
+  EXPECT_EQ(declared->bytes, workspace.size_bytes);
+  EXPECT_EQ(workspace.batch_bytes, 4 * 4 * 2 * 32);
+  EXPECT_EQ(workspace.rope_bytes, 2 * 4 * 32 * 8);
+  EXPECT_GE(workspace.scratch_bytes, 4 * kPartialSums * 64);
+  for (const Bytes offset :
+       {workspace.rope_offset, workspace.scratch_offset, workspace.exchange_offset}) {
+    EXPECT_EQ(offset % kArenaAlignment, 0);
+  }
+}
+
+// With a tied head the gradient that backward writes first is needed last.
+TEST(NativeSchedule, GivesTheTiedGradientABufferOfItsOwn) {
+  for (const Strategy strategy : {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1,
+                                  Strategy::kZero2, Strategy::kFsdp2, Strategy::kYafsdp}) {
+    const std::int64_t ranks = strategy == Strategy::kSingle ? 1 : 2;
+    const Schedule schedule = native(tied(tiny_llama()), tiny_plan(strategy, ranks));
+    const auto buffer = std::find_if(
+        schedule.persistent.begin(), schedule.persistent.end(), [](const PersistentTensor& t) {
+          return std::string(t.what) == "tied embedding gradient buffer";
+        });
+    ASSERT_NE(buffer, schedule.persistent.end()) << name_of(strategy);
+    EXPECT_GE(buffer->bytes, 4 * 101 * 64);
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::sim

@@ -1,0 +1,54 @@
+#include "tests/support/tiny_models.h"
+
+namespace shardwright::testing {
+
+Model tiny_llama() {
+  Model m;
+  m.name = "tiny-llama";
+  m.family = "llama";
+  m.layers = 3;
+  m.hidden = 64;
+  m.heads = 4;
+  m.kv_heads = 2;
+  m.head_dim = 16;
+  m.ffn = 88;
+  m.vocab = 101;
+  m.max_positions = 64;
+  return m;
+}
+
+Model tiny_qwen2() {
+  Model m = tiny_llama();
+  m.name = "tiny-qwen2";
+  m.family = "qwen2";
+  m.qkv_bias = true;
+  return m;
+}
+
+Model tiny_qwen3() {
+  Model m = tiny_llama();
+  m.name = "tiny-qwen3";
+  m.family = "qwen3";
+  m.head_dim = 24;
+  m.qk_norm = true;
+  return m;
+}
+
+Model tied(Model model) {
+  model.name += "-tied";
+  model.tied_head = true;
+  return model;
+}
+
+Plan tiny_plan(Strategy strategy, std::int64_t ranks, std::int64_t grad_accum) {
+  Plan plan;
+  plan.strategy = strategy;
+  plan.gpus = ranks;
+  plan.grad_accum = grad_accum;
+  plan.seq_len = 32;
+  plan.recompute = Recompute::kNone;
+  plan.param_dtype = DType::kFp32;
+  return plan;
+}
+
+}  // namespace shardwright::testing

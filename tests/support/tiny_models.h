@@ -1,0 +1,22 @@
+// Models small enough to train in milliseconds, with sizes that do not divide by numbers of ranks.
+#pragma once
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::testing {
+
+/// L=3, C=64, heads 4/2, F=88, V=101.
+Model tiny_llama();
+/// The same with biases on query, key and value.
+Model tiny_qwen2();
+/// The same with norms on query and key heads.
+Model tiny_qwen3();
+
+/// `model` with the embedding as its head.
+Model tied(Model model);
+
+/// Native stack, fp32 throughout, sequences of 32 tokens.
+Plan tiny_plan(Strategy strategy, std::int64_t ranks, std::int64_t grad_accum = 1);
+
+}  // namespace shardwright::testing
