@@ -1,19 +1,12 @@
 #include "sim/layer_program.h"
 
 #include <algorithm>
-#include <bitset>
 
 #include "sim/core/check.h"
 
 namespace shardwright::sim {
 
 namespace {
-
-using TensorSet = std::bitset<kTensorCount>;
-
-constexpr std::uint16_t slot_of(std::uint16_t tensor) {
-  return static_cast<std::uint16_t>(tensor & ~kNextUnit);
-}
 
 Bytes to_bytes(double value) {
   return static_cast<Bytes>(value);
@@ -479,105 +472,19 @@ class ProgramBuilder {
     }
     needed.reset(kNoTensor);
     for (int checkpointed = 0; checkpointed < 2; ++checkpointed) {
-      const TensorSet kept = checkpointed != 0 ? kept_under_policy(forward, needed) : needed;
-      out_.layer_forward_[checkpointed] = schedule_pass(forward, TensorSet{}, kept, false);
-      std::vector<ProgramOp> both = recomputed(forward, needed, kept);
+      const TensorSet kept =
+          checkpointed != 0 ? kept_tensors(model_, plan_, forward, needed, tensors_) : needed;
+      out_.layer_forward_[checkpointed] =
+          with_lifetimes(forward, tensors_, TensorSet{}, kept, false);
+      std::vector<ProgramOp> both = recomputation(forward, needed, kept);
       both.insert(both.end(), backward.begin(), backward.end());
-      out_.layer_backward_[checkpointed] = schedule_pass(both, kept, TensorSet{}, true);
+      out_.layer_backward_[checkpointed] = with_lifetimes(both, tensors_, kept, TensorSet{}, true);
       Bytes saved = 0;
       for (std::uint16_t t = 1; t < kTensorCount; ++t) {
         if (kept.test(t) && t != kX) saved += tensors_[t].bytes;
       }
       out_.layer_saved_[checkpointed] = saved;
     }
-  }
-
-  TensorSet kept_under_policy(const std::vector<ProgramOp>& forward,
-                              const TensorSet& needed) const {
-    TensorSet kept;
-    kept.set(kX);
-    switch (plan_.recompute) {
-      case Recompute::kNone:
-        return needed;
-      case Recompute::kFull:
-        return kept;
-      case Recompute::kSelectiveOp: {
-        kept.set(kAttentionOut);
-        kept.set(plan_.attention == AttentionKind::kFlash ? kAttentionStats : kProbabilities);
-        int products = 0;
-        for (const ProgramOp& p : forward) {
-          if (p.op.work.kind == WorkKind::kGemm && ++products % 2 == 1 && !(p.out[0] & kNextUnit))
-            kept.set(p.out[0]);
-        }
-        // Kept after its heads were normalised in place: the heads before that cannot be rebuilt.
-        if (model_.qk_norm && kept.test(kQkv)) {
-          for (std::uint16_t t : {kQRaw, kKRaw, kQkNormSaved}) kept.set(t);
-        }
-        return kept;
-      }
-      case Recompute::kPieces:
-        break;
-    }
-    kept = needed;
-    kept.set(kX);
-    const auto drop = [&kept](std::initializer_list<std::uint16_t> slots) {
-      for (std::uint16_t t : slots) kept.reset(t);
-    };
-    const auto drop_norm = [&](bool second) {
-      const std::uint16_t saved = second ? kNorm2Saved0 : kNorm1Saved0;
-      drop({second ? kNorm2Out : kNorm1Out});
-      if (tensors_[saved].bytes > 0 || tensors_[saved + 1].bytes > 0) {
-        for (std::uint16_t i = 0; i < 3; ++i) kept.reset(saved + i);
-        if (second) kept.set(kXMid);
-      }
-    };
-    const std::uint8_t pieces = plan_.pieces;
-    if (pieces & kPieceNorm) {
-      drop_norm(false);
-      drop_norm(true);
-    }
-    if (pieces & (kPieceSwiglu | kPieceFfn))
-      drop({kActivationOut, kActivationSaved0, kActivationSaved1});
-    if (pieces & kPieceFfn) {
-      drop({kGate, kUp, kGateUp});
-      drop_norm(true);
-      kept.set(kXMid);
-    }
-    if (pieces & kPieceAttention) {
-      drop({kQkv, kQRaw, kKRaw, kQ, kK, kV, kKRepeated, kVRepeated, kProbabilities, kAttentionOut,
-            kAttentionStats, kQkNormSaved});
-      drop_norm(false);
-    }
-    if (pieces & kPieceBlock) {
-      kept.reset();
-      kept.set(kX);
-    }
-    return kept;
-  }
-
-  /// The forward operations that lead from kept tensors to the needed ones that were not kept.
-  static std::vector<ProgramOp> recomputed(const std::vector<ProgramOp>& forward,
-                                           const TensorSet& needed, const TensorSet& kept) {
-    TensorSet wanted = needed & ~kept;
-    std::vector<ProgramOp> list;
-    for (std::size_t i = forward.size(); i-- > 0;) {
-      const ProgramOp& p = forward[i];
-      bool leads = false;
-      for (std::uint16_t t : p.out)
-        leads = leads || (t != kNoTensor && !(t & kNextUnit) && wanted.test(t));
-      // In-place operations (RoPE and norms on the packed product) write what they read.
-      const bool works_in_place =
-          p.out[0] == kNoTensor || (p.op.kind == OpKind::kQkNorm && p.in[0] == kQkv);
-      const bool in_place = works_in_place && p.in[0] != kNoTensor && wanted.test(p.in[0]);
-      if (!leads && !in_place) continue;
-      for (std::uint16_t t : p.in) {
-        if (t != kNoTensor && !kept.test(t)) wanted.set(t);
-      }
-      list.push_back(p);
-      list.back().op.phase = Phase::kRecompute;
-    }
-    std::reverse(list.begin(), list.end());
-    return list;
   }
 
   // Embedding and head
@@ -588,7 +495,7 @@ class ProgramBuilder {
     const std::vector<ProgramOp> forward = {elementwise(OpKind::kEmbedding, Phase::kForward,
                                                         stack_.embedding, hidden, false, {},
                                                         {kX | kNextUnit})};
-    out_.embedding_forward_ = schedule_pass(forward, TensorSet{}, TensorSet{}, false);
+    out_.embedding_forward_ = with_lifetimes(forward, tensors_, TensorSet{}, TensorSet{}, false);
     const std::int64_t rows =
         model_.vocab + (model_.position == Position::kLearned ? model_.max_positions : 0);
     size_weight_gradient(kWeightGradient0, rows * model_.hidden);
@@ -596,7 +503,7 @@ class ProgramBuilder {
                                      true, {kDX | kNextUnit}, {kWeightGradient0});
     backward.op.work.bytes +=
         rows * model_.hidden * width_;  // the dense gradient is filled with zeros first
-    out_.embedding_backward_ = schedule_pass({backward}, TensorSet{}, TensorSet{}, true);
+    out_.embedding_backward_ = with_lifetimes({backward}, tensors_, TensorSet{}, TensorSet{}, true);
   }
 
   void build_head() {
@@ -653,8 +560,8 @@ class ProgramBuilder {
       product_backward(backward, head, false);
     }
     backward.push_back(norm(Phase::kBackward, false, true));
-    out_.head_forward_ = schedule_pass(forward, TensorSet{}, kept, false);
-    out_.head_backward_ = schedule_pass(backward, kept, TensorSet{}, true);
+    out_.head_forward_ = with_lifetimes(forward, tensors_, TensorSet{}, kept, false);
+    out_.head_backward_ = with_lifetimes(backward, tensors_, kept, TensorSet{}, true);
   }
 
   /// Loss over chunks of tokens: logits of a chunk, their gradient in place, both products, then
@@ -682,90 +589,11 @@ class ProgramBuilder {
     list.push_back(wgrad);
   }
 
-  // Lifetimes
-  // -------------------------------------------------------------------------------------------
-
-  /// Turns a program into operations and memory actions. `alive` exist before the pass and belong
-  /// to it; `kept` survive it. kX is owned by the forward pass of its unit; dX of the next unit by
-  /// the backward pass.
-  UnitPass schedule_pass(const std::vector<ProgramOp>& program, const TensorSet& alive,
-                         const TensorSet& kept, bool backward) const {
-    UnitPass pass;
-    std::array<int, kTensorCount> last_use{};
-    last_use.fill(-1);
-    bool next_dx_used = false;
-    int next_dx_last = -1;
-    for (std::size_t i = 0; i < program.size(); ++i) {
-      const auto touch = [&](std::uint16_t t) {
-        if (t == (kDX | kNextUnit)) {
-          next_dx_used = true;
-          next_dx_last = static_cast<int>(i);
-        } else if (t != kNoTensor && !(t & kNextUnit)) {
-          last_use[t] = static_cast<int>(i);
-        }
-      };
-      for (std::uint16_t t : program[i].in) touch(t);
-      for (std::uint16_t t : program[i].out) touch(t);
-    }
-    TensorSet live = alive;
-    if (!backward)
-      live.set(kX, std::any_of(program.begin(), program.end(), [](const ProgramOp& p) {
-                 return std::find(p.in.begin(), p.in.end(), kX) != p.in.end();
-               }));
-    const auto act = [&](std::size_t op, bool acquire, std::uint16_t t) {
-      MemoryAction action;
-      action.op = static_cast<std::uint32_t>(op);
-      action.acquire = acquire;
-      action.tensor = slot_of(t);
-      action.offset = (t & kNextUnit) ? std::int16_t{1} : std::int16_t{0};
-      action.category = tensors_[slot_of(t)].category;
-      action.bytes = tensors_[slot_of(t)].bytes;
-      if (action.bytes > 0) pass.memory.push_back(action);
-    };
-    for (std::size_t i = 0; i < program.size(); ++i) {
-      const ProgramOp& p = program[i];
-      pass.ops.push_back(p.op);
-      for (std::uint16_t t : p.out) {
-        if (t == kNoTensor) continue;
-        if (t & kNextUnit) {
-          act(i, true, t);
-        } else if (!live.test(t)) {
-          act(i, true, t);
-          live.set(t);
-        }
-      }
-      if (p.temporary_bytes > 0) {
-        MemoryAction action;
-        action.op = static_cast<std::uint32_t>(i);
-        action.tensor = kTemporary;
-        action.category = p.op.phase == Phase::kLoss || p.op.kind == OpKind::kLoss
-                              ? MemoryCategory::kLoss
-                              : MemoryCategory::kActivations;
-        action.bytes = p.temporary_bytes;
-        pass.memory.push_back(action);
-        action.acquire = false;
-        pass.memory.push_back(action);
-      }
-      for (std::uint16_t t = 1; t < kTensorCount; ++t) {
-        const bool gradient_of_weight = t >= kWeightGradient0 && t <= kWeightGradientLast;
-        const bool pass_output = gradient_of_weight || (backward && t == kDX);
-        const bool unused_at_end = live.test(t) && last_use[t] < 0 && i + 1 == program.size();
-        if (live.test(t) && (last_use[t] == static_cast<int>(i) || unused_at_end) &&
-            !kept.test(t) && !pass_output) {
-          act(i, false, t);
-          live.reset(t);
-        }
-      }
-      if (next_dx_used && next_dx_last == static_cast<int>(i)) act(i, false, kDX | kNextUnit);
-    }
-    return pass;
-  }
-
   const Model& model_;
   const Plan& plan_;
   const Stack& stack_;
   LayerPrograms& out_;
-  std::array<ProgramTensor, kTensorCount>& tensors_;
+  ProgramTensors& tensors_;
   std::int64_t tokens_;
   std::int64_t width_;
   int weight_gradients_ = 0;
@@ -773,74 +601,6 @@ class ProgramBuilder {
 
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack) {
   ProgramBuilder(model, plan, stack, *this);
-}
-
-const char* tensor_name(std::uint16_t tensor) {
-  static constexpr const char* kNames[kTensorCount] = {"",
-                                                       "tokens",
-                                                       "x",
-                                                       "norm1_saved0",
-                                                       "norm1_saved1",
-                                                       "norm1_saved2",
-                                                       "norm1_out",
-                                                       "qkv",
-                                                       "q_raw",
-                                                       "k_raw",
-                                                       "q",
-                                                       "k",
-                                                       "v",
-                                                       "k_repeated",
-                                                       "v_repeated",
-                                                       "probabilities",
-                                                       "attention_out",
-                                                       "attention_stats",
-                                                       "qk_norm_saved",
-                                                       "projected",
-                                                       "x_mid",
-                                                       "norm2_saved0",
-                                                       "norm2_saved1",
-                                                       "norm2_saved2",
-                                                       "norm2_out",
-                                                       "gate_up",
-                                                       "gate",
-                                                       "up",
-                                                       "activation_saved0",
-                                                       "activation_saved1",
-                                                       "activation_out",
-                                                       "down",
-                                                       "logits",
-                                                       "logits_fp32",
-                                                       "loss_saved0",
-                                                       "loss_saved1",
-                                                       "d_x",
-                                                       "d_activation",
-                                                       "d_gate_up",
-                                                       "d_norm2",
-                                                       "d_x_mid",
-                                                       "d_attention",
-                                                       "d_qkv",
-                                                       "d_norm1",
-                                                       "d_logits",
-                                                       "d_logits_fp32",
-                                                       "weight_gradient0",
-                                                       "weight_gradient1",
-                                                       "weight_gradient2",
-                                                       "weight_gradient3",
-                                                       "weight_gradient4",
-                                                       "weight_gradient5",
-                                                       "weight_gradient6",
-                                                       "weight_gradient7",
-                                                       "temporary",
-                                                       "gathered",
-                                                       "gather_output",
-                                                       "casted_shard",
-                                                       "flat_gradient",
-                                                       "reduce_input",
-                                                       "reduce_output",
-                                                       "shard_gradient",
-                                                       "full_gradient",
-                                                       "optimizer_temporary"};
-  return tensor < kTensorCount ? kNames[tensor] : "";
 }
 
 }  // namespace shardwright::sim

@@ -18,94 +18,9 @@
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
+#include "sim/unit_program.h"
 
 namespace shardwright::sim {
-
-/// Tensors of a unit. Activations first, gradients after, then what sharding adds.
-enum Tensor : std::uint16_t {
-  kNoTensor = 0,
-  kTokens,
-  kX,  // residual stream entering the unit, (B*T, C)
-  kNorm1Saved0,
-  kNorm1Saved1,
-  kNorm1Saved2,
-  kNorm1Out,
-  kQkv,
-  kQRaw,
-  kKRaw,
-  kQ,
-  kK,
-  kV,
-  kKRepeated,
-  kVRepeated,
-  kProbabilities,
-  kAttentionOut,
-  kAttentionStats,
-  kQkNormSaved,
-  kProjected,
-  kXMid,
-  kNorm2Saved0,
-  kNorm2Saved1,
-  kNorm2Saved2,
-  kNorm2Out,
-  kGateUp,
-  kGate,
-  kUp,
-  kActivationSaved0,
-  kActivationSaved1,
-  kActivationOut,
-  kDown,
-  kLogits,
-  kLogitsFloat,
-  kLossSaved0,
-  kLossSaved1,
-  kDX,
-  kDActivation,
-  kDGateUp,
-  kDNorm2,
-  kDXMid,
-  kDAttention,
-  kDQkv,
-  kDNorm1,
-  kDLogits,
-  kDLogitsFloat,
-  kWeightGradient0,
-  kWeightGradientLast = kWeightGradient0 + 7,
-  kTemporary,
-  kGathered,
-  kGatherOutput,
-  kCastedShard,
-  kFlatGradient,
-  kReduceInput,
-  kReduceOutput,
-  kShardGradient,
-  kFullGradient,
-  kOptimizerTemporary,
-  kTensorCount
-};
-const char* tensor_name(std::uint16_t tensor);
-
-struct ProgramOp {
-  Op op;
-  std::array<std::uint16_t, 6> in{};   // tensors read; 0 terminated
-  std::array<std::uint16_t, 5> out{};  // tensors written
-  Bytes temporary_bytes = 0;           // alive while the operation runs
-};
-
-/// Where kX and kDX of the next unit are written, out tensors carry this bit (the unit at offset
-/// +1).
-inline constexpr std::uint16_t kNextUnit = 0x8000;
-
-struct ProgramTensor {
-  Bytes bytes = 0;
-  MemoryCategory category = MemoryCategory::kActivations;
-};
-
-/// The operations of one unit in one direction, with lifetimes.
-struct UnitPass {
-  std::vector<Op> ops;
-  std::vector<MemoryAction> memory;  // op indices local to this pass
-};
 
 /// All passes of the three kinds of unit for one (model, plan shape, stack). Independent of the
 /// strategy and of the number of GPUs, so that a search builds it once for many plans.
@@ -126,7 +41,7 @@ class LayerPrograms {
 
  private:
   friend class ProgramBuilder;
-  std::array<ProgramTensor, kTensorCount> tensors_{};
+  ProgramTensors tensors_{};
   UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
   UnitPass layer_forward_[2], layer_backward_[2];
   Bytes layer_saved_[2] = {0, 0};
