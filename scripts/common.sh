@@ -38,9 +38,15 @@ install_missing() {
   say "Installing ${missing[*]}"
   "${as_root[@]}" apt-get update -qq ||
     die 5 "apt-get update failed, so these packages cannot be installed: ${missing[*]}."
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2 ||
+  local log
+  log=$(mktemp)
+  if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
     die 5 "apt-get could not install: ${missing[*]}."
+  fi
+  rm -f "$log"
 }
 
 # configure PRESET OPTION...: into build/PRESET.
