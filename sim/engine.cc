@@ -292,10 +292,27 @@ bool Engine::starts() {
     stream.contended_ns = hot.contended_ns;
     stream.contended = false;
     stream.begin_ns = now_ns_;
+    if (options_.variation != nullptr) vary(stream, instance);
     progressed = true;
     if (hot.cls == Class::kNone) complete(s);
   }
   return progressed;
+}
+
+/// A collective is resident from when its own rank joins, and moves once the last one has joined.
+void Engine::vary(StreamState& stream, const Instance& instance) {
+  const RankVariation& rank = *options_.variation;
+  const auto id = static_cast<std::size_t>(instance.id);
+  if (stream.cls == Class::kCollective) {
+    (*rank.arrival_ns)[id] = now_ns_;
+    stream.remaining_ns += std::max<Nanoseconds>(0, (*rank.release_ns)[id] - now_ns_);
+  } else if (stream.cls == Class::kKernel) {
+    const double factor = (*rank.kernel_factor)[id];
+    for (Nanoseconds* time : {&stream.alone_ns, &stream.contended_ns, &stream.remaining_ns}) {
+      *time = std::max<Nanoseconds>(
+          1, static_cast<Nanoseconds>(std::llround(static_cast<double>(*time) * factor)));
+    }
+  }
 }
 
 void Engine::complete(std::size_t s) {
@@ -421,7 +438,7 @@ bool Engine::step_time() {
 StepTime Engine::run(const Schedule& schedule, const std::vector<OpCost>& costs,
                      const EngineOptions& options) {
   options_ = options;
-  if (options_.timeline != nullptr) options_.skip_repeats = false;
+  if (options_.timeline != nullptr || options_.variation != nullptr) options_.skip_repeats = false;
   prepare(schedule, costs);
   pending_boundary_ = -1;
   do {

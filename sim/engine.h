@@ -42,9 +42,18 @@ struct TimeBreakdown {
   Nanoseconds other_ns = 0;
 };
 
+/// One rank among several whose kernels do not all take the same time (sim/stragglers.h). Vectors
+/// are indexed by OpId.
+struct RankVariation {
+  const std::vector<double>* kernel_factor = nullptr;    // on the duration of each kernel
+  const std::vector<Nanoseconds>* release_ns = nullptr;  // when the last rank joins a collective
+  std::vector<Nanoseconds>* arrival_ns = nullptr;        // out: when this rank joins it
+};
+
 struct EngineOptions {
   bool skip_repeats = true;
-  Timeline* timeline = nullptr;  // filled with every span; switches skipping off
+  Timeline* timeline = nullptr;              // filled with every span; switches skipping off
+  const RankVariation* variation = nullptr;  // switches skipping off
 };
 
 struct StepTime {
@@ -130,6 +139,7 @@ class Engine {
   void issue_as_needed();
   void advance_cursor();
   bool starts();
+  void vary(StreamState& stream, const Instance& instance);
   bool ready(const Instance& instance) const;
   void complete(std::size_t stream);
   /// Whether its operation makes progress: collectives always, one kernel at a time.

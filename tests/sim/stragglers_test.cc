@@ -1,0 +1,64 @@
+// Several ranks joined by their collectives: identical ranks are one rank, variation only costs
+// time.
+#include "sim/stragglers.h"
+
+#include <gtest/gtest.h>
+
+#include "profiles/data_dir.h"
+#include "profiles/profile.h"
+#include "sim/core/hf_config.h"
+#include "sim/cost.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::sim {
+namespace {
+
+struct Lowered {
+  Schedule schedule;
+  std::vector<OpCost> costs;
+};
+
+Lowered lowered(Strategy strategy) {
+  const Model model = load_model(profiles::data_dir() / "models", "llama-3.2-1b");
+  const auto profile = profiles::load_profile("a100-80g-4xhdr200", "hf-eager");
+  Plan plan;
+  plan.strategy = strategy;
+  plan.gpus = 32;
+  plan.seq_len = 2048;
+  plan.recompute = Recompute::kNone;
+  plan.stack = "hf-eager";
+  Lowered out;
+  out.schedule = lower(model, plan, profile.stack, 8);
+  CostModel(profile).cost(out.schedule, out.costs);
+  return out;
+}
+
+TEST(Stragglers, IdenticalRanksAreOneRank) {
+  for (Strategy strategy :
+       {Strategy::kYafsdp, Strategy::kFsdp1, Strategy::kFsdp2, Strategy::kZero2}) {
+    const Lowered step = lowered(strategy);
+    const StepTime alone = Engine().run(step.schedule, step.costs);
+    const StragglerResult together =
+        simulate_stragglers(step.schedule, step.costs, {.ranks = 3, .kernel_spread = 0});
+    EXPECT_TRUE(together.settled);
+    EXPECT_EQ(together.slowest.step_ns, alone.step_ns) << name_of(strategy);
+    EXPECT_EQ(together.waiting_ns, 0);
+  }
+}
+
+TEST(Stragglers, VariationCostsTimeAndIsReproducible) {
+  const Lowered step = lowered(Strategy::kYafsdp);
+  const StepTime alone = Engine().run(step.schedule, step.costs);
+  const StragglerOptions options{.ranks = 6, .kernel_spread = 0.05, .seed = 7};
+  const StragglerResult varied = simulate_stragglers(step.schedule, step.costs, options);
+  EXPECT_TRUE(varied.settled);
+  EXPECT_GT(varied.slowest.step_ns, alone.step_ns);
+  EXPECT_LT(varied.slowest.step_ns, alone.step_ns * 5 / 4);
+  EXPECT_GT(varied.waiting_ns, 0);
+  const StragglerResult again = simulate_stragglers(step.schedule, step.costs, options);
+  EXPECT_EQ(varied.slowest.step_ns, again.slowest.step_ns);
+  EXPECT_EQ(varied.waiting_ns, again.waiting_ns);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
