@@ -19,8 +19,10 @@ void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* 
 template <class T, class G>
 void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace) {
+                      float* workspace, std::int64_t x_stride) {
   const auto& kernels = parallel.kernels().of<T>();
+  Rows x_rows = rows;
+  if (x_stride != 0) x_rows.stride = x_stride;
   parallel.run(kRowBlocks, [&](std::int64_t block, Scratch&) {
     const RmsNormGradientRows<T> args{.x = x,
                                       .weight = weight,
@@ -29,7 +31,8 @@ void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T*
                                       .d_residual = d_residual,
                                       .d_x = d_x,
                                       .d_weight = workspace + block * rows.cols,
-                                      .rows = rows};
+                                      .rows = rows,
+                                      .x_rows = x_rows};
     kernels.rmsnorm_backward(args, row_block_begin(rows.count(), block),
                              row_block_begin(rows.count(), block + 1));
   });
@@ -42,7 +45,7 @@ template void rmsnorm_forward<BFloat16>(Parallel&, const Rows&, const BFloat16*,
                                         double, BFloat16*, float*);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                            \
   template void rmsnorm_backward<T, G>(Parallel&, const Rows&, const T*, const T*, const float*, \
-                                       const T*, const T*, T*, G*, float*);
+                                       const T*, const T*, T*, G*, float*, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

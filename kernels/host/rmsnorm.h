@@ -17,11 +17,12 @@ void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* 
                      T* y, float* rstd);
 
 /// d_x = the gradient of x, plus d_residual when it is not null: the gradient that reached the same
-/// x past the norm. d_x may be d_y or d_residual. All buffers have the layout of `rows`; the
-/// workspace holds column_sum_workspace_floats(rows.cols) floats.
+/// x past the norm. d_x may be d_y or d_residual. All buffers have the layout of `rows`, but the
+/// tokens of x may be `x_stride` elements apart (0: as the others); the workspace holds
+/// column_sum_workspace_floats(rows.cols) floats.
 template <class T, class G>
 void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace);
+                      float* workspace, std::int64_t x_stride = 0);
 
 }  // namespace shardwright::kernels::host

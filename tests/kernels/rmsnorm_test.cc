@@ -87,6 +87,18 @@ TYPED_TEST(RmsNorm, WorksOnHeadsInsidePackedTokens) {
                                      : packed.typed[at]);
     }
   }
+
+  // Backward inside the packed gradient, from an x that lies dense.
+  const auto d_y = random_data<T>(3, tokens * stride);
+  std::vector<float> workspace(static_cast<std::size_t>(column_sum_workspace_floats(d)));
+  std::vector<T> d_w(static_cast<std::size_t>(d)), d_w_dense(d_w);
+  std::vector<T> d_x = d_y.typed, d_x_dense = d_y.typed;
+  rmsnorm_backward<T, T>(parallel, rows, packed.data(), w.data(), rstd.data(), d_x.data(), nullptr,
+                         d_x.data(), d_w.data(), workspace.data());
+  rmsnorm_backward<T, T>(parallel, rows, dense.data(), w.data(), rstd.data(), d_x_dense.data(),
+                         nullptr, d_x_dense.data(), d_w_dense.data(), workspace.data(), heads * d);
+  EXPECT_EQ(d_x, d_x_dense);
+  EXPECT_EQ(d_w, d_w_dense);
 }
 
 }  // namespace

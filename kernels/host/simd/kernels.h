@@ -42,6 +42,7 @@ struct RmsNormGradientRows {
   T* d_x;
   float* d_weight;  // [cols], the sum over the rows of the call
   Rows rows;
+  Rows x_rows;  // of x alone
 };
 
 template <class T>

@@ -32,7 +32,7 @@ void rmsnorm_backward(const RmsNormGradientRows<T>& a, std::int64_t begin, std::
   for (std::int64_t i = 0; i < cols; ++i) a.d_weight[i] = 0.0f;
   for (std::int64_t row = begin; row < end; ++row) {
     const std::int64_t at = row_offset(a.rows, row);
-    const T* x = a.x + at;
+    const T* x = a.x + row_offset(a.x_rows, row);
     const T* d_y = a.d_y + at;
     const float rstd = a.rstd[row];
     const float products = sum(cols, [&](Vec partial, std::int64_t i, auto lanes) {
