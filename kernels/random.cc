@@ -33,7 +33,16 @@ double RandomStream::normal(std::uint64_t index) const {
 }
 
 void random_words(const RandomStream& stream, std::uint64_t first, std::span<std::uint32_t> out) {
-  random_groups(stream, first, out.size(), out.data());
+  // One block serves four indices, sixteen apart.
+  for (std::size_t done = 0; done < out.size(); ++done) {
+    const std::uint64_t index = first + done;
+    if (index % 64 >= 16 && done >= 16) continue;  // written with the block of an earlier index
+    const auto words = stream.block(16 * (index / 64) + index % 16);
+    for (std::uint64_t word = index % 64 / 16; word < 4; ++word) {
+      const std::size_t at = done + 16 * (word - index % 64 / 16);
+      if (at < out.size()) out[at] = words[word];
+    }
+  }
 }
 
 void random_normal(const RandomStream& stream, std::uint64_t first, double mean, double deviation,

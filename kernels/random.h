@@ -72,58 +72,6 @@ struct RandomStream {
   double normal(std::uint64_t index) const;
 };
 
-/// The 64 words of indices 64 * group and on: sixteen counters side by side, so that the compiler
-/// can vectorise. Always inlined, because the host kernels compile it for several processors.
-[[gnu::always_inline]] inline void random_group(const RandomStream& stream, std::uint64_t group,
-                                                std::uint32_t* out) {
-  std::uint32_t c0[16], c1[16], c2[16], c3[16];
-  std::uint32_t k0 = static_cast<std::uint32_t>(stream.seed);
-  std::uint32_t k1 = static_cast<std::uint32_t>(stream.seed >> 32);
-  for (std::uint64_t lane = 0; lane < 16; ++lane) {
-    const std::uint64_t block = 16 * group + lane;
-    c0[lane] = static_cast<std::uint32_t>(block);
-    c1[lane] = static_cast<std::uint32_t>(block >> 32);
-    c2[lane] = stream.step;
-    c3[lane] = static_cast<std::uint32_t>(stream.site);
-  }
-  for (int round = 0; round < 10; ++round) {
-    for (int lane = 0; lane < 16; ++lane) {
-      const std::uint64_t a = std::uint64_t{0xD2511F53u} * c0[lane];
-      const std::uint64_t b = std::uint64_t{0xCD9E8D57u} * c2[lane];
-      c0[lane] = static_cast<std::uint32_t>(b >> 32) ^ c1[lane] ^ k0;
-      c1[lane] = static_cast<std::uint32_t>(b);
-      c2[lane] = static_cast<std::uint32_t>(a >> 32) ^ c3[lane] ^ k1;
-      c3[lane] = static_cast<std::uint32_t>(a);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  for (int lane = 0; lane < 16; ++lane) {
-    out[lane] = c0[lane];
-    out[16 + lane] = c1[lane];
-    out[32 + lane] = c2[lane];
-    out[48 + lane] = c3[lane];
-  }
-}
-
-/// Calls random_group over [first, first + count), cutting the groups at both ends.
-[[gnu::always_inline]] inline void random_groups(const RandomStream& stream, std::uint64_t first,
-                                                 std::uint64_t count, std::uint32_t* out) {
-  std::uint32_t cut[64];
-  for (std::uint64_t done = 0; done < count;) {
-    const std::uint64_t index = first + done;
-    const std::uint64_t skip = index % 64;
-    const std::uint64_t fit = 64 - skip < count - done ? 64 - skip : count - done;
-    if (fit == 64) {
-      random_group(stream, index / 64, out + done);
-    } else {
-      random_group(stream, index / 64, cut);
-      for (std::uint64_t j = 0; j < fit; ++j) out[done + j] = cut[skip + j];
-    }
-    done += fit;
-  }
-}
-
 /// out[j] = stream.word(first + j).
 void random_words(const RandomStream& stream, std::uint64_t first, std::span<std::uint32_t> out);
 

@@ -5,6 +5,7 @@
 #include "kernels/host/activation.h"
 #include "kernels/host/adamw.h"
 #include "kernels/host/rmsnorm.h"
+#include "kernels/host/simd/kernels.h"
 #include "tests/kernels/support.h"
 
 namespace shardwright::kernels::host {
@@ -34,6 +35,17 @@ TEST(Isa, Avx2AndAvx512AgreeBitForBit) {
     return Outputs(y, rstd, d_x, d_w, activated, p, m, v);
   };
   EXPECT_TRUE(run(Isa::kAvx2) == run(Isa::kAvx512));
+}
+
+TEST(Isa, EveryOneDrawsTheSameRandomWords) {
+  const RandomStream stream{.seed = 0xfedcba9876543210, .site = RandomSite::kRoundMoments, .step = 3};
+  const std::uint64_t first = (std::uint64_t{1} << 36) - 200;
+  std::vector<std::uint32_t> expected(1000), drawn(1000);
+  random_words(stream, first, expected);
+  for (const Isa isa : supported_isas()) {
+    kernels_of(isa).random_words(stream, first, 1000, drawn.data());
+    EXPECT_EQ(drawn, expected) << name_of(isa);
+  }
 }
 
 }  // namespace

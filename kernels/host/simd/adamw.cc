@@ -17,9 +17,4 @@ void adamw(const AdamWNumbers& a, const float* gradient, float* parameter, float
   });
 }
 
-void random_words(const RandomStream& stream, std::uint64_t first, std::uint64_t count,
-                  std::uint32_t* out) {
-  random_groups(stream, first, count, out);
-}
-
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA
