@@ -1,0 +1,120 @@
+// The safetensors format of Hugging Face: named tensors in one file, read in slices and written as
+// a stream.
+//
+// A file is a 64-bit little-endian header length, a JSON header {name: {dtype, shape,
+// data_offsets}} and the tensors' bytes in C order without holes. Headers are untrusted: every
+// length, offset and product is checked before anything is read, and tensors are fetched with
+// pread, never by casting a mapping, because writers differ in how they align the data. Models of
+// several files are joined by exec/train/safetensors_model.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/atomic_file.h"
+
+namespace shardwright::exec {
+
+enum class TensorType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kI16,
+  kU16,
+  kF16,
+  kBf16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64
+};
+std::string_view name_of(TensorType type);  // as the format spells it: "F32", "BF16", "F8_E4M3"
+std::int64_t bytes_of(TensorType type);
+
+/// A tensor to be written, or found in a file.
+struct TensorSpec {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;  // {} is a scalar
+
+  /// Fits an int64 in everything that parse_safetensors_header returned.
+  std::int64_t elements() const;
+  std::int64_t size_bytes() const { return elements() * bytes_of(type); }
+};
+
+struct StoredTensor {
+  TensorSpec spec;
+  std::int64_t offset = 0;  // of its first byte from the start of the data
+};
+
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;  // by ascending offset
+  std::map<std::string, std::string> metadata;
+};
+
+/// The largest header that is accepted, as in the reference implementation.
+inline constexpr std::int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+/// Checks and reads the JSON header of a file with `data_bytes` of tensor data; `file` is named in
+/// errors. Throws Error when the text is no such header, names repeat, offsets overlap, leave holes
+/// or reach beyond the data, or do not match shape and dtype.
+SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes,
+                                           const std::string& file);
+
+class SafetensorsFile {
+ public:
+  /// Opens and checks the header. Throws Error naming the file and what is wrong.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
+
+  const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  /// Null when there is none of this name.
+  const StoredTensor* find(std::string_view name) const;
+
+  /// Bytes [first, first + out.size()) of a tensor. May be called from several threads.
+  void read(const StoredTensor& tensor, std::int64_t first, std::span<std::byte> out) const;
+  /// Elements [first, first + out.size()) of an F32, BF16 or F16 tensor as floats. Throws Error for
+  /// other types.
+  void read_floats(const StoredTensor& tensor, std::int64_t first, std::span<float> out) const;
+
+ private:
+  std::string file_;
+  int fd_ = -1;
+  std::int64_t data_start_ = 0;
+  SafetensorsHeader header_;
+  std::map<std::string_view, const StoredTensor*> by_name_;
+};
+
+/// Writes one file from front to back; it appears under its name only when finish() is reached.
+class SafetensorsWriter {
+ public:
+  /// Writes the header. Tensors lie in the file in the order given. Throws Error when a name
+  /// repeats or is no UTF-8, or the file cannot be created.
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  /// The next bytes of the data, in pieces of any size.
+  void write(std::span<const std::byte> bytes);
+  /// Makes the file durable and visible. All bytes that the header announces must be written.
+  void finish();
+
+ private:
+  std::unique_ptr<AtomicFile> file_;
+  std::string path_;
+  std::int64_t left_bytes_ = 0;
+};
+
+}  // namespace shardwright::exec
