@@ -85,7 +85,8 @@ ArenaPlan plan_arena(const Schedule& schedule) {
   plan.slots.resize(schedule.memory.size());
   const auto units = static_cast<std::size_t>(schedule.units());
   std::vector<Bytes> kept(units + 1, 0);
-  std::vector<Bytes> scratch(units + 1, 0);
+  plan.unit_scratch.assign(units + 1, 0);
+  std::vector<Bytes>& scratch = plan.unit_scratch;
   const Bytes residual = residual_bytes(schedule);
   // Every micro-step has the same passes; the first one says what a unit keeps.
   std::uint32_t sized_section = 0;

@@ -21,6 +21,8 @@ struct ArenaPlan {
   Bytes size_bytes = 0;
   /// Offset of the first byte that a unit keeps; index by unit, one past the last unit included.
   std::vector<Bytes> unit_base;
+  /// Bytes that the passes of a unit need above what it and all units before it keep.
+  std::vector<Bytes> unit_scratch;
   /// Per MemoryAction (same index) that acquires: where its tensor lies. kept: from unit_base of
   /// the tensor's unit; scratch: from the top of the stack above the pass's unit; hand_over: from
   /// the slot of the unit's parity.

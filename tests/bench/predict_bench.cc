@@ -6,6 +6,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
+#include "sim/closed_form.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan.h"
 #include "sim/predict.h"
@@ -46,5 +47,37 @@ BENCHMARK_CAPTURE(event_simulation, zero3_native, Strategy::kZero3, "native");
 BENCHMARK_CAPTURE(event_simulation, yafsdp_hf_eager, Strategy::kYafsdp, "hf-eager");
 BENCHMARK_CAPTURE(event_simulation, fsdp1_hf_eager, Strategy::kFsdp1, "hf-eager");
 BENCHMARK_CAPTURE(event_simulation, fsdp2_torch_eager, Strategy::kFsdp2, "torch-eager");
+
+/// A family is every k of one setting of the other knobs; they alternate as in a search.
+void closed_form(benchmark::State& state, const char* stack, std::int64_t grad_accum) {
+  const Model model = load_model(profiles::data_dir() / "models", "llama-3-70b");
+  sim::ClosedForm closed(model, profiles::load_profile("a100-80g-4xhdr200", stack));
+  std::vector<Plan> families;
+  for (const Strategy strategy :
+       {Strategy::kYafsdp, Strategy::kYafsdpZero2, Strategy::kFsdp1, Strategy::kFsdp2,
+        Strategy::kZero3, Strategy::kHsdp, Strategy::kZero1, Strategy::kZero2}) {
+    for (const Recompute recompute : {Recompute::kFull, Recompute::kSelectiveOp}) {
+      for (const std::int64_t micro_batch : {1, 2, 4}) {
+        Plan plan = plans_of(strategy, stack, 0).front();
+        plan.recompute = recompute;
+        plan.micro_batch = micro_batch;
+        plan.grad_accum = grad_accum;
+        families.push_back(plan);
+      }
+    }
+  }
+  std::size_t i = 0;
+  std::int64_t plans = 0;
+  for (auto _ : state) {
+    const sim::FamilyBounds bounds = closed.family(families[i]);
+    benchmark::DoNotOptimize(bounds.step_ns.data());
+    plans += static_cast<std::int64_t>(bounds.size());
+    if (++i == families.size()) i = 0;
+  }
+  state.SetItemsProcessed(plans);
+}
+BENCHMARK_CAPTURE(closed_form, native, "native", 1);
+BENCHMARK_CAPTURE(closed_form, native_accumulating, "native", 8);
+BENCHMARK_CAPTURE(closed_form, hf_eager, "hf-eager", 1);
 
 }  // namespace
