@@ -178,6 +178,20 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     options.timeline->streams.clear();
     for (const Stream& stream : s.schedule.streams)
       options.timeline->streams.emplace_back(stream.name);
+    std::stable_sort(options.timeline->spans.begin(), options.timeline->spans.end(),
+                     [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+    // The host goes from one operation straight to the next.
+    const std::vector<Nanoseconds>& begins = s.engine.issue_ns();
+    options.timeline->host.clear();
+    for (std::size_t id = 0; id < begins.size(); ++id) {
+      const Nanoseconds end =
+          id + 1 < begins.size() ? begins[id + 1] : s.engine.completion_ns()[id];
+      if (end <= begins[id]) continue;
+      Span& span = options.timeline->host.emplace_back();
+      span.id = static_cast<OpId>(id);
+      span.begin_ns = begins[id];
+      span.end_ns = end;
+    }
   }
   return p;
 }
