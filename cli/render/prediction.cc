@@ -1,0 +1,234 @@
+#include "cli/render/prediction.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "cli/render/bar.h"
+#include "cli/render/quantity.h"
+#include "cli/render/table.h"
+#include "sim/core/units.h"
+
+namespace shardwright::cli {
+namespace {
+
+constexpr int kBarColumns = 40;
+
+std::string seconds(double value) {
+  return quantity(value, "s");
+}
+std::string bytes(double value) {
+  return quantity(value, "byte");
+}
+std::string bytes(Bytes value) {
+  return bytes(static_cast<double>(value));
+}
+std::string percent(double fraction) {
+  return fmt::format("{:.1f} %", 100 * fraction);
+}
+std::string thousands(double value) {
+  std::string digits = fmt::format("{:.0f}", value);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
+  return digits;
+}
+std::string heading(const Terminal& out, std::string_view text) {
+  return fmt::format("\n{}\n", paint(out, Style::kBold, text));
+}
+
+std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
+  const Cluster& cluster = inputs.profile.cluster;
+  std::string text = fmt::format(
+      "{} on {} x {} ({}), stack {}\n{} tokens x {} sequences x {} micro-steps per GPU and step, ",
+      inputs.model_name, plan.gpus, cluster.gpu.id, inputs.cluster_name, plan.stack, plan.seq_len,
+      plan.micro_batch, plan.grad_accum);
+  if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) {
+    return text + "no layer checkpointed\n";
+  }
+  return text + fmt::format("{} of {} layers checkpointed ({})\n", plan.ckpt_layers,
+                            inputs.model.layers, recompute_name(plan));
+}
+
+std::string interval_words(const sim::TimePrediction& time) {
+  return fmt::format("{:.0f} % interval {} to {}", 100 * time.interval_level,
+                     seconds(time.interval_s[0]), seconds(time.interval_s[1]));
+}
+
+/// What 10^12 tokens take and, where the price is known, cost.
+std::string trillion_words(const PlanInputs& inputs, const sim::Prediction& prediction) {
+  const double hours = 1e12 / prediction.time.tokens_per_s / 3600;
+  std::string text = fmt::format("{:.3g} days", hours / 24);
+  const double price = inputs.profile.cluster.usd_per_gpu_hour;
+  if (price > 0) {
+    text +=
+        fmt::format(", {} USD at {:.2f} USD per GPU hour",
+                    thousands(hours * price * static_cast<double>(prediction.plan.gpus)), price);
+  }
+  return text;
+}
+
+std::string speed_table(const PlanInputs& inputs, const sim::Prediction& prediction,
+                        const Terminal& out) {
+  const sim::TimePrediction& time = prediction.time;
+  Table table({{""}, {"", Align::kLeft}, {"", Align::kLeft}});
+  table.add_row(
+      {"iteration time", {seconds(time.iteration_s), Style::kBold}, interval_words(time)});
+  table.add_row({"tokens/s", fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)),
+                 fmt::format("{} in all", thousands(time.tokens_per_s))});
+  table.add_row({"MFU", percent(time.mfu),
+                 fmt::format("{:.1f} of {:.0f} TFLOP/s dense bf16 per GPU, for the model",
+                             time.model_flops_per_gpu / 1e12, time.peak_flops / 1e12)});
+  table.add_row({"HFU", percent(time.hfu), "of the same peak, counting recomputation"});
+  table.add_row({"10^12 tokens", trillion_words(inputs, prediction), ""});
+  return table.render(out);
+}
+
+struct TimePart {
+  const char* name;
+  double sim::TimePrediction::*seconds;
+};
+constexpr TimePart kTimeParts[] = {
+    {"compute", &sim::TimePrediction::compute_s},
+    {"exposed communication", &sim::TimePrediction::exposed_communication_s},
+    {"host", &sim::TimePrediction::host_s},
+    {"optimizer", &sim::TimePrediction::optimizer_s},
+    {"other", &sim::TimePrediction::other_s}};
+
+std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
+  const sim::TimePrediction& time = prediction.time;
+  Table table({{""}, {"", Align::kRight}, {"", Align::kRight}, {""}});
+  for (const TimePart& part : kTimeParts) {
+    const double value = time.*part.seconds;
+    if (value <= 0) continue;
+    const double share = value / time.iteration_s;
+    table.add_row({part.name, seconds(value), percent(share), bar(share, kBarColumns, out)});
+  }
+  std::string text = table.render(out);
+  const sim::CommunicationBytes& sent = prediction.communication;
+  std::vector<std::string> parts;
+  if (sent.all_gather > 0) parts.push_back(bytes(sent.all_gather) + " in all-gathers");
+  if (sent.reduce_scatter > 0) parts.push_back(bytes(sent.reduce_scatter) + " in reduce-scatters");
+  if (sent.all_reduce > 0) parts.push_back(bytes(sent.all_reduce) + " in all-reduces");
+  if (!parts.empty()) text += fmt::format("Each GPU sends {}.\n", fmt::join(parts, ", "));
+  return text;
+}
+
+std::string category_words(int category) {
+  std::string name(name_of(static_cast<MemoryCategory>(category)));
+  for (char& letter : name) {
+    if (letter == '_') letter = ' ';
+  }
+  return name;
+}
+
+std::string fit_words(const sim::MemoryPrediction& memory) {
+  const Bytes spare = memory.usable_bytes - memory.total_bytes;
+  return spare >= 0 ? fmt::format("fits, {} to spare", bytes(spare))
+                    : fmt::format("does not fit, {} too much", bytes(-spare));
+}
+
+std::string memory_table(const sim::Prediction& prediction, const Terminal& out) {
+  const sim::MemoryPrediction& memory = prediction.memory;
+  Table table({{""}, {"", Align::kRight}, {""}});
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    const Bytes part = memory.breakdown_bytes[static_cast<std::size_t>(i)];
+    if (part <= 0) continue;
+    const double share = static_cast<double>(part) / static_cast<double>(memory.usable_bytes);
+    table.add_row({category_words(i), bytes(part), bar(share, kBarColumns, out)});
+  }
+  table.add_rule();
+  table.add_row({"peak allocated", bytes(memory.peak_allocated_bytes), "at " + memory.peak_at});
+  table.add_row({"peak reserved", bytes(memory.peak_reserved_bytes),
+                 memory.allocator_retries == 0
+                     ? ""
+                     : fmt::format("the allocator runs dry {} times and frees its cache",
+                                   memory.allocator_retries)});
+  table.add_row({"with the runtime",
+                 bytes(memory.total_bytes),
+                 {fmt::format("of {}: {}", bytes(memory.usable_bytes), fit_words(memory)),
+                  memory.fits ? Style::kGreen : Style::kRed}});
+  return table.render(out);
+}
+
+std::string extrapolation_words(const sim::Prediction& prediction) {
+  std::string text;
+  for (const std::string& what : prediction.extrapolated) {
+    text += fmt::format("Extrapolated: {}\n", what);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string prediction_text(const PlanInputs& inputs, const sim::Prediction& prediction,
+                            const Terminal& out) {
+  std::string text = paint(out, Style::kBold, name_of(prediction.plan.strategy)) + ": " +
+                     what_is_trained(inputs, prediction.plan) + "\n";
+  text += speed_table(inputs, prediction, out);
+  text += heading(out, "Where the time goes") + time_table(prediction, out);
+  text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
+  const std::string extrapolated = extrapolation_words(prediction);
+  return extrapolated.empty() ? text : text + "\n" + extrapolated;
+}
+
+std::string comparison_text(const PlanInputs& inputs,
+                            const std::vector<sim::Prediction>& predictions, const Terminal& out) {
+  std::vector<Column> columns{{""}};
+  for (const sim::Prediction& prediction : predictions) {
+    columns.push_back({std::string(name_of(prediction.plan.strategy)), Align::kRight});
+  }
+  Table table(std::move(columns));
+  const auto row = [&](std::string title, const std::function<Cell(const sim::Prediction&)>& cell) {
+    std::vector<Cell> cells{std::move(title)};
+    for (const sim::Prediction& prediction : predictions) cells.push_back(cell(prediction));
+    table.add_row(std::move(cells));
+  };
+  const double first_s = predictions.front().time.iteration_s;
+  row("iteration time", [](const auto& p) { return Cell(seconds(p.time.iteration_s)); });
+  row("interval", [](const auto& p) {
+    return Cell(
+        fmt::format("{} to {}", seconds(p.time.interval_s[0]), seconds(p.time.interval_s[1])));
+  });
+  row(fmt::format("time {} saves", name_of(predictions.front().plan.strategy)), [&](const auto& p) {
+    return &p == &predictions.front() ? Cell("") : Cell(percent(1 - first_s / p.time.iteration_s));
+  });
+  row("tokens/s per GPU", [](const auto& p) { return Cell(thousands(p.time.tokens_per_gpu_s)); });
+  row("tokens/s in all", [](const auto& p) { return Cell(thousands(p.time.tokens_per_s)); });
+  row("MFU", [](const auto& p) { return Cell(percent(p.time.mfu)); });
+  row("HFU", [](const auto& p) { return Cell(percent(p.time.hfu)); });
+  table.add_rule();
+  for (const TimePart& part : kTimeParts) {
+    const auto has = [&](const sim::Prediction& p) { return p.time.*part.seconds > 0; };
+    if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
+    row(part.name, [&](const auto& p) { return Cell(seconds(p.time.*part.seconds)); });
+  }
+  row("sent per GPU", [](const auto& p) {
+    const sim::CommunicationBytes& sent = p.communication;
+    return Cell(bytes(sent.all_gather + sent.reduce_scatter + sent.all_reduce));
+  });
+  table.add_rule();
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    const auto part = [i](const sim::Prediction& p) {
+      return p.memory.breakdown_bytes[static_cast<std::size_t>(i)];
+    };
+    const auto has = [&](const sim::Prediction& p) { return part(p) > 0; };
+    if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
+    row(category_words(i), [&](const auto& p) { return Cell(bytes(part(p))); });
+  }
+  row("peak allocated", [](const auto& p) { return Cell(bytes(p.memory.peak_allocated_bytes)); });
+  row("peak reserved", [](const auto& p) { return Cell(bytes(p.memory.peak_reserved_bytes)); });
+  row("with the runtime", [](const auto& p) { return Cell(bytes(p.memory.total_bytes)); });
+  row(fmt::format("fits {}", bytes(predictions.front().memory.usable_bytes)), [](const auto& p) {
+    return p.memory.fits ? Cell("yes", Style::kGreen)
+                         : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
+                                Style::kRed);
+  });
+  std::string text = what_is_trained(inputs, predictions.front().plan) + "\n" + table.render(out);
+  text += fmt::format("MFU and HFU are of {:.0f} TFLOP/s dense bf16; intervals hold {:.0f} %.\n",
+                      predictions.front().time.peak_flops / 1e12,
+                      100 * predictions.front().time.interval_level);
+  return text + extrapolation_words(predictions.front());
+}
+
+}  // namespace shardwright::cli

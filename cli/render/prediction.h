@@ -1,0 +1,32 @@
+// How `predict` shows what it found: in words and tables for people, as the contract's JSON for
+// programs.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/plan_flags.h"
+#include "cli/render/terminal.h"
+#include "sim/predict.h"
+
+namespace shardwright::cli {
+
+/// One prediction in full.
+std::string prediction_text(const PlanInputs& inputs, const sim::Prediction& prediction,
+                            const Terminal& out);
+
+/// Several strategies side by side; the first is held against the others.
+std::string comparison_text(const PlanInputs& inputs,
+                            const std::vector<sim::Prediction>& predictions, const Terminal& out);
+
+/// The object of the contract. `overrides` are the --set values, repeated in "inputs".
+nlohmann::ordered_json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction,
+                                       const std::vector<std::string>& overrides);
+
+/// {"schema", "predictions": [...], "time_saved_by_first": [...]}: by the first against each.
+nlohmann::ordered_json comparison_json(const PlanInputs& inputs,
+                                       const std::vector<sim::Prediction>& predictions,
+                                       const std::vector<std::string>& overrides);
+
+}  // namespace shardwright::cli

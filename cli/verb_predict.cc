@@ -1,0 +1,92 @@
+#include "cli/verb_predict.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/plan_flags.h"
+#include "cli/render/json_text.h"
+#include "cli/render/prediction.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/predict.h"
+
+namespace shardwright::cli {
+namespace {
+
+/// One plan simulated for a trace: the schedule that its spans refer to, and the spans.
+struct Traced {
+  Schedule schedule;
+  Timeline timeline;
+};
+
+class PredictVerb : public Verb {
+ public:
+  std::string name() const override { return "predict"; }
+  std::string summary() const override {
+    return "memory, time and a timeline for one plan, or several side by side";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    flags_.declare(command);
+    command.add_flag("--json", json_, "print one JSON document");
+    command.add_option("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
+        ->type_name("FILE");
+  }
+
+  ExitCode run(const Context& context) override {
+    const PlanInputs inputs = resolve(flags_);
+    sim::Predictor predictor(inputs.model, inputs.profile);
+    std::vector<sim::Prediction> predictions;
+    std::vector<Traced> traced;
+    for (const Plan& plan : inputs.plans) {
+      sim::PredictOptions options;
+      Timeline timeline;
+      if (!trace_.empty()) options.timeline = &timeline;
+      predictions.push_back(predictor.predict(plan, options));
+      if (!trace_.empty()) traced.push_back({predictor.schedule(), std::move(timeline)});
+    }
+    if (!trace_.empty()) write_trace(inputs, traced);
+    if (json_) {
+      fmt::print("{}\n",
+                 json_text(predictions.size() == 1
+                               ? prediction_json(inputs, predictions.front(), flags_.overrides)
+                               : comparison_json(inputs, predictions, flags_.overrides)));
+      return ExitCode::kDone;
+    }
+    fmt::print("{}", predictions.size() == 1
+                         ? prediction_text(inputs, predictions.front(), context.out)
+                         : comparison_text(inputs, predictions, context.out));
+    return ExitCode::kDone;
+  }
+
+ private:
+  void write_trace(const PlanInputs& inputs, const std::vector<Traced>& traced) const {
+    std::vector<TracedTimeline> timelines;
+    for (std::size_t i = 0; i < traced.size(); ++i) {
+      timelines.push_back({fmt::format("predicted, {}", name_of(inputs.plans[i].strategy)),
+                           &traced[i].schedule, &traced[i].timeline});
+    }
+    write_chrome_trace(trace_, timelines,
+                       {{"tool", "shardwright predict"},
+                        {"model", inputs.model_name},
+                        {"cluster", inputs.cluster_name},
+                        {"gpus", fmt::format("{}", inputs.plans.front().gpus)},
+                        {"stack", inputs.plans.front().stack}});
+    fmt::print(stderr, "The trace is in {}; open it at ui.perfetto.dev.\n", trace_);
+  }
+
+  PlanFlags flags_;
+  std::string trace_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_predict_verb() {
+  return std::make_unique<PredictVerb>();
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,292 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "sim/core/plan_json.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::run_program;
+using ::testing::StartsWith;
+using Flags = std::vector<std::string>;
+
+ProgramResult predict(const Flags& flags) {
+  Flags arguments{SHARDWRIGHT_BINARY, "predict"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments);
+}
+
+Flags main_job(const Flags& more = {}) {
+  Flags flags{"--model",       "llama-3-70b", "--cluster", "a100-80g-4xhdr200",
+              "--gpus",        "256",         "--seq-len", "2048",
+              "--ckpt-layers", "20",          "--stack",   "hf-eager"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+Flags small(const Flags& more = {}) {
+  Flags flags{"--model", "llama-2-7b", "--cluster", "dgx-h100"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+json predicted(const Flags& flags) {
+  Flags with_json = flags;
+  with_json.emplace_back("--json");
+  const ProgramResult result = predict(with_json);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  return result.exit_code == 0 ? json::parse(result.out) : json::object();
+}
+
+json plan_of(const Flags& flags) {
+  return predicted(flags).at("inputs").at("plan");
+}
+
+void expect_error(const ProgramResult& result, int exit_code, const std::string& words) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, StartsWith("error: "));
+  EXPECT_THAT(result.err, HasSubstr(words));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::path(::testing::TempDir()) / name).string();
+}
+
+TEST(Predict, PrintsTheContractsDocument) {
+  const json document = predicted(main_job({"--strategy", "yafsdp"}));
+  EXPECT_EQ(document.at("schema"), "shardwright.prediction/1.0");
+  const double seconds = document.at("iteration_time_s");
+  EXPECT_GT(seconds, 5);
+  EXPECT_LT(seconds, 10);
+  EXPECT_LE(document.at("iteration_time_interval_s")[0].get<double>(), seconds);
+  EXPECT_GE(document.at("iteration_time_interval_s")[1].get<double>(), seconds);
+  EXPECT_EQ(document.at("interval_level"), 0.9);
+  EXPECT_NEAR(document.at("tokens_per_gpu_s").get<double>(), 2048 / seconds, 1e-6);
+  EXPECT_NEAR(document.at("tokens_per_s").get<double>(), 256 * 2048 / seconds, 1e-3);
+  EXPECT_NEAR(document.at("mfu").get<double>(),
+              document.at("model_tflops_per_gpu").get<double>() / 312, 1e-9);
+  EXPECT_GT(document.at("hfu").get<double>(), document.at("mfu").get<double>());
+
+  double sum = 0;
+  for (const char* part : {"compute", "exposed_communication", "host", "optimizer", "other"}) {
+    sum += document.at("time_s").at(part).get<double>();
+  }
+  EXPECT_NEAR(sum, seconds, 1e-6);
+  for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
+    EXPECT_TRUE(document.at("communication_bytes").at(kind).is_number());
+  }
+  const json& memory = document.at("memory");
+  EXPECT_EQ(memory.at("total_bytes").get<std::int64_t>(),
+            memory.at("peak_reserved_bytes").get<std::int64_t>() +
+                memory.at("runtime_bytes").get<std::int64_t>());
+  EXPECT_EQ(memory.at("fits").get<bool>(), memory.at("total_bytes").get<std::int64_t>() <=
+                                               memory.at("usable_bytes").get<std::int64_t>());
+  EXPECT_FALSE(memory.at("peak_at").get<std::string>().empty());
+  std::int64_t parts = 0;
+  for (const char* part : {"parameters", "master", "gradients", "optimizer", "gather_buffers",
+                           "gradient_buffers", "activations", "loss", "workspace"}) {
+    parts += memory.at("breakdown_bytes").at(part).get<std::int64_t>();
+  }
+  EXPECT_EQ(parts, memory.at("peak_allocated_bytes").get<std::int64_t>());
+  EXPECT_TRUE(document.at("extrapolated").is_array());
+  EXPECT_EQ(document.at("inputs").at("model"), "llama-3-70b");
+  EXPECT_EQ(document.at("inputs").at("plan").at("ckpt_layers"), 20);
+}
+
+TEST(Predict, SaysInWordsWhatTheJsonSays) {
+  const std::string text = predict(main_job()).out;
+  EXPECT_THAT(text, HasSubstr("llama-3-70b on 256 x a100-80g"));
+  EXPECT_THAT(text, HasSubstr("90 % interval"));
+  EXPECT_THAT(text, HasSubstr("of 312 TFLOP/s dense bf16"));
+  EXPECT_THAT(text, HasSubstr("exposed communication"));
+  EXPECT_THAT(text, HasSubstr("peak allocated"));
+  EXPECT_THAT(text, HasSubstr("to spare"));
+}
+
+TEST(Predict, PutsStrategiesSideBySide) {
+  const json document = predicted(main_job({"--strategy", "yafsdp,fsdp1,fsdp2"}));
+  EXPECT_EQ(document.at("schema"), "shardwright.prediction/1.0");
+  ASSERT_EQ(document.at("predictions").size(), 3U);
+  const json alone = predicted(main_job({"--strategy", "fsdp1"}));
+  EXPECT_EQ(document.at("predictions")[1], alone);
+  EXPECT_NEAR(document.at("time_saved_by_first")[1].get<double>(),
+              1 - document.at("predictions")[0].at("iteration_time_s").get<double>() /
+                      alone.at("iteration_time_s").get<double>(),
+              1e-12);
+  const std::string text = predict(main_job({"--strategy", "yafsdp,fsdp1,fsdp2"})).out;
+  EXPECT_THAT(text, HasSubstr("time yafsdp saves"));
+}
+
+// What does not fit is predicted all the same, and says by how much.
+TEST(Predict, StillPredictsWhatDoesNotFit) {
+  const Flags flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};
+  const json document = predicted(flags);
+  EXPECT_FALSE(document.at("memory").at("fits").get<bool>());
+  const ProgramResult text = predict(flags);
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr("too much"));
+}
+
+TEST(Predict, WritesATraceThatTheCheckerAccepts) {
+  for (const std::string strategy : {"yafsdp", "fsdp1", "fsdp2", "zero3", "hsdp", "ddp"}) {
+    const std::string path = temporary("trace_" + strategy + ".json");
+    const ProgramResult result =
+        predict(small({"--gpus", "16", "--strategy", strategy, "--trace", path, "--grad-accum", "2",
+                       "--stack", "torch-eager"}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(path));
+    std::ifstream in(path);
+    const json trace = json::parse(in);
+    std::int64_t slices = 0, flows = 0, counters = 0;
+    for (const json& event : trace.at("traceEvents")) {
+      slices += event.at("ph") == "X";
+      flows += event.at("ph") == "s";
+      counters += event.at("ph") == "C";
+    }
+    EXPECT_GT(slices, 2'000) << strategy;
+    EXPECT_GT(counters, 100) << strategy;
+    EXPECT_EQ(flows > 60, strategy != "ddp") << strategy << " " << flows;
+    if (std::filesystem::exists("/usr/bin/python3")) {
+      const ProgramResult checked = run_program({SHARDWRIGHT_SCRIPTS "/check_trace", path});
+      EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+    }
+  }
+}
+
+TEST(PlanFlags, HaveSensibleDefaults) {
+  const json plan = plan_of(small());
+  EXPECT_EQ(plan.at("strategy"), "yafsdp");
+  EXPECT_EQ(plan.at("gpus"), 8);
+  EXPECT_EQ(plan.at("seq_len"), 2048);
+  EXPECT_EQ(plan.at("stack"), "native");
+  EXPECT_EQ(plan.at("recompute"), "none");
+  EXPECT_EQ(plan_of(small({"--strategy", "single"})).at("gpus"), 1);
+  EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "dgx-h100"}).at("seq_len"), 1024);
+}
+
+TEST(PlanFlags, SetEveryKnob) {
+  const json plan = plan_of(small({"--gpus",         "32",
+                                   "--seq-len",      "4096",
+                                   "--micro-batch",  "2",
+                                   "--grad-accum",   "3",
+                                   "--strategy",     "hsdp",
+                                   "--shard-group",  "16",
+                                   "--ckpt-layers",  "all",
+                                   "--recompute",    "swiglu,norm",
+                                   "--param-dtype",  "fp32",
+                                   "--reduce-dtype", "bf16",
+                                   "--moment-dtype", "bf16",
+                                   "--buffers",      "3",
+                                   "--prefetch",     "2",
+                                   "--attention",    "eager",
+                                   "--stack",        "torch-compile"}));
+  EXPECT_EQ(plan, (json{{"strategy", "hsdp"},
+                        {"gpus", 32},
+                        {"shard_group", 16},
+                        {"seq_len", 4096},
+                        {"micro_batch", 2},
+                        {"grad_accum", 3},
+                        {"ckpt_layers", 32},
+                        {"ckpt_stride", 1},
+                        {"recompute", "norm,swiglu"},
+                        {"param_dtype", "fp32"},
+                        {"reduce_dtype", "bf16"},
+                        {"master_dtype", "fp32"},
+                        {"moment_dtype", "bf16"},
+                        {"buffers", 3},
+                        {"prefetch", 2},
+                        {"attention", "eager"},
+                        {"offload", "none"},
+                        {"stack", "torch-compile"}}));
+}
+
+TEST(PlanFlags, UnderstandCheckpointing) {
+  EXPECT_EQ(plan_of(small({"--ckpt-layers", "7"})).at("recompute"), "full");
+  EXPECT_EQ(plan_of(small({"--ckpt-layers", "all"})).at("ckpt_layers"), 32);
+  EXPECT_EQ(plan_of(small({"--recompute", "selective-op"})).at("ckpt_layers"), 32);
+  const json none = plan_of(small({"--recompute", "full", "--ckpt-layers", "0"}));
+  EXPECT_EQ(none.at("recompute"), "none");
+  EXPECT_EQ(none.at("ckpt_layers"), 0);
+}
+
+TEST(PlanFlags, StartFromAPlanFileAndChangeWhatIsGiven) {
+  PlanDocument document;
+  document.model = "llama-2-13b";
+  document.cluster = "dgx-a100-80g";
+  document.plan.strategy = Strategy::kFsdp2;
+  document.plan.gpus = 16;
+  document.plan.micro_batch = 4;
+  document.plan.ckpt_layers = 10;
+  document.plan.stack = "torch-eager";
+  const std::string path = temporary("plan.json");
+  write_plan(path, document);
+
+  const json as_is = predicted({"--plan", path});
+  EXPECT_EQ(as_is.at("inputs").at("model"), "llama-2-13b");
+  EXPECT_EQ(as_is.at("inputs").at("cluster"), "dgx-a100-80g");
+  EXPECT_EQ(as_is.at("inputs").at("plan").at("strategy"), "fsdp2");
+  EXPECT_EQ(as_is.at("inputs").at("plan").at("ckpt_layers"), 10);
+
+  const json changed = predicted({"--plan", path, "--model", "llama-2-7b", "--micro-batch", "1",
+                                  "--recompute", "selective-op", "--stack", "native"});
+  EXPECT_EQ(changed.at("inputs").at("model"), "llama-2-7b");
+  EXPECT_EQ(changed.at("inputs").at("cluster"), "dgx-a100-80g");
+  const json& plan = changed.at("inputs").at("plan");
+  EXPECT_EQ(plan.at("gpus"), 16);
+  EXPECT_EQ(plan.at("micro_batch"), 1);
+  EXPECT_EQ(plan.at("recompute"), "selective-op");
+  EXPECT_EQ(plan.at("ckpt_layers"), 10);
+  EXPECT_EQ(plan.at("stack"), "native");
+}
+
+TEST(PlanFlags, OverrideValuesOfTheProfile) {
+  const double before = predicted(main_job()).at("iteration_time_s");
+  const json after = predicted(
+      main_job({"--set", "cluster.nic_efficiency=0.5", "--set", "gpu.peak_bf16_flops=3.12e14"}));
+  EXPECT_GT(after.at("iteration_time_s").get<double>(), 1.2 * before);
+  EXPECT_EQ(after.at("inputs").at("set").size(), 2U);
+}
+
+TEST(PlanFlags, RefuseBadValuesInOneSentence) {
+  expect_error(predict({}), 2, "--model is missing");
+  expect_error(predict({"--model", "llama-2-7b"}), 2, "--cluster is missing");
+  expect_error(predict({"--model", "lama-2-7b", "--cluster", "dgx-h100"}), 3, "llama-2-7b");
+  expect_error(predict({"--model", "llama-2-7b", "--cluster", "dgx-h10"}), 3, "dgx-h100");
+  expect_error(predict(small({"--strategy", "yafsdp3"})), 3, "did you mean 'yafsdp'");
+  expect_error(predict(small({"--strategy", "yafsdp,yafsdp"})), 3, "twice");
+  expect_error(predict(small({"--strategy", "yafsdp,"})), 3, "--strategy is ''");
+  expect_error(predict(small({"--gpus", "0"})), 3, "--gpus is 0");
+  expect_error(predict(small({"--gpus", "12"})), 3, "gpus is 12, expected a multiple of the 8");
+  expect_error(predict(small({"--gpus", "many"})), 2, "--gpus is 'many'");
+  expect_error(predict(small({"--seq-len", "-5"})), 3, "--seq-len is -5");
+  expect_error(predict(small({"--micro-batch", "99999999999999999999"})), 3, "--micro-batch");
+  expect_error(predict(small({"--ckpt-layers", "33"})), 3, "ckpt_layers is 33, expected 0 to 32");
+  expect_error(predict(small({"--ckpt-layers", "some"})), 3, "--ckpt-layers is 'some'");
+  expect_error(predict(small({"--recompute", "none", "--ckpt-layers", "3"})), 3,
+               "recompute is none");
+  expect_error(predict(small({"--recompute", "everything"})), 3, "--recompute is 'everything'");
+  expect_error(predict(small({"--reduce-dtype", "fp16"})), 3, "--reduce-dtype is 'fp16'");
+  expect_error(predict(small({"--attention", "flash3"})), 3, "did you mean 'flash'");
+  expect_error(predict(small({"--stack", "jax"})), 3, "jax");
+  expect_error(predict(small({"--set", "cluster.nope=1"})), 3, "cluster.nope");
+  expect_error(predict(small({"--set", "cluster.nic_efficiency=fast"})), 3, "fast");
+  expect_error(predict(small({"--shard-group", "3", "--strategy", "hsdp"})), 3, "shard_group is 3");
+  expect_error(predict(small({"--plan", "/nowhere.json"})), 3, "/nowhere.json");
+  expect_error(predict(small({"--trace", "/nowhere/trace.json"})), 3, "/nowhere/trace.json");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
