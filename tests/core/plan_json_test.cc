@@ -162,7 +162,7 @@ TEST(PlanJson, SurvivesRandomDamage) {
   const std::string good = plan_text(unusual());
   std::mt19937 random(5);
   int accepted = 0;
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < 6'000; ++round) {
     std::string text = good;
     for (auto edits = 1 + random() % 2; edits > 0; --edits) {
       const std::size_t at = random() % text.size();
@@ -188,7 +188,7 @@ TEST(PlanJson, SurvivesRandomDamage) {
       EXPECT_THAT(error.what(), StartsWith("p.json: "));
     }
   }
-  EXPECT_GT(accepted, 500);
+  EXPECT_GT(accepted, 150);
 }
 
 }  // namespace
