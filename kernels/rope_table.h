@@ -16,6 +16,14 @@ namespace shardwright::kernels {
 /// The d/2 frequencies for a rotated size of `rotary_dim`, which is even, after scaling.
 std::vector<float> rope_frequencies(const Rope& rope, std::int64_t rotary_dim);
 
+/// Cosines and sines in someone else's memory, each [positions, pairs].
+struct RopeView {
+  std::int64_t positions = 0;
+  std::int64_t pairs = 0;
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+};
+
 class RopeTable {
  public:
   RopeTable() = default;
@@ -26,6 +34,7 @@ class RopeTable {
   std::int64_t pairs() const { return pairs_; }
   const float* cosine() const { return cosine_.data(); }  // [positions, pairs]
   const float* sine() const { return sine_.data(); }
+  operator RopeView() const { return {positions_, pairs_, cosine(), sine()}; }
 
  private:
   std::int64_t positions_ = 0;

@@ -32,8 +32,6 @@ LmLoss for_chunks(Parallel& parallel, const LmHeadOptions& options, Matrix<const
                         std::ssize(workspace) >=
                             lm_head_workspace_bytes(std::min(options.chunk, hidden.rows), w.rows),
                     "head of [{}, {}] on {} targets", hidden.rows, hidden.cols, targets.size());
-  check_targets(targets, w.rows, options.ignore_index);
-  const Kernels& kernels = parallel.kernels();
   const std::int64_t largest_chunk = std::min(options.chunk, hidden.rows);
   auto* losses = reinterpret_cast<double*>(workspace.data());
   auto* buffer = reinterpret_cast<float*>(losses + largest_chunk);
@@ -43,28 +41,46 @@ LmLoss for_chunks(Parallel& parallel, const LmHeadOptions& options, Matrix<const
     const std::int64_t count = std::min(options.chunk, hidden.rows - first);
     const Matrix<float> logits(buffer, count, w.rows);
     matmul<T, T, float>(parallel, Layout::kNT, hidden.rows_from(first, count), w, logits);
-    const CrossEntropyRows args{.logits = logits.data,
-                                .targets = targets.data() + first,
-                                .ignore_index = options.ignore_index,
-                                .vocab = w.rows,
-                                .grad_scale = static_cast<float>(options.grad_scale),
-                                .gradient = gradient,
-                                .losses = losses};
-    parallel.for_ranges(count, std::max<std::int64_t>(1, 8192 / w.rows),
-                        [&](std::int64_t begin, std::int64_t end, Scratch&) {
-                          kernels.cross_entropy(args, begin, end);
-                        });
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (args.targets[i] == options.ignore_index) continue;
-      loss.sum += losses[i];
-      ++loss.count;
-    }
+    const LmLoss part = cross_entropy(
+        parallel, options, logits,
+        targets.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), gradient,
+        {losses, static_cast<std::size_t>(count)});
+    loss.sum += part.sum;
+    loss.count += part.count;
     gradients(first, logits);
   }
   return loss;
 }
 
 }  // namespace
+
+LmLoss cross_entropy(Parallel& parallel, const LmHeadOptions& options, Matrix<float> logits,
+                     std::span<const std::int32_t> targets, bool gradient,
+                     std::span<double> losses) {
+  SHARDWRIGHT_CHECK(logits.rows == std::ssize(targets) && logits.rows <= std::ssize(losses) &&
+                        logits.stride == logits.cols,
+                    "loss of [{}, {}] on {} targets", logits.rows, logits.cols, targets.size());
+  check_targets(targets, logits.cols, options.ignore_index);
+  const Kernels& kernels = parallel.kernels();
+  const CrossEntropyRows args{.logits = logits.data,
+                              .targets = targets.data(),
+                              .ignore_index = options.ignore_index,
+                              .vocab = logits.cols,
+                              .grad_scale = static_cast<float>(options.grad_scale),
+                              .gradient = gradient,
+                              .losses = losses.data()};
+  parallel.for_ranges(logits.rows, std::max<std::int64_t>(1, 8192 / logits.cols),
+                      [&](std::int64_t begin, std::int64_t end, Scratch&) {
+                        kernels.cross_entropy(args, begin, end);
+                      });
+  LmLoss loss;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == options.ignore_index) continue;
+    loss.sum += losses[i];
+    ++loss.count;
+  }
+  return loss;
+}
 
 template <class T>
 LmLoss lm_head_loss(Parallel& parallel, const LmHeadOptions& options, Matrix<const T> hidden,

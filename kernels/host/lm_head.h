@@ -33,6 +33,13 @@ constexpr std::int64_t lm_head_workspace_bytes(std::int64_t chunk, std::int64_t 
   return chunk * (vocab * 4 + 8);
 }
 
+/// The loss of whole rows of logits, without gaps between rows. With `gradient` the logits become
+/// the gradient of grad_scale * loss; `losses` has an element a row. Throws Error when a target is
+/// neither a token nor ignore_index.
+LmLoss cross_entropy(Parallel& parallel, const LmHeadOptions& options, Matrix<float> logits,
+                     std::span<const std::int32_t> targets, bool gradient,
+                     std::span<double> losses);
+
 /// Loss only, for evaluation. hidden[n, C], w[V, C]; the workspace is aligned to 8 bytes.
 template <class T>
 LmLoss lm_head_loss(Parallel& parallel, const LmHeadOptions& options, Matrix<const T> hidden,

@@ -18,7 +18,7 @@ enum class RopeDirection { kForward, kBackward };
 /// position positions[t], or t % seq when positions is null (packed documents start again at 0).
 /// Throws Error when a position lies outside the table.
 template <class T>
-void rope(Parallel& parallel, const Rows& rows, const RopeTable& table,
+void rope(Parallel& parallel, const Rows& rows, const RopeView& table,
           const std::int32_t* positions, std::int64_t seq, RopeDirection direction, T* x);
 
 }  // namespace shardwright::kernels::host
