@@ -1,6 +1,7 @@
 #include "sim/closed_form.h"
 
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "sim/closed_time.h"
 #include "sim/cost.h"
 #include "sim/layer_program.h"
+#include "sim/step_intervals.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
@@ -31,6 +33,21 @@ struct ClosedForm::State {
   std::map<decltype(program_key(Plan{})), LayerPrograms> programs;
   Schedule none, all;
   std::vector<OpCost> none_costs, all_costs;
+  IntervalFinder finder;
+  StepIntervals intervals;        // of `none`
+  std::optional<Plan> none_plan;  // what `none` was lowered from
+
+  /// Families that differ in what they recompute share the schedule without checkpoints.
+  void lower_none(Plan plan) {
+    plan.ckpt_layers = 0;
+    plan.recompute = Recompute::kNone;
+    plan.pieces = 0;
+    if (none_plan == plan) return;
+    none_plan.reset();
+    lower_with(plan, none, none_costs);
+    intervals = finder.find(none, none_costs);
+    none_plan = plan;
+  }
 
   void lower_with(const Plan& plan, Schedule& schedule, std::vector<OpCost>& op_costs) {
     const auto key = program_key(plan);
@@ -52,9 +69,9 @@ FamilyBounds ClosedForm::family(const Plan& plan) {
   State& s = *state_;
   Plan edge = plan;
   edge.ckpt_layers = 0;
-  edge.ckpt_stride = 1;
   check_plan(edge, s.model, s.profile.cluster.gpus_per_node);
-  s.lower_with(edge, s.none, s.none_costs);
+  edge.ckpt_stride = 1;
+  s.lower_none(edge);
   const bool recomputes = plan.recompute != Recompute::kNone;
   if (recomputes) {
     edge.ckpt_layers = s.model.layers;
@@ -64,7 +81,7 @@ FamilyBounds ClosedForm::family(const Plan& plan) {
   const std::vector<OpCost>& all_costs = recomputes ? s.all_costs : s.none_costs;
 
   const ClosedMemory memory(s.none, all, s.profile.stack.memory);
-  const ClosedTime time(s.none, s.none_costs, all, all_costs);
+  const ClosedTime time(s.intervals, s.none, s.none_costs, all, all_costs);
   const std::int64_t most = recomputes ? ceil_div(s.model.layers, plan.ckpt_stride) : 0;
   FamilyBounds bounds;
   if (plan.ckpt_stride == 1 && recomputes) {

@@ -34,29 +34,6 @@ void add(std::vector<Kernels>& list, const OpCost& cost, std::int64_t count,
   list.push_back({cost.alone_ns, cost.contended_ns, count, per_layer});
 }
 
-/// Calls f(first, end) for every longest run of blocks of `range` that are passes of layers in one
-/// direction.
-template <class F>
-void for_each_run(const Schedule& schedule, std::uint32_t first, std::uint32_t count, F&& f) {
-  const auto is_layer = [&](const Block& block) {
-    return block.first_unit >= 1 && block.first_unit <= schedule.layers &&
-           (block.phase == Phase::kForward || block.phase == Phase::kBackward);
-  };
-  const std::uint32_t end = first + count;
-  for (std::uint32_t b = first; b < end;) {
-    if (!is_layer(schedule.blocks[b])) {
-      ++b;
-      continue;
-    }
-    std::uint32_t last = b + 1;
-    while (last < end && is_layer(schedule.blocks[last]) &&
-           schedule.blocks[last].phase == schedule.blocks[b].phase)
-      ++last;
-    f(b, last);
-    b = last;
-  }
-}
-
 }  // namespace
 
 /// Holds what the constructor needs and the bound does not.
@@ -74,22 +51,38 @@ class ClosedTimeBuilder {
                       all.blocks.size());
   }
 
-  void build(ClosedTime& form) const {
-    const StepIntervals intervals = intervals_of(none_, none_costs_);
-    for (const Interval& interval : intervals.phases) form.phases_.push_back(part_of(interval));
+  void build(const StepIntervals& intervals, ClosedTime& form) {
+    find_runs();
+    for (const Interval& interval : intervals.phases) {
+      Part part = part_of(interval);
+      // Micro-steps are much alike.
+      const auto same = std::find_if(form.phases_.begin(), form.phases_.end(),
+                                     [&part](const Part& known) { return known.like(part); });
+      if (same == form.phases_.end()) {
+        form.phases_.push_back(std::move(part));
+      } else {
+        same->times += part.times;
+      }
+    }
     form.last_two_ = part_of(intervals.last_two);
     form.whole_ = part_of(intervals.whole);
+    const std::size_t phases = intervals.phases.size();
+    for (std::size_t p = phases - std::min<std::size_t>(phases, 2); p < phases; ++p)
+      form.separate_.push_back(part_of(intervals.phases[p]));
     for (const Section& section : none_.sections) add_host(form, section);
   }
 
  private:
-  /// The block that stands for a run: the one that repeats most.
-  std::uint32_t representative(std::uint32_t first, std::uint32_t end) const {
-    std::uint32_t best = first;
-    for (std::uint32_t b = first + 1; b < end; ++b) {
-      if (none_.blocks[b].repeats > none_.blocks[best].repeats) best = b;
-    }
-    return best;
+  /// Neighbouring blocks of one phase, the passes of layers among them.
+  struct Run {
+    std::uint32_t first = 0, end = 0;
+    std::vector<Kernels> kernels{};
+    Line host_ns{};
+  };
+
+  bool is_layer(const Block& block) const {
+    return block.first_unit >= 1 && block.first_unit <= none_.layers &&
+           (block.phase == Phase::kForward || block.phase == Phase::kBackward);
   }
 
   static void add_block(std::vector<Kernels>& list, const Schedule& schedule,
@@ -101,16 +94,59 @@ class ClosedTimeBuilder {
     }
   }
 
+  static double host_of(const Schedule& schedule, const std::vector<OpCost>& costs,
+                        std::uint32_t b) {
+    const Block& block = schedule.blocks[b];
+    Nanoseconds host = 0;
+    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+      if (!schedule.ops[i].host_waits) host += costs[i].host_ns;
+    }
+    return static_cast<double>(host);
+  }
+
+  void find_runs() {
+    run_of_.resize(none_.blocks.size());
+    for (const Section& section : none_.sections) {
+      const std::uint32_t end = section.first_block + section.block_count;
+      for (std::uint32_t b = section.first_block; b < end; ++b) {
+        const bool starts =
+            b == section.first_block || none_.blocks[b].phase != none_.blocks[b - 1].phase;
+        if (starts) runs_.push_back({.first = b});
+        runs_.back().end = b + 1;
+        run_of_[b] = runs_.size() - 1;
+      }
+    }
+    for (Run& run : runs_) {
+      std::int64_t most = 0;
+      std::uint32_t layer = run.end;  // the block of layers that repeats most stands for all
+      for (std::uint32_t b = run.first; b < run.end; ++b) {
+        const std::int64_t repeats = none_.blocks[b].repeats;
+        add_block(run.kernels, none_, none_costs_, b, repeats, 0);
+        run.host_ns.at_none += static_cast<double>(repeats) * host_of(none_, none_costs_, b);
+        if (is_layer(none_.blocks[b]) && repeats > most) {
+          most = repeats;
+          layer = b;
+        }
+      }
+      if (layer == run.end) continue;
+      add_block(run.kernels, all_, all_costs_, layer, 0, 1);
+      add_block(run.kernels, none_, none_costs_, layer, 0, -1);
+      run.host_ns.per_layer = host_of(all_, all_costs_, layer) - host_of(none_, none_costs_, layer);
+    }
+  }
+
   std::vector<Kernels> compute_kernels(const Interval& interval) const {
     std::vector<Kernels> list;
     for (const BlockRange& range : interval.blocks) {
-      for (std::uint32_t b = range.first; b < range.first + range.count; ++b)
-        add_block(list, none_, none_costs_, b, none_.blocks[b].repeats * range.times, 0);
-      for_each_run(none_, range.first, range.count, [&](std::uint32_t first, std::uint32_t end) {
-        const std::uint32_t b = representative(first, end);
-        add_block(list, all_, all_costs_, b, 0, range.times);
-        add_block(list, none_, none_costs_, b, 0, -range.times);
-      });
+      for (std::uint32_t b = range.first; b < range.first + range.count;) {
+        const Run& run = runs_[run_of_[b]];
+        SHARDWRIGHT_CHECK(b == run.first, "an interval begins within a run of blocks");
+        for (const Kernels& kernels : run.kernels) {
+          add(list, {kernels.alone_ns, kernels.contended_ns, 0}, kernels.count * range.times,
+              kernels.per_layer * range.times);
+        }
+        b = run.end;
+      }
     }
     return list;
   }
@@ -157,34 +193,23 @@ class ClosedTimeBuilder {
   }
 
   void add_host(ClosedTime& form, const Section& section) const {
-    const auto host_of = [](const Schedule& schedule, const std::vector<OpCost>& costs,
-                            std::uint32_t b) {
-      const Block& block = schedule.blocks[b];
-      Nanoseconds host = 0;
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        if (!schedule.ops[i].host_waits) host += costs[i].host_ns;
-      }
-      return static_cast<double>(host);
-    };
     const double times = section.repeats;
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
-      const double repeats = none_.blocks[b].repeats * times;
-      form.host_ns_.at_none += repeats * host_of(none_, none_costs_, b);
-      form.operations_ += repeats * all_.blocks[b].op_count;
+      form.operations_ += times * none_.blocks[b].repeats * all_.blocks[b].op_count;
+      const Run& run = runs_[run_of_[b]];
+      if (b != run.first) continue;
+      form.host_ns_.at_none += times * run.host_ns.at_none;
+      form.host_ns_.per_layer += times * run.host_ns.per_layer;
     }
-    for_each_run(none_, section.first_block, section.block_count,
-                 [&](std::uint32_t first, std::uint32_t end) {
-                   const std::uint32_t b = representative(first, end);
-                   form.host_ns_.per_layer +=
-                       times * (host_of(all_, all_costs_, b) - host_of(none_, none_costs_, b));
-                 });
   }
 
   const Schedule& none_;
   const std::vector<OpCost>& none_costs_;
   const Schedule& all_;
   const std::vector<OpCost>& all_costs_;
+  std::vector<Run> runs_;
+  std::vector<std::size_t> run_of_;  // by block
 };
 
 namespace {
@@ -216,20 +241,25 @@ double ClosedTime::Part::bound_ns(double k) const {
   return bound;
 }
 
-ClosedTime::ClosedTime(const Schedule& none, const std::vector<OpCost>& none_costs,
-                       const Schedule& all, const std::vector<OpCost>& all_costs) {
-  ClosedTimeBuilder(none, none_costs, all, all_costs).build(*this);
+bool ClosedTime::Part::like(const Part& other) const {
+  return collective_ns == other.collective_ns && beside_ns == other.beside_ns &&
+         busiest_ns == other.busiest_ns && lead_ns == other.lead_ns && side_ns == other.side_ns &&
+         compute_ns == other.compute_ns && compute == other.compute &&
+         compute_and_side == other.compute_and_side;
+}
+
+ClosedTime::ClosedTime(const StepIntervals& intervals, const Schedule& none,
+                       const std::vector<OpCost>& none_costs, const Schedule& all,
+                       const std::vector<OpCost>& all_costs) {
+  ClosedTimeBuilder(none, none_costs, all, all_costs).build(intervals, *this);
 }
 
 Nanoseconds ClosedTime::bound_ns(std::int64_t count) const {
   const auto k = static_cast<double>(count);
-  double sum = 0, last_two = 0;
-  for (std::size_t p = 0; p < phases_.size(); ++p) {
-    const double bound = phases_[p].bound_ns(k);
-    sum += phases_[p].times * bound;
-    if (p + 2 >= phases_.size()) last_two += bound;
-  }
-  sum += std::max(0.0, last_two_.bound_ns(k) - last_two);
+  double sum = 0, separate = 0;
+  for (const Part& phase : phases_) sum += phase.times * phase.bound_ns(k);
+  for (const Part& phase : separate_) separate += phase.bound_ns(k);
+  sum += std::max(0.0, last_two_.bound_ns(k) - separate);
   const double bound = std::max({sum, whole_.bound_ns(k), host_ns_.at(k)});
   // The engine rounds to whole nanoseconds wherever a kernel changes its rate.
   return static_cast<Nanoseconds>(std::max(0.0, std::floor(bound - 2 * operations_)));

@@ -26,8 +26,9 @@ namespace shardwright::sim {
 class ClosedTime {
  public:
   /// `none` and `all` are the same plan without and with every layer checkpointed, lowered and
-  /// costed.
-  ClosedTime(const Schedule& none, const std::vector<OpCost>& none_costs, const Schedule& all,
+  /// costed; `intervals` are those of `none`.
+  ClosedTime(const StepIntervals& intervals, const Schedule& none,
+             const std::vector<OpCost>& none_costs, const Schedule& all,
              const std::vector<OpCost>& all_costs);
 
   /// Never above the simulated time when `count` layers are checkpointed, whichever they are.
@@ -39,11 +40,13 @@ class ClosedTime {
   struct Line {
     double at_none = 0, per_layer = 0;
     double at(double k) const { return at_none + per_layer * k; }
+    bool operator==(const Line&) const = default;
   };
   /// Kernels that a resident collective slows by the same factor.
   struct Group {
     double rate = 1;    // progress while contended
     Line contended_ns;  // time that they need contended
+    bool operator==(const Group&) const = default;
   };
   struct Part {
     double times = 1;
@@ -54,11 +57,14 @@ class ClosedTime {
     std::vector<Group> compute_and_side;  // the same with side kernels; empty when there are none
 
     double bound_ns(double k) const;
+    /// Equal but for `times`.
+    bool like(const Part& other) const;
   };
 
   Line host_ns_;
   double operations_ = 0;
   std::vector<Part> phases_;
+  std::vector<Part> separate_;  // the last two phases, and as one:
   Part last_two_, whole_;
 };
 

@@ -52,6 +52,11 @@ struct StreamLog {
     kernel.push_back(kernel.back() + (is_collective ? 0 : alone_ns));
     ops.push_back(op);
   }
+  void clear() {
+    collective.resize(1);
+    kernel.resize(1);
+    ops.clear();
+  }
 };
 
 void add_side_kernel(std::vector<SideKernel>& side, const OpCost& cost, std::int64_t count) {
@@ -69,10 +74,28 @@ bool is_collective(const Op& op) {
   return op.work.kind == WorkKind::kCollective;
 }
 
+}  // namespace
+
+/// What a walk may keep for the next one.
+struct IntervalFinder::Buffers {
+  std::vector<std::int32_t> events;  // by name and unit: index into records
+  std::vector<Knowledge> records;
+  std::vector<StreamLog> logs;  // by stream
+};
+
+namespace {
+
 class Walk {
  public:
-  Walk(const Schedule& schedule, const std::vector<OpCost>& costs)
-      : schedule_(schedule), costs_(costs), units_(schedule.units()) {
+  Walk(const Schedule& schedule, const std::vector<OpCost>& costs, IntervalFinder::Buffers& buffers)
+      : schedule_(schedule),
+        costs_(costs),
+        units_(schedule.units()),
+        events_(buffers.events),
+        records_(buffers.records),
+        logs_(buffers.logs) {
+    records_.clear();
+    for (StreamLog& log : logs_) log.clear();
     SHARDWRIGHT_CHECK(schedule.streams.size() <= kStreams, "{} streams", schedule.streams.size());
     logs_.resize(schedule.streams.size());
     next_begin_.fill(-1);
@@ -341,21 +364,24 @@ class Walk {
   const Schedule& schedule_;
   const std::vector<OpCost>& costs_;
   std::int32_t units_;
+  std::vector<std::int32_t>& events_;
+  std::vector<Knowledge>& records_;
+  std::vector<StreamLog>& logs_;
   int group_ = 2;
   Nanoseconds host_ns_ = 0;
   std::vector<StopList> lists_;  // by block
   std::vector<PhaseRecord> phases_;
-  Positions next_begin_{};       // of the phase that the last cut begins
-  std::vector<StreamLog> logs_;  // by stream
+  Positions next_begin_{};  // of the phase that the last cut begins
   std::vector<Knowledge> last_of_stream_;
-  std::vector<std::int32_t> events_;  // by name and unit: index into records_
-  std::vector<Knowledge> records_;
 };
 
 }  // namespace
 
-StepIntervals intervals_of(const Schedule& schedule, const std::vector<OpCost>& costs) {
-  return Walk(schedule, costs).run();
+IntervalFinder::IntervalFinder() : buffers_(std::make_unique<Buffers>()) {}
+IntervalFinder::~IntervalFinder() = default;
+
+StepIntervals IntervalFinder::find(const Schedule& schedule, const std::vector<OpCost>& costs) {
+  return Walk(schedule, costs, *buffers_).run();
 }
 
 }  // namespace shardwright::sim

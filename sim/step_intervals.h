@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sim/core/schedule.h"
@@ -45,6 +46,16 @@ struct StepIntervals {
   Interval whole;                // the step as one
 };
 
-StepIntervals intervals_of(const Schedule& schedule, const std::vector<OpCost>& costs);
+/// Keeps its buffers between schedules.
+class IntervalFinder {
+ public:
+  IntervalFinder();
+  ~IntervalFinder();
+  StepIntervals find(const Schedule& schedule, const std::vector<OpCost>& costs);
+  struct Buffers;
+
+ private:
+  std::unique_ptr<Buffers> buffers_;
+};
 
 }  // namespace shardwright::sim

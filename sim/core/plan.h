@@ -77,9 +77,12 @@ struct Plan {
   Offload offload = Offload::kNone;
   std::string stack = "native";
 
+  bool operator==(const Plan&) const = default;
+
   bool checkpointed(std::int64_t layer) const {
-    return recompute != Recompute::kNone && layer % ckpt_stride == 0 &&
-           layer / ckpt_stride < ckpt_layers;
+    if (recompute == Recompute::kNone) return false;
+    if (ckpt_stride == 1) return layer < ckpt_layers;
+    return layer % ckpt_stride == 0 && layer / ckpt_stride < ckpt_layers;
   }
 };
 

@@ -305,9 +305,15 @@ void StepWriter::end_block() {
     schedule_.blocks.pop_back();
     return;
   }
-  const auto begin = schedule_.memory.begin() + block.first_action;
-  std::stable_sort(begin, schedule_.memory.end(),
-                   [](const MemoryAction& a, const MemoryAction& b) { return a.op < b.op; });
+  // Stable, and quick for what is nearly in order.
+  std::vector<MemoryAction>& memory = schedule_.memory;
+  for (std::size_t i = block.first_action + 1; i < memory.size(); ++i) {
+    const MemoryAction action = memory[i];
+    std::size_t at = i;
+    for (; at > block.first_action && memory[at - 1].op > action.op; --at)
+      memory[at] = memory[at - 1];
+    memory[at] = action;
+  }
 }
 
 bool StepWriter::extend_to(std::int32_t unit) {

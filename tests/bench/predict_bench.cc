@@ -56,10 +56,10 @@ void closed_form(benchmark::State& state, const char* stack, std::int64_t grad_a
   for (const Strategy strategy :
        {Strategy::kYafsdp, Strategy::kYafsdpZero2, Strategy::kFsdp1, Strategy::kFsdp2,
         Strategy::kZero3, Strategy::kHsdp, Strategy::kZero1, Strategy::kZero2}) {
-    for (const Recompute recompute : {Recompute::kFull, Recompute::kSelectiveOp}) {
-      for (const std::int64_t micro_batch : {1, 2, 4}) {
+    for (const std::int64_t micro_batch : {1, 2, 4}) {
+      for (const char* recompute : {"full", "selective-op", "norm", "swiglu", "norm,swiglu"}) {
         Plan plan = plans_of(strategy, stack, 0).front();
-        plan.recompute = recompute;
+        set_recompute(plan, recompute);
         plan.micro_batch = micro_batch;
         plan.grad_accum = grad_accum;
         families.push_back(plan);
