@@ -39,12 +39,7 @@ CostModel::CostModel(const profiles::Profile& profile) : profile_(profile) {
   rates_.sm_count = profile.cluster.gpu.sm_count;
   rates_.hbm_bytes_per_s = profile.cluster.gpu.hbm_bytes_per_s;
   gemm_ = sustained(profile.cost.gemm.values);
-  const auto& kernels = profile.cost.attention;
-  auto found = kernels.find(profile.stack.attention_kernel);
-  if (found == kernels.end()) found = kernels.begin();
-  if (found == kernels.end())
-    throw Error(fmt::format("GPU {} has no attention parameters", profile.cluster.gpu.id));
-  attention_ = found->second.values;
+  attention_ = profile.attention();
   network_ = network_of(profile.cluster);
 }
 
