@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "cli/plan_flags.h"
+#include "cli/render/explanation.h"
 #include "cli/render/json_text.h"
 #include "cli/render/prediction.h"
 #include "sim/core/chrome_trace.h"
+#include "sim/explain.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -32,6 +34,8 @@ class PredictVerb : public Verb {
   void declare_flags(CLI::App& command) override {
     flags_.declare(command);
     command.add_flag("--json", json_, "print one JSON document");
+    command.add_flag("--explain", explain_,
+                     "say what bounds each part of the step and what one change would buy");
     command.add_option("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
         ->type_name("FILE");
   }
@@ -49,20 +53,44 @@ class PredictVerb : public Verb {
       if (!trace_.empty()) traced.push_back({predictor.schedule(), std::move(timeline)});
     }
     if (!trace_.empty()) write_trace(inputs, traced);
-    if (json_) {
-      fmt::print("{}\n",
-                 json_text(predictions.size() == 1
-                               ? prediction_json(inputs, predictions.front(), flags_.overrides)
-                               : comparison_json(inputs, predictions, flags_.overrides)));
-      return ExitCode::kDone;
+    std::vector<sim::Explanation> explanations;
+    if (explain_) {
+      for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
     }
-    fmt::print("{}", predictions.size() == 1
-                         ? prediction_text(inputs, predictions.front(), context.out)
-                         : comparison_text(inputs, predictions, context.out));
+    if (json_) {
+      print_json(inputs, predictions, explanations);
+    } else {
+      print_text(inputs, predictions, explanations, context.out);
+    }
     return ExitCode::kDone;
   }
 
  private:
+  void print_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
+                  const std::vector<sim::Explanation>& explanations) const {
+    const bool one = predictions.size() == 1;
+    nlohmann::ordered_json document =
+        one ? prediction_json(inputs, predictions.front(), flags_.overrides)
+            : comparison_json(inputs, predictions, flags_.overrides);
+    for (std::size_t i = 0; i < explanations.size(); ++i) {
+      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
+      of["explanation"] = explanation_json(explanations[i]);
+    }
+    fmt::print("{}\n", json_text(document));
+  }
+
+  static void print_text(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
+                         const std::vector<sim::Explanation>& explanations, const Terminal& out) {
+    fmt::print("{}", predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
+                                             : comparison_text(inputs, predictions, out));
+    for (std::size_t i = 0; i < explanations.size(); ++i) {
+      if (explanations.size() > 1) {
+        fmt::print("\n{}\n", paint(out, Style::kBold, name_of(inputs.plans[i].strategy)));
+      }
+      fmt::print("{}", explanation_text(explanations[i], out));
+    }
+  }
+
   void write_trace(const PlanInputs& inputs, const std::vector<Traced>& traced) const {
     std::vector<TracedTimeline> timelines;
     for (std::size_t i = 0; i < traced.size(); ++i) {
@@ -81,6 +109,7 @@ class PredictVerb : public Verb {
   PlanFlags flags_;
   std::string trace_;
   bool json_ = false;
+  bool explain_ = false;
 };
 
 }  // namespace

@@ -130,6 +130,23 @@ TEST(Predict, PutsStrategiesSideBySide) {
   EXPECT_THAT(text, HasSubstr("time yafsdp saves"));
 }
 
+TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
+  const json explanation =
+      predicted(main_job({"--strategy", "yafsdp", "--explain"})).at("explanation");
+  ASSERT_EQ(explanation.at("parts").size(), 4U);
+  EXPECT_EQ(explanation.at("parts")[1].at("part"), "backward");
+  EXPECT_EQ(explanation.at("parts")[1].at("bound_by"), "communication");
+  double previous = 1e9;
+  for (const json& change : explanation.at("changes")) {
+    EXPECT_LE(change.at("tokens_per_s_gain").get<double>(), previous);
+    previous = change.at("tokens_per_s_gain");
+  }
+  const ProgramResult text = predict(main_job({"--strategy", "yafsdp,fsdp2", "--explain"}));
+  EXPECT_THAT(text.out, HasSubstr("is bound by communication"));
+  EXPECT_THAT(text.out, HasSubstr("twice the NIC bandwidth"));
+  EXPECT_THAT(text.out, HasSubstr("bf16 gradient reduction"));
+}
+
 // What does not fit is predicted all the same, and says by how much.
 TEST(Predict, StillPredictsWhatDoesNotFit) {
   const Flags flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};
@@ -144,8 +161,8 @@ TEST(Predict, WritesATraceThatTheCheckerAccepts) {
   for (const std::string strategy : {"yafsdp", "fsdp1", "fsdp2", "zero3", "hsdp", "ddp"}) {
     const std::string path = temporary("trace_" + strategy + ".json");
     const ProgramResult result =
-        predict(small({"--gpus", "16", "--strategy", strategy, "--trace", path, "--grad-accum", "2",
-                       "--stack", "torch-eager"}));
+        predict({"--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--gpus", "16", "--strategy",
+                 strategy, "--trace", path, "--grad-accum", "2", "--stack", "torch-eager"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.err, HasSubstr(path));
     std::ifstream in(path);
@@ -156,9 +173,9 @@ TEST(Predict, WritesATraceThatTheCheckerAccepts) {
       flows += event.at("ph") == "s";
       counters += event.at("ph") == "C";
     }
-    EXPECT_GT(slices, 2'000) << strategy;
+    EXPECT_GT(slices, 1'000) << strategy;
     EXPECT_GT(counters, 100) << strategy;
-    EXPECT_EQ(flows > 60, strategy != "ddp") << strategy << " " << flows;
+    EXPECT_EQ(flows > 30, strategy != "ddp") << strategy << " " << flows;
     if (std::filesystem::exists("/usr/bin/python3")) {
       const ProgramResult checked = run_program({SHARDWRIGHT_SCRIPTS "/check_trace", path});
       EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;

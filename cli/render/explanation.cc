@@ -1,0 +1,192 @@
+#include "cli/render/explanation.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/render/quantity.h"
+#include "cli/render/table.h"
+#include "cli/render/text.h"
+
+namespace shardwright::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string seconds(double value) {
+  return quantity(value, "s");
+}
+std::string percent(double fraction) {
+  return fmt::format("{:.0f} %", 100 * fraction);
+}
+
+std::string kernel_words(const sim::PartTimes& part) {
+  std::vector<std::string> shares;
+  const auto add = [&](double time_s, const char* what) {
+    if (time_s >= 0.005 * part.kernels_s && time_s > 0) {
+      shares.push_back(fmt::format("{} {}", percent(time_s / part.kernels_s), what));
+    }
+  };
+  add(part.products_s, "matrix products");
+  add(part.attention_s, "attention");
+  add(part.memory_bound_s, "memory-bound kernels");
+  return fmt::format("kernels run for {} ({})", seconds(part.kernels_s), fmt::join(shares, ", "));
+}
+
+std::string collective_words(const sim::PartTimes& part) {
+  std::vector<std::string> words;
+  if (part.gathers > 0) {
+    words.push_back(fmt::format("{} gather{} of {} in all", part.gathers,
+                                part.gathers == 1 ? "" : "s", seconds(part.gathers_s)));
+  }
+  if (part.reductions > 0) {
+    words.push_back(fmt::format("{} reduction{} of {} in all", part.reductions,
+                                part.reductions == 1 ? "" : "s", seconds(part.reductions_s)));
+  }
+  return fmt::format("{}", fmt::join(words, " and "));
+}
+
+std::string capitalized(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 32);
+  return text;
+}
+
+std::string part_sentence(sim::StepPart which, const sim::PartTimes& part, double step_s) {
+  std::string text =
+      fmt::format("{} takes {} ({} of the step)", capitalized(std::string(name_of(which))),
+                  seconds(part.total_s()), percent(part.total_s() / step_s));
+  const std::string collectives = collective_words(part);
+  switch (part.bound()) {
+    case sim::Bound::kCommunication:
+      text += fmt::format(" and is bound by communication: {}, and {} more go by waiting for {}",
+                          kernel_words(part), seconds(part.awaits_communication_s),
+                          collectives.empty() ? "collectives" : collectives);
+      break;
+    case sim::Bound::kHost:
+      text += fmt::format(" and is bound by the host: {}, and {} more go by waiting for launches",
+                          kernel_words(part), seconds(part.awaits_host_s));
+      break;
+    case sim::Bound::kKernels:
+      text += fmt::format(" and is bound by its kernels: {}", kernel_words(part));
+      if (!collectives.empty()) {
+        text += fmt::format("; all but {} of {} hide behind them",
+                            seconds(part.awaits_communication_s), collectives);
+      }
+  }
+  return text + ".";
+}
+
+std::string ends_sentence(const sim::PartTimes& part, double step_s) {
+  return fmt::format(
+      "The ends take {} ({} of the step): {} wait for the first gathers and the last reductions, "
+      "which nothing hides, {} for the host between steps, and {} are kernels that prepare.",
+      seconds(part.total_s()), percent(part.total_s() / step_s),
+      seconds(part.awaits_communication_s), seconds(part.awaits_host_s), seconds(part.kernels_s));
+}
+
+std::string change_words(const sim::Change& change) {
+  return change.also.empty() ? change.what : fmt::format("{} ({})", change.what, change.also);
+}
+
+/// The change of `kind` that buys most and fits, if it buys something.
+const sim::Change* best(const std::vector<sim::Change>& changes, sim::ChangeKind kind) {
+  const auto at = std::find_if(changes.begin(), changes.end(), [&](const sim::Change& change) {
+    return change.kind == kind && change.fits && change.gain > 0.005;
+  });
+  return at == changes.end() ? nullptr : &*at;
+}
+
+std::string best_sentence(const std::vector<sim::Change>& changes) {
+  std::vector<std::string> words;
+  for (const sim::ChangeKind kind :
+       {sim::ChangeKind::kPlan, sim::ChangeKind::kSoftware, sim::ChangeKind::kHardware}) {
+    if (const sim::Change* change = best(changes, kind)) {
+      words.push_back(fmt::format("in {}, {}: {:+.0f} % tokens/s", name_of(kind),
+                                  change_words(*change), 100 * change->gain));
+    }
+  }
+  if (words.empty()) return "No single change that was tried buys anything and fits.";
+  return fmt::format("What one change buys most, predicted anew: {}.", fmt::join(words, "; "));
+}
+
+}  // namespace
+
+std::vector<std::string> explanation_sentences(const sim::Explanation& explanation) {
+  const double step_s = explanation.base.time.iteration_s;
+  std::vector<std::string> sentences;
+  for (int i = 0; i < sim::kStepParts; ++i) {
+    const auto which = static_cast<sim::StepPart>(i);
+    const sim::PartTimes& part = explanation.parts[static_cast<std::size_t>(i)];
+    if (part.total_s() <= 0) continue;
+    sentences.push_back(which == sim::StepPart::kEnds ? ends_sentence(part, step_s)
+                                                      : part_sentence(which, part, step_s));
+  }
+  const std::vector<sim::Change>& changes = explanation.changes;
+  if (!explanation.base.memory.fits) {
+    const auto saves = std::find_if(changes.begin(), changes.end(),
+                                    [](const sim::Change& change) { return change.fits; });
+    sentences.push_back(saves == changes.end()
+                            ? "It does not fit, and no single change that was tried makes it fit."
+                            : fmt::format("It does not fit; of the changes that make it fit, the "
+                                          "fastest is: {}.",
+                                          change_words(*saves)));
+  }
+  sentences.push_back(best_sentence(changes));
+  return sentences;
+}
+
+std::string explanation_text(const sim::Explanation& explanation, const Terminal& out) {
+  std::string text = fmt::format("\n{}\n", paint(out, Style::kBold, "What bounds it"));
+  for (const std::string& sentence : explanation_sentences(explanation)) {
+    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
+  }
+  text += fmt::format("\n{}\n", paint(out, Style::kBold, "One change, predicted anew"));
+  Table table({{"change"},
+               {"of"},
+               {"iteration", Align::kRight},
+               {"tokens/s", Align::kRight},
+               {"memory", Align::kRight},
+               {"fits"}});
+  for (const sim::Change& change : explanation.changes) {
+    table.add_row({change_words(change), std::string(name_of(change.kind)),
+                   seconds(change.iteration_s), fmt::format("{:+.1f} %", 100 * change.gain),
+                   quantity(static_cast<double>(change.total_bytes), "byte"),
+                   change.fits ? Cell("yes", Style::kGreen) : Cell("no", Style::kRed)});
+  }
+  return text + table.render(out);
+}
+
+Json explanation_json(const sim::Explanation& explanation) {
+  Json parts = Json::array();
+  for (int i = 0; i < sim::kStepParts; ++i) {
+    const sim::PartTimes& part = explanation.parts[static_cast<std::size_t>(i)];
+    parts.push_back({{"part", name_of(static_cast<sim::StepPart>(i))},
+                     {"seconds", part.total_s()},
+                     {"bound_by", name_of(part.bound())},
+                     {"kernels_s", part.kernels_s},
+                     {"matrix_products_s", part.products_s},
+                     {"attention_s", part.attention_s},
+                     {"memory_bound_s", part.memory_bound_s},
+                     {"awaits_communication_s", part.awaits_communication_s},
+                     {"awaits_host_s", part.awaits_host_s},
+                     {"gathers_s", part.gathers_s},
+                     {"reductions_s", part.reductions_s}});
+  }
+  Json changes = Json::array();
+  for (const sim::Change& change : explanation.changes) {
+    changes.push_back({{"change", change.what},
+                       {"of", name_of(change.kind)},
+                       {"also", change.also.empty() ? Json(nullptr) : Json(change.also)},
+                       {"iteration_time_s", change.iteration_s},
+                       {"tokens_per_s_gain", change.gain},
+                       {"total_bytes", change.total_bytes},
+                       {"fits", change.fits}});
+  }
+  return {{"sentences", explanation_sentences(explanation)},
+          {"parts", std::move(parts)},
+          {"changes", std::move(changes)}};
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,19 @@
+// How `predict --explain` puts it: one sentence for each part of the step, then a table of changes.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/render/terminal.h"
+#include "sim/explain.h"
+
+namespace shardwright::cli {
+
+/// What bounds each part, and what the best changes buy; full sentences.
+std::vector<std::string> explanation_sentences(const sim::Explanation& explanation);
+
+std::string explanation_text(const sim::Explanation& explanation, const Terminal& out);
+nlohmann::ordered_json explanation_json(const sim::Explanation& explanation);
+
+}  // namespace shardwright::cli
