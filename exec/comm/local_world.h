@@ -1,0 +1,56 @@
+// Ranks that are threads of one process: where they meet, and how one failure ends them all.
+//
+// Every rank brings its own device; all devices are of one kind and share an address space. A
+// collective is a meeting of host threads, never a wait of the host for a device: ranks publish
+// where their data lie and an event that says when it is there, and after the meeting each enqueues
+// the copies and sums it needs behind those events.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "exec/communicator.h"
+
+namespace shardwright::exec {
+
+class LocalGroup;
+
+class LocalWorld {
+ public:
+  /// Throws Error when `shard_ranks` does not divide `ranks`.
+  LocalWorld(int ranks, int shard_ranks);
+  ~LocalWorld();
+  LocalWorld(const LocalWorld&) = delete;
+  LocalWorld& operator=(const LocalWorld&) = delete;
+
+  int ranks() const { return ranks_; }
+  /// The communicators of one rank, called by its thread. Throws Aborted when a rank has failed.
+  RankGroups groups(int rank, Device& device);
+
+  /// Wakes all ranks that wait for others; they throw Aborted.
+  void abort(int rank) noexcept;
+
+  /// Runs body(rank) on a thread for every rank and waits for all. The error of the rank that
+  /// failed first is thrown again; failed_rank() says which it was.
+  void run(const std::function<void(int rank)>& body);
+  int failed_rank() const { return failed_rank_; }
+
+ private:
+  friend class LocalGroup;
+  void keep_error(int rank, std::exception_ptr error) noexcept;
+
+  int ranks_;
+  int shard_ranks_;
+  std::mutex mutex_;  // of all meetings of the world
+  std::condition_variable changed_;
+  bool aborted_ = false;
+  int failed_rank_ = -1;
+  std::exception_ptr error_;
+  std::vector<std::unique_ptr<LocalGroup>> groups_;  // world, shard groups, replicate groups
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,79 @@
+// Collectives between the ranks of a group, enqueued on a device's stream.
+//
+// All ranks of a group call the same collectives in the same order with equal sizes. Sums are fp32
+// and in the order of ranks where `ordered()` says so; then W ranks add up exactly as one rank does
+// that adds W contributions one after the other. Nothing is divided on the way.
+//
+// Sizes need not divide: rank r of n ranks owns the elements from share_begin(size, n, r) to
+// share_begin(size, n, r + 1).
+//
+// When a rank fails the others do not hang: local ranks throw Aborted from their next call, MPI ends
+// the job. leave() must be called before memory that peers may read is given back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+
+#include "exec/array.h"
+#include "exec/device.h"
+
+namespace shardwright::exec {
+
+constexpr std::int64_t share_begin(std::int64_t size, std::int64_t ranks, std::int64_t rank) {
+  return size * rank / ranks;
+}
+
+inline Array share_of(const Array& whole, std::int64_t ranks, std::int64_t rank) {
+  const std::int64_t begin = share_begin(whole.size, ranks, rank);
+  return whole.part(begin, share_begin(whole.size, ranks, rank + 1) - begin);
+}
+
+/// Another rank failed; its own error is the one to report.
+class Aborted : public std::runtime_error {
+ public:
+  Aborted() : std::runtime_error("another rank failed") {}
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Whether sums are made in the order of ranks.
+  virtual bool ordered() const = 0;
+
+  /// `whole` = the shares of all ranks. `mine` may be the own share of `whole`.
+  virtual void all_gather(StreamId stream, Array mine, Array whole) = 0;
+  /// mine = (adds ? mine : 0) + the own share of all ranks' `whole`. `mine` may be the own share of
+  /// `whole` when it does not add. `scratch` has the size of `mine` and the type of `whole`; who
+  /// cannot add onto `mine` in order uses it.
+  virtual void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds,
+                              Array scratch) = 0;
+  /// In place.
+  virtual void all_reduce(StreamId stream, Array data) = 0;
+  virtual void broadcast(StreamId stream, Array data, int root) = 0;
+  /// Between two ranks of the group, in the order of calls.
+  virtual void send(StreamId stream, Array data, int to) = 0;
+  virtual void receive(StreamId stream, Array data, int from) = 0;
+
+  /// The host waits for all ranks.
+  virtual void barrier() = 0;
+  /// all[r] = what rank r sent; the host waits. Sizes: all = size() * mine.
+  virtual void exchange(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
+  /// Returns when no rank will read memory of another any more: all have left, or failed and ended
+  /// their work. The device must be idle. Nothing may be called afterwards.
+  virtual void leave() noexcept = 0;
+};
+
+/// The groups a rank belongs to. Ranks of a shard group follow one another: rank r of the world is
+/// rank r % shard->size() of its shard group and rank r / shard->size() of its replicate group.
+struct RankGroups {
+  std::unique_ptr<Communicator> world;      // numbers exchanged once a step, on the compute stream
+  std::unique_ptr<Communicator> shard;      // parameters and gradients
+  std::unique_ptr<Communicator> replicate;  // equal shards of different shard groups
+};
+
+}  // namespace shardwright::exec

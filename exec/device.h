@@ -1,0 +1,173 @@
+// What the executor needs from a machine: memory, in-order streams, events, and the operations of a
+// transformer on plain views.
+//
+// Every operation is enqueued on a stream and returns at once; the host waits only in
+// synchronize(). An operation may start when all earlier work of its stream is done. wait() orders
+// a stream behind the last record() of an event that was issued before it, as with CUDA events;
+// waiting for an event that was never recorded is no wait. Views and small tables (spans) that are
+// passed must stay valid until the operation has run.
+//
+// An operation that fails makes the device fail: what is enqueued later is not run, recorded events
+// still complete so that nobody hangs, and synchronize() throws the first failure.
+//
+// Element types may differ between operands; arithmetic is fp32 and results are rounded once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "exec/array.h"
+#include "exec/step_record.h"
+#include "kernels/adamw.h"
+#include "kernels/attention_shape.h"
+#include "sim/core/model.h"
+#include "sim/core/units.h"
+
+namespace shardwright::exec {
+
+/// A point in a stream's work. Made by a device; other devices of the same kind in this process can
+/// wait for it.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+using StreamId = std::int32_t;
+
+/// Device memory that is given back when its owner dies.
+class Allocation {
+ public:
+  virtual ~Allocation() = default;
+  virtual void* data() const = 0;
+};
+
+/// Cosines and sines, each [positions, pairs], in device memory.
+struct RopeTables {
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+  std::int64_t positions = 0;
+  std::int64_t pairs = 0;
+};
+
+/// The packed query, key and value heads of a layer's tokens, or their gradients.
+struct PackedHeads {
+  Matrix packed;  // [tokens, (heads + 2 kv_heads) * head_dim]
+  kernels::AttentionShape shape;
+};
+
+/// Parameters [offset, offset + count) of an array that belong to one tensor.
+struct UpdateSegment {
+  std::int64_t offset = 0;
+  std::int64_t count = 0;
+  std::uint64_t first_index = 0;  // in the model, independent of sharding
+  bool decays = false;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Memory.
+  virtual std::unique_ptr<Allocation> allocate(Bytes bytes) = 0;
+  virtual Bytes allocated_bytes() const = 0;
+  virtual Bytes peak_allocated_bytes() const = 0;
+
+  // Streams and events.
+  virtual StreamId make_stream(const char* name, int priority) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void record(StreamId stream, Event& event) = 0;
+  virtual void wait(StreamId stream, const Event& event) = 0;
+  /// Blocks until all streams are idle; throws the first failure of an operation.
+  virtual void synchronize() = 0;
+  /// As above, but failures stay where they are: for destructors.
+  virtual void drain() noexcept = 0;
+  /// Writes the device's clock to `*at` (host memory) when the stream gets there.
+  virtual void timestamp(StreamId stream, Nanoseconds* at) = 0;
+  /// Runs a function of the host in the order of the stream. It must not call the device.
+  virtual void call(StreamId stream, std::function<void()> function) = 0;
+
+  // Memory operations. Host memory may be either side of a copy.
+  virtual void copy(StreamId stream, void* to, const void* from, Bytes bytes) = 0;
+  virtual void zero(StreamId stream, void* data, Bytes bytes) = 0;
+  /// Fills with signalling NaNs, so that a forgotten wait shows in the loss.
+  virtual void poison(StreamId stream, void* data, Bytes bytes, DType dtype) = 0;
+
+  // Elementwise operations on arrays of equal size.
+  virtual void cast(StreamId stream, Array from, Array to) = 0;
+  virtual void accumulate(StreamId stream, Array in, Array sum) = 0;
+  /// out = (adds ? out : 0) + inputs[0] + inputs[1] + ... in this order and in fp32. `out` may be
+  /// one of the inputs when it does not add.
+  virtual void fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
+                    Array out, bool adds) = 0;
+
+  // Embedding.
+  virtual void embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
+                                 Matrix out) = 0;
+  /// `adds`: to a gradient that is already there. The scratch holds tokens + rows + 1 integers.
+  virtual void embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
+                                  Matrix d_table, bool adds, void* scratch) = 0;
+
+  // RMSNorm over each head. y may be x. rstd [tokens, heads].
+  virtual void norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
+                            float* rstd) = 0;
+  /// d_x = gradient of x (+ d_residual); d_x may be d_y. The scratch holds kPartialSums * size
+  /// floats.
+  virtual void norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd,
+                             Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
+                             float* scratch) = 0;
+
+  // Products with weights W[out, in].
+  /// y = x W^T, or y += x W^T.
+  virtual void linear_forward(StreamId stream, Matrix x, Matrix w, Matrix y, bool adds) = 0;
+  virtual void bias_forward(StreamId stream, Array bias, Matrix y) = 0;
+  virtual void linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) = 0;
+  virtual void linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
+                                      bool adds) = 0;
+  /// The scratch holds kPartialSums * cols floats.
+  virtual void bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) = 0;
+
+  // Attention on packed heads.
+  /// Turns query and key heads in place by their tokens' positions; `backward` the other way.
+  virtual void rope(StreamId stream, PackedHeads heads, RopeTables tables,
+                    const std::int32_t* positions, bool backward) = 0;
+  /// Query t sees keys first_key[t] to t of its sequence.
+  virtual void attention_forward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
+                                 Matrix out, float* statistics) = 0;
+  /// The workspace holds an fp32 number for every element of `out`.
+  virtual void attention_backward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
+                                  Matrix out, const float* statistics, Matrix d_out,
+                                  PackedHeads d_heads, void* workspace) = 0;
+
+  // Activation. `in` is [tokens, 2F], gate beside up, when the output is [tokens, F], else as wide.
+  virtual void activation_forward(StreamId stream, Activation activation, Matrix in,
+                                  Matrix out) = 0;
+  virtual void activation_backward(StreamId stream, Activation activation, Matrix in, Matrix d_out,
+                                   Matrix d_in) = 0;
+
+  // Loss.
+  /// The type in which logits are best kept.
+  virtual DType logits_dtype() const = 0;
+  /// Adds the cross-entropies of the rows to the sums. With `gradient` the logits become the
+  /// gradient of their sum. Targets of kIgnoreTarget do not count. The scratch holds a double a
+  /// row.
+  virtual void cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
+                             bool gradient, LossSums* sums, double* scratch) = 0;
+
+  // Update.
+  /// Adds the exact sum of squares of `x` to the words.
+  virtual void sum_of_squares(StreamId stream, Array x, std::int64_t* words) = 0;
+  /// Loss, tokens, gradient norm and scale of the step from what all ranks sent.
+  virtual void finish_gradients(StreamId stream, const StepRecords& records,
+                                const ClipOptions& options, StepTotals* totals) = 0;
+  /// AdamW on the segments of arrays of equal size. The gradient is multiplied by totals->scale;
+  /// nothing changes where that is not finite. options.weight_decay is for segments that decay.
+  virtual void adamw(StreamId stream, const kernels::AdamW& options, const StepTotals* totals,
+                     std::span<const UpdateSegment> segments, Array gradient, Array parameter,
+                     Array first_moment, Array second_moment) = 0;
+};
+
+inline constexpr std::int32_t kIgnoreTarget = -100;
+
+}  // namespace shardwright::exec

@@ -1,0 +1,143 @@
+// Copies, sums and the update: operations on flat arrays.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "exec/host/host_device.h"
+#include "exec/host/typed.h"
+#include "kernels/host/adamw.h"
+#include "kernels/host/elementwise.h"
+#include "kernels/host/simd/kernels.h"
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+
+namespace host = kernels::host;
+using kernels::BFloat16;
+
+namespace {
+
+constexpr std::int64_t kGrain = 16384;  // elements of one task
+
+template <class In, class Out>
+void fold_range(const host::Kernels& kernels, const std::vector<const void*>& inputs, Out* out,
+                bool adds, std::int64_t begin, std::int64_t count, host::Scratch& scratch) {
+  float* sum = scratch.floats(count);
+  std::size_t next = 0;
+  if (adds) {
+    kernels.of<Out>().widen(out + begin, sum, count);
+  } else {
+    kernels.of<In>().widen(static_cast<const In*>(inputs[next++]) + begin, sum, count);
+  }
+  for (; next < inputs.size(); ++next) {
+    kernels.of<In>().accumulate(static_cast<const In*>(inputs[next]) + begin, sum, count);
+  }
+  kernels.of<Out>().narrow(sum, out + begin, count);
+}
+
+}  // namespace
+
+void HostDevice::copy(StreamId stream, void* to, const void* from, Bytes bytes) {
+  enqueue(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
+
+void HostDevice::zero(StreamId stream, void* data, Bytes bytes) {
+  enqueue(stream, [=] { std::memset(data, 0, static_cast<std::size_t>(bytes)); });
+}
+
+void HostDevice::poison(StreamId stream, void* data, Bytes bytes, DType dtype) {
+  enqueue(stream, [=] {
+    if (dtype == DType::kFp32) {
+      std::fill_n(static_cast<std::uint32_t*>(data), bytes / 4, 0x7fa00001u);
+    } else {
+      std::fill_n(static_cast<std::uint16_t*>(data), bytes / 2, std::uint16_t{0x7fa1});
+    }
+  });
+}
+
+void HostDevice::cast(StreamId stream, Array from, Array to) {
+  enqueue(stream, [=, this] {
+    with_type(from.dtype, [&](auto f) {
+      with_type(to.dtype, [&](auto t) {
+        using F = decltype(f);
+        using T = decltype(t);
+        host::cast<F, T>(parallel_, span_of<const F>(from), span_of<T>(to));
+      });
+    });
+  });
+}
+
+void HostDevice::accumulate(StreamId stream, Array in, Array sum) {
+  enqueue(stream, [=, this] {
+    with_type(in.dtype, [&](auto i) {
+      with_type(sum.dtype, [&](auto s) {
+        using I = decltype(i);
+        using S = decltype(s);
+        host::accumulate<I, S>(parallel_, span_of<const I>(in), span_of<S>(sum));
+      });
+    });
+  });
+}
+
+void HostDevice::fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
+                      Array out, bool adds) {
+  enqueue(stream, [=, this, list = std::vector<const void*>(inputs.begin(), inputs.end())] {
+    with_type(input_dtype, [&](auto i) {
+      with_type(out.dtype, [&](auto o) {
+        using In = decltype(i);
+        using Out = decltype(o);
+        parallel_.for_ranges(
+            out.size, kGrain, [&](std::int64_t begin, std::int64_t end, host::Scratch& scratch) {
+              fold_range<In, Out>(parallel_.kernels(), list, static_cast<Out*>(out.data), adds,
+                                  begin, end - begin, scratch);
+            });
+      });
+    });
+  });
+}
+
+void HostDevice::sum_of_squares(StreamId stream, Array x, std::int64_t* words) {
+  enqueue(stream, [=, this] {
+    with_type(x.dtype, [&](auto t) {
+      using T = decltype(t);
+      const auto sum = host::sum_of_squares<T>(parallel_, span_of<const T>(x)).words();
+      for (std::size_t i = 0; i < sum.size(); ++i) words[i] += sum[i];
+    });
+  });
+}
+
+void HostDevice::finish_gradients(StreamId stream, const StepRecords& records,
+                                  const ClipOptions& options, StepTotals* totals) {
+  enqueue(stream, [=] { *totals = total(records, options); });
+}
+
+void HostDevice::adamw(StreamId stream, const kernels::AdamW& options, const StepTotals* totals,
+                       std::span<const UpdateSegment> segments, Array gradient, Array parameter,
+                       Array first_moment, Array second_moment) {
+  enqueue(stream, [=, this] {
+    if (!std::isfinite(totals->scale)) return;
+    kernels::AdamW decaying = options;
+    decaying.grad_scale = totals->scale;
+    kernels::AdamW plain = decaying;
+    plain.weight_decay = 0;
+    with_type(parameter.dtype, [&](auto p) {
+      with_type(gradient.dtype, [&](auto g) {
+        with_type(first_moment.dtype, [&](auto m) {
+          using P = decltype(p);
+          using G = decltype(g);
+          using M = decltype(m);
+          for (const UpdateSegment& s : segments) {
+            host::adamw<P, G, M>(parallel_, s.decays ? decaying : plain, s.first_index,
+                                 span_of<const G>(gradient.part(s.offset, s.count)),
+                                 span_of<P>(parameter.part(s.offset, s.count)),
+                                 span_of<M>(first_moment.part(s.offset, s.count)),
+                                 span_of<M>(second_moment.part(s.offset, s.count)));
+          }
+        });
+      });
+    });
+  });
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,270 @@
+// The operations of a transformer, handed to the kernels in kernels/host.
+#include "exec/host/host_device.h"
+#include "exec/host/typed.h"
+#include "kernels/host/activation.h"
+#include "kernels/host/attention.h"
+#include "kernels/host/embedding.h"
+#include "kernels/host/linear.h"
+#include "kernels/host/lm_head.h"
+#include "kernels/host/rmsnorm.h"
+#include "kernels/host/rope.h"
+#include "sim/core/check.h"
+#include "sim/core/units.h"
+
+namespace shardwright::exec {
+
+namespace host = kernels::host;
+using kernels::BFloat16;
+
+static_assert(kIgnoreTarget == host::kIgnoreTarget);
+static_assert(kPartialSums == host::kRowBlocks);
+
+namespace {
+
+host::Store store(bool adds) {
+  return adds ? host::Store::kAdd : host::Store::kOverwrite;
+}
+
+std::span<const std::int32_t> tokens_of(const std::int32_t* tokens, std::int64_t count) {
+  return {tokens, static_cast<std::size_t>(count)};
+}
+
+/// The query, key and value heads inside a packed matrix, as pointers with one stride.
+template <class T>
+struct Packed {
+  T *q, *k, *v;
+  host::AttentionLayout layout;
+
+  Packed(const PackedHeads& heads, std::int64_t out_stride) {
+    const kernels::AttentionShape& s = heads.shape;
+    q = static_cast<T*>(heads.packed.data);
+    k = q + s.heads * s.head_dim;
+    v = k + s.kv_heads * s.head_dim;
+    layout = {heads.packed.stride, heads.packed.stride, out_stride};
+  }
+};
+
+}  // namespace
+
+void HostDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
+                                   Matrix out) {
+  enqueue(stream, [=, this] {
+    with_type(table.dtype, [&](auto t) {
+      using T = decltype(t);
+      host::embedding_forward<T>(parallel_, matrix_of<const T>(table), tokens_of(tokens, out.rows),
+                                 matrix_of<T>(out));
+    });
+  });
+}
+
+void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
+                                    Matrix d_table, bool adds, void* scratch) {
+  enqueue(stream, [=, this] {
+    const std::int64_t ints = host::embedding_workspace_ints(d_out.rows, d_table.rows);
+    const std::span<std::int32_t> workspace(static_cast<std::int32_t*>(scratch),
+                                            static_cast<std::size_t>(ints));
+    with_type(d_out.dtype, [&](auto t) {
+      with_type(d_table.dtype, [&](auto g) {
+        using T = decltype(t);
+        using G = decltype(g);
+        host::embedding_backward<T, G>(parallel_, tokens_of(tokens, d_out.rows),
+                                       matrix_of<const T>(d_out), matrix_of<G>(d_table),
+                                       store(adds), workspace);
+      });
+    });
+  });
+}
+
+void HostDevice::norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
+                              float* rstd) {
+  enqueue(stream, [=, this] {
+    SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
+    with_type(x.dtype, [&](auto t) {
+      using T = decltype(t);
+      host::rmsnorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data), pointer<T>(weight), eps,
+                               pointer<T>(y.data), rstd);
+    });
+  });
+}
+
+void HostDevice::norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd,
+                               Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
+                               float* scratch) {
+  enqueue(stream, [=, this] {
+    SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
+                      d_x.stride);
+    with_type(x.dtype, [&](auto t) {
+      with_type(d_weight.dtype, [&](auto g) {
+        using T = decltype(t);
+        using G = decltype(g);
+        host::rmsnorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
+                                     pointer<T>(weight), rstd, pointer<T>(d_y.data),
+                                     pointer<T>(d_residual), pointer<T>(d_x.data),
+                                     pointer<G>(d_weight.data), scratch, x.stride);
+      });
+    });
+  });
+}
+
+void HostDevice::linear_forward(StreamId stream, Matrix x, Matrix w, Matrix y, bool adds) {
+  enqueue(stream, [=, this] {
+    with_type(x.dtype, [&](auto t) {
+      with_type(y.dtype, [&](auto r) {
+        using T = decltype(t);
+        using R = decltype(r);
+        host::matmul<T, T, R>(parallel_, host::Layout::kNT, matrix_of<const T>(x),
+                              matrix_of<const T>(w), matrix_of<R>(y), store(adds));
+      });
+    });
+  });
+}
+
+void HostDevice::bias_forward(StreamId stream, Array bias, Matrix y) {
+  enqueue(stream, [=, this] {
+    with_type(y.dtype, [&](auto t) {
+      using T = decltype(t);
+      host::bias_forward<T>(parallel_, pointer<T>(bias.data), matrix_of<T>(y));
+    });
+  });
+}
+
+void HostDevice::linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) {
+  enqueue(stream, [=, this] {
+    with_type(d_y.dtype, [&](auto d) {
+      with_type(w.dtype, [&](auto t) {
+        using D = decltype(d);
+        using T = decltype(t);
+        host::matmul<D, T, T>(parallel_, host::Layout::kNN, matrix_of<const D>(d_y),
+                              matrix_of<const T>(w), matrix_of<T>(d_x));
+      });
+    });
+  });
+}
+
+void HostDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
+                                        bool adds) {
+  enqueue(stream, [=, this] {
+    with_type(d_y.dtype, [&](auto d) {
+      with_type(x.dtype, [&](auto t) {
+        with_type(d_w.dtype, [&](auto g) {
+          using D = decltype(d);
+          using T = decltype(t);
+          using G = decltype(g);
+          host::matmul<D, T, G>(parallel_, host::Layout::kTN, matrix_of<const D>(d_y),
+                                matrix_of<const T>(x), matrix_of<G>(d_w), store(adds));
+        });
+      });
+    });
+  });
+}
+
+void HostDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) {
+  enqueue(stream, [=, this] {
+    with_type(d_y.dtype, [&](auto t) {
+      with_type(d_bias.dtype, [&](auto g) {
+        using T = decltype(t);
+        using G = decltype(g);
+        host::bias_gradient<T, G>(parallel_, matrix_of<const T>(d_y), pointer<G>(d_bias.data),
+                                  scratch);
+      });
+    });
+  });
+}
+
+void HostDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
+                      const std::int32_t* positions, bool backward) {
+  enqueue(stream, [=, this] {
+    const kernels::AttentionShape& s = heads.shape;
+    // Query and key heads lie side by side and turn by the same angles.
+    const host::Rows rows{s.tokens(), s.heads + s.kv_heads, s.head_dim, heads.packed.stride};
+    const auto direction =
+        backward ? host::RopeDirection::kBackward : host::RopeDirection::kForward;
+    const kernels::RopeView view{tables.positions, tables.pairs, tables.cosine, tables.sine};
+    with_type(heads.packed.dtype, [&](auto t) {
+      using T = decltype(t);
+      host::rope<T>(parallel_, rows, view, positions, s.seq, direction,
+                    pointer<T>(heads.packed.data));
+    });
+  });
+}
+
+void HostDevice::attention_forward(StreamId stream, PackedHeads heads,
+                                   const std::int32_t* first_key, Matrix out, float* statistics) {
+  enqueue(stream, [=, this] {
+    with_type(out.dtype, [&](auto t) {
+      using T = decltype(t);
+      const Packed<const T> in(heads, out.stride);
+      host::attention_forward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v, first_key,
+                                 pointer<T>(out.data), statistics);
+    });
+  });
+}
+
+void HostDevice::attention_backward(StreamId stream, PackedHeads heads,
+                                    const std::int32_t* first_key, Matrix out,
+                                    const float* statistics, Matrix d_out, PackedHeads d_heads,
+                                    void* workspace) {
+  enqueue(stream, [=, this] {
+    with_type(out.dtype, [&](auto t) {
+      using T = decltype(t);
+      const Packed<const T> in(heads, out.stride);
+      const Packed<T> d_in(d_heads, out.stride);
+      SHARDWRIGHT_CHECK(heads.packed.stride == d_heads.packed.stride, "strides {} and {}",
+                        heads.packed.stride, d_heads.packed.stride);
+      host::attention_backward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v, first_key,
+                                  pointer<T>(static_cast<const void*>(out.data)), statistics,
+                                  pointer<T>(static_cast<const void*>(d_out.data)), d_in.q, d_in.k,
+                                  d_in.v, static_cast<float*>(workspace));
+    });
+  });
+}
+
+void HostDevice::activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) {
+  enqueue(stream, [=, this] {
+    with_type(in.dtype, [&](auto t) {
+      using T = decltype(t);
+      if (in.cols == out.cols) {
+        host::activation_forward<T>(parallel_, activation, matrix_of<const T>(in),
+                                    matrix_of<T>(out));
+      } else {
+        host::gated_forward<T>(parallel_, activation, matrix_of<const T>(in.col_range(0, out.cols)),
+                               matrix_of<const T>(in.col_range(out.cols, out.cols)),
+                               matrix_of<T>(out));
+      }
+    });
+  });
+}
+
+void HostDevice::activation_backward(StreamId stream, Activation activation, Matrix in,
+                                     Matrix d_out, Matrix d_in) {
+  enqueue(stream, [=, this] {
+    with_type(in.dtype, [&](auto t) {
+      using T = decltype(t);
+      const std::int64_t cols = d_out.cols;
+      if (in.cols == cols) {
+        host::activation_backward<T>(parallel_, activation, matrix_of<const T>(in),
+                                     matrix_of<const T>(d_out), matrix_of<T>(d_in));
+      } else {
+        host::gated_backward<T>(parallel_, activation, matrix_of<const T>(in.col_range(0, cols)),
+                                matrix_of<const T>(in.col_range(cols, cols)),
+                                matrix_of<const T>(d_out), matrix_of<T>(d_in.col_range(0, cols)),
+                                matrix_of<T>(d_in.col_range(cols, cols)));
+      }
+    });
+  });
+}
+
+void HostDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
+                               bool gradient, LossSums* sums, double* scratch) {
+  enqueue(stream, [=, this] {
+    SHARDWRIGHT_CHECK(logits.dtype == DType::kFp32 && logits.stride == logits.cols,
+                      "logits of type {} and stride {}", name_of(logits.dtype), logits.stride);
+    const host::LmLoss loss = host::cross_entropy(parallel_, {}, matrix_of<float>(logits),
+                                                  tokens_of(targets, logits.rows), gradient,
+                                                  {scratch, static_cast<std::size_t>(logits.rows)});
+    sums->loss += loss.sum;
+    sums->tokens += loss.count;
+  });
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,100 @@
+#include "exec/host/host_stream.h"
+
+#include <chrono>
+#include <utility>
+
+namespace shardwright::exec {
+
+void HostFailure::keep(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  error_ = std::move(error);
+  failed_.store(true, std::memory_order_release);
+}
+
+void HostFailure::rethrow() const {
+  if (!failed()) return;
+  const std::lock_guard lock(mutex_);
+  std::rethrow_exception(error_);
+}
+
+void HostEvent::complete(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  completed_ = number;
+  // Under the lock, because a waiter may destroy the event as soon as it knows.
+  changed_.notify_all();
+}
+
+void HostEvent::await(std::uint64_t number) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return completed_ >= number; });
+}
+
+HostStream::HostStream(std::string name, HostFailure& failure, const kernels::RandomStream* delays)
+    : name_(std::move(name)), failure_(failure), delays_(delays != nullptr) {
+  if (delays_) random_ = *delays;
+  thread_ = std::thread([this] { work(); });
+}
+
+HostStream::~HostStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void HostStream::push(std::function<void()> task) {
+  enqueue({std::move(task), false});
+}
+
+void HostStream::push_always(std::function<void()> task) {
+  enqueue({std::move(task), true});
+}
+
+void HostStream::enqueue(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(task));
+  }
+  wake_.notify_one();
+}
+
+void HostStream::drain() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return queue_.empty() && !busy_; });
+}
+
+void HostStream::pause() {
+  const std::uint32_t draw = random_.word(tasks_done_++);
+  // Mostly none, sometimes long enough for another stream to run ahead by many tasks.
+  const std::uint32_t microseconds = draw % 4 == 0 ? (draw >> 8) % 200 : 0;
+  if (microseconds > 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+}
+
+void HostStream::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Task task = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    if (delays_) pause();
+    if (task.always || !failure_.failed()) {
+      try {
+        task.run();
+      } catch (...) {
+        failure_.keep(std::current_exception());
+      }
+    }
+    task.run = nullptr;
+    lock.lock();
+    busy_ = false;
+    if (queue_.empty()) idle_.notify_all();
+  }
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,93 @@
+// A stream of the host device: a FIFO of tasks with a thread of its own. And its events.
+//
+// Tasks of one stream run one after the other; nothing else is promised, so an order that a
+// schedule forgot to ask for is a data race that ThreadSanitizer can see. Task failures belong to
+// the device: after the first one kernels are skipped while events still complete, so that streams
+// that wait for this one are never left hanging.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "exec/device.h"
+#include "kernels/random.h"
+
+namespace shardwright::exec {
+
+/// The first failure of a device's operations.
+class HostFailure {
+ public:
+  void keep(std::exception_ptr error);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  /// Throws the failure if there is one.
+  void rethrow() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+  std::atomic<bool> failed_{false};
+};
+
+/// A counter of records: issued by the host, completed by the stream.
+class HostEvent final : public Event {
+ public:
+  /// The number of the record to come; host only.
+  std::uint64_t issue() { return ++issued_; }
+  std::uint64_t issued() const { return issued_; }
+  void complete(std::uint64_t number);
+  void await(std::uint64_t number) const;
+
+ private:
+  std::uint64_t issued_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::uint64_t completed_ = 0;
+};
+
+class HostStream {
+ public:
+  /// With a delay seed every task is preceded by a random pause, so that streams overtake each
+  /// other.
+  HostStream(std::string name, HostFailure& failure, const kernels::RandomStream* delays);
+  ~HostStream();
+  HostStream(const HostStream&) = delete;
+  HostStream& operator=(const HostStream&) = delete;
+
+  /// Skipped after a failure of the device.
+  void push(std::function<void()> task);
+  /// Never skipped, never fails.
+  void push_always(std::function<void()> task);
+  /// Blocks until everything that was pushed is done.
+  void drain();
+
+ private:
+  struct Task {
+    std::function<void()> run;
+    bool always;
+  };
+  void enqueue(Task task);
+  void work();
+  void pause();
+
+  std::string name_;
+  HostFailure& failure_;
+  bool delays_ = false;
+  kernels::RandomStream random_;
+  std::uint64_t tasks_done_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  std::deque<Task> queue_;  // guarded by mutex_
+  bool busy_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,46 @@
+// From element types at run time to those of the kernels' templates.
+#pragma once
+
+#include <span>
+
+#include "exec/array.h"
+#include "kernels/bf16.h"
+#include "kernels/host/matrix.h"
+#include "kernels/host/rows.h"
+
+namespace shardwright::exec {
+
+/// Calls body(T{}) with T = float or BFloat16.
+template <class Body>
+void with_type(DType dtype, Body&& body) {
+  if (dtype == DType::kFp32) {
+    body(float{});
+  } else {
+    body(kernels::BFloat16{});
+  }
+}
+
+template <class T>
+T* pointer(void* data) {
+  return static_cast<T*>(data);
+}
+template <class T>
+const T* pointer(const void* data) {
+  return static_cast<const T*>(data);
+}
+
+template <class T>
+std::span<T> span_of(const Array& array) {
+  return {static_cast<T*>(array.data), static_cast<std::size_t>(array.size)};
+}
+
+template <class T>
+kernels::host::Matrix<T> matrix_of(const Matrix& m) {
+  return {static_cast<T*>(m.data), m.rows, m.cols, m.stride};
+}
+
+inline kernels::host::Rows rows_of(const Heads& h) {
+  return {h.tokens, h.heads, h.size, h.stride};
+}
+
+}  // namespace shardwright::exec
