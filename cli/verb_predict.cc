@@ -85,7 +85,7 @@ class PredictVerb : public Verb {
                                              : comparison_text(inputs, predictions, out));
     for (std::size_t i = 0; i < explanations.size(); ++i) {
       if (explanations.size() > 1) {
-        fmt::print("\n{}\n", paint(out, Style::kBold, name_of(inputs.plans[i].strategy)));
+        fmt::print("{}", heading(out, name_of(inputs.plans[i].strategy)));
       }
       fmt::print("{}", explanation_text(explanations[i], out));
     }

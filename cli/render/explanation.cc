@@ -18,15 +18,15 @@ using Json = nlohmann::ordered_json;
 std::string seconds(double value) {
   return quantity(value, "s");
 }
-std::string percent(double fraction) {
-  return fmt::format("{:.0f} %", 100 * fraction);
+std::string share_of(double part, double whole) {
+  return percent(part / whole, 0);
 }
 
 std::string kernel_words(const sim::PartTimes& part) {
   std::vector<std::string> shares;
   const auto add = [&](double time_s, const char* what) {
     if (time_s >= 0.005 * part.kernels_s && time_s > 0) {
-      shares.push_back(fmt::format("{} {}", percent(time_s / part.kernels_s), what));
+      shares.push_back(fmt::format("{} {}", share_of(time_s, part.kernels_s), what));
     }
   };
   add(part.products_s, "matrix products");
@@ -56,7 +56,7 @@ std::string capitalized(std::string text) {
 std::string part_sentence(sim::StepPart which, const sim::PartTimes& part, double step_s) {
   std::string text =
       fmt::format("{} takes {} ({} of the step)", capitalized(std::string(name_of(which))),
-                  seconds(part.total_s()), percent(part.total_s() / step_s));
+                  seconds(part.total_s()), share_of(part.total_s(), step_s));
   const std::string collectives = collective_words(part);
   switch (part.bound()) {
     case sim::Bound::kCommunication:
@@ -82,7 +82,7 @@ std::string ends_sentence(const sim::PartTimes& part, double step_s) {
   return fmt::format(
       "The ends take {} ({} of the step): {} wait for the first gathers and the last reductions, "
       "which nothing hides, {} for the host between steps, and {} are kernels that prepare.",
-      seconds(part.total_s()), percent(part.total_s() / step_s),
+      seconds(part.total_s()), share_of(part.total_s(), step_s),
       seconds(part.awaits_communication_s), seconds(part.awaits_host_s), seconds(part.kernels_s));
 }
 
@@ -138,11 +138,11 @@ std::vector<std::string> explanation_sentences(const sim::Explanation& explanati
 }
 
 std::string explanation_text(const sim::Explanation& explanation, const Terminal& out) {
-  std::string text = fmt::format("\n{}\n", paint(out, Style::kBold, "What bounds it"));
+  std::string text = heading(out, "What bounds it");
   for (const std::string& sentence : explanation_sentences(explanation)) {
     for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
   }
-  text += fmt::format("\n{}\n", paint(out, Style::kBold, "One change, predicted anew"));
+  text += heading(out, "One change, predicted anew");
   Table table({{"change"},
                {"of"},
                {"iteration", Align::kRight},

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "cli/render/bar.h"
 #include "cli/render/quantity.h"
@@ -25,16 +26,10 @@ std::string bytes(double value) {
 std::string bytes(Bytes value) {
   return bytes(static_cast<double>(value));
 }
-std::string percent(double fraction) {
-  return fmt::format("{:.1f} %", 100 * fraction);
-}
 std::string thousands(double value) {
   std::string digits = fmt::format("{:.0f}", value);
   for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
   return digits;
-}
-std::string heading(const Terminal& out, std::string_view text) {
-  return fmt::format("\n{}\n", paint(out, Style::kBold, text));
 }
 
 std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
@@ -151,10 +146,13 @@ std::string memory_table(const sim::Prediction& prediction, const Terminal& out)
   return table.render(out);
 }
 
-std::string extrapolation_words(const sim::Prediction& prediction) {
+std::string extrapolation_words(const std::vector<sim::Prediction>& predictions) {
+  std::set<std::string> seen;
   std::string text;
-  for (const std::string& what : prediction.extrapolated) {
-    text += fmt::format("Extrapolated: {}\n", what);
+  for (const sim::Prediction& prediction : predictions) {
+    for (const std::string& what : prediction.extrapolated) {
+      if (seen.insert(what).second) text += fmt::format("Extrapolated: {}\n", what);
+    }
   }
   return text;
 }
@@ -168,7 +166,7 @@ std::string prediction_text(const PlanInputs& inputs, const sim::Prediction& pre
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
-  const std::string extrapolated = extrapolation_words(prediction);
+  const std::string extrapolated = extrapolation_words({prediction});
   return extrapolated.empty() ? text : text + "\n" + extrapolated;
 }
 
@@ -228,7 +226,7 @@ std::string comparison_text(const PlanInputs& inputs,
   text += fmt::format("MFU and HFU are of {:.0f} TFLOP/s dense bf16; intervals hold {:.0f} %.\n",
                       predictions.front().time.peak_flops / 1e12,
                       100 * predictions.front().time.interval_level);
-  return text + extrapolation_words(predictions.front());
+  return text + extrapolation_words(predictions);
 }
 
 }  // namespace shardwright::cli

@@ -51,4 +51,8 @@ std::string quantity(double value, std::string_view unit) {
   return fmt::format("{} {}", number(value), shown);
 }
 
+std::string percent(double fraction, int decimals) {
+  return fmt::format("{:.{}f} %", 100 * fraction, decimals);
+}
+
 }  // namespace shardwright::cli

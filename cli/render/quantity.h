@@ -11,4 +11,7 @@ namespace shardwright::cli {
 /// "s", decimal for the rest of the units; a number without unit stays plain.
 std::string quantity(double value, std::string_view unit);
 
+/// A fraction as "39.6 %".
+std::string percent(double fraction, int decimals = 1);
+
 }  // namespace shardwright::cli

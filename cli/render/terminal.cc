@@ -93,4 +93,8 @@ std::string paint(const Terminal& terminal, Style style, std::string_view text) 
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
+std::string heading(const Terminal& terminal, std::string_view text) {
+  return fmt::format("\n{}\n", paint(terminal, Style::kBold, text));
+}
+
 }  // namespace shardwright::cli

@@ -28,4 +28,7 @@ enum class Style { kBold, kDim, kRed, kGreen, kYellow };
 /// `text` in that style where the terminal has colour, else `text` itself.
 std::string paint(const Terminal& terminal, Style style, std::string_view text);
 
+/// An empty line and `text` in bold: what stands above a section.
+std::string heading(const Terminal& terminal, std::string_view text);
+
 }  // namespace shardwright::cli

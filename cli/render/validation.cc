@@ -4,21 +4,14 @@
 
 #include <cmath>
 
+#include "cli/render/quantity.h"
 #include "cli/render/table.h"
 
 namespace shardwright::cli {
 namespace {
 
-std::string percent(double fraction) {
-  return fmt::format("{:.1f} %", 100 * fraction);
-}
-
 std::string signed_percent(double fraction) {
   return fmt::format("{:+.1f} %", 100 * fraction);
-}
-
-std::string heading(const Terminal& out, std::string_view text) {
-  return fmt::format("\n{}\n", paint(out, Style::kBold, text));
 }
 
 void add_score(std::vector<Cell>& cells, const sim::ErrorScore& score) {

@@ -44,5 +44,10 @@ TEST(Paint, LeavesTextAloneWithoutColor) {
   EXPECT_EQ(paint(Terminal{.color = true}, Style::kRed, "x"), "\x1b[31mx\x1b[0m");
 }
 
+TEST(Heading, StandsApart) {
+  EXPECT_EQ(heading(Terminal{}, "Memory"), "\nMemory\n");
+  EXPECT_EQ(heading(Terminal{.color = true}, "x"), "\n\x1b[1mx\x1b[0m\n");
+}
+
 }  // namespace
 }  // namespace shardwright::cli
