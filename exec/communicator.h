@@ -7,8 +7,8 @@
 // Sizes need not divide: rank r of n ranks owns the elements from share_begin(size, n, r) to
 // share_begin(size, n, r + 1).
 //
-// When a rank fails the others do not hang: local ranks throw Aborted from their next call, MPI ends
-// the job. leave() must be called before memory that peers may read is given back.
+// When a rank fails the others do not hang: local ranks throw Aborted from their next call, MPI
+// ends the job. leave() must be called before memory that peers may read is given back.
 #pragma once
 
 #include <cstddef>

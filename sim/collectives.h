@@ -7,13 +7,13 @@
 //   LL      spreading from one channel over all of them: min(x/b1, spread + x/b);
 //   Simple  a ramp c sqrt(x), and one step of S/n bytes that only copies a rank's own part (a ring
 //           step that both receives and sends hides it; with two ranks it is half of the work);
-// and NVLS (all_reduce in the switch) a line of its own with the same ramp. Which protocol runs is decided as NCCL
-// decides it, by NCCL's own linear model (graph/tuning.cc), not by what would be fastest.
-// Between nodes latency comes from that same table: base + steps in a node * max(link, overhead) +
-// steps between nodes * net, over the lesser of ring and NIC bandwidth; the cheapest of LL, LL128,
-// Simple, tree (all_reduce) and PAT (one rank per node) is taken.
-// Left out: CollNet and NVLS between nodes, symmetric-memory and copy-engine kernels, congestion,
-// stragglers. Fitted by sim/fit/fit_collectives.h.
+// and NVLS (all_reduce in the switch) a line of its own with the same ramp. Which protocol runs is
+// decided as NCCL decides it, by NCCL's own linear model (graph/tuning.cc), not by what would be
+// fastest. Between nodes latency comes from that same table: base + steps in a node * max(link,
+// overhead) + steps between nodes * net, over the lesser of ring and NIC bandwidth; the cheapest of
+// LL, LL128, Simple, tree (all_reduce) and PAT (one rank per node) is taken. Left out: CollNet and
+// NVLS between nodes, symmetric-memory and copy-engine kernels, congestion, stragglers. Fitted by
+// sim/fit/fit_collectives.h.
 #pragma once
 
 #include <cstdint>

@@ -107,7 +107,7 @@ struct Op {
   Phase phase = Phase::kForward;
   OpKind of = OpKind::kHostWork;  // for kInputGradient, kWeightGradient and the kAccumulate of a
                                   // bias: the product they belong to
-  std::uint8_t stream = 0;  // index into Schedule::streams
+  std::uint8_t stream = 0;        // index into Schedule::streams
   std::uint8_t part =
       0;  // n-th piece of an operation that runs as several kernels; 1: a layer's second norm
   std::int8_t target = 0;   // unit offset of what is gathered, reduced or cast

@@ -38,7 +38,8 @@ TEST(Isa, Avx2AndAvx512AgreeBitForBit) {
 }
 
 TEST(Isa, EveryOneDrawsTheSameRandomWords) {
-  const RandomStream stream{.seed = 0xfedcba9876543210, .site = RandomSite::kRoundMoments, .step = 3};
+  const RandomStream stream{
+      .seed = 0xfedcba9876543210, .site = RandomSite::kRoundMoments, .step = 3};
   const std::uint64_t first = (std::uint64_t{1} << 36) - 200;
   std::vector<std::uint32_t> expected(1000), drawn(1000);
   random_words(stream, first, expected);

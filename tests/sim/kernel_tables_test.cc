@@ -68,8 +68,8 @@ TEST(KernelTables, NamesTheLineOfABadValue) {
         << row;
   }
   const std::string header = "gpu,gpus,nodes,collective,total_bytes,time_us\n";
-  for (const char* row : {"a,1,1,all_gather,5,1\n", "a,8,3,all_gather,5,1\n",
-                                 "a,8,1,gossip,5,1\n", "a,8,1,all_gather,0,1\n"}) {
+  for (const char* row : {"a,1,1,all_gather,5,1\n", "a,8,3,all_gather,5,1\n", "a,8,1,gossip,5,1\n",
+                          "a,8,1,all_gather,0,1\n"}) {
     EXPECT_THAT([&] { collectives_of(header + row); },
                 ThrowsMessage<Error>(AllOf(HasSubstr("c.csv"), HasSubstr("line 2"))))
         << row;

@@ -29,7 +29,9 @@ SHARDWRIGHT_INLINE LongVec multiply(LongVec a, LongVec b) {
 #endif
 }
 
-SHARDWRIGHT_INLINE LongVec every_lane(std::uint64_t value) { return LongVec{} + value; }
+SHARDWRIGHT_INLINE LongVec every_lane(std::uint64_t value) {
+  return LongVec{} + value;
+}
 
 /// The words of indices 64 * group to 64 * group + 63.
 SHARDWRIGHT_INLINE void fill_group(const RandomStream& stream, std::uint64_t group,
