@@ -48,7 +48,7 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
   const std::optional<DataFile> base = open_base(DataKind::kCluster, file, depth);
   if (base) result = read_cluster(*base, depth + 1);
   const JsonReader root = file.json.root();
-  result.cluster.id = file.id;
+  result.cluster.id = result.described_by = file.id;
   if (!file.description.empty()) result.description = file.description;
   read_gpu_reference(file, base.has_value(), result);
   result.cluster.gpu = result.gpu.gpu;

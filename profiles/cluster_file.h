@@ -30,6 +30,7 @@ struct ClusterFile {
   std::string description;
   GpuFile gpu;
   std::string gpu_reference;  // as the file has it
+  std::string described_by;   // id of the file whose links it has; make_cluster: of its start
   std::vector<SetEntry> set;
   Origins origins;  // by path within the file: "nic_efficiency"
 };

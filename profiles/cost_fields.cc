@@ -74,6 +74,9 @@ void add_origins(Origins& origins, std::string_view name, const Sourced<Params>&
   for (const Field& field : fields.fields()) {
     origins[field.path] = origin_of(sourced.provenance);
   }
+  for (const auto& [key, provenance] : sourced.apart) {
+    origins[fmt::format("{}.{}", name, key)] = origin_of(provenance);
+  }
 }
 
 }  // namespace

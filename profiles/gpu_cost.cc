@@ -118,18 +118,21 @@ Sourced<Params> read_sourced(const JsonReader& from, std::string_view key) {
   visit(reader, result.values);
   reader.reject_unknown_keys();
   object.reject_unknown_keys({"values", "source", "confidence", "analogue_of", "command", "date",
-                              "in_sample", "held_out"});
+                              "in_sample", "held_out", "apart"});
   result.provenance = read_provenance(object);
+  if (const auto apart = object.find_object("apart")) {
+    for (const std::string& name : apart->keys()) {
+      const JsonReader provenance = apart->require_object(name);
+      if (!values.has(name)) apart->fail(name, "only keys of \"values\"");
+      provenance.reject_unknown_keys(
+          {"source", "confidence", "command", "date", "in_sample", "held_out"});
+      result.apart[name] = read_provenance(provenance);
+    }
+  }
   return result;
 }
 
-template <typename Params>
-ordered_json write_sourced(Sourced<Params> from) {
-  ordered_json json = ordered_json::object();
-  Writer writer;
-  visit(writer, from.values);
-  json["values"] = std::move(writer.json);
-  Provenance& p = from.provenance;
+void write_provenance(Provenance p, ordered_json& json) {
   json["source"] = p.source;
   json["confidence"] = p.confidence;
   if (!p.analogue_of.empty()) json["analogue_of"] = p.analogue_of;
@@ -142,6 +145,18 @@ ordered_json write_sourced(Sourced<Params> from) {
     Writer inner;
     visit(inner, *errors);
     json[key] = std::move(inner.json);
+  }
+}
+
+template <typename Params>
+ordered_json write_sourced(Sourced<Params> from) {
+  ordered_json json = ordered_json::object();
+  Writer writer;
+  visit(writer, from.values);
+  json["values"] = std::move(writer.json);
+  write_provenance(from.provenance, json);
+  for (const auto& [name, provenance] : from.apart) {
+    write_provenance(provenance, json["apart"][name]);
   }
   return json;
 }

@@ -39,6 +39,7 @@ template <typename Params>
 struct Sourced {
   Params values;
   Provenance provenance;
+  std::map<std::string, Provenance> apart;  ///< of single values that something else fits, by key
 };
 
 struct GpuCost {

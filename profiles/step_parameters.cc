@@ -1,0 +1,202 @@
+#include "profiles/step_parameters.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "profiles/data_dir.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/json_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kSchema = "shardwright.step_parameters/1.0";
+
+/// The first word of the paths that a file of this scope holds.
+std::string_view group_of(StepScope scope) {
+  return scope == StepScope::kGpu ? "cost." : scope == StepScope::kCluster ? "cluster." : "stack.";
+}
+
+ErrorSummary read_errors(const JsonReader& from, std::string_view key) {
+  const JsonReader object = from.require_object(key);
+  object.reject_unknown_keys({"n", "mape", "median", "p90"});
+  return {object.require<std::int64_t>("n", at_least(std::int64_t{0})),
+          object.require<double>("mape", at_least(0.0)),
+          object.require<double>("median", at_least(0.0)),
+          object.require<double>("p90", at_least(0.0))};
+}
+
+ordered_json write_errors(const ErrorSummary& errors) {
+  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
+}
+
+std::array<double, 2> read_pair(const JsonReader& from, std::string_view key) {
+  const std::vector<double> pair = from.require_list<double>(key);
+  if (pair.size() != 2 || !(pair[0] > 0 && pair[1] >= pair[0])) {
+    from.fail(key, "two rising numbers above 0");
+  }
+  return {pair[0], pair[1]};
+}
+
+void read_scope(const JsonReader& from, StepParameter& p) {
+  const JsonReader scope = from.require_object("applies_to");
+  scope.reject_unknown_keys({"gpu", "cluster", "stack"});
+  if (scope.keys().size() != 1) from.fail("applies_to", "exactly one of gpu, cluster and stack");
+  const std::string kind = scope.keys().front();
+  p.scope = kind == "gpu"       ? StepScope::kGpu
+            : kind == "cluster" ? StepScope::kCluster
+                                : StepScope::kStack;
+  p.applies_to = scope.require_list<std::string>(kind);
+  if (p.applies_to.empty()) scope.fail(kind, "at least one name");
+}
+
+void read_targets(const JsonReader& from, StepParameter& p) {
+  const JsonReader targets = from.require_object("targets");
+  for (const std::string& path : targets.keys()) {
+    if (!path.starts_with(group_of(p.scope))) {
+      targets.fail(path, fmt::format("only paths that begin with {} for a {}", group_of(p.scope),
+                                     name_of(p.scope)));
+    }
+    p.targets.push_back({path, targets.require<double>(path, above(0.0))});
+  }
+  if (p.targets.empty()) from.fail("targets", "at least one path of the profile");
+}
+
+StepParameter read_parameter(const JsonReader& from) {
+  from.reject_unknown_keys(
+      {"name", "meaning", "applies_to", "targets", "bounds", "prior", "fitted"});
+  StepParameter p;
+  p.name = from.require<std::string>("name");
+  p.meaning = from.require<std::string>("meaning");
+  read_scope(from, p);
+  read_targets(from, p);
+  const auto bounds = read_pair(from, "bounds");
+  if (bounds[1] <= bounds[0]) from.fail("bounds", "two rising numbers above 0");
+  p.min = bounds[0];
+  p.max = bounds[1];
+  const JsonReader prior = from.require_object("prior");
+  prior.reject_unknown_keys({"value", "spread", "source"});
+  p.prior = prior.require<double>("value", between(p.min, p.max));
+  p.prior_spread = prior.require<double>("spread", above(0.0));
+  p.prior_source = prior.require<std::string>("source");
+  if (const auto fitted = from.find_object("fitted")) {
+    fitted->reject_unknown_keys({"value", "interval", "in_sample", "held_out"});
+    p.fitted = {fitted->require<double>("value", between(p.min, p.max)),
+                read_pair(*fitted, "interval"), read_errors(*fitted, "in_sample"),
+                read_errors(*fitted, "held_out")};
+  }
+  return p;
+}
+
+ordered_json write_parameter(const StepParameter& p) {
+  ordered_json json{{"name", p.name}, {"meaning", p.meaning}};
+  json["applies_to"] = {{std::string(name_of(p.scope)), p.applies_to}};
+  json["targets"] = ordered_json::object();
+  for (const StepTarget& target : p.targets) json["targets"][target.path] = target.times;
+  json["bounds"] = {p.min, p.max};
+  json["prior"] = {{"value", p.prior}, {"spread", p.prior_spread}, {"source", p.prior_source}};
+  if (p.fitted) {
+    json["fitted"] = {{"value", p.fitted->value},
+                      {"interval", p.fitted->interval},
+                      {"in_sample", write_errors(p.fitted->in_sample)},
+                      {"held_out", write_errors(p.fitted->held_out)}};
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string_view name_of(StepScope scope) {
+  return scope == StepScope::kGpu ? "gpu" : scope == StepScope::kCluster ? "cluster" : "stack";
+}
+
+std::filesystem::path shipped_step_parameters() {
+  return data_dir() / "fitted" / "step_parameters.json";
+}
+
+StepParameters load_step_parameters(const std::filesystem::path& file) {
+  const JsonFile document = JsonFile::load(file);
+  const JsonReader root = document.root();
+  root.require_choice("schema", {kSchema});
+  root.reject_unknown_keys({"schema", "parameters", "fit"});
+  StepParameters result;
+  for (const JsonReader& parameter : root.require_array("parameters")) {
+    result.parameters.push_back(read_parameter(parameter));
+  }
+  if (const auto fit = root.find_object("fit")) {
+    fit->reject_unknown_keys({"source", "command", "date", "interval_level", "in_sample",
+                              "held_out", "source_held_out"});
+    result.source = fit->require<std::string>("source");
+    result.command = fit->require<std::string>("command");
+    result.date = fit->require<std::string>("date");
+    result.interval_level = fit->require<double>("interval_level", between(0.5, 0.999));
+    result.in_sample = read_errors(*fit, "in_sample");
+    result.held_out = read_errors(*fit, "held_out");
+    result.source_held_out = read_errors(*fit, "source_held_out");
+  }
+  return result;
+}
+
+void save_step_parameters(const StepParameters& parameters, const std::filesystem::path& file) {
+  ordered_json json{{"schema", kSchema}, {"parameters", ordered_json::array()}};
+  for (const StepParameter& p : parameters.parameters) {
+    json["parameters"].push_back(write_parameter(p));
+  }
+  if (!parameters.date.empty()) {
+    json["fit"] = {{"source", parameters.source},
+                   {"command", parameters.command},
+                   {"date", parameters.date},
+                   {"interval_level", parameters.interval_level},
+                   {"in_sample", write_errors(parameters.in_sample)},
+                   {"held_out", write_errors(parameters.held_out)},
+                   {"source_held_out", write_errors(parameters.source_held_out)}};
+  }
+  write_file_atomically(file, json.dump(1) + "\n");
+}
+
+bool sees(const StepParameter& parameter, const Profile& profile, const std::string& cluster) {
+  const std::string& id = parameter.scope == StepScope::kGpu       ? profile.cluster.gpu.id
+                          : parameter.scope == StepScope::kCluster ? cluster
+                                                                   : profile.stack.id;
+  if (std::find(parameter.applies_to.begin(), parameter.applies_to.end(), id) ==
+      parameter.applies_to.end()) {
+    return false;
+  }
+  // A kernel that the stack does not run changes nothing.
+  constexpr std::string_view kAttention = "cost.attention.";
+  return std::any_of(
+      parameter.targets.begin(), parameter.targets.end(), [&](const StepTarget& target) {
+        return !target.path.starts_with(kAttention) ||
+               target.path.compare(kAttention.size(), profile.stack.attention_kernel.size() + 1,
+                                   profile.stack.attention_kernel + '.') == 0;
+      });
+}
+
+void apply_steps(const std::vector<const StepParameter*>& parameters,
+                 const std::vector<double>& values, Profile& profile) {
+  SHARDWRIGHT_CHECK(parameters.size() == values.size(), "{} parameters, {} values",
+                    parameters.size(), values.size());
+  if (parameters.empty()) return;
+  const FieldList fields = fields_of(profile);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const StepTarget& target : parameters[i]->targets) {
+      const Field* field = fields.find(target.path);
+      double* const* number = field == nullptr ? nullptr : std::get_if<double*>(&field->target);
+      if (number == nullptr) {
+        throw Error(
+            fmt::format("step_parameters.json: {} sets '{}', expected the path of a number "
+                        "of the profile",
+                        parameters[i]->name, target.path));
+      }
+      **number = target.times * values[i];
+    }
+  }
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,149 @@
+#include "profiles/step_parameters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "sim/core/error.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+
+class StepParametersFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    file_ = fs::path(::testing::TempDir()) / (std::string("steps_") + test->name() + ".json");
+  }
+  void TearDown() override { fs::remove(file_); }
+
+  StepParameters load(const std::string& text) {
+    std::ofstream(file_, std::ios::binary) << text;
+    return load_step_parameters(file_);
+  }
+  std::string error_of(const std::string& text) {
+    try {
+      load(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  /// One parameter; `change` replaces `what` in it.
+  static std::string one(const std::string& what = "", const std::string& change = "") {
+    std::string text = R"({"schema": "shardwright.step_parameters/1.0", "parameters": [
+      {"name": "n", "meaning": "m", "applies_to": {"stack": ["hf-eager"]},
+       "targets": {"stack.host.step_s": 1}, "bounds": [0.01, 0.3],
+       "prior": {"value": 0.1, "spread": 0.3, "source": "s"}}]})";
+    if (!what.empty()) text.replace(text.find(what), what.size(), change);
+    return text;
+  }
+
+  fs::path file_;
+};
+
+TEST_F(StepParametersFile, ReadsBackWhatWasWritten) {
+  const StepParameters shipped = load_step_parameters(shipped_step_parameters());
+  save_step_parameters(shipped, file_);
+  const StepParameters again = load_step_parameters(file_);
+  ASSERT_EQ(again.parameters.size(), shipped.parameters.size());
+  for (std::size_t i = 0; i < again.parameters.size(); ++i) {
+    const StepParameter &a = again.parameters[i], &b = shipped.parameters[i];
+    EXPECT_EQ(a.name, b.name);
+    EXPECT_EQ(a.applies_to, b.applies_to);
+    EXPECT_EQ(a.targets.size(), b.targets.size());
+    EXPECT_EQ(a.prior, b.prior);
+    EXPECT_EQ(a.prior_source, b.prior_source);
+    EXPECT_EQ(a.fitted.has_value(), b.fitted.has_value());
+    if (a.fitted) {
+      EXPECT_EQ(a.fitted->value, b.fitted->value);
+      EXPECT_EQ(a.fitted->interval, b.fitted->interval);
+    }
+  }
+  EXPECT_EQ(again.held_out.mape, shipped.held_out.mape);
+}
+
+// The rule of the fit: a constant belongs to a GPU, a cluster or a stack and to nothing smaller.
+TEST_F(StepParametersFile, RefusesConstantsOfAnythingButAGpuAClusterOrAStack) {
+  EXPECT_EQ(error_of(one()), "no error");
+  EXPECT_THAT(error_of(one(R"({"stack": ["hf-eager"]})", R"({"strategy": ["yafsdp"]})")),
+              AllOf(HasSubstr("strategy"), HasSubstr("gpu, cluster, stack")));
+  EXPECT_THAT(error_of(one(R"({"stack": ["hf-eager"]})", R"({"model": ["x"], "stack": ["y"]})")),
+              HasSubstr("model"));
+  EXPECT_THAT(error_of(one(R"(["hf-eager"])", "[]")), HasSubstr("at least one name"));
+}
+
+TEST_F(StepParametersFile, RefusesPathsThatTheScopesFilesDoNotHold) {
+  EXPECT_THAT(error_of(one("stack.host.step_s", "cost.gemm.e")),
+              AllOf(HasSubstr("cost.gemm.e"), HasSubstr("begin with stack.")));
+  EXPECT_THAT(error_of(one(R"({"stack.host.step_s": 1})", "{}")), HasSubstr("at least one path"));
+}
+
+TEST_F(StepParametersFile, RefusesBoundsAndPriorsThatMakeNoSense) {
+  EXPECT_THAT(error_of(one("[0.01, 0.3]", "[0.3, 0.01]")), HasSubstr("bounds"));
+  EXPECT_THAT(error_of(one("[0.01, 0.3]", "[0, 0.3]")), HasSubstr("bounds"));
+  EXPECT_THAT(error_of(one(R"("value": 0.1)", R"("value": 0.5)")), HasSubstr("prior.value"));
+  EXPECT_THAT(error_of(one(R"("spread": 0.3)", R"("spread": 0)")), HasSubstr("spread"));
+  EXPECT_THAT(error_of(one(R"("meaning": "m",)", "")), HasSubstr("meaning"));
+}
+
+TEST(StepParameters, AreSeenAndSetWhereTheyApply) {
+  StepParameter p;
+  p.name = "p";
+  p.scope = StepScope::kStack;
+  p.applies_to = {"hf-eager"};
+  p.targets = {{"stack.host.step_s", 2}};
+  Profile profile = load_profile("dgx-a100-80g", "hf-eager");
+  EXPECT_TRUE(sees(p, profile, "dgx-a100-80g"));
+  EXPECT_FALSE(sees(p, load_profile("dgx-a100-80g", "mpt-eager"), "dgx-a100-80g"));
+  apply_steps({&p}, {0.05}, profile);
+  EXPECT_DOUBLE_EQ(profile.stack.host.step_s, 0.1);
+
+  p.scope = StepScope::kCluster;
+  p.applies_to = {"a3-mega"};
+  EXPECT_FALSE(sees(p, profile, "dgx-a100-80g"));
+  EXPECT_TRUE(sees(p, profile, "a3-mega"));
+
+  // A kernel that the stack does not run is not seen.
+  p.scope = StepScope::kGpu;
+  p.applies_to = {"a100-80g"};
+  p.targets = {{"cost.attention.triton.forward_flops", 1}};
+  EXPECT_FALSE(sees(p, profile, ""));
+  EXPECT_TRUE(sees(p, load_profile("dgx-a100-80g", "mpt-eager"), ""));
+
+  p.targets = {{"stack.no_such", 1}};
+  EXPECT_THROW(apply_steps({&p}, {1}, profile), Error);
+  p.targets = {{"stack.attention_kernel", 1}};
+  EXPECT_THROW(apply_steps({&p}, {1}, profile), Error);
+}
+
+// Whatever is in the file, reading it ends in a value or in one sentence.
+TEST_F(StepParametersFile, NoFileDoesWorseThanAnError) {
+  const std::string text = read_file(shipped_step_parameters(), kMostBytes);
+  std::mt19937 random(7);
+  for (int i = 0; i < 400; ++i) {
+    std::string broken = text;
+    for (int edits = 0; edits < 3; ++edits) {
+      broken[random() % broken.size()] = static_cast<char>(random() % 256);
+    }
+    if (i % 4 == 0) broken.resize(random() % broken.size());
+    try {
+      load(broken);
+    } catch (const Error& error) {
+      EXPECT_GT(std::string(error.what()).size(), 10U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::profiles
