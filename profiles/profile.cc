@@ -77,7 +77,9 @@ Profile load_profile(const std::string& cluster, const std::string& stack,
 
 Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
                      const std::vector<std::string>& overrides) {
-  return make_profile(cluster, stack, load_gpu_costs(), overrides);
+  Profile profile = make_profile(cluster, stack, load_gpu_costs(), overrides);
+  profile.uncertainty = load_uncertainty();
+  return profile;
 }
 
 Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const GpuCosts& costs,

@@ -13,6 +13,7 @@
 #include "profiles/fields.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/stack_file.h"
+#include "profiles/uncertainty.h"
 #include "sim/core/cluster.h"
 #include "sim/core/stack.h"
 
@@ -22,7 +23,8 @@ struct Profile {
   Cluster cluster;
   GpuCost cost;  // of cluster.gpu; cost.rates holds the GPU's own rates
   Stack stack;
-  Origins origins;  // by path: "gpu.hbm_bytes_per_s"
+  Origins origins;          // by path: "gpu.hbm_bytes_per_s"
+  Uncertainty uncertainty;  // of the shipped parameters; empty for parts given by hand
 
   /// The attention kernel that the stack runs on this GPU: the one it names, else (a kernel this
   /// GPU has not) FlashAttention-2. Throws Error for a name that no GPU has.

@@ -11,6 +11,8 @@
 #include "sim/core/error.h"
 #include "sim/cost.h"
 #include "sim/engine.h"
+#include "sim/extrapolation.h"
+#include "sim/intervals.h"
 #include "sim/layer_program.h"
 #include "sim/memory.h"
 #include "sim/strategies/lower.h"
@@ -72,7 +74,6 @@ struct Predictor::State {
   void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step,
                  double pressure_s) const {
     t.iteration_s = seconds(step.step_ns) + pressure_s;
-    t.interval_s[0] = t.interval_s[1] = t.iteration_s;
     t.compute_s = seconds(step.time.compute_ns);
     t.exposed_communication_s = seconds(step.time.exposed_ns);
     t.host_s = seconds(step.time.host_ns) + pressure_s;
@@ -89,6 +90,12 @@ struct Predictor::State {
     t.model_flops_per_gpu = model_flops(model, plan) / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
+    const std::string& stack = profile.stack.id;
+    const bool seen = seen_on_gpu(profile.uncertainty, stack, profile.cluster.gpu.id);
+    const double width = half_width(profile.uncertainty, stack, seen,
+                                    t.exposed_communication_s / t.iteration_s);
+    std::ranges::copy(interval_around(t.iteration_s, width), t.interval_s);
+    t.interval_level = profile.uncertainty.level;
   }
 
   /// Returns how often a step calls the device's allocator.
@@ -172,6 +179,8 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   const double device_calls = s.fill_memory(p.memory, clock, replays, options.timeline);
   s.fill_time(p.time, plan, step, device_calls * s.profile.stack.host.device_allocation_s);
   p.communication = communication_bytes(s.schedule);
+  p.extrapolated =
+      extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.id, plan);
   if (options.timeline != nullptr) {
     options.timeline->source = "predicted";
     options.timeline->step_ns = step.step_ns;

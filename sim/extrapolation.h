@@ -1,0 +1,34 @@
+// Says in words which inputs of a prediction lie outside what published runs checked.
+//
+// Two kinds of input: numbers, compared with the smallest and largest among the runs, and words
+// (GPU, stack, strategy, ..), which some run has or none. The same two lists record what the runs
+// cover and check a prediction, so that nothing can be checked that was not recorded.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiles/uncertainty.h"
+#include "sim/core/cluster.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::sim {
+
+/// Widens ranges and words of `uncertainty` by one run. Here and below `stack` is the stack's id;
+/// that of the plan may be a path.
+void add_run(profiles::Uncertainty& uncertainty, const Model& model, const Cluster& cluster,
+             std::string_view stack, const Plan& plan);
+
+/// One sentence for each input outside: "seq_len 131072 is above the largest fitted, 65536",
+/// "gpu b200: no training run in the ledger". Empty when nothing is known of the runs.
+std::vector<std::string> extrapolations(const profiles::Uncertainty& uncertainty,
+                                        const Model& model, const Cluster& cluster,
+                                        std::string_view stack, const Plan& plan);
+
+/// Whether some run has this stack on this GPU.
+bool seen_on_gpu(const profiles::Uncertainty& uncertainty, std::string_view stack,
+                 std::string_view gpu);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,63 @@
+#include "profiles/uncertainty.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "profiles/profile.h"
+#include "sim/core/error.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::profiles {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+
+class UncertaintyFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    file_ = fs::path(::testing::TempDir()) / (std::string("residuals_") + test->name() + ".json");
+  }
+  void TearDown() override { fs::remove(file_); }
+
+  fs::path file_;
+};
+
+TEST_F(UncertaintyFile, WritingWhatWasReadGivesTheSameBytes) {
+  save_uncertainty(load_uncertainty(), load_held_out_runs(shipped_residuals()), file_);
+  EXPECT_EQ(read_file(file_, kMostBytes), read_file(shipped_residuals(), kMostBytes));
+}
+
+TEST_F(UncertaintyFile, OfShippedFilesReachesTheProfileAndOfPartsDoesNot) {
+  EXPECT_TRUE(load_profile("dgx-a100-80g", "hf-eager").uncertainty.known());
+  EXPECT_FALSE(make_profile(load_cluster("dgx-a100-80g"), load_stack("hf-eager"), load_gpu_costs())
+                   .uncertainty.known());
+}
+
+TEST_F(UncertaintyFile, NoFileDoesWorseThanAnError) {
+  const std::string text = read_file(shipped_residuals(), kMostBytes);
+  std::mt19937 random(8);
+  for (int i = 0; i < 200; ++i) {
+    std::string broken = text;
+    for (int edits = 0; edits < 3; ++edits) {
+      broken[random() % broken.size()] = static_cast<char>(random() % 256);
+    }
+    if (i % 4 == 0) broken.resize(random() % broken.size());
+    std::ofstream(file_, std::ios::binary) << broken;
+    try {
+      load_uncertainty(file_);
+      load_held_out_runs(file_);
+    } catch (const Error& error) {
+      EXPECT_GT(std::string(error.what()).size(), 10U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::profiles

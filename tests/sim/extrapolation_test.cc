@@ -1,0 +1,114 @@
+#include "sim/extrapolation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/predict.h"
+#include "tests/support/tiny_models.h"
+
+namespace shardwright::sim {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class Extrapolation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cluster_.gpu.id = "a100-80g";
+    cluster_.gpus_per_node = 8;
+    cluster_.nics_per_node = 4;
+    cluster_.nic_bytes_per_s = 25e9;
+    plan_.strategy = Strategy::kFsdp1;
+    plan_.gpus = 64;
+    plan_.seq_len = 2048;
+    add(plan_);
+    Plan longer = plan_;
+    longer.seq_len = 65536;
+    longer.gpus = 8;
+    longer.strategy = Strategy::kYafsdp;
+    longer.ckpt_layers = 2;
+    add(longer);
+    seen_.groups.push_back({"hf-eager", profiles::Regime::kComputeBound, 9, "all", 9, 0.1});
+  }
+  void add(const Plan& plan) { add_run(seen_, model_, cluster_, "hf-eager", plan); }
+  std::vector<std::string> of(const Plan& plan, const std::string& stack = "hf-eager") const {
+    return extrapolations(seen_, model_, cluster_, stack, plan);
+  }
+
+  Model model_ = shardwright::testing::tiny_llama();
+  Cluster cluster_;
+  Plan plan_;
+  profiles::Uncertainty seen_;
+};
+
+TEST_F(Extrapolation, WhatWasRunIsInside) {
+  EXPECT_THAT(of(plan_), IsEmpty());
+  Plan between = plan_;
+  between.seq_len = 4096;
+  between.gpus = 32;
+  between.ckpt_layers = 1;
+  EXPECT_THAT(of(between), IsEmpty());
+}
+
+TEST_F(Extrapolation, NamesNumbersOutsideWithTheNearestFitted) {
+  Plan plan = plan_;
+  plan.seq_len = 131072;
+  EXPECT_THAT(of(plan),
+              ElementsAre("seq_len 131072 is above the largest fitted, 65536",
+                          "tokens_per_micro_step 131072 is above the largest fitted, 65536"));
+  plan.seq_len = 1024;
+  plan.gpus = 4;
+  plan.micro_batch = 2;
+  EXPECT_THAT(of(plan), ElementsAre("seq_len 1024 is below the smallest fitted, 2048",
+                                    "gpus 4 is below the smallest fitted, 8"));
+}
+
+TEST_F(Extrapolation, NamesWordsThatNoRunHas) {
+  Plan plan = plan_;
+  plan.strategy = Strategy::kDdp;
+  plan.attention = AttentionKind::kEager;
+  EXPECT_THAT(of(plan),
+              ElementsAre("strategy ddp: no published run", "attention eager: no published run"));
+  EXPECT_THAT(of(plan_, "my-stack"), ElementsAre("stack my-stack: no published run"));
+}
+
+TEST_F(Extrapolation, NamesPairsOnlyWhenBothPartsAreKnown) {
+  cluster_.gpu.id = "h100-80g";
+  EXPECT_THAT(of(plan_), ElementsAre("gpu h100-80g: no training run in the ledger"));
+  add_run(seen_, model_, cluster_, "native", plan_);
+  EXPECT_THAT(of(plan_), ElementsAre("stack hf-eager with gpu h100-80g: no published run"));
+  EXPECT_FALSE(seen_on_gpu(seen_, "hf-eager", "h100-80g"));
+  EXPECT_TRUE(seen_on_gpu(seen_, "native", "h100-80g"));
+}
+
+TEST_F(Extrapolation, TheNetworkMattersOnlyBetweenNodes) {
+  cluster_.nic_bytes_per_s = 50e9;
+  EXPECT_THAT(of(plan_),
+              ElementsAre("network_gbps_per_node 1600 is above the largest fitted, 800"));
+  Plan one_node = plan_;
+  one_node.gpus = 8;
+  EXPECT_THAT(of(one_node), IsEmpty());
+}
+
+TEST_F(Extrapolation, NothingIsKnownWithoutRuns) {
+  plan_.seq_len = 1 << 20;
+  EXPECT_THAT(extrapolations({}, model_, cluster_, "any", plan_), IsEmpty());
+}
+
+// The whole way: the shipped residuals reach a prediction.
+TEST(ExtrapolationOfPredictions, NamesAGpuThatNobodyTrainedOn) {
+  const profiles::Profile profile = profiles::load_profile("dgx-b200", "torch-eager");
+  Plan plan;
+  plan.stack = "torch-eager";
+  plan.strategy = Strategy::kFsdp2;
+  plan.gpus = 8;
+  const Prediction p = predict(shardwright::testing::tiny_llama(), profile, plan);
+  EXPECT_THAT(p.extrapolated, ::testing::Contains("gpu b200: no training run in the ledger"));
+  EXPECT_LT(p.time.interval_s[0], p.time.iteration_s);
+  EXPECT_GT(p.time.interval_s[1], p.time.iteration_s);
+  EXPECT_EQ(p.time.interval_level, 0.9);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
