@@ -7,11 +7,13 @@
 #include <optional>
 
 #include "cli/render/json_text.h"
+#include "cli/render/leave_one_out.h"
 #include "cli/render/progress.h"
 #include "cli/render/validation.h"
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger.h"
+#include "profiles/step_parameters.h"
 #include "sim/core/csv.h"
 #include "sim/layer_period.h"
 #include "sim/score_kernels.h"
@@ -43,6 +45,9 @@ class ValidateVerb : public Verb {
                     "Override a value of every row's profile by its path, repeatable")
         ->type_name("KEY=VALUE")
         ->take_all();
+    command.add_flag("--leave-one-out", leave_one_out_,
+                     "Also fit the constants of the steps again without each run, and without each "
+                     "source, and score what is then predicted");
     command.add_flag("--rows", rows_, "Print every row, not only the summary");
     command.add_flag("--json", json_, "Print one JSON document");
   }
@@ -58,11 +63,16 @@ class ValidateVerb : public Verb {
           sim::score_collectives(CsvTable::load(collectives_), profiles::load_gpu_costs());
     }
     const sim::Validation validation = validate(rows, context);
+    std::optional<sim::LeaveOneOut> left_out;
+    if (leave_one_out_) left_out = leave_one_out(rows, context);
     const std::vector<sim::LayerPeriod> periods = sim::predict_layer_periods(
         CsvTable::load(profiles::data_dir() / "published" / "layer_periods.csv"), overrides_);
 
     if (json_) {
       nlohmann::ordered_json document = validation_json(validation);
+      if (left_out) {
+        document["summary"]["leave_one_out"] = leave_one_out_json(*left_out, rows);
+      }
       document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
@@ -70,6 +80,7 @@ class ValidateVerb : public Verb {
       return ExitCode::kDone;
     }
     fmt::print("{}", validation_text(validation, rows_, context.out));
+    if (left_out) fmt::print("{}", leave_one_out_text(*left_out, rows, rows_, context.out));
     fmt::print("{}", layer_periods_text(periods, context.out));
     if (gemm) fmt::print("{}", kernel_score_text("Matrix products", *gemm, context.out));
     if (collectives) {
@@ -88,10 +99,22 @@ class ValidateVerb : public Verb {
     return sim::validate(rows, options);
   }
 
+  sim::LeaveOneOut leave_one_out(const std::vector<profiles::LedgerRow>& rows,
+                                 const Context& context) const {
+    const profiles::StepParameters steps =
+        profiles::load_step_parameters(profiles::shipped_step_parameters());
+    const sim::LedgerModel model(rows, steps.parameters, overrides_);
+    Progress progress(context.err, "leave one out", static_cast<std::int64_t>(model.size()));
+    sim::LeaveOneOutOptions options;
+    options.progress = [&progress](std::int64_t done) { progress.update(done); };
+    return sim::leave_one_out(model, fit_robust(model.problem(0), model.weights()), options);
+  }
+
   std::string ledger_;
   std::string gemm_;
   std::string collectives_;
   std::vector<std::string> overrides_;
+  bool leave_one_out_ = false;
   bool rows_ = false;
   bool json_ = false;
 };

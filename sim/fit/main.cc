@@ -1,9 +1,12 @@
-// shardwright_fit: fits the cost models to the published tables and rewrites gpu_cost.json.
+// shardwright_fit: fits the cost models to the published tables and rewrites the shipped data.
 //
 //   shardwright_fit gemm|collectives|attention|all [--published DIR] [--out FILE] [--date D]
+//   shardwright_fit steps [--published DIR] [--out DIR] [--date D]
 //
-// Without options it reads profiles/data/published and rewrites profiles/data/fitted/gpu_cost.json
-// of the source tree; parameter sets of GPUs without rows stay as they are.
+// Without options the first reads profiles/data/published and rewrites
+// profiles/data/fitted/gpu_cost.json of the source tree; parameter sets of GPUs without rows stay
+// as they are. `steps` fits what only whole training steps show (step_parameters.json) and rewrites
+// the values where they live: gpu_cost.json, clusters, stacks, and the record of the fit.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -20,6 +23,7 @@
 #include "sim/fit/fit_attention.h"
 #include "sim/fit/fit_collectives.h"
 #include "sim/fit/fit_gemm.h"
+#include "sim/fit/fit_steps.h"
 #include "sim/kernel_tables.h"
 
 namespace {
@@ -166,24 +170,61 @@ void fit_attention_table(const fs::path& file, const std::string& date, profiles
   }
 }
 
+void print_score(const std::string& what, const sim::LeaveOneOutScore& score) {
+  fmt::print("  {:<34}{:>4}", what, score.time[0].n);
+  for (const sim::ErrorScore& errors : score.time) {
+    fmt::print("  {:>6.2f} {:>6.2f} {:>6.2f}", 100 * errors.mape, 100 * errors.median,
+               100 * errors.worst);
+  }
+  fmt::print("  {:>4} {:>4}\n", score.inside, score.inside_source_out);
+}
+
+void fit_step_table(const fs::path& ledger, const std::string& date, const fs::path& out) {
+  const fs::path data = profiles::data_dir();
+  sim::FitStepsOptions options;
+  options.date = date;
+  const sim::FittedSteps fitted =
+      sim::fit_steps(profiles::load_ledger(ledger),
+                     profiles::load_step_parameters(data / "fitted" / "step_parameters.json"),
+                     options);
+  for (const profiles::StepParameter& p : fitted.parameters.parameters) {
+    if (!p.fitted) continue;
+    fmt::print("{:<40} prior {:<10.4g} fitted {:<10.4g} {:.4g} to {:.4g}\n", p.name, p.prior,
+               p.fitted->value, p.fitted->interval[0], p.fitted->interval[1]);
+  }
+  fmt::print("errors in %: mean, median, worst; in sample, run left out, source left out; times "
+             "inside the interval\n");
+  for (const auto& [source, score] : fitted.leave_one_out.by_source) print_score(source, score);
+  print_score("all", fitted.leave_one_out.all);
+  for (const fs::path& file : sim::save_steps(fitted, data, out.empty() ? data : out)) {
+    fmt::print("{}\n", file.string());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Fits the cost models to published measurements and rewrites gpu_cost.json"};
+  CLI::App app{"Fits the cost models to published measurements and rewrites the shipped data"};
   std::string what;
   std::string published;
   std::string out;
   std::string date = today();
-  app.add_option("what", what, "gemm, collectives, attention or all")
+  app.add_option("what", what, "gemm, collectives, attention, all of these, or steps")
       ->required()
-      ->check(CLI::IsMember({"gemm", "collectives", "attention", "all"}));
-  app.add_option("--published", published, "folder with gemm.csv, collectives.csv, attention.csv");
-  app.add_option("--out", out, "file to write, by default the shipped gpu_cost.json");
+      ->check(CLI::IsMember({"gemm", "collectives", "attention", "all", "steps"}));
+  app.add_option("--published", published,
+                 "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv");
+  app.add_option("--out", out,
+                 "file to write, by default the shipped gpu_cost.json; of steps, a data folder");
   app.add_option("--date", date, "date to record, YYYY-MM-DD");
   CLI11_PARSE(app, argc, argv);
   try {
     const fs::path data = profiles::data_dir();
     const fs::path tables = published.empty() ? data / "published" : fs::path(published);
+    if (what == "steps") {
+      fit_step_table(tables / "ledger.csv", date, out);
+      return static_cast<int>(ExitCode::kDone);
+    }
     profiles::GpuCosts costs = profiles::load_gpu_costs();
     if (what == "gemm" || what == "all") fit_gemm_table(tables / "gemm.csv", date, costs);
     if (what == "collectives" || what == "all")

@@ -1,0 +1,22 @@
+// How `validate --leave-one-out` shows honest errors beside those in sample.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/render/terminal.h"
+#include "profiles/ledger.h"
+#include "sim/fit/leave_one_out.h"
+
+namespace shardwright::cli {
+
+/// Errors by source, three ways, and how far the constants move; with `rows` also every row.
+std::string leave_one_out_text(const sim::LeaveOneOut& result,
+                               const std::vector<profiles::LedgerRow>& ledger, bool rows,
+                               const Terminal& out);
+
+/// What summary.leave_one_out holds.
+nlohmann::ordered_json leave_one_out_json(const sim::LeaveOneOut& result,
+                                          const std::vector<profiles::LedgerRow>& ledger);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,68 @@
+// Honest errors of iteration time: every published run predicted by constants fitted without it.
+//
+// First the constants of step_parameters.json are fitted to all runs; these errors are in sample.
+// Then each run is left out in turn, the constants are fitted again and the run is predicted. The
+// harder test leaves out a whole source, so that a machine or a stack that only one source has is
+// predicted from the priors. What this cannot show is that people looked at the runs while they
+// wrote the simulator; only runs nobody has seen can.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "profiles/uncertainty.h"
+#include "sim/fit/ledger_model.h"
+#include "sim/validation.h"
+
+namespace shardwright::sim {
+
+/// The three ways to predict a run.
+enum class HeldOut : std::uint8_t { kNothing, kRow, kSource };
+
+struct LeftOutRow {
+  std::size_t place = 0;                // in the ledger
+  std::array<double, 3> predicted_s{};  // by HeldOut
+  std::array<double, 3> error{};        // predicted / measured - 1
+  std::array<double, 3> exposed_share{};
+  /// Of the measured time: in an interval fitted to the other rows, or to the other sources.
+  bool inside = false;
+  bool inside_source_out = false;
+};
+
+struct LeaveOneOutScore {
+  std::array<ErrorScore, 3> time;  // by HeldOut
+  std::int64_t inside = 0;
+  std::int64_t inside_source_out = 0;
+};
+
+/// One constant: fitted to everything, and how far a single run or source moves it.
+struct FittedRange {
+  std::string name;
+  double value = 0;
+  std::array<double, 2> row_out{}, source_out{};
+};
+
+struct LeaveOneOut {
+  std::vector<LeftOutRow> rows;
+  LeaveOneOutScore all;
+  std::map<std::string, LeaveOneOutScore> by_source;
+  std::vector<FittedRange> constants;
+  std::vector<profiles::HeldOutRun> runs;  // the same rows as sim/intervals.h takes them
+  double interval_level = 0.9;
+  std::size_t evaluations = 0;  // of single rows
+};
+
+struct LeaveOneOutOptions {
+  unsigned threads = 0;                             // 0: all cores
+  std::function<void(std::int64_t)> progress = {};  // fits done; called by one thread at a time
+};
+
+/// `full` is fit_robust(model.problem(), model.weights()).
+LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
+                          const LeaveOneOutOptions& options = {});
+
+}  // namespace shardwright::sim
