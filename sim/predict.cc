@@ -92,8 +92,8 @@ struct Predictor::State {
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
     const std::string& stack = profile.stack.id;
     const bool seen = seen_on_gpu(profile.uncertainty, stack, profile.cluster.gpu.id);
-    const double width = half_width(profile.uncertainty, stack, seen,
-                                    t.exposed_communication_s / t.iteration_s);
+    const double width =
+        half_width(profile.uncertainty, stack, seen, t.exposed_communication_s / t.iteration_s);
     std::ranges::copy(interval_around(t.iteration_s, width), t.interval_s);
     t.interval_level = profile.uncertainty.level;
   }

@@ -183,17 +183,17 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
   const fs::path data = profiles::data_dir();
   sim::FitStepsOptions options;
   options.date = date;
-  const sim::FittedSteps fitted =
-      sim::fit_steps(profiles::load_ledger(ledger),
-                     profiles::load_step_parameters(data / "fitted" / "step_parameters.json"),
-                     options);
+  const sim::FittedSteps fitted = sim::fit_steps(
+      profiles::load_ledger(ledger),
+      profiles::load_step_parameters(data / "fitted" / "step_parameters.json"), options);
   for (const profiles::StepParameter& p : fitted.parameters.parameters) {
     if (!p.fitted) continue;
     fmt::print("{:<40} prior {:<10.4g} fitted {:<10.4g} {:.4g} to {:.4g}\n", p.name, p.prior,
                p.fitted->value, p.fitted->interval[0], p.fitted->interval[1]);
   }
-  fmt::print("errors in %: mean, median, worst; in sample, run left out, source left out; times "
-             "inside the interval\n");
+  fmt::print(
+      "errors in %: mean, median, worst; in sample, run left out, source left out; times "
+      "inside the interval\n");
   for (const auto& [source, score] : fitted.leave_one_out.by_source) print_score(source, score);
   print_score("all", fitted.leave_one_out.all);
   for (const fs::path& file : sim::save_steps(fitted, data, out.empty() ? data : out)) {
