@@ -35,7 +35,8 @@ std::string thousands(double value) {
 std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
   const Cluster& cluster = inputs.profile.cluster;
   std::string text = fmt::format(
-      "{} on {} x {} ({}), stack {}\n{} tokens x {} sequences x {} micro-steps per GPU and step, ",
+      "{} on {} x {} ({}), stack {}\n"
+      "{} x {} x {} (tokens x sequences x micro-steps) per GPU and step, ",
       inputs.model_name, plan.gpus, cluster.gpu.id, inputs.cluster_name, plan.stack, plan.seq_len,
       plan.micro_batch, plan.grad_accum);
   if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) {
@@ -50,17 +51,17 @@ std::string interval_words(const sim::TimePrediction& time) {
                      seconds(time.interval_s[0]), seconds(time.interval_s[1]));
 }
 
-/// What 10^12 tokens take and, where the price is known, cost.
-std::string trillion_words(const PlanInputs& inputs, const sim::Prediction& prediction) {
-  const double hours = 1e12 / prediction.time.tokens_per_s / 3600;
-  std::string text = fmt::format("{:.3g} days", hours / 24);
+double hours_of_a_trillion_tokens(const sim::Prediction& prediction) {
+  return 1e12 / prediction.time.tokens_per_s / 3600;
+}
+
+/// What 10^12 tokens cost, where the price is known.
+std::string price_words(const PlanInputs& inputs, const sim::Prediction& prediction) {
   const double price = inputs.profile.cluster.usd_per_gpu_hour;
-  if (price > 0) {
-    text +=
-        fmt::format(", {} USD at {:.2f} USD per GPU hour",
-                    thousands(hours * price * static_cast<double>(prediction.plan.gpus)), price);
-  }
-  return text;
+  if (price <= 0) return "";
+  const double gpu_hours =
+      hours_of_a_trillion_tokens(prediction) * static_cast<double>(prediction.plan.gpus);
+  return fmt::format("{} USD at {:.2f} USD per GPU hour", thousands(gpu_hours * price), price);
 }
 
 std::string speed_table(const PlanInputs& inputs, const sim::Prediction& prediction,
@@ -75,7 +76,9 @@ std::string speed_table(const PlanInputs& inputs, const sim::Prediction& predict
                  fmt::format("{:.1f} of {:.0f} TFLOP/s dense bf16 per GPU, for the model",
                              time.model_flops_per_gpu / 1e12, time.peak_flops / 1e12)});
   table.add_row({"HFU", percent(time.hfu), "of the same peak, counting recomputation"});
-  table.add_row({"10^12 tokens", trillion_words(inputs, prediction), ""});
+  table.add_row({"10^12 tokens",
+                 fmt::format("{} days", thousands(hours_of_a_trillion_tokens(prediction) / 24)),
+                 price_words(inputs, prediction)});
   return table.render(out);
 }
 
