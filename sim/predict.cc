@@ -21,6 +21,9 @@ namespace shardwright::sim {
 
 namespace {
 
+/// Of a step with more micro-steps, the first, the last and this many less two of the others.
+constexpr int kReplayedMicroSteps = 4;
+
 double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
@@ -99,8 +102,8 @@ struct Predictor::State {
   }
 
   /// Returns how often a step calls the device's allocator.
-  double fill_memory(MemoryPrediction& m, const StepClock& clock, bool replays,
-                     Timeline* timeline) const {
+  double fill_memory(MemoryPrediction& m, const Schedule& replayed_schedule, const StepClock& clock,
+                     bool replays, Timeline* timeline) const {
     const AllocatedPeak peak = allocated_peak(schedule);
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
@@ -121,13 +124,13 @@ struct Predictor::State {
       AllocatorOptions limits;
       limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
       CachingAllocator limited(limits);
-      ReplayedMemory replayed = replay_memory(schedule, clock, limited, samples);
+      ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples);
       device_calls = replayed.device_calls;
       if (replayed.out_of_memory) {
         // Says how much would have been needed.
         CachingAllocator unlimited;
         if (samples != nullptr) samples->clear();
-        replayed = replay_memory(schedule, clock, unlimited, samples);
+        replayed = replay_memory(replayed_schedule, clock, unlimited, samples);
         device_calls = 0;
       }
       m.peak_active_bytes = replayed.peak_active;
@@ -165,18 +168,34 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
 
   const bool replays =
       options.reserved && s.profile.stack.memory == MemoryManager::kCachingAllocator;
+  // Micro-steps are alike, so the allocator meets only a few of them.
+  const bool shortens =
+      replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroSteps;
   Timeline clock_only;
   EngineOptions engine_options;
   engine_options.skip_repeats = options.skip_repeats;
   engine_options.timeline = options.timeline != nullptr ? options.timeline
-                            : replays                   ? &clock_only
+                            : replays && !shortens      ? &clock_only
                                                         : nullptr;
   const StepTime step = s.engine.run(s.schedule, s.op_costs, engine_options);
 
   Prediction p;
   p.plan = plan;
-  const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), step.step_ns};
-  const double device_calls = s.fill_memory(p.memory, clock, replays, options.timeline);
+  double device_calls = 0;
+  if (shortens) {
+    Schedule few = s.schedule;
+    for (Section& section : few.sections) {
+      section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroSteps - 2);
+    }
+    engine_options.timeline = &clock_only;
+    const StepTime few_step = s.engine.run(few, s.op_costs, engine_options);
+    const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), few_step.step_ns};
+    device_calls = s.fill_memory(p.memory, few, clock, replays, nullptr) *
+                   static_cast<double>(plan.grad_accum) / kReplayedMicroSteps;
+  } else {
+    const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), step.step_ns};
+    device_calls = s.fill_memory(p.memory, s.schedule, clock, replays, options.timeline);
+  }
   s.fill_time(p.time, plan, step, device_calls * s.profile.stack.host.device_allocation_s);
   p.communication = communication_bytes(s.schedule);
   p.extrapolated =

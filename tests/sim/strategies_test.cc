@@ -195,5 +195,17 @@ TEST(Strategies, CheckpointingCostsTimeAndSavesMemory) {
   EXPECT_GT(all.time.hfu * all.time.iteration_s, none.time.hfu * none.time.iteration_s * 1.2);
 }
 
+TEST(Strategies, ManyMicroStepsReserveWhatFewDo) {
+  Predictor predictor = predictor_of("llama-3.2-1b", "hf-eager");
+  Plan plan = plan_of(Strategy::kFsdp1, "hf-eager", 16);
+  plan.grad_accum = 4;
+  const Prediction few = predictor.predict(plan);
+  plan.grad_accum = 64;
+  const Prediction many = predictor.predict(plan);
+  EXPECT_EQ(many.memory.peak_reserved_bytes, few.memory.peak_reserved_bytes);
+  EXPECT_EQ(many.memory.peak_allocated_bytes, few.memory.peak_allocated_bytes);
+  EXPECT_GT(many.time.iteration_s, few.time.iteration_s * 10);
+}
+
 }  // namespace
 }  // namespace shardwright::sim
