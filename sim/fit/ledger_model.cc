@@ -58,6 +58,7 @@ LedgerModel::LedgerModel(const std::vector<LedgerRow>& rows,
       machines_.push_back({profiles::make_profile(cluster, profiles::load_stack(rows[i].plan.stack),
                                                   costs, overrides),
                            {}});
+      machines_.back().profile.origins.clear();  // costly to copy, and nobody asks
       described_by.push_back(cluster.described_by);
     }
     machine_of.push_back(at->second);

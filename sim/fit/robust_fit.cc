@@ -13,9 +13,10 @@ namespace {
 
 constexpr double kDifference = 0.02;  // of x, on both sides
 constexpr double kFirstRadius = 0.2;  // how far one step may move a parameter
-constexpr double kNear = 0.02;        // as far as a Jacobian is trusted without taking it again
+constexpr double kNear = 0.02;        // moves after which a refit takes the Jacobian again
 constexpr double kStill = 1e-5;       // steps below this move nothing
-constexpr double kEnough = 1e-3;      // of the objective: a twentieth of a standard error
+constexpr double kEnough = 5e-3;      // of the objective: a tenth of a standard error
+constexpr int kMostFailures = 3;      // steps on end that do not help, each a fourth of the last
 constexpr int kMostSteps = 40;
 
 using Vector = std::vector<double>;
@@ -47,20 +48,27 @@ class Search {
     fit_.objective = objective(problem_, weights_, fit_.residuals, fit_.x);
   }
 
-  RobustFit run() {
+  /// `from_slopes`: how far x may be from where the Jacobian was taken without taking it again.
+  RobustFit run(double from_slopes) {
     double radius = kFirstRadius;
+    int failures = 0;
     if (fit_.jacobian.empty()) linearize();
-    for (int step = 0; step < kMostSteps && radius > kStill; ++step) {
+    for (int step = 0; step < kMostSteps; ++step) {
       const Linear to = solve(radius);
-      const bool slopes_are_near = distance(fit_.x, fit_.jacobian_at) <= kNear;
-      if (fit_.objective - to.objective < kEnough) {
-        if (slopes_are_near) break;
-        linearize();
+      if (fit_.objective - to.objective >= kEnough && failures < kMostFailures) {
+        if (take(to.x)) {
+          failures = 0;
+        } else {
+          radius = distance(to.x, fit_.x) / 4;
+          ++failures;
+        }
         continue;
       }
-      if (take(to.x)) continue;
-      radius = distance(to.x, fit_.x) / 4;
-      if (!slopes_are_near) linearize();
+      // Nothing to gain by these slopes; others may show more.
+      if (distance(fit_.x, fit_.jacobian_at) <= from_slopes) break;
+      linearize();
+      failures = 0;
+      radius = kFirstRadius;
     }
     return std::move(fit_);
   }
@@ -192,7 +200,7 @@ RobustFit fit_robust(const RobustProblem& problem, const std::vector<double>& we
   RobustFit start;
   for (const auto& p : problem.parameters) start.x.push_back(p.centre);
   predict_all(problem, start);
-  RobustFit fit = Search(problem, weights, std::move(start)).run();
+  RobustFit fit = Search(problem, weights, std::move(start)).run(0);
   predict_weightless(problem, weights, fit);
   return fit;
 }
@@ -202,7 +210,7 @@ RobustFit refit_robust(const RobustProblem& problem, const std::vector<double>& 
   check(problem, weights);
   RobustFit from = start;
   from.evaluations = 0;
-  RobustFit fit = Search(problem, weights, std::move(from)).run();
+  RobustFit fit = Search(problem, weights, std::move(from)).run(kNear);
   predict_weightless(problem, weights, fit);
   return fit;
 }
