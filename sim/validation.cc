@@ -1,15 +1,13 @@
 #include "sim/validation.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <mutex>
-#include <thread>
 #include <tuple>
 
 #include "sim/core/error.h"
 #include "sim/core/units.h"
 #include "sim/error_summary.h"
+#include "sim/parallel.h"
 
 namespace shardwright::sim {
 namespace {
@@ -76,31 +74,13 @@ std::vector<ValidatedRow> predict_rows(const std::vector<profiles::LedgerRow>& r
                                        const ValidationOptions& options) {
   const Profiles profiles(rows, options);
   std::vector<ValidatedRow> results(rows.size());
-  std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::int64_t done = 0;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < rows.size(); i = next++) {
-      try {
-        results[i] = validate_row(rows[i], profiles.of(rows[i]));
-        const std::lock_guard lock(mutex);
-        if (options.progress) options.progress(++done);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-        next = rows.size();
-      }
-    }
-  };
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  const std::size_t threads = std::min(options.threads > 0 ? options.threads : cores, rows.size());
-  {
-    std::vector<std::jthread> pool;
-    for (std::size_t i = 1; i < threads; ++i) pool.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
+  for_each_index(rows.size(), options.threads, [&](std::size_t i) {
+    results[i] = validate_row(rows[i], profiles.of(rows[i]));
+    const std::lock_guard lock(mutex);
+    if (options.progress) options.progress(++done);
+  });
   return results;
 }
 

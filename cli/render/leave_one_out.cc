@@ -27,7 +27,7 @@ std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore
 
 std::string scores(const sim::LeaveOneOut& result, const Terminal& out) {
   std::vector<Column> columns{{"source"}, {"times", Align::kRight}};
-  for (const char* way : {"fitted", "run out", "source out"}) {
+  for (const char* way : {"fitted: mean", "run out: mean", "source out: mean"}) {
     columns.push_back({way, Align::kRight});
     columns.push_back({"median", Align::kRight});
     columns.push_back({"worst", Align::kRight});
