@@ -16,6 +16,12 @@ class Needs {
  public:
   Needs(const Machine& machine, const BuildInfo& build) : machine_(machine), build_(build) {}
 
+  Needs& verb(const std::string& name, const std::vector<std::string>& verbs) {
+    if (std::find(verbs.begin(), verbs.end(), name) == verbs.end()) {
+      fail(fmt::format("this build has no verb '{}'", name));
+    }
+    return *this;
+  }
   Needs& executor(const std::string& name) {
     if (!build_.has_executor(name)) fail(fmt::format("this build has no {} executor", name));
     return *this;
@@ -34,10 +40,6 @@ class Needs {
       fail(fmt::format("the driver is for CUDA {}, but this build needs one for CUDA {}",
                        driver_for, built_for));
     }
-    return *this;
-  }
-  Needs& several_gpus() {
-    if (machine_.gpus.size() < 2) fail("it takes two GPUs or more");
     return *this;
   }
   Capability as(std::string name) const {
@@ -100,15 +102,16 @@ std::vector<Capability> capabilities(const Machine& machine, const BuildInfo& bu
       all.push_back({.name = verb, .available = true, .calculates = true});
     }
   }
-  const auto needs = [&] { return Needs(machine, build); };
-  all.push_back(needs().executor("host").as("run --device host"));
-  all.push_back(needs().executor("mpi").component("mpi").as("run --communicator mpi"));
-  all.push_back(needs().executor("cuda").gpu().as("run --device cuda"));
-  all.push_back(needs().executor("nccl").gpu().several_gpus().component("nccl").as(
-      "run --communicator nccl"));
+  const auto needs = [&](const std::string& verb, const std::string& executor) {
+    return Needs(machine, build).verb(verb, verbs).executor(executor);
+  };
+  all.push_back(needs("run", "host").as("run --device host"));
+  all.push_back(needs("run", "mpi").component("mpi").as("run --communicator mpi"));
+  all.push_back(needs("run", "cuda").gpu().as("run --device cuda"));
+  all.push_back(needs("run", "nccl").gpu().component("nccl").as("run --communicator nccl"));
   all.push_back(
-      needs().executor("cupti").gpu().component("cupti").as("run --device cuda --trace FILE"));
-  all.push_back(needs().executor("cuda").gpu().as("measure"));
+      needs("run", "cupti").gpu().component("cupti").as("run --device cuda --trace FILE"));
+  all.push_back(needs("measure", "cuda").gpu().as("measure"));
   return all;
 }
 

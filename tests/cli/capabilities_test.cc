@@ -40,7 +40,7 @@ BuildInfo full_build() {
 
 std::map<std::string, Capability> by_name(const Machine& machine, const BuildInfo& build) {
   std::map<std::string, Capability> all;
-  for (const Capability& c : capabilities(machine, build, {"predict", "run", "doctor"}))
+  for (const Capability& c : capabilities(machine, build, {"predict", "run", "measure", "doctor"}))
     all[c.name] = c;
   return all;
 }
@@ -68,18 +68,19 @@ TEST(Capabilities, ReasonsNameTheFirstThingThatIsMissing) {
   EXPECT_EQ(
       by_name(machine_without({"cupti"}), full_build()).at("run --device cuda --trace FILE").reason,
       "no cupti: taken away");
+  EXPECT_EQ(by_name(machine_without({"nccl"}), full_build()).at("run --communicator nccl").reason,
+            "no nccl: taken away");
   EXPECT_EQ(by_name(machine_without({"mpi"}), full_build()).at("run --communicator mpi").reason,
             "no mpi: taken away");
   EXPECT_EQ(by_name(machine_without({}), BuildInfo{}).at("run --device cuda").reason,
             "this build has no cuda executor");
 }
 
-TEST(Capabilities, OneGpuIsNotEnoughForNccl) {
-  Machine machine = machine_without({});
-  machine.gpus.resize(1);
-  EXPECT_EQ(by_name(machine, full_build()).at("run --communicator nccl").reason,
-            "it takes two GPUs or more");
-  EXPECT_TRUE(by_name(machine, full_build()).at("run --device cuda").available);
+TEST(Capabilities, AVerbThatIsNotInTheBuildIsNotClaimed) {
+  for (const Capability& capability :
+       capabilities(machine_without({}), full_build(), {"predict"})) {
+    EXPECT_EQ(capability.available, capability.name == "predict") << capability.name;
+  }
 }
 
 TEST(Capabilities, AnOldDriverIsNamed) {
