@@ -1,0 +1,316 @@
+// The search against exhaustive simulation of small spaces, and its promises: the optimum, what
+// fits, more knobs never hurt, the same answer on any number of threads, an answer when stopped.
+#include "tuner/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "profiles/data_dir.h"
+#include "sim/core/hf_config.h"
+
+namespace shardwright::tuner {
+namespace {
+
+Model small_model(std::int64_t layers) {
+  Model model = load_model(profiles::data_dir() / "models", "llama-3-8b");
+  model.layers = layers;
+  return model;
+}
+
+std::vector<Scenario> predicted_on(const char* cluster, const char* stack) {
+  return {{"as predicted", profiles::load_profile(cluster, stack)}};
+}
+
+struct Exhaustive {
+  double best = std::numeric_limits<double>::infinity();
+  std::int64_t plans = 0, fit = 0;
+};
+
+/// Every plan of the space, predicted in full.
+Exhaustive exhaust(const Model& model, const std::vector<Scenario>& scenarios, const Space& space,
+                   const Criteria& criteria) {
+  Exhaustive result;
+  Evaluator evaluator(model, scenarios, criteria);
+  for (const Family& family : families_of(space, model, scenarios.front().profile)) {
+    for (std::int64_t k = family.least; k <= family.most; ++k) {
+      const Judgement judgement = evaluator.judge(family.at(k));
+      ++result.plans;
+      if (!judgement.fits) continue;
+      ++result.fit;
+      result.best = std::min(result.best, judgement.score);
+    }
+  }
+  return result;
+}
+
+struct Case {
+  const char* name;
+  const char* cluster;
+  const char* stack;
+  std::int64_t gpus, layers, seq_len;
+  std::vector<Strategy> strategies;
+  Objective objective = Objective::kTime;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+class SearchCase : public testing::TestWithParam<Case> {
+ protected:
+  Request request() const {
+    Request request;
+    request.gpus = GetParam().gpus;
+    request.seq_len = GetParam().seq_len;
+    request.strategies = GetParam().strategies;
+    request.global_batch = 4 * request.gpus;
+    request.attention = AttentionKind::kFlash;
+    return request;
+  }
+  const Model model_ = small_model(GetParam().layers);
+  const std::vector<Scenario> scenarios_ = predicted_on(GetParam().cluster, GetParam().stack);
+};
+
+TEST_P(SearchCase, FindsTheOptimumOfTheSpace) {
+  const Space space = space_of(request(), model_, scenarios_.front().profile);
+  SearchOptions options;
+  options.criteria.objective = GetParam().objective;
+  const Exhaustive all = exhaust(model_, scenarios_, space, options.criteria);
+  Search search(model_, scenarios_, space, options);
+  const std::vector<Found> best = search.best(1);
+  ASSERT_EQ(best.size(), 1U);
+  EXPECT_EQ(best.front().score, all.best);
+  EXPECT_EQ(search.counts().considered, all.plans);
+  EXPECT_LT(search.counts().simulated, all.plans);  // or nothing is gained by searching
+}
+
+TEST_P(SearchCase, TheTenBestDifferAndAreInOrder) {
+  const Space space = space_of(request(), model_, scenarios_.front().profile);
+  Search search(model_, scenarios_, space, {});
+  const std::vector<Found> best = search.best(10);
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_TRUE(different(best[i].plan(), best[j].plan()));
+    EXPECT_TRUE(best[i].prediction.memory.fits);
+    EXPECT_GE(best[i].score, best[std::max<std::size_t>(i, 1) - 1].score);
+  }
+}
+
+TEST_P(SearchCase, WhatIsReportedAsFittingFitsInTheFullPrediction) {
+  const Space space = space_of(request(), model_, scenarios_.front().profile);
+  Search search(model_, scenarios_, space, {});
+  for (const Found& found : search.best(5)) {
+    const sim::Prediction again = sim::predict(model_, scenarios_.front().profile, found.plan());
+    EXPECT_TRUE(again.memory.fits);
+    EXPECT_EQ(again.memory.total_bytes, found.prediction.memory.total_bytes);
+    EXPECT_EQ(again.time.iteration_s, found.prediction.time.iteration_s);
+  }
+}
+
+TEST_P(SearchCase, TheAnswerDoesNotDependOnThreads) {
+  const Space space = space_of(request(), model_, scenarios_.front().profile);
+  SearchOptions options;
+  options.threads = 1;
+  Search one(model_, scenarios_, space, options);
+  options.threads = 4;
+  Search four(model_, scenarios_, space, options);
+  const std::vector<Found> a = one.best(6), b = four.best(6);
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].plan(), b[i].plan()) << i;
+  EXPECT_EQ(one.counts().simulated, four.counts().simulated);
+  EXPECT_EQ(one.counts().predicted, four.counts().predicted);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Spaces, SearchCase,
+    testing::Values(Case{"native", "dgx-h100", "native", 16, 8, 2048, {}},
+                    Case{"native, tight memory",
+                         "l40s-pcie8",
+                         "native",
+                         2,
+                         12,
+                         4096,
+                         {Strategy::kYafsdp, Strategy::kFsdp2, Strategy::kZero2}},
+                    Case{"caching allocator",
+                         "a100-80g-4xhdr200",
+                         "hf-eager",
+                         16,
+                         9,
+                         4096,
+                         {Strategy::kFsdp1, Strategy::kYafsdp, Strategy::kZero3}},
+                    Case{"caching allocator, tight memory",
+                         "l40s-pcie8",
+                         "torch-eager",
+                         8,
+                         32,
+                         8192,
+                         {Strategy::kFsdp1, Strategy::kFsdp2}},
+                    Case{"dollars", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kCost},
+                    Case{"head-room", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kHeadroom}),
+    [](const auto& instance) { return "case" + std::to_string(instance.index); });
+
+TEST(Search, AnotherKnobNeverMakesTheBestWorse) {
+  const Model model = small_model(10);
+  const std::vector<Scenario> scenarios = predicted_on("dgx-h100", "native");
+  Request request;
+  request.gpus = 16;
+  request.seq_len = 4096;
+  request.global_batch = 64;
+  request.strategies = {Strategy::kYafsdp};
+  request.micro_batch = 1;
+  request.buffers = 2;
+  request.attention = AttentionKind::kFlash;
+  request.recompute = Recomputation{};
+  const auto best_of = [&] {
+    const Space space = space_of(request, model, scenarios.front().profile);
+    return Search(model, scenarios, space, {}).best(1).at(0).score;
+  };
+  double score = best_of();
+  const auto expect_no_worse = [&](const char* knob) {
+    const double with_knob = best_of();
+    EXPECT_LE(with_knob, score) << knob;
+    score = with_knob;
+  };
+  request.buffers.reset();
+  expect_no_worse("buffers");
+  request.micro_batch.reset();
+  expect_no_worse("micro-batch");
+  request.recompute.reset();
+  expect_no_worse("recompute");
+  request.attention.reset();
+  expect_no_worse("attention");
+  request.strategies = {Strategy::kYafsdp, Strategy::kHsdp};
+  expect_no_worse("hsdp");
+  request.strategies.clear();
+  expect_no_worse("strategies");
+  request.allow_bf16_reduce = true;
+  expect_no_worse("bf16 reduction");
+  request.allow_bf16_moments = true;
+  expect_no_worse("bf16 moments");
+}
+
+TEST(Search, HeadroomIsKeptFree) {
+  const Model model = small_model(32);
+  const std::vector<Scenario> scenarios = predicted_on("l40s-pcie8", "native");
+  Request request;
+  request.gpus = 8;
+  request.seq_len = 4096;
+  request.micro_batch = 1;
+  const Space space = space_of(request, model, scenarios.front().profile);
+  for (const double headroom : {0.0, 0.05, 0.3}) {
+    SearchOptions options;
+    options.criteria.headroom = headroom;
+    for (const Found& found : Search(model, scenarios, space, options).best(3)) {
+      const sim::MemoryPrediction& memory = found.prediction.memory;
+      EXPECT_LE(static_cast<double>(memory.total_bytes),
+                (1 - headroom) * static_cast<double>(memory.usable_bytes));
+    }
+  }
+}
+
+TEST(Search, WhenNothingFitsTheNearestPlanSaysByHowMuch) {
+  Model model = load_model(profiles::data_dir() / "models", "llama-3-70b");
+  const std::vector<Scenario> scenarios = predicted_on("dgx-h100", "native");
+  Request request;
+  request.gpus = 8;
+  request.seq_len = 8192;
+  const Space space = space_of(request, model, scenarios.front().profile);
+  Search search(model, scenarios, space, {});
+  EXPECT_TRUE(search.best(1).empty());
+  const std::optional<Overshoot> nearest = search.nearest();
+  ASSERT_TRUE(nearest.has_value());
+  const sim::Prediction p = sim::predict(model, scenarios.front().profile, nearest->plan);
+  EXPECT_EQ(nearest->excess_bytes, p.memory.total_bytes - p.memory.usable_bytes);
+  EXPECT_GT(nearest->excess_bytes, 0);
+}
+
+TEST(Search, ASearchStoppedAtOnceStillAnswersWithAPlanThatFits) {
+  const Model model = small_model(32);
+  for (const char* stack : {"native", "hf-eager"}) {
+    const std::vector<Scenario> scenarios = predicted_on("dgx-h100", stack);
+    Request request;
+    request.gpus = 64;
+    const Space space = space_of(request, model, scenarios.front().profile);
+    const std::atomic<bool> stop{true};
+    SearchOptions options;
+    options.stop = &stop;
+    Search search(model, scenarios, space, options);
+    const std::vector<Found> best = search.best(10);
+    ASSERT_FALSE(best.empty()) << stack;
+    EXPECT_TRUE(search.stopped());
+    EXPECT_TRUE(best.front().prediction.memory.fits);
+  }
+}
+
+TEST(Search, ASearchStoppedOnTheWayIsNoBetterThanAWholeOne) {
+  const Model model = small_model(32);
+  const std::vector<Scenario> scenarios = predicted_on("dgx-h100", "native");
+  Request request;
+  request.gpus = 64;
+  const Space space = space_of(request, model, scenarios.front().profile);
+  std::atomic<bool> stop{false};
+  SearchOptions options;
+  options.stop = &stop;
+  int told = 0;
+  options.progress = [&](const SearchProgress&) { stop = ++told >= 2; };
+  const std::vector<Found> stopped = Search(model, scenarios, space, options).best(3);
+  const std::vector<Found> whole = Search(model, scenarios, space, {}).best(3);
+  ASSERT_FALSE(stopped.empty());
+  EXPECT_GE(stopped.front().score, whole.front().score);
+}
+
+/// No plan of the space is better than a plan of the front in everything, by more than a step.
+TEST(Search, TheFrontLeavesNothingBetterOut) {
+  const Model model = small_model(10);
+  const std::vector<Scenario> scenarios = predicted_on("dgx-h100", "native");
+  Request request;
+  request.gpus = 16;
+  request.global_batch = 64;
+  request.strategies = {Strategy::kYafsdp, Strategy::kHsdp, Strategy::kZero1};
+  request.attention = AttentionKind::kFlash;
+  request.allow_bf16_moments = true;
+  const Space space = space_of(request, model, scenarios.front().profile);
+  Search search(model, scenarios, space, {});
+  const std::vector<Found> front = search.pareto();
+  ASSERT_GT(front.size(), 3U);
+  Evaluator evaluator(model, scenarios, {});
+  const auto covers = [](const Found& found, const Judgement& judgement) {
+    return found.prediction.memory.total_bytes <= judgement.prediction.memory.total_bytes &&
+           arithmetic_changes(found.plan()) <= arithmetic_changes(judgement.prediction.plan) &&
+           found.score <= judgement.score * 1.0051;
+  };
+  for (const Family& family : search.families()) {
+    for (std::int64_t k = family.least; k <= family.most; ++k) {
+      const Judgement judgement = evaluator.judge(family.at(k));
+      if (!judgement.fits) continue;
+      EXPECT_TRUE(std::any_of(front.begin(), front.end(),
+                              [&](const Found& found) { return covers(found, judgement); }));
+    }
+  }
+}
+
+TEST(Search, UnderSeveralScenariosTheWorstCounts) {
+  const Model model = small_model(32);
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
+  profiles::Profile slow = profile;
+  profiles::override_value(slow, "cluster.nic_efficiency=0.5");
+  const std::vector<Scenario> both{{"as predicted", profile}, {"slow", slow, 1.1}};
+  const std::vector<Scenario> only_slow{{"slow", slow, 1.1}};
+  Request request;
+  request.gpus = 32;
+  request.seq_len = 4096;
+  request.micro_batch = 1;
+  const Space space = space_of(request, model, profile);
+  const Found robust = Search(model, both, space, {}).best(1).at(0);
+  const Found in_slow = Search(model, only_slow, space, {}).best(1).at(0);
+  EXPECT_GE(robust.score, in_slow.score);
+  EXPECT_LT(robust.prediction.time.iteration_s,
+            in_slow.prediction.time.iteration_s * 1.0001);  // shown as predicted
+}
+
+}  // namespace
+}  // namespace shardwright::tuner

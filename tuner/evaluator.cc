@@ -1,0 +1,91 @@
+#include "tuner/evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "sim/core/check.h"
+
+namespace shardwright::tuner {
+
+namespace {
+
+Bytes scaled(Bytes bytes, double factor) {
+  return factor == 1 ? bytes : static_cast<Bytes>(std::ceil(static_cast<double>(bytes) * factor));
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Model& model, const std::vector<Scenario>& scenarios,
+                     const Criteria& criteria)
+    : scenarios_(scenarios), criteria_(criteria) {
+  SHARDWRIGHT_CHECK(!scenarios.empty(), "no scenario to judge plans in");
+  for (const Scenario& scenario : scenarios) {
+    closed_.emplace_back(model, scenario.profile);
+    predictors_.emplace_back(model, scenario.profile);
+  }
+}
+
+double Evaluator::score(std::size_t scenario, const Plan& plan, double step_s,
+                        Bytes total_bytes) const {
+  return score_of(criteria_.objective, plan, step_s, total_bytes,
+                  scenarios_[scenario].profile.cluster.usd_per_gpu_hour);
+}
+
+Bytes Evaluator::allowed_bytes(std::size_t scenario) const {
+  const Bytes usable = scenarios_[scenario].profile.cluster.gpu.memory_bytes;
+  return static_cast<Bytes>(std::floor(static_cast<double>(usable) * (1 - criteria_.headroom)));
+}
+
+bool Evaluator::replays() const {
+  return scenarios_.front().profile.stack.memory == MemoryManager::kCachingAllocator;
+}
+
+Bounds Evaluator::bound(const Plan& family) {
+  Bounds bounds;
+  for (std::size_t s = 0; s < scenarios_.size(); ++s) {
+    const sim::FamilyBounds form = closed_[s].family(family);
+    const Bytes runtime = scenarios_[s].profile.cluster.gpu.runtime_bytes;
+    if (s == 0) {
+      bounds.score.assign(form.size(), 0);
+      bounds.total_bytes.resize(form.size());
+      bounds.may_fit.assign(form.size(), true);
+    }
+    for (std::size_t k = 0; k < form.size(); ++k) {
+      const Bytes total = scaled(form.allocated_bytes[k] + runtime, scenarios_[s].memory_factor);
+      if (s == 0) bounds.total_bytes[k] = total;
+      bounds.may_fit[k] = bounds.may_fit[k] && total <= allowed_bytes(s);
+      const double step_s = static_cast<double>(form.step_ns[k]) * 1e-9;
+      bounds.score[k] = std::max(bounds.score[k], score(s, family, step_s, total));
+    }
+  }
+  return bounds;
+}
+
+double Evaluator::simulate(const Plan& plan) {
+  double worst = 0;
+  for (std::size_t s = 0; s < scenarios_.size(); ++s) {
+    const sim::Prediction p = predictors_[s].predict(plan, {.reserved = false});
+    const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
+    worst = std::max(worst, score(s, plan, p.time.iteration_s, total));
+  }
+  return worst;
+}
+
+Judgement Evaluator::judge(const Plan& plan) {
+  Judgement judgement;
+  judgement.excess_bytes = std::numeric_limits<Bytes>::min();
+  for (std::size_t s = 0; s < scenarios_.size(); ++s) {
+    sim::Prediction p = predictors_[s].predict(plan);
+    const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
+    const Bytes excess = total - allowed_bytes(s);
+    judgement.excess_bytes = std::max(judgement.excess_bytes, excess);
+    judgement.fits = judgement.fits && excess <= 0 && p.memory.fits;
+    judgement.score = std::max(judgement.score, score(s, plan, p.time.iteration_s, total));
+    if (s == 0) judgement.prediction = std::move(p);
+  }
+  return judgement;
+}
+
+}  // namespace shardwright::tuner

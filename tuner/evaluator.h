@@ -1,0 +1,68 @@
+// Judges one plan under one or several scenarios: what the prediction may be off by, or another
+// network. A plan is as good as the worst scenario leaves it, and fits when it fits in all of them.
+//
+// Three judgements, each dearer and sharper than the one before: bounds of a whole family (closed
+// form), the event simulation, and the full prediction with the caching allocator replayed. A score
+// never falls from one to the next. Not thread-safe: one Evaluator for each thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/closed_form.h"
+#include "sim/core/model.h"
+#include "sim/predict.h"
+#include "tuner/objective.h"
+
+namespace shardwright::tuner {
+
+struct Scenario {
+  std::string name;  // "as predicted", "memory 5 % above the prediction"
+  profiles::Profile profile;
+  double memory_factor = 1;  // on what a plan is predicted to use
+};
+
+struct Criteria {
+  Objective objective = Objective::kTime;
+  double headroom = 0;  // share of the usable memory that stays free
+};
+
+/// By number of checkpointed layers.
+struct Bounds {
+  std::vector<double> score;       // at most the score of the plan
+  std::vector<Bytes> total_bytes;  // at most what the plan uses, runtime included
+  std::vector<bool> may_fit;
+};
+
+struct Judgement {
+  sim::Prediction prediction;  // in the first scenario
+  double score = 0;            // the worst of all scenarios
+  bool fits = true;            // in all scenarios, with the headroom
+  Bytes excess_bytes = 0;      // beyond what may be used, in the worst scenario; negative: to spare
+};
+
+class Evaluator {
+ public:
+  /// `scenarios` outlives the evaluator; the first one is what is predicted.
+  Evaluator(const Model& model, const std::vector<Scenario>& scenarios, const Criteria& criteria);
+
+  Bounds bound(const Plan& family);
+  /// Score by the event simulation; memory is not judged.
+  double simulate(const Plan& plan);
+  Judgement judge(const Plan& plan);
+
+  /// Whether the full prediction knows more about a plan than bounds and simulation do.
+  bool replays() const;
+
+ private:
+  double score(std::size_t scenario, const Plan& plan, double step_s, Bytes total_bytes) const;
+  Bytes allowed_bytes(std::size_t scenario) const;
+
+  const std::vector<Scenario>& scenarios_;
+  Criteria criteria_;
+  std::vector<sim::ClosedForm> closed_;
+  std::vector<sim::Predictor> predictors_;
+};
+
+}  // namespace shardwright::tuner

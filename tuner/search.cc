@@ -1,0 +1,327 @@
+#include "tuner/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+namespace shardwright::tuner {
+
+namespace {
+
+constexpr std::size_t kFamiliesPerRound = 256;
+constexpr std::size_t kFamiliesInARow = 16;  // by one thread: neighbours share a schedule
+constexpr std::size_t kSimulations = 128;    // of a round
+constexpr std::size_t kJudgements = 4;       // of a round, where the allocator is replayed
+constexpr double kParetoStep = 0.005;
+constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
+
+auto kind_of(const Plan& plan) {
+  return std::make_tuple(plan.strategy, plan.shard_group, plan.micro_batch, plan.grad_accum,
+                         plan.recompute, plan.pieces, plan.reduce_dtype, plan.moment_dtype);
+}
+
+}  // namespace
+
+bool different(const Plan& a, const Plan& b) {
+  return kind_of(a) != kind_of(b);
+}
+
+Search::Search(const Model& model, const std::vector<Scenario>& scenarios, const Space& space,
+               const SearchOptions& options)
+    : model_(model),
+      scenarios_(scenarios),
+      options_(options),
+      begin_(std::chrono::steady_clock::now()),
+      told_(begin_),
+      families_(families_of(space, model, scenarios.front().profile)),
+      pool_(options.threads) {
+  for (std::size_t i = 0; i < pool_.size(); ++i)
+    evaluators_.push_back(std::make_unique<Evaluator>(model_, scenarios_, options_.criteria));
+  std::map<decltype(kind_of(Plan{})), std::size_t> kinds;
+  for (const Family& family : families_)
+    kinds_.push_back(kinds.emplace(kind_of(family.plan), kinds.size()).first->second);
+  bound_all();
+}
+
+Search::~Search() = default;
+
+bool Search::stopped() const {
+  return cut_short_ || (options_.stop != nullptr && options_.stop->load());
+}
+
+void Search::tell(const char* doing) {
+  if (!options_.progress) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - told_ < std::chrono::milliseconds(50)) return;
+  told_ = now;
+  options_.progress({doing, counts_.considered, std::chrono::duration<double>(now - begin_).count(),
+                     best_so_far_ ? &best_so_far_->prediction : nullptr});
+}
+
+void Search::bound_all() {
+  overshoots_.resize(families_.size());
+  std::vector<Bounds> bounds;
+  for (std::size_t first = 0; first < families_.size(); first += kFamiliesPerRound) {
+    // Not before there is something to answer with.
+    if (!candidates_.empty() && stopped()) {
+      cut_short_ = true;
+      break;
+    }
+    const std::size_t count = std::min(kFamiliesPerRound, families_.size() - first);
+    bounds.assign(count, {});
+    pool_.run(
+        count,
+        [&](std::size_t worker, std::size_t i) {
+          bounds[i] = evaluators_[worker]->bound(families_[first + i].plan);
+        },
+        kFamiliesInARow);
+    for (std::size_t i = 0; i < count; ++i) collect(first + i, bounds[i]);
+    tell("bounding");
+  }
+}
+
+void Search::collect(std::size_t f, const Bounds& bounds) {
+  const Family& family = families_[f];
+  const double usable = static_cast<double>(scenarios_.front().profile.cluster.gpu.memory_bytes);
+  const auto allowed = static_cast<Bytes>(usable * (1 - options_.criteria.headroom));
+  overshoots_[f] = {family.plan, kFits};
+  counts_.considered += family.size();
+  for (std::int64_t k = family.least; k <= family.most; ++k) {
+    const auto i = static_cast<std::size_t>(k);
+    if (bounds.may_fit[i]) {
+      candidates_.push_back({bounds.score[i], bounds.total_bytes[i], static_cast<std::uint32_t>(f),
+                             static_cast<std::int32_t>(k), Stage::kBounded});
+      continue;
+    }
+    ++counts_.no_memory;
+    const Bytes excess = bounds.total_bytes[i] - allowed;
+    if (excess < overshoots_[f].excess_bytes) overshoots_[f] = {family.at(k), excess};
+  }
+}
+
+Plan Search::plan_of(const Candidate& candidate) const {
+  return families_[candidate.family].at(candidate.ckpt_layers);
+}
+
+void Search::reject(Candidate& candidate, Bytes excess_bytes) {
+  candidate.stage = Stage::kRejected;
+  ++counts_.no_reserve;
+  Overshoot& least = overshoots_[candidate.family];
+  if (excess_bytes < least.excess_bytes) least = {plan_of(candidate), excess_bytes};
+}
+
+void Search::sharpen(const std::vector<std::uint32_t>& batch) {
+  const bool replays = evaluators_.front()->replays();
+  std::vector<double> scores(batch.size());
+  std::vector<Judgement> judgements(batch.size());
+  const auto simulates = [&](std::size_t i) {
+    return replays && candidates_[batch[i]].stage == Stage::kBounded;
+  };
+  pool_.run(batch.size(), [&](std::size_t worker, std::size_t i) {
+    const Plan plan = plan_of(candidates_[batch[i]]);
+    if (simulates(i)) {
+      scores[i] = evaluators_[worker]->simulate(plan);
+    } else {
+      judgements[i] = evaluators_[worker]->judge(plan);
+    }
+  });
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    Candidate& candidate = candidates_[batch[i]];
+    if (candidate.stage == Stage::kBounded) ++counts_.simulated;
+    if (simulates(i)) {
+      candidate.stage = Stage::kSimulated;
+      candidate.key = std::max(candidate.key, scores[i]);
+      continue;
+    }
+    ++counts_.predicted;
+    if (!judgements[i].fits) {
+      reject(candidate, judgements[i].excess_bytes);
+      continue;
+    }
+    candidate.stage = Stage::kJudged;
+    candidate.key = std::max(candidate.key, judgements[i].score);
+    judged_[batch[i]] = std::move(judgements[i]);
+    if (!best_so_far_ || candidate.key < best_so_far_->score) best_so_far_ = found(batch[i]);
+  }
+  tell("simulating");
+}
+
+Found Search::found(std::uint32_t index) const {
+  const Candidate& candidate = candidates_[index];
+  return {judged_.at(index).prediction, candidate.key, candidate.family};
+}
+
+std::vector<Found> Search::best(std::size_t count, const std::function<bool(const Plan&)>& wanted) {
+  const auto later = [this](std::uint32_t a, std::uint32_t b) {
+    const Candidate &x = candidates_[a], &y = candidates_[b];
+    return std::tie(x.key, x.total_bytes, a) > std::tie(y.key, y.total_bytes, b);
+  };
+  std::vector<bool> closed(kinds_.size());  // by kind: reported already
+  const auto is_closed = [&](std::uint32_t i) { return closed[kinds_[candidates_[i].family]]; };
+  std::vector<bool> asked(families_.size());
+  for (std::size_t f = 0; f < families_.size(); ++f)
+    asked[f] = !wanted || wanted(families_[f].plan);
+  std::vector<std::uint32_t> open;
+  for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i].stage != Stage::kRejected && asked[candidates_[i].family]) open.push_back(i);
+  }
+  std::priority_queue queue(later, std::move(open));
+
+  std::vector<Found> result;
+  std::vector<std::uint32_t> batch;
+  std::size_t judgements = 0;
+  const bool replays = evaluators_.front()->replays();
+  const auto work_off = [&] {
+    sharpen(batch);
+    for (const std::uint32_t i : batch) {
+      if (candidates_[i].stage != Stage::kRejected) queue.push(i);
+    }
+    batch.clear();
+    judgements = 0;
+  };
+  while (result.size() < count && (!queue.empty() || !batch.empty())) {
+    if (stopped()) {
+      cut_short_ = true;
+      break;
+    }
+    if (queue.empty()) {
+      work_off();
+      continue;
+    }
+    const std::uint32_t top = queue.top();
+    const Candidate& candidate = candidates_[top];
+    if (is_closed(top)) {
+      queue.pop();
+      continue;
+    }
+    const bool judged = candidate.stage == Stage::kJudged;
+    const bool judges = !judged && (!replays || candidate.stage == Stage::kSimulated);
+    const bool full =
+        batch.size() >= kSimulations || (replays && judges && judgements >= kJudgements);
+    if (!batch.empty() && (judged || full)) {
+      work_off();
+      continue;
+    }
+    queue.pop();
+    if (judged) {
+      result.push_back(found(top));
+      closed[kinds_[candidate.family]] = true;
+      continue;
+    }
+    batch.push_back(top);
+    if (judges) ++judgements;
+  }
+  if (!cut_short_ || result.size() >= count) return result;
+
+  // Stopped: what has been predicted in full is good, though perhaps not the best.
+  std::vector<std::uint32_t> left(batch);
+  for (; !queue.empty(); queue.pop()) left.push_back(queue.top());
+  for (const std::uint32_t i : left) {
+    if (result.size() >= count) break;
+    if (candidates_[i].stage != Stage::kJudged || is_closed(i)) continue;
+    result.push_back(found(i));
+    closed[kinds_[candidates_[i].family]] = true;
+  }
+  if (result.empty()) {
+    if (std::optional<Found> any = any_judged(left)) result.push_back(std::move(*any));
+  }
+  return result;
+}
+
+/// The first of these plans that fits, in a hurry.
+std::optional<Found> Search::any_judged(const std::vector<std::uint32_t>& open) {
+  constexpr std::size_t kTries = 64;
+  for (std::size_t i = 0; i < std::min(kTries, open.size()); ++i) {
+    const std::uint32_t index = open[i];
+    if (candidates_[index].stage == Stage::kRejected) continue;
+    const Plan plan = plan_of(candidates_[index]);
+    Judgement judgement = evaluators_.front()->judge(plan);
+    ++counts_.predicted;
+    if (candidates_[index].stage == Stage::kBounded) ++counts_.simulated;
+    if (!judgement.fits) {
+      reject(candidates_[index], judgement.excess_bytes);
+      continue;
+    }
+    candidates_[index].stage = Stage::kJudged;
+    candidates_[index].key = std::max(candidates_[index].key, judgement.score);
+    judged_[index] = std::move(judgement);
+    return found(index);
+  }
+  return std::nullopt;
+}
+
+std::vector<Found> Search::pareto() {
+  // In order of memory; a plan belongs to the front when nothing smaller, of as plain an
+  // arithmetic, is as fast.
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
+    if (candidates_[i].stage != Stage::kRejected) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
+    return std::make_pair(candidates_[a].total_bytes, a) <
+           std::make_pair(candidates_[b].total_bytes, b);
+  });
+  constexpr int kArithmetics = 3;
+  double best[kArithmetics];
+  std::fill(std::begin(best), std::end(best), std::numeric_limits<double>::infinity());
+  const auto changes = [this](std::uint32_t i) {
+    return arithmetic_changes(families_[candidates_[i].family].plan);
+  };
+  const auto belongs = [&](std::uint32_t i) {
+    return candidates_[i].stage != Stage::kRejected &&
+           candidates_[i].key < best[changes(i)] * (1 - kParetoStep);
+  };
+  std::vector<std::uint32_t> front;
+  std::size_t at = 0;
+  while (at < order.size() && !stopped()) {
+    std::vector<std::uint32_t> window, batch;
+    for (; at < order.size() && window.size() < kSimulations; ++at) {
+      if (!belongs(order[at])) continue;
+      window.push_back(order[at]);
+      if (candidates_[order[at]].stage == Stage::kBounded) batch.push_back(order[at]);
+    }
+    sharpen(batch);
+    for (const std::uint32_t i : window) {
+      if (!belongs(i)) continue;
+      for (int c = changes(i); c < kArithmetics; ++c)
+        best[c] = std::min(best[c], candidates_[i].key);
+      front.push_back(i);
+    }
+  }
+  if (evaluators_.front()->replays()) {
+    std::vector<std::uint32_t> batch;
+    for (const std::uint32_t i : front) {
+      if (candidates_[i].stage == Stage::kSimulated) batch.push_back(i);
+    }
+    sharpen(batch);
+  }
+  std::vector<Found> result;
+  for (const std::uint32_t i : front) {
+    if (candidates_[i].stage == Stage::kJudged) result.push_back(found(i));
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const Found& a, const Found& b) { return a.score < b.score; });
+  return result;
+}
+
+std::optional<Overshoot> Search::nearest(const std::function<bool(const Plan&)>& wanted) {
+  std::optional<Overshoot> least;
+  for (std::size_t f = 0; f < families_.size(); ++f) {
+    if (overshoots_[f].excess_bytes == kFits || (wanted && !wanted(families_[f].plan))) continue;
+    if (!least || overshoots_[f].excess_bytes < least->excess_bytes) least = overshoots_[f];
+  }
+  if (least) least->excess_bytes = evaluators_.front()->judge(least->plan).excess_bytes;
+  return least;
+}
+
+std::vector<Judgement> Search::judge(const std::vector<Plan>& plans) {
+  std::vector<Judgement> judgements(plans.size());
+  pool_.run(plans.size(), [&](std::size_t worker, std::size_t i) {
+    judgements[i] = evaluators_[worker]->judge(plans[i]);
+  });
+  return judgements;
+}
+
+}  // namespace shardwright::tuner

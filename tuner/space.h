@@ -1,0 +1,94 @@
+// What may vary: a Request holds some knobs fixed, a Space lists the values of each knob that is
+// left, and families_of() enumerates their combinations.
+//
+// A family is every number of checkpointed layers of one setting of the other knobs, which is what
+// the closed form evaluates at once. Combinations that execute the same schedule are counted once:
+// a knob that a strategy ignores is not varied for it, strategies that a stack lowers alike are
+// tried under one name, and plans without checkpoints belong to recompute "none". Knobs that change
+// the arithmetic (bf16 reduction, bf16 moments) vary only where the request allows it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::tuner {
+
+struct Recomputation {
+  Recompute recompute = Recompute::kFull;
+  std::uint8_t pieces = 0;
+  bool operator==(const Recomputation&) const = default;
+};
+
+/// What is held fixed. A knob that is not given is searched.
+struct Request {
+  std::int64_t gpus = 8;
+  std::int64_t seq_len = 2048;
+  std::optional<std::int64_t> global_batch;  // sequences per optimizer step, of all GPUs
+  std::vector<Strategy> strategies;          // empty: all
+  std::optional<std::int64_t> shard_group, micro_batch, grad_accum, ckpt_layers;
+  std::optional<Recomputation> recompute;
+  std::optional<int> buffers, prefetch;
+  std::optional<AttentionKind> attention;
+  std::optional<DType> reduce_dtype, moment_dtype;  // not given: fp32, or both where allowed
+  bool allow_bf16_reduce = false;
+  bool allow_bf16_moments = false;
+  DType param_dtype = DType::kBf16;
+  DType master_dtype = DType::kFp32;
+  Offload offload = Offload::kNone;
+  std::int64_t ckpt_stride = 1;
+};
+
+struct Batch {
+  std::int64_t micro_batch = 1, grad_accum = 1;
+};
+
+struct Space {
+  Plan base;  // what does not vary
+  std::vector<Strategy> strategies;
+  std::vector<std::int64_t> shard_groups;  // of hsdp
+  std::vector<Batch> batches;
+  std::vector<DType> reduce_dtypes, moment_dtypes;
+  std::vector<AttentionKind> attentions;
+  std::vector<int> buffers;
+  std::vector<Recomputation> recomputations;  // besides none
+  bool recomputes_nothing = true;             // whether plans without checkpoints are in the space
+  std::int64_t least_layers = 1, most_layers = 0;  // checkpointed, of plans with checkpoints
+};
+
+/// Plans that differ in ckpt_layers only, which runs from `least` to `most`.
+struct Family {
+  Plan plan;
+  std::int64_t least = 0, most = 0;
+
+  std::int64_t size() const { return most - least + 1; }
+  Plan at(std::int64_t ckpt_layers) const;
+};
+
+/// Throws Error when what is held fixed contradicts itself, the model or the cluster.
+Space space_of(const Request& request, const Model& model, const profiles::Profile& profile);
+
+/// Every family of the space, in an order that prefers plain settings where plans are equally fast.
+/// Throws Error when the space holds no plan that makes sense.
+std::vector<Family> families_of(const Space& space, const Model& model,
+                                const profiles::Profile& profile);
+
+/// The strategy whose schedule `strategy` has on this stack: itself, or the one that stands for
+/// several that the stack executes alike.
+Strategy executed_as(Strategy strategy, const Stack& stack);
+
+/// Whether the number of rotating gather buffers changes anything.
+bool uses_buffers(Strategy strategy, const Stack& stack);
+
+/// What layers of this model may recompute under the stack, each different from the others.
+std::vector<Recomputation> recomputations_of(const Model& model, const Plan& base,
+                                             const Stack& stack);
+
+/// How many knobs change the arithmetic of the fp32 defaults.
+int arithmetic_changes(const Plan& plan);
+
+}  // namespace shardwright::tuner
