@@ -90,6 +90,8 @@ class Device {
 
   // Memory operations. Host memory may be either side of a copy.
   virtual void copy(StreamId stream, void* to, const void* from, Bytes bytes) = 0;
+  /// Matrices of one type and shape.
+  virtual void copy_rows(StreamId stream, Matrix from, Matrix to) = 0;
   virtual void zero(StreamId stream, void* data, Bytes bytes) = 0;
   /// Fills with signalling NaNs, so that a forgotten wait shows in the loss.
   virtual void poison(StreamId stream, void* data, Bytes bytes, DType dtype) = 0;

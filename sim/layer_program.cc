@@ -570,7 +570,9 @@ class ProgramBuilder {
     const std::int64_t chunk =
         std::min<std::int64_t>(tokens_, static_cast<std::int64_t>(stack_.loss_chunk_tokens));
     const std::int64_t chunks = (tokens_ + chunk - 1) / chunk;
-    tensor(kLogits, static_cast<double>(width_ * chunk * model_.vocab), MemoryCategory::kLoss);
+    // Room for one row in fp32: a device that keeps logits so takes smaller chunks.
+    tensor(kLogits, static_cast<double>(std::max<std::int64_t>(width_ * chunk, 4) * model_.vocab),
+           MemoryCategory::kLoss);
     ProgramOp project = make(OpKind::kHeadProjection, Phase::kLoss, {kNorm1Out}, {kLogits});
     project.op.work = gemm_work(chunk, head.n, head.k, chunks);
     list.push_back(project);

@@ -39,7 +39,17 @@ void fold_range(const host::Kernels& kernels, const std::vector<const void*>& in
 }  // namespace
 
 void HostDevice::copy(StreamId stream, void* to, const void* from, Bytes bytes) {
+  if (bytes == 0) return;
   enqueue(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
+}
+
+void HostDevice::copy_rows(StreamId stream, Matrix from, Matrix to) {
+  enqueue(stream, [=] {
+    const auto bytes = static_cast<std::size_t>(from.cols * bytes_of(from.dtype));
+    for (std::int64_t row = 0; row < from.rows; ++row) {
+      std::memcpy(to.row_range(row, 1).data, from.row_range(row, 1).data, bytes);
+    }
+  });
 }
 
 void HostDevice::zero(StreamId stream, void* data, Bytes bytes) {

@@ -46,6 +46,7 @@ class HostDevice final : public Device {
   void call(StreamId stream, std::function<void()> function) override;
 
   void copy(StreamId stream, void* to, const void* from, Bytes bytes) override;
+  void copy_rows(StreamId stream, Matrix from, Matrix to) override;
   void zero(StreamId stream, void* data, Bytes bytes) override;
   void poison(StreamId stream, void* data, Bytes bytes, DType dtype) override;
 

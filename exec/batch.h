@@ -1,0 +1,65 @@
+// The tokens of a step, and where they lie on the device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "exec/device.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/workspace.h"
+
+namespace shardwright::exec {
+
+/// What one rank trains on in one step: all micro-steps one after the other, each micro_batch
+/// sequences of seq_len tokens. Micro-step m of rank r holds the sequences of global micro-batch
+/// m * ranks + r.
+struct Batch {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;    // the next token; kIgnoreTarget does not count
+  std::vector<std::int32_t> positions;  // empty: 0, 1, ... in every sequence
+  /// The first token of its sequence that a token attends to: the begin of its document. Empty: 0.
+  std::vector<std::int32_t> first_keys;
+};
+
+/// One micro-step's part of the batch in device memory.
+struct DeviceBatch {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* targets = nullptr;
+  const std::int32_t* positions = nullptr;
+  const std::int32_t* first_keys = nullptr;
+};
+
+/// The workspace of plan_workspace in device memory.
+class Workspace {
+ public:
+  Workspace(const Model& model, const Plan& plan, std::byte* base);
+
+  /// Fills the RoPE tables.
+  void initialize(const Model& model, Device& device, StreamId stream);
+  /// Checks sizes and values, throws Error naming what is wrong, and copies the batch. `batch` must
+  /// stay until the copy is done.
+  void upload(Batch& batch, std::int64_t micro_steps, Device& device, StreamId stream);
+
+  DeviceBatch batch(std::int64_t micro_step) const;
+  RopeTables rope() const;
+  void* scratch() const { return base_ + plan_.scratch_offset; }
+  const WorkspacePlan& plan() const { return plan_; }
+
+  /// The record that this rank sends, and the table of all ranks' records.
+  std::int64_t* record(std::int64_t rank) const;
+  LossSums* loss(std::int64_t rank, std::int64_t micro_step) const;
+  StepTotals* totals(std::int64_t ranks) const;
+
+ private:
+  WorkspacePlan plan_;
+  std::byte* base_;
+  std::int64_t tokens_;  // of a micro-step
+  std::int64_t seq_len_;
+  std::int64_t micro_steps_;
+  std::int64_t vocab_;
+  std::int64_t rope_pairs_;
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,266 @@
+#include "exec/comm/mpi_communicator.h"
+
+#include <fmt/core.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/bf16.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+
+namespace {
+
+constexpr int kReduceTag = 1;
+constexpr int kChainTag = 2;
+// Elements that all ranks together send to one at a time, so that a reduction needs little memory.
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
+
+/// Taken by every call where the library does not let threads call at the same time.
+std::mutex& calls() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+MPI_Datatype type_of(DType dtype) {
+  return dtype == DType::kFp32 ? MPI_FLOAT : MPI_UINT16_T;
+}
+
+int count_of(std::int64_t elements) {
+  if (elements > std::numeric_limits<int>::max()) {
+    throw Error(
+        fmt::format("{} elements in one MPI message, expected fewer than 2^31: use more "
+                    "ranks or another communicator",
+                    elements));
+  }
+  return static_cast<int>(elements);
+}
+
+template <class In, class Out>
+void fold(const std::vector<const void*>& inputs, Out* out, std::int64_t count, bool adds) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::size_t next = 0;
+    float sum = adds ? kernels::to_float(out[i])
+                     : kernels::to_float(static_cast<const In*>(inputs[next++])[i]);
+    for (; next < inputs.size(); ++next) {
+      sum += kernels::to_float(static_cast<const In*>(inputs[next])[i]);
+    }
+    out[i] = kernels::from_float<Out>(sum);
+  }
+}
+
+void fold(const std::vector<const void*>& inputs, DType dtype, const Array& out, bool adds) {
+  using kernels::BFloat16;
+  const bool narrow_in = dtype == DType::kBf16;
+  if (out.dtype == DType::kFp32) {
+    auto* sum = static_cast<float*>(out.data);
+    narrow_in ? fold<BFloat16>(inputs, sum, out.size, adds)
+              : fold<float>(inputs, sum, out.size, adds);
+  } else {
+    auto* sum = static_cast<BFloat16*>(out.data);
+    narrow_in ? fold<BFloat16>(inputs, sum, out.size, adds)
+              : fold<float>(inputs, sum, out.size, adds);
+  }
+}
+
+/// Throws Error with the library's own words when `status` is not success.
+void check_mpi(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  throw Error(
+      fmt::format("{} failed: {}", call, std::string(text, static_cast<std::size_t>(length))),
+      ExitCode::kFailed);
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(int color, bool serialized, Device& device);
+  ~MpiCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool ordered() const override { return true; }
+
+  void all_gather(StreamId stream, Array mine, Array whole) override;
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch) override;
+  void all_reduce(StreamId stream, Array data) override;
+  void broadcast(StreamId stream, Array data, int root) override;
+  void send(StreamId stream, Array data, int to) override;
+  void receive(StreamId stream, Array data, int from) override;
+  void barrier() override;
+  void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
+  void leave() noexcept override {}
+
+ private:
+  /// Starts requests with start(requests) and polls until all are complete.
+  void complete(const char* call, std::size_t count,
+                const std::function<int(MPI_Request* requests)>& start) const;
+  void gather_now(const Array& mine, const Array& whole) const;
+  void reduce_now(const Array& whole, const Array& mine, bool adds) const;
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  bool serialized_;
+  Device& device_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+MpiCommunicator::MpiCommunicator(int color, bool serialized, Device& device)
+    : serialized_(serialized), device_(device) {
+  int world_rank = 0;
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, world_rank, &comm_), "MPI_Comm_split");
+  check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+}
+
+MpiCommunicator::~MpiCommunicator() {
+  device_.drain();
+  // Freeing is a collective; a rank that fails must not wait for the others in it.
+  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+}
+
+void MpiCommunicator::complete(const char* call, std::size_t count,
+                               const std::function<int(MPI_Request* requests)>& start) const {
+  std::unique_lock<std::mutex> turn(calls(), std::defer_lock);
+  std::vector<MPI_Request> requests(count, MPI_REQUEST_NULL);
+  if (serialized_) turn.lock();
+  check_mpi(start(requests.data()), call);
+  int done = 0;
+  while (true) {
+    check_mpi(MPI_Testall(static_cast<int>(count), requests.data(), &done, MPI_STATUSES_IGNORE),
+              call);
+    if (done != 0) return;
+    if (serialized_) turn.unlock();
+    std::this_thread::yield();
+    if (serialized_) turn.lock();
+  }
+}
+
+void MpiCommunicator::gather_now(const Array& mine, const Array& whole) const {
+  std::vector<int> counts, places;
+  for (int r = 0; r < size_; ++r) {
+    const std::int64_t begin = share_begin(whole.size, size_, r);
+    places.push_back(count_of(begin));
+    counts.push_back(count_of(share_begin(whole.size, size_, r + 1) - begin));
+  }
+  const MPI_Datatype type = type_of(whole.dtype);
+  const bool in_place = mine.data == share_of(whole, size_, rank_).data;
+  complete("MPI_Iallgatherv", 1, [&](MPI_Request* request) {
+    return MPI_Iallgatherv(in_place ? MPI_IN_PLACE : mine.data, in_place ? 0 : count_of(mine.size),
+                           type, whole.data, counts.data(), places.data(), type, comm_, request);
+  });
+}
+
+void MpiCommunicator::reduce_now(const Array& whole, const Array& mine, bool adds) const {
+  const std::int64_t piece = std::max<std::int64_t>(1024, kPieceElements / size_);
+  const std::int64_t largest = (whole.size + size_ - 1) / size_;
+  const MPI_Datatype type = type_of(whole.dtype);
+  const auto width = static_cast<std::size_t>(bytes_of(whole.dtype));
+  const auto peers = static_cast<std::size_t>(size_);
+  std::vector<std::byte> received(peers * static_cast<std::size_t>(std::min(piece, largest)) *
+                                  width);
+  /// The part of rank r's share that belongs to the round beginning at `first`.
+  const auto part = [&](int r, std::int64_t first) {
+    const Array share = share_of(whole, size_, r);
+    const std::int64_t begin = std::min(first, share.size);
+    return share.part(begin, std::min(share.size - begin, piece));
+  };
+  for (std::int64_t first = 0; first < largest; first += piece) {
+    const Array own = part(rank_, first);
+    std::vector<const void*> inputs(peers);
+    const auto place = [&](int r) {
+      return received.data() +
+             static_cast<std::size_t>(r) * static_cast<std::size_t>(own.size) * width;
+    };
+    complete("MPI_Isend", 2 * peers, [&](MPI_Request* requests) {
+      for (int r = 0; r < size_; ++r) {
+        const auto index = static_cast<std::size_t>(r);
+        inputs[index] = r == rank_ ? own.data : place(r);
+        if (r == rank_) continue;
+        int status = MPI_Irecv(place(r), count_of(own.size), type, r, kReduceTag, comm_,
+                               &requests[2 * index]);
+        if (status != MPI_SUCCESS) return status;
+        const Array theirs = part(r, first);
+        status = MPI_Isend(theirs.data, count_of(theirs.size), type, r, kReduceTag, comm_,
+                           &requests[2 * index + 1]);
+        if (status != MPI_SUCCESS) return status;
+      }
+      return MPI_SUCCESS;
+    });
+    fold(inputs, whole.dtype, mine.part(first < mine.size ? first : mine.size, own.size), adds);
+  }
+}
+
+void MpiCommunicator::all_gather(StreamId stream, Array mine, Array whole) {
+  device_.call(stream, [=, this] { gather_now(mine, whole); });
+}
+
+void MpiCommunicator::reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array) {
+  device_.call(stream, [=, this] { reduce_now(whole, mine, adds); });
+}
+
+void MpiCommunicator::all_reduce(StreamId stream, Array data) {
+  device_.call(stream, [=, this] {
+    const Array mine = share_of(data, size_, rank_);
+    reduce_now(data, mine, false);
+    gather_now(mine, data);
+  });
+}
+
+void MpiCommunicator::broadcast(StreamId stream, Array data, int root) {
+  device_.call(stream, [=, this] {
+    complete("MPI_Ibcast", 1, [&](MPI_Request* request) {
+      return MPI_Ibcast(data.data, count_of(data.size), type_of(data.dtype), root, comm_, request);
+    });
+  });
+}
+
+void MpiCommunicator::send(StreamId stream, Array data, int to) {
+  device_.call(stream, [=, this] {
+    complete("MPI_Isend", 1, [&](MPI_Request* request) {
+      return MPI_Isend(data.data, count_of(data.size), type_of(data.dtype), to, kChainTag, comm_,
+                       request);
+    });
+  });
+}
+
+void MpiCommunicator::receive(StreamId stream, Array data, int from) {
+  device_.call(stream, [=, this] {
+    complete("MPI_Irecv", 1, [&](MPI_Request* request) {
+      return MPI_Irecv(data.data, count_of(data.size), type_of(data.dtype), from, kChainTag, comm_,
+                       request);
+    });
+  });
+}
+
+void MpiCommunicator::barrier() {
+  complete("MPI_Ibarrier", 1, [&](MPI_Request* request) { return MPI_Ibarrier(comm_, request); });
+}
+
+void MpiCommunicator::exchange(std::span<const std::byte> mine, std::span<std::byte> all) {
+  const int bytes = count_of(std::ssize(mine));
+  complete("MPI_Iallgather", 1, [&](MPI_Request* request) {
+    return MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_,
+                          request);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device) {
+  return std::make_unique<MpiCommunicator>(color, serialized, device);
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,262 @@
+#include "exec/executor.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+
+namespace {
+
+constexpr std::int8_t kNormTarget = 127;  // Op::target of the norm unit
+
+Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) {
+  if (plan.attention != AttentionKind::kFlash) {
+    throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
+                            name_of(plan.attention)));
+  }
+  if (plan.offload != Offload::kNone) {
+    throw Error(
+        fmt::format("offload is {}, expected none: the executor keeps everything on its "
+                    "device",
+                    name_of(plan.offload)));
+  }
+  SHARDWRIGHT_CHECK(schedule.world_ranks == groups.world->size() &&
+                        schedule.shard_ranks == groups.shard->size() &&
+                        schedule.replicate_ranks == groups.replicate->size(),
+                    "a schedule for {} = {} x {} ranks, groups of {} = {} x {}",
+                    schedule.world_ranks, schedule.shard_ranks, schedule.replicate_ranks,
+                    groups.world->size(), groups.shard->size(), groups.replicate->size());
+  return schedule;
+}
+
+/// OpInstance::micro_step of the first micro-step: the prologue counts as one.
+std::int32_t first_micro_step(const Schedule& schedule) {
+  std::int32_t micro_step = 0;
+  for (const Section& section : schedule.sections) {
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
+      if (schedule.blocks[b].phase == Phase::kForward) return micro_step;
+    }
+    micro_step += section.repeats;
+  }
+  return micro_step;
+}
+
+std::int64_t count_ops(const Schedule& schedule) {
+  std::int64_t count = 0;
+  for_each_op(schedule, [&](const OpInstance&, const Op&) { ++count; });
+  return count;
+}
+
+Bytes logits_bytes(const Schedule& schedule) {
+  for (const MemoryAction& action : schedule.memory) {
+    if (std::string_view(schedule.tensor_names[action.tensor]) == "logits") return action.bytes;
+  }
+  return 0;
+}
+
+bool has_shard_casts(const Schedule& schedule) {
+  return std::any_of(schedule.ops.begin(), schedule.ops.end(),
+                     [](const Op& op) { return op.kind == OpKind::kCastShard; });
+}
+
+std::vector<StreamId> make_streams(const Schedule& schedule, Device& device) {
+  std::vector<StreamId> streams;
+  for (const Stream& stream : schedule.streams) {
+    streams.push_back(device.make_stream(stream.name, stream.priority));
+  }
+  return streams;
+}
+
+}  // namespace
+
+Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Device& device,
+                   RankGroups groups, const ExecutorOptions& options)
+    : model_(model),
+      plan_(plan),
+      schedule_(checked(std::move(schedule), plan, groups)),
+      device_(device),
+      groups_(std::move(groups)),
+      options_(options),
+      layout_(model, Sharding::separates_norms(plan.strategy), schedule_.shard_ranks),
+      memory_(schedule_, device),
+      sharding_(plan_, schedule_, layout_, memory_, groups_.shard->rank()),
+      activations_(schedule_, memory_.arena(), memory_.activations()),
+      workspace_(model_, plan_,
+                 static_cast<std::byte*>(
+                     memory_.persistent("workspace", plan_workspace(model, plan).size_bytes))),
+      streams_(make_streams(schedule_, device)),
+      model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_[0],
+                 groups_.world->rank()),
+      recorder_(device,
+                options.trace
+                    ? static_cast<std::size_t>(count_ops(schedule_) +
+                                               4 * plan_.grad_accum *
+                                                   model_ops_.head_chunks(logits_bytes(schedule_)))
+                    : 0,
+                groups_.world->rank()),
+      poison_(schedule_, sharding_, options.poison),
+      first_micro_(first_micro_step(schedule_)),
+      casts_shards_(has_shard_casts(schedule_)) {
+  first_action_.resize(schedule_.ops.size());
+  for (const Block& block : schedule_.blocks) {
+    std::uint32_t action = block.first_action;
+    for (std::uint32_t i = 0; i < block.op_count; ++i) {
+      while (action < block.first_action + block.action_count && schedule_.memory[action].op < i) {
+        ++action;
+      }
+      first_action_[block.first_op + i] = action;
+    }
+  }
+  const std::size_t names = schedule_.event_names.size();
+  const auto units = static_cast<std::size_t>(schedule_.units());
+  events_.resize(names * units);
+  for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+    if (!op.record) return;
+    const auto unit = static_cast<std::size_t>(at.unit + op.record.offset);
+    std::unique_ptr<Event>& made = events_[op.record.name * units + unit];
+    if (!made) made = device_.make_event();
+  });
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    std::vector<UpdateSegment>& segments = segments_.emplace_back();
+    for (const OwnedPart& part : layout_.owned(u, sharding_.shard_rank())) {
+      const ParameterTensor& tensor = layout_.tensor(part.tensor);
+      segments.push_back({part.share_offset, part.count,
+                          tensor.first_index + static_cast<std::uint64_t>(part.tensor_offset),
+                          tensor.decays});
+    }
+  }
+  memory_.clear(device_, streams_[0]);
+  if (options_.poison) {
+    device_.poison(streams_[0], memory_.activations(), memory_.arena().size_bytes, DType::kFp32);
+  }
+  workspace_.initialize(model_, device_, streams_[0]);
+}
+
+Executor::~Executor() {
+  device_.drain();
+  groups_.world->leave();
+  groups_.shard->leave();
+  groups_.replicate->leave();
+}
+
+StepResult Executor::step(Batch batch, const StepOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  StepTotals totals;
+  begin_walk(batch, plan_.grad_accum, static_cast<std::int32_t>(options.adamw.step));
+  finish_work([&] {
+    for_each_op(schedule_, [&](const OpInstance& at, const Op& op) { run_op(at, op, options); });
+    device_.copy(streams_[0], &totals, workspace_.totals(schedule_.world_ranks), sizeof totals);
+  });
+  StepResult result;
+  result.loss_sum = totals.loss;
+  result.tokens = totals.tokens;
+  result.gradient_norm = totals.gradient_norm;
+  result.skipped = !std::isfinite(totals.scale);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step) {
+  recorder_.begin_step(step);
+  poison_.begin_step();
+  micro_step_ = -1;
+  finish_work([&] {
+    workspace_.upload(batch, micro_steps, device_, streams_[0]);
+    device_.zero(streams_[0], workspace_.record(groups_.world->rank()),
+                 workspace_.plan().exchange_bytes);
+  });
+}
+
+void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
+  if (op.kind == OpKind::kHostWork) return;
+  if (op.kind == OpKind::kSynchronize) return device_.synchronize();
+  const bool is_head = op.kind == OpKind::kHeadProjection;
+  // The head's operations run together, so what they write is needed now.
+  acquire(at, is_head ? 3 : 0);
+  wait_for(at, op);
+  const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
+  if (micro_step != micro_step_) {
+    micro_step_ = micro_step;
+    if (micro_step < plan_.grad_accum) model_ops_.begin_micro_step(micro_step);
+  }
+  const StreamId stream = streams_[op.stream];
+  if (is_head) {
+    model_ops_.run_head(at.id, at.unit, recorder_, true);
+  } else if (at.unit == schedule_.head_unit() && ModelOps::runs_with_head(op)) {
+    // Done with the projection.
+  } else {
+    const Recorder::Scope scope(recorder_, at.id, stream);
+    if (ModelOps::owns(op)) {
+      model_ops_.run(op, at.unit);
+    } else if (op.phase == Phase::kOptimizer) {
+      run_update(op, options);
+    } else {
+      run_sharding(at, op);
+    }
+  }
+  poison_.for_each_dead(at.id, [&](std::int32_t unit) {
+    const Array dead = sharding_.unit(unit).parameters.part(0, layout_.unit(unit).elements);
+    device_.poison(stream, dead.data, dead.bytes(), dead.dtype);
+  });
+  release(at);
+  record_for(at, op);
+}
+
+void Executor::acquire(const OpInstance& at, std::uint32_t more) {
+  const Block& block = schedule_.blocks[at.block];
+  const std::uint32_t local = at.op - block.first_op;
+  for (std::uint32_t i = first_action_[at.op]; i < block.first_action + block.action_count; ++i) {
+    const MemoryAction& action = schedule_.memory[i];
+    if (action.op > local + more) break;
+    if (action.acquire && action.bytes > 0) activations_.acquire(i, at.unit);
+  }
+}
+
+void Executor::release(const OpInstance& at) {
+  if (!options_.poison) return;
+  const Block& block = schedule_.blocks[at.block];
+  const std::uint32_t local = at.op - block.first_op;
+  for (std::uint32_t i = first_action_[at.op]; i < block.first_action + block.action_count; ++i) {
+    const MemoryAction& action = schedule_.memory[i];
+    if (action.op > local) break;
+    if (action.acquire || action.bytes == 0) continue;
+    const Activations::Place place = activations_.released(i, at.unit);
+    if (place.data == nullptr) continue;
+    device_.poison(streams_[0], place.data, place.bytes, DType::kFp32);
+  }
+}
+
+Event* Executor::event(const EventRef& ref, std::int32_t unit) const {
+  const std::int32_t at = unit + ref.offset;
+  if (!ref || at < 0 || at >= schedule_.units()) return nullptr;
+  return events_[ref.name * static_cast<std::size_t>(schedule_.units()) +
+                 static_cast<std::size_t>(at)]
+      .get();
+}
+
+void Executor::wait_for(const OpInstance& at, const Op& op) {
+  for (const EventRef& ref : op.waits) {
+    // A later operation of the step may be the first to record it: then there is nothing to wait
+    // for.
+    if (const Event* awaited = event(ref, at.unit)) device_.wait(streams_[op.stream], *awaited);
+  }
+}
+
+void Executor::record_for(const OpInstance& at, const Op& op) {
+  if (Event* recorded = event(op.record, at.unit)) device_.record(streams_[op.stream], *recorded);
+}
+
+std::int32_t Executor::target(const OpInstance& at, const Op& op) const {
+  return op.target == kNormTarget ? schedule_.norm_unit() : at.unit + op.target;
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,161 @@
+// Runs the schedule of a plan: the same operations that the simulator costs, on a device and with a
+// communicator, for one rank.
+//
+// A step walks the schedule in host order. Each operation becomes the device's kernels or a
+// collective on its stream, behind the events it waits for; tensors lie where the plan put them.
+// The host waits once, at the end of the step.
+//
+// The arithmetic does not depend on how work is split over ranks. The gradient of a micro-batch is
+// computed alone. Micro-step m of rank r of W holds micro-batch m*W + r, and sharded gradients are
+// summed strictly in that order: a reduction starts from the sum of earlier micro-steps and adds
+// the contributions of ranks 0, 1, ... in fp32. That is what one rank does with W*A micro-steps, so
+// any W and A with the same product give the same bits. Replicated sums (ddp, zero1) are reduced
+// only once a step; there this holds for A = 1 or W = 1. Division by the number of tokens happens
+// once, in the update.
+//
+// Read next: exec/sharding.h (which buffer), exec/model_ops.h (which kernel), exec/device.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "exec/activations.h"
+#include "exec/batch.h"
+#include "exec/communicator.h"
+#include "exec/device.h"
+#include "exec/layout.h"
+#include "exec/model_ops.h"
+#include "exec/poison.h"
+#include "exec/recorder.h"
+#include "exec/sharding.h"
+#include "exec/step_memory.h"
+#include "exec/step_record.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
+
+namespace shardwright::exec {
+
+struct ExecutorOptions {
+  bool trace = false;   // record a timeline of every step
+  bool poison = false;  // fill released memory with signalling NaNs
+};
+
+struct StepOptions {
+  kernels::AdamW adamw;  // step counts from 1; grad_scale is not read
+  ClipOptions clip;
+};
+
+struct StepResult {
+  double loss_sum = 0;       // of all ranks
+  std::int64_t tokens = 0;   // that count
+  double gradient_norm = 0;  // of the mean loss
+  bool skipped = false;      // not finite or too large: parameters and moments are as before
+  double seconds = 0;
+  double loss() const { return tokens > 0 ? loss_sum / static_cast<double>(tokens) : 0; }
+};
+
+/// What a rank owns of one tensor, in device memory.
+struct OwnedState {
+  int tensor = 0;                  // index into layout().tensors()
+  std::int64_t tensor_offset = 0;  // elements from its begin
+  Array parameter;
+  Array first_moment;
+  Array second_moment;
+  Array gradient;  // sum over the tokens of the last step
+};
+
+class Executor {
+ public:
+  /// `groups` are this rank's. The device has no streams yet and outlives the executor. Throws
+  /// Error naming what of model or plan cannot be executed.
+  Executor(const Model& model, const Plan& plan, Schedule schedule, Device& device,
+           RankGroups groups, const ExecutorOptions& options = {});
+  /// Waits until no rank reads this one's memory.
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Weights from the seed, by global index; moments zero.
+  void initialize(std::uint64_t seed);
+  StepResult step(Batch batch, const StepOptions& options);
+  /// Sum of losses over one micro-step of every rank, without gradients.
+  LossSums evaluate(Batch batch);
+
+  const ParameterLayout& layout() const { return layout_; }
+  /// Everything this rank owns, by unit and place. After parameters were written there,
+  /// parameters_changed() must follow.
+  std::vector<OwnedState> owned_state() const;
+  void parameters_changed();
+  /// Copies between device arrays and host floats (bf16 is widened and rounded); the host waits.
+  std::vector<float> read(const Array& array);
+  void write(const std::vector<float>& values, const Array& array);
+
+  const Schedule& schedule() const { return schedule_; }
+  Device& device() { return device_; }
+  Communicator& world() { return *groups_.world; }
+  Bytes planned_bytes() const { return StepMemory::planned_bytes(schedule_); }
+  /// Of the last step, when tracing.
+  Timeline timeline() const { return recorder_.timeline(schedule_); }
+
+ private:
+  /// Calls issue() and waits for what it enqueued, also when it throws: streams may be writing to
+  /// its variables.
+  template <class Issue>
+  void finish_work(Issue&& issue) {
+    try {
+      issue();
+    } catch (...) {
+      device_.drain();
+      throw;
+    }
+    device_.synchronize();
+  }
+  void begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
+  void run_op(const OpInstance& at, const Op& op, const StepOptions& options);
+  /// Memory actions of the operation and `more` that follow it.
+  void acquire(const OpInstance& at, std::uint32_t more);
+  void release(const OpInstance& at);
+  void wait_for(const OpInstance& at, const Op& op);
+  void record_for(const OpInstance& at, const Op& op);
+  Event* event(const EventRef& ref, std::int32_t unit) const;
+  std::int32_t target(const OpInstance& at, const Op& op) const;
+
+  void run_sharding(const OpInstance& at, const Op& op);
+  void gather(std::int32_t unit, StreamId stream);
+  void take_gradient(std::int32_t unit, OpKind kind, StreamId stream);
+  void reduce_scatter(std::int32_t unit, StreamId stream);
+  void all_reduce(std::int32_t unit, StreamId stream);
+  void poison_gradient(std::int32_t unit, StreamId stream);
+
+  void run_update(const Op& op, const StepOptions& options);
+  void sum_gradients();
+  void update(const StepOptions& options);
+  void cast_owned(StreamId stream);
+
+  const Model model_;
+  const Plan plan_;
+  const Schedule schedule_;
+  Device& device_;
+  RankGroups groups_;
+  ExecutorOptions options_;
+  ParameterLayout layout_;
+  StepMemory memory_;
+  Sharding sharding_;
+  Activations activations_;
+  Workspace workspace_;
+  std::vector<StreamId> streams_;  // by schedule stream
+  ModelOps model_ops_;
+  Recorder recorder_;
+  Poison poison_;
+  std::vector<std::uint32_t> first_action_;           // by operation: its first memory action
+  std::vector<std::unique_ptr<Event>> events_;        // by name and unit
+  std::vector<std::vector<UpdateSegment>> segments_;  // by unit
+  std::int32_t first_micro_ = 0;  // OpInstance::micro_step of the first micro-step
+  std::int64_t micro_step_ = -1;
+  bool casts_shards_ = false;  // the schedule casts masters itself
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,100 @@
+// Gathers, casts and reductions: what strategies put around the operations of the model.
+#include "exec/executor.h"
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+
+void Executor::run_sharding(const OpInstance& at, const Op& op) {
+  const StreamId stream = streams_[op.stream];
+  const std::int32_t unit = target(at, op);
+  switch (op.kind) {
+    case OpKind::kCastShard:
+      return cast_owned(stream);
+    case OpKind::kAllGather:
+      return gather(unit, stream);
+    case OpKind::kCastGradient:
+    case OpKind::kCopyIn:
+      return take_gradient(unit, op.kind, stream);
+    case OpKind::kReduceScatter:
+      return reduce_scatter(unit, stream);
+    case OpKind::kAllReduce:
+      return all_reduce(unit, stream);
+    case OpKind::kAccumulate:
+      // Sharded reductions have added onto the sum themselves.
+      if (sharding_.kind() == ShardingKind::kReplicated) take_gradient(unit, op.kind, stream);
+      return;
+    case OpKind::kScale:
+      return;  // the update divides
+    default:
+      SHARDWRIGHT_CHECK(false, "the executor has no {}", name_of(op.kind));
+  }
+}
+
+void Executor::cast_owned(StreamId stream) {
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    const UnitMemory& unit = sharding_.unit(u);
+    if (unit.owned_master.data == unit.owned_source.data) continue;
+    device_.cast(stream, unit.owned_master, unit.owned_source);
+  }
+}
+
+void Executor::gather(std::int32_t u, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  groups_.shard->all_gather(stream, unit.owned_source, unit.parameters);
+}
+
+void Executor::take_gradient(std::int32_t u, OpKind kind, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  // Sums that stay whole on a rank are added to; otherwise a gradient is only converted.
+  const bool sums = sharding_.kind() == ShardingKind::kReplicated ||
+                    sharding_.kind() == ShardingKind::kOptimizerState;
+  if (sums && micro_step_ > 0) {
+    device_.accumulate(stream, unit.gradient, unit.reduced);
+  } else {
+    SHARDWRIGHT_CHECK(kind != OpKind::kAccumulate, "nothing to add the gradient of unit {} to", u);
+    device_.cast(stream, unit.gradient, unit.reduced);
+  }
+  poison_gradient(u, stream);
+}
+
+void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  Communicator& chain = *groups_.replicate;
+  const bool whole = sharding_.kind() == ShardingKind::kOptimizerState;
+  bool adds = !whole && micro_step_ > 0;
+  // Groups of equal shards add one after the other onto one sum, which the last one then shows to
+  // all: that keeps the order of ranks over the whole world.
+  const bool chained = !whole && chain.size() > 1;
+  if (chained && chain.rank() > 0) {
+    chain.receive(stream, unit.gradient_sum, chain.rank() - 1);
+    adds = true;
+  }
+  groups_.shard->reduce_scatter(stream, unit.reduced, unit.gradient_sum, adds, unit.scratch);
+  if (chained && chain.rank() + 1 < chain.size()) {
+    chain.send(stream, unit.gradient_sum, chain.rank() + 1);
+  }
+  if (whole) return;
+  if (unit.reduced.data == unit.gradient.data) {
+    poison_gradient(u, stream);
+  } else if (options_.poison) {
+    device_.poison(stream, unit.reduced.data, unit.reduced.bytes(), unit.reduced.dtype);
+  }
+}
+
+void Executor::all_reduce(std::int32_t u, StreamId stream) {
+  const UnitMemory& unit = sharding_.unit(u);
+  Communicator& group = *groups_.replicate;
+  if (sharding_.kind() == ShardingKind::kReplicated) {
+    group.all_reduce(stream, unit.gradient_sum);
+  } else {
+    group.broadcast(stream, unit.gradient_sum, group.size() - 1);
+  }
+}
+
+void Executor::poison_gradient(std::int32_t u, StreamId stream) {
+  if (!options_.poison) return;
+  const Array gradient = sharding_.unit(u).gradient;
+  device_.poison(stream, gradient.data, gradient.bytes(), gradient.dtype);
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,82 @@
+// The end of a step: gradient norm over all ranks, clipping, AdamW. And evaluation, which is the
+// beginning of one.
+#include "exec/executor.h"
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+
+void Executor::run_update(const Op& op, const StepOptions& options) {
+  switch (op.kind) {
+    case OpKind::kGradientNorm:
+      return sum_gradients();
+    case OpKind::kClip: {
+      const StepRecords records{workspace_.record(0), workspace_.plan().exchange_bytes / 8,
+                                schedule_.world_ranks, schedule_.shard_ranks, plan_.grad_accum};
+      return device_.finish_gradients(streams_[0], records, options.clip,
+                                      workspace_.totals(schedule_.world_ranks));
+    }
+    case OpKind::kOptimizer:
+      return update(options);
+    default:
+      SHARDWRIGHT_CHECK(false, "the executor has no {} in the update", name_of(op.kind));
+  }
+}
+
+void Executor::sum_gradients() {
+  const int rank = groups_.world->rank();
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    const std::int64_t count = sharding_.owned_parameters(u);
+    if (count == 0) continue;
+    device_.sum_of_squares(streams_[0], sharding_.unit(u).gradient_sum.part(0, count),
+                           workspace_.record(rank));
+  }
+  if (groups_.world->size() == 1) return;
+  // Records are copied, not added, so their type is of no matter.
+  const std::int64_t words = workspace_.plan().exchange_bytes / 4;
+  groups_.world->all_gather(streams_[0], {workspace_.record(rank), DType::kFp32, words},
+                            {workspace_.record(0), DType::kFp32, words * groups_.world->size()});
+}
+
+void Executor::update(const StepOptions& options) {
+  const StepTotals* totals = workspace_.totals(schedule_.world_ranks);
+  for (std::int32_t u = 0; u < layout_.units(); ++u) {
+    const UnitMemory& unit = sharding_.unit(u);
+    const std::vector<UpdateSegment>& segments = segments_[static_cast<std::size_t>(u)];
+    if (segments.empty()) continue;
+    device_.adamw(streams_[0], options.adamw, totals, segments, unit.gradient_sum,
+                  unit.owned_master, unit.first_moment, unit.second_moment);
+  }
+  // Where no step begins with a cast, the compute copy is the update's to make.
+  if (!casts_shards_) cast_owned(streams_[0]);
+}
+
+LossSums Executor::evaluate(Batch batch) {
+  const int rank = groups_.world->rank();
+  LossSums mine;
+  begin_walk(batch, 1, 0);
+  finish_work([&] {
+    for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+      const Phase phase = schedule_.blocks[at.block].phase;
+      const bool first = at.micro_step <= first_micro_;
+      if (first && op.kind == OpKind::kHeadProjection) {
+        acquire(at, 3);
+        wait_for(at, op);
+        model_ops_.run_head(at.id, at.unit, recorder_, false);
+      } else if (first && (phase == Phase::kForward || phase == Phase::kPrepare)) {
+        run_op(at, op, {});
+      }
+    });
+    device_.copy(streams_[0], &mine, workspace_.loss(rank, 0), sizeof mine);
+  });
+  std::vector<LossSums> all(static_cast<std::size_t>(groups_.world->size()));
+  groups_.world->exchange(std::as_bytes(std::span(&mine, 1)),
+                          std::as_writable_bytes(std::span(all)));
+  LossSums sum;
+  for (const LossSums& part : all) {
+    sum.loss += part.loss;
+    sum.tokens += part.tokens;
+  }
+  return sum;
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,71 @@
+#include "exec/recorder.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+
+namespace {
+
+Nanoseconds now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Recorder::Recorder(Device& device, std::size_t spans, std::int32_t rank)
+    : device_(device), rank_(rank), spans_(spans), host_(spans) {}
+
+void Recorder::begin_step(std::int32_t step) {
+  used_ = 0;
+  step_ = step;
+  step_begin_ns_ = now();
+}
+
+Recorder::Scope::Scope(Recorder& recorder, OpId id, StreamId stream)
+    : recorder_(recorder), span_(nullptr) {
+  if (!recorder.records()) return;
+  SHARDWRIGHT_CHECK(recorder.used_ < recorder.spans_.size(), "more than {} spans in a step",
+                    recorder.spans_.size());
+  Span& host = recorder.host_[recorder.used_];
+  span_ = &recorder.spans_[recorder.used_++];
+  *span_ = Span{};
+  span_->id = id;
+  span_->rank = recorder.rank_;
+  span_->step = recorder.step_;
+  span_->stream = static_cast<std::uint8_t>(stream);
+  host = *span_;
+  host.begin_ns = now();
+  recorder.device_.timestamp(stream, &span_->begin_ns);
+}
+
+Recorder::Scope::~Scope() {
+  if (span_ == nullptr) return;
+  recorder_.device_.timestamp(span_->stream, &span_->end_ns);
+  recorder_.host_[static_cast<std::size_t>(span_ - recorder_.spans_.data())].end_ns = now();
+}
+
+Timeline Recorder::timeline(const Schedule& schedule) const {
+  Timeline timeline;
+  timeline.source = "measured";
+  for (const Stream& stream : schedule.streams) timeline.streams.emplace_back(stream.name);
+  const auto end = static_cast<std::ptrdiff_t>(used_);
+  timeline.spans.assign(spans_.begin(), spans_.begin() + end);
+  timeline.host.assign(host_.begin(), host_.begin() + end);
+  for (std::vector<Span>* spans : {&timeline.spans, &timeline.host}) {
+    for (Span& span : *spans) {
+      span.begin_ns -= step_begin_ns_;
+      span.end_ns -= step_begin_ns_;
+      timeline.step_ns = std::max(timeline.step_ns, span.end_ns);
+    }
+  }
+  std::stable_sort(timeline.spans.begin(), timeline.spans.end(),
+                   [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+  return timeline;
+}
+
+}  // namespace shardwright::exec

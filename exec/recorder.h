@@ -1,0 +1,52 @@
+// When every operation of a step ran, by the device's clock, and when the host issued it.
+//
+// All memory is taken before the step; streams write into places of their own, so recording is a
+// clock reading on each side of an operation. An operation that runs as several kernels has several
+// spans.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/device.h"
+#include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
+
+namespace shardwright::exec {
+
+class Recorder {
+ public:
+  /// `spans` is the number of spans of a step; with none nothing is recorded.
+  Recorder(Device& device, std::size_t spans, std::int32_t rank);
+
+  void begin_step(std::int32_t step);
+  bool records() const { return !spans_.empty(); }
+
+  /// Records from its construction to its destruction, in the order of the stream.
+  class Scope {
+   public:
+    Scope(Recorder& recorder, OpId id, StreamId stream);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Recorder& recorder_;
+    Span* span_;
+  };
+
+  /// The step's spans as a measured timeline; times count from the step's begin. The device is
+  /// idle.
+  Timeline timeline(const Schedule& schedule) const;
+
+ private:
+  Device& device_;
+  std::int32_t rank_;
+  std::vector<Span> spans_;
+  std::vector<Span> host_;
+  std::size_t used_ = 0;
+  Nanoseconds step_begin_ns_ = 0;
+  std::int32_t step_ = 0;
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,80 @@
+// The acceptance test: W ranks that shard are one rank that accumulates, to the bit.
+#include <gtest/gtest.h>
+
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+
+/// One rank that accumulates all micro-batches of a step.
+std::vector<TrainedStep> reference(Training training, std::int64_t micro_batches) {
+  training.plan.strategy = Strategy::kSingle;
+  training.plan.gpus = 1;
+  training.plan.shard_group = 0;
+  training.plan.grad_accum = micro_batches;
+  return train(training);
+}
+
+struct Case {
+  Strategy strategy;
+  std::int64_t ranks;
+  std::int64_t grad_accum = 1;
+  std::int64_t shard_group = 0;
+};
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  std::string name(name_of(info.param.strategy));
+  std::erase(name, '-');
+  name += "_" + std::to_string(info.param.ranks) + "x" + std::to_string(info.param.grad_accum);
+  return info.param.shard_group > 0 ? name + "_by" + std::to_string(info.param.shard_group) : name;
+}
+
+class ShardingEquality : public ::testing::TestWithParam<Case> {
+ protected:
+  static Training sharded() {
+    const Case& c = GetParam();
+    Training training;
+    training.plan = tiny_plan(c.strategy, c.ranks, c.grad_accum);
+    training.plan.shard_group = c.shard_group;
+    return training;
+  }
+  static std::int64_t micro_batches() { return GetParam().ranks * GetParam().grad_accum; }
+};
+
+TEST_P(ShardingEquality, RanksAreOneRankThatAccumulates) {
+  const Training training = sharded();
+  const auto expected = reference(training, micro_batches());
+  ASSERT_GT(expected.back().result.gradient_norm, 0);
+  expect_same_training(expected, train(training));
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3, Strategy::kFsdp1,
+        Strategy::kFsdp1GradOp, Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kHsdp,
+        Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
+    for (std::int64_t ranks = 1; ranks <= 4; ++ranks) {
+      // Half of the ranks replicate, where that is possible.
+      const std::int64_t group = strategy != Strategy::kHsdp ? 0 : ranks == 4 ? 2 : ranks;
+      cases.push_back({strategy, ranks, 1, group});
+    }
+    // Strategies that reduce in every micro-step also keep the order of micro-batches.
+    if (strategy == Strategy::kDdp || strategy == Strategy::kZero1) {
+      cases.push_back({strategy, 1, 3});
+      continue;
+    }
+    cases.push_back({strategy, 1, 3, strategy == Strategy::kHsdp ? 1 : 0});
+    cases.push_back({strategy, 2, 4, strategy == Strategy::kHsdp ? 2 : 0});
+    cases.push_back({strategy, 3, 2, strategy == Strategy::kHsdp ? 1 : 0});
+  }
+  cases.push_back({Strategy::kHsdp, 4, 3, 2});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, ShardingEquality, ::testing::ValuesIn(cases()), case_name);
+
+}  // namespace
+}  // namespace shardwright::exec

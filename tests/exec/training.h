@@ -1,0 +1,175 @@
+// Trains a tiny model for a few steps on ranks that are threads, and keeps everything that could
+// differ: losses, norms, gradients, weights and moments after every step.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exec/comm/local_world.h"
+#include "exec/executor.h"
+#include "exec/host/host_device.h"
+#include "kernels/random.h"
+#include "profiles/stack_file.h"
+#include "sim/strategies/lower.h"
+#include "tests/support/tiny_models.h"
+
+namespace shardwright::exec::testing {
+
+using shardwright::testing::tied;
+using shardwright::testing::tiny_llama;
+using shardwright::testing::tiny_plan;
+using shardwright::testing::tiny_qwen2;
+using shardwright::testing::tiny_qwen3;
+
+/// A tensor's name to its values.
+using Tensors = std::map<std::string, std::vector<float>>;
+
+struct TrainedStep {
+  StepResult result;
+  Tensors gradients, weights, first_moments, second_moments;
+};
+
+struct Training {
+  Model model = tiny_llama();
+  Plan plan;
+  std::int64_t gpus_per_node = 2;  // what an hsdp plan without shard_group shards over
+  StreamMode mode = StreamMode::kInline;
+  ExecutorOptions options;
+  int steps = 5;
+  double max_norm = 0.5;
+  bool ignores_targets = false;  // some tokens do not count
+  bool packs_documents = false;  // sequences hold several documents
+  /// Called on every rank after the last step.
+  std::function<void(int rank, Executor&)> inspect;
+};
+
+inline const Stack& native_stack() {
+  static const Stack stack = profiles::load_stack("native").stack;
+  return stack;
+}
+
+/// The sequences of global micro-batch `index` of a step.
+inline void append_micro_batch(const Training& training, int step, std::int64_t index,
+                               Batch& batch) {
+  const std::int64_t t = training.plan.seq_len;
+  for (std::int64_t sequence = 0; sequence < training.plan.micro_batch; ++sequence) {
+    const kernels::RandomStream random{11, kernels::RandomSite::kSynthetic,
+                                       static_cast<std::uint32_t>(step)};
+    const std::int64_t first = (index * training.plan.micro_batch + sequence) * (t + 1);
+    const auto token = [&](std::int64_t i) {
+      return static_cast<std::int32_t>(random.below(
+          static_cast<std::uint64_t>(first + i), static_cast<std::uint64_t>(training.model.vocab)));
+    };
+    for (std::int64_t i = 0; i < t; ++i) {
+      const bool ignored = training.ignores_targets && (i + index) % 3 == 0;
+      batch.tokens.push_back(token(i));
+      batch.targets.push_back(ignored ? kIgnoreTarget : token(i + 1));
+      if (!training.packs_documents) continue;
+      const std::int64_t begin = i < 10 ? 0 : i < 21 ? 10 : 21;
+      batch.positions.push_back(static_cast<std::int32_t>(i - begin));
+      batch.first_keys.push_back(static_cast<std::int32_t>(begin));
+    }
+  }
+}
+
+inline Batch batch_of(const Training& training, int step, int rank) {
+  Batch batch;
+  for (std::int64_t m = 0; m < training.plan.grad_accum; ++m) {
+    append_micro_batch(training, step, m * training.plan.gpus + rank, batch);
+  }
+  return batch;
+}
+
+inline StepOptions step_options(const Training& training, int step) {
+  StepOptions options;
+  options.adamw.lr = 1e-2;
+  options.adamw.weight_decay = 0.1;
+  options.adamw.step = step;
+  options.adamw.seed = 5;
+  options.clip.max_norm = training.max_norm;
+  return options;
+}
+
+/// Adds what a rank owns to tensors that all ranks fill together.
+inline void collect(Executor& executor, TrainedStep& into) {
+  for (const OwnedState& state : executor.owned_state()) {
+    const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
+    const auto put = [&](Tensors& tensors, const Array& array) {
+      std::vector<float>& whole = tensors[tensor.name];
+      whole.resize(static_cast<std::size_t>(tensor.size));
+      const std::vector<float> part = executor.read(array);
+      std::copy(part.begin(), part.end(), whole.begin() + state.tensor_offset);
+    };
+    put(into.gradients, state.gradient);
+    put(into.weights, state.parameter);
+    put(into.first_moments, state.first_moment);
+    put(into.second_moments, state.second_moment);
+  }
+}
+
+inline std::vector<TrainedStep> train(const Training& training) {
+  const Schedule schedule =
+      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+  kernels::host::Parallel parallel(1);
+  LocalWorld world(static_cast<int>(training.plan.gpus), static_cast<int>(schedule.shard_ranks));
+  std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
+  std::mutex mutex;
+  world.run([&](int rank) {
+    HostDevice device(parallel, training.mode, static_cast<std::uint64_t>(rank) + 1);
+    Executor executor(training.model, training.plan, schedule, device, world.groups(rank, device),
+                      training.options);
+    executor.initialize(3);
+    for (int step = 1; step <= training.steps; ++step) {
+      TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
+      const StepResult result =
+          executor.step(batch_of(training, step, rank), step_options(training, step));
+      const std::lock_guard lock(mutex);
+      if (rank == 0) out.result = result;
+      if (rank < schedule.shard_ranks) collect(executor, out);
+    }
+    if (training.inspect) training.inspect(rank, executor);
+  });
+  return trained;
+}
+
+inline void expect_same_bits(const Tensors& a, const Tensors& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (const auto& [name, values] : a) {
+    ASSERT_TRUE(b.contains(name)) << what << " has no " << name;
+    const std::vector<float>& other = b.at(name);
+    ASSERT_EQ(values.size(), other.size()) << what << " " << name;
+    std::size_t different = 0, first = values.size();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::memcmp(&values[i], &other[i], sizeof(float)) == 0) continue;
+      if (different++ == 0) first = i;
+    }
+    EXPECT_EQ(different, 0u) << what << " " << name << ": " << different << " of " << values.size()
+                             << " differ, first at " << first << ": "
+                             << (first < values.size() ? values[first] : 0) << " and "
+                             << (first < values.size() ? other[first] : 0);
+  }
+}
+
+/// Losses, norms, gradients, weights and moments of every step, to the bit.
+inline void expect_same_training(const std::vector<TrainedStep>& a,
+                                 const std::vector<TrainedStep>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size() && !::testing::Test::HasFailure(); ++i) {
+    const std::string step = "step " + std::to_string(i + 1);
+    EXPECT_EQ(a[i].result.loss_sum, b[i].result.loss_sum) << step;
+    EXPECT_EQ(a[i].result.tokens, b[i].result.tokens) << step;
+    EXPECT_EQ(a[i].result.gradient_norm, b[i].result.gradient_norm) << step;
+    expect_same_bits(a[i].gradients, b[i].gradients, step + " gradient");
+    expect_same_bits(a[i].weights, b[i].weights, step + " weight");
+    expect_same_bits(a[i].first_moments, b[i].first_moments, step + " first moment");
+    expect_same_bits(a[i].second_moments, b[i].second_moments, step + " second moment");
+  }
+}
+
+}  // namespace shardwright::exec::testing
