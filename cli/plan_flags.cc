@@ -129,26 +129,31 @@ std::string required(std::string_view flag, const std::optional<std::string>& gi
 
 }  // namespace
 
-void PlanFlags::declare(CLI::App& command) {
+void PlanFlags::declare(CLI::App& command, bool searched) {
+  const auto knob = [searched](const char* what, const char* otherwise) {
+    return fmt::format("{} (default: {})", what, searched ? "searched" : otherwise);
+  };
   const auto text = [&](const char* flag, std::optional<std::string>& value, const char* type,
-                        const char* description) {
+                        const std::string& description) {
     command.add_option(flag, value, description)->type_name(type)->group(kWhat);
   };
   const auto count = [&](const char* flag, std::optional<std::int64_t>& value,
-                         const char* description, CountRange range) {
+                         const std::string& description, CountRange range) {
     add_count(command, flag, value, description, range)->group(kWhat);
   };
   text("--model", model, "NAME|PATH", "a built-in model, or a Hugging Face config.json or folder");
   text("--cluster", cluster, "NAME|PATH", "a shipped cluster (see inspect clusters) or a file");
   count("--gpus", gpus, "GPUs in all (default: one node)", {1, 1 << 20});
   count("--seq-len", seq_len, "tokens of a sequence (default: 2048)", {1, 1 << 24});
-  count("--micro-batch", micro_batch, "sequences per GPU at a time (default: 1)", {1, 1 << 20});
-  count("--grad-accum", grad_accum, "micro-steps per optimizer step (default: 1)", {1, 1 << 20});
+  count("--micro-batch", micro_batch, knob("sequences per GPU at a time", "1"), {1, 1 << 20});
+  count("--grad-accum", grad_accum, knob("micro-steps per optimizer step", "1"), {1, 1 << 20});
   command
       .add_option_function<std::string>(
           "--strategy", [this](const std::string& words) { strategies = parse_strategies(words); },
-          fmt::format("{}; several, joined by commas, are compared (default: yafsdp)",
-                      fmt::join(strategy_names(), ", ")))
+          searched ? fmt::format("{}; several joined by commas (default: all are searched)",
+                                 fmt::join(strategy_names(), ", "))
+                   : fmt::format("{}; several, joined by commas, are compared (default: yafsdp)",
+                                 fmt::join(strategy_names(), ", ")))
       ->type_name("NAME[,NAME]")
       ->group(kWhat);
   count("--shard-group", shard_group, "GPUs that share one copy of the parameters", {1, 1 << 20});
@@ -156,12 +161,14 @@ void PlanFlags::declare(CLI::App& command) {
       .add_option_function<std::string>(
           "--ckpt-layers",
           [this](const std::string& words) { ckpt_layers = parse_checkpointed(words); },
-          "checkpoint the first K layers, or all; 0 recomputes nothing (default: 0)")
+          knob("checkpoint the first K layers, or all; 0 recomputes nothing", "0"))
       ->type_name("K|all")
       ->group(kWhat);
-  text("--recompute", recompute, "WHAT",
-       "what checkpointed layers recompute: none, full, selective-op, or some of norm, swiglu, "
-       "ffn, attention, block joined by commas (default: full)");
+  text(
+      "--recompute", recompute, "WHAT",
+      knob("what checkpointed layers recompute: none, full, selective-op, or some of norm, swiglu, "
+           "ffn, attention, block joined by commas",
+           "full"));
   const std::vector<std::string> dtypes = {"fp32", "bf16"};
   add_word(command, "--param-dtype", param_dtype, "compute and gather (default: bf16)", dtype_from,
            dtypes);
@@ -169,9 +176,9 @@ void PlanFlags::declare(CLI::App& command) {
            dtype_from, dtypes);
   add_word(command, "--moment-dtype", moment_dtype, "Adam's moments (default: fp32)", dtype_from,
            dtypes);
-  count("--buffers", buffers, "rotating gather buffers of yafsdp (default: 2)", kKnob);
+  count("--buffers", buffers, knob("rotating gather buffers of yafsdp", "2"), kKnob);
   count("--prefetch", prefetch, "units gathered ahead (default: 1)", {0, kKnob.most});
-  add_word(command, "--attention", attention, "attention kernel (default: flash)", attention_from,
+  add_word(command, "--attention", attention, knob("attention kernel", "flash"), attention_from,
            {"flash", "eager"});
   text("--stack", stack, "NAME|PATH",
        "the software that executes (see inspect stacks; default: native)");

@@ -37,8 +37,9 @@ struct PlanFlags {
   std::vector<std::string> overrides;  // --set
   std::optional<std::string> plan_file;
 
-  /// Binds the flags to this object, which must stay where it is.
-  void declare(CLI::App& command);
+  /// Binds the flags to this object, which must stay where it is. `searched` says that the verb
+  /// tries the values of a knob that is not given, instead of taking a default.
+  void declare(CLI::App& command, bool searched = false);
 };
 
 /// What the flags mean. `plans` has one entry for each strategy asked for, at least one.

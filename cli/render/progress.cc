@@ -36,13 +36,13 @@ Progress::~Progress() {
   finish();
 }
 
-void Progress::update(std::int64_t done) {
+void Progress::update(std::int64_t done, std::string_view note) {
   if (!terminal_.interactive) return;
   const Clock::time_point now = now_();
   if (now < next_draw_) return;
   next_draw_ = now + kInterval;
   // A line as wide as the terminal would wrap when the cursor steps past it.
-  const std::string text = shorten(line(done, now), terminal_.columns - 1, terminal_.utf8);
+  const std::string text = shorten(line(done, note, now), terminal_.columns - 1, terminal_.utf8);
   const int columns = display_width(text);
   fmt::print(stream_, "\r{}{:{}}", text, "", std::max(0, shown_columns_ - columns));
   std::fflush(stream_);
@@ -56,15 +56,18 @@ void Progress::finish() {
   shown_columns_ = 0;
 }
 
-std::string Progress::line(std::int64_t done, Clock::time_point now) const {
-  if (total_ <= 0) return fmt::format("{} {}", label_, done);
+std::string Progress::line(std::int64_t done, std::string_view note, Clock::time_point now) const {
+  const std::string end =
+      note.empty() ? std::string{} : fmt::format("; {}", printable(note, terminal_.utf8));
+  if (total_ <= 0) return fmt::format("{} {}{}", label_, done, end);
   constexpr int kBarColumns = 20;
   const double fraction =
       std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0);
   const int filled = static_cast<int>(fraction * kBarColumns);
   const double elapsed_s = std::chrono::duration<double>(now - begin_).count();
-  return fmt::format("{} {}/{} [{:#<{}}{:.<{}}] {:.0f} %{}", label_, done, total_, "", filled, "",
-                     kBarColumns - filled, fraction * 100.0, seconds_left(done, total_, elapsed_s));
+  return fmt::format("{} {}/{} [{:#<{}}{:.<{}}] {:.0f} %{}{}", label_, done, total_, "", filled, "",
+                     kBarColumns - filled, fraction * 100.0, seconds_left(done, total_, elapsed_s),
+                     end);
 }
 
 }  // namespace shardwright::cli

@@ -26,13 +26,14 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `done` steps are complete; cheap enough to call after each.
-  void update(std::int64_t done);
+  /// `done` steps are complete; cheap enough to call after each. `note` ends the line: what was
+  /// found so far, how fast it goes.
+  void update(std::int64_t done, std::string_view note = {});
   /// Wipes the line; the destructor does too.
   void finish();
 
  private:
-  std::string line(std::int64_t done, Clock::time_point now) const;
+  std::string line(std::int64_t done, std::string_view note, Clock::time_point now) const;
 
   Terminal terminal_;
   std::string label_;
