@@ -98,7 +98,7 @@ class Executor {
   Communicator& world() { return *groups_.world; }
   Bytes planned_bytes() const { return StepMemory::planned_bytes(schedule_); }
   /// Of the last step, when tracing.
-  Timeline timeline() const { return recorder_.timeline(schedule_); }
+  Timeline timeline() const { return recorder_.timeline(schedule_, planned_bytes()); }
 
  private:
   /// Calls issue() and waits for what it enqueued, also when it throws: streams may be writing to

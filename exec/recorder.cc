@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "sim/core/check.h"
 
@@ -13,6 +14,37 @@ Nanoseconds now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+/// The bytes that a step holds, at the ends of the operations that change them.
+std::vector<MemorySample> memory_curve(const Schedule& schedule, const std::vector<Span>& spans,
+                                       Bytes reserved) {
+  std::map<OpId, Nanoseconds> ends;
+  for (const Span& span : spans) {
+    Nanoseconds& end = ends[span.id];
+    end = std::max(end, span.end_ns);
+  }
+  Bytes total = 0;
+  for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
+  std::vector<MemorySample> samples{{0, total, reserved}};
+  std::uint32_t action = 0;
+  Nanoseconds now_ns = 0;
+  for_each_op(schedule, [&](const OpInstance& at, const Op&) {
+    const Block& block = schedule.blocks[at.block];
+    const std::uint32_t local = at.op - block.first_op;
+    if (local == 0) action = block.first_action;
+    if (const auto end = ends.find(at.id); end != ends.end()) {
+      now_ns = std::max(now_ns, end->second);
+    }
+    const Bytes before = total;
+    for (; action < block.first_action + block.action_count && schedule.memory[action].op == local;
+         ++action) {
+      const MemoryAction& change = schedule.memory[action];
+      total += change.acquire ? change.bytes : -change.bytes;
+    }
+    if (total != before) samples.push_back({now_ns, total, reserved});
+  });
+  return samples;
 }
 
 }  // namespace
@@ -49,7 +81,7 @@ Recorder::Scope::~Scope() {
   recorder_.host_[static_cast<std::size_t>(span_ - recorder_.spans_.data())].end_ns = now();
 }
 
-Timeline Recorder::timeline(const Schedule& schedule) const {
+Timeline Recorder::timeline(const Schedule& schedule, Bytes reserved) const {
   Timeline timeline;
   timeline.source = "measured";
   for (const Stream& stream : schedule.streams) timeline.streams.emplace_back(stream.name);
@@ -65,6 +97,7 @@ Timeline Recorder::timeline(const Schedule& schedule) const {
   }
   std::stable_sort(timeline.spans.begin(), timeline.spans.end(),
                    [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+  timeline.memory = memory_curve(schedule, timeline.spans, reserved);
   return timeline;
 }
 

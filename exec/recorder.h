@@ -35,9 +35,9 @@ class Recorder {
     Span* span_;
   };
 
-  /// The step's spans as a measured timeline; times count from the step's begin. The device is
-  /// idle.
-  Timeline timeline(const Schedule& schedule) const;
+  /// The step's spans as a measured timeline; times count from the step's begin. Its memory is what
+  /// the schedule holds when operations end, within the `reserved` bytes. The device is idle.
+  Timeline timeline(const Schedule& schedule, Bytes reserved) const;
 
  private:
   Device& device_;

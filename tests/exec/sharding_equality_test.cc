@@ -36,6 +36,7 @@ class ShardingEquality : public ::testing::TestWithParam<Case> {
   static Training sharded() {
     const Case& c = GetParam();
     Training training;
+    training.model = uneven_llama();
     training.plan = tiny_plan(c.strategy, c.ranks, c.grad_accum);
     training.plan.shard_group = c.shard_group;
     return training;

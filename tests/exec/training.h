@@ -26,6 +26,7 @@ using shardwright::testing::tiny_llama;
 using shardwright::testing::tiny_plan;
 using shardwright::testing::tiny_qwen2;
 using shardwright::testing::tiny_qwen3;
+using shardwright::testing::uneven_llama;
 
 /// A tensor's name to its values.
 using Tensors = std::map<std::string, std::vector<float>>;
@@ -40,11 +41,16 @@ struct Training {
   Plan plan;
   std::int64_t gpus_per_node = 2;  // what an hsdp plan without shard_group shards over
   StreamMode mode = StreamMode::kInline;
+  std::uint64_t shuffle_seed = 0;
   ExecutorOptions options;
   int steps = 5;
   double max_norm = 0.5;
+  double skip_above = 0;
+  double weight_decay = 0.1;
   bool ignores_targets = false;  // some tokens do not count
   bool packs_documents = false;  // sequences hold several documents
+  /// Damages the schedule before it is run.
+  std::function<void(Schedule&)> change;
   /// Called on every rank after the last step.
   std::function<void(int rank, Executor&)> inspect;
 };
@@ -89,10 +95,11 @@ inline Batch batch_of(const Training& training, int step, int rank) {
 inline StepOptions step_options(const Training& training, int step) {
   StepOptions options;
   options.adamw.lr = 1e-2;
-  options.adamw.weight_decay = 0.1;
+  options.adamw.weight_decay = training.weight_decay;
   options.adamw.step = step;
   options.adamw.seed = 5;
   options.clip.max_norm = training.max_norm;
+  options.clip.skip_above = training.skip_above;
   return options;
 }
 
@@ -114,14 +121,16 @@ inline void collect(Executor& executor, TrainedStep& into) {
 }
 
 inline std::vector<TrainedStep> train(const Training& training) {
-  const Schedule schedule =
+  Schedule schedule =
       sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+  if (training.change) training.change(schedule);
   kernels::host::Parallel parallel(1);
   LocalWorld world(static_cast<int>(training.plan.gpus), static_cast<int>(schedule.shard_ranks));
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
   world.run([&](int rank) {
-    HostDevice device(parallel, training.mode, static_cast<std::uint64_t>(rank) + 1);
+    HostDevice device(parallel, training.mode,
+                      100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
     Executor executor(training.model, training.plan, schedule, device, world.groups(rank, device),
                       training.options);
     executor.initialize(3);

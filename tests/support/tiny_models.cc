@@ -34,6 +34,17 @@ Model tiny_qwen3() {
   return m;
 }
 
+Model uneven_llama() {
+  Model m = tiny_llama();
+  m.name = "uneven-llama";
+  m.hidden = 55;
+  m.heads = 3;
+  m.kv_heads = 1;
+  m.head_dim = 18;
+  m.ffn = 77;
+  return m;
+}
+
 Model tied(Model model) {
   model.name += "-tied";
   model.tied_head = true;

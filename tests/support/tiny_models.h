@@ -12,6 +12,8 @@ Model tiny_llama();
 Model tiny_qwen2();
 /// The same with norms on query and key heads.
 Model tiny_qwen3();
+/// Sizes that no number of ranks divides.
+Model uneven_llama();
 
 /// `model` with the embedding as its head.
 Model tied(Model model);

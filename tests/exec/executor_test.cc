@@ -1,0 +1,432 @@
+// What a plan may choose without changing the result: recomputation, buffers, streams. And what the
+// executor promises beside numbers: memory to the byte, poison that shows, a timeline that keeps
+// the order of events.
+#include "exec/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "profiles/profile.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/core/error.h"
+#include "sim/predict.h"
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+
+/// Two steps on two ranks that accumulate two micro-steps each.
+Training small(Strategy strategy, const Model& model) {
+  Training training;
+  training.model = model;
+  training.plan = tiny_plan(strategy, 2, 2);
+  training.steps = 2;
+  training.options.poison = true;
+  return training;
+}
+
+struct ModelCase {
+  const char* name;
+  Model model;
+};
+
+std::vector<ModelCase> models() {
+  Model qwen2 = tiny_qwen2();
+  qwen2.mlp_bias = qwen2.attention_out_bias = true;
+  return {{"llama", tiny_llama()},
+          {"qwen2", qwen2},
+          {"qwen3_tied", tied(tiny_qwen3())},
+          {"uneven_tied", tied(uneven_llama())}};
+}
+
+class PlanChoices : public ::testing::TestWithParam<ModelCase> {};
+
+TEST_P(PlanChoices, RecomputationChangesNoBit) {
+  const Training kept = small(Strategy::kYafsdp, GetParam().model);
+  const auto expected = train(kept);
+  for (const char* words : {"full", "selective-op", "norm", "swiglu", "ffn", "attention", "block",
+                            "norm,swiglu", "attention,ffn"}) {
+    for (const auto& [layers, stride] :
+         {std::pair{1, 1}, std::pair{2, 1}, std::pair{3, 1}, std::pair{2, 2}}) {
+      SCOPED_TRACE(std::string(words) + " of " + std::to_string(layers) + " layers, every " +
+                   std::to_string(stride));
+      Training training = kept;
+      set_recompute(training.plan, words);
+      training.plan.ckpt_layers = layers;
+      training.plan.ckpt_stride = stride;
+      expect_same_training(expected, train(training));
+    }
+  }
+}
+
+TEST_P(PlanChoices, BuffersAndPrefetchChangeNoBit) {
+  for (const Strategy strategy : {Strategy::kYafsdp, Strategy::kFsdp2}) {
+    const Training usual = small(strategy, GetParam().model);
+    const auto expected = train(usual);
+    for (int buffers = 1; buffers <= 5; ++buffers) {
+      for (int prefetch = 0; prefetch <= 3; ++prefetch) {
+        SCOPED_TRACE(std::string(name_of(strategy)) + " with " + std::to_string(buffers) +
+                     " buffers, prefetch " + std::to_string(prefetch));
+        Training training = usual;
+        training.mode = prefetch % 2 == 0 ? StreamMode::kInline : StreamMode::kThreads;
+        training.plan.buffers = buffers;
+        training.plan.prefetch = prefetch;
+        expect_same_training(expected, train(training));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PlanChoices, ::testing::ValuesIn(models()),
+                         [](const ::testing::TestParamInfo<ModelCase>& model) {
+                           return std::string(model.param.name);
+                         });
+
+TEST(StreamModes, ChangeNoBit) {
+  for (const Strategy strategy :
+       {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3,
+        Strategy::kFsdp1, Strategy::kFsdp1GradOp, Strategy::kFsdp2, Strategy::kFsdp2NoReshard,
+        Strategy::kHsdp, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
+    Training in_line = small(strategy, uneven_llama());
+    in_line.plan.gpus = strategy == Strategy::kSingle ? 1 : strategy == Strategy::kHsdp ? 4 : 3;
+    in_line.plan.shard_group = strategy == Strategy::kHsdp ? 2 : 0;
+    const auto expected = train(in_line);
+    Training threads = in_line;
+    threads.mode = StreamMode::kThreads;
+    SCOPED_TRACE(name_of(strategy));
+    expect_same_training(expected, train(threads));
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      Training shuffled = in_line;
+      shuffled.mode = StreamMode::kShuffled;
+      shuffled.shuffle_seed = seed;
+      expect_same_training(expected, train(shuffled));
+    }
+  }
+}
+
+// Documents in one sequence do not see each other, and tokens that do not count leave no trace:
+// W ranks are one also then.
+TEST(Batches, OfPackedDocumentsAndIgnoredTargetsAreSharded) {
+  Training training = small(Strategy::kYafsdp, tiny_qwen3());
+  training.packs_documents = training.ignores_targets = true;
+  Training alone = training;
+  alone.plan.strategy = Strategy::kSingle;
+  alone.plan.gpus = 1;
+  alone.plan.grad_accum = 4;
+  const auto expected = train(alone);
+  EXPECT_LT(expected[0].result.tokens, 4 * training.plan.seq_len);
+  expect_same_training(expected, train(training));
+  Training unpacked = training;
+  unpacked.packs_documents = false;
+  EXPECT_NE(train(unpacked)[0].result.loss_sum, expected[0].result.loss_sum);
+}
+
+TEST(Batches, AreRefusedWhenTheyDoNotFit) {
+  const Training training = small(Strategy::kSingle, tiny_llama());
+  const auto refusal = [&](const std::function<void(Batch&)>& damage) -> std::string {
+    Training one = training;
+    one.plan.gpus = 1;
+    one.steps = 1;
+    one.inspect = [&](int, Executor& executor) {
+      Batch batch = batch_of(one, 1, 0);
+      damage(batch);
+      executor.step(std::move(batch), step_options(one, 2));
+    };
+    try {
+      train(one);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal([](Batch& b) { b.tokens[3] = 101; }),
+            "tokens[3] of the batch is 101, expected 0 to 100");
+  EXPECT_EQ(refusal([](Batch& b) { b.targets[5] = -1; }),
+            "targets[5] of the batch is -1, expected 0 to 100");
+  EXPECT_EQ(refusal([](Batch& b) { b.tokens.pop_back(); }), "the batch has 63 tokens, expected 64");
+  EXPECT_EQ(refusal([](Batch& b) { b.first_keys.assign(64, 5); }),
+            "first_keys[0] of the batch is 5, expected at most the token's place in its sequence");
+}
+
+// Memory.
+
+TEST(Memory, IsWhatThePlanPredictsToTheByte) {
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
+  for (const Strategy strategy :
+       {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3,
+        Strategy::kFsdp1GradOp, Strategy::kFsdp2, Strategy::kHsdp, Strategy::kYafsdp,
+        Strategy::kYafsdpZero2}) {
+    for (const ModelCase& model : models()) {
+      for (const bool narrow : {false, true}) {
+        Training training = small(strategy, model.model);
+        training.steps = 1;
+        if (strategy == Strategy::kSingle) training.plan.gpus = 1;
+        if (narrow) {
+          training.plan.param_dtype = training.plan.moment_dtype = DType::kBf16;
+          set_recompute(training.plan, "selective-op");
+          training.plan.ckpt_layers = 2;
+        }
+        SCOPED_TRACE(std::string(name_of(strategy)) + " " + model.name +
+                     (narrow ? " bf16" : " fp32"));
+        sim::Predictor predictor(model.model, profile);
+        const Bytes predicted = predictor.predict(training.plan).memory.peak_reserved_bytes;
+        training.inspect = [&](int, Executor& executor) {
+          EXPECT_EQ(executor.planned_bytes(), predicted);
+          EXPECT_EQ(executor.device().peak_allocated_bytes(), predicted);
+        };
+        train(training);
+      }
+    }
+  }
+}
+
+// Poison. Whatever a schedule forgets must show, or the tests above prove nothing.
+
+TEST(Poison, ShowsAGatherThatIsMissing) {
+  for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
+    Training training = small(Strategy::kYafsdp, tiny_llama());
+    training.change = [phase](Schedule& schedule) {
+      for (Op& op : schedule.ops) {
+        if (op.kind == OpKind::kAllGather && op.phase == phase) op.kind = OpKind::kHostWork;
+      }
+    };
+    const StepResult last = train(training).back().result;
+    EXPECT_TRUE(std::isnan(last.gradient_norm)) << name_of(phase);
+    EXPECT_TRUE(last.skipped) << name_of(phase);
+  }
+}
+
+TEST(Poison, ShowsActivationsThatAreReadAfterTheyDie) {
+  Training training = small(Strategy::kSingle, tiny_llama());
+  training.plan.gpus = 1;
+  training.change = [](Schedule& schedule) {
+    for (const Block& block : schedule.blocks) {
+      if (block.phase != Phase::kBackward) continue;
+      const auto begin = schedule.memory.begin() + block.first_action;
+      const auto end = begin + block.action_count;
+      for (auto action = begin; action != end; ++action) {
+        const std::string_view name = schedule.tensor_names[action->tensor];
+        if (!action->acquire && name == "gate_up") action->op = 0;
+      }
+      std::stable_sort(begin, end,
+                       [](const MemoryAction& a, const MemoryAction& b) { return a.op < b.op; });
+    }
+  };
+  EXPECT_TRUE(std::isnan(train(training).back().result.gradient_norm));
+}
+
+// Steps that must not be taken.
+
+TEST(Update, IsSkippedWhenTheGradientIsTooLarge) {
+  Training training = small(Strategy::kYafsdp, tiny_llama());
+  const auto usual = train(training);
+  training.skip_above = usual[0].result.gradient_norm / 2;
+  const auto skipped = train(training);
+  EXPECT_TRUE(skipped[0].result.skipped);
+  EXPECT_EQ(skipped[0].result.gradient_norm, usual[0].result.gradient_norm);
+  expect_same_bits(skipped[0].weights, skipped[1].weights, "weights");
+  for (const auto& [name, moment] : skipped[1].first_moments) {
+    EXPECT_TRUE(std::all_of(moment.begin(), moment.end(), [](float m) { return m == 0; })) << name;
+  }
+}
+
+TEST(Update, DecaysMatricesOnly) {
+  Training training = small(Strategy::kYafsdp, tiny_qwen2());
+  training.steps = 1;
+  training.weight_decay = 0;
+  const auto plain = train(training)[0];
+  training.weight_decay = 0.5;
+  const auto decayed = train(training)[0];
+  for (const auto& [name, weights] : plain.weights) {
+    const bool is_matrix = name.find("norm") == std::string::npos && !name.ends_with("bias");
+    EXPECT_EQ(decayed.weights.at(name) != weights, is_matrix) << name;
+  }
+}
+
+TEST(Evaluation, IsTheLossOfAStepWithoutTheStep) {
+  for (const Strategy strategy : {Strategy::kZero2, Strategy::kFsdp2NoReshard, Strategy::kYafsdp}) {
+    Training training = small(strategy, tiny_llama());
+    training.plan.grad_accum = 1;
+    training.steps = 1;
+    training.mode = StreamMode::kThreads;
+    training.inspect = [&](int rank, Executor& executor) {
+      const LossSums before = executor.evaluate(batch_of(training, 2, rank));
+      const LossSums again = executor.evaluate(batch_of(training, 2, rank));
+      const StepResult step = executor.step(batch_of(training, 2, rank), step_options(training, 2));
+      const LossSums after = executor.evaluate(batch_of(training, 2, rank));
+      EXPECT_EQ(before.loss, again.loss);
+      EXPECT_EQ(before.loss, step.loss_sum);
+      EXPECT_EQ(before.tokens, step.tokens);
+      EXPECT_LT(after.loss, before.loss);
+    };
+    SCOPED_TRACE(name_of(strategy));
+    train(training);
+  }
+}
+
+// bf16.
+
+TEST(Bf16, FollowsFp32AndIsShardedBitForBit) {
+  Training training = small(Strategy::kYafsdp, tiny_llama());
+  training.steps = 5;
+  const auto exact = train(training);
+  training.plan.param_dtype = DType::kBf16;
+  const auto narrow = train(training);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_NEAR(narrow[i].result.loss(), exact[i].result.loss(), 0.02) << "step " << i + 1;
+  }
+  // Of the same weights but for their rounding; later ones went different ways.
+  EXPECT_NEAR(narrow[0].result.gradient_norm, exact[0].result.gradient_norm,
+              0.01 * exact[0].result.gradient_norm);
+  Training alone = training;
+  alone.plan.strategy = Strategy::kSingle;
+  alone.plan.gpus = 1;
+  alone.plan.grad_accum = 4;
+  expect_same_training(train(alone), narrow);
+}
+
+// Moments are rounded at random, but by the parameter's place in the model and the step: any
+// sharding rounds alike. On average nothing is lost.
+TEST(Bf16, MomentsAreRoundedByPlaceAndWithoutBias) {
+  Training training = small(Strategy::kYafsdp, tiny_llama());
+  const auto exact = train(training);
+  training.plan.moment_dtype = DType::kBf16;
+  const auto rounded = train(training);
+  Training alone = training;
+  alone.plan = tiny_plan(Strategy::kSingle, 1, 4);
+  alone.plan.moment_dtype = DType::kBf16;
+  expect_same_training(train(alone), rounded);
+  double error = 0, size = 0;
+  for (const auto& [name, moments] : exact[0].second_moments) {
+    const std::vector<float>& near = rounded[0].second_moments.at(name);
+    for (std::size_t i = 0; i < moments.size(); ++i) {
+      EXPECT_NEAR(near[i], moments[i], std::abs(moments[i]) / 100);
+      error += static_cast<double>(near[i]) - static_cast<double>(moments[i]);
+      size += static_cast<double>(moments[i]);
+    }
+  }
+  EXPECT_LT(std::abs(error), 1e-3 * size);
+}
+
+// Timeline.
+
+TEST(MeasuredTimeline, KeepsTheOrderOfStreamsAndEvents) {
+  for (const Strategy strategy : {Strategy::kYafsdp, Strategy::kFsdp2, Strategy::kZero2}) {
+    SCOPED_TRACE(name_of(strategy));
+    Training training = small(strategy, tiny_llama());
+    training.mode = StreamMode::kShuffled;
+    training.options.trace = true;
+    training.inspect = [](int rank, Executor& executor) {
+      const Schedule& schedule = executor.schedule();
+      const Timeline timeline = executor.timeline();
+      EXPECT_EQ(timeline.source, "measured");
+      std::map<OpId, std::pair<Nanoseconds, Nanoseconds>> ran;
+      std::map<int, Nanoseconds> stream_end;
+      for (const Span& span : timeline.spans) {
+        EXPECT_EQ(span.rank, rank);
+        EXPECT_EQ(span.step, 2);
+        EXPECT_LE(span.begin_ns, span.end_ns);
+        EXPECT_GE(span.begin_ns, stream_end[span.stream]) << "stream " << int{span.stream};
+        stream_end[span.stream] = span.end_ns;
+        const auto [at, is_new] = ran.try_emplace(span.id, span.begin_ns, span.end_ns);
+        if (!is_new) at->second.second = span.end_ns;
+      }
+      // Events as CUDA knows them: the last record before the wait is issued.
+      std::map<std::pair<int, std::int32_t>, Nanoseconds> recorded;
+      std::size_t found = 0, waited = 0;
+      for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+        const auto span = ran.find(at.id);
+        if (op.kind != OpKind::kHostWork && op.kind != OpKind::kSynchronize) {
+          ASSERT_NE(span, ran.end()) << describe(schedule, at);
+          EXPECT_EQ(int{op.stream}, [&] {
+            for (const Span& s : timeline.spans) {
+              if (s.id == at.id) return int{s.stream};
+            }
+            return -1;
+          }());
+          ++found;
+        }
+        if (span == ran.end()) return;
+        for (const EventRef& wait : op.waits) {
+          const auto event = recorded.find({wait.name, at.unit + wait.offset});
+          if (!wait || event == recorded.end()) continue;
+          EXPECT_GE(span->second.first, event->second) << describe(schedule, at);
+          ++waited;
+        }
+        if (op.record) recorded[{op.record.name, at.unit + op.record.offset}] = span->second.second;
+      });
+      EXPECT_EQ(found, ran.size());
+      EXPECT_GT(waited, 20u);
+      EXPECT_GE(timeline.step_ns, timeline.spans.back().end_ns);
+      ASSERT_FALSE(timeline.memory.empty());
+      Bytes most = 0;
+      for (const MemorySample& sample : timeline.memory) {
+        EXPECT_EQ(sample.reserved_bytes, executor.planned_bytes());
+        EXPECT_LE(sample.allocated_bytes, sample.reserved_bytes);
+        most = std::max(most, sample.allocated_bytes);
+      }
+      EXPECT_GT(most, timeline.memory.front().allocated_bytes);
+      EXPECT_EQ(timeline.memory.front().allocated_bytes, timeline.memory.back().allocated_bytes);
+    };
+    train(training);
+  }
+}
+
+TEST(MeasuredTimeline, IsWrittenLikeAPredictedOne) {
+  const std::filesystem::path path =
+      std::filesystem::path(::testing::TempDir()) / "measured_trace.json";
+  Training training = small(Strategy::kYafsdp, tiny_llama());
+  training.options.trace = true;
+  training.inspect = [&](int rank, Executor& executor) {
+    if (rank != 0) return;
+    const Timeline timeline = executor.timeline();
+    const TracedTimeline traced{"measured", &executor.schedule(), &timeline};
+    write_chrome_trace(path, {&traced, 1});
+  };
+  train(training);
+  std::ifstream file(path);
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  std::set<std::string> names;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.value("ph", "") == "X") names.insert(event.at("name"));
+  }
+  EXPECT_TRUE(names.contains("layer1.backward.down_projection.weight_gradient"))
+      << ::testing::PrintToString(names);
+  std::filesystem::remove(path);
+}
+
+// Refusals.
+
+TEST(Refusals, NameWhatIsNotExecuted) {
+  const auto refusal = [](const std::function<void(Training&)>& change) -> std::string {
+    Training training = small(Strategy::kSingle, tiny_llama());
+    training.plan.gpus = 1;
+    change(training);
+    try {
+      train(training);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal([](Training& t) { t.plan.attention = AttentionKind::kEager; }),
+            "attention is eager, expected flash: the executor has no other");
+  EXPECT_EQ(refusal([](Training& t) { t.plan.offload = Offload::kOptimizer; }),
+            "offload is optimizer, expected none: the executor keeps everything on its device");
+  EXPECT_EQ(refusal([](Training& t) { t.model.norm = Normalization::kLayerNorm; }),
+            "model 'tiny-llama' has LayerNorm, which the executor does not run; expected a decoder "
+            "like llama, mistral, qwen2 or qwen3");
+}
+
+}  // namespace
+}  // namespace shardwright::exec
