@@ -1,0 +1,52 @@
+#include "exec/train/data/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+namespace {
+
+[[noreturn]] void fail_errno(const std::string& name, const char* action, int error_number) {
+  throw Error(fmt::format("{}: cannot {} this file: {}", name, action,
+                          std::generic_category().message(error_number)));
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : name_(path.string()) {
+  const int fd = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail_errno(name_, "open", errno);
+  struct stat status {};
+  const int refused = ::fstat(fd, &status) != 0 ? errno : 0;
+  const bool regular = refused == 0 && S_ISREG(status.st_mode);
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* at = nullptr;
+  int not_mapped = 0;
+  if (regular && size > 0) {
+    at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (at == MAP_FAILED) not_mapped = errno;
+  }
+  ::close(fd);
+  if (refused != 0) fail_errno(name_, "read", refused);
+  if (!regular) throw Error(fmt::format("{}: not a regular file, expected data to map", name_));
+  if (not_mapped != 0) fail_errno(name_, "map", not_mapped);
+  bytes_ = {static_cast<const std::byte*>(at), size};
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : name_(std::move(other.name_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,37 @@
+// From what a user names to training and evaluation data.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "exec/train/data/dataset.h"
+
+namespace shardwright::exec {
+
+enum class DataFormat : std::uint8_t { kAuto, kText, kBin, kTokens, kSft };
+/// Throws Error naming the word and what is accepted.
+DataFormat data_format_from(std::string_view name);
+
+struct DataOptions {
+  std::string train;                      // a path, or "synthetic"
+  std::string eval;                       // a path; empty: the end of the training data is held out
+  DataFormat format = DataFormat::kAuto;  // kAuto: by content; *.jsonl is sft, the rest text
+  bool holds_out = true;                  // when there is no eval path
+  double held_out_fraction = 0.05;
+  std::int64_t seq_len = 0;
+  std::int64_t vocab = 0;
+  std::uint64_t seed = 0;  // of synthetic data
+};
+
+struct Data {
+  std::unique_ptr<Dataset> train;
+  std::unique_ptr<Dataset> eval;  // null: nothing to evaluate on
+};
+
+/// Throws Error naming the file and what is wrong with it.
+Data open_data(const DataOptions& options);
+
+}  // namespace shardwright::exec

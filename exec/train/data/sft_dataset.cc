@@ -1,0 +1,172 @@
+#include "exec/train/data/sft_dataset.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/json_file.h"
+
+namespace shardwright::exec {
+namespace {
+
+/// Tokens of "prompt" or "response", appended.
+void append_tokens(const JsonReader& object, std::string_view key, std::int64_t vocab,
+                   std::vector<std::int32_t>& tokens) {
+  if (!object.has(key)) object.fail(key, "a text or a list of token ids");
+  if (object.raw()[std::string(key)].is_array()) {
+    for (const JsonReader& element : object.require_array(key)) {
+      tokens.push_back(static_cast<std::int32_t>(
+          element.value<std::int64_t>(between<std::int64_t>(0, vocab - 1))));
+    }
+    return;
+  }
+  if (vocab < 256) {
+    object.fail(key, fmt::format("a list of token ids: the model's vocabulary of {} has no room "
+                                 "for the bytes of a text",
+                                 vocab));
+  }
+  for (const char c : object.require<std::string>(key)) {
+    tokens.push_back(static_cast<unsigned char>(c));
+  }
+}
+
+class SftDataset final : public Dataset {
+ public:
+  SftDataset(std::shared_ptr<const SftCorpus> corpus, std::int64_t seq_len, std::size_t first,
+             std::size_t count)
+      : corpus_(std::move(corpus)), seq_len_(seq_len), first_(first), last_(first + count) {
+    SHARDWRIGHT_CHECK(last_ <= corpus_->documents().size(), "documents {} to {}", first_, last_);
+    std::int64_t used = seq_len_;
+    for (std::size_t d = first_; d < last_; ++d) {
+      const SftCorpus::Document& document = corpus_->documents()[d];
+      const std::int64_t inputs = std::min(document.size - 1, seq_len_);
+      if (document.size - 1 > seq_len_) ++cut_;
+      counted_ +=
+          std::max<std::int64_t>(0, inputs - std::max<std::int64_t>(document.prompt - 1, 0));
+      if (used + inputs > seq_len_) {
+        begins_.push_back(d);
+        used = 0;
+      }
+      used += inputs;
+    }
+    if (counted_ == 0) {
+      throw Error(
+          fmt::format("{}: no response has a token within a sequence of {} tokens, expected "
+                      "at least one in documents {} to {}",
+                      corpus_->name(), seq_len_, first_ + 1, last_));
+    }
+  }
+
+  std::int64_t sequences() const override { return std::ssize(begins_); }
+
+  void append(std::int64_t sequence, Batch& batch) const override {
+    SHARDWRIGHT_CHECK(sequence >= 0 && sequence < sequences(), "sequence {} of {}", sequence,
+                      sequences());
+    const auto s = static_cast<std::size_t>(sequence);
+    const std::size_t end = s + 1 < begins_.size() ? begins_[s + 1] : last_;
+    std::int32_t used = 0;
+    for (std::size_t d = begins_[s]; d < end; ++d) {
+      const SftCorpus::Document& document = corpus_->documents()[d];
+      const std::int32_t* tokens = corpus_->tokens().data() + document.first;
+      const auto inputs = static_cast<std::int32_t>(std::min(document.size - 1, seq_len_));
+      for (std::int32_t i = 0; i < inputs; ++i) {
+        batch.tokens.push_back(tokens[i]);
+        batch.targets.push_back(i + 1 >= document.prompt ? tokens[i + 1] : kIgnoreTarget);
+        batch.positions.push_back(i);
+        batch.first_keys.push_back(used);
+      }
+      used += inputs;
+    }
+    for (; used < static_cast<std::int32_t>(seq_len_); ++used) {
+      batch.tokens.push_back(0);
+      batch.targets.push_back(kIgnoreTarget);
+      batch.positions.push_back(0);
+      batch.first_keys.push_back(used);
+    }
+  }
+
+  std::string describe() const override {
+    std::string text =
+        fmt::format("{} documents of {} in {} sequences of {} tokens, {} of which count",
+                    last_ - first_, corpus_->name(), begins_.size(), seq_len_, counted_);
+    if (cut_ > 0) text += fmt::format("; {} documents are longer and lose their end", cut_);
+    return text;
+  }
+
+  std::uint32_t fingerprint() const override {
+    const std::int64_t parts[] = {seq_len_, static_cast<std::int64_t>(first_),
+                                  static_cast<std::int64_t>(last_)};
+    return crc32(std::as_bytes(std::span(parts)), corpus_->fingerprint());
+  }
+
+ private:
+  std::shared_ptr<const SftCorpus> corpus_;
+  std::int64_t seq_len_;
+  std::size_t first_;
+  std::size_t last_;
+  std::vector<std::size_t> begins_;  // first document of every sequence
+  std::int64_t counted_ = 0;
+  std::int64_t cut_ = 0;
+};
+
+}  // namespace
+
+SftCorpus SftCorpus::load(const std::filesystem::path& path, std::int64_t vocab) {
+  const MappedFile file(path);
+  const std::span<const std::byte> bytes = file.bytes();
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.name(), vocab);
+}
+
+SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t vocab) {
+  SftCorpus corpus;
+  corpus.name_ = std::move(name);
+  corpus.fingerprint_ = crc32(text);
+  std::size_t number = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      corpus.add_line(line, number, vocab);
+    }
+  }
+  if (corpus.documents_.empty()) {
+    throw Error(
+        fmt::format("{}: no documents, expected lines of {{\"prompt\": ..., "
+                    "\"response\": ...}}",
+                    corpus.name_));
+  }
+  return corpus;
+}
+
+void SftCorpus::add_line(std::string_view line, std::size_t number, std::int64_t vocab) {
+  const JsonFile file = JsonFile::parse(line, fmt::format("{}, line {}", name_, number),
+                                        {.max_bytes = std::size_t{64} << 20, .max_depth = 16});
+  const JsonReader object = file.root();
+  if (!object.is_object()) object.fail("an object with prompt and response");
+  Document document{.first = tokens_.size()};
+  append_tokens(object, "prompt", vocab, tokens_);
+  document.prompt = static_cast<std::int64_t>(tokens_.size() - document.first);
+  append_tokens(object, "response", vocab, tokens_);
+  document.size = static_cast<std::int64_t>(tokens_.size() - document.first);
+  if (document.size == document.prompt) object.fail("response", "at least one token");
+  if (document.size > (std::int64_t{1} << 30)) object.fail("response", "at most 2^30 tokens");
+  // A response without a prompt has no token that its first one could follow from.
+  documents_.push_back(document);
+}
+
+std::unique_ptr<Dataset> make_sft_dataset(std::shared_ptr<const SftCorpus> corpus,
+                                          std::int64_t seq_len, std::size_t first,
+                                          std::size_t count) {
+  return std::make_unique<SftDataset>(std::move(corpus), seq_len, first, count);
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,49 @@
+// Supervised fine-tuning: pairs of prompt and response, with the loss on the response only.
+//
+// The file has one JSON object a line, {"prompt": ..., "response": ...}; each is a text, whose
+// UTF-8 bytes are the tokens, or a list of token ids. Other keys are ignored. Documents are packed
+// one after the other into sequences in the order of the file: positions begin anew and attention
+// does not cross from one to the next. A document that is longer than a sequence loses its end.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "exec/train/data/dataset.h"
+
+namespace shardwright::exec {
+
+/// All documents of a file in memory.
+class SftCorpus {
+ public:
+  /// Throws Error that names the file and the line.
+  static SftCorpus load(const std::filesystem::path& path, std::int64_t vocab);
+  static SftCorpus parse(std::string_view text, std::string name, std::int64_t vocab);
+
+  struct Document {
+    std::size_t first = 0;  // into tokens()
+    std::int64_t prompt = 0;
+    std::int64_t size = 0;  // prompt and response
+  };
+  const std::vector<Document>& documents() const { return documents_; }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  const std::string& name() const { return name_; }
+  std::uint32_t fingerprint() const { return fingerprint_; }
+
+ private:
+  void add_line(std::string_view line, std::size_t number, std::int64_t vocab);
+
+  std::string name_;
+  std::vector<Document> documents_;
+  std::vector<std::int32_t> tokens_;
+  std::uint32_t fingerprint_ = 0;
+};
+
+/// The documents [first, first + count), packed. Throws Error when nothing of them counts.
+std::unique_ptr<Dataset> make_sft_dataset(std::shared_ptr<const SftCorpus> corpus,
+                                          std::int64_t seq_len, std::size_t first,
+                                          std::size_t count);
+
+}  // namespace shardwright::exec

@@ -1,0 +1,180 @@
+#include "exec/train/data/token_file.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/units.h"
+
+namespace shardwright::exec {
+namespace {
+
+constexpr std::string_view kMagic = "SHWTOKEN";
+constexpr std::uint32_t kVersion = 1;
+
+struct Header {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t token_bytes;
+  std::uint64_t vocab;
+  std::uint64_t tokens;
+  std::uint64_t block_tokens;
+  std::uint32_t table_crc;
+  std::uint32_t header_crc;
+};
+static_assert(sizeof(Header) == 48);
+constexpr std::size_t kCheckedBytes = 44;
+
+std::uint32_t header_crc(const Header& header) {
+  return crc32(std::as_bytes(std::span(&header, 1)).first(kCheckedBytes));
+}
+
+class TokenFile final : public TokenSource {
+ public:
+  TokenFile(const std::filesystem::path& path, std::int64_t vocab) : file_(path) {
+    const std::span<const std::byte> bytes = file_.bytes();
+    const std::string& name = file_.name();
+    if (!is_token_file(bytes)) {
+      throw Error(fmt::format("{}: no token file, expected it to begin with {}", name, kMagic));
+    }
+    if (bytes.size() < sizeof header_) {
+      throw Error(fmt::format("{}: {} bytes, expected a header of {}: the file was cut short", name,
+                              bytes.size(), sizeof header_));
+    }
+    std::memcpy(&header_, bytes.data(), sizeof header_);
+    if (header_.version != kVersion) {
+      throw Error(fmt::format("{}: version {}, expected {}", name, header_.version, kVersion));
+    }
+    if (header_crc(header_) != header_.header_crc) {
+      throw Error(fmt::format("{}: the header's checksum is wrong: the file is damaged", name));
+    }
+    const std::uint32_t width = header_.token_bytes;
+    if (width != 1 && width != 2 && width != 4) {
+      throw Error(fmt::format("{}: tokens of {} bytes, expected 1, 2 or 4", name, width));
+    }
+    if (header_.vocab > static_cast<std::uint64_t>(vocab)) {
+      throw Error(fmt::format("{}: made for a vocabulary of {}, but the model's vocab_size is {}",
+                              name, header_.vocab, vocab));
+    }
+    const std::uint64_t most = bytes.size();
+    if (header_.block_tokens == 0 || header_.tokens > most || header_.block_tokens > (1u << 30)) {
+      throw Error(fmt::format("{}: {} tokens in blocks of {} do not fit into {} bytes", name,
+                              header_.tokens, header_.block_tokens, bytes.size()));
+    }
+    blocks_ = (header_.tokens + header_.block_tokens - 1) / header_.block_tokens;
+    const std::uint64_t expected = sizeof header_ + 4 * blocks_ + width * header_.tokens;
+    if (expected != bytes.size()) {
+      throw Error(fmt::format("{}: {} bytes, expected {} for its {} tokens", name, bytes.size(),
+                              expected, header_.tokens));
+    }
+    const auto table = bytes.subspan(sizeof header_, 4 * blocks_);
+    if (crc32(table) != header_.table_crc) {
+      throw Error(
+          fmt::format("{}: the checksum of the block table is wrong: the file is damaged", name));
+    }
+    table_.resize(blocks_);
+    std::memcpy(table_.data(), table.data(), table.size());
+    data_ = bytes.subspan(sizeof header_ + table.size());
+    checked_ = std::make_unique<std::atomic<bool>[]>(blocks_);
+  }
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(header_.tokens); }
+
+  void read(std::int64_t first, std::span<std::int32_t> out) const override {
+    SHARDWRIGHT_CHECK(first >= 0 && first + std::ssize(out) <= size(), "tokens {} to {} of {}",
+                      first, first + std::ssize(out), size());
+    if (out.empty()) return;
+    const auto begin = static_cast<std::uint64_t>(first);
+    for (std::uint64_t block = begin / header_.block_tokens;
+         block <= (begin + out.size() - 1) / header_.block_tokens; ++block) {
+      check_block(block);
+    }
+    const std::size_t width = header_.token_bytes;
+    const std::byte* at = data_.data() + begin * width;
+    for (std::int32_t& token : out) {
+      std::uint32_t value = 0;
+      std::memcpy(&value, at, width);
+      token = static_cast<std::int32_t>(value);
+      at += width;
+    }
+    detail::check_vocabulary(out, first, static_cast<std::int64_t>(header_.vocab), file_.name());
+  }
+
+  std::string describe() const override {
+    return fmt::format("{}, {} tokens of a vocabulary of {}", file_.name(), header_.tokens,
+                       header_.vocab);
+  }
+  std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
+
+ private:
+  void check_block(std::uint64_t block) const {
+    if (checked_[block].load(std::memory_order_relaxed)) return;
+    const std::uint64_t begin = block * header_.block_tokens;
+    const std::uint64_t count = std::min(header_.block_tokens, header_.tokens - begin);
+    const auto bytes = data_.subspan(begin * header_.token_bytes, count * header_.token_bytes);
+    if (crc32(bytes) != table_[block]) {
+      throw Error(fmt::format("{}: the checksum of tokens {} to {} is wrong: the file is damaged",
+                              file_.name(), begin, begin + count - 1));
+    }
+    checked_[block].store(true, std::memory_order_relaxed);
+  }
+
+  MappedFile file_;
+  Header header_{};
+  std::uint64_t blocks_ = 0;
+  std::vector<std::uint32_t> table_;
+  std::span<const std::byte> data_;
+  std::unique_ptr<std::atomic<bool>[]> checked_;
+};
+
+}  // namespace
+
+bool is_token_file(std::span<const std::byte> bytes) {
+  return bytes.size() >= kMagic.size() &&
+         std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
+}
+
+std::unique_ptr<TokenSource> open_token_file(const std::filesystem::path& path,
+                                             std::int64_t vocab) {
+  return std::make_unique<TokenFile>(path, vocab);
+}
+
+void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
+                      std::int64_t vocab, std::int64_t block_tokens) {
+  detail::check_vocabulary(tokens, 0, vocab, path.string());
+  Header header{};
+  std::memcpy(header.magic, kMagic.data(), kMagic.size());
+  header.version = kVersion;
+  header.token_bytes = vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
+  header.vocab = static_cast<std::uint64_t>(vocab);
+  header.tokens = tokens.size();
+  header.block_tokens = static_cast<std::uint64_t>(block_tokens);
+  std::string data(tokens.size() * header.token_bytes, '\0');
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    std::memcpy(data.data() + i * header.token_bytes, &tokens[i], header.token_bytes);
+  }
+  std::vector<std::uint32_t> table;
+  const std::size_t block_bytes = header.block_tokens * header.token_bytes;
+  for (std::size_t begin = 0; begin < data.size(); begin += block_bytes) {
+    table.push_back(crc32(std::string_view(data).substr(begin, block_bytes)));
+  }
+  const auto table_bytes = std::as_bytes(std::span(table));
+  header.table_crc = crc32(table_bytes);
+  header.header_crc = header_crc(header);
+  AtomicFile file(path);
+  file.write({reinterpret_cast<const char*>(&header), sizeof header});
+  file.write({reinterpret_cast<const char*>(table_bytes.data()), table_bytes.size()});
+  file.write(data);
+  file.commit();
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,49 @@
+// The tokens of a corpus, in order, wherever they come from: bytes of a text, llm.c's .bin files
+// (v1: 16 bits, v7: 32 bits), this project's token files, or made up.
+//
+// Files are mapped, not read. Nothing is trusted: a header that promises more than the file holds,
+// another version or a token that the vocabulary lacks is an Error that names the file and the
+// place.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace shardwright::exec {
+
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual std::int64_t size() const = 0;
+  /// Tokens [first, first + out.size()), which must lie within size(). Threads may read at once.
+  virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
+  /// "text.txt, 221,898 bytes of text".
+  virtual std::string describe() const = 0;
+  /// The same for the same corpus: a resumed run asks whether its data are still those.
+  virtual std::uint32_t fingerprint() const = 0;
+};
+
+/// Every byte is a token; the model's vocabulary must have 256 entries or more.
+std::unique_ptr<TokenSource> open_text(const std::filesystem::path& path, std::int64_t vocab);
+/// llm.c's format of either version.
+std::unique_ptr<TokenSource> open_llmc_tokens(const std::filesystem::path& path,
+                                              std::int64_t vocab);
+/// Random tokens, of which every second follows from the one before it, so that a model can learn
+/// something: half of them cost ln(vocab) nats and half nothing.
+std::unique_ptr<TokenSource> synthetic_tokens(std::uint64_t seed, std::int64_t vocab);
+
+/// Whether the file begins like one of llm.c's.
+bool is_llmc_file(std::span<const std::byte> bytes);
+
+namespace detail {
+/// Throws Error when a token is not in [0, vocab).
+void check_vocabulary(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t vocab,
+                      const std::string& file);
+/// Of the first and last 64 KiB and the size.
+std::uint32_t fingerprint_of(std::span<const std::byte> bytes);
+}  // namespace detail
+
+}  // namespace shardwright::exec

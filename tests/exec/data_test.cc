@@ -1,0 +1,287 @@
+// Guards exec/train/data: what sequences hold, who gets them, and that no file can do harm.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <set>
+
+#include "exec/train/data/data_order.h"
+#include "exec/train/data/open_data.h"
+#include "exec/train/data/sft_dataset.h"
+#include "exec/train/data/token_file.h"
+#include "kernels/random.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DataTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() /
+              (std::string("shardwright-data-") + test->name() + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string put(const std::string& name, std::string_view bytes) const {
+    const fs::path path = folder_ / name;
+    std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+    return path.string();
+  }
+
+  fs::path folder_;
+};
+
+std::string get(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+template <class Body>
+std::string message(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::vector<std::int32_t> all_tokens(const TokenSource& source) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(source.size()));
+  source.read(0, tokens);
+  return tokens;
+}
+
+template <class Token>
+std::string llmc_file(std::int32_t magic, std::int32_t version, const std::vector<Token>& tokens) {
+  std::vector<std::int32_t> header(256, 0);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = static_cast<std::int32_t>(tokens.size());
+  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
+  return bytes.append(reinterpret_cast<const char*>(tokens.data()), sizeof(Token) * tokens.size());
+}
+
+TEST_F(DataTest, EverySourceGivesItsTokens) {
+  const std::vector<std::int32_t> tokens = {0, 200, 255, 3, 77, 101, 9};
+  std::string text;
+  for (const std::int32_t token : tokens) text.push_back(static_cast<char>(token));
+  EXPECT_EQ(all_tokens(*open_text(put("a.txt", text), 256)), tokens);
+
+  const std::vector<std::uint16_t> narrow(tokens.begin(), tokens.end());
+  const std::string v1 = put("a.bin", llmc_file(20240520, 1, narrow));
+  EXPECT_EQ(all_tokens(*open_llmc_tokens(v1, 300)), tokens);
+  const std::vector<std::uint32_t> wide = {7, 100'000, 128'255};
+  const std::string v7 = put("b.bin", llmc_file(20240801, 7, wide));
+  EXPECT_EQ(all_tokens(*open_llmc_tokens(v7, 128'256)),
+            (std::vector<std::int32_t>{7, 100'000, 128'255}));
+
+  for (const std::int64_t vocab : {256, 60'000, 1 << 20}) {
+    const fs::path path = folder_ / fmt::format("{}.tok", vocab);
+    write_token_file(path, tokens, vocab, 3);
+    EXPECT_EQ(all_tokens(*open_token_file(path, vocab)), tokens) << vocab;
+    EXPECT_EQ(fs::file_size(path), 48u + 3 * 4 +
+                                       7 * (vocab <= 256     ? 1u
+                                            : vocab <= 65536 ? 2u
+                                                             : 4u));
+  }
+}
+
+TEST_F(DataTest, WrongFilesAreRefusedByName) {
+  const std::vector<std::uint16_t> tokens = {1, 2, 3, 4, 5};
+  std::string bin = llmc_file(20240520, 1, tokens);
+  const std::string cut = put("cut.bin", std::string_view(bin).substr(0, bin.size() - 2));
+  EXPECT_EQ(message([&] { open_llmc_tokens(cut, 10); }),
+            cut + ": the header promises 5 tokens of 2 bytes, but 8 bytes follow");
+  const std::string whole = put("whole.bin", bin);
+  EXPECT_EQ(message([&] { all_tokens(*open_llmc_tokens(whole, 4)); }),
+            whole + ": token 3 is 4, expected 0 to 3, the vocabulary of the model");
+  bin[4] = 2;
+  EXPECT_NE(message([&] { open_llmc_tokens(put("v2.bin", bin), 10); }).find("version 2"),
+            std::string::npos);
+
+  const std::vector<std::int32_t> many = [] {
+    std::vector<std::int32_t> values(100);
+    std::iota(values.begin(), values.end(), 0);
+    return values;
+  }();
+  write_token_file(folder_ / "t.tok", many, 256, 32);
+  std::string damaged = get(folder_ / "t.tok");
+  damaged[48 + 16 + 40] ^= 1;  // token 40, in the second block
+  const std::string path = put("damaged.tok", damaged);
+  const auto source = open_token_file(path, 256);
+  std::vector<std::int32_t> first(32);
+  source->read(0, first);  // the damage lies elsewhere
+  EXPECT_EQ(message([&] { all_tokens(*source); }),
+            path + ": the checksum of tokens 32 to 63 is wrong: the file is damaged");
+  EXPECT_NE(message([&] { open_token_file(folder_ / "t.tok", 100); }).find("vocabulary of 256"),
+            std::string::npos);
+  EXPECT_NE(message([&] { open_text(put("a.txt", "abc"), 101); }).find("at least 256"),
+            std::string::npos);
+  DataOptions options{.train = put("short.txt", "abc"), .seq_len = 3, .vocab = 256};
+  EXPECT_NE(message([&] { open_data(options); }).find("3 tokens are too few, expected at least 4"),
+            std::string::npos);
+}
+
+TEST_F(DataTest, DamagedFilesDoNoHarm) {
+  std::vector<std::int32_t> tokens(500);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  write_token_file(folder_ / "t.tok", tokens, 600, 64);
+  const std::vector<std::uint16_t> narrow(tokens.begin(), tokens.end());
+  const std::string originals[] = {get(folder_ / "t.tok"), llmc_file(20240520, 1, narrow)};
+  const kernels::RandomStream random{1, kernels::RandomSite::kShuffle, 0};
+  std::uint64_t draws = 0;
+  const auto below = [&](std::size_t bound) { return random.below(draws++, bound); };
+  int refused = 0, unharmed = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::string bytes = originals[round % 2];
+    for (std::uint64_t changes = below(4) + 1; changes > 0; --changes) {
+      // Most damage goes to the header, where it can mislead.
+      const std::size_t reach = below(2) == 0 ? 64 : bytes.size();
+      const std::size_t at = below(reach);
+      bytes[at] = static_cast<char>(below(256));
+    }
+    if (below(3) == 0) bytes.resize(below(bytes.size() + 1));
+    const std::string path = put("x", bytes);
+    const std::string said = message([&] {
+      const auto source = round % 2 == 0 ? open_token_file(path, 600) : open_llmc_tokens(path, 600);
+      const std::vector<std::int32_t> read = all_tokens(*source);
+      for (const std::int32_t token : read) ASSERT_TRUE(token >= 0 && token < 600);
+    });
+    (said == "accepted" ? unharmed : refused) += 1;
+    ASSERT_TRUE(said == "accepted" || said.starts_with(path)) << said;
+  }
+  EXPECT_GT(refused, 300);
+  EXPECT_GT(unharmed, 0);  // llm.c's format has no checksums
+}
+
+TEST_F(DataTest, EveryEpochVisitsEverySequenceOnce) {
+  for (const std::int64_t count : {1, 2, 3, 17, 64, 1000}) {
+    const DataOrder order(7, count);
+    std::vector<std::int64_t> epochs[2];
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      std::set<std::int64_t> seen;
+      for (std::int64_t i = 0; i < count; ++i) {
+        epochs[epoch].push_back(order.sequence_at(epoch * count + i));
+        seen.insert(epochs[epoch].back());
+      }
+      EXPECT_EQ(std::ssize(seen), count);
+      EXPECT_EQ(*seen.rbegin(), count - 1);
+    }
+    if (count > 16) {
+      EXPECT_NE(epochs[0], epochs[1]);
+      EXPECT_FALSE(std::is_sorted(epochs[0].begin(), epochs[0].end()));
+    }
+  }
+}
+
+TEST_F(DataTest, RanksShareAStepWithoutOverlapAndInAnOrderOfItsOwn) {
+  const auto data = make_clm_dataset(synthetic_tokens(3, 50'000), 4, 0, 4 * 500 + 1);
+  const DataOrder order(1, data->sequences());
+  // Twelve sequences: one rank with six micro-steps, three ranks with two, six ranks with one.
+  Batch alone = training_batch(*data, order, {2, 6, 1}, 24, 0);
+  for (const std::int64_t ranks : {2, 3, 6}) {
+    Batch joined;
+    std::vector<Batch> parts;
+    const BatchShape shape{2, 6 / ranks, ranks};
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      parts.push_back(training_batch(*data, order, shape, 24, r));
+    }
+    for (std::int64_t m = 0; m < shape.micro_steps; ++m) {
+      for (const Batch& part : parts) {
+        joined.tokens.insert(joined.tokens.end(), part.tokens.begin() + m * 8,
+                             part.tokens.begin() + (m + 1) * 8);
+      }
+    }
+    EXPECT_EQ(joined.tokens, alone.tokens) << ranks;
+  }
+  const Batch eval = evaluation_batch(*data, {2, 1, 3}, 4, 498, 1);
+  EXPECT_EQ(std::count(eval.targets.begin(), eval.targets.end(), kIgnoreTarget), 8);
+}
+
+TEST_F(DataTest, TheEndIsHeldOutAndNeverTrainedOn) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text.push_back(static_cast<char>('a' + i % 26));
+  DataOptions options{.train = put("a.txt", text), .seq_len = 16, .vocab = 256};
+  const Data data = open_data(options);
+  EXPECT_EQ(data.train->sequences(), (1900 - 1) / 16);
+  EXPECT_EQ(data.eval->sequences(), (100 - 1) / 16);
+  Batch last, held;
+  data.train->append(data.train->sequences() - 1, last);
+  data.eval->append(0, held);
+  EXPECT_EQ(held.tokens.front(), 'a' + 1900 % 26);
+  EXPECT_NE(data.train->fingerprint(), data.eval->fingerprint());
+  options.eval = options.train;
+  EXPECT_EQ(open_data(options).eval->sequences(), (2000 - 1) / 16);
+  options.format = data_format_from("bin");
+  EXPECT_NE(message([&] { open_data(options); }).find("magic number"), std::string::npos);
+  EXPECT_NE(message([] { data_format_from("txt"); }).find("did you mean 'text'"),
+            std::string::npos);
+}
+
+TEST_F(DataTest, ResponsesCountAndDocumentsKeepApart) {
+  const std::string lines =
+      "{\"prompt\": [1, 2, 3], \"response\": [4, 5]}\n\n"
+      "{\"prompt\": \"a\", \"response\": \"bc\", \"source\": 1}\r\n"
+      "{\"prompt\": [], \"response\": [9, 8, 7, 6, 5, 4, 3, 2, 1]}\n";
+  const auto corpus = std::make_shared<const SftCorpus>(SftCorpus::parse(lines, "x.jsonl", 256));
+  ASSERT_EQ(corpus->documents().size(), 3u);
+  const auto data = make_sft_dataset(corpus, 7, 0, 3);
+  ASSERT_EQ(data->sequences(), 2);
+  constexpr std::int32_t kNot = kIgnoreTarget;
+  Batch first, second;
+  data->append(0, first);
+  EXPECT_EQ(first.tokens, (std::vector<std::int32_t>{1, 2, 3, 4, 'a', 'b', 0}));
+  EXPECT_EQ(first.targets, (std::vector<std::int32_t>{kNot, kNot, 4, 5, 'b', 'c', kNot}));
+  EXPECT_EQ(first.positions, (std::vector<std::int32_t>{0, 1, 2, 3, 0, 1, 0}));
+  EXPECT_EQ(first.first_keys, (std::vector<std::int32_t>{0, 0, 0, 0, 4, 4, 6}));
+  data->append(1, second);  // too long by one
+  EXPECT_EQ(second.tokens, (std::vector<std::int32_t>{9, 8, 7, 6, 5, 4, 3}));
+  EXPECT_EQ(second.targets, (std::vector<std::int32_t>{8, 7, 6, 5, 4, 3, 2}));
+  EXPECT_NE(data->describe().find("1 documents are longer"), std::string::npos);
+  EXPECT_NE(message([&] { make_sft_dataset(corpus, 1, 0, 1); }).find("no response has a token"),
+            std::string::npos);
+}
+
+TEST_F(DataTest, WrongDocumentsAreRefusedByLine) {
+  const auto refusal = [](std::string_view text, std::int64_t vocab = 256) {
+    return message([&] { SftCorpus::parse(text, "x.jsonl", vocab); });
+  };
+  const std::string good = "{\"prompt\": [1], \"response\": [2]}\n";
+  EXPECT_EQ(refusal(good), "accepted");
+  EXPECT_EQ(refusal(good + "{\"prompt\": [1]}").find("x.jsonl, line 2: response"), 0u);
+  EXPECT_EQ(refusal(good + "[1]").find("x.jsonl, line 2"), 0u);
+  EXPECT_EQ(refusal(good + "nonsense").find("x.jsonl, line 2"), 0u);
+  EXPECT_EQ(refusal("{\"prompt\": [256], \"response\": [2]}").find("x.jsonl, line 1: prompt[0]"),
+            0u);
+  EXPECT_NE(refusal("{\"prompt\": \"a\", \"response\": [2]}", 100).find("no room"),
+            std::string::npos);
+  EXPECT_NE(refusal("{\"prompt\": [1], \"response\": \"\"}").find("at least one token"),
+            std::string::npos);
+  EXPECT_NE(refusal("\n\n").find("no documents"), std::string::npos);
+
+  const std::string valid = "{\"prompt\": \"ab\", \"response\": [1, 2]}\n" + good;
+  const kernels::RandomStream random{2, kernels::RandomSite::kShuffle, 0};
+  std::uint64_t draws = 0;
+  const auto below = [&](std::size_t bound) { return random.below(draws++, bound); };
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = valid;
+    for (std::uint64_t changes = below(3) + 1; changes > 0; --changes) {
+      const std::size_t at = below(text.size());
+      text[at] = static_cast<char>(below(256));
+    }
+    const std::string said = refusal(text);
+    ASSERT_TRUE(said == "accepted" || said.starts_with("x.jsonl")) << said;
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::exec
