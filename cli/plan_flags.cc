@@ -104,7 +104,6 @@ void apply(const std::optional<Value>& given, Target& target) {
 }
 
 Plan plan_for(const PlanFlags& flags, Plan plan, const Model& model) {
-  apply(flags.seq_len, plan.seq_len);
   apply(flags.micro_batch, plan.micro_batch);
   apply(flags.grad_accum, plan.grad_accum);
   apply(flags.shard_group, plan.shard_group);
@@ -188,40 +187,49 @@ void PlanFlags::declare(CLI::App& command, bool searched) {
       ->expected(1)
       ->group(kWhat);
   text("--plan", plan_file, "FILE",
-       "start from a plan that tune wrote; flags on the command line change it");
+       searched ? "take model, cluster, batch and the like from a plan that tune wrote"
+                : "start from a plan that tune wrote; flags on the command line change it");
 }
 
-PlanInputs resolve(const PlanFlags& flags) {
+Job resolve_job(const PlanFlags& flags) {
   PlanDocument file;
   if (flags.plan_file) {
     file = read_plan(*flags.plan_file);
   } else {
     file.plan.ckpt_layers = 0;
   }
-  PlanInputs inputs;
-  inputs.model_name = required("--model", flags.model, file.model, "llama-3-70b");
-  inputs.cluster_name = required("--cluster", flags.cluster, file.cluster, "dgx-h100");
-  inputs.model = load_model(profiles::data_dir() / "models", inputs.model_name);
-  Plan base = file.plan;
-  apply(flags.stack, base.stack);
-  inputs.profile = profiles::load_profile(inputs.cluster_name, base.stack, flags.overrides);
-
-  const std::int64_t gpus_per_node = inputs.profile.cluster.gpus_per_node;
+  Job job;
+  job.model_name = required("--model", flags.model, file.model, "llama-3-70b");
+  job.cluster_name = required("--cluster", flags.cluster, file.cluster, "dgx-h100");
+  job.model = load_model(profiles::data_dir() / "models", job.model_name);
+  job.plan = file.plan;
+  apply(flags.stack, job.plan.stack);
+  job.overrides = file.overrides;
+  job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
+  job.profile = profiles::load_profile(job.cluster_name, job.plan.stack, job.overrides);
   if (!flags.plan_file) {
-    base.gpus = gpus_per_node;
-    base.seq_len = std::min(base.seq_len, inputs.model.max_positions);
-    if (inputs.model.sliding_window > 0) {
-      base.seq_len = std::min(base.seq_len, inputs.model.sliding_window);
+    job.plan.gpus = job.profile.cluster.gpus_per_node;
+    job.plan.seq_len = std::min(job.plan.seq_len, job.model.max_positions);
+    if (job.model.sliding_window > 0) {
+      job.plan.seq_len = std::min(job.plan.seq_len, job.model.sliding_window);
     }
   }
-  apply(flags.gpus, base.gpus);
+  apply(flags.gpus, job.plan.gpus);
+  apply(flags.seq_len, job.plan.seq_len);
+  return job;
+}
+
+PlanInputs resolve(const PlanFlags& flags) {
+  Job job = resolve_job(flags);
+  PlanInputs inputs{std::move(job.model_name), std::move(job.cluster_name), std::move(job.model),
+                    std::move(job.profile),    std::move(job.overrides),    {}};
   std::vector<Strategy> strategies = flags.strategies;
-  if (strategies.empty()) strategies = {base.strategy};
+  if (strategies.empty()) strategies = {job.plan.strategy};
   for (const Strategy strategy : strategies) {
-    Plan plan = plan_for(flags, base, inputs.model);
+    Plan plan = plan_for(flags, job.plan, inputs.model);
     if (strategy == Strategy::kSingle && !flags.gpus && !flags.plan_file) plan.gpus = 1;
     plan.strategy = strategy;
-    check_plan(plan, inputs.model, gpus_per_node);
+    check_plan(plan, inputs.model, inputs.profile.cluster.gpus_per_node);
     inputs.plans.push_back(std::move(plan));
   }
   return inputs;

@@ -42,11 +42,24 @@ struct PlanFlags {
   void declare(CLI::App& command, bool searched = false);
 };
 
+/// What is trained and on what, before any knob: what a search is about.
+struct Job {
+  std::string model_name, cluster_name;  // as given, for files and messages
+  Model model;
+  profiles::Profile profile;
+  std::vector<std::string> overrides;  // --set, the plan file's before the command line's
+  Plan plan;  // the plan file's, or the defaults; with GPUs, sequence length and stack as given
+};
+
+/// Loads what the flags name; defaults and errors as for resolve().
+Job resolve_job(const PlanFlags& flags);
+
 /// What the flags mean. `plans` has one entry for each strategy asked for, at least one.
 struct PlanInputs {
   std::string model_name, cluster_name;  // as given, for files and messages
   Model model;
   profiles::Profile profile;
+  std::vector<std::string> overrides;
   std::vector<Plan> plans;
 };
 

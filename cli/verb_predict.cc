@@ -70,8 +70,7 @@ class PredictVerb : public Verb {
                   const std::vector<sim::Explanation>& explanations) const {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
-        one ? prediction_json(inputs, predictions.front(), flags_.overrides)
-            : comparison_json(inputs, predictions, flags_.overrides);
+        one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
     for (std::size_t i = 0; i < explanations.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
       of["explanation"] = explanation_json(explanations[i]);

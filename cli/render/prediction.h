@@ -20,13 +20,11 @@ std::string prediction_text(const PlanInputs& inputs, const sim::Prediction& pre
 std::string comparison_text(const PlanInputs& inputs,
                             const std::vector<sim::Prediction>& predictions, const Terminal& out);
 
-/// The object of the contract. `overrides` are the --set values, repeated in "inputs".
-nlohmann::ordered_json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction,
-                                       const std::vector<std::string>& overrides);
+/// The object of the contract.
+nlohmann::ordered_json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction);
 
 /// {"schema", "predictions": [...], "time_saved_by_first": [...]}: by the first against each.
 nlohmann::ordered_json comparison_json(const PlanInputs& inputs,
-                                       const std::vector<sim::Prediction>& predictions,
-                                       const std::vector<std::string>& overrides);
+                                       const std::vector<sim::Prediction>& predictions);
 
 }  // namespace shardwright::cli

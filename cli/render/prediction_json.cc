@@ -26,8 +26,7 @@ Json memory_json(const sim::MemoryPrediction& memory) {
           {"breakdown_bytes", std::move(breakdown)}};
 }
 
-Json inputs_json(const PlanInputs& inputs, const Plan& plan,
-                 const std::vector<std::string>& overrides) {
+Json inputs_json(const PlanInputs& inputs, const Plan& plan) {
   const Cluster& cluster = inputs.profile.cluster;
   return {{"model", inputs.model_name},
           {"parameters", count_parameters(inputs.model).total(inputs.model.layers)},
@@ -37,13 +36,12 @@ Json inputs_json(const PlanInputs& inputs, const Plan& plan,
           {"gpus_per_node", cluster.gpus_per_node},
           {"peak_flops", cluster.gpu.peak_bf16_flops},
           {"plan", plan_to_json(plan)},
-          {"set", overrides}};
+          {"set", inputs.overrides}};
 }
 
 }  // namespace
 
-Json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction,
-                     const std::vector<std::string>& overrides) {
+Json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction) {
   const sim::TimePrediction& time = prediction.time;
   return {{"schema", "shardwright.prediction/1.0"},
           {"iteration_time_s", time.iteration_s},
@@ -66,15 +64,14 @@ Json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction
             {"all_reduce", prediction.communication.all_reduce}}},
           {"memory", memory_json(prediction.memory)},
           {"extrapolated", prediction.extrapolated},
-          {"inputs", inputs_json(inputs, prediction.plan, overrides)}};
+          {"inputs", inputs_json(inputs, prediction.plan)}};
 }
 
-Json comparison_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
-                     const std::vector<std::string>& overrides) {
+Json comparison_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions) {
   Json document{{"schema", "shardwright.prediction/1.0"}, {"predictions", Json::array()}};
   Json saved = Json::array();
   for (const sim::Prediction& prediction : predictions) {
-    document["predictions"].push_back(prediction_json(inputs, prediction, overrides));
+    document["predictions"].push_back(prediction_json(inputs, prediction));
     saved.push_back(1 - predictions.front().time.iteration_s / prediction.time.iteration_s);
   }
   document["time_saved_by_first"] = std::move(saved);

@@ -108,6 +108,7 @@ PlanDocument parse_plan(std::string_view text, std::string name) {
   document.model = root.optional<std::string>("model", "");
   document.cluster = root.optional<std::string>("cluster", "");
   document.plan = plan_from_json(root.require_object("plan"));
+  if (root.has("set")) document.overrides = root.require_list<std::string>("set");
   if (root.find_object("prediction")) {
     // Parsed again, because only ordered_json keeps the order in which the keys were written.
     document.prediction = nlohmann::ordered_json::parse(text)["prediction"].dump();
@@ -127,6 +128,7 @@ std::string plan_text(const PlanDocument& document) {
                                  {"model", document.model},
                                  {"cluster", document.cluster},
                                  {"plan", plan_to_json(document.plan)}};
+  if (!document.overrides.empty()) root["set"] = document.overrides;
   if (!document.prediction.empty()) {
     root["prediction"] = nlohmann::ordered_json::parse(document.prediction, nullptr, false);
     SHARDWRIGHT_CHECK(root["prediction"].is_object(), "a prediction is a JSON object");

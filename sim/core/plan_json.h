@@ -1,8 +1,9 @@
 // Plans as files: what `tune --out` writes and `predict --plan`, `run --plan`, `export --plan`
 // read.
 //
-// The document "shardwright.plan/1.0" holds the plan, the model and cluster it was made for, and,
-// where known, its prediction and the command that made it. A knob that is not in the file has its
+// The document "shardwright.plan/1.0" holds the plan, the model and cluster it was made for, values
+// of the profile that were set by hand, and, where known, its prediction and the command that made
+// it. A knob that is not in the file has its
 // default; a knob that this version does not know is an error, because ignoring it would run
 // another plan.
 #pragma once
@@ -11,6 +12,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/core/json_file.h"
 #include "sim/core/plan.h"
@@ -21,8 +23,9 @@ struct PlanDocument {
   std::string model;    // name or path, as --model takes it
   std::string cluster;  // as --cluster takes it
   Plan plan;
-  std::string prediction;  // a JSON object as text; empty: none
-  std::string command;     // the command line that made it; empty: none
+  std::vector<std::string> overrides{};  // "KEY=VALUE" as given to --set
+  std::string prediction;                // a JSON object as text; empty: none
+  std::string command;                   // the command line that made it; empty: none
   std::string tool_version;
 };
 

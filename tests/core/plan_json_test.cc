@@ -22,6 +22,7 @@ PlanDocument unusual() {
   PlanDocument document;
   document.model = "llama-3-70b";
   document.cluster = "a100-80g-4xhdr200";
+  document.overrides = {"cluster.nic_efficiency=0.9"};
   document.prediction = R"({"schema":"shardwright.prediction/1.0","iteration_time_s":6.95})";
   document.command = "shardwright tune --model llama-3-70b";
   document.tool_version = "0.1.0";
@@ -70,6 +71,7 @@ TEST(PlanJson, EveryKnobRoundTrips) {
   EXPECT_EQ(plan_text(after), text);
   EXPECT_EQ(after.model, before.model);
   EXPECT_EQ(after.cluster, before.cluster);
+  EXPECT_EQ(after.overrides, before.overrides);
   EXPECT_EQ(after.command, before.command);
   EXPECT_EQ(after.tool_version, before.tool_version);
   EXPECT_EQ(json::parse(after.prediction), json::parse(before.prediction));
