@@ -51,6 +51,10 @@ struct Training {
   bool packs_documents = false;  // sequences hold several documents
   /// Damages the schedule before it is run.
   std::function<void(Schedule&)> change;
+  /// Gives the weights that training begins with; otherwise they come from a seed.
+  std::function<void(Executor&)> prepare;
+  /// Gives other batches than random ones.
+  std::function<Batch(int step, int rank)> batch;
   /// Called on every rank after the last step.
   std::function<void(int rank, Executor&)> inspect;
 };
@@ -85,6 +89,7 @@ inline void append_micro_batch(const Training& training, int step, std::int64_t 
 }
 
 inline Batch batch_of(const Training& training, int step, int rank) {
+  if (training.batch) return training.batch(step, rank);
   Batch batch;
   for (std::int64_t m = 0; m < training.plan.grad_accum; ++m) {
     append_micro_batch(training, step, m * training.plan.gpus + rank, batch);
@@ -134,6 +139,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
     Executor executor(training.model, training.plan, schedule, device, world.groups(rank, device),
                       training.options);
     executor.initialize(3);
+    if (training.prepare) training.prepare(executor);
     for (int step = 1; step <= training.steps; ++step) {
       TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
       const StepResult result =

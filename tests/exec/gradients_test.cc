@@ -1,0 +1,179 @@
+// Whether gradients are right: against finite differences of the whole model in double, and
+// against what transformers computed (tests/data/reference, made by scripts/make_reference).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "exec/train/safetensors.h"
+#include "sim/core/hf_config.h"
+#include "tests/exec/reference_model.h"
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+
+double largest(const std::vector<float>& values) {
+  double most = 0;
+  for (const float v : values) most = std::max(most, std::abs(static_cast<double>(v)));
+  return most;
+}
+
+// Finite differences.
+
+class FiniteDifferences : public ::testing::TestWithParam<Model> {};
+
+TEST_P(FiniteDifferences, AgreeWithEveryGradient) {
+  Training training;
+  training.model = GetParam();
+  training.plan = tiny_plan(Strategy::kSingle, 1, 1);
+  training.steps = 1;
+  training.packs_documents = training.ignores_targets = true;
+  // Weights large enough that every part of the arithmetic shows.
+  Tensors before;
+  training.prepare = [&](Executor& executor) {
+    for (const OwnedState& state : executor.owned_state()) {
+      const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
+      const bool is_norm = tensor.initial == Initial::kOnes;
+      std::vector<float> values(static_cast<std::size_t>(state.parameter.size));
+      kernels::random_normal({7, kernels::RandomSite::kInit, 0}, tensor.first_index,
+                             is_norm ? 1 : 0, 0.15, values);
+      executor.write(values, state.parameter);
+    }
+    executor.parameters_changed();
+    TrainedStep start;
+    collect(executor, start);
+    before = start.weights;
+  };
+  const TrainedStep step = train(training)[0];
+  Weights weights;
+  for (const auto& [name, values] : before) weights[name] = {values.begin(), values.end()};
+  const Batch batch = batch_of(training, 1, 0);
+  const ReferenceModel reference(training.model, training.plan.seq_len);
+  const double loss = reference.loss(weights, batch);
+  EXPECT_NEAR(step.result.loss_sum, loss, 1e-5 * loss);
+
+  constexpr double kStep = 1e-5;
+  for (auto& [name, values] : weights) {
+    const std::vector<float>& gradient = step.gradients.at(name);
+    const double tolerance = 1e-4 * largest(gradient);
+    ASSERT_GT(tolerance, 0) << name;
+    // The element that matters most, and some others.
+    const auto most = std::max_element(gradient.begin(), gradient.end(),
+                                       [](float a, float b) { return std::abs(a) < std::abs(b); });
+    std::vector<std::size_t> places{static_cast<std::size_t>(most - gradient.begin())};
+    const kernels::RandomStream random{13, kernels::RandomSite::kSynthetic, 0};
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      places.push_back(static_cast<std::size_t>(random.below(i, values.size())));
+    }
+    for (const std::size_t at : places) {
+      const double value = values[at];
+      values[at] = value + kStep;
+      const double above = reference.loss(weights, batch);
+      values[at] = value - kStep;
+      const double below = reference.loss(weights, batch);
+      values[at] = value;
+      EXPECT_NEAR(static_cast<double>(gradient[at]), (above - below) / (2 * kStep), tolerance)
+          << name << "[" << at << "]";
+    }
+  }
+}
+
+std::vector<Model> models() {
+  Model biased = tiny_qwen2();
+  biased.name = "biased";
+  biased.mlp_bias = biased.attention_out_bias = true;
+  std::vector<Model> models{uneven_llama(), biased, tied(tiny_qwen3())};
+  for (Model& model : models) model.layers = 2;
+  return models;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences, ::testing::ValuesIn(models()),
+                         [](const ::testing::TestParamInfo<Model>& model) {
+                           std::string name = model.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+// Transformers.
+
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<float> floats_of(const SafetensorsFile& file, const std::string& name) {
+  const StoredTensor* tensor = file.find(name);
+  if (tensor == nullptr) throw std::runtime_error("the reference has no " + name);
+  std::vector<float> values(static_cast<std::size_t>(tensor->spec.elements()));
+  file.read_floats(*tensor, 0, values);
+  return values;
+}
+
+/// The stored model on `ranks` ranks, one of its two sequences each or one after the other.
+void compare_with_transformers(const std::string& name, Strategy strategy, std::int64_t ranks) {
+  const std::filesystem::path folder =
+      std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "reference" / name;
+  const SafetensorsFile stored(folder / "model.safetensors");
+  const SafetensorsFile reference(folder / "reference.safetensors");
+  Training training;
+  training.model = parse_hf_config(file_text(folder / "config.json"), "config.json", name);
+  training.plan = tiny_plan(strategy, ranks, 2 / ranks);
+  training.plan.seq_len = 24;
+  training.steps = 1;
+  training.prepare = [&](Executor& executor) {
+    for (const OwnedState& state : executor.owned_state()) {
+      const std::vector<float> whole =
+          floats_of(stored, executor.layout().tensor(state.tensor).name);
+      const auto begin = whole.begin() + state.tensor_offset;
+      executor.write({begin, begin + state.parameter.size}, state.parameter);
+    }
+    executor.parameters_changed();
+  };
+  const StoredTensor& tokens = *reference.find("tokens");
+  std::vector<std::int32_t> sequences(static_cast<std::size_t>(tokens.spec.elements()));
+  reference.read(tokens, 0, std::as_writable_bytes(std::span(sequences)));
+  training.batch = [&](int, int rank) {
+    Batch batch;
+    for (std::int64_t m = rank; m < 2; m += ranks) {
+      const auto first = sequences.begin() + 25 * m;
+      batch.tokens.insert(batch.tokens.end(), first, first + 24);
+      batch.targets.insert(batch.targets.end(), first + 1, first + 25);
+    }
+    return batch;
+  };
+  const TrainedStep step = train(training)[0];
+  EXPECT_NEAR(step.result.loss(), std::stod(reference.metadata().at("loss")), 1e-5);
+  for (const auto& [tensor, sums] : step.gradients) {
+    const std::vector<float> expected = floats_of(reference, "gradient." + tensor);
+    ASSERT_EQ(expected.size(), sums.size()) << tensor;
+    double worst = 0;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const double mean = static_cast<double>(sums[i]) / 48;
+      worst = std::max(worst, std::abs(mean - static_cast<double>(expected[i])));
+    }
+    EXPECT_LE(worst, 1e-4 * largest(expected)) << tensor;
+  }
+}
+
+class Transformers : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Transformers, GiveTheSameLossAndGradients) {
+  compare_with_transformers(GetParam(), Strategy::kSingle, 1);
+  compare_with_transformers(GetParam(), Strategy::kYafsdp, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Transformers,
+                         ::testing::Values("llama", "llama3", "mistral", "qwen2", "qwen3"),
+                         [](const ::testing::TestParamInfo<const char*>& model) {
+                           return std::string(model.param);
+                         });
+
+}  // namespace
+}  // namespace shardwright::exec
