@@ -1,0 +1,274 @@
+// The sweep and what is made of it: arithmetic by hand, choices on options made up for the purpose,
+// and the promises of a search (same answer on any number of threads, an answer when stopped).
+#include "tuner/sizing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "profiles/data_dir.h"
+#include "profiles/operations.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+#include "tuner/compare_strategies.h"
+#include "tuner/critical_batch.h"
+#include "tuner/knee.h"
+#include "tuner/sizing_choice.h"
+
+namespace shardwright::tuner {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Model model_of(const char* name) {
+  return load_model(profiles::data_dir() / "models", name);
+}
+
+Offer offer_of(const char* cluster, double usd_per_gpu_hour = 2) {
+  return {cluster, profiles::load_profile(cluster, "native"), usd_per_gpu_hour};
+}
+
+SizingJob job_of(const Model& model, double tokens) {
+  const profiles::Operations operations = profiles::load_operations();
+  SizingJob job;
+  job.fixed.seq_len = 4096;
+  job.fixed.attention = AttentionKind::kFlash;
+  job.fixed.strategies = {Strategy::kYafsdp, Strategy::kHsdp};
+  job.fixed.recompute = Recomputation{};
+  job.tokens = tokens;
+  job.critical_tokens = critical_tokens(model, tokens, operations);
+  job.mtbf_gpu_hours = operations.mtbf_gpu_hours;
+  job.restart_s = operations.restart_s;
+  job.gpu_bytes_per_s = operations.gpu_bytes_per_s;
+  return job;
+}
+
+TEST(Sizing, CountsArePowersOfTwoWithinANodeAndOfNodes) {
+  Cluster cluster;
+  cluster.gpus_per_node = 8;
+  cluster.nics_per_node = 8;
+  EXPECT_THAT(gpu_counts(cluster, 64), ElementsAre(1, 2, 4, 8, 16, 32, 64));
+  EXPECT_THAT(gpu_counts(cluster, 4), ElementsAre(1, 2, 4));
+  cluster.gpus_per_node = 72;
+  EXPECT_THAT(gpu_counts(cluster, 300), ElementsAre(1, 2, 4, 8, 16, 32, 64, 72, 144, 288));
+  cluster.nics_per_node = 0;
+  EXPECT_THAT(gpu_counts(cluster, 300), ElementsAre(1, 2, 4, 8, 16, 32, 64, 72));
+}
+
+TEST(Sizing, DaysAndDollarsByHand) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.gpus = 64;
+  job.checkpoint_s = 30;
+  const Sweep result = sweep(model, {offer_of("dgx-h100", 2.5)}, job);
+  ASSERT_EQ(result.options.size(), 1U);
+  const Sized& option = result.options.front();
+  EXPECT_EQ(option.gpus(), 64);
+  // The usual batch is the power of two of sequences below the critical batch.
+  const double sequences = option.tokens_per_step / 4096;
+  EXPECT_EQ(sequences, std::exp2(std::floor(std::log2(job.critical_tokens / 4096))));
+  EXPECT_EQ(option.prediction.plan.micro_batch * option.prediction.plan.grad_accum * 64, sequences);
+
+  const double step_s = option.prediction.time.iteration_s;
+  const double steps = 1e12 / option.tokens_per_step;
+  const double mtbf_s = job.mtbf_gpu_hours * 3600 / 64;
+  const double interval_s = daly_interval_s(30, mtbf_s);
+  const double share = goodput_at(interval_s, 30, job.restart_s, mtbf_s);
+  const double days = steps * step_s / share / 86400;
+  EXPECT_NEAR(option.days, days, days * 1e-9);
+  EXPECT_NEAR(*option.usd, days * 24 * 64 * 2.5, 1e-3);
+  EXPECT_NEAR(option.days_interval[1] / option.days, option.prediction.time.interval_s[1] / step_s,
+              1e-9);
+  EXPECT_FALSE(option.over_critical);
+}
+
+TEST(Sizing, TheBatchIsRespectedOrNamedAsTheReason) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.fixed.global_batch = 96;
+  job.max_gpus = 256;
+  const Sweep result = sweep(model, {offer_of("dgx-h100")}, job);
+  for (const Sized& option : result.options) EXPECT_EQ(option.tokens_per_step, 96.0 * 4096);
+  std::vector<std::int64_t> left_out;
+  for (const LeftOut& left : result.left_out) {
+    if (left.lack == Lack::kBatch) left_out.push_back(left.gpus);
+  }
+  EXPECT_THAT(left_out, ElementsAre(64, 128, 256));  // 96 is no multiple of 64
+  EXPECT_THAT(result.left_out.back().reason, HasSubstr("too small for 256 GPUs"));
+
+  job.fixed.global_batch.reset();
+  EXPECT_EQ(usual_global_batch(job, 72) % 72, 0);
+  EXPECT_EQ(usual_global_batch(job, 1 << 20), 1 << 20);  // grows where it must
+  job.max_gpus = 16384;
+  const Sweep all = sweep(model, {offer_of("dgx-h100")}, job);
+  EXPECT_TRUE(all.options.back().over_critical);
+  EXPECT_EQ(all.options.back().gpus(), 16384);
+}
+
+TEST(Sizing, WhatDoesNotFitSaysHowFarItIs) {
+  const Model model = model_of("llama-2-70b");
+  SizingJob job = job_of(model, 2e12);
+  job.max_gpus = 32;
+  const Sweep result = sweep(model, {offer_of("dgx-a100-80g")}, job);
+  ASSERT_FALSE(result.left_out.empty());
+  EXPECT_THAT(result.left_out.front().reason,
+              HasSubstr("weights and moments alone take 770.9 GiB"));
+  for (const LeftOut& left : result.left_out) EXPECT_EQ(left.lack, Lack::kMemory);
+  const Sweep contradiction = [&] {
+    SizingJob odd = job;
+    odd.fixed.micro_batch = 3;
+    odd.fixed.global_batch = 64;
+    odd.gpus = 64;
+    return sweep(model, {offer_of("dgx-h100")}, odd);
+  }();
+  ASSERT_EQ(contradiction.left_out.size(), 1U);
+  EXPECT_THAT(contradiction.left_out.front().reason, HasSubstr("--micro-batch is 3"));
+}
+
+TEST(Sizing, TheAnswerDoesNotDependOnThreadsOrOrder) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.max_gpus = 32;
+  const std::vector<Offer> offers{offer_of("dgx-h100"), offer_of("p4d")};
+  SweepOptions options;
+  options.threads = 1;
+  const Sweep one = sweep(model, offers, job, options);
+  options.threads = 3;
+  options.near_days = 30;
+  const Sweep three = sweep(model, offers, job, options);
+  ASSERT_EQ(one.options.size(), three.options.size());
+  for (std::size_t i = 0; i < one.options.size(); ++i) {
+    EXPECT_EQ(one.options[i].prediction.plan, three.options[i].prediction.plan);
+    EXPECT_EQ(one.options[i].days, three.options[i].days);
+  }
+  EXPECT_EQ(one.considered, three.considered);
+}
+
+TEST(Sizing, ASweepStoppedAtOnceStillAnswers) {
+  const Model model = model_of("llama-3-8b");
+  const SizingJob job = job_of(model, 1e12);
+  const std::atomic<bool> stop{true};
+  SweepOptions options;
+  options.stop = &stop;
+  options.near_days = 30;
+  const Sweep result = sweep(model, {offer_of("dgx-h100"), offer_of("p5")}, job, options);
+  EXPECT_TRUE(result.stopped);
+  ASSERT_FALSE(result.options.empty());
+  EXPECT_TRUE(result.options.front().prediction.memory.fits);
+  EXPECT_TRUE(choose(result.options, {}).fastest.has_value());
+}
+
+/// An option with nothing but what choices look at.
+Sized option(std::size_t offer, std::int64_t gpus, double days, std::optional<double> usd) {
+  Sized result;
+  result.offer = offer;
+  result.prediction.plan.gpus = gpus;
+  result.days = days;
+  result.usd = usd;
+  return result;
+}
+
+TEST(SizingChoice, TakesTheCheapestInTimeAndKeepsTheFront) {
+  const std::vector<Sized> options{option(0, 64, 60, 1.0e6),  option(0, 128, 29, 1.2e6),
+                                   option(0, 256, 15, 1.5e6), option(1, 64, 28, 1.1e6),
+                                   option(1, 128, 16, 2.5e6), option(2, 512, 5, std::nullopt)};
+  const Choice choice = choose(options, {.deadline_days = 30, .budget_usd = 3e6});
+  EXPECT_EQ(choice.recommended, 3U);
+  EXPECT_THAT(choice.pareto, ElementsAre(2, 3, 0));  // what has no price is in no front of dollars
+  EXPECT_EQ(choice.cheapest, 0U);
+  EXPECT_EQ(choice.fastest, 5U);
+  EXPECT_EQ(choose(options, {.budget_usd = 1.15e6}).recommended, 3U);
+  EXPECT_EQ(choose(options, {.deadline_days = 10}).recommended, 5U);
+  EXPECT_THAT(best_of_each(options, {.deadline_days = 30}), ElementsAre(3, 1, 5));
+  // 15 days for 1.5 M against 28 for 1.1 M: the least product of both.
+  EXPECT_EQ(choose(options, {}).recommended, 2U);
+}
+
+TEST(SizingChoice, WhenNothingMeetsTheGoalTheEndsAreNamed) {
+  const std::vector<Sized> options{option(0, 64, 60, 1.0e6), option(0, 128, 31, 1.2e6)};
+  const Choice choice = choose(options, {.deadline_days = 30, .budget_usd = 1.1e6});
+  EXPECT_FALSE(choice.recommended.has_value());
+  EXPECT_EQ(choice.cheapest, 0U);
+  EXPECT_EQ(choice.fastest, 1U);
+  EXPECT_FALSE(choice.cheapest_in_time.has_value());
+  EXPECT_EQ(choice.fastest_in_budget, 0U);
+}
+
+TEST(SizingChoice, ABatchBeyondTheCriticalOneIsNotTheSameRun) {
+  std::vector<Sized> options{option(0, 64, 40, 1.0e6), option(0, 4096, 1, 1.1e6)};
+  options[1].over_critical = true;
+  EXPECT_FALSE(choose(options, {.deadline_days = 30}).recommended.has_value());
+  options.erase(options.begin());
+  EXPECT_TRUE(choose(options, {.deadline_days = 30}).recommended.has_value());
+}
+
+// Eight PCIe nodes with one slow card each: there must be a point where more of them do not pay.
+TEST(Knee, IsFoundAndItsCausesAddUp) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.fixed.strategies = {Strategy::kYafsdp};
+  job.fixed.global_batch = 256;
+  const std::vector<Offer> offers{offer_of("a2-ultra")};
+  const Sweep result = sweep(model, offers, job);
+  const Scaling scaling = scaling_of(model, offers[0], 0, result);
+  ASSERT_TRUE(scaling.stops.has_value());
+  ASSERT_TRUE(scaling.causes.has_value());
+  const Growth& stops = scaling.growth[*scaling.stops];
+  EXPECT_EQ(scaling.knee, stops.from);
+  EXPECT_FALSE(stops.pays());
+  for (std::size_t i = 0; i < *scaling.stops; ++i) EXPECT_TRUE(scaling.growth[i].pays());
+  const Causes& causes = *scaling.causes;
+  EXPECT_NEAR(causes.communication + causes.compute + causes.host + causes.optimizer +
+                  causes.other + causes.failures,
+              stops.dearer, 1e-6);
+  EXPECT_GT(causes.communication, 0.5 * stops.dearer);
+  EXPECT_GE(causes.latency, 0);
+  EXPECT_LT(causes.latency, 1);
+  EXPECT_TRUE(scaling.batch_limit);  // 256 sequences are none for 512 GPUs
+}
+
+// The published times of Llama-3-70B on 256 GPUs are 7.17 and 9.76 s for the same tokens:
+// 256 * 7.17 / 9.76 = 188.07 GPUs do the work of 256, 67.93 are saved; at 4.10 USD for 730 hours
+// a month that is 203,327 USD. For 150 GPUs to be saved, the fleet has 150 / (1 - 7.17 / 9.76) =
+// 565 GPUs, and 0.5 to 1.5 million dollars are 4.57 to 13.70 USD per GPU hour: list prices.
+TEST(CompareStrategies, ArithmeticOfTheYafsdpAnnouncementByHand) {
+  const double tokens = 2048;
+  const EqualThroughput saved = equal_throughput(256, tokens / 7.17, tokens / 9.76, 4.10);
+  EXPECT_NEAR(saved.gpus_needed, 188.07, 0.01);
+  EXPECT_NEAR(saved.gpus_saved, 67.93, 0.01);
+  EXPECT_NEAR(*saved.usd_per_month, 67.9344 * 4.10 * 730, 1);
+  EXPECT_FALSE(equal_throughput(256, 2, 1, 0).usd_per_month.has_value());
+  const double fleet = 150 / (1 - 7.17 / 9.76);
+  EXPECT_NEAR(equal_throughput(fleet, 1 / 7.17, 1 / 9.76, 0.5e6 / 150 / 730).gpus_saved, 150, 1e-9);
+  EXPECT_NEAR(*equal_throughput(fleet, 1 / 7.17, 1 / 9.76, 0.5e6 / 150 / 730).usd_per_month, 0.5e6,
+              1);
+}
+
+TEST(CompareStrategies, PredictedFleetsHaveTheSameThroughput) {
+  const Model model = model_of("llama-3-70b");
+  std::vector<Offer> offers{offer_of("a100-80g-4xhdr200", 4.10)};
+  offers[0].profile = profiles::load_profile("a100-80g-4xhdr200", "hf-eager");
+  SizingJob job = job_of(model, 15e12);
+  job.fixed.seq_len = 2048;
+  job.fixed.micro_batch = 1;
+  job.fixed.grad_accum = 1;
+  const Savings savings =
+      compare_strategies(model, offers, 0, job, 256, {Strategy::kFsdp1, Strategy::kYafsdp});
+  EXPECT_EQ(savings.faster.plan.strategy, Strategy::kYafsdp);
+  EXPECT_FALSE(savings.executed_alike);
+  const double by_hand =
+      256 * (1 - savings.slower.time.tokens_per_s / savings.faster.time.tokens_per_s);
+  EXPECT_NEAR(savings.equal.gpus_saved, by_hand, 1e-6);
+  EXPECT_GT(savings.equal.gpus_saved, 256 * 0.1);
+  EXPECT_EQ(savings.whole_node_gpus % 8, 0);
+  EXPECT_GE(savings.whole_node_tokens_per_s, savings.slower.time.tokens_per_s);
+  EXPECT_NEAR(static_cast<double>(savings.whole_node_gpus), savings.equal.gpus_needed, 16);
+  EXPECT_THROW(compare_strategies(model, offers, 0, job, 8, {Strategy::kFsdp1, Strategy::kYafsdp}),
+               Error);
+}
+
+}  // namespace
+}  // namespace shardwright::tuner

@@ -1,0 +1,247 @@
+#include "tuner/sizing.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <utility>
+#include <variant>
+
+#include "sim/core/error.h"
+#include "sim/parallel.h"
+#include "tuner/search.h"
+
+namespace shardwright::tuner {
+
+namespace {
+
+constexpr double kSecondsPerDay = 86400;
+constexpr double kSharpness = 1.25;  // of the critical batch: the fit is no better than that
+
+struct Task {
+  std::size_t offer = 0;
+  std::int64_t gpus = 0;
+};
+
+using Outcome = std::variant<std::monostate, Sized, LeftOut>;
+
+double as_double(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// Days by 6 FLOPs per parameter and token at 40 % of the peak: only to order the work.
+double rough_days(const Model& model, const Offer& offer, const SizingJob& job, std::int64_t gpus) {
+  const double flops =
+      6 * as_double(count_parameters(model).total(model.layers)) * job.tokens /
+      (0.4 * std::max(1.0, offer.profile.cluster.gpu.peak_bf16_flops) * as_double(gpus));
+  return flops / kSecondsPerDay;
+}
+
+std::string gib(double bytes) {
+  return fmt::format("{:.1f} GiB", bytes / kGiB);
+}
+
+/// Why `gpus` cannot share the batch that the user fixed; empty when they can.
+std::string batch_contradiction(const Request& fixed, std::int64_t gpus) {
+  if (!fixed.global_batch || *fixed.global_batch % gpus == 0) return {};
+  if (*fixed.global_batch < gpus) {
+    return fmt::format("a global batch of {} sequences is too small for {} GPUs",
+                       *fixed.global_batch, gpus);
+  }
+  return fmt::format("a global batch of {} sequences is no multiple of {} GPUs",
+                     *fixed.global_batch, gpus);
+}
+
+/// Master weights and moments are there on every plan, at best shared by all GPUs.
+Bytes least_state_bytes(const Model& model, const SizingJob& job, std::int64_t gpus) {
+  if (job.fixed.offload != Offload::kNone) return 0;
+  Plan plan;
+  plan.master_dtype = job.fixed.master_dtype;
+  plan.moment_dtype =
+      job.fixed.allow_bf16_moments ? DType::kBf16 : job.fixed.moment_dtype.value_or(DType::kFp32);
+  return checkpoint_bytes(model, plan) / gpus;
+}
+
+Sized sized(const Model& model, std::size_t index, const Offer& offer, const SizingJob& job,
+            const Found& found) {
+  Sized result;
+  result.offer = index;
+  result.prediction = found.prediction;
+  const Plan& plan = result.prediction.plan;
+  const double checkpoint_s =
+      job.checkpoint_s.value_or(static_cast<double>(checkpoint_bytes(model, plan)) /
+                                (job.gpu_bytes_per_s * as_double(plan.gpus)));
+  result.goodput = goodput_of({job.mtbf_gpu_hours, job.restart_s, checkpoint_s}, plan.gpus);
+  result.tokens_per_step = tokens_per_step(plan);
+  result.over_critical = result.tokens_per_step > kSharpness * job.critical_tokens;
+  result.days = job.tokens / result.useful_tokens_per_s() / kSecondsPerDay;
+  const sim::TimePrediction& time = result.prediction.time;
+  for (std::size_t i = 0; i < 2; ++i)
+    result.days_interval[i] = result.days * time.interval_s[i] / time.iteration_s;
+  if (offer.usd_per_gpu_hour > 0)
+    result.usd = result.days * 24 * as_double(plan.gpus) * offer.usd_per_gpu_hour;
+  return result;
+}
+
+class Sweeper {
+ public:
+  Sweeper(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+          const SweepOptions& options)
+      : model_(model), offers_(offers), job_(job), options_(options) {}
+
+  Sweep run() {
+    std::vector<Task> tasks;
+    for (std::size_t i = 0; i < offers_.size(); ++i) {
+      const std::vector<std::int64_t> counts =
+          job_.gpus ? std::vector<std::int64_t>{*job_.gpus}
+                    : gpu_counts(offers_[i].profile.cluster, job_.max_gpus);
+      for (const std::int64_t gpus : counts) tasks.push_back({i, gpus});
+    }
+    total_ = static_cast<std::int64_t>(tasks.size());
+    std::vector<Outcome> outcomes(tasks.size());
+    const std::vector<std::size_t> order = order_of(tasks);
+    sim::for_each_index(order.size(), static_cast<unsigned>(options_.threads), [&](std::size_t i) {
+      const Task& task = tasks[order[i]];
+      if (stopped() && any()) return;
+      outcomes[order[i]] = tune(task);
+      tell(outcomes[order[i]]);
+    });
+    for (Outcome& outcome : outcomes) {
+      if (auto* option = std::get_if<Sized>(&outcome)) sweep_.options.push_back(std::move(*option));
+      if (auto* left = std::get_if<LeftOut>(&outcome)) sweep_.left_out.push_back(std::move(*left));
+    }
+    sweep_.stopped = stopped();
+    sweep_.seconds = seconds();
+    return std::move(sweep_);
+  }
+
+ private:
+  bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
+
+  bool any() {
+    const std::lock_guard lock(mutex_);
+    return !so_far_.empty();
+  }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+  std::vector<std::size_t> order_of(const std::vector<Task>& tasks) const {
+    std::vector<std::size_t> order(tasks.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    if (!options_.near_days) return order;
+    std::vector<double> distance;
+    for (const Task& task : tasks) {
+      const double days = rough_days(model_, offers_[task.offer], job_, task.gpus);
+      distance.push_back(std::abs(std::log(days / *options_.near_days)));
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return distance[a] < distance[b]; });
+    return order;
+  }
+
+  Outcome tune(const Task& task) {
+    const Offer& offer = offers_[task.offer];
+    const auto left_out = [&](Lack lack, std::string reason) {
+      return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
+    };
+    if (std::string why = batch_contradiction(job_.fixed, task.gpus); !why.empty())
+      return left_out(Lack::kBatch, std::move(why));
+    const Bytes state = least_state_bytes(model_, job_, task.gpus);
+    const Gpu& gpu = offer.profile.cluster.gpu;
+    if (state + gpu.runtime_bytes > gpu.memory_bytes) {
+      return left_out(
+          Lack::kMemory,
+          fmt::format("weights and moments alone take {} of the {} of a GPU",
+                      gib(static_cast<double>(state)), gib(static_cast<double>(gpu.memory_bytes))));
+    }
+    Request request = job_.fixed;
+    request.gpus = task.gpus;
+    // Micro-batch and accumulation, when both are fixed, make the batch.
+    const bool batch_is_fixed = request.micro_batch && request.grad_accum;
+    if (!request.global_batch && !batch_is_fixed)
+      request.global_batch = usual_global_batch(job_, task.gpus);
+    try {
+      return search(task.offer, request);
+    } catch (const Error& error) {
+      return left_out(Lack::kOther, error.what());
+    }
+  }
+
+  Outcome search(std::size_t index, const Request& request) {
+    const Offer& offer = offers_[index];
+    const std::vector<Scenario> scenarios{{"as predicted", offer.profile}};
+    SearchOptions options;
+    options.threads = 1;
+    options.stop = options_.stop;
+    const Space space = space_of(request, model_, offer.profile);
+    Search search(model_, scenarios, space, options);
+    const std::vector<Found> best = search.best(1);
+    {
+      const std::lock_guard lock(mutex_);
+      sweep_.considered += search.counts().considered;
+      sweep_.simulated += search.counts().simulated;
+    }
+    if (!best.empty()) {
+      Sized option = sized(model_, index, offer, job_, best.front());
+      option.cut_short = search.stopped();
+      return option;
+    }
+    const std::optional<Overshoot> nearest = search.nearest();
+    return LeftOut{index, request.gpus, Lack::kMemory,
+                   nearest ? fmt::format("the nearest plan takes {} more than a GPU has",
+                                         gib(static_cast<double>(nearest->excess_bytes)))
+                           : std::string("no plan was tried before the interruption")};
+  }
+
+  void tell(const Outcome& outcome) {
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    if (const auto* option = std::get_if<Sized>(&outcome)) so_far_.push_back(*option);
+    if (options_.progress)
+      options_.progress({done_, total_, sweep_.considered, seconds(), &so_far_});
+  }
+
+  const Model& model_;
+  const std::vector<Offer>& offers_;
+  const SizingJob& job_;
+  const SweepOptions& options_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::int64_t done_ = 0, total_ = 0;
+  std::vector<Sized> so_far_;
+  Sweep sweep_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t gpus = 1; gpus < cluster.gpus_per_node && gpus <= most; gpus *= 2)
+    counts.push_back(gpus);
+  for (std::int64_t gpus = cluster.gpus_per_node; gpus <= most; gpus *= 2) {
+    counts.push_back(gpus);
+    if (cluster.nics_per_node == 0) break;
+  }
+  return counts;
+}
+
+std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus) {
+  const auto sequences =
+      static_cast<std::uint64_t>(std::max(1.0, job.critical_tokens / as_double(job.fixed.seq_len)));
+  const auto usual = static_cast<std::int64_t>(std::bit_floor(sequences));
+  const std::int64_t unit =
+      gpus * job.fixed.micro_batch.value_or(1) * job.fixed.grad_accum.value_or(1);
+  return std::max(usual / unit, std::int64_t{1}) * unit;
+}
+
+Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const SweepOptions& options) {
+  return Sweeper(model, offers, job, options).run();
+}
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,108 @@
+// The sweep behind `size`: every cluster in every number of GPUs, each with its best plan, and what
+// a whole run then takes in days and dollars.
+//
+// All options train the same run: the same tokens in steps of the same number of sequences, so that
+// their days compare. Unless the batch is fixed, it is the largest power of two of sequences that
+// stays below the critical batch (critical_batch.h), rounded to a multiple of the GPUs; more GPUs
+// than sequences make it grow, which is marked. Options are independent, so each is searched by one
+// thread and the result does not depend on how many there are. What meets a goal and what to take
+// is decided in sizing_choice.h.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/core/model.h"
+#include "sim/predict.h"
+#include "tuner/goodput.h"
+#include "tuner/space.h"
+
+namespace shardwright::tuner {
+
+/// A cluster that could be rented.
+struct Offer {
+  std::string name;  // as the user gave it
+  profiles::Profile profile;
+  double usd_per_gpu_hour = 0;  // 0: unknown
+};
+
+struct SizingJob {
+  Request fixed;                     // gpus are set by the sweep, a missing global_batch too
+  double tokens = 0;                 // of the whole run
+  double critical_tokens = 0;        // of a step
+  std::optional<std::int64_t> gpus;  // only this number
+  std::int64_t max_gpus = 16384;
+  double mtbf_gpu_hours = 0, restart_s = 0;
+  double gpu_bytes_per_s = 0;          // of a checkpoint
+  std::optional<double> checkpoint_s;  // instead
+};
+
+/// One cluster in one number of GPUs, with its best plan.
+struct Sized {
+  std::size_t offer = 0;
+  sim::Prediction prediction;
+  Goodput goodput;
+  double tokens_per_step = 0;
+  double days = 0;                        // of wall time, failures included
+  std::array<double, 2> days_interval{};  // by the interval of the prediction
+  std::optional<double> usd;              // none: price unknown
+  bool over_critical = false;             // its steps take a quarter more than the critical batch
+  bool cut_short = false;                 // the search for its plan was interrupted
+
+  std::int64_t gpus() const { return prediction.plan.gpus; }
+  /// Failures included.
+  double useful_tokens_per_s() const { return prediction.time.tokens_per_s * goodput.share; }
+};
+
+enum class Lack : std::uint8_t { kMemory, kBatch, kOther };
+
+struct LeftOut {
+  std::size_t offer = 0;
+  std::int64_t gpus = 0;
+  Lack lack = Lack::kOther;
+  std::string reason;
+};
+
+struct Sweep {
+  std::vector<Sized> options;     // by offer, then by GPUs
+  std::vector<LeftOut> left_out;  // in the same order
+  std::int64_t considered = 0;    // plans
+  std::int64_t simulated = 0;     // plans
+  double seconds = 0;
+  bool stopped = false;
+};
+
+struct SweepProgress {
+  std::int64_t done = 0, total = 0;  // options
+  std::int64_t considered = 0;       // plans
+  double seconds = 0;
+  const std::vector<Sized>* options = nullptr;  // so far, in any order
+};
+
+struct SweepOptions {
+  int threads = 0;                                     // 0: one for each core
+  const std::atomic<bool>* stop = nullptr;             // set from outside: end with what is there
+  std::function<void(const SweepProgress&)> progress;  // by one thread at a time
+  /// Options that come close to this are tried first; changes nothing else.
+  std::optional<double> near_days;
+};
+
+/// Powers of two within a node, then powers of two of whole nodes; one node when nodes are not
+/// linked.
+std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most);
+
+/// Sequences of a step when nobody says: see above.
+std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus);
+
+/// Throws Error when what is held fixed makes no sense on any cluster; a combination that makes no
+/// sense on one is left out.
+Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+            const SweepOptions& options = {});
+
+}  // namespace shardwright::tuner
