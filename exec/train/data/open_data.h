@@ -16,8 +16,8 @@ enum class DataFormat : std::uint8_t { kAuto, kText, kBin, kTokens, kSft };
 DataFormat data_format_from(std::string_view name);
 
 struct DataOptions {
-  std::string train;                      // a path, or "synthetic"
-  std::string eval;                       // a path; empty: the end of the training data is held out
+  std::string train{};                    // a path, or "synthetic"
+  std::string eval{};                     // a path; empty: the end of the training data is held out
   DataFormat format = DataFormat::kAuto;  // kAuto: by content; *.jsonl is sft, the rest text
   bool holds_out = true;                  // when there is no eval path
   double held_out_fraction = 0.05;

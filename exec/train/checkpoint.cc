@@ -1,0 +1,137 @@
+#include "exec/train/checkpoint.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/parse_number.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifest = "checkpoint.json";
+constexpr std::size_t kMostManifestBytes = std::size_t{64} << 20;
+
+/// "parameter:NAME:OFFSET" in two: the part before the last colon, and the offset.
+std::optional<std::pair<std::string, std::int64_t>> split_key(const std::string& key) {
+  const std::size_t colon = key.rfind(':');
+  if (colon == std::string::npos) return std::nullopt;
+  const std::optional<std::int64_t> offset = parse_int64(std::string_view(key).substr(colon + 1));
+  if (!offset || *offset < 0) return std::nullopt;
+  return std::pair(key.substr(0, colon), *offset);
+}
+
+}  // namespace
+
+std::string_view name_of(StateKind kind) {
+  switch (kind) {
+    case StateKind::kParameter:
+      return "parameter";
+    case StateKind::kFirstMoment:
+      return "first_moment";
+    case StateKind::kSecondMoment:
+      return "second_moment";
+  }
+  return "unknown";
+}
+
+Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
+  const fs::path manifest = folder_ / kManifest;
+  if (!fs::is_directory(folder_)) {
+    throw Error(fmt::format("{}: no such folder, expected a checkpoint", folder_.string()));
+  }
+  manifest_ = parse_manifest(read_file(manifest, kMostManifestBytes), manifest.string());
+  for (const CheckpointFile& file : manifest_.files) {
+    const fs::path path = folder_ / file.name;
+    std::error_code missing;
+    const auto bytes = static_cast<std::int64_t>(fs::file_size(path, missing));
+    if (missing) throw Error(fmt::format("{}: this file of the checkpoint lacks", path.string()));
+    if (bytes != file.bytes) {
+      throw Error(fmt::format("{}: {} bytes, expected {}: the file was {}", path.string(), bytes,
+                              file.bytes, bytes < file.bytes ? "cut short" : "altered"));
+    }
+    files_.push_back(std::make_unique<SafetensorsFile>(path));
+    index_file(*files_.back());
+  }
+  require_whole_tensors();
+}
+
+void Checkpoint::index_file(const SafetensorsFile& file) {
+  for (const StoredTensor& stored : file.tensors()) {
+    const auto key = split_key(stored.spec.name);
+    if (!key || stored.spec.shape.size() != 1) {
+      throw Error(
+          fmt::format("{}: tensor '{}' is no part of a checkpoint, expected "
+                      "KIND:NAME:OFFSET with one dimension",
+                      folder_.string(), stored.spec.name));
+    }
+    pieces_[key->first].push_back({key->second, stored.spec.shape.front(), &file, &stored});
+  }
+}
+
+void Checkpoint::require_whole_tensors() {
+  for (auto& [key, pieces] : pieces_) {
+    std::sort(pieces.begin(), pieces.end(),
+              [](const Piece& a, const Piece& b) { return a.first < b.first; });
+  }
+  for (const CheckpointTensor& tensor : manifest_.tensors) {
+    std::int64_t size = 1;
+    for (const std::int64_t n : tensor.shape) {
+      if (n < 0 || __builtin_mul_overflow(size, n, &size)) size = -1;
+    }
+    for (const StateKind kind : kStateKinds) {
+      const std::string key = fmt::format("{}:{}", name_of(kind), tensor.name);
+      std::int64_t covered = 0;
+      for (const Piece& piece : pieces_[key]) {
+        if (piece.first != covered) break;
+        covered += piece.count;
+      }
+      if (covered != size) {
+        throw Error(fmt::format("{}: {} of {} is not whole, its files hold {} elements of {}",
+                                folder_.string(), name_of(kind), tensor.name, covered, size));
+      }
+    }
+  }
+}
+
+void Checkpoint::verify(std::int64_t part, std::int64_t parts) const {
+  for (std::size_t i = static_cast<std::size_t>(part); i < manifest_.files.size();
+       i += static_cast<std::size_t>(parts)) {
+    const CheckpointFile& file = manifest_.files[i];
+    const MappedFile mapped(folder_ / file.name);
+    const std::uint32_t found = crc32(mapped.bytes());
+    if (found != file.crc) {
+      throw Error(fmt::format("{}: the checksum is {:08x}, expected {:08x}: the file was altered",
+                              mapped.name(), found, file.crc));
+    }
+  }
+}
+
+void Checkpoint::read(StateKind kind, std::string_view tensor, std::int64_t first,
+                      std::span<float> out) const {
+  const auto found = pieces_.find(fmt::format("{}:{}", name_of(kind), tensor));
+  SHARDWRIGHT_CHECK(found != pieces_.end(), "the checkpoint has {}", tensor);
+  for (const Piece& piece : found->second) {
+    if (out.empty()) return;
+    const std::int64_t within = first - piece.first;
+    if (within < 0 || within >= piece.count) continue;
+    const auto count =
+        static_cast<std::size_t>(std::min<std::int64_t>(piece.count - within, std::ssize(out)));
+    piece.file->read_floats(*piece.stored, within, out.first(count));
+    out = out.subspan(count);
+    first += static_cast<std::int64_t>(count);
+  }
+  SHARDWRIGHT_CHECK(out.empty(), "{} elements of {} lack", out.size(), tensor);
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,107 @@
+// Checkpoints on the disk: what is in one, which there are, and which can be trusted.
+//
+// A checkpoint is a folder step-000100 with one safetensors file for every rank of a shard group
+// and checkpoint.json, which names them with size and CRC-32 and carries one of its own. A rank's
+// file holds the parts of tensors that it owns, as "parameter:NAME:OFFSET", "first_moment:..." and
+// "second_moment:...", so that any number of ranks and any strategy can put the tensors together
+// again.
+//
+// The files are written into a folder with another name, which takes its own only when everything
+// is durable: a killed run or a full disk leaves earlier checkpoints as they were. Who writes when
+// is exec/train/checkpoint_writer.h's, what goes into an executor exec/train/train_state.h's.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "exec/train/safetensors.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::exec {
+
+enum class StateKind : std::uint8_t { kParameter, kFirstMoment, kSecondMoment };
+inline constexpr StateKind kStateKinds[] = {StateKind::kParameter, StateKind::kFirstMoment,
+                                            StateKind::kSecondMoment};
+std::string_view name_of(StateKind kind);
+
+struct CheckpointTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  bool operator==(const CheckpointTensor&) const = default;
+};
+
+struct CheckpointFile {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::uint32_t crc = 0;
+};
+
+struct CheckpointManifest {
+  std::int64_t step = 0;       // optimizer steps done
+  std::int64_t sequences = 0;  // consumed by them: the place in the data
+  std::int64_t tokens = 0;     // that counted
+  std::uint64_t seed = 0;      // of initial weights, shuffle and rounding
+  std::uint32_t data_fingerprint = 0;
+  std::string config;  // the model's config.json
+  Plan plan;
+  std::vector<CheckpointTensor> tensors;
+  std::vector<CheckpointFile> files;
+  std::string tool_version;
+};
+
+/// The text of checkpoint.json.
+std::string manifest_text(const CheckpointManifest& manifest);
+/// Throws Error naming `file` and what is wrong.
+CheckpointManifest parse_manifest(std::string_view text, const std::string& file);
+
+/// A checkpoint that can be read.
+class Checkpoint {
+ public:
+  /// Checks checkpoint.json, the size and header of every file, and that every tensor is whole.
+  /// Throws Error naming the file and what is wrong.
+  explicit Checkpoint(const std::filesystem::path& folder);
+
+  const CheckpointManifest& manifest() const { return manifest_; }
+  const std::filesystem::path& folder() const { return folder_; }
+  /// Compares the checksums of files number part, part + parts, ... with the manifest's; throws
+  /// Error when one is wrong.
+  void verify(std::int64_t part = 0, std::int64_t parts = 1) const;
+  /// Elements [first, first + out.size()) of a tensor.
+  void read(StateKind kind, std::string_view tensor, std::int64_t first,
+            std::span<float> out) const;
+
+ private:
+  struct Piece {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    const SafetensorsFile* file = nullptr;
+    const StoredTensor* stored = nullptr;
+  };
+  void index_file(const SafetensorsFile& file);
+  void require_whole_tensors();
+
+  std::filesystem::path folder_;
+  CheckpointManifest manifest_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, std::vector<Piece>, std::less<>> pieces_;  // by "kind:name", in order
+};
+
+/// step-000100
+std::string checkpoint_name(std::int64_t step);
+/// The checkpoints in a folder, the newest first; empty when there is none.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+/// Removes all but the `keep` newest (0: keeps all), and what killed runs left half written.
+void prune_checkpoints(const std::filesystem::path& folder, std::int64_t keep);
+void remove_unfinished_checkpoints(const std::filesystem::path& folder);
+/// The folder in which a checkpoint is written before it takes its name.
+std::filesystem::path unfinished_checkpoint(const std::filesystem::path& folder, std::int64_t step);
+/// Writes the manifest and lets the checkpoint take its name. All files are durable.
+void commit_checkpoint(const std::filesystem::path& folder, const CheckpointManifest& manifest);
+
+}  // namespace shardwright::exec

@@ -1,0 +1,104 @@
+// Which checkpoints there are, and how one comes and goes: by renaming, so that a folder with the
+// name of a checkpoint is always a whole one.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "exec/train/checkpoint.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/error.h"
+#include "sim/core/parse_number.h"
+
+namespace shardwright::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kUnfinished = ".writing-";
+constexpr std::string_view kRemoved = ".removing-";
+
+/// The step of a checkpoint's folder, or -1.
+std::int64_t step_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kPrefix)) return -1;
+  const std::string_view digits = std::string_view(name).substr(kPrefix.size());
+  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) return -1;
+  return parse_int64(digits).value_or(-1);
+}
+
+void flush_folder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // as in AtomicFile: the content is whole either way
+  ::fsync(fd);
+  ::close(fd);
+}
+
+/// Out of sight first, so that a kill in between leaves no half checkpoint under its name.
+void remove_checkpoint(const fs::path& path) {
+  const fs::path hidden =
+      path.parent_path() / fmt::format("{}{}", kRemoved, path.filename().string());
+  std::error_code ignored;
+  fs::remove_all(hidden, ignored);
+  fs::rename(path, hidden, ignored);
+  fs::remove_all(hidden, ignored);
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:06}", kPrefix, step);
+}
+
+std::vector<fs::path> list_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (step_of(entry.path()) >= 0 && entry.is_directory(ignored)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const fs::path& a, const fs::path& b) { return step_of(a) > step_of(b); });
+  return found;
+}
+
+void prune_checkpoints(const fs::path& folder, std::int64_t keep) {
+  if (keep <= 0) return;
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  for (std::size_t i = static_cast<std::size_t>(keep); i < all.size(); ++i) {
+    remove_checkpoint(all[i]);
+  }
+}
+
+void remove_unfinished_checkpoints(const fs::path& folder) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kUnfinished) || name.starts_with(kRemoved)) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+fs::path unfinished_checkpoint(const fs::path& folder, std::int64_t step) {
+  return folder / fmt::format("{}{}", kUnfinished, checkpoint_name(step));
+}
+
+void commit_checkpoint(const fs::path& folder, const CheckpointManifest& manifest) {
+  const fs::path unfinished = unfinished_checkpoint(folder, manifest.step);
+  const fs::path target = folder / checkpoint_name(manifest.step);
+  write_file_atomically(unfinished / "checkpoint.json", manifest_text(manifest));
+  std::error_code refused;
+  if (fs::exists(target, refused)) remove_checkpoint(target);
+  fs::rename(unfinished, target, refused);
+  if (refused) {
+    throw Error(fmt::format("{}: cannot take its name: {}", target.string(), refused.message()),
+                ExitCode::kFailed);
+  }
+  flush_folder(folder);
+}
+
+}  // namespace shardwright::exec

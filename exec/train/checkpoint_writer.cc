@@ -1,0 +1,68 @@
+#include "exec/train/checkpoint_writer.h"
+
+#include <exception>
+#include <utility>
+
+#include "exec/train/data/checksum.h"
+#include "exec/train/data/mapped_file.h"
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+namespace {
+
+CheckpointFile write_file(const StateSnapshot& snapshot, const std::filesystem::path& folder,
+                          const std::string& name) {
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path path = folder / name;
+  SafetensorsWriter writer(path, snapshot.specs, {{"format", "shardwright.checkpoint"}});
+  for (const std::vector<std::byte>& bytes : snapshot.data) writer.write(bytes);
+  writer.finish();
+  // Read back: the checksum is of what the disk took, and it comes from the page cache.
+  const MappedFile written(path);
+  return {name, std::ssize(written.bytes()), crc32(written.bytes())};
+}
+
+}  // namespace
+
+CheckpointWriter::~CheckpointWriter() {
+  wait();
+}
+
+void CheckpointWriter::start(StateSnapshot snapshot, std::filesystem::path folder,
+                             std::string name) {
+  SHARDWRIGHT_CHECK(!thread_.joinable(), "a checkpoint is being written");
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = {.stage = Stage::kWriting};
+  }
+  thread_ = std::thread(
+      [this, snapshot = std::move(snapshot), folder = std::move(folder), name = std::move(name)] {
+        State result;
+        try {
+          result.file = write_file(snapshot, folder, name);
+          result.stage = Stage::kWritten;
+        } catch (const std::exception& error) {
+          result.stage = Stage::kFailed;
+          result.error = error.what();
+        }
+        const std::lock_guard lock(mutex_);
+        state_ = std::move(result);
+      });
+}
+
+CheckpointWriter::State CheckpointWriter::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void CheckpointWriter::wait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void CheckpointWriter::reset() {
+  wait();
+  const std::lock_guard lock(mutex_);
+  state_ = {};
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,103 @@
+#include "exec/train/checkpointer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+namespace shardwright::exec {
+
+using Stage = CheckpointWriter::Stage;
+
+Checkpointer::Checkpointer(Executor& executor, std::filesystem::path folder, std::int64_t keep,
+                           CheckpointManifest manifest, Notify notify)
+    : executor_(executor),
+      folder_(std::move(folder)),
+      keep_(keep),
+      manifest_(std::move(manifest)),
+      notify_(std::move(notify)) {
+  manifest_.tensors = tensors_of(executor.layout());
+}
+
+bool Checkpointer::writes() const {
+  // Ranks of the first shard group own everything once.
+  return executor_.world().rank() < executor_.schedule().shard_ranks;
+}
+
+std::string Checkpointer::file_name(std::int64_t rank) const {
+  return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, executor_.schedule().shard_ranks);
+}
+
+CheckpointWriter::State Checkpointer::state() const {
+  if (pending_ && !writes()) return {.stage = Stage::kWritten};
+  return writer_.state();
+}
+
+void Checkpointer::begin(std::int64_t step, std::int64_t sequences, std::int64_t tokens) {
+  finish();
+  manifest_.step = step;
+  manifest_.sequences = sequences;
+  manifest_.tokens = tokens;
+  pending_ = true;
+  if (!writes()) return;
+  writer_.start(take_snapshot(executor_), unfinished_checkpoint(folder_, step),
+                file_name(executor_.world().rank()));
+}
+
+bool Checkpointer::end_step(bool stop) {
+  const std::vector<Vote> votes = exchange_votes(executor_.world(), stop, state());
+  settle(votes);
+  return std::any_of(votes.begin(), votes.end(), [](const Vote& vote) { return vote.stop != 0; });
+}
+
+void Checkpointer::finish() {
+  if (!pending_) return;
+  writer_.wait();
+  settle(exchange_votes(executor_.world(), false, state()));
+}
+
+void Checkpointer::settle(const std::vector<Vote>& votes) {
+  const auto any = [&](Stage stage) {
+    return std::any_of(votes.begin(), votes.end(),
+                       [&](const Vote& vote) { return vote.stage == stage; });
+  };
+  if (!pending_ || any(Stage::kWriting)) return;
+  pending_ = false;
+  writer_.reset();
+  if (executor_.world().rank() == 0) commit(votes);
+}
+
+void Checkpointer::commit(const std::vector<Vote>& votes) {
+  std::string error;
+  for (std::size_t rank = 0; rank < votes.size() && error.empty(); ++rank) {
+    if (votes[rank].stage == Stage::kFailed) error = votes[rank].error;
+  }
+  if (error.empty()) {
+    manifest_.files.clear();
+    for (std::int64_t rank = 0; rank < executor_.schedule().shard_ranks; ++rank) {
+      const Vote& vote = votes[static_cast<std::size_t>(rank)];
+      manifest_.files.push_back({file_name(rank), vote.bytes, vote.crc});
+    }
+    try {
+      commit_checkpoint(folder_, manifest_);
+      prune_checkpoints(folder_, keep_);
+    } catch (const std::exception& refused) {
+      error = refused.what();
+    }
+  }
+  failed_ = !error.empty();
+  if (!failed_) {
+    last_saved_ = manifest_.step;
+    return;
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(unfinished_checkpoint(folder_, manifest_.step), ignored);
+  notify_(
+      fmt::format("the checkpoint of step {} could not be written, earlier ones are as they "
+                  "were: {}",
+                  manifest_.step, error));
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,58 @@
+// One rank's side of checkpoints during training: snapshot, file, agreement, name.
+//
+// begin() copies the state and returns. At the end of every step the ranks exchange votes; when all
+// files are written, rank 0 gives the checkpoint its name and removes the oldest ones. A failed
+// write (a full disk) is reported and leaves earlier checkpoints alone.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "exec/train/checkpoint_writer.h"
+#include "exec/train/vote.h"
+
+namespace shardwright::exec {
+
+class Checkpointer {
+ public:
+  using Notify = std::function<void(const std::string&)>;
+
+  /// `manifest` has what does not change from step to step. `notify` is told about what rank 0
+  /// wrote or could not write.
+  Checkpointer(Executor& executor, std::filesystem::path folder, std::int64_t keep,
+               CheckpointManifest manifest, Notify notify);
+
+  /// Begins a checkpoint of the present state; one in progress is ended first.
+  void begin(std::int64_t step, std::int64_t sequences, std::int64_t tokens);
+  /// At the end of a step: tells whether any rank wants to stop, and ends a checkpoint when it is
+  /// complete.
+  bool end_step(bool stop);
+  /// Waits for the checkpoint in progress, on all ranks.
+  void finish();
+
+  /// The step of the last checkpoint with a name; -1: none by this object.
+  std::int64_t last_saved() const { return last_saved_; }
+  /// Whether the last attempt failed; rank 0 knows.
+  bool failed() const { return failed_; }
+
+ private:
+  bool writes() const;
+  CheckpointWriter::State state() const;
+  /// All ranks call it with the same votes.
+  void settle(const std::vector<Vote>& votes);
+  void commit(const std::vector<Vote>& votes);
+  std::string file_name(std::int64_t rank) const;
+
+  Executor& executor_;
+  std::filesystem::path folder_;
+  std::int64_t keep_;
+  CheckpointManifest manifest_;
+  Notify notify_;
+  CheckpointWriter writer_;
+  bool pending_ = false;
+  std::int64_t last_saved_ = -1;
+  bool failed_ = false;
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,70 @@
+#include "exec/train/metrics.h"
+
+#include <fmt/core.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "sim/core/atomic_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+namespace {
+
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{}", value) : "null";
+}
+
+/// The step of a whole line, or none.
+std::optional<std::int64_t> step_of(const std::string& line) {
+  const auto parsed = nlohmann::json::parse(line, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) {
+    return std::nullopt;
+  }
+  return parsed["step"].get<std::int64_t>();
+}
+
+}  // namespace
+
+std::string metrics_line(const StepMetrics& m) {
+  std::string line = fmt::format(
+      R"({{"step":{},"loss":{},"grad_norm":{},"lr":{},"tokens":{},"step_time_s":{},"tokens_per_s":{})",
+      m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, number(m.step_time_s),
+      number(m.tokens_per_s));
+  if (m.skipped) line += R"(,"skipped":true)";
+  if (m.eval_loss) line += fmt::format(R"(,"eval_loss":{})", number(*m.eval_loss));
+  return line + "}";
+}
+
+MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t resumed_step) : path_(path) {
+  std::string kept;
+  if (resumed_step > 0) {
+    std::ifstream before(path);
+    std::string line;
+    while (std::getline(before, line)) {
+      const std::optional<std::int64_t> step = step_of(line);
+      if (step && *step <= resumed_step) kept += line + "\n";
+    }
+  }
+  write_file_atomically(path, kept);
+  file_.reset(std::fopen(path.c_str(), "a"));
+  if (!file_) {
+    throw Error(fmt::format("{}: cannot write this file: {}", path.string(),
+                            std::generic_category().message(errno)));
+  }
+}
+
+void MetricsLog::append(const StepMetrics& metrics) {
+  const std::string line = metrics_line(metrics) + "\n";
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
+      std::fflush(file_.get()) != 0) {
+    throw Error(fmt::format("{}: cannot write this file: {}", path_.string(),
+                            std::generic_category().message(errno)),
+                ExitCode::kFailed);
+  }
+}
+
+}  // namespace shardwright::exec

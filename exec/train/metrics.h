@@ -1,0 +1,45 @@
+// metrics.jsonl: one JSON object a step, appended and flushed, so that a plot can follow the run.
+//
+// Numbers are written with as many digits as it takes to read the same number back. A resumed run
+// drops the lines of the steps that it repeats, and a line that a kill cut in two.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace shardwright::exec {
+
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;       // nats per counted token
+  double grad_norm = 0;  // before clipping
+  double lr = 0;
+  std::int64_t tokens = 0;  // of this step, all ranks
+  double step_time_s = 0;
+  double tokens_per_s = 0;
+  bool skipped = false;             // no update
+  std::optional<double> eval_loss;  // after the update
+};
+
+/// Without a line's end. What is not finite is null.
+std::string metrics_line(const StepMetrics& metrics);
+
+class MetricsLog {
+ public:
+  /// Keeps the lines of steps up to `resumed_step`. Throws Error when the file cannot be written.
+  MetricsLog(const std::filesystem::path& path, std::int64_t resumed_step);
+  void append(const StepMetrics& metrics);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,151 @@
+#include "exec/train/train_state.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "kernels/bf16.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+namespace {
+
+std::vector<std::byte> bytes_of_values(const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(bytes_of(dtype)));
+  if (dtype == DType::kFp32) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const kernels::BFloat16 narrow = kernels::to_bf16(values[i]);  // exact: it was one
+    std::memcpy(bytes.data() + i * sizeof narrow, &narrow, sizeof narrow);
+  }
+  return bytes;
+}
+
+const Array& part_of(const OwnedState& state, StateKind kind) {
+  switch (kind) {
+    case StateKind::kParameter:
+      return state.parameter;
+    case StateKind::kFirstMoment:
+      return state.first_moment;
+    case StateKind::kSecondMoment:
+      break;
+  }
+  return state.second_moment;
+}
+
+/// The config as transformers expect it beside fp32 weights.
+std::string exported_config(const std::string& text) {
+  auto config = nlohmann::ordered_json::parse(text);
+  for (auto at = config.begin(); at != config.end();) {
+    at = at.key().starts_with("_") ? config.erase(at) : std::next(at);  // comments
+  }
+  config.erase("dtype");
+  config["torch_dtype"] = "float32";
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+StateSnapshot take_snapshot(Executor& executor) {
+  StateSnapshot snapshot;
+  for (const OwnedState& state : executor.owned_state()) {
+    const std::string& name = executor.layout().tensor(state.tensor).name;
+    for (const StateKind kind : kStateKinds) {
+      const Array& array = part_of(state, kind);
+      snapshot.specs.push_back({fmt::format("{}:{}:{}", name_of(kind), name, state.tensor_offset),
+                                array.dtype == DType::kFp32 ? TensorType::kF32 : TensorType::kBf16,
+                                {array.size}});
+      snapshot.data.push_back(bytes_of_values(executor.read(array), array.dtype));
+    }
+  }
+  return snapshot;
+}
+
+std::vector<CheckpointTensor> tensors_of(const ParameterLayout& layout) {
+  std::vector<CheckpointTensor> tensors;
+  for (const ParameterTensor& tensor : layout.tensors()) {
+    tensors.push_back({tensor.name, tensor.shape});
+  }
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return tensors;
+}
+
+void restore(Executor& executor, const Plan& plan, const Checkpoint& checkpoint) {
+  const std::string folder = checkpoint.folder().string();
+  const auto mine = tensors_of(executor.layout());
+  const auto& theirs = checkpoint.manifest().tensors;
+  for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+    if (i < mine.size() && i < theirs.size() && mine[i] == theirs[i]) continue;
+    const auto words = [&](const std::vector<CheckpointTensor>& tensors) {
+      return i < tensors.size()
+                 ? fmt::format("{} [{}]", tensors[i].name, fmt::join(tensors[i].shape, ", "))
+                 : std::string("nothing");
+    };
+    throw Error(fmt::format("{}: made for another model: it has {}, expected {}", folder,
+                            words(theirs), words(mine)));
+  }
+  const Plan& other = checkpoint.manifest().plan;
+  if (other.moment_dtype != plan.moment_dtype || other.master_dtype != plan.master_dtype) {
+    throw Error(fmt::format("{}: made with {} masters and {} moments, but the plan has {} and {}",
+                            folder, name_of(other.master_dtype), name_of(other.moment_dtype),
+                            name_of(plan.master_dtype), name_of(plan.moment_dtype)));
+  }
+  for (const OwnedState& state : executor.owned_state()) {
+    const std::string& name = executor.layout().tensor(state.tensor).name;
+    for (const StateKind kind : kStateKinds) {
+      const Array& array = part_of(state, kind);
+      std::vector<float> values(static_cast<std::size_t>(array.size));
+      checkpoint.read(kind, name, state.tensor_offset, values);
+      executor.write(values, array);
+    }
+  }
+  executor.parameters_changed();
+}
+
+void load_weights(Executor& executor, const SafetensorsModel& model, const std::string& name) {
+  for (const ParameterTensor& tensor : executor.layout().tensors()) {
+    const TensorSpec* found = model.find(tensor.name);
+    if (found == nullptr) throw Error(fmt::format("{}: tensor {} lacks", name, tensor.name));
+    if (found->shape != tensor.shape) {
+      throw Error(fmt::format("{}: tensor {} is [{}], expected [{}]", name, tensor.name,
+                              fmt::join(found->shape, ", "), fmt::join(tensor.shape, ", ")));
+    }
+  }
+  for (const OwnedState& state : executor.owned_state()) {
+    std::vector<float> values(static_cast<std::size_t>(state.parameter.size));
+    model.read_floats(executor.layout().tensor(state.tensor).name, state.tensor_offset, values);
+    executor.write(values, state.parameter);
+  }
+  executor.parameters_changed();
+}
+
+void export_model(const Checkpoint& checkpoint, const std::filesystem::path& folder,
+                  std::int64_t max_part_bytes) {
+  std::filesystem::create_directories(folder);
+  std::vector<TensorSpec> specs;
+  for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
+    specs.push_back({tensor.name, TensorType::kF32, tensor.shape});
+  }
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements
+  write_safetensors_model(
+      folder, specs, max_part_bytes,
+      [&](const TensorSpec& spec, const std::function<void(std::span<const std::byte>)>& give) {
+        std::vector<float> values;
+        for (std::int64_t at = 0; at < spec.elements(); at += kPiece) {
+          values.resize(static_cast<std::size_t>(std::min(kPiece, spec.elements() - at)));
+          checkpoint.read(StateKind::kParameter, spec.name, at, values);
+          give(std::as_bytes(std::span(values)));
+        }
+      });
+  write_file_atomically(folder / "config.json", exported_config(checkpoint.manifest().config));
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,40 @@
+// What of an executor goes into checkpoints and Hugging Face folders, and comes back.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/train/checkpoint.h"
+#include "exec/train/safetensors_model.h"
+
+namespace shardwright::exec {
+
+/// A copy of what one rank owns, in host memory.
+struct StateSnapshot {
+  std::vector<TensorSpec> specs;  // as in the rank's file of a checkpoint
+  std::vector<std::vector<std::byte>> data;
+};
+
+/// Parameters and moments, in the types in which they are kept.
+StateSnapshot take_snapshot(Executor& executor);
+
+/// Names and shapes of all tensors, by name.
+std::vector<CheckpointTensor> tensors_of(const ParameterLayout& layout);
+
+/// Puts the checkpoint's state into the executor, whatever number of ranks and strategy wrote it.
+/// Throws Error when the model or the moments' type is another.
+void restore(Executor& executor, const Plan& plan, const Checkpoint& checkpoint);
+
+/// Parameters from a model in safetensors. Throws Error naming the tensor that lacks or has another
+/// shape.
+void load_weights(Executor& executor, const SafetensorsModel& model, const std::string& name);
+
+/// Writes config.json and model.safetensors (fp32, in parts of at most `max_part_bytes`) as Hugging
+/// Face transformers load them.
+void export_model(const Checkpoint& checkpoint, const std::filesystem::path& folder,
+                  std::int64_t max_part_bytes = std::int64_t{5} << 30);
+
+}  // namespace shardwright::exec

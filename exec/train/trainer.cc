@@ -1,0 +1,230 @@
+#include "exec/train/trainer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "exec/train/checkpointer.h"
+#include "exec/train/data/data_order.h"
+#include "exec/train/gather_timeline.h"
+#include "exec/train/train_state.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+namespace {
+
+/// The run of one rank.
+class Run {
+ public:
+  Run(Executor& executor, const Plan& plan, const Data& data, const TrainOptions& options,
+      TrainObserver* observer)
+      : executor_(executor),
+        plan_(plan),
+        data_(data),
+        options_(options),
+        observer_(observer),
+        rank_(executor.world().rank()),
+        shape_{plan.micro_batch, plan.grad_accum, executor.world().size()},
+        order_(options.seed, data.train->sequences()),
+        checkpointer_(executor, checkpoints_folder(options.folder), options.keep, manifest(),
+                      [this](const std::string& sentence) { note(sentence); }) {}
+
+  TrainResult run() {
+    begin();
+    while (result_.last_step < options_.lr.total_steps && result_.failure.empty() &&
+           !result_.interrupted) {
+      step(result_.last_step + 1);
+    }
+    end();
+    return std::move(result_);
+  }
+
+ private:
+  CheckpointManifest manifest() const {
+    CheckpointManifest manifest;
+    manifest.seed = options_.seed;
+    manifest.data_fingerprint = data_.train->fingerprint();
+    manifest.config = options_.config;
+    manifest.plan = plan_;
+    manifest.tool_version = options_.tool_version;
+    return manifest;
+  }
+
+  void begin() {
+    if (options_.resume != nullptr) {
+      const CheckpointManifest& from = options_.resume->manifest();
+      if (from.seed != options_.seed) {
+        throw Error(fmt::format("{}: made with seed {}, but the run's is {}",
+                                options_.resume->folder().string(), from.seed, options_.seed));
+      }
+      if (from.data_fingerprint != data_.train->fingerprint()) {
+        throw Error(
+            fmt::format("{}: made with other training data or another sequence length, so "
+                        "its place in the data means nothing; expected those of {}",
+                        options_.resume->folder().string(), data_.train->describe()));
+      }
+      restore(executor_, plan_, *options_.resume);
+      result_.last_step = from.step;
+      sequences_ = from.sequences;
+      tokens_ = from.tokens;
+    } else if (options_.weights != nullptr) {
+      executor_.initialize(options_.seed);  // moments
+      load_weights(executor_, *options_.weights, options_.weights_name);
+    } else {
+      executor_.initialize(options_.seed);
+    }
+    result_.first_step = result_.last_step + 1;
+    saved_ = result_.last_step;
+    if (rank_ == 0) {
+      std::filesystem::create_directories(checkpoints_folder(options_.folder));
+      remove_unfinished_checkpoints(checkpoints_folder(options_.folder));
+      metrics_ = std::make_unique<MetricsLog>(options_.folder / "metrics.jsonl", result_.last_step);
+    }
+    executor_.world().barrier();
+  }
+
+  void step(std::int64_t number) {
+    StepOptions step_options;
+    step_options.adamw = options_.adamw;
+    step_options.adamw.step = number;
+    step_options.adamw.lr = learning_rate(options_.lr, number);
+    step_options.adamw.seed = options_.seed;
+    step_options.clip = options_.clip;
+    const StepResult done = executor_.step(
+        training_batch(*data_.train, order_, shape_, sequences_, rank_), step_options);
+    if (number == options_.trace_step) keep_timeline();
+
+    StepMetrics metrics;
+    metrics.step = number;
+    metrics.loss = done.loss();
+    metrics.grad_norm = done.gradient_norm;
+    metrics.lr = step_options.adamw.lr;
+    metrics.tokens = shape_.sequences() * plan_.seq_len;
+    metrics.step_time_s = done.seconds;
+    metrics.tokens_per_s = static_cast<double>(metrics.tokens) / done.seconds;
+    metrics.skipped = done.skipped;
+    judge(metrics);
+    if (result_.failure.empty() || !done.skipped) {
+      // A bad step that ends the run is not counted, so that a resumed run meets it again.
+      result_.last_step = number;
+      sequences_ += shape_.sequences();
+      tokens_ += done.tokens;
+      result_.loss = metrics.loss;
+    }
+    const bool last = number == options_.lr.total_steps || !result_.failure.empty();
+    if (!last && due(options_.eval_every, number)) metrics.eval_loss = evaluate();
+    if (last && result_.failure.empty()) metrics.eval_loss = evaluate();
+    report(metrics);
+    if (!last && due(options_.save_every, number)) save();
+    result_.interrupted =
+        checkpointer_.end_step(options_.stop != nullptr && options_.stop->load()) && !last;
+  }
+
+  void end() {
+    // Parameters that made the loss explode are not worth keeping.
+    if (!exploded_ && saved_ != result_.last_step) save();
+    checkpointer_.finish();
+    result_.saved_step = checkpointer_.last_saved();
+    result_.save_failed = checkpointer_.failed();
+  }
+
+  static bool due(std::int64_t every, std::int64_t number) {
+    return every > 0 && number % every == 0;
+  }
+
+  void save() {
+    checkpointer_.begin(result_.last_step, sequences_, tokens_);
+    saved_ = result_.last_step;
+  }
+
+  void judge(const StepMetrics& metrics) {
+    if (metrics.skipped) {
+      ++result_.skipped_steps;
+      ++bad_in_a_row_;
+      const std::string what = fmt::format(
+          "step {}: loss {}, gradient norm {}{}", metrics.step, metrics.loss, metrics.grad_norm,
+          std::isfinite(metrics.grad_norm) && std::isfinite(metrics.loss)
+              ? fmt::format(", above {}", options_.clip.skip_above)
+              : "");
+      if (options_.bad_step == BadStepPolicy::kStop) {
+        result_.failure = what + "; no parameter was changed";
+      } else if (bad_in_a_row_ >= options_.most_bad_steps) {
+        result_.failure = fmt::format("{}; {} such steps in a row", what, bad_in_a_row_);
+      } else {
+        note(what + "; the step is skipped");
+      }
+      return;
+    }
+    bad_in_a_row_ = 0;
+    if (options_.max_loss > 0 && metrics.loss > options_.max_loss) {
+      exploded_ = true;
+      result_.failure =
+          fmt::format("step {}: loss {}, above {}", metrics.step, metrics.loss, options_.max_loss);
+    }
+  }
+
+  std::optional<double> evaluate() {
+    if (!data_.eval) return std::nullopt;
+    std::int64_t count = data_.eval->sequences();
+    if (options_.eval_sequences > 0) count = std::min(count, options_.eval_sequences);
+    LossSums sum;
+    for (std::int64_t first = 0; first < count; first += shape_.micro_batch * shape_.ranks) {
+      const LossSums part =
+          executor_.evaluate(evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, rank_));
+      sum.loss += part.loss;
+      sum.tokens += part.tokens;
+    }
+    if (sum.tokens == 0) return std::nullopt;
+    result_.eval_loss = sum.loss / static_cast<double>(sum.tokens);
+    return result_.eval_loss;
+  }
+
+  void keep_timeline() {
+    Timeline all = gather_timeline(executor_.world(), executor_.timeline());
+    if (rank_ != 0) return;
+    all.memory = memory_curve(executor_.schedule(), all, 0);
+    result_.timeline = std::move(all);
+  }
+
+  void report(const StepMetrics& metrics) {
+    if (metrics_) metrics_->append(metrics);
+    if (observer_ != nullptr) observer_->on_step(metrics);
+  }
+  void note(const std::string& sentence) {
+    if (observer_ != nullptr) observer_->on_note(sentence);
+  }
+
+  Executor& executor_;
+  const Plan& plan_;
+  const Data& data_;
+  const TrainOptions& options_;
+  TrainObserver* observer_;
+  std::int64_t rank_;
+  BatchShape shape_;
+  DataOrder order_;
+  Checkpointer checkpointer_;
+  std::unique_ptr<MetricsLog> metrics_;
+  TrainResult result_;
+  std::int64_t sequences_ = 0;
+  std::int64_t tokens_ = 0;
+  std::int64_t saved_ = 0;  // the step of the last checkpoint begun or resumed from
+  std::int64_t bad_in_a_row_ = 0;
+  bool exploded_ = false;
+};
+
+}  // namespace
+
+TrainResult train(Executor& executor, const Plan& plan, const Data& data,
+                  const TrainOptions& options, TrainObserver* observer) {
+  check_lr_schedule(options.lr);
+  return Run(executor, plan, data, options, observer).run();
+}
+
+std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder) {
+  return run_folder / "checkpoints";
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,78 @@
+// The training loop of one rank: batches in, optimizer steps, evaluation, metrics, checkpoints, and
+// an orderly end.
+//
+// All ranks run it side by side and decide alike: losses and norms are the same numbers on every
+// rank, and what only one of them knows (a signal, a full disk) goes around once a step. Rank 0
+// writes metrics and talks to the observer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "exec/executor.h"
+#include "exec/train/checkpoint.h"
+#include "exec/train/data/open_data.h"
+#include "exec/train/lr_schedule.h"
+#include "exec/train/metrics.h"
+#include "exec/train/safetensors_model.h"
+
+namespace shardwright::exec {
+
+/// What happens when a step's loss or gradients are not finite, or the gradient norm is above
+/// skip_above. Such a step changes no parameter.
+enum class BadStepPolicy : std::uint8_t { kStop, kSkip };
+
+struct TrainOptions {
+  LrSchedule lr;
+  kernels::AdamW adamw;  // lr, step, grad_scale and seed are set by the loop
+  ClipOptions clip;
+  BadStepPolicy bad_step = BadStepPolicy::kStop;
+  std::int64_t most_bad_steps = 10;  // in a row, when skipping
+  double max_loss = 0;               // the run stops above it; 0: never
+  std::uint64_t seed = 0;
+  std::int64_t eval_every = 0;      // 0: only at the end
+  std::int64_t eval_sequences = 0;  // at most; 0: all
+  std::int64_t save_every = 0;      // 0: only at the end
+  std::int64_t keep = 0;            // checkpoints; 0: all
+  std::int64_t trace_step = 0;      // whose timeline is kept; 0: none
+  std::filesystem::path folder;     // of metrics.jsonl and checkpoints/
+  std::string config;               // the model's config.json
+  std::string tool_version;
+  const Checkpoint* resume = nullptr;
+  const SafetensorsModel* weights = nullptr;  // to start from; null: random
+  std::string weights_name;
+  const std::atomic<bool>* stop = nullptr;
+};
+
+/// Hears what happens, on rank 0.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+  virtual void on_step(const StepMetrics& metrics) = 0;
+  virtual void on_note(const std::string& sentence) = 0;
+};
+
+struct TrainResult {
+  std::int64_t first_step = 0;  // 1, or the one after the checkpoint's
+  std::int64_t last_step = 0;   // done
+  double loss = 0;              // of the last step
+  std::optional<double> eval_loss;
+  std::int64_t skipped_steps = 0;
+  bool interrupted = false;
+  std::string failure;           // why the run gave up; empty: it did not
+  std::int64_t saved_step = -1;  // the newest checkpoint of this run
+  bool save_failed = false;
+  Timeline timeline;  // of trace_step, all ranks
+};
+
+/// `observer` may be null, and is on ranks other than 0. Throws Error.
+TrainResult train(Executor& executor, const Plan& plan, const Data& data,
+                  const TrainOptions& options, TrainObserver* observer);
+
+/// checkpoints/ of a run's folder.
+std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder);
+
+}  // namespace shardwright::exec

@@ -1,0 +1,22 @@
+#include "exec/train/vote.h"
+
+#include <algorithm>
+#include <span>
+
+namespace shardwright::exec {
+
+std::vector<Vote> exchange_votes(Communicator& world, bool stop,
+                                 const CheckpointWriter::State& state) {
+  Vote mine;
+  mine.stop = stop ? 1 : 0;
+  mine.stage = state.stage;
+  mine.crc = state.file.crc;
+  mine.bytes = state.file.bytes;
+  const std::size_t size = std::min(state.error.size(), sizeof mine.error - 1);
+  std::copy_n(state.error.data(), size, mine.error);
+  std::vector<Vote> all(static_cast<std::size_t>(world.size()));
+  world.exchange(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+}  // namespace shardwright::exec
