@@ -3,6 +3,7 @@
 #include "cli/verb_doctor.h"
 #include "cli/verb_inspect.h"
 #include "cli/verb_predict.h"
+#include "cli/verb_run.h"
 #include "cli/verb_validate.h"
 
 namespace shardwright::cli {
@@ -10,6 +11,7 @@ namespace shardwright::cli {
 std::vector<std::unique_ptr<Verb>> make_verbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(make_predict_verb());
+  verbs.push_back(make_run_verb());
   verbs.push_back(make_validate_verb());
   verbs.push_back(make_inspect_verb());
   verbs.push_back(make_doctor_verb());

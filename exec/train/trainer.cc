@@ -173,7 +173,7 @@ class Run {
     LossSums sum;
     for (std::int64_t first = 0; first < count; first += shape_.micro_batch * shape_.ranks) {
       const LossSums part =
-          executor_.evaluate(evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, rank_));
+          executor_.evaluate(evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, count, rank_));
       sum.loss += part.loss;
       sum.tokens += part.tokens;
     }

@@ -54,11 +54,11 @@ Batch training_batch(const Dataset& data, const DataOrder& order, const BatchSha
 }
 
 Batch evaluation_batch(const Dataset& data, const BatchShape& shape, std::int64_t seq_len,
-                       std::int64_t first, std::int64_t rank) {
+                       std::int64_t first, std::int64_t last, std::int64_t rank) {
   Batch batch;
   for (std::int64_t i = 0; i < shape.micro_batch; ++i) {
     const std::int64_t sequence = first + rank * shape.micro_batch + i;
-    if (sequence < data.sequences()) {
+    if (sequence < last) {
       data.append(sequence, batch);
     } else {
       append_padding(seq_len, batch);

@@ -43,9 +43,9 @@ struct BatchShape {
 Batch training_batch(const Dataset& data, const DataOrder& order, const BatchShape& shape,
                      std::int64_t position, std::int64_t rank);
 
-/// One micro-step of evaluation: sequences [first, ...) of the data in their own order, then
-/// padding.
+/// One micro-step of evaluation: sequences [first, last) of the data in their own order, as many as
+/// there is room for, then padding.
 Batch evaluation_batch(const Dataset& data, const BatchShape& shape, std::int64_t seq_len,
-                       std::int64_t first, std::int64_t rank);
+                       std::int64_t first, std::int64_t last, std::int64_t rank);
 
 }  // namespace shardwright::exec

@@ -1,0 +1,44 @@
+// What a run shows while it runs: a head, a line a step, notes, and a summary.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/render/terminal.h"
+#include "cli/run_ranks.h"
+#include "exec/train/trainer.h"
+
+namespace shardwright::cli {
+
+/// Model, ranks, data and memory, a line each.
+std::string run_head(const RunOptions& options, const exec::Data& data,
+                     std::optional<double> predicted_s);
+
+/// Prints steps to `steps` and notes to stderr as they happen.
+class RunPrinter final : public exec::TrainObserver {
+ public:
+  /// `shown` is false on all ranks but one.
+  RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown,
+             std::optional<double> predicted_s);
+  void on_step(const exec::StepMetrics& metrics) override;
+  void on_note(const std::string& sentence) override;
+
+  /// Of the steps so far, the first one left out where there are more; 0: none.
+  double median_step_s() const;
+
+ private:
+  std::FILE* steps_;
+  Terminal terminal_;
+  bool shown_;
+  std::optional<double> predicted_s_;
+  bool head_shown_ = false;
+  std::vector<double> step_times_s_;
+};
+
+/// "+1.8 %"; from 1000 % on as a multiple, "x 57".
+std::string deviation_text(double measured, double predicted);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,266 @@
+#include "cli/verb_run.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/interrupt.h"
+#include "cli/render/json_text.h"
+#include "cli/render/quantity.h"
+#include "cli/render/run_lines.h"
+#include "cli/run_options.h"
+#include "cli/run_ranks.h"
+#include "exec/train/train_state.h"
+#include "profiles/profile.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/predict.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the simulator says about the run's plan.
+struct Predicted {
+  std::optional<double> step_s;
+  Schedule schedule;
+};
+
+/// The plan lowered for the native stack, and its step time where a cluster is named.
+Predicted lower_and_predict(RunOptions& options) {
+  Predicted predicted;
+  std::int64_t gpus_per_node = options.plan.gpus;
+  if (!options.cluster.empty()) {
+    const profiles::Profile profile = profiles::load_profile(options.cluster, "native");
+    gpus_per_node = profile.cluster.gpus_per_node;
+    try {
+      sim::PredictOptions fast;
+      fast.reserved = false;
+      predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
+    } catch (const Error& error) {
+      options.notes.push_back(
+          fmt::format("no step time is predicted for {}: {}", options.cluster, error.what()));
+    }
+  }
+  check_plan(options.plan, options.model, gpus_per_node);
+  predicted.schedule =
+      sim::lower(options.model, options.plan, profiles::load_stack("native").stack, gpus_per_node);
+  return predicted;
+}
+
+/// The checkpoint to start from: the one that is named, or the newest whole one. Every process
+/// checks all files, so that all choose the same.
+std::unique_ptr<exec::Checkpoint> find_resume(RunOptions& options) {
+  const auto open = [](const fs::path& path) {
+    auto checkpoint = std::make_unique<exec::Checkpoint>(path);
+    checkpoint->verify();
+    return checkpoint;
+  };
+  if (options.resume.empty()) return nullptr;
+  if (options.resume != "auto") return open(options.resume);
+  const auto found = exec::list_checkpoints(exec::checkpoints_folder(options.out));
+  for (const fs::path& path : found) {
+    try {
+      return open(path);
+    } catch (const Error& error) {
+      options.notes.push_back(fmt::format("{}; the one before it is tried", error.what()));
+    }
+  }
+  if (!found.empty()) {
+    throw Error(fmt::format("{}: none of {} checkpoints is whole, expected one to resume from",
+                            exec::checkpoints_folder(options.out).string(), found.size()));
+  }
+  options.notes.push_back("there is no checkpoint yet, so the run starts from the beginning");
+  return nullptr;
+}
+
+class RunVerb : public Verb {
+ public:
+  std::string name() const override { return "run"; }
+  std::string summary() const override {
+    return "trains for real with a plan; trace, metrics, checkpoints";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    settings_.declare(command);
+    command.add_flag("--json", json_, "print a summary as one JSON document; steps go to stderr");
+    command.add_flag("--show-settings", show_settings_,
+                     "print every setting and its origin as a run file, and do nothing else");
+  }
+
+  ExitCode run(const Context& context) override {
+    settings_.resolve(process_environment());
+    RunOptions options = run_options(settings_);
+    if (show_settings_) {
+      fmt::print("{}", settings_.ini("settings of shardwright run"));
+      return ExitCode::kDone;
+    }
+    const Predicted predicted = lower_and_predict(options);
+    exec::Data data = exec::open_data(options.data);
+    const std::unique_ptr<exec::Checkpoint> resume = find_resume(options);
+    std::unique_ptr<exec::SafetensorsModel> weights;
+    if (resume) {
+      options.train.resume = resume.get();
+    } else if (!options.weights.empty()) {
+      weights = std::make_unique<exec::SafetensorsModel>(options.weights);
+      options.train.weights = weights.get();
+      options.train.weights_name = options.weights;
+    }
+    choose_trace_step(options, resume.get());
+    const bool shown = options.launch.rank == 0;
+    if (shown) prepare_folder(options);
+    RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
+                       predicted.step_s);
+    for (const std::string& note : options.notes) printer.on_note(note);
+    if (shown) fmt::print(stderr, "{}", run_head(options, data, predicted.step_s));
+    if (resume) {
+      printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
+    }
+
+    const auto begin = std::chrono::steady_clock::now();
+    const Interrupt interrupt;
+    options.train.stop = &interrupt.flag();
+    const RunOutcome outcome = run_ranks(options, predicted.schedule, data, printer);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (!shown) return ExitCode::kDone;
+    return finish(options, predicted, outcome, printer, seconds, resume.get());
+  }
+
+ private:
+  static void choose_trace_step(RunOptions& options, const exec::Checkpoint* resume) {
+    if (options.trace.empty()) {
+      options.train.trace_step = 0;
+    } else if (options.train.trace_step == 0) {
+      // The first steps touch memory for the first time.
+      const std::int64_t done = resume != nullptr ? resume->manifest().step : 0;
+      options.train.trace_step = std::min(done + 3, options.train.lr.total_steps);
+    }
+  }
+
+  void prepare_folder(const RunOptions& options) {
+    std::error_code refused;
+    fs::create_directories(options.out, refused);
+    if (refused) {
+      throw Error(fmt::format("{}: cannot make this folder: {}", options.out, refused.message()));
+    }
+    const fs::path plan = fs::path(options.out) / "plan.json";
+    PlanDocument document;
+    document.model = options.model_name;
+    document.cluster = options.cluster;
+    document.plan = options.plan;
+    document.tool_version = options.train.tool_version;
+    write_plan(plan, document);
+    settings_.decide("plan", plan.string(), "this run");
+    write_file_atomically(fs::path(options.out) / "run.ini",
+                          settings_.ini("written by shardwright run; --config takes it"));
+  }
+
+  ExitCode finish(const RunOptions& options, const Predicted& predicted, const RunOutcome& outcome,
+                  const RunPrinter& printer, double seconds, const exec::Checkpoint* resume) const {
+    const exec::TrainResult& train = outcome.train;
+    if (!options.trace.empty() && !train.timeline.spans.empty()) {
+      write_chrome_trace(
+          options.trace,
+          std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
+          {{"tool", "shardwright run"},
+           {"model", options.model_name},
+           {"ranks", fmt::format("{}", options.plan.gpus)},
+           {"transport", options.transport == Transport::kMpi ? "mpi" : "local"},
+           {"device", "host"}});
+    }
+    fs::path checkpoint;
+    if (train.saved_step >= 0) {
+      checkpoint = exec::checkpoints_folder(options.out) / exec::checkpoint_name(train.saved_step);
+    } else if (resume != nullptr) {
+      checkpoint = resume->folder();
+    }
+    const fs::path model = fs::path(options.out) / "model";
+    const bool complete = !train.interrupted && train.failure.empty() && !train.save_failed;
+    if (complete) exec::export_model(exec::Checkpoint(checkpoint), model);
+    if (json_) {
+      print_json(options, predicted, outcome, printer, seconds, checkpoint,
+                 complete ? model : fs::path());
+    }
+    print_summary(options, outcome, seconds, checkpoint, complete ? model : fs::path());
+    if (!train.failure.empty()) {
+      throw Error(fmt::format("the run gave up at {}", train.failure), ExitCode::kFailed);
+    }
+    if (train.save_failed) {
+      throw Error("the last checkpoint could not be written", ExitCode::kFailed);
+    }
+    return ExitCode::kDone;
+  }
+
+  static void print_json(const RunOptions& options, const Predicted& predicted,
+                         const RunOutcome& outcome, const RunPrinter& printer, double seconds,
+                         const fs::path& checkpoint, const fs::path& model) {
+    const auto number = [](std::optional<double> value) {
+      return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+    };
+    const auto path = [](const fs::path& value) {
+      return value.empty() ? nlohmann::ordered_json(nullptr)
+                           : nlohmann::ordered_json(value.string());
+    };
+    const exec::TrainResult& train = outcome.train;
+    const double median = printer.median_step_s();
+    const auto tokens = static_cast<double>(options.plan.gpus * options.plan.micro_batch *
+                                            options.plan.grad_accum * options.plan.seq_len);
+    fmt::print("{}\n", json_text({{"schema", "shardwright.run/1.0"},
+                                  {"first_step", train.first_step},
+                                  {"last_step", train.last_step},
+                                  {"loss", train.loss},
+                                  {"eval_loss", number(train.eval_loss)},
+                                  {"skipped_steps", train.skipped_steps},
+                                  {"interrupted", train.interrupted},
+                                  {"failure", train.failure},
+                                  {"seconds", seconds},
+                                  {"median_step_time_s", median},
+                                  {"tokens_per_s", median > 0 ? tokens / median : 0},
+                                  {"predicted_step_time_s", number(predicted.step_s)},
+                                  {"planned_memory_bytes", outcome.planned_bytes},
+                                  {"peak_memory_bytes", outcome.peak_bytes},
+                                  {"plan", plan_to_json(options.plan)},
+                                  {"out", options.out},
+                                  {"checkpoint", path(checkpoint)},
+                                  {"model", path(model)},
+                                  {"trace", path(options.trace)}}));
+  }
+
+  static void print_summary(const RunOptions& options, const RunOutcome& outcome, double seconds,
+                            const fs::path& checkpoint, const fs::path& model) {
+    const exec::TrainResult& train = outcome.train;
+    fmt::print(stderr, "{} {} after {}; memory of a rank {}, {}\n",
+               train.interrupted ? "interrupted at step" : "step", train.last_step,
+               quantity(seconds, "s"), quantity(static_cast<double>(outcome.peak_bytes), "byte"),
+               outcome.peak_bytes == outcome.planned_bytes
+                   ? "exactly as planned"
+                   : fmt::format("planned {}",
+                                 quantity(static_cast<double>(outcome.planned_bytes), "byte")));
+    if (!checkpoint.empty()) fmt::print(stderr, "checkpoint: {}\n", checkpoint.string());
+    if (!model.empty()) fmt::print(stderr, "model: {}\n", model.string());
+    if (!options.trace.empty()) fmt::print(stderr, "trace: {}\n", options.trace);
+    if (train.interrupted) {
+      fmt::print(stderr, "to go on: shardwright run --config {}/run.ini --resume auto\n",
+                 options.out);
+    }
+  }
+
+  RunSettings settings_;
+  bool json_ = false;
+  bool show_settings_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_run_verb() {
+  return std::make_unique<RunVerb>();
+}
+
+}  // namespace shardwright::cli
