@@ -10,9 +10,13 @@ namespace shardwright::cli {
 namespace {
 
 std::string with_commas(double value) {
-  std::string digits = fmt::format("{:.0f}", value);
-  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
-  return digits;
+  const std::string digits = fmt::format("{:.0f}", value);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 const char* where(const RunOptions& options) {

@@ -1,0 +1,336 @@
+// Guards checkpoints and the training loop: what resumes is what was, damage is found and named,
+// and a failed write leaves earlier checkpoints alone.
+#include "exec/train/checkpoint.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "exec/train/train_state.h"
+#include "exec/train/trainer.h"
+#include "sim/core/error.h"
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::native_stack;
+using testing::tiny_llama;
+using testing::tiny_plan;
+
+constexpr const char* kConfig =
+    R"({"model_type": "llama", "_note": "x", "torch_dtype": "bfloat16"})";
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() /
+              (std::string("shardwright-train-") + test->name() + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    options_.lr.total_steps = 6;
+    options_.lr.peak = 1e-2;
+    options_.lr.warmup_steps = 2;
+    options_.adamw.weight_decay = 0.1;
+    options_.clip.max_norm = 0.5;
+    options_.seed = 5;
+    options_.save_every = 2;
+    options_.config = kConfig;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  struct Outcome {
+    TrainResult result;
+    std::vector<std::string> notes;
+    std::vector<StepMetrics> steps;
+  };
+  struct Listener final : TrainObserver {
+    explicit Listener(Outcome& outcome) : to(outcome) {}
+    void on_step(const StepMetrics& metrics) override { to.steps.push_back(metrics); }
+    void on_note(const std::string& sentence) override { to.notes.push_back(sentence); }
+    Outcome& to;
+  };
+
+  /// Runs in folder_/name.
+  Outcome run(const std::string& name, const Plan& plan, TrainOptions options) const {
+    options.folder = folder_ / name;
+    const Schedule schedule = sim::lower(model_, plan, native_stack(), 2);
+    const Data data = open_data({.train = "synthetic",
+                                 .eval = "",
+                                 .seq_len = plan.seq_len,
+                                 .vocab = model_.vocab,
+                                 .seed = 3});
+    kernels::host::Parallel parallel(1);
+    LocalWorld world(static_cast<int>(plan.gpus), static_cast<int>(schedule.shard_ranks));
+    Outcome outcome;
+    Listener listener(outcome);
+    world.run([&](int rank) {
+      HostDevice device(parallel, StreamMode::kInline);
+      Executor executor(model_, plan, schedule, device, world.groups(rank, device));
+      TrainResult result = train(executor, plan, data, options, rank == 0 ? &listener : nullptr);
+      if (rank == 0) outcome.result = std::move(result);
+    });
+    return outcome;
+  }
+
+  fs::path saved(const std::string& name, std::int64_t step) const {
+    return checkpoints_folder(folder_ / name) / checkpoint_name(step);
+  }
+
+  fs::path folder_;
+  Model model_ = tiny_llama();
+  TrainOptions options_;
+};
+
+std::string get(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void put(const fs::path& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+}
+
+template <class Body>
+std::string message(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+/// All parameters and moments of a checkpoint, in the order of its tensors.
+std::vector<float> everything(const fs::path& folder) {
+  const Checkpoint checkpoint(folder);
+  std::vector<float> all;
+  for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
+    std::int64_t size = 1;
+    for (const std::int64_t n : tensor.shape) size *= n;
+    for (const StateKind kind : kStateKinds) {
+      std::vector<float> values(static_cast<std::size_t>(size));
+      checkpoint.read(kind, tensor.name, 0, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+void expect_same_state(const fs::path& a, const fs::path& b) {
+  const std::vector<float> left = everything(a), right = everything(b);
+  ASSERT_EQ(left.size(), right.size());
+  EXPECT_EQ(std::memcmp(left.data(), right.data(), 4 * left.size()), 0) << a << " and " << b;
+}
+
+TEST_F(CheckpointTest, ResumesBitForBitAtAnotherNumberOfRanksAndAnotherStrategy) {
+  const Plan four = tiny_plan(Strategy::kYafsdp, 4, 3);
+  const Outcome whole = run("whole", four, options_);
+  ASSERT_EQ(whole.steps.size(), 6u);
+  EXPECT_EQ(whole.result.saved_step, 6);
+  EXPECT_TRUE(whole.notes.empty());
+
+  struct Case {
+    Strategy strategy;
+    std::int64_t ranks, grad_accum;
+  };
+  for (const Case& c :
+       {Case{Strategy::kYafsdp, 4, 3}, Case{Strategy::kFsdp2, 3, 4}, Case{Strategy::kZero1, 12, 1},
+        Case{Strategy::kSingle, 1, 12}, Case{Strategy::kZero2, 2, 6}}) {
+    const std::string name = fmt::format("{}-{}", name_of(c.strategy), c.ranks);
+    TrainOptions options = options_;
+    const Checkpoint from(saved("whole", 2));
+    options.resume = &from;
+    const Outcome resumed = run(name, tiny_plan(c.strategy, c.ranks, c.grad_accum), options);
+    ASSERT_EQ(resumed.steps.size(), 4u) << name;
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(resumed.steps[i].loss, whole.steps[i + 2].loss) << name;
+      EXPECT_EQ(resumed.steps[i].grad_norm, whole.steps[i + 2].grad_norm) << name;
+    }
+    expect_same_state(saved("whole", 6), saved(name, 6));
+  }
+}
+
+TEST_F(CheckpointTest, NarrowMomentsAndParametersResumeToo) {
+  Plan plan = tiny_plan(Strategy::kFsdp2, 2);
+  plan.param_dtype = DType::kBf16;
+  plan.moment_dtype = DType::kBf16;
+  run("whole", plan, options_);
+  const Checkpoint from(saved("whole", 4));
+  TrainOptions options = options_;
+  options.resume = &from;
+  run("resumed", plan, options);
+  expect_same_state(saved("whole", 6), saved("resumed", 6));
+
+  plan.moment_dtype = DType::kFp32;
+  EXPECT_NE(message([&] { run("other", plan, options); }).find("bf16 moments"), std::string::npos);
+  options.seed = 6;
+  EXPECT_NE(message([&] { run("other", plan, options); }).find("made with seed 5"),
+            std::string::npos);
+  model_.hidden = 128;
+  options.seed = 5;
+  EXPECT_NE(message([&] { run("other", plan, options); }).find("made for another model"),
+            std::string::npos);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestAndCleansUp) {
+  options_.keep = 2;
+  options_.save_every = 1;
+  fs::create_directories(checkpoints_folder(folder_ / "run") / ".writing-step-000009");
+  run("run", tiny_plan(Strategy::kZero3, 2), options_);
+  const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].filename(), "step-000006");
+  EXPECT_EQ(found[1].filename(), "step-000005");
+  const fs::directory_iterator all(checkpoints_folder(folder_ / "run"));
+  EXPECT_EQ(std::distance(begin(all), end(all)), 2);
+}
+
+TEST_F(CheckpointTest, DamageIsRefusedByName) {
+  run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
+  const fs::path folder = saved("run", 6);
+  const auto refusal = [&] { return message([&] { Checkpoint(folder).verify(); }); };
+  EXPECT_EQ(refusal(), "accepted");
+  const fs::path files[] = {folder / "checkpoint.json", folder / "rank-00000-of-00002.safetensors",
+                            folder / "rank-00001-of-00002.safetensors"};
+  const kernels::RandomStream random{1, kernels::RandomSite::kShuffle, 0};
+  std::uint64_t draws = 0;
+  const auto below = [&](std::size_t bound) { return random.below(draws++, bound); };
+  for (const fs::path& file : files) {
+    const std::string whole = get(file);
+    for (int round = 0; round < 60; ++round) {
+      std::string damaged = whole;
+      if (round % 3 == 0) {
+        damaged.resize(below(whole.size()));
+      } else {
+        const std::size_t reach =
+            round % 3 == 1 ? std::min<std::size_t>(400, whole.size()) : whole.size();
+        damaged[below(reach)] ^= static_cast<char>(1 + below(255));
+      }
+      put(file, damaged);
+      const std::string said = refusal();
+      ASSERT_NE(said, "accepted") << file << " round " << round;
+      ASSERT_EQ(said.find(folder.string()), 0u) << said;
+    }
+    fs::remove(file);
+    ASSERT_NE(refusal(), "accepted");
+    put(file, whole);
+  }
+  EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(CheckpointTest, AFailedWriteLeavesEarlierOnesAlone) {
+  options_.save_every = 2;
+  run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
+  const auto before = everything(saved("run", 6));
+  options_.lr.total_steps = 8;
+  const Checkpoint from(saved("run", 6));
+  options_.resume = &from;
+  // As a full disk: no file may grow beyond 100 kB.
+  struct rlimit usual {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const struct rlimit small { 100'000, usual.rlim_max };
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Outcome outcome = run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
+  setrlimit(RLIMIT_FSIZE, &usual);
+  std::signal(SIGXFSZ, previous);
+  EXPECT_TRUE(outcome.result.save_failed);
+  EXPECT_EQ(outcome.result.last_step, 8);
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_NE(outcome.notes[0].find("checkpoint of step 8 could not be written"), std::string::npos);
+  const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
+  EXPECT_EQ(found.front().filename(), "step-000006");
+  EXPECT_EQ(everything(found.front()), before);
+}
+
+TEST_F(CheckpointTest, StopsOrSkipsBadStepsAndStopsWhenAsked) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  options_.clip.skip_above = 1e-6;  // every step is bad
+  const Outcome stopped = run("stop", plan, options_);
+  EXPECT_NE(stopped.result.failure.find("step 1: loss "), std::string::npos);
+  EXPECT_EQ(stopped.result.last_step, 0);
+  options_.bad_step = BadStepPolicy::kSkip;
+  options_.most_bad_steps = 4;
+  const Outcome skipped = run("skip", plan, options_);
+  EXPECT_EQ(skipped.result.skipped_steps, 4);
+  EXPECT_EQ(skipped.result.last_step, 3);
+  EXPECT_NE(skipped.result.failure.find("4 such steps in a row"), std::string::npos);
+  EXPECT_TRUE(skipped.steps[2].skipped);
+  EXPECT_EQ(skipped.notes.size(), 3u);
+
+  options_.clip.skip_above = 0;
+  options_.max_loss = 1;
+  const Outcome exploded = run("exploded", plan, options_);
+  EXPECT_NE(exploded.result.failure.find("above 1"), std::string::npos);
+  EXPECT_EQ(exploded.result.saved_step, -1);
+
+  options_.max_loss = 0;
+  const std::atomic<bool> stop{true};
+  options_.stop = &stop;
+  const Outcome interrupted = run("interrupted", plan, options_);
+  EXPECT_TRUE(interrupted.result.interrupted);
+  EXPECT_EQ(interrupted.result.saved_step, 1);
+}
+
+TEST_F(CheckpointTest, MetricsAreOneLineAStepAlsoAfterResuming) {
+  const Plan plan = tiny_plan(Strategy::kSingle, 1);
+  options_.eval_every = 3;
+  options_.eval_sequences = 2;
+  run("run", plan, options_);
+  const fs::path path = folder_ / "run" / "metrics.jsonl";
+  put(path, get(path) + "{\"step\": 7, \"lo");  // killed while writing
+  const Checkpoint from(saved("run", 4));
+  options_.resume = &from;
+  const Outcome resumed = run("run", plan, options_);
+  std::ifstream in(path);
+  std::string line;
+  std::vector<nlohmann::json> lines;
+  while (std::getline(in, line)) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(lines[i]["step"], i + 1);
+    EXPECT_EQ(lines[i]["tokens"], plan.seq_len);
+    EXPECT_EQ(lines[i].contains("eval_loss"), i == 2 || i == 5);
+  }
+  EXPECT_EQ(lines[5]["loss"].get<double>(), resumed.result.loss);
+}
+
+TEST_F(CheckpointTest, ExportedWeightsComeBack) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 3);
+  run("run", plan, options_);
+  const Checkpoint checkpoint(saved("run", 6));
+  for (const std::int64_t part_bytes : {std::int64_t{1} << 30, std::int64_t{60'000}}) {
+    const fs::path folder = folder_ / fmt::format("model-{}", part_bytes);
+    export_model(checkpoint, folder, part_bytes);
+    EXPECT_EQ(fs::exists(folder / "model.safetensors.index.json"), part_bytes == 60'000);
+    const auto config = nlohmann::json::parse(get(folder / "config.json"));
+    EXPECT_EQ(config, nlohmann::json({{"model_type", "llama"}, {"torch_dtype", "float32"}}));
+    const SafetensorsModel model(folder);
+    EXPECT_EQ(model.names().size(), checkpoint.manifest().tensors.size());
+
+    TrainOptions options = options_;
+    options.weights = &model;
+    options.weights_name = folder.string();
+    options.lr.total_steps = 1;
+    options.lr.warmup_steps = 0;
+    options.lr.peak = 1e-30;  // the weights stay
+    options.adamw.weight_decay = 0;
+    const std::string name = fmt::format("again-{}", part_bytes);
+    run(name, tiny_plan(Strategy::kZero2, 2), options);
+    std::vector<float> a(64), b(64);
+    checkpoint.read(StateKind::kParameter, "model.norm.weight", 0, a);
+    Checkpoint(saved(name, 1)).read(StateKind::kParameter, "model.norm.weight", 0, b);
+    EXPECT_EQ(a, b);
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::exec
