@@ -107,7 +107,10 @@ Plan plan_for(const PlanFlags& flags, Plan plan, const Model& model) {
   apply(flags.micro_batch, plan.micro_batch);
   apply(flags.grad_accum, plan.grad_accum);
   apply(flags.shard_group, plan.shard_group);
-  apply(flags.buffers, plan.buffers);
+  if (flags.buffers) {
+    plan.buffers = static_cast<int>(*flags.buffers);
+    plan.prefetch = plan.buffers - 1;
+  }
   apply(flags.prefetch, plan.prefetch);
   apply(flags.param_dtype, plan.param_dtype);
   apply(flags.reduce_dtype, plan.reduce_dtype);
@@ -176,7 +179,8 @@ void PlanFlags::declare(CLI::App& command, bool searched) {
   add_word(command, "--moment-dtype", moment_dtype, "Adam's moments (default: fp32)", dtype_from,
            dtypes);
   count("--buffers", buffers, knob("rotating gather buffers of yafsdp", "2"), kKnob);
-  count("--prefetch", prefetch, "units gathered ahead (default: 1)", {0, kKnob.most});
+  count("--prefetch", prefetch, "units gathered ahead, at most buffers - 1 (default: all)",
+        {0, kKnob.most});
   add_word(command, "--attention", attention, knob("attention kernel", "flash"), attention_from,
            {"flash", "eager"});
   text("--stack", stack, "NAME|PATH",

@@ -223,6 +223,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   base.ckpt_stride = request.ckpt_stride;
   base.stack = profile.stack.id;
   if (request.prefetch) base.prefetch = *request.prefetch;
+  space.fills_buffers = !request.prefetch;
   space.strategies = strategies_of(request, profile.stack);
   if (request.shard_group) {
     base.shard_group = *request.shard_group;
@@ -300,7 +301,10 @@ std::vector<Family> families_of(const Space& space, const Model& model,
         return one_size || uses_buffers(plan.strategy, profile.stack) ? space.buffers : usual;
       },
       &Plan::buffers);
-  for (const Plan& plan : plans) add_recomputations(plan);
+  for (Plan& plan : plans) {
+    if (space.fills_buffers) plan.prefetch = plan.buffers - 1;
+    add_recomputations(plan);
+  }
   if (families.empty()) {
     if (first_error) throw *first_error;
     throw Error(fmt::format(

@@ -55,6 +55,7 @@ struct Space {
   std::vector<DType> reduce_dtypes, moment_dtypes;
   std::vector<AttentionKind> attentions;
   std::vector<int> buffers;
+  bool fills_buffers = true;                  // prefetch is not fixed: as far ahead as they hold
   std::vector<Recomputation> recomputations;  // besides none
   bool recomputes_nothing = true;             // whether plans without checkpoints are in the space
   std::int64_t least_layers = 1, most_layers = 0;  // checkpointed, of plans with checkpoints

@@ -72,12 +72,16 @@ struct Plan {
   DType master_dtype = DType::kFp32;  // sharded parameters that the optimizer updates
   DType moment_dtype = DType::kFp32;
   int buffers = 2;   // rotating gather buffers (yafsdp, native)
-  int prefetch = 1;  // units gathered ahead
+  int prefetch = 1;  // units gathered ahead into them, at most buffers - 1
   AttentionKind attention = AttentionKind::kFlash;
   Offload offload = Offload::kNone;
   std::string stack = "native";
 
   bool operator==(const Plan&) const = default;
+
+  /// Units whose gathered parameters may be on a rank at once: the one that computes and those
+  /// gathered ahead. Less than `buffers` where less is to be gathered ahead.
+  int gather_window() const { return prefetch < buffers - 1 ? prefetch + 1 : buffers; }
 
   bool checkpointed(std::int64_t layer) const {
     if (recompute == Recompute::kNone) return false;

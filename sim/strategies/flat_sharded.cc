@@ -23,6 +23,7 @@ class FlatSharded final : public ShardingStrategy {
     const Plan& plan = w.plan();
     tied_ = w.elements_of(UnitKind::kHead) == 0;
     buffers_ = plan.buffers;
+    window_ = plan.gather_window();
     comm_ = w.stream("communication", StreamRole::kCommunication, -1, -1);
     if (hybrid_) replicate_ = w.stream("all-reduce", StreamRole::kCommunication, -1, -1);
     shard_ready_ = w.event("shard_ready");
@@ -81,8 +82,8 @@ class FlatSharded final : public ShardingStrategy {
     if (w.elements() == 0 || (!reshards_ && !w.first_micro_step())) return;
     // The first units find their buffers in use by their own backward of the micro-step before.
     EventRef released;
-    if (reshards_ && w.kind(-buffers_) != UnitKind::kOutside) {
-      released = {forward_done_, static_cast<std::int16_t>(-buffers_)};
+    if (reshards_ && w.kind(-window_) != UnitKind::kOutside) {
+      released = {forward_done_, static_cast<std::int16_t>(-window_)};
     } else if (!w.first_micro_step()) {
       released = {backward_done_, 0};
     }
@@ -103,13 +104,11 @@ class FlatSharded final : public ShardingStrategy {
       }
       return;
     }
-    // The last `buffers` units of forward still hold theirs. With a single buffer nothing can be
-    // gathered ahead.
-    const auto released = static_cast<std::int16_t>(buffers_ - 1);
-    if (buffers_ == 1 && regathered(w, 0)) gather(w, 0, Phase::kBackward, {backward_done_, 1});
+    // The last `buffers` units of forward still hold theirs.
+    if (window_ == 1 && regathered(w, 0)) gather(w, 0, Phase::kBackward, {backward_done_, 1});
     if (regathered(w, 0)) w.wait_on_compute({gathered_, 0});
-    if (buffers_ > 1 && regathered(w, -1)) {
-      gather(w, -1, Phase::kBackward, {backward_done_, released});
+    if (window_ > 1 && regathered(w, -1)) {
+      gather(w, -1, Phase::kBackward, {backward_done_, static_cast<std::int16_t>(window_ - 1)});
     }
   }
 
@@ -181,6 +180,7 @@ class FlatSharded final : public ShardingStrategy {
   bool reshards_, hybrid_;
   bool tied_ = false;
   int buffers_ = 2;
+  int window_ = 2;
   std::uint8_t comm_ = 0, replicate_ = 0;
   std::uint8_t shard_ready_ = 0, gathered_ = 0, forward_done_ = 0, backward_done_ = 0,
                gradient_taken_ = 0, finished_ = 0;

@@ -26,6 +26,7 @@ class Yafsdp final : public ShardingStrategy {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
     const Plan& plan = w.plan();
     buffers_ = plan.buffers;
+    window_ = plan.gather_window();
     tied_ = w.elements_of(UnitKind::kHead) == 0;
     const bool native = w.stack().memory == MemoryManager::kStatic;
     comm_ = w.stream("communication", StreamRole::kCommunication, -1, native ? -1 : 0);
@@ -96,8 +97,8 @@ class Yafsdp final : public ShardingStrategy {
     if (!reshards_ && !w.first_micro_step()) return;
     // The first units find their buffers in use by their own backward of the micro-step before.
     EventRef released;
-    if (reshards_ && w.kind(-buffers_) != UnitKind::kOutside) {
-      released = {forward_done_, offset(-buffers_)};
+    if (reshards_ && w.kind(-window_) != UnitKind::kOutside) {
+      released = {forward_done_, offset(-window_)};
     } else if (!w.first_micro_step()) {
       released = {backward_done_, 0};
     }
@@ -118,7 +119,7 @@ class Yafsdp final : public ShardingStrategy {
     }
     const bool kept_for_head = tied_ && w.kind() == UnitKind::kEmbedding;
     if (reshards_ && w.elements() > 0 && !kept_for_head && w.elements(buffers_) > 0) {
-      gather(w, Phase::kBackward, {backward_done_, offset(buffers_)});
+      gather(w, Phase::kBackward, {backward_done_, offset(window_)});
     }
   }
 
@@ -204,6 +205,7 @@ class Yafsdp final : public ShardingStrategy {
   bool tied_ = false;
   bool native_ = false;
   int buffers_ = 2;
+  int window_ = 2;
   std::uint8_t comm_ = 0;
   std::uint8_t shard_ready_ = 0, norms_ready_ = 0, gathered_ = 0, forward_done_ = 0,
                backward_done_ = 0, gradient_taken_ = 0, reduced_ = 0;

@@ -68,6 +68,7 @@ TEST(Space, BuffersVaryWhereTheyChangeTheSchedule) {
   Plan two, three;
   two.gpus = three.gpus = 16;
   three.buffers = 3;
+  three.prefetch = 2;
   for (const char* stack : {"native", "hf-eager"}) {
     const profiles::Profile profile = profiles::load_profile("dgx-h100", stack);
     for (int s = 1; s < kStrategyCount; ++s) {
@@ -79,15 +80,38 @@ TEST(Space, BuffersVaryWhereTheyChangeTheSchedule) {
   }
 }
 
-TEST(Space, PrefetchIsNotVariedBecauseNoScheduleDependsOnIt) {
-  Plan one, four;
-  one.gpus = four.gpus = 16;
+TEST(Space, BuffersAreFilledUnlessPrefetchIsFixed) {
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
+  const Model model = llama();
+  Request request;
+  request.gpus = 16;
+  request.global_batch = 64;
+  std::set<int> buffers;
+  for (const Family& family : families_of(space_of(request, model, profile), model, profile)) {
+    EXPECT_EQ(family.plan.prefetch, family.plan.buffers - 1);
+    buffers.insert(family.plan.buffers);
+  }
+  EXPECT_GT(buffers.size(), 1u);
+  request.prefetch = 0;
+  for (const Family& family : families_of(space_of(request, model, profile), model, profile)) {
+    EXPECT_EQ(family.plan.prefetch, 0);
+  }
+}
+
+// More cannot be gathered ahead than there are buffers for; less can.
+TEST(Space, PrefetchBeyondTheBuffersChangesNoSchedule) {
+  Plan one, none, four;
+  one.gpus = none.gpus = four.gpus = 16;
+  none.prefetch = 0;
   four.prefetch = 4;
   for (const char* stack : {"native", "hf-eager", "torch-eager"}) {
     const profiles::Profile profile = profiles::load_profile("dgx-h100", stack);
     for (int s = 1; s < kStrategyCount; ++s) {
       const auto strategy = static_cast<Strategy>(s);
       EXPECT_TRUE(same_schedule(lowered(one, profile, strategy), lowered(four, profile, strategy)));
+      EXPECT_EQ(same_schedule(lowered(one, profile, strategy), lowered(none, profile, strategy)),
+                !uses_buffers(strategy, profile.stack))
+          << stack << ": " << name_of(strategy);
     }
   }
 }
