@@ -225,6 +225,28 @@ TEST(Poison, ShowsActivationsThatAreReadAfterTheyDie) {
   EXPECT_TRUE(std::isnan(train(training).back().result.gradient_norm));
 }
 
+// Streams are threads, so what a schedule does not order does go wrong. ThreadSanitizer reports it
+// as the race it is, hence not there.
+TEST(Poison, ShowsAWaitThatIsForgotten) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "a data race on purpose";
+#endif
+  Training training = small(Strategy::kYafsdp, tiny_llama());
+  training.steps = 1;
+  const double expected = train(training)[0].result.gradient_norm;
+  training.change = [](Schedule& schedule) {
+    for (Op& op : schedule.ops) {
+      if (op.kind == OpKind::kAllGather) op.waits[0] = {};
+    }
+  };
+  training.mode = StreamMode::kShuffled;
+  int wrong = 0;
+  for (training.shuffle_seed = 1; training.shuffle_seed <= 10; ++training.shuffle_seed) {
+    wrong += train(training)[0].result.gradient_norm != expected;
+  }
+  EXPECT_GT(wrong, 0);
+}
+
 // Steps that must not be taken.
 
 TEST(Update, IsSkippedWhenTheGradientIsTooLarge) {
