@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
                 libboost-program-options-dev libeigen3-dev zlib1g-dev)
-test_packages=(libgtest-dev libgmock-dev libbenchmark-dev)
+test_packages=(libgtest-dev libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin)
 
 say() { printf '==> %s\n' "$*" >&2; }
 
