@@ -12,6 +12,7 @@
 #include "cli/inspect_model.h"
 #include "cli/inspect_plan.h"
 #include "cli/inspect_profile.h"
+#include "cli/inspect_run.h"
 #include "sim/core/nearest.h"
 
 namespace shardwright::cli {
@@ -37,6 +38,12 @@ constexpr std::array kKinds = {
          }},
     Kind{"plan", true,
          [](const Request& r, const Terminal& out) { return inspect_plan(r.name, r.json, out); }},
+    Kind{"run", true,
+         [](const Request& r, const Terminal& out) { return inspect_run(r.name, r.json, out); }},
+    Kind{"checkpoint", true,
+         [](const Request& r, const Terminal& out) {
+           return inspect_checkpoint(r.name, r.json, out);
+         }},
     Kind{
         "cluster", true,
         [](const Request& r, const Terminal& out) { return inspect_cluster(r.name, r.json, out); }},
@@ -89,11 +96,14 @@ const Kind& find_kind(const Request& request) {
 class InspectVerb : public Verb {
  public:
   std::string name() const override { return "inspect"; }
-  std::string summary() const override { return "a model, plan, cluster, gpu or stack, in words"; }
+  std::string summary() const override {
+    return "a model, plan, run file, checkpoint, cluster, gpu or stack, in words";
+  }
   void declare_flags(CLI::App& command) override {
-    command.add_option("KIND", request_.kind,
-                       "model, plan, cluster, gpu or stack; models, clusters, gpus and stacks list "
-                       "what ships");
+    command.add_option(
+        "KIND", request_.kind,
+        "model, plan, run, checkpoint, cluster, gpu or stack; models, clusters, gpus and "
+        "stacks list what ships");
     command.add_option("NAME", request_.name, "a shipped name, or the path of a file");
     add_count(command, "--seq-len", request_.seq_len,
               "sequence length for a model's operations per token", {1, 1 << 24});

@@ -1,5 +1,6 @@
 #include "cli/verbs.h"
 
+#include "cli/verb_compare.h"
 #include "cli/verb_doctor.h"
 #include "cli/verb_inspect.h"
 #include "cli/verb_predict.h"
@@ -12,6 +13,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(make_predict_verb());
   verbs.push_back(make_run_verb());
+  verbs.push_back(make_compare_verb());
   verbs.push_back(make_validate_verb());
   verbs.push_back(make_inspect_verb());
   verbs.push_back(make_doctor_verb());

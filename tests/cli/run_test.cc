@@ -1,0 +1,365 @@
+// Guards `shardwright run` as a user meets it: files, settings, resuming after any kind of end.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/program_path.h"
+#include "cli/run_settings.h"
+#include "kernels/random.h"
+#include "sim/core/error.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+using Words = std::vector<std::string>;
+
+std::string get(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class RunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() /
+              (std::string("shardwright-run-") + test->name() + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+    put("model.json", R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+      "architectures": ["LlamaForCausalLM"]})");
+    std::string text;
+    for (int i = 0; i < 3000; ++i) text += fmt::format("{} ", i * 7919 % 1000);
+    put("text.txt", text);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path put(const std::string& name, std::string_view bytes) const {
+    const fs::path path = folder_ / name;
+    std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+    return path;
+  }
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+
+  /// A small run into folder_/out; pairs of `more` replace or add flags.
+  Words small(const std::string& out, const Words& more = {}) const {
+    Words words{SHARDWRIGHT_BINARY,
+                "run",
+                "--model",
+                at("model.json"),
+                "--data",
+                at("text.txt"),
+                "--ranks",
+                "2",
+                "--steps",
+                "8",
+                "--seq-len",
+                "32",
+                "--micro-batch",
+                "2",
+                "--lr",
+                "1e-2",
+                "--threads",
+                "1",
+                "--out",
+                at(out)};
+    for (std::size_t i = 0; i < more.size();) {
+      const auto known = std::find(words.begin(), words.end(), more[i]);
+      const bool has_value = i + 1 < more.size() && !more[i + 1].starts_with("--");
+      if (known != words.end() && has_value) {
+        *(known + 1) = more[i + 1];
+      } else {
+        words.push_back(more[i]);
+        if (has_value) words.push_back(more[i + 1]);
+      }
+      i += has_value ? 2 : 1;
+    }
+    return words;
+  }
+  static ProgramResult run(const Words& words, const Words& environment = {}) {
+    return run_program(words, environment);
+  }
+  std::string model_of(const std::string& out) const {
+    return get(folder_ / out / "model" / "model.safetensors");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(RunTest, WritesEverythingThatIsPromised) {
+  const ProgramResult result =
+      run(small("out", {"--json", "--eval-every", "4", "--save-every", "3", "--trace", "trace.json",
+                        "--cluster", "l4-pcie8"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json summary = json::parse(result.out);
+  EXPECT_EQ(summary["schema"], "shardwright.run/1.0");
+  EXPECT_EQ(summary["last_step"], 8);
+  EXPECT_EQ(summary["peak_memory_bytes"], summary["planned_memory_bytes"]);
+  EXPECT_GT(summary["predicted_step_time_s"].get<double>(), 0);
+  EXPECT_THAT(result.err, HasSubstr("exactly as planned"));
+
+  std::ifstream metrics(folder_ / "out" / "metrics.jsonl");
+  std::string line;
+  std::vector<json> steps;
+  while (std::getline(metrics, line)) steps.push_back(json::parse(line));
+  ASSERT_EQ(steps.size(), 8u);
+  for (const char* key :
+       {"step", "loss", "grad_norm", "lr", "tokens", "step_time_s", "tokens_per_s"}) {
+    EXPECT_TRUE(steps[0].contains(key)) << key;
+  }
+  EXPECT_TRUE(steps[3].contains("eval_loss") && steps[7].contains("eval_loss"));
+  EXPECT_LT(steps[7]["loss"], steps[0]["loss"]);
+  EXPECT_TRUE(fs::exists(folder_ / "out" / "checkpoints" / "step-000008" / "checkpoint.json"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "checkpoints" / "step-000003")) << "two are kept";
+  const json config = json::parse(get(folder_ / "out" / "model" / "config.json"));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(config["hidden_size"], 32);
+  EXPECT_TRUE(json::parse(get(folder_ / "out" / "trace.json")).contains("traceEvents"));
+
+  // The run file that it wrote repeats the run, also as other processes' environment says.
+  const ProgramResult again =
+      run({SHARDWRIGHT_BINARY, "run", "--config", at("out/run.ini"), "--trace", ""},
+          {"SHARDWRIGHT_RUN_OUT=" + at("again")});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(model_of("again"), model_of("out"));
+  EXPECT_THAT(again.out, HasSubstr("eval loss"));
+}
+
+TEST_F(RunTest, RanksAndStreamsDoNotChangeTheModel) {
+  ASSERT_EQ(run(small("two")).exit_code, 0);
+  ASSERT_EQ(run(small("one", {"--ranks", "1", "--grad-accum", "2"})).exit_code, 0);
+  ASSERT_EQ(run(small("threads", {"--streams", "shuffled", "--strategy", "fsdp2"})).exit_code, 0);
+  EXPECT_EQ(model_of("one"), model_of("two"));
+  EXPECT_EQ(model_of("threads"), model_of("two"));
+
+  const fs::path mpirun = program_path("mpirun");
+  const ProgramResult doctor = run({SHARDWRIGHT_BINARY, "doctor", "--json"});
+  const json executors = json::parse(doctor.out)["built_with"]["executors"];
+  if (mpirun.empty() || std::find(executors.begin(), executors.end(), "mpi") == executors.end()) {
+    GTEST_SKIP() << "no MPI";
+  }
+  Words words{mpirun.string(), "-n", "2"};
+  const Words small_run = small("mpi");
+  words.insert(words.end(), small_run.begin(), small_run.end());
+  const ProgramResult mpi =
+      run(words,
+          {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+           "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_vader_single_copy_mechanism=none"});
+  ASSERT_EQ(mpi.exit_code, 0) << mpi.err;
+  EXPECT_EQ(model_of("mpi"), model_of("two"));
+}
+
+TEST_F(RunTest, KilledAtAnyMomentItResumesToTheSameWeights) {
+  const Words flags{"--steps", "40", "--save-every", "3", "--resume", "auto"};
+  ASSERT_EQ(run(small("whole", flags)).exit_code, 0);
+  const kernels::RandomStream random{1, kernels::RandomSite::kDelay, 0};
+  int kills = 0;
+  for (std::uint64_t attempt = 0; attempt < 6; ++attempt) {
+    Words words{"/usr/bin/timeout", "-s", "KILL",
+                fmt::format("{:.3f}", 0.05 + 0.4 * random.uniform(attempt))};
+    const Words small_run = small("killed", flags);
+    words.insert(words.end(), small_run.begin(), small_run.end());
+    const ProgramResult result = run(words);
+    ASSERT_TRUE(result.exit_code == 0 || result.exit_code == 137) << result.err;
+    if (result.exit_code == 0) break;
+    ++kills;
+  }
+  EXPECT_GT(kills, 0);
+  const ProgramResult last = run(small("killed", flags));
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_EQ(model_of("killed"), model_of("whole"));
+}
+
+TEST_F(RunTest, TerminatedItSavesAndGoesOn) {
+  const Words flags{"--steps", "400", "--save-every", "1000", "--resume", "auto"};
+  ASSERT_EQ(run(small("whole", flags)).exit_code, 0);
+  // Ctrl-C's polite sister, as soon as the first step is done.
+  std::string command;
+  for (const std::string& word : small("stopped", flags)) command += "'" + word + "' ";
+  command +=
+      fmt::format("& run=$!; while ! [ -s '{}' ]; do sleep 0.01; done; kill -TERM $run; wait $run",
+                  at("stopped/metrics.jsonl"));
+  const ProgramResult stopped = run({"/bin/sh", "-c", command});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("interrupted at step"));
+  EXPECT_THAT(stopped.err, HasSubstr("--resume auto"));
+  EXPECT_FALSE(fs::exists(folder_ / "stopped" / "model"));
+  const ProgramResult last = run(small("stopped", flags));
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_THAT(last.err, HasSubstr("resumed from"));
+  EXPECT_EQ(model_of("stopped"), model_of("whole"));
+}
+
+TEST_F(RunTest, ADamagedCheckpointIsRefusedOrPassedOver) {
+  ASSERT_EQ(run(small("out", {"--save-every", "4"})).exit_code, 0);
+  const std::string whole = model_of("out");
+  const fs::path newest = folder_ / "out" / "checkpoints" / "step-000008";
+  const fs::path file = newest / "rank-00001-of-00002.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 7);
+  const ProgramResult refused = run(small("out", {"--resume", newest.string()}));
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("rank-00001-of-00002.safetensors"));
+  EXPECT_THAT(refused.err, HasSubstr("cut short"));
+  const ProgramResult earlier = run(small("out", {"--resume", "auto"}));
+  ASSERT_EQ(earlier.exit_code, 0) << earlier.err;
+  EXPECT_THAT(earlier.err, HasSubstr("the one before it is tried"));
+  EXPECT_THAT(earlier.err, HasSubstr("step-000004"));
+  EXPECT_EQ(model_of("out"), whole);
+}
+
+TEST_F(RunTest, ARankThatFailsEndsAllAndSaysWhy) {
+  std::vector<std::uint16_t> tokens(4000, 1);
+  tokens[2000] = 999;
+  std::vector<std::int32_t> header(256, 0);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = 4000;
+  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
+  bytes.append(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size());
+  const auto begin = std::chrono::steady_clock::now();
+  const ProgramResult result = run(
+      small("out", {"--data", put("bad.bin", bytes).string(), "--steps", "500", "--ranks", "3"}));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err,
+              ::testing::ContainsRegex("error: rank [0-2] of 3: .*bad.bin: token 2000 is 999"));
+}
+
+TEST_F(RunTest, ReadsPairsForFineTuning) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) {
+    lines += fmt::format("{{\"prompt\": \"{} + 1 = \", \"response\": \"{}.\"}}\n", i, i + 1);
+  }
+  const ProgramResult result =
+      run(small("out", {"--data", put("pairs.jsonl", lines).string(), "--hold-out", "0.2"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("48 documents of"));
+}
+
+TEST_F(RunTest, EverySettingShowsItsOrigin) {
+  put("run.ini", fmt::format("# a run\nmodel = {}\ndata = {}\nlr = 0.5\nsteps = 7  # few\n",
+                             at("model.json"), at("text.txt")));
+  const Words environment{"SHARDWRIGHT_RUN_LR=0.25", "SHARDWRIGHT_RUN_CLIP=2"};
+  const ProgramResult shown =
+      run({SHARDWRIGHT_BINARY, "inspect", "run", at("run.ini"), "--json"}, environment);
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  const json settings = json::parse(shown.out)["settings"];
+  EXPECT_EQ(settings["steps"], json({{"value", "7"}, {"origin", at("run.ini")}}));
+  EXPECT_EQ(settings["lr"], json({{"value", "0.25"}, {"origin", "environment"}}));
+  EXPECT_EQ(settings["warmup"], json({{"value", "0"}, {"origin", "default"}}));
+  const ProgramResult flags =
+      run({SHARDWRIGHT_BINARY, "run", "--config", at("run.ini"), "--clip", "3", "--show-settings"},
+          environment);
+  EXPECT_THAT(flags.out, HasSubstr("\nclip = 3  # flag\n"));
+  EXPECT_THAT(flags.out, HasSubstr("\nlr = 0.25  # environment\n"));
+
+  // A plan gives what nobody else does.
+  ASSERT_EQ(run(small("out", {"--prefetch", "2"})).exit_code, 0);
+  const ProgramResult planned =
+      run({SHARDWRIGHT_BINARY, "run", "--plan", at("out/plan.json"), "--data", at("text.txt"),
+           "--seq-len", "16", "--show-settings"});
+  EXPECT_THAT(planned.out, HasSubstr("\nprefetch = 2  # " + at("out/plan.json")));
+  EXPECT_THAT(planned.out, HasSubstr("\nseq-len = 16  # flag"));
+  const ProgramResult checkpoint = run(
+      {SHARDWRIGHT_BINARY, "inspect", "checkpoint", at("out/checkpoints/step-000008"), "--json"});
+  EXPECT_EQ(json::parse(checkpoint.out)["step"], 8);
+}
+
+TEST_F(RunTest, WrongSettingsAreRefusedByName) {
+  const auto refusal = [&](const Words& more, int code, const Words& environment = {}) {
+    const ProgramResult result = run(small("out", more), environment);
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refusal({"--steps", "x"}, 2), HasSubstr("--steps is 'x'"));
+  EXPECT_THAT(refusal({"--strategy", "yafdsp"}, 3), HasSubstr("did you mean 'yafsdp'"));
+  EXPECT_THAT(refusal({"--device", "cuda"}, 5), HasSubstr("no cuda executor"));
+  EXPECT_THAT(refusal({"--data", at("none.txt")}, 3), HasSubstr("none.txt: cannot open"));
+  EXPECT_THAT(refusal({}, 3, {"RANK=1"}), HasSubstr("half set: RANK=1 is there"));
+  EXPECT_THAT(refusal({}, 3, {"SHARDWRIGHT_RUN_STEP=3"}),
+              HasSubstr("did you mean 'SHARDWRIGHT_RUN_STEPS'"));
+  EXPECT_THAT(refusal({"--config", put("a.ini", "stepz = 3\n").string()}, 3),
+              HasSubstr("'stepz' is no setting of run, did you mean 'steps'"));
+  EXPECT_THAT(refusal({"--config", put("b.ini", "buffers = few\n").string()}, 2),
+              HasSubstr("buffers in "));
+  EXPECT_THAT(refusal({"--resume", at("nowhere")}, 3), HasSubstr("nowhere: no such folder"));
+  const ProgramResult no_data = run({SHARDWRIGHT_BINARY, "run", "--model", at("model.json")});
+  EXPECT_EQ(no_data.exit_code, 2);
+  EXPECT_THAT(no_data.err, HasSubstr("--data is missing"));
+}
+
+TEST_F(RunTest, DamagedRunFilesDoNoHarm) {
+  const std::string whole = "model = a\nsteps = 7  # few\nlr = 1e-3\n[x]\nclip = 1\n";
+  const kernels::RandomStream random{3, kernels::RandomSite::kShuffle, 0};
+  std::uint64_t draws = 0;
+  const auto below = [&](std::size_t bound) { return random.below(draws++, bound); };
+  for (int round = 0; round < 300; ++round) {
+    std::string damaged = whole;
+    for (std::size_t changes = below(4) + 1; changes > 0; --changes) {
+      const std::size_t place = below(damaged.size());
+      damaged[place] = static_cast<char>(below(256));
+    }
+    const std::string path = put("x.ini", damaged).string();
+    RunSettings settings;
+    settings.set_config(path);
+    try {
+      settings.resolve({});
+      settings.count("steps", {});
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(path));
+    }
+  }
+}
+
+TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
+  ASSERT_EQ(run(small("out", {"--trace", "trace.json"})).exit_code, 0);
+  ASSERT_EQ(run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json"), "--cluster",
+                 "l4-pcie8", "--trace", at("predicted.json")})
+                .exit_code,
+            0);
+  const Words compare{
+      SHARDWRIGHT_BINARY, "compare", at("predicted.json"), at("out/trace.json"), "--out",
+      at("both.json"),    "--json"};
+  const ProgramResult result = run(compare);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json document = json::parse(result.out);
+  EXPECT_EQ(document["schema"], "shardwright.comparison/1.0");
+  EXPECT_EQ(document["measured_ranks"], 2);
+  EXPECT_EQ(document["only_predicted"], 0);
+  EXPECT_GT(document["classes"].size(), 15u);
+  double measured = 0;
+  for (const json& entry : document["classes"]) measured += entry["measured_s"].get<double>();
+  EXPECT_GT(measured, 0);
+  Words strict = compare;
+  strict.insert(strict.end(), {"--tolerance", "0.01"});
+  EXPECT_EQ(run(strict).exit_code, 6);
+  const json both = json::parse(get(folder_ / "both.json"));
+  std::set<std::string> names;
+  for (const json& event : both["traceEvents"]) {
+    if (event["name"] == "process_name") names.insert(event["args"]["name"]);
+  }
+  EXPECT_EQ(names,
+            (std::set<std::string>{"predicted, yafsdp", "measured, rank 0", "measured, rank 1"}));
+  const ProgramResult wrong =
+      run({SHARDWRIGHT_BINARY, "compare", at("model.json"), at("out/trace.json")});
+  EXPECT_EQ(wrong.exit_code, 3);
+  EXPECT_THAT(wrong.err, HasSubstr("traceEvents"));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
