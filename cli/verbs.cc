@@ -5,6 +5,7 @@
 #include "cli/verb_inspect.h"
 #include "cli/verb_predict.h"
 #include "cli/verb_run.h"
+#include "cli/verb_size.h"
 #include "cli/verb_validate.h"
 
 namespace shardwright::cli {
@@ -12,6 +13,7 @@ namespace shardwright::cli {
 std::vector<std::unique_ptr<Verb>> make_verbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(make_predict_verb());
+  verbs.push_back(make_size_verb());
   verbs.push_back(make_run_verb());
   verbs.push_back(make_compare_verb());
   verbs.push_back(make_validate_verb());

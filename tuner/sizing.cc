@@ -13,6 +13,7 @@
 #include "sim/core/error.h"
 #include "sim/parallel.h"
 #include "tuner/search.h"
+#include "tuner/space_limits.h"
 
 namespace shardwright::tuner {
 
@@ -51,8 +52,9 @@ std::string batch_contradiction(const Request& fixed, std::int64_t gpus) {
     return fmt::format("a global batch of {} sequences is too small for {} GPUs",
                        *fixed.global_batch, gpus);
   }
-  return fmt::format("a global batch of {} sequences is no multiple of {} GPUs",
-                     *fixed.global_batch, gpus);
+  const std::int64_t below = *fixed.global_batch / gpus * gpus;
+  return fmt::format("a global batch of {} sequences is no multiple of {} GPUs, {} or {} would be",
+                     *fixed.global_batch, gpus, below, below + gpus);
 }
 
 /// Master weights and moments are there on every plan, at best shared by all GPUs.
@@ -178,7 +180,8 @@ class Sweeper {
     SearchOptions options;
     options.threads = 1;
     options.stop = options_.stop;
-    const Space space = space_of(request, model_, offer.profile);
+    const Space space =
+        without_misfits(space_of(request, model_, offer.profile), model_, offer.profile);
     Search search(model_, scenarios, space, options);
     const std::vector<Found> best = search.best(1);
     {

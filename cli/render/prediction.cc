@@ -26,11 +26,6 @@ std::string bytes(double value) {
 std::string bytes(Bytes value) {
   return bytes(static_cast<double>(value));
 }
-std::string thousands(double value) {
-  std::string digits = fmt::format("{:.0f}", value);
-  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
-  return digits;
-}
 
 std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
   const Cluster& cluster = inputs.profile.cluster;

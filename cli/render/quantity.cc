@@ -51,6 +51,28 @@ std::string quantity(double value, std::string_view unit) {
   return fmt::format("{} {}", number(value), shown);
 }
 
+std::string thousands(double value) {
+  std::string digits = fmt::format("{:.0f}", value);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');
+  return digits;
+}
+
+std::string plain(double value) {
+  std::string text = fmt::format("{:.6g}", value);
+  if (const std::size_t sign = text.find("e+"); sign != std::string::npos) {
+    text.erase(sign + 1, 1);
+    if (text[sign + 1] == '0') text.erase(sign + 1, 1);
+  }
+  return text;
+}
+
+std::string dollars(double usd) {
+  if (usd >= 999.5e6) return fmt::format("{:.3g} G USD", usd / 1e9);
+  if (usd >= 999.5e3) return fmt::format("{:.3g} M USD", usd / 1e6);
+  if (usd >= 999.5) return fmt::format("{:.3g} k USD", usd / 1e3);
+  return fmt::format("{:.3g} USD", usd);
+}
+
 std::string percent(double fraction, int decimals) {
   return fmt::format("{:.{}f} %", 100 * fraction, decimals);
 }

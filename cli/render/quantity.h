@@ -11,6 +11,15 @@ namespace shardwright::cli {
 /// "s", decimal for the rest of the units; a number without unit stays plain.
 std::string quantity(double value, std::string_view unit);
 
+/// A whole number of at least 0 as "1,234,567".
+std::string thousands(double value);
+
+/// A large number as short as it can be read: "2e12", "1.5e13", "350000".
+std::string plain(double value);
+
+/// Dollars as a person says them: "1.23 M USD", "45.6 k USD", "789 USD".
+std::string dollars(double usd);
+
 /// A fraction as "39.6 %".
 std::string percent(double fraction, int decimals = 1);
 

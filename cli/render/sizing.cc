@@ -1,0 +1,224 @@
+#include "cli/render/sizing.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "cli/render/quantity.h"
+#include "cli/render/scatter.h"
+#include "cli/render/table.h"
+#include "cli/render/text.h"
+
+namespace shardwright::cli {
+namespace {
+
+using tuner::Sized;
+
+constexpr std::size_t kClusters = 14;  // rows; the rest is named in a sentence
+
+std::string days_cell(double days) {
+  return days < 1000 ? fmt::format("{:.1f}", days) : thousands(days);
+}
+
+std::string interval_cell(const Sized& option) {
+  return fmt::format("{}-{}", days_cell(option.days_interval[0]),
+                     days_cell(option.days_interval[1]));
+}
+
+std::string millions_cell(const std::optional<double>& usd) {
+  return usd ? fmt::format("{:.3f}", *usd / 1e6) : "?";
+}
+
+/// "hsdp/128 2x4 k76 norm,swiglu": strategy, micro-batch x accumulation, checkpointed layers.
+std::string plan_cell(const Plan& plan) {
+  std::string text(name_of(plan.strategy));
+  if (plan.shard_group > 0) text += fmt::format("/{}", plan.shard_group);
+  text += fmt::format(" {}x{}", plan.micro_batch, plan.grad_accum);
+  if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) return text;
+  return text + fmt::format(" k{} {}", plan.ckpt_layers, recompute_name(plan));
+}
+
+Cell goal_cell(bool met, bool asked, std::string text) {
+  if (!asked) return {std::move(text)};
+  return {std::move(text), met ? Style::kGreen : Style::kRed};
+}
+
+std::string options_table(const SizingReport& report, const std::vector<std::size_t>& indices,
+                          const Terminal& out) {
+  Table table({{"cluster"},
+               {"GPUs", Align::kRight},
+               {"days", Align::kRight},
+               {"interval", Align::kRight},
+               {"M USD", Align::kRight},
+               {"Mtok/s", Align::kRight},
+               {"MFU", Align::kRight},
+               {"plan"}});
+  const tuner::Goal& goal = report.goal;
+  for (const std::size_t i : indices) {
+    const Sized& option = report.option(i);
+    const sim::TimePrediction& time = option.prediction.time;
+    const std::string& name = report.offer_of(option).name;
+    table.add_row({report.choice.recommended == i ? Cell(name, Style::kBold) : Cell(name),
+                   fmt::format("{}", option.gpus()),
+                   goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
+                             days_cell(option.days)),
+                   interval_cell(option),
+                   goal_cell(tuner::meets_budget(option, goal), goal.budget_usd.has_value(),
+                             millions_cell(option.usd)),
+                   fmt::format("{:.3f}", time.tokens_per_s / 1e6),
+                   fmt::format("{:.0f} %", 100 * time.mfu), plan_cell(option.prediction.plan)});
+  }
+  return table.render(out);
+}
+
+std::string scaling_table(const SizingReport& report, const Terminal& out) {
+  Table table({{""},
+               {"GPUs", Align::kRight},
+               {"days", Align::kRight},
+               {"M USD", Align::kRight},
+               {"speed-up", Align::kRight},
+               {"ideal", Align::kRight},
+               {"tok/s/GPU", Align::kRight},
+               {"MFU", Align::kRight},
+               {"useful", Align::kRight},
+               {"plan"}});
+  const tuner::Scaling& scaling = *report.scaling;
+  const auto add = [&](std::size_t i, const tuner::Growth* growth) {
+    const Sized& option = report.option(i);
+    const sim::TimePrediction& time = option.prediction.time;
+    const bool knee = scaling.knee == i && (scaling.stops || scaling.batch_limit);
+    table.add_row({knee ? "knee" : "", fmt::format("{}", option.gpus()), days_cell(option.days),
+                   millions_cell(option.usd),
+                   growth == nullptr ? Cell("")
+                                     : Cell(fmt::format("{:.2f}", growth->speedup),
+                                            growth->pays() ? Style::kGreen : Style::kRed),
+                   growth == nullptr ? "" : fmt::format("{:g}", growth->ideal),
+                   thousands(time.tokens_per_gpu_s), fmt::format("{:.0f} %", 100 * time.mfu),
+                   fmt::format("{:.1f} %", 100 * option.goodput.share),
+                   plan_cell(option.prediction.plan)});
+  };
+  add(scaling.growth.front().from, nullptr);
+  for (const tuner::Growth& growth : scaling.growth) add(growth.to, &growth);
+  return table.render(out);
+}
+
+/// All options with a price; on top of them the front, the goal and what is recommended.
+std::string chart(const SizingReport& report, const Terminal& out) {
+  constexpr int kRows = 16;
+  constexpr std::size_t kWorthwhile = 16;  // points; fewer read better in the tables
+  const auto worth_showing = [&](const Sized& option) {
+    return option.usd && !option.over_critical && !option.cut_short;
+  };
+  // Far-off options would press the interesting ones into a corner.
+  double slowest = 0, dearest = 0;
+  for (const std::size_t i : report.choice.pareto) {
+    slowest = std::max(slowest, report.option(i).days);
+    dearest = std::max(dearest, *report.option(i).usd / 1e6);
+  }
+  if (report.goal.deadline_days) slowest = 4 * *report.goal.deadline_days;
+  dearest = 2 * std::max(dearest, report.goal.budget_usd.value_or(0) / 1e6);
+  std::vector<Point> points;
+  const auto add = [&](const Sized& option, char mark) {
+    if (!worth_showing(option) || option.days > slowest || *option.usd / 1e6 > dearest) return;
+    points.push_back({option.days, *option.usd / 1e6, mark});
+  };
+  for (const Sized& option : report.sweep.options) {
+    add(option, tuner::meets(option, report.goal) ? '+' : '.');
+  }
+  for (const std::size_t i : report.choice.pareto) add(report.option(i), 'o');
+  if (report.choice.recommended) add(report.option(*report.choice.recommended), '#');
+  if (points.size() < kWorthwhile) return "";
+  const std::vector<double> ticks{0.01, 0.02, 0.05, 0.1, 0.2, 0.5,  1,    2,    5,   10,
+                                  20,   50,   100,  200, 500, 1000, 2000, 5000, 1e4, 1e5};
+  const std::string drawn = scatter(points, {"days", ticks}, {"M USD", ticks}, kRows, out);
+  if (drawn.empty()) return "";
+  std::string legend = "o front, . other";
+  if (report.goal.deadline_days || report.goal.budget_usd) {
+    legend = "o front, + meets the goal, . does not";
+  }
+  if (report.choice.recommended) legend = "# recommended, " + legend;
+  return drawn + legend + "\n";
+}
+
+std::string sentences_text(const std::vector<std::string>& sentences, const Terminal& out) {
+  std::string text;
+  for (const std::string& sentence : sentences) {
+    for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
+  }
+  return text;
+}
+
+/// Clusters that the table leaves out, and why.
+std::vector<std::string> rest_sentences(const SizingReport& report, std::size_t shown) {
+  std::vector<std::string> more, nothing, sentences;
+  std::set<std::size_t> has;
+  for (std::size_t i = 0; i < report.best_of_each.size(); ++i) {
+    const Sized& option = report.option(report.best_of_each[i]);
+    has.insert(option.offer);
+    if (i >= shown) more.push_back(report.offer_of(option).name);
+  }
+  for (std::size_t i = 0; i < report.offers.size(); ++i) {
+    if (!has.contains(i)) nothing.push_back(report.offers[i].name);
+  }
+  if (!more.empty()) {
+    sentences.push_back(
+        fmt::format("Not shown, slower or dearer or without a price: {}.", fmt::join(more, ", ")));
+  }
+  if (!nothing.empty()) {
+    sentences.push_back(
+        fmt::format("No plan fits (--json says why): {}.", fmt::join(nothing, ", ")));
+  }
+  return sentences;
+}
+
+}  // namespace
+
+std::string sizing_text(const SizingReport& report, const Terminal& out) {
+  const tuner::SizingJob& job = report.job;
+  std::string text = paint(out, Style::kBold, report.model_name) +
+                     fmt::format(": {} tokens in sequences of {}, stack {}\n", plain(job.tokens),
+                                 job.fixed.seq_len, report.offers.front().profile.stack.id);
+  text += heading(out, report.choice.recommended ? "Recommended" : "The goal is not met");
+  text += sentences_text(recommendation_sentences(report), out);
+  if (report.best_of_each.size() > 1) {
+    const std::size_t shown = std::min(kClusters, report.best_of_each.size());
+    text += heading(out, "The best size of each cluster");
+    text += options_table(report,
+                          {report.best_of_each.begin(),
+                           report.best_of_each.begin() + static_cast<std::ptrdiff_t>(shown)},
+                          out);
+    text += sentences_text(rest_sentences(report, shown), out);
+  }
+  if (report.choice.pareto.size() > 1) {
+    text += heading(out, "Front of days and dollars: nothing is both faster and cheaper");
+    text += options_table(report, report.choice.pareto, out);
+    if (const std::string drawn = chart(report, out); !drawn.empty()) text += "\n" + drawn;
+  }
+  if (report.scaling && !report.scaling->growth.empty()) {
+    const tuner::Offer& offer = report.offer_of(report.option(*report.scaling->knee));
+    text += heading(out, fmt::format("How {} scales", offer.name));
+    text += scaling_table(report, out);
+    text += sentences_text(scaling_sentences(report), out);
+  }
+  if (report.savings) {
+    const tuner::Savings& savings = *report.savings;
+    text += heading(
+        out, fmt::format("{} against {} on {}, at equal throughput",
+                         name_of(savings.faster.plan.strategy),
+                         name_of(savings.slower.plan.strategy), report.offers[savings.offer].name));
+    for (const sim::Prediction* p : {&savings.faster, &savings.slower}) {
+      text += fmt::format("{}: {:.1f} tokens/s per GPU, {} per step\n", plan_cell(p->plan),
+                          p->time.tokens_per_gpu_s, quantity(p->time.iteration_s, "s"));
+    }
+    text += sentences_text(savings_lines(report), out);
+  }
+  if (report.best_of_each.size() > 1 || report.choice.pareto.size() > 1) {
+    text += "Plans: strategy/shard group, micro-batch x accumulation, k layers checkpointed.\n";
+  }
+  text += heading(out, "What this rests on");
+  return text + sentences_text(assumption_sentences(report), out);
+}
+
+}  // namespace shardwright::cli

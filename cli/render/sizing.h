@@ -1,0 +1,57 @@
+// How `size` shows what it found: the recommendation in words first, then tables and a chart for
+// people; the contract's JSON for programs.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/render/terminal.h"
+#include "profiles/operations.h"
+#include "tuner/compare_strategies.h"
+#include "tuner/knee.h"
+#include "tuner/sizing.h"
+#include "tuner/sizing_choice.h"
+
+namespace shardwright::cli {
+
+/// Everything that is told.
+struct SizingReport {
+  std::string model_name;
+  Model model;
+  std::vector<std::string> overrides;  // --set
+  std::vector<tuner::Offer> offers;
+  std::vector<std::string> price_sources;  // by offer; empty: no price
+  tuner::SizingJob job;
+  profiles::Operations operations;
+  tuner::Goal goal;
+  tuner::Sweep sweep;
+  tuner::Choice choice;
+  std::vector<std::size_t> best_of_each;
+  std::optional<tuner::Scaling> scaling;  // of the offer that the recommendation is about
+  std::optional<tuner::Savings> savings;  // --compare
+
+  const tuner::Sized& option(std::size_t index) const { return sweep.options[index]; }
+  const tuner::Offer& offer_of(const tuner::Sized& option) const { return offers[option.offer]; }
+};
+
+/// "17.3 days", "5.2 hours".
+std::string days_words(double days);
+/// "1024 GPUs of dgx-h100".
+std::string fleet_words(const SizingReport& report, const tuner::Sized& option);
+
+/// Full sentences, see sizing_words.cc.
+std::vector<std::string> recommendation_sentences(const SizingReport& report);
+std::vector<std::string> scaling_sentences(const SizingReport& report);
+std::vector<std::string> assumption_sentences(const SizingReport& report);
+/// One sentence: what was asked for cannot be met, and what comes closest.
+std::string unmet_sentence(const SizingReport& report);
+/// The computation of `savings`, line by line.
+std::vector<std::string> savings_lines(const SizingReport& report);
+
+std::string sizing_text(const SizingReport& report, const Terminal& out);
+nlohmann::ordered_json sizing_json(const SizingReport& report);
+
+}  // namespace shardwright::cli

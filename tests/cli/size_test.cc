@@ -1,0 +1,256 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "cli/duration.h"
+#include "cli/offers.h"
+#include "cli/render/quantity.h"
+#include "cli/render/scatter.h"
+#include "sim/core/error.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+using ::testing::StartsWith;
+using Flags = std::vector<std::string>;
+
+ProgramResult size(const Flags& flags) {
+  Flags arguments{SHARDWRIGHT_BINARY, "size"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments, {"LC_ALL=C"});
+}
+
+/// Two clusters and one strategy, so that it takes a fraction of a second.
+Flags small(const Flags& more = {}) {
+  Flags flags{"--model",     "llama-3-8b", "--tokens",      "1e12", "--clusters", "dgx-h100,p4d",
+              "--max-gpus",  "512",        "--seq-len",     "4096", "--strategy", "yafsdp",
+              "--recompute", "full",       "--micro-batch", "1"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+json sized(const Flags& flags, int exit_code = 0) {
+  Flags with_json = flags;
+  with_json.emplace_back("--json");
+  const ProgramResult result = size(with_json);
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  return json::parse(result.out);
+}
+
+void expect_error(const Flags& flags, int exit_code, const std::string& words) {
+  const ProgramResult result = size(flags);
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_THAT(result.err, StartsWith("error: "));
+  EXPECT_THAT(result.err, HasSubstr(words));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(Size, PrintsTheContractsDocument) {
+  const json document = sized(small({"--deadline", "30d", "--budget", "3e5", "--price", "p4d=2"}));
+  EXPECT_EQ(document.at("schema"), "shardwright.sizing/1.0");
+  ASSERT_GT(document.at("options").size(), 8U);
+  for (const json& option : document.at("options")) {
+    const double days = option.at("days");
+    const double seconds = 1e12 / option.at("tokens_per_s").get<double>() /
+                           option.at("goodput").at("useful_share").get<double>();
+    EXPECT_NEAR(days, seconds / 86400, days * 1e-9);
+    EXPECT_EQ(option.at("plan").at("gpus"), option.at("gpus"));
+    EXPECT_EQ(option.at("plan").at("strategy"), "yafsdp");
+    EXPECT_GT(option.at("mfu").get<double>(), 0);
+    const double price = option.at("usd_per_gpu_hour");
+    EXPECT_EQ(price, option.at("cluster") == "p4d" ? 2 : 2.35);
+    const double usd = option.at("cost_usd");
+    EXPECT_NEAR(usd, days * 24 * option.at("gpus").get<double>() * price, usd * 1e-9);
+    EXPECT_EQ(option.at("meets").at("deadline"), days <= 30);
+    EXPECT_EQ(option.at("meets").at("budget"), usd <= 3e5);
+    EXPECT_LT(option.at("days_interval")[0].get<double>(), days);
+    EXPECT_GT(option.at("days_interval")[1].get<double>(), days);
+  }
+  const json& recommended = document.at("recommended");
+  double cheapest = 1e18;
+  for (const json& option : document.at("options")) {
+    const json& meets = option.at("meets");
+    if (meets.at("deadline") && meets.at("budget"))
+      cheapest = std::min(cheapest, option.at("cost_usd").get<double>());
+  }
+  EXPECT_EQ(recommended.at("cost_usd"), cheapest);
+  double days = 0, usd = 1e18;
+  for (const json& option : document.at("pareto")) {  // fastest first, each cheaper than the last
+    EXPECT_GT(option.at("days").get<double>(), days);
+    EXPECT_LT(option.at("cost_usd").get<double>(), usd);
+    days = option.at("days");
+    usd = option.at("cost_usd");
+  }
+  EXPECT_TRUE(document.at("savings").is_null());
+  EXPECT_EQ(document.at("interrupted"), false);
+  EXPECT_FALSE(document.at("words").empty());
+}
+
+TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
+  const ProgramResult result = size(small({"--deadline", "30d", "--budget", "3e5"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");  // progress is for terminals only
+  for (const char* words :
+       {"Recommended", "Take ", "of dgx-h100", "90 %)", "The budget holds up to",
+        "Expect an interruption every", "critical batch", "How dgx-h100 scales",
+        "Prices are defaults", "--price dgx-h100=USD", "419 unexpected interruptions"}) {
+    EXPECT_THAT(result.out, HasSubstr(words));
+  }
+  std::size_t begin = 0;
+  while (begin < result.out.size()) {
+    const std::size_t end = result.out.find('\n', begin);
+    EXPECT_LE(end - begin, 100U) << result.out.substr(begin, end - begin);
+    begin = end + 1;
+  }
+}
+
+TEST(Size, WhatCannotBeMetIsExitFourWithTheCheapestAndTheFastest) {
+  const Flags flags = small({"--deadline", "1h", "--budget", "1000"});
+  const ProgramResult result = size(flags);
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, StartsWith("error: nothing meets the deadline of 1 hour and the budget"));
+  EXPECT_THAT(result.err, HasSubstr("the cheapest is"));
+  EXPECT_THAT(result.err, HasSubstr("the fastest is"));
+  EXPECT_THAT(result.out, HasSubstr("The goal is not met"));
+  const json document = sized(flags, 4);
+  EXPECT_TRUE(document.at("recommended").is_null());
+  EXPECT_LT(document.at("fastest").at("days").get<double>(),
+            document.at("cheapest").at("days").get<double>());
+}
+
+TEST(Size, AModelThatFitsNowhereIsExitFourAndSaysHowFar) {
+  expect_error(
+      {"--model", "llama-2-70b", "--tokens", "2e12", "--clusters", "dgx-h100", "--max-gpus", "8"},
+      4, "on 8 GPUs of dgx-h100: weights and moments alone take 96.4 GiB");
+}
+
+TEST(Size, FailuresAndCheckpointsAreTheUsers) {
+  Flags flags{"--model",     "llama-3-8b", "--tokens",       "1e12", "--cluster",    "dgx-h100",
+              "--gpus",      "256",        "--seq-len",      "4096", "--strategy",   "yafsdp",
+              "--recompute", "full",       "--micro-batch",  "1",    "--mtbf-hours", "2560",
+              "--restart-s", "900",        "--checkpoint-s", "50"};
+  const json goodput = sized(flags).at("options")[0].at("goodput");
+  // One interruption in 10 hours: M = 36,000 s, d = 50, R = 900. sqrt(2 d M) = 1897.37, d/2M =
+  // 0.000694: t = 1897.37 (1 + 0.026352/3 + 0.000694/9) - 50 = 1864.18; t/M = 0.0517828, and
+  // 0.0517828 / (e^0.025 (e^0.0531717 - 1)) = 0.924806.
+  EXPECT_NEAR(goodput.at("mtbf_s").get<double>(), 36'000, 1e-6);
+  EXPECT_NEAR(goodput.at("checkpoint_interval_s").get<double>(), 1864.18, 0.02);
+  EXPECT_NEAR(goodput.at("useful_share").get<double>(), 0.924806, 2e-5);
+}
+
+TEST(Size, ComparesStrategiesAtEqualThroughput) {
+  const Flags flags{"--model",       "llama-3-70b",
+                    "--tokens",      "15e12",
+                    "--cluster",     "a100-80g-4xhdr200",
+                    "--gpus",        "256",
+                    "--seq-len",     "2048",
+                    "--micro-batch", "1",
+                    "--grad-accum",  "1",
+                    "--ckpt-layers", "20",
+                    "--stack",       "hf-eager",
+                    "--compare",     "yafsdp,fsdp1",
+                    "--price",       "a100-80g=4.10"};
+  const json savings = sized(flags).at("savings");
+  const double fast = savings.at("faster").at("tokens_per_gpu_s");
+  const double slow = savings.at("slower").at("tokens_per_gpu_s");
+  EXPECT_EQ(savings.at("faster").at("strategy"), "yafsdp");
+  // The published times of the two are 7.17 and 9.76 s, which saves 67.9 of 256 GPUs.
+  EXPECT_NEAR(fast, 2048 / 7.17, 0.02 * fast);
+  EXPECT_NEAR(slow, 2048 / 9.76, 0.1 * slow);
+  const double saved = 256 - 256 * slow / fast;
+  EXPECT_NEAR(savings.at("gpus_saved").get<double>(), saved, 1e-9);
+  EXPECT_NEAR(savings.at("usd_per_month").get<double>(), saved * 4.10 * 730, 1e-3);
+  EXPECT_EQ(savings.at("whole_node_gpus_needed").get<int>() % 8, 0);
+  const ProgramResult text = size(flags);
+  EXPECT_THAT(text.out, HasSubstr("yafsdp against fsdp1 on a100-80g-4xhdr200"));
+  EXPECT_THAT(text.out, HasSubstr("x 4.10 USD x 730 h ="));
+}
+
+TEST(Size, BadInputIsOneSentence) {
+  const Flags job{"--model", "llama-3-8b", "--tokens", "1e12"};
+  const auto with = [&](const Flags& more) {
+    Flags flags = job;
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  };
+  expect_error(with({"--clusters", "dgx-h10"}), 3, "the nearest are dgx-h100");
+  expect_error(with({"--clusters", "p5,,p4d"}), 3, "--clusters is 'p5,,p4d'");
+  expect_error(with({"--clusters", "p5,p5"}), 3, "names p5 twice");
+  expect_error(with({"--cluster", "p5", "--clusters", "all"}), 2, "--cluster and --clusters");
+  expect_error(with({"--deadline", "30x"}), 2, "--deadline is '30x'");
+  expect_error(with({"--deadline", "0d"}), 3, "--deadline is 0d");
+  expect_error(with({"--budget", "-3"}), 3, "--budget is -3");
+  expect_error(with({"--price", "h100=2"}), 3, "no cluster or GPU of that name");
+  expect_error(with({"--price", "h100-80g=0"}), 3, "must cost more than 0");
+  expect_error(with({"--price", "h100-80g"}), 2, "expected NAME=USD");
+  expect_error(with({"--compare", "yafsdp"}), 3, "--compare is 'yafsdp'");
+  expect_error(with({"--compare", "yafsdp,fsdp9"}), 3, "did you mean");
+  expect_error(with({"--mtbf-hours", "0"}), 3, "--mtbf-hours is 0");
+  expect_error(with({"--max-gpus", "0"}), 3, "--max-gpus is 0");
+  expect_error(with({"--plan", "x.json"}), 2, "size takes no --plan");
+  expect_error(with({"--clusters", "dgx-h100", "--gpus", "9"}), 3, "a multiple of the 8 GPUs");
+  expect_error(with({"--clusters", "dgx-h100", "--gpus", "64", "--global-batch", "100"}), 3,
+               "64 or 128 would be");
+  expect_error({"--model", "llama-3-8b", "--tokens", "0"}, 3, "--tokens is 0");
+  expect_error({"--model", "llama-3-8b"}, 2, "--tokens is missing");
+  expect_error({"--tokens", "1e12"}, 2, "--model is missing");
+}
+
+TEST(Duration, HasAUnit) {
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "36h"), 1.5);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "30d"), 30);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "1.5w"), 10.5);
+  for (const char* text : {"", "d", "30", "3 d", "30x", "1e99d", "-2d", "nand"})
+    EXPECT_THROW(parse_days("--deadline", text), Error) << text;
+}
+
+TEST(Offers, APriceOfTheClusterCountsBeforeThatOfItsGpu) {
+  Prices prices;
+  add_price(prices, "h100-80g=2.5");
+  add_price(prices, "p5=4");
+  EXPECT_THROW(add_price(prices, "p5=5"), Error);
+  const std::vector<tuner::Offer> offers =
+      load_offers({"dgx-h100", "p5", "p4d"}, "native", {}, prices);
+  EXPECT_EQ(offers[0].usd_per_gpu_hour, 2.5);
+  EXPECT_EQ(offers[1].usd_per_gpu_hour, 4);
+  EXPECT_EQ(offers[2].usd_per_gpu_hour, 2.75);
+  EXPECT_EQ(price_source(offers[1], prices), "--price");
+  EXPECT_THAT(price_source(offers[2], prices), HasSubstr("2025-06, uncertain"));
+}
+
+TEST(Quantity, NumbersOfARun) {
+  EXPECT_EQ(plain(2e12), "2e12");
+  EXPECT_EQ(plain(1.5e13), "1.5e13");
+  EXPECT_EQ(plain(4096), "4096");
+  EXPECT_EQ(dollars(1'234'567), "1.23 M USD");
+  EXPECT_EQ(dollars(999'600), "1 M USD");
+  EXPECT_EQ(dollars(45'600), "45.6 k USD");
+  EXPECT_EQ(dollars(12), "12 USD");
+  EXPECT_EQ(thousands(1234567), "1,234,567");
+}
+
+TEST(Scatter, PutsPointsWhereTheyBelong) {
+  const Terminal ascii{.columns = 40};
+  const Axis days{"days", {1, 10, 100}}, money{"M USD", {1, 10, 100}};
+  const std::string drawn =
+      scatter({{1, 100, 'a'}, {10, 10, 'b'}, {100, 1, 'c'}, {0, 5, 'x'}}, days, money, 3, ascii);
+  EXPECT_EQ(drawn,
+            "   M USD\n"
+            "    100 |a\n"
+            "     10 |               b\n"
+            "      1 |                             c\n"
+            "        +------------------------------\n"
+            "         1              10  days\n");
+  EXPECT_EQ(scatter({{1, 1, 'a'}}, days, money, 3, ascii), "");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
