@@ -158,6 +158,26 @@ TEST(Batches, AreRefusedWhenTheyDoNotFit) {
             "first_keys[0] of the batch is 5, expected at most the token's place in its sequence");
 }
 
+// A rank that cannot go on ends the others; its own reason is what is reported.
+TEST(Batches, ThatOneRankRefusesEndAllRanks) {
+  Training training = small(Strategy::kYafsdp, tiny_llama());
+  training.plan.gpus = 3;
+  training.mode = StreamMode::kThreads;
+  training.batch = [&](int step, int rank) {
+    Training usual = training;
+    usual.batch = nullptr;
+    Batch batch = batch_of(usual, step, rank);
+    if (step == 2 && rank == 1) batch.tokens[0] = -7;
+    return batch;
+  };
+  try {
+    train(training);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "tokens[0] of the batch is -7, expected 0 to 100");
+  }
+}
+
 // Memory.
 
 TEST(Memory, IsWhatThePlanPredictsToTheByte) {

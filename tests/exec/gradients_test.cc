@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include "exec/train/safetensors.h"
@@ -35,6 +36,7 @@ TEST_P(FiniteDifferences, AgreeWithEveryGradient) {
   training.plan = tiny_plan(Strategy::kSingle, 1, 1);
   training.steps = 1;
   training.packs_documents = training.ignores_targets = true;
+  training.loss_chunk_tokens = 12;
   // Weights large enough that every part of the arithmetic shows.
   Tensors before;
   training.prepare = [&](Executor& executor) {
@@ -116,6 +118,11 @@ std::vector<float> floats_of(const SafetensorsFile& file, const std::string& nam
   return values;
 }
 
+std::vector<double> numbers_of(const SafetensorsFile& file, const std::string& name) {
+  std::istringstream words(file.metadata().at(name));
+  return {std::istream_iterator<double>(words), {}};
+}
+
 /// The stored model on `ranks` ranks, one of its two sequences each or one after the other.
 void compare_with_transformers(const std::string& name, Strategy strategy, std::int64_t ranks) {
   const std::filesystem::path folder =
@@ -126,7 +133,10 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
   training.model = parse_hf_config(file_text(folder / "config.json"), "config.json", name);
   training.plan = tiny_plan(strategy, ranks, 2 / ranks);
   training.plan.seq_len = 24;
-  training.steps = 1;
+  training.max_norm = 1;
+  const std::vector<double> losses = numbers_of(reference, "losses");
+  const std::vector<double> norms = numbers_of(reference, "norms");
+  training.steps = static_cast<int>(losses.size());
   training.prepare = [&](Executor& executor) {
     for (const OwnedState& state : executor.owned_state()) {
       const std::vector<float> whole =
@@ -148,8 +158,13 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
     }
     return batch;
   };
-  const TrainedStep step = train(training)[0];
-  EXPECT_NEAR(step.result.loss(), std::stod(reference.metadata().at("loss")), 1e-5);
+  const std::vector<TrainedStep> steps = train(training);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const StepResult& result = steps[i].result;
+    EXPECT_NEAR(result.loss(), losses[i], i == 0 ? 1e-5 : 1e-4) << "step " << i;
+    EXPECT_NEAR(result.gradient_norm, norms[i], 1e-3 * norms[i]) << "step " << i;
+  }
+  const TrainedStep& step = steps[0];
   for (const auto& [tensor, sums] : step.gradients) {
     const std::vector<float> expected = floats_of(reference, "gradient." + tensor);
     ASSERT_EQ(expected.size(), sums.size()) << tensor;
@@ -164,7 +179,7 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
 
 class Transformers : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Transformers, GiveTheSameLossAndGradients) {
+TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
   compare_with_transformers(GetParam(), Strategy::kSingle, 1);
   compare_with_transformers(GetParam(), Strategy::kYafsdp, 2);
 }

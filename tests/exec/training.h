@@ -44,6 +44,7 @@ struct Training {
   std::uint64_t shuffle_seed = 0;
   ExecutorOptions options;
   int steps = 5;
+  double loss_chunk_tokens = 0;  // of the head, when not the stack's
   double max_norm = 0.5;
   double skip_above = 0;
   double weight_decay = 0.1;
@@ -126,8 +127,9 @@ inline void collect(Executor& executor, TrainedStep& into) {
 }
 
 inline std::vector<TrainedStep> train(const Training& training) {
-  Schedule schedule =
-      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+  Stack stack = native_stack();
+  if (training.loss_chunk_tokens > 0) stack.loss_chunk_tokens = training.loss_chunk_tokens;
+  Schedule schedule = sim::lower(training.model, training.plan, stack, training.gpus_per_node);
   if (training.change) training.change(schedule);
   kernels::host::Parallel parallel(1);
   LocalWorld world(static_cast<int>(training.plan.gpus), static_cast<int>(schedule.shard_ranks));
