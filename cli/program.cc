@@ -26,6 +26,24 @@ constexpr const char* kFooter =
     "  5  device or library missing\n"
     "  6  comparison outside tolerance";
 
+/// The command as a user would type it again in a shell.
+std::string command_line(int argc, const char* const* argv) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:%@^";
+  std::string line = "shardwright";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      line += " " + word;
+      continue;
+    }
+    line += " '";
+    for (const char letter : word) line += letter == '\'' ? "'\\''" : std::string(1, letter);
+    line += "'";
+  }
+  return line;
+}
+
 int fail(ColorMode color, std::string_view sentence, ExitCode code) {
   const Terminal terminal = describe_terminal(stderr, color);
   fmt::print(stderr, "{} {}\n", paint(terminal, Style::kRed, "error:"), sentence);
@@ -70,7 +88,8 @@ ExitCode parse_and_run(int argc, const char* const* argv,
     throw usage_error(app, error);
   }
 
-  const Context context{describe_terminal(stdout, color), describe_terminal(stderr, color)};
+  const Context context{describe_terminal(stdout, color), describe_terminal(stderr, color),
+                        command_line(argc, argv)};
   for (const std::unique_ptr<Verb>& verb : verbs) {
     if (app.got_subcommand(verb->name())) return flushed(verb->run(context));
   }

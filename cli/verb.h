@@ -23,8 +23,9 @@ namespace shardwright::cli {
 
 /// What main knows and every verb may need besides its own flags.
 struct Context {
-  Terminal out;  // stdout: results
-  Terminal err;  // stderr: progress and messages
+  Terminal out;                // stdout: results
+  Terminal err;                // stderr: progress and messages
+  std::string command_line{};  // "shardwright tune --model llama-3-70b", for files that keep it
 };
 
 class Verb {

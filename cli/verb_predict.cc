@@ -11,18 +11,12 @@
 #include "cli/render/explanation.h"
 #include "cli/render/json_text.h"
 #include "cli/render/prediction.h"
-#include "sim/core/chrome_trace.h"
+#include "cli/trace_file.h"
 #include "sim/explain.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
 namespace {
-
-/// One plan simulated for a trace: the schedule that its spans refer to, and the spans.
-struct Traced {
-  Schedule schedule;
-  Timeline timeline;
-};
 
 class PredictVerb : public Verb {
  public:
@@ -44,15 +38,18 @@ class PredictVerb : public Verb {
     const PlanInputs inputs = resolve(flags_);
     sim::Predictor predictor(inputs.model, inputs.profile);
     std::vector<sim::Prediction> predictions;
-    std::vector<Traced> traced;
+    std::vector<TracedStep> traced;
     for (const Plan& plan : inputs.plans) {
       sim::PredictOptions options;
       Timeline timeline;
       if (!trace_.empty()) options.timeline = &timeline;
       predictions.push_back(predictor.predict(plan, options));
-      if (!trace_.empty()) traced.push_back({predictor.schedule(), std::move(timeline)});
+      if (!trace_.empty()) {
+        traced.push_back({fmt::format("predicted, {}", name_of(plan.strategy)),
+                          predictor.schedule(), std::move(timeline)});
+      }
     }
-    if (!trace_.empty()) write_trace(inputs, traced);
+    if (!trace_.empty()) write_step_trace(trace_, name(), inputs, traced);
     std::vector<sim::Explanation> explanations;
     if (explain_) {
       for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
@@ -88,21 +85,6 @@ class PredictVerb : public Verb {
       }
       fmt::print("{}", explanation_text(explanations[i], out));
     }
-  }
-
-  void write_trace(const PlanInputs& inputs, const std::vector<Traced>& traced) const {
-    std::vector<TracedTimeline> timelines;
-    for (std::size_t i = 0; i < traced.size(); ++i) {
-      timelines.push_back({fmt::format("predicted, {}", name_of(inputs.plans[i].strategy)),
-                           &traced[i].schedule, &traced[i].timeline});
-    }
-    write_chrome_trace(trace_, timelines,
-                       {{"tool", "shardwright predict"},
-                        {"model", inputs.model_name},
-                        {"cluster", inputs.cluster_name},
-                        {"gpus", fmt::format("{}", inputs.plans.front().gpus)},
-                        {"stack", inputs.plans.front().stack}});
-    fmt::print(stderr, "The trace is in {}; open it at ui.perfetto.dev.\n", trace_);
   }
 
   PlanFlags flags_;

@@ -6,6 +6,7 @@
 #include "cli/verb_predict.h"
 #include "cli/verb_run.h"
 #include "cli/verb_size.h"
+#include "cli/verb_tune.h"
 #include "cli/verb_validate.h"
 
 namespace shardwright::cli {
@@ -13,6 +14,7 @@ namespace shardwright::cli {
 std::vector<std::unique_ptr<Verb>> make_verbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
   verbs.push_back(make_predict_verb());
+  verbs.push_back(make_tune_verb());
   verbs.push_back(make_size_verb());
   verbs.push_back(make_run_verb());
   verbs.push_back(make_compare_verb());

@@ -82,9 +82,12 @@ Judgement Evaluator::judge(const Plan& plan) {
     const Bytes excess = total - allowed_bytes(s);
     judgement.excess_bytes = std::max(judgement.excess_bytes, excess);
     judgement.fits = judgement.fits && excess <= 0 && p.memory.fits;
+    judgement.thrashes = judgement.thrashes || p.memory.allocator_retries > 0;
     judgement.score = std::max(judgement.score, score(s, plan, p.time.iteration_s, total));
     if (s == 0) judgement.prediction = std::move(p);
   }
+  judgement.thrashes = judgement.thrashes && judgement.fits;
+  judgement.fits = judgement.fits && !judgement.thrashes;
   return judgement;
 }
 

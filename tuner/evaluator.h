@@ -26,6 +26,11 @@ struct Scenario {
 struct Criteria {
   Objective objective = Objective::kTime;
   double headroom = 0;  // share of the usable memory that stays free
+  // Of plans that differ only in the number of recomputed layers, take the fastest; otherwise, on
+  // stacks with a caching allocator, the one that recomputes least and fits. There the simulation
+  // sometimes finds that recomputation hides copies of gradients and is faster than none, which no
+  // published run shows.
+  bool recompute_for_speed = false;
 };
 
 /// By number of checkpointed layers.
@@ -38,8 +43,10 @@ struct Bounds {
 struct Judgement {
   sim::Prediction prediction;  // in the first scenario
   double score = 0;            // the worst of all scenarios
-  bool fits = true;            // in all scenarios, with the headroom
-  Bytes excess_bytes = 0;      // beyond what may be used, in the worst scenario; negative: to spare
+  bool fits = true;            // in all scenarios, with the headroom, and without thrashing
+  bool thrashes =
+      false;  // the allocator must empty its cache in every step, though memory is enough
+  Bytes excess_bytes = 0;  // beyond what may be used, in the worst scenario; negative: to spare
 };
 
 class Evaluator {

@@ -7,7 +7,7 @@ namespace shardwright::tuner {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames{"time", "cost", "headroom"};
+constexpr std::array<std::string_view, 3> kNames{"time", "tokens-per-dollar", "headroom"};
 
 }  // namespace
 

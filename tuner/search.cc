@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -14,8 +13,11 @@ constexpr std::size_t kFamiliesPerRound = 256;
 constexpr std::size_t kFamiliesInARow = 16;  // by one thread: neighbours share a schedule
 constexpr std::size_t kSimulations = 128;    // of a round
 constexpr std::size_t kJudgements = 4;       // of a round, where the allocator is replayed
+constexpr std::size_t kLayersAtOnce = 2;
 constexpr double kParetoStep = 0.005;
 constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
+constexpr std::int32_t kNotSettled = -1;
+constexpr std::int32_t kNone = -2;  // no number of layers is wanted: fewer do in another family
 
 auto kind_of(const Plan& plan) {
   return std::make_tuple(plan.strategy, plan.shard_group, plan.micro_batch, plan.grad_accum,
@@ -80,6 +82,9 @@ void Search::bound_all() {
     for (std::size_t i = 0; i < count; ++i) collect(first + i, bounds[i]);
     tell("bounding");
   }
+  while (first_candidate_.size() <= families_.size())
+    first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));
+  fewest_layers_.assign(families_.size(), kNotSettled);
 }
 
 void Search::collect(std::size_t f, const Bounds& bounds) {
@@ -87,6 +92,7 @@ void Search::collect(std::size_t f, const Bounds& bounds) {
   const double usable = static_cast<double>(scenarios_.front().profile.cluster.gpu.memory_bytes);
   const auto allowed = static_cast<Bytes>(usable * (1 - options_.criteria.headroom));
   overshoots_[f] = {family.plan, kFits};
+  first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));
   counts_.considered += family.size();
   for (std::int64_t k = family.least; k <= family.most; ++k) {
     const auto i = static_cast<std::size_t>(k);
@@ -112,8 +118,8 @@ void Search::reject(Candidate& candidate, Bytes excess_bytes) {
   if (excess_bytes < least.excess_bytes) least = {plan_of(candidate), excess_bytes};
 }
 
-void Search::sharpen(const std::vector<std::uint32_t>& batch) {
-  const bool replays = evaluators_.front()->replays();
+void Search::sharpen(const std::vector<std::uint32_t>& batch, bool fully) {
+  const bool replays = evaluators_.front()->replays() && !fully;
   std::vector<double> scores(batch.size());
   std::vector<Judgement> judgements(batch.size());
   const auto simulates = [&](std::size_t i) {
@@ -153,6 +159,73 @@ Found Search::found(std::uint32_t index) const {
   return {judged_.at(index).prediction, candidate.key, candidate.family};
 }
 
+bool Search::spares_recomputation() const {
+  const Criteria& criteria = options_.criteria;
+  return evaluators_.front()->replays() && !criteria.recompute_for_speed &&
+         criteria.objective != Objective::kHeadroom;
+}
+
+bool Search::is_spare(const Candidate& candidate) const {
+  const std::int32_t fewest = fewest_layers_[candidate.family];
+  return fewest != kNotSettled && candidate.ckpt_layers != fewest;
+}
+
+std::optional<std::size_t> Search::family_like(const Plan& plan) const {
+  for (std::size_t f = 0; f < families_.size(); ++f) {
+    if (families_[f].plan == plan) return f;
+  }
+  return std::nullopt;
+}
+
+/// How many layers plans like these recompute at least, where they fit.
+std::optional<std::int32_t> Search::layers_needed(const Plan& like) {
+  Plan without = like;
+  without.recompute = Recompute::kNone;
+  without.pieces = 0;
+  for (const Plan& plan : {without, like}) {
+    const std::optional<std::size_t> family = family_like(plan);
+    if (!family) continue;
+    settle(*family);
+    if (fewest_layers_[*family] >= 0) return fewest_layers_[*family];
+  }
+  return std::nullopt;
+}
+
+/// Finds the fewest layers that a family must recompute; none is wanted when the same plan without
+/// recomputation fits, or with the attention that keeps less and so recomputes less.
+void Search::settle(std::size_t family) {
+  if (fewest_layers_[family] != kNotSettled) return;
+  fewest_layers_[family] = kNone;
+  const Plan& plan = families_[family].plan;
+  if (plan.recompute != Recompute::kNone) {
+    Plan without = plan;
+    without.recompute = Recompute::kNone;
+    without.pieces = 0;
+    if (layers_needed(without)) return;
+  }
+  std::uint32_t next = first_candidate_[family];
+  const std::uint32_t end = first_candidate_[family + 1];
+  while (fewest_layers_[family] == kNone && next < end && !stopped()) {
+    std::vector<std::uint32_t> batch, unknown;
+    for (; next < end && batch.size() < kLayersAtOnce; ++next) {
+      if (candidates_[next].stage == Stage::kRejected) continue;
+      batch.push_back(next);
+      if (candidates_[next].stage != Stage::kJudged) unknown.push_back(next);
+    }
+    sharpen(unknown, true);
+    const auto fits = std::find_if(batch.begin(), batch.end(), [this](std::uint32_t i) {
+      return candidates_[i].stage == Stage::kJudged;
+    });
+    if (fits != batch.end()) fewest_layers_[family] = candidates_[*fits].ckpt_layers;
+  }
+  if (plan.attention == AttentionKind::kEager && fewest_layers_[family] > 0) {
+    Plan flash = plan;
+    flash.attention = AttentionKind::kFlash;
+    const std::optional<std::int32_t> needed = layers_needed(flash);
+    if (needed && *needed < fewest_layers_[family]) fewest_layers_[family] = kNone;
+  }
+}
+
 std::vector<Found> Search::best(std::size_t count, const std::function<bool(const Plan&)>& wanted) {
   const auto later = [this](std::uint32_t a, std::uint32_t b) {
     const Candidate &x = candidates_[a], &y = candidates_[b];
@@ -163,20 +236,30 @@ std::vector<Found> Search::best(std::size_t count, const std::function<bool(cons
   std::vector<bool> asked(families_.size());
   for (std::size_t f = 0; f < families_.size(); ++f)
     asked[f] = !wanted || wanted(families_[f].plan);
-  std::vector<std::uint32_t> open;
+  std::vector<std::uint32_t> queue;  // a heap, the best in front
   for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].stage != Stage::kRejected && asked[candidates_[i].family]) open.push_back(i);
+    if (candidates_[i].stage != Stage::kRejected && asked[candidates_[i].family])
+      queue.push_back(i);
   }
-  std::priority_queue queue(later, std::move(open));
+  std::make_heap(queue.begin(), queue.end(), later);
+  const auto push = [&](std::uint32_t i) {
+    queue.push_back(i);
+    std::push_heap(queue.begin(), queue.end(), later);
+  };
+  const auto pop = [&] {
+    std::pop_heap(queue.begin(), queue.end(), later);
+    queue.pop_back();
+  };
 
   std::vector<Found> result;
   std::vector<std::uint32_t> batch;
   std::size_t judgements = 0;
   const bool replays = evaluators_.front()->replays();
+  const bool spares = spares_recomputation();
   const auto work_off = [&] {
     sharpen(batch);
     for (const std::uint32_t i : batch) {
-      if (candidates_[i].stage != Stage::kRejected) queue.push(i);
+      if (candidates_[i].stage != Stage::kRejected) push(i);
     }
     batch.clear();
     judgements = 0;
@@ -190,21 +273,31 @@ std::vector<Found> Search::best(std::size_t count, const std::function<bool(cons
       work_off();
       continue;
     }
-    const std::uint32_t top = queue.top();
+    const std::uint32_t top = queue.front();
     const Candidate& candidate = candidates_[top];
-    if (is_closed(top)) {
-      queue.pop();
+    if (is_closed(top) || is_spare(candidate)) {
+      pop();
       continue;
     }
     const bool judged = candidate.stage == Stage::kJudged;
     const bool judges = !judged && (!replays || candidate.stage == Stage::kSimulated);
+    const bool settles =
+        spares && (judged || judges) && fewest_layers_[candidate.family] == kNotSettled;
     const bool full =
         batch.size() >= kSimulations || (replays && judges && judgements >= kJudgements);
-    if (!batch.empty() && (judged || full)) {
+    if (!batch.empty() && (judged || settles || full)) {
       work_off();
       continue;
     }
-    queue.pop();
+    if (settles) {
+      settle(candidate.family);
+      std::erase_if(queue, [this](std::uint32_t i) {
+        return candidates_[i].stage == Stage::kRejected || is_spare(candidates_[i]);
+      });
+      std::make_heap(queue.begin(), queue.end(), later);  // keys have changed
+      continue;
+    }
+    pop();
     if (judged) {
       result.push_back(found(top));
       closed[kinds_[candidate.family]] = true;
@@ -217,7 +310,8 @@ std::vector<Found> Search::best(std::size_t count, const std::function<bool(cons
 
   // Stopped: what has been predicted in full is good, though perhaps not the best.
   std::vector<std::uint32_t> left(batch);
-  for (; !queue.empty(); queue.pop()) left.push_back(queue.top());
+  std::sort_heap(queue.begin(), queue.end(), later);
+  left.insert(left.end(), queue.rbegin(), queue.rend());
   for (const std::uint32_t i : left) {
     if (result.size() >= count) break;
     if (candidates_[i].stage != Stage::kJudged || is_closed(i)) continue;

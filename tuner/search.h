@@ -73,7 +73,7 @@ class Search {
 
   /// The best plans that fit, best first, each of another kind (different() from the others); only
   /// of families that `wanted` takes. Of equally good plans the one that uses less memory comes
-  /// first. Fewer when fewer fit, or when the search is stopped.
+  /// first. Recomputation as Criteria says. Fewer when fewer fit, or when the search is stopped.
   std::vector<Found> best(std::size_t count,
                           const std::function<bool(const Plan&)>& wanted = nullptr);
 
@@ -105,7 +105,13 @@ class Search {
   void bound_all();
   void collect(std::size_t family, const Bounds& bounds);
   Plan plan_of(const Candidate& candidate) const;
-  void sharpen(const std::vector<std::uint32_t>& batch);
+  /// The next dearer judgement of each; with `fully`, the last.
+  void sharpen(const std::vector<std::uint32_t>& batch, bool fully = false);
+  bool spares_recomputation() const;
+  void settle(std::size_t family);
+  std::optional<std::int32_t> layers_needed(const Plan& like);
+  std::optional<std::size_t> family_like(const Plan& plan) const;
+  bool is_spare(const Candidate& candidate) const;
   void reject(Candidate& candidate, Bytes excess_bytes);
   void tell(const char* doing);
   Found found(std::uint32_t index) const;
@@ -116,7 +122,9 @@ class Search {
   SearchOptions options_;
   std::chrono::steady_clock::time_point begin_, told_;
   std::vector<Family> families_;
-  std::vector<std::size_t> kinds_;  // by family; equal where plans are not different()
+  std::vector<std::size_t> kinds_;              // by family; equal where plans are not different()
+  std::vector<std::uint32_t> first_candidate_;  // by family, and one past the last
+  std::vector<std::int32_t> fewest_layers_;     // by family: that fit; once settled
   WorkerPool pool_;
   std::vector<std::unique_ptr<Evaluator>> evaluators_;  // by worker
   std::vector<Candidate> candidates_;                   // by family and ckpt_layers

@@ -28,17 +28,20 @@ std::string bytes(Bytes value) {
 }
 
 std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
+  constexpr std::size_t kColumns = 100;
   const Cluster& cluster = inputs.profile.cluster;
-  std::string text = fmt::format(
-      "{} on {} x {} ({}), stack {}\n"
-      "{} x {} x {} (tokens x sequences x micro-steps) per GPU and step, ",
-      inputs.model_name, plan.gpus, cluster.gpu.id, inputs.cluster_name, plan.stack, plan.seq_len,
-      plan.micro_batch, plan.grad_accum);
-  if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) {
-    return text + "no layer checkpointed\n";
-  }
-  return text + fmt::format("{} of {} layers checkpointed ({})\n", plan.ckpt_layers,
-                            inputs.model.layers, recompute_name(plan));
+  const std::string head = fmt::format("{} on {} x {} ({}), stack {}\n", inputs.model_name,
+                                       plan.gpus, cluster.gpu.id, inputs.cluster_name, plan.stack);
+  const std::string batch =
+      fmt::format("{} x {} x {} (tokens x sequences x micro-steps) per GPU and step,", plan.seq_len,
+                  plan.micro_batch, plan.grad_accum);
+  const std::string checkpoints =
+      plan.recompute == Recompute::kNone || plan.ckpt_layers == 0
+          ? "no layer checkpointed"
+          : fmt::format("{} of {} layers checkpointed ({})", plan.ckpt_layers, inputs.model.layers,
+                        recompute_name(plan));
+  const bool fits = batch.size() + 1 + checkpoints.size() <= kColumns;
+  return head + batch + (fits ? " " : "\n") + checkpoints + "\n";
 }
 
 std::string interval_words(const sim::TimePrediction& time) {

@@ -1,0 +1,16 @@
+// A plan in a few words, for tables and sentences: "hsdp of 32, 2 x 4, 12 layers full".
+#pragma once
+
+#include <string>
+
+#include "sim/core/plan.h"
+
+namespace shardwright::cli {
+
+/// Strategy, batch and checkpointing, then whatever is not as usual.
+std::string plan_words(const Plan& plan);
+
+/// "12 layers full", "nothing recomputed".
+std::string checkpoint_words(const Plan& plan);
+
+}  // namespace shardwright::cli

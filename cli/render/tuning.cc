@@ -1,0 +1,281 @@
+#include "cli/render/tuning.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/render/plan_words.h"
+#include "cli/render/prediction.h"
+#include "cli/render/quantity.h"
+#include "cli/render/table.h"
+#include "cli/render/text.h"
+#include "cli/render/why_words.h"
+
+namespace shardwright::cli {
+namespace {
+
+constexpr std::size_t kParetoRows = 12;
+
+std::string seconds(double value) {
+  return quantity(value, "s");
+}
+std::string bytes(Bytes value) {
+  return quantity(static_cast<double>(value), "byte");
+}
+
+std::string wrapped(const std::string& text, const Terminal& out) {
+  return fmt::format("{}\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
+}
+
+std::string job_words(const TuningQuestion& question) {
+  const PlanInputs& inputs = question.inputs;
+  std::string text =
+      fmt::format("{} on {} x {} ({}), stack {}, sequences of {} tokens", inputs.model_name,
+                  question.request.gpus, inputs.profile.cluster.gpu.id, inputs.cluster_name,
+                  inputs.profile.stack.id, question.request.seq_len);
+  if (question.request.global_batch)
+    text += fmt::format(", {} of them a step", *question.request.global_batch);
+  return text;
+}
+
+std::string goal_words(const TuningQuestion& question) {
+  std::string text;
+  switch (question.criteria.objective) {
+    case tuner::Objective::kTime:
+      text = "the least time a token";
+      break;
+    case tuner::Objective::kCost:
+      text = "the most tokens a dollar";
+      break;
+    case tuner::Objective::kHeadroom:
+      text = "the most memory left";
+      break;
+  }
+  if (question.criteria.headroom > 0)
+    text += fmt::format(", {} of the memory kept free", percent(question.criteria.headroom));
+  if (question.robust) text += ", in the worst case that --robust names";
+  return text;
+}
+
+std::string memory_left(const sim::MemoryPrediction& memory) {
+  return bytes(memory.usable_bytes - memory.total_bytes);
+}
+
+/// In which adverse scenarios the plan would be the wrong choice.
+std::string flip_words(const tuner::Tuning& tuning, std::size_t plan) {
+  if (!tuning.robustness) return "";
+  const double behind = tuning.top[plan].score / tuning.top.front().score - 1;
+  std::vector<std::string> words;
+  for (std::size_t c = 0; c < tuning.robustness->cases.size(); ++c) {
+    if (!tuning.robustness->flips(plan, c, behind)) continue;
+    const std::string& scenario = tuning.robustness->cases[c].scenario;
+    words.push_back(scenario.substr(0, scenario.find(' ')));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string top_table(const TuningQuestion& question, const tuner::Tuning& tuning,
+                      const Terminal& out) {
+  Table table({{"", Align::kRight},
+               {"plan", Align::kLeft},
+               {"step", Align::kRight},
+               {"tokens/s", Align::kRight},
+               {"memory", Align::kRight},
+               {"against the best", Align::kRight},
+               {"flips with", Align::kLeft}});
+  for (std::size_t i = 0; i < tuning.top.size(); ++i) {
+    const tuner::Found& found = tuning.top[i];
+    const sim::Prediction& p = found.prediction;
+    const double cost = found.score / tuning.top.front().score - 1;
+    table.add_row({fmt::format("{}", i + 1),
+                   plan_words(found.plan()),
+                   seconds(p.time.iteration_s),
+                   thousands(p.time.tokens_per_s),
+                   bytes(p.memory.total_bytes),
+                   i == 0 ? "" : cost_words(question.criteria.objective, cost),
+                   {flip_words(tuning, i), Style::kYellow}});
+  }
+  return table.render(out);
+}
+
+/// Both ends of the front and points between them.
+std::vector<const tuner::Found*> sample(const std::vector<tuner::Found>& front) {
+  std::vector<const tuner::Found*> points;
+  const std::size_t rows = std::min(front.size(), kParetoRows);
+  for (std::size_t i = 0; i < rows; ++i)
+    points.push_back(&front[rows == 1 ? 0 : i * (front.size() - 1) / (rows - 1)]);
+  return points;
+}
+
+std::string arithmetic_words(const Plan& plan) {
+  std::vector<const char*> words;
+  if (plan.reduce_dtype == DType::kBf16) words.push_back("bf16 reduction");
+  if (plan.moment_dtype == DType::kBf16) words.push_back("bf16 moments");
+  return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string pareto_table(const tuner::Tuning& tuning, const Terminal& out) {
+  const bool changes = std::any_of(tuning.pareto.begin(), tuning.pareto.end(), [](const auto& f) {
+    return tuner::arithmetic_changes(f.plan()) > 0;
+  });
+  std::vector<Column> columns{
+      {"tokens/s", Align::kRight}, {"memory left", Align::kRight}, {"plan", Align::kLeft}};
+  if (changes) columns.push_back({"changed arithmetic", Align::kLeft});
+  Table table(std::move(columns));
+  for (const tuner::Found* found : sample(tuning.pareto)) {
+    const sim::Prediction& p = found->prediction;
+    std::vector<Cell> cells{thousands(p.time.tokens_per_s), memory_left(p.memory),
+                            plan_words(found->plan())};
+    if (changes) cells.push_back(arithmetic_words(found->plan()));
+    table.add_row(std::move(cells));
+  }
+  std::string text = table.render(out);
+  if (tuning.pareto.size() > kParetoRows)
+    text +=
+        fmt::format("{} of {} points; --json has them all.\n", kParetoRows, tuning.pareto.size());
+  return text;
+}
+
+std::string steps_table(const TuningQuestion& question, const tuner::Tuning& tuning,
+                        const Terminal& out) {
+  Table table({{"knob", Align::kLeft},
+               {"from", Align::kLeft},
+               {"to", Align::kLeft},
+               {"memory", Align::kRight},
+               {"the step would be", Align::kLeft}});
+  for (const tuner::KnobStep& step : tuning.steps) {
+    std::string knob = step.knob;
+    if (step.freedom == tuner::Freedom::kFixed) knob += " (held)";
+    table.add_row({knob, step.from, step.to, bytes(step.judgement.prediction.memory.total_bytes),
+                   step_words(step, question.criteria.objective)});
+  }
+  return table.render(out);
+}
+
+std::string strategies_table(const TuningQuestion& question, const tuner::Tuning& tuning,
+                             const Terminal& out) {
+  Table table({{"its best plan", Align::kLeft},
+               {"against the best", Align::kRight},
+               {"memory", Align::kRight},
+               {"what holds it back", Align::kLeft}});
+  for (const tuner::OtherStrategy& other : tuning.others) {
+    const sim::Prediction& p = other.best ? other.best->prediction : other.closest->prediction;
+    table.add_row({plan_words(p.plan),
+                   other.best ? Cell(cost_words(question.criteria.objective, other.cost))
+                              : Cell("does not fit", Style::kRed),
+                   bytes(p.memory.total_bytes),
+                   held_back_words(other, tuning.top.front().prediction)});
+  }
+  return table.render(out);
+}
+
+std::string alike_words(const TuningQuestion& question) {
+  if (!question.request.strategies.empty() || question.request.gpus == 1) return "";
+  const Stack& stack = question.inputs.profile.stack;
+  std::vector<std::string> words;
+  for (int s = 0; s < kStrategyCount; ++s) {
+    const auto strategy = static_cast<Strategy>(s);
+    const Strategy stands_for = tuner::executed_as(strategy, stack);
+    if (stands_for != strategy)
+      words.push_back(fmt::format("{} as {}", name_of(strategy), name_of(stands_for)));
+  }
+  if (words.empty()) return "";
+  return fmt::format("The stack {} executes {}.", stack.id, fmt::join(words, ", "));
+}
+
+std::string robustness_text(const tuner::Tuning& tuning, const TuningQuestion& question,
+                            const Terminal& out) {
+  std::string text;
+  for (const std::string& sentence : tuning_sentences(question, tuning)) {
+    if (sentence.starts_with("With ")) text += wrapped(sentence, out);
+  }
+  return text;
+}
+
+std::string count_words(const tuner::Tuning& tuning) {
+  const tuner::Counts& counts = tuning.counts;
+  const auto count = [](std::int64_t n) { return thousands(static_cast<double>(n)); };
+  return fmt::format(
+      "{} plans in {}: {} do not fit and {} cannot be better by the closed form, {} were "
+      "simulated, {} predicted in full, of which {} do not fit. With the reasons: {}.",
+      count(counts.considered), seconds(tuning.search_s), count(counts.no_memory),
+      count(counts.considered - counts.no_memory - counts.simulated), count(counts.simulated),
+      count(counts.predicted), count(counts.no_reserve), seconds(tuning.total_s));
+}
+
+std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tuning,
+                        const Terminal& out) {
+  std::string text = paint(out, Style::kRed, "Nothing fits.") + " " +
+                     paint(out, Style::kBold, printable(job_words(question), out.utf8)) + "\n";
+  for (const std::string& sentence : tuning_sentences(question, tuning))
+    text += wrapped(sentence, out);
+  const std::vector<tuner::Way>& ways = tuning.advice->ways;
+  if (ways.empty()) return text;
+  text += heading(out, "The cheapest ways to make it fit, by GPU hours a 10^9 tokens");
+  Table table({{"change", Align::kLeft},
+               {"flags", Align::kLeft},
+               {"then the best plan is", Align::kLeft},
+               {"step", Align::kRight},
+               {"GPU h a 10^9", Align::kRight},
+               {"memory", Align::kRight}});
+  for (const tuner::Way& way : ways) {
+    table.add_row({way.what, way.flags, plan_words(way.plan.plan()),
+                   seconds(way.plan.prediction.time.iteration_s),
+                   thousands(way.gpu_s_per_token * 1e9 / 3600),
+                   bytes(way.plan.prediction.memory.total_bytes)});
+  }
+  return text + table.render(out);
+}
+
+std::string given_words(const TuningQuestion& question, const tuner::Tuning& tuning) {
+  const tuner::Judgement& given = *question.given;
+  const std::string plan = plan_words(given.prediction.plan);
+  if (!given.fits)
+    return fmt::format("The plan given ({}) {}.", plan,
+                       excess_words(given.excess_bytes, given.thrashes));
+  const double cost = given.score / tuning.top.front().score - 1;
+  return fmt::format("The plan given ({}): {} than the best.", plan,
+                     cost_words(question.criteria.objective, cost));
+}
+
+}  // namespace
+
+std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tuning,
+                        const Terminal& out) {
+  if (tuning.top.empty()) {
+    return advice_text(question, tuning, out) + "\n" + wrapped(count_words(tuning), out);
+  }
+  std::string text = wrapped(job_words(question), out);
+  text += wrapped("Searched for " + goal_words(question) + ".", out);
+  if (tuning.stopped)
+    text += paint(out, Style::kYellow, "Stopped early: the best so far, not the optimum.") + "\n";
+  text += heading(out, "The best plan");
+  text += prediction_text(question.inputs, tuning.top.front().prediction, out);
+  const std::string spare = spare_sentence(tuning, question.criteria.objective);
+  if (!spare.empty()) text += "\n" + wrapped(spare, out);
+  if (question.given) text += "\n" + wrapped(given_words(question, tuning), out);
+  if (tuning.top.size() > 1) {
+    text += heading(out, fmt::format("The {} best plans of different kinds", tuning.top.size()));
+    text += top_table(question, tuning, out);
+  }
+  if (!tuning.pareto.empty()) {
+    text += heading(out, "Nothing is both faster and smaller than these");
+    text += pareto_table(tuning, out);
+  }
+  if (!tuning.steps.empty()) {
+    text +=
+        heading(out, "Why: one knob moved, all else equal") + steps_table(question, tuning, out);
+  }
+  if (!tuning.others.empty()) {
+    text += heading(out, "Why not another strategy") + strategies_table(question, tuning, out);
+    text += alike_words(question).empty() ? "" : wrapped(alike_words(question), out);
+  }
+  if (tuning.robustness) {
+    text += heading(out, "If the prediction is off") + robustness_text(tuning, question, out);
+  }
+  return text + "\n" + wrapped(count_words(tuning), out);
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,41 @@
+// How `tune` shows what it found: in words and tables for people, as the contract's JSON for
+// programs.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/plan_flags.h"
+#include "cli/render/terminal.h"
+#include "tuner/tuning.h"
+
+namespace shardwright::cli {
+
+/// What was asked of the search; `inputs.plans` is empty.
+struct TuningQuestion {
+  PlanInputs inputs;
+  tuner::Request request;
+  tuner::Criteria criteria;
+  bool robust = false;
+  std::optional<tuner::Judgement> given;  // the plan of --plan, for comparison
+};
+
+/// The whole answer.
+std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tuning,
+                        const Terminal& out);
+
+nlohmann::ordered_json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning);
+
+/// Why the best is the best, in full sentences; or why nothing fits, and what would.
+std::vector<std::string> tuning_sentences(const TuningQuestion& question,
+                                          const tuner::Tuning& tuning);
+
+/// What would be better still, but is left out unless recomputation is asked for speed; or nothing.
+std::string spare_sentence(const tuner::Tuning& tuning, tuner::Objective objective);
+
+/// One sentence for a search that found nothing that fits: the nearest plan that would.
+std::string nothing_fits_sentence(const tuner::Tuning& tuning);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,38 @@
+// When nothing fits: how far the closest plan is from fitting, and what to change, as little as
+// possible, so that something does.
+//
+// Every way is tried, not guessed: a search with one thing changed, by the smallest amount that
+// lets a plan fit. Knobs that are held fixed give way, then what is trained and on what (sequence
+// length, number of GPUs), then the arithmetic. Ways are compared by the GPU time that a token
+// takes afterwards.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tuner/search.h"
+
+namespace shardwright::tuner {
+
+struct Way {
+  std::string what;   // "7 more checkpointed layers (27)"
+  std::string flags;  // what to change on the command line: "--ckpt-layers 27"
+  Request request;    // as changed
+  double headroom = 0;
+  bool as_predicted_only = false;  // gives up the margin of several scenarios
+  Found plan;                      // the best of what fits then
+  double gpu_s_per_token = 0;
+};
+
+struct Advice {
+  std::optional<Judgement> closest;  // of the space as asked for
+  std::vector<Way> ways;             // cheapest first
+};
+
+/// `search` found nothing that fits in the space of `request`. At most `count` ways.
+Advice advise(Search& search, const Model& model, const std::vector<Scenario>& scenarios,
+              const Request& request, const SearchOptions& options, std::size_t count = 3);
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,36 @@
+#include "tuner/scenarios.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace shardwright::tuner {
+
+namespace {
+
+Scenario memory_above(const profiles::Profile& profile, double share) {
+  return {fmt::format("memory {:.0f} % above", 100 * share), profile, 1 + share};
+}
+
+/// NCCL goes on choosing what it chooses; what it chose runs slower.
+Scenario bandwidth_below(const profiles::Profile& profile, double share) {
+  Scenario scenario{fmt::format("bandwidth {:.0f} % below", 100 * share), profile};
+  profiles::CollectiveParams& params = scenario.profile.cost.collectives.values;
+  for (auto* protocol : {&params.ll, &params.ll128, &params.simple, &params.nvls_simple})
+    protocol->bytes_per_s *= 1 - share;
+  scenario.profile.cluster.intra_link_bytes_per_s *= 1 - share;
+  scenario.profile.cluster.nic_bytes_per_s *= 1 - share;
+  return scenario;
+}
+
+}  // namespace
+
+Scenario as_predicted(const profiles::Profile& profile) {
+  return {"as predicted", profile};
+}
+
+std::vector<Scenario> adverse_scenarios(const profiles::Profile& profile) {
+  return {memory_above(profile, kMemoryAbove), bandwidth_below(profile, kBandwidthBelow)};
+}
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,20 @@
+// What a prediction may be off by, as scenarios in which plans can be judged: memory in use above
+// the prediction, links slower than predicted.
+#pragma once
+
+#include <vector>
+
+#include "profiles/profile.h"
+#include "tuner/evaluator.h"
+
+namespace shardwright::tuner {
+
+inline constexpr double kMemoryAbove = 0.05;
+inline constexpr double kBandwidthBelow = 0.20;
+
+Scenario as_predicted(const profiles::Profile& profile);
+
+/// More memory in use, and slower links between GPUs and between nodes: one scenario for each.
+std::vector<Scenario> adverse_scenarios(const profiles::Profile& profile);
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,39 @@
+// All that `tune` answers: the best plan, its rivals, why it is the best, whether it stays so, and
+// what to change when nothing fits.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "tuner/advice.h"
+#include "tuner/knob_steps.h"
+#include "tuner/other_strategies.h"
+#include "tuner/robustness.h"
+#include "tuner/search.h"
+
+namespace shardwright::tuner {
+
+struct TuneOptions {
+  SearchOptions search;
+  bool robust = false;  // the best under the worst of the adverse scenarios
+  std::size_t top = 10;
+};
+
+struct Tuning {
+  std::vector<Strategy> strategies;  // of the space
+  std::vector<Found> top;            // best first; empty: nothing fits
+  std::vector<Found> pareto;
+  std::vector<KnobStep> steps;
+  std::vector<OtherStrategy> others;
+  std::optional<Robustness> robustness;  // of `top`; none when stopped
+  std::optional<Advice> advice;          // when nothing fits
+  Counts counts;                         // of the search for all of the above but robustness
+  double search_s = 0, total_s = 0;
+  bool stopped = false;  // from outside: the best so far
+};
+
+/// Throws Error when the request contradicts itself, the model or the cluster.
+Tuning tune(const Model& model, const profiles::Profile& profile, const Request& request,
+            const TuneOptions& options = {});
+
+}  // namespace shardwright::tuner
