@@ -4,13 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/flags.h"
+#include "cli/jitter.h"
 #include "cli/plan_flags.h"
 #include "cli/render/explanation.h"
 #include "cli/render/json_text.h"
 #include "cli/render/prediction.h"
+#include "cli/render/text.h"
 #include "cli/trace_file.h"
 #include "sim/explain.h"
 #include "sim/predict.h"
@@ -32,6 +36,10 @@ class PredictVerb : public Verb {
                      "say what bounds each part of the step and what one change would buy");
     command.add_option("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
         ->type_name("FILE");
+    add_number(command, "--jitter", jitter_,
+               "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
+               "wait for each other in collectives",
+               {0, 0.5});
   }
 
   ExitCode run(const Context& context) override {
@@ -39,6 +47,7 @@ class PredictVerb : public Verb {
     sim::Predictor predictor(inputs.model, inputs.profile);
     std::vector<sim::Prediction> predictions;
     std::vector<TracedStep> traced;
+    std::vector<Jitter> jitters;
     for (const Plan& plan : inputs.plans) {
       sim::PredictOptions options;
       Timeline timeline;
@@ -48,6 +57,7 @@ class PredictVerb : public Verb {
         traced.push_back({fmt::format("predicted, {}", name_of(plan.strategy)),
                           predictor.schedule(), std::move(timeline)});
       }
+      if (jitter_) jitters.push_back(jitter_of(predictor, predictions.back(), *jitter_));
     }
     if (!trace_.empty()) write_step_trace(trace_, name(), inputs, traced);
     std::vector<sim::Explanation> explanations;
@@ -55,22 +65,28 @@ class PredictVerb : public Verb {
       for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
     }
     if (json_) {
-      print_json(inputs, predictions, explanations);
+      print_json(inputs, predictions, explanations, jitters);
     } else {
       print_text(inputs, predictions, explanations, context.out);
+      print_jitter(inputs, jitters, context.out);
     }
     return ExitCode::kDone;
   }
 
  private:
   void print_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
-                  const std::vector<sim::Explanation>& explanations) const {
+                  const std::vector<sim::Explanation>& explanations,
+                  const std::vector<Jitter>& jitters) const {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
     for (std::size_t i = 0; i < explanations.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
       of["explanation"] = explanation_json(explanations[i]);
+    }
+    for (std::size_t i = 0; i < jitters.size(); ++i) {
+      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
+      of["jitter"] = jitter_json(jitters[i]);
     }
     fmt::print("{}\n", json_text(document));
   }
@@ -87,8 +103,21 @@ class PredictVerb : public Verb {
     }
   }
 
+  static void print_jitter(const PlanInputs& inputs, const std::vector<Jitter>& jitters,
+                           const Terminal& out) {
+    if (jitters.empty()) return;
+    fmt::print("{}", heading(out, "Ranks that vary"));
+    for (std::size_t i = 0; i < jitters.size(); ++i) {
+      std::string sentence = jitter_sentence(jitters[i]);
+      if (jitters.size() > 1)
+        sentence = fmt::format("{}: {}", name_of(inputs.plans[i].strategy), sentence);
+      for (const std::string& line : wrap(sentence, out.columns)) fmt::print("{}\n", line);
+    }
+  }
+
   PlanFlags flags_;
   std::string trace_;
+  std::optional<double> jitter_;
   bool json_ = false;
   bool explain_ = false;
 };

@@ -49,19 +49,19 @@ std::array<Strategy, 2> parse_pair(const std::string& text) {
   return pair;
 }
 
-/// "best so far: 1024 GPUs of dgx-h100, 17.3 days, 1.00 M USD".
+/// "1024 x dgx-h100, 17.3 days, 999 k USD; 410 k plans/s": the best so far.
 std::string note_of(const tuner::SweepProgress& progress, const std::vector<tuner::Offer>& offers,
                     const tuner::Goal& goal) {
   const double rate = static_cast<double>(progress.considered) / std::max(progress.seconds, 1e-3);
-  std::string note = fmt::format("{} plans/s", quantity(rate, ""));
-  if (progress.options->empty()) return note;
+  const std::string speed = fmt::format("{:.0f} k plans/s", rate / 1e3);
+  if (progress.options->empty()) return speed;
   const tuner::Choice choice = tuner::choose(*progress.options, goal);
-  const std::size_t best = choice.recommended ? *choice.recommended : *choice.fastest;
-  const tuner::Sized& option = (*progress.options)[best];
-  note += fmt::format("; best so far {} GPUs of {}, {}", option.gpus(), offers[option.offer].name,
-                      days_words(option.days));
+  const tuner::Sized& option =
+      (*progress.options)[choice.recommended ? *choice.recommended : *choice.fastest];
+  std::string note =
+      fmt::format("{} x {}, {}", option.gpus(), offers[option.offer].name, days_words(option.days));
   if (option.usd) note += ", " + dollars(*option.usd);
-  return note;
+  return fmt::format("{}; {}", note, speed);
 }
 
 class SizeVerb : public Verb {

@@ -147,6 +147,26 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   EXPECT_THAT(text.out, HasSubstr("bf16 gradient reduction"));
 }
 
+TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {
+  const Flags flags = small({"--gpus", "16", "--jitter", "0.03"});
+  const json document = predicted(flags);
+  const json& jitter = document.at("jitter");
+  EXPECT_TRUE(jitter.at("settled").get<bool>());
+  EXPECT_GT(jitter.at("slowdown").get<double>(), 0);
+  EXPECT_LT(jitter.at("slowdown").get<double>(), 0.15);
+  EXPECT_NEAR(
+      jitter.at("iteration_time_s").get<double>(),
+      document.at("iteration_time_s").get<double>() * (1 + jitter.at("slowdown").get<double>()),
+      1e-9);
+  EXPECT_GT(jitter.at("waiting_s").get<double>(), 0);
+  EXPECT_EQ(predicted(flags).at("jitter"), jitter);  // deterministic
+  const json none = predicted(small({"--gpus", "16", "--jitter", "0"})).at("jitter");
+  EXPECT_EQ(none.at("slowdown"), 0);
+  EXPECT_FALSE(predicted(small()).contains("jitter"));
+  EXPECT_THAT(predict(flags).out, HasSubstr("kernels that vary by 3.0 %"));
+  expect_error(predict(small({"--jitter", "2"})), 3, "--jitter is 2");
+}
+
 // What does not fit is predicted all the same, and says by how much.
 TEST(Predict, StillPredictsWhatDoesNotFit) {
   const Flags flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};
