@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "cli/duration.h"
@@ -172,6 +171,18 @@ TEST(Size, ComparesStrategiesAtEqualThroughput) {
   const ProgramResult text = size(flags);
   EXPECT_THAT(text.out, HasSubstr("yafsdp against fsdp1 on a100-80g-4xhdr200"));
   EXPECT_THAT(text.out, HasSubstr("x 4.10 USD x 730 h ="));
+}
+
+// All clusters take many seconds; after one of them the search is told to end.
+TEST(Size, AnInterruptedSearchAnswersWithTheBestSoFar) {
+  const ProgramResult result = run_program(
+      {"/usr/bin/timeout", "--preserve-status", "--signal=INT", "2", SHARDWRIGHT_BINARY, "size",
+       "--model", "llama-3-8b", "--tokens", "1e12", "--deadline", "60d", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const json document = json::parse(result.out);
+  EXPECT_EQ(document.at("interrupted"), true);
+  EXPECT_TRUE(document.at("recommended").at("meets").at("deadline").get<bool>());
+  EXPECT_THAT(document.at("words").dump(), HasSubstr("Interrupted"));
 }
 
 TEST(Size, BadInputIsOneSentence) {
