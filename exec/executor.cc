@@ -166,6 +166,8 @@ StepResult Executor::step(Batch batch, const StepOptions& options) {
 }
 
 void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step) {
+  // Times count from here, and ranks should mean the same moment.
+  if (recorder_.records()) groups_.world->barrier();
   recorder_.begin_step(step);
   poison_.begin_step();
   micro_step_ = -1;

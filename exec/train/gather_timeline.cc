@@ -1,7 +1,6 @@
 #include "exec/train/gather_timeline.h"
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <type_traits>
 
@@ -33,42 +32,6 @@ Timeline gather_timeline(Communicator& world, Timeline mine) {
   gather_spans(world, mine.host);
   for (const Span& span : mine.spans) mine.step_ns = std::max(mine.step_ns, span.end_ns);
   return mine;
-}
-
-std::vector<MemorySample> memory_curve(const Schedule& schedule, const Timeline& timeline,
-                                       std::int32_t rank) {
-  struct Times {
-    Nanoseconds begin = 0;
-    Nanoseconds end = 0;
-  };
-  std::map<OpId, Times> times;
-  for (const Span& span : timeline.spans) {
-    if (span.rank != rank || span.id < 0) continue;
-    const auto [at, first] = times.try_emplace(span.id, Times{span.begin_ns, span.end_ns});
-    if (!first) at->second.end = std::max(at->second.end, span.end_ns);
-  }
-  std::map<Nanoseconds, Bytes> changes;
-  Nanoseconds now = 0;  // operations without a span act when the one before them ends
-  for_each_op(schedule, [&](const OpInstance& at, const Op&) {
-    const auto found = times.find(at.id);
-    const Times span = found != times.end() ? found->second : Times{now, now};
-    now = span.end;
-    const Block& block = schedule.blocks[at.block];
-    for (std::uint32_t i = 0; i < block.action_count; ++i) {
-      const MemoryAction& action = schedule.memory[block.first_action + i];
-      if (action.op != at.op - block.first_op) continue;
-      changes[action.acquire ? span.begin : span.end] +=
-          action.acquire ? action.bytes : -action.bytes;
-    }
-  });
-  Bytes alive = 0;
-  for (const PersistentTensor& tensor : schedule.persistent) alive += tensor.bytes;
-  std::vector<MemorySample> curve = {{0, alive, alive}};
-  for (const auto& [at, change] : changes) {
-    alive += change;
-    curve.push_back({at, alive, alive});
-  }
-  return curve;
 }
 
 }  // namespace shardwright::exec

@@ -185,7 +185,6 @@ class Run {
   void keep_timeline() {
     Timeline all = gather_timeline(executor_.world(), executor_.timeline());
     if (rank_ != 0) return;
-    all.memory = memory_curve(executor_.schedule(), all, 0);
     result_.timeline = std::move(all);
   }
 
