@@ -161,6 +161,7 @@ RunOptions run_options(RunSettings& settings) {
   options.resume = settings.text("resume");
   options.weights = settings.text("weights");
   options.out = settings.text("out");
+  options.log_every = settings.count("log-every", {1, kMostSteps});
   if (options.out.empty()) settings.fail("out", "the path of a folder");
   if (!settings.text("trace").empty()) {
     const fs::path path = settings.text("trace");

@@ -62,6 +62,8 @@ const std::vector<SettingInfo>& setting_table() {
         {"eval-sequences", "N", "128", "sequences of an evaluation, at most; 0: all", kCourse},
         {"save-every", "N", "0", "steps between checkpoints; 0: only at the end", kCourse},
         {"keep", "N", "2", "checkpoints that are kept; 0: all", kCourse},
+        {"log-every", "N", "1", "steps between lines; evaluated and skipped steps are always shown",
+         kCourse},
         {"trace", "FILE", "", "write a Chrome trace of one step (in --out unless a path)", kCourse},
         {"trace-step", "N", "0", "which step; 0: the third of this run", kCourse},
         {"cluster", "NAME|PATH", "", "what step times are predicted for (default: the plan's)",

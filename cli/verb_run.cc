@@ -116,7 +116,7 @@ class RunVerb : public Verb {
     const bool shown = options.launch.rank == 0;
     if (shown) prepare_folder(options);
     RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
-                       predicted.step_s);
+                       options.log_every, predicted.step_s);
     for (const std::string& note : options.notes) printer.on_note(note);
     if (shown) fmt::print(stderr, "{}", run_head(options, data, predicted.step_s));
     if (resume) {

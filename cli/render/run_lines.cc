@@ -54,12 +54,17 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
 }
 
 RunPrinter::RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown,
-                       std::optional<double> predicted_s)
-    : steps_(steps), terminal_(terminal), shown_(shown), predicted_s_(predicted_s) {}
+                       std::int64_t log_every, std::optional<double> predicted_s)
+    : steps_(steps),
+      terminal_(terminal),
+      shown_(shown),
+      log_every_(log_every),
+      predicted_s_(predicted_s) {}
 
 void RunPrinter::on_step(const exec::StepMetrics& m) {
   step_times_s_.push_back(m.step_time_s);
-  if (!shown_) return;
+  const bool due = !head_shown_ || m.step % log_every_ == 0 || m.eval_loss || m.skipped;
+  if (!shown_ || !due) return;
   if (!head_shown_) {
     fmt::print(
         steps_, "{}\n",

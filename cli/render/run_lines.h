@@ -20,8 +20,9 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
 /// Prints steps to `steps` and notes to stderr as they happen.
 class RunPrinter final : public exec::TrainObserver {
  public:
-  /// `shown` is false on all ranks but one.
-  RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown,
+  /// `shown` is false on all ranks but one. Of steps that are neither evaluated nor skipped, the
+  /// first and every `log_every`-th are shown.
+  RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown, std::int64_t log_every,
              std::optional<double> predicted_s);
   void on_step(const exec::StepMetrics& metrics) override;
   void on_note(const std::string& sentence) override;
@@ -33,6 +34,7 @@ class RunPrinter final : public exec::TrainObserver {
   std::FILE* steps_;
   Terminal terminal_;
   bool shown_;
+  std::int64_t log_every_;
   std::optional<double> predicted_s_;
   bool head_shown_ = false;
   std::vector<double> step_times_s_;
