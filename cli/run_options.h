@@ -23,7 +23,8 @@ struct RunOptions {
   std::string config;  // the text of its config.json
   Model model;
   Plan plan;
-  std::string cluster;  // that steps are predicted for; empty: none
+  std::string cluster;                 // that steps are predicted for; empty: none
+  std::vector<std::string> overrides;  // of the profile, kept by the plan
   exec::LaunchEnvironment launch;
   Transport transport = Transport::kLocal;
   exec::StreamMode streams = exec::StreamMode::kInline;

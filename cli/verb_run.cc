@@ -37,7 +37,8 @@ Predicted lower_and_predict(RunOptions& options) {
   Predicted predicted;
   std::int64_t gpus_per_node = options.plan.gpus;
   if (!options.cluster.empty()) {
-    const profiles::Profile profile = profiles::load_profile(options.cluster, "native");
+    const profiles::Profile profile =
+        profiles::load_profile(options.cluster, "native", options.overrides);
     gpus_per_node = profile.cluster.gpus_per_node;
     try {
       sim::PredictOptions fast;
@@ -155,6 +156,7 @@ class RunVerb : public Verb {
     document.model = options.model_name;
     document.cluster = options.cluster;
     document.plan = options.plan;
+    document.overrides = options.overrides;
     document.tool_version = options.train.tool_version;
     write_plan(plan, document);
     settings_.decide("plan", plan.string(), "this run");
