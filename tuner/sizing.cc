@@ -67,6 +67,14 @@ Bytes least_state_bytes(const Model& model, const SizingJob& job, std::int64_t g
   return checkpoint_bytes(model, plan) / gpus;
 }
 
+std::string why_nothing_fits(const std::optional<Overshoot>& nearest) {
+  if (!nearest) return "no plan was tried before the interruption";
+  if (nearest->excess_bytes <= 0)
+    return "the nearest plan fits only by emptying the allocator's cache in every step";
+  return fmt::format("the nearest plan takes {} more than a GPU has",
+                     gib(static_cast<double>(nearest->excess_bytes)));
+}
+
 Sized sized(const Model& model, std::size_t index, const Offer& offer, const SizingJob& job,
             const Found& found) {
   Sized result;
@@ -194,11 +202,7 @@ class Sweeper {
       option.cut_short = search.stopped();
       return option;
     }
-    const std::optional<Overshoot> nearest = search.nearest();
-    return LeftOut{index, request.gpus, Lack::kMemory,
-                   nearest ? fmt::format("the nearest plan takes {} more than a GPU has",
-                                         gib(static_cast<double>(nearest->excess_bytes)))
-                           : std::string("no plan was tried before the interruption")};
+    return LeftOut{index, request.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
   }
 
   void tell(const Outcome& outcome) {
