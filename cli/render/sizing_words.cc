@@ -278,8 +278,8 @@ std::vector<std::string> scaling_sentences(const SizingReport& report) {
                   "whole sequence for each of more GPUs.",
                   *report.job.fixed.global_batch)
             : fmt::format("Beyond, the batch is the limit: with a sequence for each of more GPUs a "
-                          "step would take more than the critical batch, about {:.3g} M tokens; a "
-                          "--global-batch of that size tries it all the same.",
+                          "step would take more than the critical batch, about {:.3g} M tokens. "
+                          "--global-batch lifts that limit.",
                           report.job.critical_tokens / 1e6));
   }
   return sentences;
