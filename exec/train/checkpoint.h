@@ -99,6 +99,9 @@ std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path&
 /// Removes all but the `keep` newest (0: keeps all), and what killed runs left half written.
 void prune_checkpoints(const std::filesystem::path& folder, std::int64_t keep);
 void remove_unfinished_checkpoints(const std::filesystem::path& folder);
+/// Renames checkpoints after `step` to abandoned-..., so that they are neither resumed from nor
+/// counted; a run that begins anew or at an earlier step makes others. Returns how many.
+std::int64_t set_aside_checkpoints(const std::filesystem::path& folder, std::int64_t step);
 /// The folder in which a checkpoint is written before it takes its name.
 std::filesystem::path unfinished_checkpoint(const std::filesystem::path& folder, std::int64_t step);
 /// Writes the manifest and lets the checkpoint take its name. All files are durable.

@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kUnfinished = ".writing-";
 constexpr std::string_view kRemoved = ".removing-";
+constexpr std::string_view kAbandoned = "abandoned-";
 
 /// The step of a checkpoint's folder, or -1.
 std::int64_t step_of(const fs::path& path) {
@@ -81,6 +82,24 @@ void remove_unfinished_checkpoints(const fs::path& folder) {
       fs::remove_all(entry.path(), ignored);
     }
   }
+}
+
+std::int64_t set_aside_checkpoints(const fs::path& folder, std::int64_t step) {
+  std::int64_t count = 0;
+  for (const fs::path& path : list_checkpoints(folder)) {
+    if (step_of(path) <= step) break;
+    const fs::path aside = folder / fmt::format("{}{}", kAbandoned, path.filename().string());
+    std::error_code refused;
+    fs::remove_all(aside, refused);
+    fs::rename(path, aside, refused);
+    if (refused) {
+      throw Error(
+          fmt::format("{}: cannot set this checkpoint aside: {}", path.string(), refused.message()),
+          ExitCode::kFailed);
+    }
+    ++count;
+  }
+  return count;
 }
 
 fs::path unfinished_checkpoint(const fs::path& folder, std::int64_t step) {

@@ -81,6 +81,13 @@ class Run {
     if (rank_ == 0) {
       std::filesystem::create_directories(checkpoints_folder(options_.folder));
       remove_unfinished_checkpoints(checkpoints_folder(options_.folder));
+      const std::int64_t aside =
+          set_aside_checkpoints(checkpoints_folder(options_.folder), result_.last_step);
+      if (aside > 0) {
+        note(fmt::format("{} checkpoint{} of another run or course {} set aside as {}/abandoned-*",
+                         aside, aside == 1 ? "" : "s", aside == 1 ? "is" : "are",
+                         checkpoints_folder(options_.folder).string()));
+      }
       metrics_ = std::make_unique<MetricsLog>(options_.folder / "metrics.jsonl", result_.last_step);
     }
     executor_.world().barrier();
@@ -172,8 +179,8 @@ class Run {
     if (options_.eval_sequences > 0) count = std::min(count, options_.eval_sequences);
     LossSums sum;
     for (std::int64_t first = 0; first < count; first += shape_.micro_batch * shape_.ranks) {
-      const LossSums part =
-          executor_.evaluate(evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, count, rank_));
+      const LossSums part = executor_.evaluate(
+          evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, count, rank_));
       sum.loss += part.loss;
       sum.tokens += part.tokens;
     }

@@ -193,6 +193,24 @@ TEST_F(CheckpointTest, KeepsTheNewestAndCleansUp) {
   EXPECT_EQ(std::distance(begin(all), end(all)), 2);
 }
 
+TEST_F(CheckpointTest, ABeginningAnewSetsEarlierOnesAside) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  options_.keep = 2;
+  run("run", plan, options_);
+  TrainOptions options = options_;
+  options.lr.total_steps = 3;
+  const Outcome anew = run("run", plan, options);
+  ASSERT_EQ(anew.notes.size(), 1u);
+  EXPECT_NE(anew.notes[0].find("2 checkpoints of another run or course are set aside"),
+            std::string::npos)
+      << anew.notes[0];
+  const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].filename(), "step-000003");
+  EXPECT_EQ(found[1].filename(), "step-000002");
+  EXPECT_TRUE(fs::exists(checkpoints_folder(folder_ / "run") / "abandoned-step-000006"));
+}
+
 TEST_F(CheckpointTest, DamageIsRefusedByName) {
   run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
   const fs::path folder = saved("run", 6);
