@@ -296,8 +296,10 @@ TEST(Update, DecaysMatricesOnly) {
 }
 
 TEST(Evaluation, IsTheLossOfAStepWithoutTheStep) {
-  for (const Strategy strategy : {Strategy::kZero2, Strategy::kFsdp2NoReshard, Strategy::kYafsdp}) {
-    Training training = small(strategy, tiny_llama());
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp2,
+        Strategy::kFsdp2NoReshard, Strategy::kHsdp, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
+    Training training = small(strategy, tied(tiny_llama()));
     training.plan.grad_accum = 1;
     training.steps = 1;
     training.mode = StreamMode::kThreads;

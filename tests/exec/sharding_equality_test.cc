@@ -22,13 +22,15 @@ struct Case {
   std::int64_t ranks;
   std::int64_t grad_accum = 1;
   std::int64_t shard_group = 0;
+  bool tied_bf16 = false;  // a tied model with norms on heads, in bf16 instead of fp32
 };
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   std::string name(name_of(info.param.strategy));
   std::erase(name, '-');
   name += "_" + std::to_string(info.param.ranks) + "x" + std::to_string(info.param.grad_accum);
-  return info.param.shard_group > 0 ? name + "_by" + std::to_string(info.param.shard_group) : name;
+  if (info.param.shard_group > 0) name += "_by" + std::to_string(info.param.shard_group);
+  return info.param.tied_bf16 ? name + "_tied_bf16" : name;
 }
 
 class ShardingEquality : public ::testing::TestWithParam<Case> {
@@ -39,6 +41,10 @@ class ShardingEquality : public ::testing::TestWithParam<Case> {
     training.model = uneven_llama();
     training.plan = tiny_plan(c.strategy, c.ranks, c.grad_accum);
     training.plan.shard_group = c.shard_group;
+    if (c.tied_bf16) {
+      training.model = tied(tiny_qwen3());
+      training.plan.param_dtype = DType::kBf16;
+    }
     return training;
   }
   static std::int64_t micro_batches() { return GetParam().ranks * GetParam().grad_accum; }
@@ -63,8 +69,12 @@ std::vector<Case> cases() {
       cases.push_back({strategy, ranks, 1, group});
     }
     // Strategies that reduce in every micro-step also keep the order of micro-batches.
-    if (strategy == Strategy::kDdp || strategy == Strategy::kZero1) {
+    const bool whole_sums = strategy == Strategy::kDdp || strategy == Strategy::kZero1;
+    const std::int64_t accum = whole_sums ? 1 : 2;
+    cases.push_back({strategy, 4, accum, strategy == Strategy::kHsdp ? 2 : 0, true});
+    if (whole_sums) {
       cases.push_back({strategy, 1, 3});
+      cases.push_back({strategy, 1, 3, 0, true});
       continue;
     }
     cases.push_back({strategy, 1, 3, strategy == Strategy::kHsdp ? 1 : 0});
