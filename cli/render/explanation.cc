@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string seconds(double value) {
-  return quantity(value, "s");
+  return duration(value);
 }
 std::string share_of(double part, double whole) {
   return percent(part / whole, 0);

@@ -18,7 +18,7 @@ namespace {
 constexpr int kBarColumns = 40;
 
 std::string seconds(double value) {
-  return quantity(value, "s");
+  return duration(value);
 }
 std::string bytes(double value) {
   return quantity(value, "byte");

@@ -17,6 +17,19 @@ std::string number(double value) {
   return fmt::format("{:.4g}", value);
 }
 
+struct Scaled {
+  double value = 0;
+  std::string_view unit;
+};
+
+Scaled scaled_duration(double value_s) {
+  const double size = std::abs(value_s);
+  if (size == 0 || size >= 1) return {value_s, "s"};
+  if (size >= 1e-3) return {value_s * 1e3, "ms"};
+  if (size >= 1e-6) return {value_s * 1e6, "us"};
+  return {value_s * 1e9, "ns"};
+}
+
 }  // namespace
 
 std::string quantity(double value, std::string_view unit) {
@@ -31,10 +44,8 @@ std::string quantity(double value, std::string_view unit) {
     return number(value) + " B";
   }
   if (unit == "s") {
-    if (size == 0 || size >= 1) return number(value) + " s";
-    if (size >= 1e-3) return number(value * 1e3) + " ms";
-    if (size >= 1e-6) return number(value * 1e6) + " us";
-    return number(value * 1e9) + " ns";
+    const Scaled scaled = scaled_duration(value);
+    return number(scaled.value).append(" ").append(scaled.unit);
   }
   if (unit.empty()) {
     return std::trunc(value) == value && size < 1e9 ? fmt::format("{:.0f}", value) : number(value);
@@ -71,6 +82,13 @@ std::string dollars(double usd) {
   if (usd >= 999.5e3) return fmt::format("{:.3g} M USD", usd / 1e6);
   if (usd >= 999.5) return fmt::format("{:.3g} k USD", usd / 1e3);
   return fmt::format("{:.3g} USD", usd);
+}
+
+std::string duration(double value_s) {
+  const Scaled scaled = scaled_duration(value_s);
+  const double size = std::abs(scaled.value);
+  const int decimals = size < 10 ? 3 : size < 100 ? 2 : size < 1000 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", scaled.value, decimals, scaled.unit);
 }
 
 std::string percent(double fraction, int decimals) {

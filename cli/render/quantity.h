@@ -20,6 +20,10 @@ std::string plain(double value);
 /// Dollars as a person says them: "1.23 M USD", "45.6 k USD", "789 USD".
 std::string dollars(double usd);
 
+/// A duration with exactly four significant digits, so that columns of them line up: 9 s is
+/// "9.000 s".
+std::string duration(double value_s);
+
 /// A fraction as "39.6 %".
 std::string percent(double fraction, int decimals = 1);
 

@@ -34,7 +34,7 @@ std::vector<double> jackknife(const LedgerModel& model, const RobustFit& full, u
     for (std::size_t i = 0; i < model.size(); ++i) {
       if (group_of(model.row(i)) == group) weights[i] = 0;
     }
-    fits[group] = refit_robust(problem, weights, full).x;
+    fits[group] = fit_robust(problem, weights).x;
   });
   std::vector<double> errors;
   for (std::size_t j = 0; j < full.x.size(); ++j) {

@@ -108,7 +108,7 @@ LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
     record(model, i, full.x, HeldOut::kNothing, row);
     std::vector<double> weights = all_weights;
     weights[i] = 0;
-    const RobustFit fit = refit_robust(problem, weights, full);
+    const RobustFit fit = fit_robust(problem, weights);
     record(model, i, fit.x, HeldOut::kRow, row);
     const std::lock_guard lock(mutex);
     for (std::size_t j = 0; j < values.size(); ++j) {

@@ -134,7 +134,8 @@ std::vector<double> LedgerModel::weights() const {
   std::vector<double> weights;
   double sum = 0;
   for (std::size_t i = 0; i < size(); ++i) {
-    weights.push_back(1 / std::sqrt(rows_of[row(i).source]));
+    const double design_effect = 1 + (rows_of[row(i).source] - 1) * kCorrelationInSource;
+    weights.push_back(1 / design_effect);
     sum += weights.back();
   }
   for (double& weight : weights) weight *= static_cast<double>(size()) / sum;

@@ -19,6 +19,9 @@
 
 namespace shardwright::sim {
 
+/// Correlation of the errors of two runs of one source; assumed. 0 would count every run alike.
+inline constexpr double kCorrelationInSource = 0.05;
+
 class LedgerModel {
  public:
   /// `rows` and `parameters` must outlive it. Throws Error for bad overrides and paths.
@@ -39,7 +42,8 @@ class LedgerModel {
 
   /// Residuals log(predicted / measured) over the logarithms of the values.
   RobustProblem problem(unsigned threads) const;
-  /// Weights that let every source count: a source of n rows weighs sqrt(n) in all; mean 1.
+  /// Weights by Kish's design effect: runs of one source share part of their error, so n of them
+  /// tell as much as n / (1 + (n - 1) kCorrelationInSource) independent ones; mean 1.
   std::vector<double> weights() const;
 
  private:

@@ -13,7 +13,6 @@ namespace {
 
 constexpr double kDifference = 0.02;  // of x, on both sides
 constexpr double kFirstRadius = 0.2;  // how far one step may move a parameter
-constexpr double kNear = 0.02;        // moves after which a refit takes the Jacobian again
 constexpr double kStill = 1e-5;       // steps below this move nothing
 constexpr double kEnough = 5e-3;      // of the objective: a tenth of a standard error
 constexpr int kMostFailures = 3;      // steps on end that do not help, each a fourth of the last
@@ -48,11 +47,10 @@ class Search {
     fit_.objective = objective(problem_, weights_, fit_.residuals, fit_.x);
   }
 
-  /// `from_slopes`: how far x may be from where the Jacobian was taken without taking it again.
-  RobustFit run(double from_slopes) {
+  RobustFit run() {
     double radius = kFirstRadius;
     int failures = 0;
-    if (fit_.jacobian.empty()) linearize();
+    linearize();
     for (int step = 0; step < kMostSteps; ++step) {
       const Linear to = solve(radius);
       if (fit_.objective - to.objective >= kEnough && failures < kMostFailures) {
@@ -65,7 +63,7 @@ class Search {
         continue;
       }
       // Nothing to gain by these slopes; others may show more.
-      if (distance(fit_.x, fit_.jacobian_at) <= from_slopes) break;
+      if (distance(fit_.x, fit_.jacobian_at) == 0) break;
       linearize();
       failures = 0;
       radius = kFirstRadius;
@@ -200,17 +198,7 @@ RobustFit fit_robust(const RobustProblem& problem, const std::vector<double>& we
   RobustFit start;
   for (const auto& p : problem.parameters) start.x.push_back(p.centre);
   predict_all(problem, start);
-  RobustFit fit = Search(problem, weights, std::move(start)).run(0);
-  predict_weightless(problem, weights, fit);
-  return fit;
-}
-
-RobustFit refit_robust(const RobustProblem& problem, const std::vector<double>& weights,
-                       const RobustFit& start) {
-  check(problem, weights);
-  RobustFit from = start;
-  from.evaluations = 0;
-  RobustFit fit = Search(problem, weights, std::move(from)).run(kNear);
+  RobustFit fit = Search(problem, weights, std::move(start)).run();
   predict_weightless(problem, weights, fit);
   return fit;
 }

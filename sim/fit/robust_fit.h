@@ -45,11 +45,6 @@ struct RobustFit {
 /// From the priors' centres. A row of weight 0 does not take part.
 RobustFit fit_robust(const RobustProblem& problem, const std::vector<double>& weights);
 
-/// From another fit that differs in weights only: while x stays near, the Jacobian is not taken
-/// again.
-RobustFit refit_robust(const RobustProblem& problem, const std::vector<double>& weights,
-                       const RobustFit& start);
-
 /// Standard errors of x by what the rows resolve (Laplace noise of their mean absolute residual)
 /// and the prior, ignoring that the model may be wrong.
 std::vector<double> standard_errors(const RobustProblem& problem,

@@ -83,6 +83,9 @@ TEST(Quantity, WritesUnitsAsPeopleDo) {
   EXPECT_EQ(quantity(36, "byte"), "36 B");
   EXPECT_EQ(quantity(1.2e-5, "s"), "12 us");
   EXPECT_EQ(quantity(0, "s"), "0 s");
+  EXPECT_EQ(duration(9), "9.000 s");
+  EXPECT_EQ(duration(0.1), "100.0 ms");
+  EXPECT_EQ(duration(4321.7), "4322 s");
   EXPECT_EQ(quantity(132, ""), "132");
   EXPECT_EQ(quantity(0.92, ""), "0.92");
   EXPECT_EQ(quantity(2.35, "USD"), "2.35 USD");
