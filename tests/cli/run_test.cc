@@ -251,6 +251,36 @@ TEST_F(RunTest, ReadsPairsForFineTuning) {
   EXPECT_THAT(result.err, HasSubstr("48 documents of"));
 }
 
+TEST_F(RunTest, StartsFromTheModelThatItWrote) {
+  ASSERT_EQ(run(small("out")).exit_code, 0);
+  const ProgramResult again =
+      run(small("again", {"--model", at("out/model"), "--weights", at("out/model"), "--steps", "1",
+                          "--lr", "1e-30", "--weight-decay", "0", "--json"}));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(model_of("again"), model_of("out"));
+  const ProgramResult other =
+      run(small("other", {"--weights", at("out/model"), "--model", "pythia-70m"}));
+  EXPECT_EQ(other.exit_code, 3);
+}
+
+TEST_F(RunTest, ReadsTokenFilesOfTheScript) {
+  const fs::path python = program_path("python3");
+  if (python.empty()) GTEST_SKIP() << "no python3";
+  const std::string scripts = SHARDWRIGHT_SCRIPTS;
+  const ProgramResult made =
+      run({python.string(), scripts + "/make_tokens", at("text.tok"), "--bytes", at("text.txt")});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  ASSERT_EQ(run(small("text")).exit_code, 0);
+  const ProgramResult tokens = run(small("tokens", {"--data", at("text.tok")}));
+  ASSERT_EQ(tokens.exit_code, 0) << tokens.err;
+  EXPECT_THAT(tokens.err, HasSubstr("tokens of a vocabulary of 256"));
+  EXPECT_EQ(model_of("tokens"), model_of("text"));
+  const ProgramResult curve =
+      run({python.string(), scripts + "/loss_curve", at("text/metrics.jsonl")});
+  EXPECT_EQ(curve.exit_code, 0) << curve.err;
+  EXPECT_THAT(curve.out, HasSubstr("E"));
+}
+
 TEST_F(RunTest, EverySettingShowsItsOrigin) {
   put("run.ini", fmt::format("# a run\nmodel = {}\ndata = {}\nlr = 0.5\nsteps = 7  # few\n",
                              at("model.json"), at("text.txt")));
