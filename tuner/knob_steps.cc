@@ -35,9 +35,10 @@ class Trials {
       const Freedom freedom = request_.buffers ? Freedom::kFixed : Freedom::kSearched;
       if (choice_.buffers > 2)
         number("buffers", freedom, choice_.buffers, choice_.buffers - 1, &Plan::buffers);
-      number("buffers", freedom, choice_.buffers, choice_.buffers + 1, &Plan::buffers);
+      number("buffers", request_.buffers ? freedom : tried(space_.buffers, choice_.buffers + 1),
+             choice_.buffers, choice_.buffers + 1, &Plan::buffers);
     }
-    number("prefetch", request_.prefetch ? Freedom::kFixed : Freedom::kSearched, choice_.prefetch,
+    number("prefetch", request_.prefetch ? Freedom::kFixed : Freedom::kOutside, choice_.prefetch,
            choice_.prefetch + 1, &Plan::prefetch);
     attention();
     dtype("reduce-dtype", request_.reduce_dtype, request_.allow_bf16_reduce, &Plan::reduce_dtype);
@@ -56,6 +57,11 @@ class Trials {
     if (!among_last || rank_ < 0) ++rank_;
     trials_.push_back(
         {std::move(knob), std::move(from), std::move(to), freedom, std::move(plan), rank_});
+  }
+
+  static Freedom tried(const std::vector<int>& values, int value) {
+    return std::find(values.begin(), values.end(), value) != values.end() ? Freedom::kSearched
+                                                                          : Freedom::kOutside;
   }
 
   template <typename Number>

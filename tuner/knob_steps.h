@@ -13,9 +13,10 @@
 namespace shardwright::tuner {
 
 enum class Freedom : std::uint8_t {
-  kSearched,   // the search had the choice and decided against it
-  kFixed,      // held by the request
-  kNotAllowed  // it would change the arithmetic, which the request does not allow
+  kSearched,    // the search had the choice and decided against it
+  kFixed,       // held by the request
+  kNotAllowed,  // it would change the arithmetic, which the request does not allow
+  kOutside      // beyond the values that the search tries
 };
 
 struct KnobStep {

@@ -15,6 +15,8 @@ std::string_view name_of(tuner::Freedom freedom) {
       return "fixed";
     case tuner::Freedom::kNotAllowed:
       return "not allowed";
+    case tuner::Freedom::kOutside:
+      return "outside";
     case tuner::Freedom::kSearched:
       break;
   }
