@@ -73,6 +73,10 @@ class SizeVerb : public Verb {
 
   void declare_flags(CLI::App& command) override {
     flags_.declare(command, true);
+    command.get_option("--cluster")->description("the only cluster, instead of --clusters");
+    command.get_option("--gpus")->description("the only number of GPUs to try");
+    command.get_option("--attention")->description("attention kernel (default: flash)");
+    command.get_option("--plan")->group("");  // refused in words of its own
     add_number(command, "--tokens", tokens_, "tokens to train on, as 2e12; required", {1, 1e18})
         ->group(kGoal);
     command

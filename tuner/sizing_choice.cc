@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 namespace shardwright::tuner {
@@ -95,6 +96,13 @@ Choice choose(const std::vector<Sized>& options, const Goal& goal) {
   choice.fastest = least(options, among, by_days, anything);
   choice.cheapest_in_time = least(options, among, by_cost, in_time);
   choice.fastest_in_budget = least(options, among, by_days, in_budget);
+  if (!choice.recommended) {
+    std::vector<std::size_t> all(options.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    choice.beyond_critical = least(options, all, by_cost, [&](const Sized& option) {
+      return option.over_critical && meets(option, goal);
+    });
+  }
   std::stable_sort(among.begin(), among.end(), [&](std::size_t a, std::size_t b) {
     return by_days(options[a]) < by_days(options[b]);
   });

@@ -29,6 +29,9 @@ struct Choice {
   std::optional<std::size_t> cheapest, fastest;  // of all
   std::optional<std::size_t> cheapest_in_time;   // of those that meet the deadline
   std::optional<std::size_t> fastest_in_budget;  // of those that meet the budget
+  /// The cheapest that meets the goal, of those that do not count for their batch; only where
+  /// nothing is recommended.
+  std::optional<std::size_t> beyond_critical;
 };
 
 Choice choose(const std::vector<Sized>& options, const Goal& goal);

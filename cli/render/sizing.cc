@@ -18,17 +18,40 @@ using tuner::Sized;
 
 constexpr std::size_t kClusters = 14;  // rows; the rest is named in a sentence
 
-std::string days_cell(double days) {
-  return days < 1000 ? fmt::format("{:.1f}", days) : thousands(days);
+/// Units in which the fastest and the cheapest option still have a digit before the point.
+struct Units {
+  const char* time = "days";
+  double days = 1;  // of one unit
+  const char* money = "M USD";
+  double usd = 1e6;
+};
+
+Units units_of(const SizingReport& report) {
+  double least_days = 1e18, least_usd = 1e18;
+  for (const std::size_t i : report.choice.pareto) {
+    least_days = std::min(least_days, report.option(i).days);
+    least_usd = std::min(least_usd, report.option(i).usd.value_or(1e18));
+  }
+  Units units;
+  if (least_days < 0.1) units.time = "hours", units.days = 1.0 / 24;
+  if (least_days < 0.1 / 24) units.time = "minutes", units.days = 1.0 / 1440;
+  if (least_usd < 5e4) units.money = "k USD", units.usd = 1e3;
+  if (least_usd < 50) units.money = "USD", units.usd = 1;
+  return units;
 }
 
-std::string interval_cell(const Sized& option) {
-  return fmt::format("{}-{}", days_cell(option.days_interval[0]),
-                     days_cell(option.days_interval[1]));
+std::string time_cell(double days, const Units& units) {
+  const double value = days / units.days;
+  return value < 1000 ? fmt::format("{:.1f}", value) : thousands(value);
 }
 
-std::string millions_cell(const std::optional<double>& usd) {
-  return usd ? fmt::format("{:.3f}", *usd / 1e6) : "?";
+std::string interval_cell(const Sized& option, const Units& units) {
+  return fmt::format("{}-{}", time_cell(option.days_interval[0], units),
+                     time_cell(option.days_interval[1], units));
+}
+
+std::string money_cell(const std::optional<double>& usd, const Units& units) {
+  return usd ? fmt::format("{:.3f}", *usd / units.usd) : "?";
 }
 
 /// "hsdp/128 2x4 k76 norm,swiglu": strategy, micro-batch x accumulation, checkpointed layers.
@@ -47,11 +70,12 @@ Cell goal_cell(bool met, bool asked, std::string text) {
 
 std::string options_table(const SizingReport& report, const std::vector<std::size_t>& indices,
                           const Terminal& out) {
+  const Units units = units_of(report);
   Table table({{"cluster"},
                {"GPUs", Align::kRight},
-               {"days", Align::kRight},
+               {units.time, Align::kRight},
                {"interval", Align::kRight},
-               {"M USD", Align::kRight},
+               {units.money, Align::kRight},
                {"Mtok/s", Align::kRight},
                {"MFU", Align::kRight},
                {"plan"}});
@@ -63,10 +87,10 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
     table.add_row({report.choice.recommended == i ? Cell(name, Style::kBold) : Cell(name),
                    fmt::format("{}", option.gpus()),
                    goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
-                             days_cell(option.days)),
-                   interval_cell(option),
+                             time_cell(option.days, units)),
+                   interval_cell(option, units),
                    goal_cell(tuner::meets_budget(option, goal), goal.budget_usd.has_value(),
-                             millions_cell(option.usd)),
+                             money_cell(option.usd, units)),
                    fmt::format("{:.3f}", time.tokens_per_s / 1e6),
                    fmt::format("{:.0f} %", 100 * time.mfu), plan_cell(option.prediction.plan)});
   }
@@ -74,10 +98,11 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
 }
 
 std::string scaling_table(const SizingReport& report, const Terminal& out) {
+  const Units units = units_of(report);
   Table table({{""},
                {"GPUs", Align::kRight},
-               {"days", Align::kRight},
-               {"M USD", Align::kRight},
+               {units.time, Align::kRight},
+               {units.money, Align::kRight},
                {"speed-up", Align::kRight},
                {"ideal", Align::kRight},
                {"tok/s/GPU", Align::kRight},
@@ -89,8 +114,8 @@ std::string scaling_table(const SizingReport& report, const Terminal& out) {
     const Sized& option = report.option(i);
     const sim::TimePrediction& time = option.prediction.time;
     const bool knee = scaling.knee == i && (scaling.stops || scaling.batch_limit);
-    table.add_row({knee ? "knee" : "", fmt::format("{}", option.gpus()), days_cell(option.days),
-                   millions_cell(option.usd),
+    table.add_row({knee ? "knee" : "", fmt::format("{}", option.gpus()),
+                   time_cell(option.days, units), money_cell(option.usd, units),
                    growth == nullptr ? Cell("")
                                      : Cell(fmt::format("{:.2f}", growth->speedup),
                                             growth->pays() ? Style::kGreen : Style::kRed),
@@ -108,21 +133,20 @@ std::string scaling_table(const SizingReport& report, const Terminal& out) {
 std::string chart(const SizingReport& report, const Terminal& out) {
   constexpr int kRows = 16;
   constexpr std::size_t kWorthwhile = 16;  // points; fewer read better in the tables
-  const auto worth_showing = [&](const Sized& option) {
-    return option.usd && !option.over_critical && !option.cut_short;
-  };
+  const Units units = units_of(report);
   // Far-off options would press the interesting ones into a corner.
-  double slowest = 0, dearest = 0;
+  double slowest = 0, dearest = report.goal.budget_usd.value_or(0);
   for (const std::size_t i : report.choice.pareto) {
     slowest = std::max(slowest, report.option(i).days);
-    dearest = std::max(dearest, *report.option(i).usd / 1e6);
+    dearest = std::max(dearest, *report.option(i).usd);
   }
   if (report.goal.deadline_days) slowest = 4 * *report.goal.deadline_days;
-  dearest = 2 * std::max(dearest, report.goal.budget_usd.value_or(0) / 1e6);
+  dearest *= 2;
   std::vector<Point> points;
   const auto add = [&](const Sized& option, char mark) {
-    if (!worth_showing(option) || option.days > slowest || *option.usd / 1e6 > dearest) return;
-    points.push_back({option.days, *option.usd / 1e6, mark});
+    if (!option.usd || option.over_critical || option.cut_short) return;
+    if (option.days > slowest || *option.usd > dearest) return;
+    points.push_back({option.days / units.days, *option.usd / units.usd, mark});
   };
   for (const Sized& option : report.sweep.options) {
     add(option, tuner::meets(option, report.goal) ? '+' : '.');
@@ -130,9 +154,10 @@ std::string chart(const SizingReport& report, const Terminal& out) {
   for (const std::size_t i : report.choice.pareto) add(report.option(i), 'o');
   if (report.choice.recommended) add(report.option(*report.choice.recommended), '#');
   if (points.size() < kWorthwhile) return "";
-  const std::vector<double> ticks{0.01, 0.02, 0.05, 0.1, 0.2, 0.5,  1,    2,    5,   10,
-                                  20,   50,   100,  200, 500, 1000, 2000, 5000, 1e4, 1e5};
-  const std::string drawn = scatter(points, {"days", ticks}, {"M USD", ticks}, kRows, out);
+  std::vector<double> ticks;
+  for (double power = 0.001; power < 1e6; power *= 10)
+    for (const double digit : {1.0, 2.0, 5.0}) ticks.push_back(digit * power);
+  const std::string drawn = scatter(points, {units.time, ticks}, {units.money, ticks}, kRows, out);
   if (drawn.empty()) return "";
   std::string legend = "o front, . other";
   if (report.goal.deadline_days || report.goal.budget_usd) {

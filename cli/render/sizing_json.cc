@@ -119,6 +119,7 @@ Json sizing_json(const SizingReport& report) {
                 {"fastest", option_or_null(report, report.choice.fastest)},
                 {"cheapest_in_time", option_or_null(report, report.choice.cheapest_in_time)},
                 {"fastest_in_budget", option_or_null(report, report.choice.fastest_in_budget)},
+                {"beyond_critical_batch", option_or_null(report, report.choice.beyond_critical)},
                 {"knee", scaling_json(report)},
                 {"left_out", Json::array()},
                 {"words", recommendation_sentences(report)},

@@ -138,11 +138,25 @@ std::string batch_sentence(const SizingReport& report, const Sized& option) {
 std::string failure_sentence(const Sized& option) {
   const tuner::Goodput& goodput = option.goodput;
   return fmt::format(
-      "Expect an interruption every {}; with a checkpoint of {} every {:.0f} minutes, {} of the "
-      "time "
-      "is useful, which the days and dollars include.",
+      "Expect an interruption every {}; with a checkpoint of {} every {}, {} of the time is "
+      "useful, "
+      "which the days and dollars include.",
       days_words(goodput.mtbf_s / 86400), quantity(std::round(goodput.checkpoint_s * 10) / 10, "s"),
-      goodput.interval_s / 60, percent(goodput.share));
+      days_words(goodput.interval_s / 86400), percent(goodput.share));
+}
+
+/// What would meet the goal if the batch were let grow.
+std::string beyond_critical_sentence(const SizingReport& report) {
+  if (!report.choice.beyond_critical) return "";
+  const Sized& option = report.option(*report.choice.beyond_critical);
+  return fmt::format(
+      "With steps of {:.3g} M tokens {} would ({}, {}), but the critical batch is about {:.3g} M "
+      "tokens (Kaplan et al. 2020): larger steps cost tokens instead of saving time. "
+      "--global-batch "
+      "{:.0f} tries it.",
+      option.tokens_per_step / 1e6, fleet_words(report, option), days_words(option.days),
+      cost_words(option), report.job.critical_tokens / 1e6,
+      option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len));
 }
 
 /// The part of the growth that is largest.
@@ -182,6 +196,7 @@ std::string days_words(double days) {
     const std::string number = value < 100 ? fmt::format("{:.3g}", value) : thousands(value);
     return fmt::format("{} {}{}", number, unit, number == "1" ? "" : "s");
   };
+  if (days < 2.0 / 24) return with_unit(days * 1440, "minute");
   if (days < 2) return with_unit(days * 24, "hour");
   if (days > 3650) return with_unit(days / 365, "year");
   return with_unit(days, "day");
@@ -208,7 +223,8 @@ std::vector<std::string> recommendation_sentences(const SizingReport& report) {
     add(failure_sentence(option));
     add(batch_sentence(report, option));
   } else {
-    add(unmet_sentence(report));
+    add("None: " + unmet_sentence(report) + ".");
+    add(beyond_critical_sentence(report));
   }
   if (report.sweep.stopped) {
     add("Interrupted: this is the best of what was tried until then.");

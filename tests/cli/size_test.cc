@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 using ::testing::StartsWith;
@@ -115,7 +116,8 @@ TEST(Size, WhatCannotBeMetIsExitFourWithTheCheapestAndTheFastest) {
   const Flags flags = small({"--deadline", "1h", "--budget", "1000"});
   const ProgramResult result = size(flags);
   EXPECT_EQ(result.exit_code, 4);
-  EXPECT_THAT(result.err, StartsWith("error: nothing meets the deadline of 1 hour and the budget"));
+  EXPECT_THAT(result.err,
+              StartsWith("error: nothing meets the deadline of 60 minutes and the budget"));
   EXPECT_THAT(result.err, HasSubstr("the cheapest is"));
   EXPECT_THAT(result.err, HasSubstr("the fastest is"));
   EXPECT_THAT(result.out, HasSubstr("The goal is not met"));
@@ -123,6 +125,16 @@ TEST(Size, WhatCannotBeMetIsExitFourWithTheCheapestAndTheFastest) {
   EXPECT_TRUE(document.at("recommended").is_null());
   EXPECT_LT(document.at("fastest").at("days").get<double>(),
             document.at("cheapest").at("days").get<double>());
+}
+
+TEST(Size, ASmallRunIsToldInSmallUnits) {
+  const ProgramResult result =
+      size({"--model", "gpt2", "--tokens", "1e10", "--seq-len", "1024", "--clusters", "dgx-h100",
+            "--max-gpus", "64", "--strategy", "single,ddp,yafsdp", "--deadline", "2d"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(" hours"));
+  EXPECT_THAT(result.out, HasSubstr(" USD "));
+  EXPECT_THAT(result.out, Not(HasSubstr("M USD")));
 }
 
 TEST(Size, AModelThatFitsNowhereIsExitFourAndSaysHowFar) {

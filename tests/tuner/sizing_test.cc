@@ -236,6 +236,8 @@ TEST(SizingChoice, ABatchBeyondTheCriticalOneIsNotTheSameRun) {
   std::vector<Sized> options{option(0, 64, 40, 1.0e6), option(0, 4096, 1, 1.1e6)};
   options[1].over_critical = true;
   EXPECT_FALSE(choose(options, {.deadline_days = 30}).recommended.has_value());
+  EXPECT_EQ(choose(options, {.deadline_days = 30}).beyond_critical, 1U);
+  EXPECT_FALSE(choose(options, {.deadline_days = 50}).beyond_critical.has_value());
   options.erase(options.begin());
   EXPECT_TRUE(choose(options, {.deadline_days = 30}).recommended.has_value());
 }
