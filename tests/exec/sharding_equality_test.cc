@@ -85,6 +85,71 @@ std::vector<Case> cases() {
   return cases;
 }
 
+/// Everything at once, drawn at random: what no list of cases thinks of.
+Training random_training(std::uint64_t seed) {
+  const kernels::RandomStream random{seed, kernels::RandomSite::kSynthetic, 0};
+  std::uint64_t draws = 0;
+  const auto below = [&](std::uint64_t n) { return random.below(draws++, n); };
+  const auto pick = [&](const auto& choices) { return choices[below(std::size(choices))]; };
+  Training training;
+  training.model = pick(std::vector{tiny_llama(), tiny_qwen2(), tiny_qwen3(), uneven_llama()});
+  if (below(2) == 0) training.model = tied(training.model);
+  training.model.layers = 1 + static_cast<std::int64_t>(below(5));
+  training.model.gated_mlp = below(5) > 0;
+  training.model.mlp_bias = below(4) == 0;
+  training.model.attention_out_bias = below(4) == 0;
+  const Strategy strategy =
+      pick(std::vector{Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp2,
+                       Strategy::kFsdp2NoReshard, Strategy::kHsdp, Strategy::kYafsdp,
+                       Strategy::kYafsdp, Strategy::kYafsdpZero2});
+  const bool whole_sums = strategy == Strategy::kDdp || strategy == Strategy::kZero1;
+  const std::int64_t ranks =
+      strategy == Strategy::kHsdp ? 4 : 1 + static_cast<std::int64_t>(below(4));
+  Plan& plan = training.plan;
+  plan = tiny_plan(strategy, ranks, whole_sums ? 1 : 1 + static_cast<std::int64_t>(below(3)));
+  if (strategy == Strategy::kHsdp) plan.shard_group = 2;
+  plan.seq_len = 22 + static_cast<std::int64_t>(below(20));
+  plan.micro_batch = 1 + static_cast<std::int64_t>(below(3));
+  plan.buffers = 1 + static_cast<int>(below(4));
+  plan.prefetch = static_cast<int>(below(4));
+  if (below(2) == 0) plan.param_dtype = DType::kBf16;
+  if (below(2) == 0) plan.moment_dtype = DType::kBf16;
+  set_recompute(plan, pick(std::vector{"none", "full", "selective-op", "norm", "swiglu", "ffn",
+                                       "attention", "norm,swiglu", "block"}));
+  if (plan.recompute != Recompute::kNone) {
+    plan.ckpt_layers = 1 + static_cast<std::int64_t>(below(training.model.layers));
+  }
+  training.mode = pick(std::vector{StreamMode::kInline, StreamMode::kThreads});
+  training.options.poison = true;
+  training.ignores_targets = below(2) == 0;
+  training.packs_documents = below(2) == 0;
+  training.loss_chunk_tokens = static_cast<double>(5 + below(60));
+  training.steps = 2;
+  return training;
+}
+
+TEST(RandomPlans, AreOneRankThatAccumulates) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const Training training = random_training(seed);
+    const Plan& plan = training.plan;
+    SCOPED_TRACE(::testing::Message()
+                 << "seed " << seed << ": " << training.model.name << ", " << training.model.layers
+                 << " layers, " << name_of(plan.strategy) << " on " << plan.gpus << " ranks, "
+                 << plan.grad_accum << " micro-steps, " << recompute_name(plan) << " of "
+                 << plan.ckpt_layers << ", " << plan.buffers << " buffers, prefetch "
+                 << plan.prefetch << ", " << name_of(plan.param_dtype));
+    Training alone = training;
+    alone.plan.recompute = Recompute::kNone;
+    alone.plan.ckpt_layers = 0;
+    alone.options.poison = false;
+    alone.mode = StreamMode::kInline;
+    const auto expected = reference(alone, plan.gpus * plan.grad_accum);
+    ASSERT_TRUE(expected.back().result.gradient_norm > 0);
+    expect_same_training(expected, train(training));
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Strategies, ShardingEquality, ::testing::ValuesIn(cases()), case_name);
 
 }  // namespace
