@@ -112,6 +112,7 @@ tuner::Request request_of(const TuneFlags& flags, const Job& job) {
   tuner::Request request = request_from(flags.plan, job.model);
   request.gpus = job.plan.gpus;
   request.seq_len = job.plan.seq_len;
+  request.stack = job.plan.stack;
   request.global_batch = flags.global_batch;
   request.allow_bf16_reduce = flags.allow_bf16_reduce;
   request.allow_bf16_moments = flags.allow_bf16_moments;

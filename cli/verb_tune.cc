@@ -25,9 +25,8 @@ namespace {
 
 std::string progress_note(const tuner::SearchProgress& now) {
   std::string note = fmt::format(
-      "{} plans a second, {}",
-      quantity(static_cast<double>(now.configurations) / std::max(now.seconds, 1e-3), "p"),
-      now.doing);
+      "{:.2f} million plans a second, {}",
+      static_cast<double>(now.configurations) / std::max(now.seconds, 1e-3) * 1e-6, now.doing);
   if (now.best != nullptr) {
     note +=
         fmt::format(", best so far {} a step with {}", quantity(now.best->time.iteration_s, "s"),
@@ -64,17 +63,18 @@ class TuneVerb : public Verb {
     const tuner::Tuning tuning = search(question, context);
     if (flags_.plan.plan_file) question.given = judged(question, given);
 
+    // Files first: whoever reads the answer may rely on them.
+    if (!tuning.top.empty()) {
+      const sim::Prediction& best = tuning.top.front().prediction;
+      if (!out_.empty()) write(question.inputs, best, context);
+      if (!trace_.empty()) write_trace(question.inputs, best.plan);
+    }
     if (json_) {
       fmt::print("{}\n", json_text(tuning_json(question, tuning)));
     } else if (!tuning.top.empty() || tuning.advice) {
       fmt::print("{}", tuning_text(question, tuning, context.out));
     }
-    if (!tuning.top.empty()) {
-      const sim::Prediction& best = tuning.top.front().prediction;
-      if (!out_.empty()) write(question.inputs, best, context);
-      if (!trace_.empty()) write_trace(question.inputs, best.plan);
-      return ExitCode::kDone;
-    }
+    if (!tuning.top.empty()) return ExitCode::kDone;
     if (tuning.stopped)
       throw Error("the search was stopped before it found a plan that fits.", ExitCode::kFailed);
     throw Error(nothing_fits_sentence(tuning), ExitCode::kInfeasible);

@@ -221,7 +221,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   base.master_dtype = request.master_dtype;
   base.offload = request.offload;
   base.ckpt_stride = request.ckpt_stride;
-  base.stack = profile.stack.id;
+  base.stack = request.stack.empty() ? profile.stack.id : request.stack;
   if (request.prefetch) base.prefetch = *request.prefetch;
   space.fills_buffers = !request.prefetch;
   space.strategies = strategies_of(request, profile.stack);

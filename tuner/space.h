@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "profiles/profile.h"
@@ -41,6 +42,7 @@ struct Request {
   DType master_dtype = DType::kFp32;
   Offload offload = Offload::kNone;
   std::int64_t ckpt_stride = 1;
+  std::string stack;  // as plans are to name it; empty: by its id
 };
 
 struct Batch {

@@ -207,8 +207,8 @@ std::string count_words(const tuner::Tuning& tuning) {
 
 std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tuning,
                         const Terminal& out) {
-  std::string text = paint(out, Style::kRed, "Nothing fits.") + " " +
-                     paint(out, Style::kBold, printable(job_words(question), out.utf8)) + "\n";
+  std::string text = wrapped(job_words(question), out);
+  text += paint(out, Style::kRed, "Nothing fits.") + "\n";
   for (const std::string& sentence : tuning_sentences(question, tuning))
     text += wrapped(sentence, out);
   const std::vector<tuner::Way>& ways = tuning.advice->ways;

@@ -157,6 +157,7 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
   if (tuning.advice && tuning.advice->closest) {
     document["closest"] = plan_and_prediction(inputs, tuning.advice->closest->prediction);
     document["closest"]["excess_bytes"] = tuning.advice->closest->excess_bytes;
+    document["closest"]["empties_the_cache_in_every_step"] = tuning.advice->closest->thrashes;
   }
   return document;
 }

@@ -1,0 +1,291 @@
+// `tune` as a user meets it: the contract's document, a plan file that predicts the same again, an
+// answer when nothing fits that helps, and sentences for what makes no sense.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/render/text.h"
+#include "cli/tune_flags.h"
+#include "sim/core/error.h"
+#include "tests/support/run_program.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+using ::testing::StartsWith;
+using Flags = std::vector<std::string>;
+
+ProgramResult run(const std::string& verb, const Flags& flags) {
+  Flags arguments{SHARDWRIGHT_BINARY, verb};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments);
+}
+
+/// A job of a second, with memory to care about.
+Flags job(const Flags& more = {}) {
+  Flags flags{"--model", "llama-3-8b", "--cluster", "l40s-pcie8",     "--gpus",
+              "8",       "--seq-len",  "4096",      "--global-batch", "32"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+/// The same in fewer plans.
+Flags quick(const Flags& more = {}) {
+  Flags flags = job({"--attention", "flash", "--strategy", "yafsdp,fsdp2,hsdp"});
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+Flags with(Flags flags, const Flags& more) {
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+json tuned(const Flags& flags, int exit_code = 0) {
+  const ProgramResult result = run("tune", with(flags, {"--json"}));
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  return json::parse(result.out, nullptr, false);
+}
+
+std::string temporary(const std::string& name) {
+  return (std::filesystem::path(::testing::TempDir()) / name).string();
+}
+
+json read_json(const std::string& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+void expect_error(const ProgramResult& result, int exit_code,
+                  const ::testing::Matcher<std::string>& words) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, AllOf(StartsWith("error: "), words));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(Tune, PrintsTheContractsDocument) {
+  const json document = tuned(job());
+  EXPECT_EQ(document.at("schema"), "shardwright.tuning/1.0");
+  const json& best = document.at("best");
+  for (const char* knob :
+       {"strategy", "shard_group", "ckpt_layers", "recompute", "micro_batch", "grad_accum",
+        "reduce_dtype", "moment_dtype", "buffers", "prefetch", "attention"}) {
+    EXPECT_TRUE(best.at("plan").contains(knob)) << knob;
+  }
+  EXPECT_EQ(
+      best.at("plan").at("micro_batch").get<int>() * best.at("plan").at("grad_accum").get<int>(),
+      4);
+  // What changes the arithmetic is left alone unless it is allowed.
+  EXPECT_EQ(best.at("plan").at("reduce_dtype"), "fp32");
+  EXPECT_EQ(best.at("plan").at("moment_dtype"), "fp32");
+  EXPECT_TRUE(best.at("prediction").at("memory").at("fits").get<bool>());
+  ASSERT_EQ(document.at("top").size(), 10U);
+  EXPECT_EQ(document.at("top")[0], best);
+  double step_s = 0;
+  for (const json& one : document.at("top")) {
+    EXPECT_GE(one.at("prediction").at("iteration_time_s").get<double>(), step_s);
+    step_s = one.at("prediction").at("iteration_time_s");
+  }
+  EXPECT_FALSE(document.at("pareto").empty());
+  EXPECT_EQ(
+      document.at("pruned").get<std::int64_t>() + document.at("simulated").get<std::int64_t>(),
+      document.at("considered").get<std::int64_t>());
+  EXPECT_GT(document.at("considered").get<std::int64_t>(), 10'000);
+  EXPECT_GT(document.at("seconds").get<double>(), 0);
+  EXPECT_TRUE(document.at("rejected").is_object());
+  EXPECT_GT(document.at("why").size(), 10U);
+  EXPECT_TRUE(document.at("nearest_feasible").is_null());
+}
+
+TEST(Tune, WritesAPlanThatPredictReproducesExactly) {
+  for (const Flags& more :
+       {Flags{}, Flags{"--stack", "hf-eager", "--set", "cluster.nic_efficiency=0.5"}}) {
+    const std::string path = temporary("tune_plan.json");
+    const json document = tuned(quick(with(more, {"--out", path})));
+    const ProgramResult again = run("predict", {"--plan", path, "--json"});
+    ASSERT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_EQ(json::parse(again.out), document.at("best").at("prediction"));
+    const json file = read_json(path);
+    EXPECT_EQ(file.at("schema"), "shardwright.plan/1.0");
+    EXPECT_EQ(file.at("plan"), document.at("best").at("plan"));
+    EXPECT_EQ(file.at("prediction"), document.at("best").at("prediction"));
+    EXPECT_THAT(file.at("command").get<std::string>(),
+                StartsWith("shardwright tune --model llama-3-8b"));
+  }
+}
+
+TEST(Tune, HoldsFixedWhatIsGiven) {
+  const json plan = tuned(job({"--strategy", "zero2,fsdp2", "--micro-batch", "2", "--ckpt-layers",
+                               "30", "--recompute", "full", "--buffers", "3", "--attention",
+                               "flash", "--moment-dtype", "bf16"}))
+                        .at("best")
+                        .at("plan");
+  EXPECT_THAT(plan.at("strategy").get<std::string>(), ::testing::AnyOf("zero2", "fsdp2"));
+  EXPECT_EQ(plan.at("micro_batch"), 2);
+  EXPECT_EQ(plan.at("grad_accum"), 2);
+  EXPECT_EQ(plan.at("ckpt_layers"), 30);
+  EXPECT_EQ(plan.at("recompute"), "full");
+  EXPECT_EQ(plan.at("buffers"), 3);
+  EXPECT_EQ(plan.at("moment_dtype"), "bf16");
+}
+
+TEST(Tune, ObjectivesAndMarginsDoWhatTheySay) {
+  const auto memory = [](const json& document) {
+    return document.at("best").at("prediction").at("memory").at("total_bytes").get<double>();
+  };
+  const auto seconds = [](const json& document) {
+    return document.at("best").at("prediction").at("iteration_time_s").get<double>();
+  };
+  const json time = tuned(quick()), room = tuned(quick({"--objective", "headroom"})),
+             free = tuned(quick({"--headroom", "20%"})), robust = tuned(quick({"--robust"})),
+             dollars = tuned(quick({"--objective", "tokens-per-dollar"})),
+             bf16 = tuned(quick({"--allow", "bf16-reduce,bf16-moments"}));
+  const double usable = time.at("best").at("prediction").at("memory").at("usable_bytes");
+  EXPECT_LT(memory(room), memory(time));
+  EXPECT_GT(seconds(room), seconds(time));
+  EXPECT_LE(memory(free), 0.8 * usable);
+  EXPECT_GE(seconds(free), seconds(time));
+  EXPECT_LE(memory(robust) * 1.05, usable);
+  EXPECT_EQ(seconds(dollars), seconds(time));  // on so many GPUs, time is money
+  EXPECT_LE(seconds(bf16), seconds(time));
+}
+
+TEST(Tune, FitsItsTextIntoAHundredColumns) {
+  for (const Flags& flags :
+       {quick({"--stack", "torch-eager", "--robust"}), quick({"--headroom", "60%"}),
+        quick({"--allow", "bf16-moments", "--objective", "headroom"})}) {
+    const ProgramResult result = run("tune", flags);
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_LE(display_width(line), 100) << line;
+      EXPECT_FALSE(line.ends_with(' ')) << line;
+    }
+  }
+  const std::string text = run("tune", job()).out;
+  for (const char* part : {"The best plan", "best plans of different kinds", "Why: one knob moved",
+                           "Why not another strategy", "If the prediction is off",
+                           "With memory 5 %", "were simulated"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+/// The command line with the advice taken: `flags` is "--ckpt-layers 27".
+Flags advised(Flags flags, const std::string& advice) {
+  std::istringstream words(advice);
+  for (std::string flag, value; words >> flag >> value;) {
+    const auto at = std::find(flags.begin(), flags.end(), flag);
+    if (at == flags.end()) {
+      flags.insert(flags.end(), {flag, value});
+    } else {
+      *(at + 1) = value;
+    }
+  }
+  return flags;
+}
+
+TEST(Tune, WhenNothingFitsTheAdviceHelps) {
+  const Flags asked = job({"--micro-batch", "4", "--ckpt-layers", "1", "--strategy", "yafsdp"});
+  const ProgramResult text = run("tune", asked);
+  EXPECT_EQ(text.exit_code, 4);
+  EXPECT_THAT(text.err, AllOf(StartsWith("error: none of "), HasSubstr("the nearest plan that")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("Nothing fits"), HasSubstr("--ckpt-layers ")));
+  const json document = tuned(asked, 4);
+  EXPECT_TRUE(document.at("best").is_null());
+  EXPECT_TRUE(document.at("top").empty());
+  EXPECT_GT(document.at("closest").at("excess_bytes").get<std::int64_t>(), 0);
+  ASSERT_FALSE(document.at("ways").empty());
+  EXPECT_EQ(document.at("nearest_feasible"), document.at("ways")[0]);
+  for (const json& way : document.at("ways")) {
+    const json helped = tuned(advised(asked, way.at("flags").get<std::string>()));
+    EXPECT_EQ(helped.at("best").at("plan"), way.at("plan")) << way.at("flags");
+  }
+}
+
+TEST(Tune, PlacesAPlanThatIsGiven) {
+  const std::string path = temporary("tune_given.json");
+  const json asked = tuned(
+      job({"--strategy", "fsdp2", "--ckpt-layers", "all", "--recompute", "full", "--out", path}));
+  const json document = tuned({"--plan", path});
+  EXPECT_EQ(document.at("given").at("plan"), asked.at("best").at("plan"));
+  EXPECT_GT(document.at("given").at("cost").get<double>(), 0);
+  const json& plan = document.at("best").at("plan");
+  EXPECT_EQ(plan.at("micro_batch").get<int>() * plan.at("grad_accum").get<int>(), 4);
+}
+
+TEST(Tune, CtrlCEndsWithAValidPlan) {
+  const std::string path = temporary("tune_interrupted.json");
+  std::filesystem::remove(path);
+  // The shell ignores SIGINT for what runs in its background, so a signal that comes too early is
+  // lost, and one that comes too late finds nobody.
+  const std::string script =
+      "\"$0\" tune --model llama-3-70b --cluster a100-80g-4xhdr200 --gpus 256 --stack hf-eager "
+      "--global-batch 4096 --json --out \"$1\" & sleep 0.4; kill -INT $!; wait $!";
+  const ProgramResult result = run_program({"/bin/sh", "-c", script, SHARDWRIGHT_BINARY, path});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json document = json::parse(result.out);
+  EXPECT_EQ(read_json(path).at("plan"), document.at("best").at("plan"));
+  EXPECT_TRUE(document.at("best").at("prediction").at("memory").at("fits").get<bool>());
+}
+
+TEST(Tune, SaysWhatMakesNoSense) {
+  const auto refused = [](const Flags& flags) { return run("tune", flags); };
+  expect_error(refused(job({"--objective", "speed"})), 3,
+               AllOf(HasSubstr("--objective is 'speed'"), HasSubstr("time, tokens-per-dollar")));
+  expect_error(refused(job({"--headroom", "120%"})), 3, HasSubstr("--headroom is '120%'"));
+  expect_error(refused(job({"--allow", "fp8"})), 3, HasSubstr("--allow is 'fp8'"));
+  expect_error(refused(job({"--allow", "bf16-moments", "--moment-dtype", "fp32"})), 3,
+               HasSubstr("--moment-dtype is fp32; leave one of them out"));
+  expect_error(refused(job({"--micro-batch", "3"})), 3,
+               AllOf(HasSubstr("--micro-batch is 3"), HasSubstr("divisor of the 4 sequences")));
+  expect_error(refused(job({"--ckpt-layers", "5", "--recompute", "none"})), 3,
+               HasSubstr("--recompute is none"));
+  expect_error(refused(job({"--strategy", "fsdp2", "--shard-group", "4"})), 3,
+               HasSubstr("shard_group is 4"));
+  expect_error(refused({"--model", "llama-3-8b", "--cluster", "dgx-h100", "--global-batch", "100"}),
+               3, AllOf(HasSubstr("--global-batch is 100"), HasSubstr("96 or 104")));
+  expect_error(refused({"--cluster", "dgx-h100"}), 2, HasSubstr("--model is missing"));
+  expect_error(refused(job({"--objctive", "time"})), 2, HasSubstr("did you mean '--objective'"));
+}
+
+TEST(Tune, RefusesPlanFilesThatItCannotTrust) {
+  const auto refused = [](const std::string& content) {
+    const std::string path = temporary("tune_bad_plan.json");
+    std::ofstream(path) << content;
+    return run("tune", {"--plan", path});
+  };
+  expect_error(run("tune", {"--plan", temporary("no_such_plan.json")}), 3,
+               HasSubstr("no_such_plan.json"));
+  expect_error(refused("{\"schema\""), 3, HasSubstr("tune_bad_plan.json"));
+  expect_error(refused(R"({"schema":"shardwright.plan/2.0","plan":{}})"), 3,
+               AllOf(HasSubstr("shardwright.plan/2.0"), HasSubstr("newer")));
+  expect_error(refused(R"({"schema":"shardwright.plan/1.0","plan":{"strategy":"fsdp9","gpus":8}})"),
+               3, HasSubstr("fsdp9"));
+  // A folder that is not there cannot take the plan either.
+  expect_error(run("tune", job({"--ckpt-layers", "all", "--recompute", "full", "--strategy",
+                                "fsdp2", "--json", "--out", temporary("no/such/folder/p.json")})),
+               3, HasSubstr("no/such/folder"));
+}
+
+TEST(TuneFlags, HeadroomIsAShare) {
+  EXPECT_DOUBLE_EQ(parse_headroom("5%"), 0.05);
+  EXPECT_DOUBLE_EQ(parse_headroom("5 %"), 0.05);
+  EXPECT_DOUBLE_EQ(parse_headroom("0.05"), 0.05);
+  EXPECT_DOUBLE_EQ(parse_headroom("0"), 0);
+  for (const char* text : {"", "%", "5", "-1%", "100%", "a lot", "nan", "5%%"}) {
+    EXPECT_THROW(parse_headroom(text), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::cli
