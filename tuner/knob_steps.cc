@@ -31,15 +31,7 @@ class Trials {
     recompute();
     batch();
     shard_group();
-    if (uses_buffers(choice_.strategy, profile_.stack)) {
-      const Freedom freedom = request_.buffers ? Freedom::kFixed : Freedom::kSearched;
-      if (choice_.buffers > 2)
-        number("buffers", freedom, choice_.buffers, choice_.buffers - 1, &Plan::buffers);
-      number("buffers", request_.buffers ? freedom : tried(space_.buffers, choice_.buffers + 1),
-             choice_.buffers, choice_.buffers + 1, &Plan::buffers);
-    }
-    number("prefetch", request_.prefetch ? Freedom::kFixed : Freedom::kOutside, choice_.prefetch,
-           choice_.prefetch + 1, &Plan::prefetch);
+    if (uses_buffers(choice_.strategy, profile_.stack)) gathers();
     attention();
     dtype("reduce-dtype", request_.reduce_dtype, request_.allow_bf16_reduce, &Plan::reduce_dtype);
     dtype("moment-dtype", request_.moment_dtype, request_.allow_bf16_moments, &Plan::moment_dtype);
@@ -69,6 +61,23 @@ class Trials {
     Plan plan = choice_;
     plan.*member = to;
     add(knob, fmt::format("{}", from), fmt::format("{}", to), freedom, std::move(plan));
+  }
+
+  /// Buffers are filled as far ahead as they reach, unless the request says how far.
+  void gathers() {
+    for (const int count : {choice_.buffers - 1, choice_.buffers + 1}) {
+      if (count < 2) continue;
+      Plan plan = choice_;
+      plan.buffers = count;
+      if (space_.fills_buffers) plan.prefetch = count - 1;
+      add("buffers", fmt::format("{}", choice_.buffers), fmt::format("{}", count),
+          request_.buffers ? Freedom::kFixed : tried(space_.buffers, count), plan);
+    }
+    const Freedom ahead = request_.prefetch ? Freedom::kFixed : Freedom::kOutside;
+    if (choice_.prefetch > 0)
+      number("prefetch", ahead, choice_.prefetch, choice_.prefetch - 1, &Plan::prefetch);
+    if (choice_.prefetch < choice_.buffers - 1)
+      number("prefetch", ahead, choice_.prefetch, choice_.prefetch + 1, &Plan::prefetch);
   }
 
   void layers() {
@@ -121,7 +130,12 @@ class Trials {
 
   /// The next divisors of a GPU's sequences; where no batch is asked for, the next sizes.
   void batch() {
-    const Freedom micro = request_.micro_batch ? Freedom::kFixed : Freedom::kSearched;
+    const auto micro = [&](std::int64_t size) {
+      if (request_.micro_batch) return Freedom::kFixed;
+      const bool is_tried = std::any_of(space_.batches.begin(), space_.batches.end(),
+                                        [size](const Batch& b) { return b.micro_batch == size; });
+      return is_tried ? Freedom::kSearched : Freedom::kOutside;
+    };
     const std::int64_t now = choice_.micro_batch;
     const std::int64_t own = now * choice_.grad_accum;
     const auto step = [&](const char* knob, Freedom freedom, std::int64_t micro_batch,
@@ -133,19 +147,19 @@ class Trials {
           fmt::format("{} x {}", micro_batch, grad_accum), freedom, plan);
     };
     if (!request_.global_batch) {
-      if (now > 1) step("micro-batch", micro, now - 1, choice_.grad_accum);
-      step("micro-batch", micro, now + 1, choice_.grad_accum);
+      if (now > 1) step("micro-batch", micro(now - 1), now - 1, choice_.grad_accum);
+      step("micro-batch", micro(now + 1), now + 1, choice_.grad_accum);
       step("grad-accum", Freedom::kFixed, now, choice_.grad_accum + 1);
       return;
     }
     for (std::int64_t smaller = now - 1; smaller >= 1; --smaller) {
       if (own % smaller != 0) continue;
-      step("micro-batch", micro, smaller, own / smaller);
+      step("micro-batch", micro(smaller), smaller, own / smaller);
       break;
     }
     for (std::int64_t larger = now + 1; larger <= own; ++larger) {
       if (own % larger != 0) continue;
-      step("micro-batch", micro, larger, own / larger);
+      step("micro-batch", micro(larger), larger, own / larger);
       break;
     }
   }

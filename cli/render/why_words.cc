@@ -115,7 +115,8 @@ std::string step_words(const tuner::KnobStep& step, tuner::Objective objective) 
   if (gains && step.freedom == tuner::Freedom::kNotAllowed)
     words += ", but it changes the arithmetic, which --allow does not list";
   if (gains && step.freedom == tuner::Freedom::kOutside)
-    words += fmt::format(", but the search goes no further; --{} {} tries it", step.knob, step.to);
+    words += fmt::format(", but the search goes no further; --{} {} tries it", step.knob,
+                         step.to.substr(0, step.to.find(' ')));
   if (gains && step.freedom == tuner::Freedom::kSearched)
     words += ", but memory does not require it";
   return words;
