@@ -164,10 +164,7 @@ RunOptions run_options(RunSettings& settings) {
   options.out = settings.text("out");
   options.log_every = settings.count("log-every", {1, kMostSteps});
   if (options.out.empty()) settings.fail("out", "the path of a folder");
-  if (!settings.text("trace").empty()) {
-    const fs::path path = settings.text("trace");
-    options.trace = path.has_parent_path() ? path : fs::path(options.out) / path;
-  }
+  options.trace = settings.text("trace");
   return options;
 }
 

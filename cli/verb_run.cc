@@ -18,6 +18,7 @@
 #include "profiles/profile.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/chrome_trace.h"
+#include "sim/core/read_file.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 
@@ -25,6 +26,8 @@ namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kMostTraceBytes = std::size_t{1} << 34;
 
 /// What the simulator says about the run's plan.
 struct Predicted {
@@ -168,14 +171,18 @@ class RunVerb : public Verb {
                   const RunPrinter& printer, double seconds, const exec::Checkpoint* resume) const {
     const exec::TrainResult& train = outcome.train;
     if (!options.trace.empty() && !train.timeline.spans.empty()) {
+      const fs::path trace = fs::path(options.out) / "trace.json";
       write_chrome_trace(
-          options.trace,
-          std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
+          trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
           {{"tool", "shardwright run"},
            {"model", options.model_name},
            {"ranks", fmt::format("{}", options.plan.gpus)},
            {"transport", options.transport == Transport::kMpi ? "mpi" : "local"},
            {"device", "host"}});
+      if (fs::absolute(options.trace).lexically_normal() !=
+          fs::absolute(trace).lexically_normal()) {
+        write_file_atomically(options.trace, read_file(trace, kMostTraceBytes));
+      }
     }
     fs::path checkpoint;
     if (train.saved_step >= 0) {

@@ -103,8 +103,8 @@ class RunTest : public ::testing::Test {
 
 TEST_F(RunTest, WritesEverythingThatIsPromised) {
   const ProgramResult result =
-      run(small("out", {"--json", "--eval-every", "4", "--save-every", "3", "--trace", "trace.json",
-                        "--cluster", "l4-pcie8"}));
+      run(small("out", {"--json", "--eval-every", "4", "--save-every", "3", "--trace",
+                        at("step.json"), "--cluster", "l4-pcie8"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json summary = json::parse(result.out);
   EXPECT_EQ(summary["schema"], "shardwright.run/1.0");
@@ -130,6 +130,7 @@ TEST_F(RunTest, WritesEverythingThatIsPromised) {
   EXPECT_EQ(config["torch_dtype"], "float32");
   EXPECT_EQ(config["hidden_size"], 32);
   EXPECT_TRUE(json::parse(get(folder_ / "out" / "trace.json")).contains("traceEvents"));
+  EXPECT_EQ(get(folder_ / "out" / "trace.json"), get(folder_ / "step.json"));
 
   // The run file that it wrote repeats the run, also as other processes' environment says.
   const ProgramResult again =
@@ -357,7 +358,7 @@ TEST_F(RunTest, DamagedRunFilesDoNoHarm) {
 }
 
 TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
-  ASSERT_EQ(run(small("out", {"--trace", "trace.json"})).exit_code, 0);
+  ASSERT_EQ(run(small("out", {"--trace", at("out/trace.json")})).exit_code, 0);
   ASSERT_EQ(run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json"), "--cluster",
                  "l4-pcie8", "--trace", at("predicted.json")})
                 .exit_code,
