@@ -159,6 +159,7 @@ class SizeVerb : public Verb {
         report.sweep.options.empty() &&
         std::all_of(report.sweep.left_out.begin(), report.sweep.left_out.end(),
                     [](const tuner::LeftOut& left) { return left.lack != tuner::Lack::kMemory; });
+    if (report.sweep.stopped) throw Error(unmet_sentence(report), ExitCode::kFailed);
     throw Error(unmet_sentence(report), impossible ? ExitCode::kBadInput : ExitCode::kInfeasible);
   }
 

@@ -243,7 +243,9 @@ std::string unmet_sentence(const SizingReport& report) {
                        report.model_name, nearest->gpus, report.offers[nearest->offer].name,
                        nearest->reason);
   }
-  std::string text = fmt::format("nothing meets {}", goal_words(report.goal));
+  std::string text = fmt::format("{}nothing meets {}",
+                                 report.sweep.stopped ? "interrupted; of what was tried " : "",
+                                 goal_words(report.goal));
   const char* separator = ": ";
   const auto add = [&](const char* words, std::optional<std::size_t> index) {
     if (!index) return;
