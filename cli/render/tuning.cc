@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kParetoRows = 12;
 
 std::string seconds(double value) {
-  return quantity(value, "s");
+  return duration(value);
 }
 std::string bytes(Bytes value) {
   return quantity(static_cast<double>(value), "byte");
