@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -55,7 +56,7 @@ TEST(Doctor, FindsNoProgramsOnAnEmptyPath) {
 // A toolkit is a folder with include/cuda.h and bin/nvcc; its version is the header's.
 TEST(Doctor, ReadsTheToolkitThatCudaHomeNames) {
   const std::filesystem::path root =
-      std::filesystem::path(::testing::TempDir()) / ("doctor_toolkit" + std::to_string(getpid()));
+      shardwright::testing::temp_folder() / ("doctor_toolkit" + std::to_string(getpid()));
   std::filesystem::create_directories(root / "include");
   std::filesystem::create_directories(root / "bin");
   std::ofstream(root / "include/cuda.h") << "#pragma once\n#define CUDA_VERSION 12040\n";
@@ -70,7 +71,7 @@ TEST(Doctor, ReadsTheToolkitThatCudaHomeNames) {
 // A library that is no library must be reported, never crash the doctor.
 TEST(Doctor, SurvivesABrokenDriverLibrary) {
   const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / ("doctor_broken" + std::to_string(getpid()));
+      shardwright::testing::temp_folder() / ("doctor_broken" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "libcuda.so.1") << "this is no ELF file";
   const json document = doctor_json({"LD_LIBRARY_PATH=" + folder.string()});

@@ -15,6 +15,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -133,7 +134,7 @@ TEST(Inspect, PlanInWordsAndAsJson) {
   document.command = "shardwright tune --model llama-3-70b --gpus 256";
   document.tool_version = "0.1.0";
   const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "shardwright_inspect_plan.json";
+      shardwright::testing::temp_folder() / "shardwright_inspect_plan.json";
   write_plan(path, document);
 
   const ProgramResult words = inspect({"plan", path.string()});

@@ -7,6 +7,7 @@
 
 #include "profiles/ledger.h"
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -18,7 +19,7 @@ using testing::run_program;
 
 /// The first rows of the shipped ledger: YaFSDP on Llama 2 7B.
 ProgramResult leave_one_out(const std::vector<std::string>& flags) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / "leave_one_out.csv";
+  const auto path = shardwright::testing::temp_folder() / "leave_one_out.csv";
   std::ifstream in(profiles::shipped_ledger());
   std::ofstream out(path);
   std::string line;

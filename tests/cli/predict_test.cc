@@ -8,6 +8,7 @@
 
 #include "sim/core/plan_json.h"
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -62,7 +63,7 @@ void expect_error(const ProgramResult& result, int exit_code, const std::string&
 }
 
 std::string temporary(const std::string& name) {
-  return (std::filesystem::path(::testing::TempDir()) / name).string();
+  return (shardwright::testing::temp_folder() / name).string();
 }
 
 TEST(Predict, PrintsTheContractsDocument) {

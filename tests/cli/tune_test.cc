@@ -13,6 +13,7 @@
 #include "cli/tune_flags.h"
 #include "sim/core/error.h"
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -58,7 +59,7 @@ json tuned(const Flags& flags, int exit_code = 0) {
 }
 
 std::string temporary(const std::string& name) {
-  return (std::filesystem::path(::testing::TempDir()) / name).string();
+  return (shardwright::testing::temp_folder() / name).string();
 }
 
 json read_json(const std::string& path) {

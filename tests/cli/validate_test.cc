@@ -8,6 +8,7 @@
 
 #include "profiles/ledger.h"
 #include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
 namespace {
@@ -25,7 +26,7 @@ ProgramResult validate(const std::vector<std::string>& flags) {
 }
 
 std::string write_file(const std::string& name, const std::string& text) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / name;
+  const auto path = shardwright::testing::temp_folder() / name;
   std::ofstream(path) << text;
   return path.string();
 }

@@ -15,6 +15,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
@@ -25,7 +26,7 @@ using ::testing::HasSubstr;
 class AtomicFileTest : public ::testing::Test {
  protected:
   AtomicFileTest()
-      : folder_(fs::path(::testing::TempDir()) /
+      : folder_(shardwright::testing::temp_folder() /
                 ("shardwright_atomic_" + std::to_string(::getpid()))) {
     fs::create_directories(folder_);
   }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
@@ -62,7 +63,8 @@ Timeline timeline_of_two_layers() {
 
 json written(std::span<const TracedTimeline> timelines,
              const std::vector<std::pair<std::string, std::string>>& notes = {}) {
-  const std::string path = ::testing::TempDir() + "chrome_trace_test.json";
+  const std::string path =
+      (shardwright::testing::temp_folder() / "chrome_trace_test.json").string();
   write_chrome_trace(path, timelines, notes);
   std::ifstream in(path);
   return json::parse(in);
@@ -146,7 +148,7 @@ TEST(ChromeTrace, KeepsEveryNanosecondOfALongStep) {
   Timeline timeline;
   timeline.streams = {"compute"};
   timeline.spans = {{.id = 2, .begin_ns = 299'700'000'000'001, .end_ns = 299'700'000'001'003}};
-  const std::string path = ::testing::TempDir() + "long_trace.json";
+  const std::string path = (shardwright::testing::temp_folder() / "long_trace.json").string();
   write_chrome_trace(path, std::vector<TracedTimeline>{{"predicted", &schedule, &timeline}});
   std::ifstream in(path);
   const std::string text(std::istreambuf_iterator<char>(in), {});

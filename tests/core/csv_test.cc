@@ -9,6 +9,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
@@ -104,7 +105,7 @@ TEST(Csv, MalformedTablesAreErrors) {
 
 TEST(Csv, LoadNamesTheFile) {
   const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "shardwright_csv_test.csv";
+      shardwright::testing::temp_folder() / "shardwright_csv_test.csv";
   std::ofstream(path) << "a\n1\n";
   EXPECT_EQ(CsvTable::load(path)[0].require<int>("a"), 1);
   EXPECT_THAT(message_of([&] { CsvTable::load(path, 3); }), HasSubstr("larger than 3 bytes"));

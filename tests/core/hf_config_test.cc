@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
@@ -52,7 +53,7 @@ class HfConfigFiles : public ::testing::Test {
     return folder_ / name;
   }
 
-  const fs::path folder_ = fs::path(::testing::TempDir()) / "shardwright_hf_config_test";
+  const fs::path folder_ = shardwright::testing::temp_folder() / "shardwright_hf_config_test";
 };
 
 TEST_F(HfConfigFiles, FilesAndFoldersNameTheModel) {

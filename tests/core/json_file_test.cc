@@ -9,6 +9,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
@@ -159,7 +160,7 @@ TEST(JsonFile, RefusesRepeatedKeysAndDeepNesting) {
 
 TEST(JsonFile, LoadChecksTheFile) {
   const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "shardwright_json_file_test.json";
+      shardwright::testing::temp_folder() / "shardwright_json_file_test.json";
   std::ofstream(path) << "\xEF\xBB\xBF{\"n\": 3}";
   EXPECT_EQ(JsonFile::load(path).root().require<int>("n"), 3);
   EXPECT_EQ(message_of([&] { JsonFile::load(path, {.max_bytes = 5}); }),

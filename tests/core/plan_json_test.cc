@@ -9,6 +9,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright {
 namespace {
@@ -149,7 +150,7 @@ TEST(PlanJson, OtherSchemasAreRefused) {
 
 TEST(PlanJson, FilesAreWrittenAndRead) {
   const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "shardwright_plan_json_test.json";
+      shardwright::testing::temp_folder() / "shardwright_plan_json_test.json";
   write_plan(path, unusual());
   EXPECT_EQ(plan_text(read_plan(path)), plan_text(unusual()));
   std::filesystem::remove(path);

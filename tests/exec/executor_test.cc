@@ -19,6 +19,7 @@
 #include "sim/core/error.h"
 #include "sim/predict.h"
 #include "tests/exec/training.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::exec {
 namespace {
@@ -427,8 +428,7 @@ TEST(MeasuredTimeline, KeepsTheOrderOfStreamsAndEvents) {
 }
 
 TEST(MeasuredTimeline, IsWrittenLikeAPredictedOne) {
-  const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "measured_trace.json";
+  const std::filesystem::path path = shardwright::testing::temp_folder() / "measured_trace.json";
   Training training = small(Strategy::kYafsdp, tiny_llama());
   training.options.trace = true;
   training.inspect = [&](int rank, Executor& executor) {

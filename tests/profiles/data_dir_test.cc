@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -22,7 +23,7 @@ TEST_F(DataDir, IsTheSourceTreeInABuildTree) {
 }
 
 TEST_F(DataDir, TheEnvironmentComesFirst) {
-  const std::string folder = ::testing::TempDir();
+  const std::string folder = shardwright::testing::temp_folder().string();
   setenv("SHARDWRIGHT_DATA", folder.c_str(), 1);
   EXPECT_EQ(data_dir(), folder);
 }

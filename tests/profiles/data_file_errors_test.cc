@@ -11,6 +11,7 @@
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -100,8 +101,7 @@ TEST(DataFile, ContradictionsInAClusterAreErrors) {
 }
 
 TEST(DataFile, AClusterFileFindsItsGpuBesideIt) {
-  const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / "shardwright_own";
+  const std::filesystem::path folder = shardwright::testing::temp_folder() / "shardwright_own";
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "card.json") << R"({"base": "h100-80g", "sm_count": 100})";
   std::ofstream(folder / "mine.json") << R"({"base": "dgx-h100", "gpu": "./card.json"})";
@@ -114,8 +114,7 @@ TEST(DataFile, AClusterFileFindsItsGpuBesideIt) {
 }
 
 TEST(DataFile, AFileThatBuildsOnItselfIsAnError) {
-  const std::filesystem::path path =
-      std::filesystem::path(::testing::TempDir()) / "shardwright_self.json";
+  const std::filesystem::path path = shardwright::testing::temp_folder() / "shardwright_self.json";
   std::ofstream(path) << R"({"base": "./shardwright_self.json"})";
   EXPECT_THAT(error_of([&] { load_stack(path.string()); }), HasSubstr("builds on itself"));
   std::filesystem::remove(path);

@@ -9,6 +9,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -23,7 +24,7 @@ class StepParametersFile : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    file_ = fs::path(::testing::TempDir()) / (std::string("steps_") + test->name() + ".json");
+    file_ = shardwright::testing::temp_folder() / (std::string("steps_") + test->name() + ".json");
   }
   void TearDown() override { fs::remove(file_); }
 

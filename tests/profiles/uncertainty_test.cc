@@ -10,6 +10,7 @@
 #include "profiles/profile.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -22,7 +23,8 @@ class UncertaintyFile : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    file_ = fs::path(::testing::TempDir()) / (std::string("residuals_") + test->name() + ".json");
+    file_ =
+        shardwright::testing::temp_folder() / (std::string("residuals_") + test->name() + ".json");
   }
   void TearDown() override { fs::remove(file_); }
 

@@ -12,6 +12,7 @@
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
 #include "sim/intervals.h"
+#include "tests/support/temp_folder.h"
 
 namespace shardwright::sim {
 namespace {
@@ -204,7 +205,7 @@ TEST(SaveSteps, WritesEveryValueWhereTheProfileReadsIt) {
   measure(rows, 0.01, 4);
   const FittedSteps fitted =
       fit_steps(rows, shipped(), {.loop = {.threads = 2}, .date = "2026-01-02"});
-  const fs::path out = fs::path(::testing::TempDir()) / "save_steps_test";
+  const fs::path out = shardwright::testing::temp_folder() / "save_steps_test";
   fs::remove_all(out);
   save_steps(fitted, profiles::data_dir(), out);
 
