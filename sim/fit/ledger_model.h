@@ -19,7 +19,9 @@
 
 namespace shardwright::sim {
 
-/// Correlation of the errors of two runs of one source; assumed. 0 would count every run alike.
+/// Correlation of the errors of two runs of one source; 0 would count every run alike. Assumed, and
+/// chosen among several values with their errors on the same ledger in view (README, How good it
+/// is).
 inline constexpr double kCorrelationInSource = 0.05;
 
 class LedgerModel {
