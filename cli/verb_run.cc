@@ -247,11 +247,10 @@ class RunVerb : public Verb {
     const exec::TrainResult& train = outcome.train;
     fmt::print(stderr, "{} {} after {}; memory of a rank {}, {}\n",
                train.interrupted ? "interrupted at step" : "step", train.last_step,
-               quantity(seconds, "s"), quantity(static_cast<double>(outcome.peak_bytes), "byte"),
+               quantity(seconds, "s"), bytes(outcome.peak_bytes),
                outcome.peak_bytes == outcome.planned_bytes
                    ? "exactly as planned"
-                   : fmt::format("planned {}",
-                                 quantity(static_cast<double>(outcome.planned_bytes), "byte")));
+                   : fmt::format("planned {}", bytes(outcome.planned_bytes)));
     if (!checkpoint.empty()) fmt::print(stderr, "checkpoint: {}\n", checkpoint.string());
     if (!model.empty()) fmt::print(stderr, "model: {}\n", model.string());
     if (!options.trace.empty()) fmt::print(stderr, "trace: {}\n", options.trace);

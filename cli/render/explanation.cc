@@ -15,9 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string seconds(double value) {
-  return duration(value);
-}
 std::string share_of(double part, double whole) {
   return percent(part / whole, 0);
 }
@@ -32,18 +29,18 @@ std::string kernel_words(const sim::PartTimes& part) {
   add(part.products_s, "matrix products");
   add(part.attention_s, "attention");
   add(part.memory_bound_s, "memory-bound kernels");
-  return fmt::format("kernels run for {} ({})", seconds(part.kernels_s), fmt::join(shares, ", "));
+  return fmt::format("kernels run for {} ({})", duration(part.kernels_s), fmt::join(shares, ", "));
 }
 
 std::string collective_words(const sim::PartTimes& part) {
   std::vector<std::string> words;
   if (part.gathers > 0) {
     words.push_back(fmt::format("{} gather{} of {} in all", part.gathers,
-                                part.gathers == 1 ? "" : "s", seconds(part.gathers_s)));
+                                part.gathers == 1 ? "" : "s", duration(part.gathers_s)));
   }
   if (part.reductions > 0) {
     words.push_back(fmt::format("{} reduction{} of {} in all", part.reductions,
-                                part.reductions == 1 ? "" : "s", seconds(part.reductions_s)));
+                                part.reductions == 1 ? "" : "s", duration(part.reductions_s)));
   }
   return fmt::format("{}", fmt::join(words, " and "));
 }
@@ -56,23 +53,23 @@ std::string capitalized(std::string text) {
 std::string part_sentence(sim::StepPart which, const sim::PartTimes& part, double step_s) {
   std::string text =
       fmt::format("{} takes {} ({} of the step)", capitalized(std::string(name_of(which))),
-                  seconds(part.total_s()), share_of(part.total_s(), step_s));
+                  duration(part.total_s()), share_of(part.total_s(), step_s));
   const std::string collectives = collective_words(part);
   switch (part.bound()) {
     case sim::Bound::kCommunication:
       text += fmt::format(" and is bound by communication: {}, and {} more go by waiting for {}",
-                          kernel_words(part), seconds(part.awaits_communication_s),
+                          kernel_words(part), duration(part.awaits_communication_s),
                           collectives.empty() ? "collectives" : collectives);
       break;
     case sim::Bound::kHost:
       text += fmt::format(" and is bound by the host: {}, and {} more go by waiting for launches",
-                          kernel_words(part), seconds(part.awaits_host_s));
+                          kernel_words(part), duration(part.awaits_host_s));
       break;
     case sim::Bound::kKernels:
       text += fmt::format(" and is bound by its kernels: {}", kernel_words(part));
       if (!collectives.empty()) {
         text += fmt::format("; all but {} of {} hide behind them",
-                            seconds(part.awaits_communication_s), collectives);
+                            duration(part.awaits_communication_s), collectives);
       }
   }
   return text + ".";
@@ -82,8 +79,9 @@ std::string ends_sentence(const sim::PartTimes& part, double step_s) {
   return fmt::format(
       "The ends take {} ({} of the step): {} wait for the first gathers and the last reductions, "
       "which nothing hides, {} for the host between steps, and {} are kernels that prepare.",
-      seconds(part.total_s()), share_of(part.total_s(), step_s),
-      seconds(part.awaits_communication_s), seconds(part.awaits_host_s), seconds(part.kernels_s));
+      duration(part.total_s()), share_of(part.total_s(), step_s),
+      duration(part.awaits_communication_s), duration(part.awaits_host_s),
+      duration(part.kernels_s));
 }
 
 std::string change_words(const sim::Change& change) {
@@ -151,8 +149,8 @@ std::string explanation_text(const sim::Explanation& explanation, const Terminal
                {"fits"}});
   for (const sim::Change& change : explanation.changes) {
     table.add_row({change_words(change), std::string(name_of(change.kind)),
-                   seconds(change.iteration_s), fmt::format("{:+.1f} %", 100 * change.gain),
-                   quantity(static_cast<double>(change.total_bytes), "byte"),
+                   duration(change.iteration_s), fmt::format("{:+.1f} %", 100 * change.gain),
+                   bytes(change.total_bytes),
                    change.fits ? Cell("yes", Style::kGreen) : Cell("no", Style::kRed)});
   }
   return text + table.render(out);

@@ -17,16 +17,6 @@ namespace {
 
 constexpr int kBarColumns = 40;
 
-std::string seconds(double value) {
-  return duration(value);
-}
-std::string bytes(double value) {
-  return quantity(value, "byte");
-}
-std::string bytes(Bytes value) {
-  return bytes(static_cast<double>(value));
-}
-
 std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
   constexpr std::size_t kColumns = 100;
   const Cluster& cluster = inputs.profile.cluster;
@@ -46,7 +36,7 @@ std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
 
 std::string interval_words(const sim::TimePrediction& time) {
   return fmt::format("{:.0f} % interval {} to {}", 100 * time.interval_level,
-                     seconds(time.interval_s[0]), seconds(time.interval_s[1]));
+                     duration(time.interval_s[0]), duration(time.interval_s[1]));
 }
 
 double hours_of_a_trillion_tokens(const sim::Prediction& prediction) {
@@ -67,7 +57,7 @@ std::string speed_table(const PlanInputs& inputs, const sim::Prediction& predict
   const sim::TimePrediction& time = prediction.time;
   Table table({{""}, {"", Align::kLeft}, {"", Align::kLeft}});
   table.add_row(
-      {"iteration time", {seconds(time.iteration_s), Style::kBold}, interval_words(time)});
+      {"iteration time", {duration(time.iteration_s), Style::kBold}, interval_words(time)});
   table.add_row({"tokens/s", fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)),
                  fmt::format("{} in all", thousands(time.tokens_per_s))});
   table.add_row({"MFU", percent(time.mfu),
@@ -98,7 +88,7 @@ std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
     const double value = time.*part.seconds;
     if (value <= 0) continue;
     const double share = value / time.iteration_s;
-    table.add_row({part.name, seconds(value), percent(share), bar(share, kBarColumns, out)});
+    table.add_row({part.name, duration(value), percent(share), bar(share, kBarColumns, out)});
   }
   std::string text = table.render(out);
   const sim::CommunicationBytes& sent = prediction.communication;
@@ -184,10 +174,10 @@ std::string comparison_text(const PlanInputs& inputs,
     table.add_row(std::move(cells));
   };
   const double first_s = predictions.front().time.iteration_s;
-  row("iteration time", [](const auto& p) { return Cell(seconds(p.time.iteration_s)); });
+  row("iteration time", [](const auto& p) { return Cell(duration(p.time.iteration_s)); });
   row("interval", [](const auto& p) {
     return Cell(
-        fmt::format("{} to {}", seconds(p.time.interval_s[0]), seconds(p.time.interval_s[1])));
+        fmt::format("{} to {}", duration(p.time.interval_s[0]), duration(p.time.interval_s[1])));
   });
   row(fmt::format("time {} saves", name_of(predictions.front().plan.strategy)), [&](const auto& p) {
     return &p == &predictions.front() ? Cell("") : Cell(percent(1 - first_s / p.time.iteration_s));
@@ -200,7 +190,7 @@ std::string comparison_text(const PlanInputs& inputs,
   for (const TimePart& part : kTimeParts) {
     const auto has = [&](const sim::Prediction& p) { return p.time.*part.seconds > 0; };
     if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
-    row(part.name, [&](const auto& p) { return Cell(seconds(p.time.*part.seconds)); });
+    row(part.name, [&](const auto& p) { return Cell(duration(p.time.*part.seconds)); });
   }
   row("sent per GPU", [](const auto& p) {
     const sim::CommunicationBytes& sent = p.communication;

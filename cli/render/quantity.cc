@@ -62,6 +62,14 @@ std::string quantity(double value, std::string_view unit) {
   return fmt::format("{} {}", number(value), shown);
 }
 
+std::string bytes(double value) {
+  return quantity(value, "byte");
+}
+
+std::string bytes(Bytes value) {
+  return bytes(static_cast<double>(value));
+}
+
 std::string thousands(double value) {
   std::string digits = fmt::format("{:.0f}", value);
   for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, 1, ',');

@@ -5,11 +5,17 @@
 #include <string>
 #include <string_view>
 
+#include "sim/core/units.h"
+
 namespace shardwright::cli {
 
 /// At most four significant digits and a prefix that fits the unit: binary for "byte", small for
 /// "s", decimal for the rest of the units; a number without unit stays plain.
 std::string quantity(double value, std::string_view unit);
+
+/// A size in memory or of a message: "79.15 GiB".
+std::string bytes(Bytes value);
+std::string bytes(double value);
 
 /// A whole number of at least 0 as "1,234,567".
 std::string thousands(double value);

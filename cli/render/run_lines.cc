@@ -9,16 +9,6 @@
 namespace shardwright::cli {
 namespace {
 
-std::string with_commas(double value) {
-  const std::string digits = fmt::format("{:.0f}", value);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
 const char* where(const RunOptions& options) {
   if (options.plan.gpus == 1) return "in this process";
   return options.transport == Transport::kMpi ? "as MPI processes" : "as threads";
@@ -39,7 +29,7 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
       static_cast<double>(count_parameters(options.model).total(options.model.layers));
   std::string text =
       fmt::format("{}, {} parameters, {} on {} rank{} {} of the host, {} compute\n",
-                  options.model_name, with_commas(parameters), name_of(plan.strategy), plan.gpus,
+                  options.model_name, thousands(parameters), name_of(plan.strategy), plan.gpus,
                   plan.gpus == 1 ? "" : "s", where(options), name_of(plan.param_dtype));
   const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
@@ -75,7 +65,7 @@ void RunPrinter::on_step(const exec::StepMetrics& m) {
   }
   std::string line =
       fmt::format("{:>6}  {:>9.5f}  {:>9.4f}  {:>9.3e}  {:>9}  {:>10}  {:>8}", m.step, m.loss,
-                  m.grad_norm, m.lr, quantity(m.step_time_s, "s"), with_commas(m.tokens_per_s),
+                  m.grad_norm, m.lr, quantity(m.step_time_s, "s"), thousands(m.tokens_per_s),
                   predicted_s_ ? deviation_text(m.step_time_s, *predicted_s_) : "-");
   if (m.eval_loss) line += fmt::format("  {:>9.5f}", *m.eval_loss);
   if (m.skipped) line += "  skipped";

@@ -18,13 +18,6 @@ namespace {
 
 constexpr std::size_t kParetoRows = 12;
 
-std::string seconds(double value) {
-  return duration(value);
-}
-std::string bytes(Bytes value) {
-  return quantity(static_cast<double>(value), "byte");
-}
-
 std::string wrapped(const std::string& text, const Terminal& out) {
   return fmt::format("{}\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
 }
@@ -91,7 +84,7 @@ std::string top_table(const TuningQuestion& question, const tuner::Tuning& tunin
     const double cost = found.score / tuning.top.front().score - 1;
     table.add_row({fmt::format("{}", i + 1),
                    plan_words(found.plan()),
-                   seconds(p.time.iteration_s),
+                   duration(p.time.iteration_s),
                    thousands(p.time.tokens_per_s),
                    bytes(p.memory.total_bytes),
                    i == 0 ? "" : cost_words(question.criteria.objective, cost),
@@ -200,9 +193,9 @@ std::string count_words(const tuner::Tuning& tuning) {
   return fmt::format(
       "{} plans in {}: {} do not fit and {} cannot be better by the closed form, {} were "
       "simulated, {} predicted in full, of which {} do not fit. With the reasons: {}.",
-      count(counts.considered), seconds(tuning.search_s), count(counts.no_memory),
+      count(counts.considered), duration(tuning.search_s), count(counts.no_memory),
       count(counts.considered - counts.no_memory - counts.simulated), count(counts.simulated),
-      count(counts.predicted), count(counts.no_reserve), seconds(tuning.total_s));
+      count(counts.predicted), count(counts.no_reserve), duration(tuning.total_s));
 }
 
 std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tuning,
@@ -222,7 +215,7 @@ std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tun
                {"memory", Align::kRight}});
   for (const tuner::Way& way : ways) {
     table.add_row({way.what, way.flags, plan_words(way.plan.plan()),
-                   seconds(way.plan.prediction.time.iteration_s),
+                   duration(way.plan.prediction.time.iteration_s),
                    thousands(way.gpu_s_per_token * 1e9 / 3600),
                    bytes(way.plan.prediction.memory.total_bytes)});
   }

@@ -8,10 +8,6 @@
 namespace shardwright::cli {
 namespace {
 
-std::string bytes(Bytes value) {
-  return quantity(static_cast<double>(value), "byte");
-}
-
 std::string best_sentence(const tuner::Tuning& tuning) {
   const sim::Prediction& best = tuning.top.front().prediction;
   return fmt::format("The best{} of {} plans is {}: {} a step, {} tokens/s, {} of {} of memory.",

@@ -13,10 +13,6 @@
 namespace shardwright::cli {
 namespace {
 
-std::string bytes(Bytes value) {
-  return quantity(static_cast<double>(value), "byte");
-}
-
 /// "1.2 s more exposed communication", largest first, of what makes up most of the difference.
 std::vector<std::string> time_lags(const sim::Prediction& plan, const sim::Prediction& choice) {
   // Per step of as many tokens.

@@ -25,7 +25,7 @@ std::uint32_t group_of(const profiles::LedgerRow& row) {
 }
 
 /// Standard errors of x from fits that each leave out one group of rows.
-std::vector<double> jackknife(const LedgerModel& model, const RobustFit& full, unsigned threads) {
+std::vector<double> jackknife(const LedgerModel& model, unsigned threads) {
   const std::vector<double> all_weights = model.weights();
   const RobustProblem problem = model.problem(1);
   std::vector<std::vector<double>> fits(kGroups);
@@ -37,7 +37,7 @@ std::vector<double> jackknife(const LedgerModel& model, const RobustFit& full, u
     fits[group] = fit_robust(problem, weights).x;
   });
   std::vector<double> errors;
-  for (std::size_t j = 0; j < full.x.size(); ++j) {
+  for (std::size_t j = 0; j < model.parameters().size(); ++j) {
     double mean = 0, squares = 0;
     for (const auto& x : fits) mean += x[j] / kGroups;
     for (const auto& x : fits) squares += std::pow(x[j] - mean, 2);
@@ -69,7 +69,7 @@ FittedSteps fit_steps(const std::vector<profiles::LedgerRow>& rows,
   const std::vector<double> weights = model.weights();
   const RobustFit full = fit_robust(problem, weights);
   const std::vector<double> resolved = standard_errors(problem, weights, full);
-  const std::vector<double> jackknifed = jackknife(model, full, options.loop.threads);
+  const std::vector<double> jackknifed = jackknife(model, options.loop.threads);
   result.leave_one_out = leave_one_out(model, full, options.loop);
 
   const std::vector<LeftOutRow>& left_out = result.leave_one_out.rows;
