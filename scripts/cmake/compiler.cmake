@@ -23,6 +23,7 @@ endif()
 function(shardwright_warnings target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SHARDWRIGHT_WERROR}>>:-Werror>)
 endfunction()
 

@@ -43,6 +43,25 @@ endif()
 shardwright_summary("CUDA toolkit" "${SHARDWRIGHT_CUDA_FOUND}" "${CUDAToolkit_VERSION}"
                     "${shardwright_no_cuda}")
 
+if(SHARDWRIGHT_CUDA_FOUND)
+  # Ampere, Ada, Hopper, data-centre and consumer Blackwell; the last one also as PTX, for what comes later.
+  set(SHARDWRIGHT_CUDA_ARCHITECTURES "80-real;89-real;90a-real;100-real;120" CACHE STRING
+      "GPU architectures that CUDA code is compiled for")
+  set(CMAKE_CUDA_ARCHITECTURES "${SHARDWRIGHT_CUDA_ARCHITECTURES}")
+  set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+  if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  endif()
+  enable_language(CUDA)
+  # Libraries in /usr/include would else become -isystem /usr/include, which hides the C headers from nvcc.
+  list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    # CMake before 3.26 does not know the C++20 of nvcc.
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+endif()
+
 foreach(library NCCL CUPTI CUDNN)
   string(TOLOWER ${library} name)
   if(SHARDWRIGHT_CUDA_FOUND)
