@@ -1,0 +1,75 @@
+// Causal grouped-query attention on CUDA: one interface, several implementations by name.
+//
+// `naive` spends a block on a query and serves every type and size: the oracle on the device.
+// `flash` is FlashAttention-2 on the tensor cores of sm_80 and later, for bf16. `cudnn` lives in
+// exec/cudnn, because kernels know no libraries; exec/cuda/attention.h chooses among what there is.
+//
+// Each result is a function of the inputs alone: sums have a fixed order and nothing is added
+// atomically. Objects keep plans and are not for two threads at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/attention_shape.h"
+#include "sim/core/plan.h"
+#include "sim/core/units.h"
+
+using cudaStream_t = struct CUstream_st*;
+
+namespace shardwright::kernels::cuda {
+
+/// All that a choice may depend on. Heads are packed as [tokens, H + 2 Hkv, D]: queries, keys,
+/// values.
+struct AttentionProblem {
+  AttentionShape shape;
+  DType dtype = DType::kBf16;      // of the heads, the output and their gradients
+  std::int64_t packed_stride = 0;  // elements from token to token of the heads and their gradients
+  std::int64_t out_stride = 0;     // of the output and its gradient
+  bool documents = false;          // first_key may be other than 0
+};
+
+struct AttentionForward {
+  const void* packed = nullptr;
+  /// Query t sees keys first_key[t] to t of its sequence. Null: all up to t; then
+  /// AttentionProblem::documents is false.
+  const std::int32_t* first_key = nullptr;
+  void* out = nullptr;          // [tokens, H, D]
+  float* statistics = nullptr;  // [B, H, T]: logarithms of the sums of exponentiated scores
+  void* workspace = nullptr;
+};
+
+struct AttentionBackward {
+  const void* packed = nullptr;
+  const std::int32_t* first_key = nullptr;
+  const void* out = nullptr;
+  const float* statistics = nullptr;
+  const void* d_out = nullptr;
+  void* d_packed = nullptr;  // overwritten
+  void* workspace = nullptr;
+};
+
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  virtual std::string_view name() const = 0;
+  /// Why this one cannot compute the problem on the current device, as the end of a sentence that
+  /// begins with its name ("takes bf16, not fp32"); empty when it can. May build plans, which
+  /// takes up to a second: ask before the first step.
+  virtual std::string refusal(const AttentionProblem& problem) = 0;
+  /// The workspaces of a problem that is not refused, to be aligned to 256 bytes.
+  virtual Bytes forward_workspace_bytes(const AttentionProblem& problem) = 0;
+  virtual Bytes backward_workspace_bytes(const AttentionProblem& problem) = 0;
+  /// Enqueue the work; they throw Error when the launch fails.
+  virtual void forward(const AttentionProblem& problem, const AttentionForward& arrays,
+                       cudaStream_t stream) = 0;
+  virtual void backward(const AttentionProblem& problem, const AttentionBackward& arrays,
+                        cudaStream_t stream) = 0;
+};
+
+std::unique_ptr<Attention> make_naive_attention();
+std::unique_ptr<Attention> make_flash_attention();
+
+}  // namespace shardwright::kernels::cuda
