@@ -24,6 +24,12 @@ auto kind_of(const Plan& plan) {
                          plan.recompute, plan.pieces, plan.reduce_dtype, plan.moment_dtype);
 }
 
+Plan without_recomputation(Plan plan) {
+  plan.recompute = Recompute::kNone;
+  plan.pieces = 0;
+  return plan;
+}
+
 }  // namespace
 
 bool different(const Plan& a, const Plan& b) {
@@ -118,6 +124,20 @@ void Search::reject(Candidate& candidate, Bytes excess_bytes) {
   if (excess_bytes < least.excess_bytes) least = {plan_of(candidate), excess_bytes};
 }
 
+bool Search::take(std::uint32_t index, Judgement judgement) {
+  Candidate& candidate = candidates_[index];
+  ++counts_.predicted;
+  if (!judgement.fits) {
+    reject(candidate, judgement.excess_bytes);
+    return false;
+  }
+  candidate.stage = Stage::kJudged;
+  candidate.key = std::max(candidate.key, judgement.score);
+  judged_[index] = std::move(judgement);
+  if (!best_so_far_ || candidate.key < best_so_far_->score) best_so_far_ = found(index);
+  return true;
+}
+
 void Search::sharpen(const std::vector<std::uint32_t>& batch, bool fully) {
   const bool replays = evaluators_.front()->replays() && !fully;
   std::vector<double> scores(batch.size());
@@ -141,15 +161,7 @@ void Search::sharpen(const std::vector<std::uint32_t>& batch, bool fully) {
       candidate.key = std::max(candidate.key, scores[i]);
       continue;
     }
-    ++counts_.predicted;
-    if (!judgements[i].fits) {
-      reject(candidate, judgements[i].excess_bytes);
-      continue;
-    }
-    candidate.stage = Stage::kJudged;
-    candidate.key = std::max(candidate.key, judgements[i].score);
-    judged_[batch[i]] = std::move(judgements[i]);
-    if (!best_so_far_ || candidate.key < best_so_far_->score) best_so_far_ = found(batch[i]);
+    take(batch[i], std::move(judgements[i]));
   }
   tell("simulating");
 }
@@ -179,10 +191,7 @@ std::optional<std::size_t> Search::family_like(const Plan& plan) const {
 
 /// How many layers plans like these recompute at least, where they fit.
 std::optional<std::int32_t> Search::layers_needed(const Plan& like) {
-  Plan without = like;
-  without.recompute = Recompute::kNone;
-  without.pieces = 0;
-  for (const Plan& plan : {without, like}) {
+  for (const Plan& plan : {without_recomputation(like), like}) {
     const std::optional<std::size_t> family = family_like(plan);
     if (!family) continue;
     settle(*family);
@@ -197,12 +206,7 @@ void Search::settle(std::size_t family) {
   if (fewest_layers_[family] != kNotSettled) return;
   fewest_layers_[family] = kNone;
   const Plan& plan = families_[family].plan;
-  if (plan.recompute != Recompute::kNone) {
-    Plan without = plan;
-    without.recompute = Recompute::kNone;
-    without.pieces = 0;
-    if (layers_needed(without)) return;
-  }
+  if (plan.recompute != Recompute::kNone && layers_needed(without_recomputation(plan))) return;
   std::uint32_t next = first_candidate_[family];
   const std::uint32_t end = first_candidate_[family + 1];
   while (fewest_layers_[family] == kNone && next < end && !stopped()) {
@@ -330,18 +334,8 @@ std::optional<Found> Search::any_judged(const std::vector<std::uint32_t>& open) 
   for (std::size_t i = 0; i < std::min(kTries, open.size()); ++i) {
     const std::uint32_t index = open[i];
     if (candidates_[index].stage == Stage::kRejected) continue;
-    const Plan plan = plan_of(candidates_[index]);
-    Judgement judgement = evaluators_.front()->judge(plan);
-    ++counts_.predicted;
     if (candidates_[index].stage == Stage::kBounded) ++counts_.simulated;
-    if (!judgement.fits) {
-      reject(candidates_[index], judgement.excess_bytes);
-      continue;
-    }
-    candidates_[index].stage = Stage::kJudged;
-    candidates_[index].key = std::max(candidates_[index].key, judgement.score);
-    judged_[index] = std::move(judgement);
-    return found(index);
+    if (take(index, evaluators_.front()->judge(plan_of(candidates_[index])))) return found(index);
   }
   return std::nullopt;
 }

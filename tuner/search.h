@@ -113,6 +113,8 @@ class Search {
   std::optional<std::size_t> family_like(const Plan& plan) const;
   bool is_spare(const Candidate& candidate) const;
   void reject(Candidate& candidate, Bytes excess_bytes);
+  /// Keeps a full judgement of a candidate, or rejects it; says whether it fits.
+  bool take(std::uint32_t index, Judgement judgement);
   void tell(const char* doing);
   Found found(std::uint32_t index) const;
   std::optional<Found> any_judged(const std::vector<std::uint32_t>& open);
