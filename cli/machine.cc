@@ -1,16 +1,15 @@
 #include "cli/machine.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "cli/machine_cuda.h"
+#include "cli/processor.h"
 #include "cli/program_path.h"
 #include "cli/shared_library.h"
 #include "sim/core/check.h"
@@ -35,15 +34,6 @@ std::string os_release(std::string_view key) {
     return value;
   }
   return {};
-}
-
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
 }
 
 int count_nvidia_devices() {
@@ -106,9 +96,10 @@ const Component& Machine::component(std::string_view key) const {
 Machine probe_machine() {
   Machine machine;
   machine.operating_system = os_release("PRETTY_NAME");
-  machine.processor = processor_name();
-  machine.cores = static_cast<int>(std::thread::hardware_concurrency());
-  machine.memory_bytes = Bytes{sysconf(_SC_PHYS_PAGES)} * Bytes{sysconf(_SC_PAGE_SIZE)};
+  const Processor processor = this_processor();
+  machine.processor = processor.name;
+  machine.cores = processor.cores;
+  machine.memory_bytes = processor.memory_bytes;
   machine.has_apt = !program_path("apt-get").empty();
   machine.in_container = exists("/.dockerenv") || exists("/run/.containerenv");
   machine.nvidia_devices = count_nvidia_devices();

@@ -87,6 +87,7 @@ exec::TrainOptions train_options(const RunSettings& settings) {
   train.save_every = settings.count("save-every", {0, kMostSteps});
   train.keep = settings.count("keep", {0, kMostSteps});
   train.trace_step = settings.count("trace-step", {0, train.lr.total_steps});
+  train.trace_steps = settings.count("trace-steps", {1, 1000});
   train.folder = settings.text("out");
   train.tool_version = build_info().version;
   return train;

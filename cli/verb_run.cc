@@ -1,14 +1,17 @@
 #include "cli/verb_run.h"
 
+#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/interrupt.h"
+#include "cli/processor.h"
 #include "cli/render/json_text.h"
 #include "cli/render/quantity.h"
 #include "cli/render/run_lines.h"
@@ -19,6 +22,7 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/read_file.h"
+#include "sim/core/trace_identity.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 
@@ -33,7 +37,32 @@ constexpr std::size_t kMostTraceBytes = std::size_t{1} << 34;
 struct Predicted {
   std::optional<double> step_s;
   Schedule schedule;
+  std::int64_t gpus_per_node = 1;
 };
+
+/// What calibrate and compare need to know of a trace besides its spans.
+TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
+                       const exec::TrainResult& train) {
+  TraceNotes notes{{"tool", "shardwright run"}};
+  for (auto& note :
+       notes_of({options.model_name, options.config, options.plan, predicted.gpus_per_node})) {
+    notes.push_back(std::move(note));
+  }
+  nlohmann::json steps = train.traced_step_s;
+  const Processor processor = this_processor();
+  notes.insert(notes.end(),
+               {{"ranks", fmt::format("{}", options.plan.gpus)},
+                {"transport", options.transport == Transport::kMpi ? "mpi" : "local"},
+                {"device", "host"},
+                {"device_name", processor.name},
+                {"device_units", fmt::format("{}", options.threads)},
+                {"device_memory_bytes", fmt::format("{}", processor.memory_bytes)},
+                {"streams", std::string(exec::name_of(options.streams))},
+                {"step_time_s", steps.dump()},
+                {"software", "shardwright " + options.train.tool_version},
+                {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))}});
+  return notes;
+}
 
 /// The plan lowered for the native stack, and its step time where a cluster is named.
 Predicted lower_and_predict(RunOptions& options) {
@@ -53,6 +82,7 @@ Predicted lower_and_predict(RunOptions& options) {
     }
   }
   check_plan(options.plan, options.model, gpus_per_node);
+  predicted.gpus_per_node = gpus_per_node;
   predicted.schedule =
       sim::lower(options.model, options.plan, profiles::load_stack("native").stack, gpus_per_node);
   return predicted;
@@ -174,11 +204,7 @@ class RunVerb : public Verb {
       const fs::path trace = fs::path(options.out) / "trace.json";
       write_chrome_trace(
           trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
-          {{"tool", "shardwright run"},
-           {"model", options.model_name},
-           {"ranks", fmt::format("{}", options.plan.gpus)},
-           {"transport", options.transport == Transport::kMpi ? "mpi" : "local"},
-           {"device", "host"}});
+          trace_notes(options, predicted, train));
       if (fs::absolute(options.trace).lexically_normal() !=
           fs::absolute(trace).lexically_normal()) {
         write_file_atomically(options.trace, read_file(trace, kMostTraceBytes));

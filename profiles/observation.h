@@ -17,7 +17,7 @@ namespace shardwright::profiles {
 struct Observation {
   OpKind op = OpKind::kHostWork;  // what it was for; kHostWork: not known
   Phase phase = Phase::kForward;
-  Work work;           // kHost: launching one kernel
+  Work work;           // kHost: launching `kernels` kernels; 0: what a step adds to them
   double seconds = 0;  // on the device (kHost: on the host)
   /// Share of `seconds` in which a collective was resident (of a collective: a kernel ran).
   double contended = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "exec/train/checkpointer.h"
@@ -102,7 +103,10 @@ class Run {
     step_options.clip = options_.clip;
     const StepResult done = executor_.step(
         training_batch(*data_.train, order_, shape_, sequences_, rank_), step_options);
-    if (number == options_.trace_step) keep_timeline();
+    if (options_.trace_step > 0 && number >= options_.trace_step &&
+        number < options_.trace_step + options_.trace_steps) {
+      keep_timeline(done.seconds);
+    }
 
     StepMetrics metrics;
     metrics.step = number;
@@ -189,10 +193,36 @@ class Run {
     return result_.eval_loss;
   }
 
-  void keep_timeline() {
+  /// Times of each step count from its own begin; here they follow one another as they ran.
+  void keep_timeline(double seconds) {
     Timeline all = gather_timeline(executor_.world(), executor_.timeline());
     if (rank_ != 0) return;
-    result_.timeline = std::move(all);
+    const Nanoseconds begin = traced_ns_;
+    const auto length = static_cast<Nanoseconds>(std::llround(seconds * 1e9));
+    traced_ns_ += std::max(length, all.step_ns);
+    result_.traced_step_s.push_back(seconds);
+    if (begin == 0) {
+      result_.timeline = std::move(all);
+      return;
+    }
+    Timeline& kept = result_.timeline;
+    const auto append = [begin](std::vector<Span>& to, std::vector<Span>& from) {
+      for (Span& span : from) {
+        span.begin_ns += begin;
+        span.end_ns += begin;
+      }
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    append(kept.spans, all.spans);
+    append(kept.host, all.host);
+    for (MemorySample& sample : all.memory) {
+      sample.at_ns += begin;
+      kept.memory.push_back(sample);
+    }
+    std::stable_sort(kept.spans.begin(), kept.spans.end(), [](const Span& a, const Span& b) {
+      return std::tie(a.rank, a.begin_ns) < std::tie(b.rank, b.begin_ns);
+    });
+    kept.step_ns = std::max(kept.step_ns, all.step_ns);
   }
 
   void report(const StepMetrics& metrics) {
@@ -219,6 +249,7 @@ class Run {
   std::int64_t saved_ = 0;  // the step of the last checkpoint begun or resumed from
   std::int64_t bad_in_a_row_ = 0;
   bool exploded_ = false;
+  Nanoseconds traced_ns_ = 0;  // when the next traced step begins in the timeline
 };
 
 }  // namespace

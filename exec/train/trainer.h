@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "exec/executor.h"
 #include "exec/train/checkpoint.h"
@@ -37,7 +38,8 @@ struct TrainOptions {
   std::int64_t eval_sequences = 0;  // at most; 0: all
   std::int64_t save_every = 0;      // 0: only at the end
   std::int64_t keep = 0;            // checkpoints; 0: all
-  std::int64_t trace_step = 0;      // whose timeline is kept; 0: none
+  std::int64_t trace_step = 0;      // the first whose timeline is kept; 0: none
+  std::int64_t trace_steps = 1;     // how many
   std::filesystem::path folder;     // of metrics.jsonl and checkpoints/
   std::string config;               // the model's config.json
   std::string tool_version;
@@ -65,7 +67,8 @@ struct TrainResult {
   std::string failure;           // why the run gave up; empty: it did not
   std::int64_t saved_step = -1;  // the newest checkpoint of this run
   bool save_failed = false;
-  Timeline timeline;  // of trace_step, all ranks
+  Timeline timeline;                    // of the traced steps one after the other, all ranks
+  std::vector<double> traced_step_s{};  // how long each took
 };
 
 /// `observer` may be null, and is on ranks other than 0. Throws Error.

@@ -25,15 +25,20 @@ struct TraceSlice {
   std::string kind;      // empty: none
   std::string unit;      // empty: none
   std::int64_t step = 0;
+  std::int64_t micro_step = 0;
 };
+
+inline constexpr std::size_t kMostSlices = 20'000'000;
 
 struct ReadTrace {
   std::map<std::int64_t, std::string> processes;                        // by number
   std::map<std::pair<std::int64_t, std::int64_t>, std::string> tracks;  // by process and number
   std::vector<TraceSlice> slices;                                       // in the file's order
+  std::map<std::string, std::string> notes;  // otherData, texts and numbers alike as text
 };
 
-/// Throws Error when the file is no Chrome trace.
+/// Reads event by event: what is kept is the slices, not the file. Throws Error when the file is no
+/// Chrome trace or has more than kMostSlices.
 ReadTrace read_chrome_trace(const std::filesystem::path& path);
 
 /// Writes the events of several traces into one, the processes of the first file above those of the

@@ -1,0 +1,221 @@
+#include "sim/import_own_trace.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "profiles/data_dir.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/core/error.h"
+#include "sim/core/read_file.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/tiny_models.h"
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::Observation;
+using profiles::ObservationSet;
+
+constexpr std::size_t kPlenty = std::size_t{1} << 24;
+
+/// Two ranks and two steps of a plan, in which operation `id` takes id + 1 microseconds on rank 0
+/// and twice that on rank 1, one after the other with gaps of half a microsecond.
+class ImportOwnTraceTest : public ::testing::Test {
+ protected:
+  ImportOwnTraceTest() {
+    identity_.model = "tiny-llama";
+    identity_.model_config =
+        read_file(profiles::data_dir() / "examples" / "tiny-llama.json", kPlenty);
+    identity_.plan = testing::tiny_plan(Strategy::kYafsdp, 2);
+    identity_.gpus_per_node = 2;
+    schedule_ = lower_again(identity_, "test");
+    timeline_.source = "measured";
+    for (const Stream& stream : schedule_.streams) timeline_.streams.emplace_back(stream.name);
+    Nanoseconds begin = 0;
+    for (std::int32_t step = 3; step < 5; ++step) {
+      for (std::int32_t rank = 0; rank < 2; ++rank) {
+        Nanoseconds at = begin;
+        for_each_op(schedule_, [&](const OpInstance& instance, const Op& op) {
+          if (op.work.kind == WorkKind::kHost) return;
+          Span span;
+          span.id = instance.id;
+          span.rank = rank;
+          span.step = step;
+          span.stream = op.stream;
+          span.begin_ns = at;
+          span.end_ns = at + (instance.id + 1) * 1000 * (rank + 1);
+          at = span.end_ns + 500;
+          timeline_.spans.push_back(span);
+        });
+        end_ = std::max(end_, at);
+      }
+      begin = end_;
+    }
+  }
+
+  std::filesystem::path written(TraceNotes more = {{"streams", "inline"}}) {
+    TraceNotes notes = notes_of(identity_);
+    notes.insert(notes.end(), more.begin(), more.end());
+    const auto path = testing::temp_folder() / "own_trace.json";
+    write_chrome_trace(path, std::vector<TracedTimeline>{{"measured", &schedule_, &timeline_}},
+                       notes);
+    return path;
+  }
+
+  TraceIdentity identity_;
+  Schedule schedule_;
+  Timeline timeline_;
+  Nanoseconds end_ = 0;
+};
+
+TEST_F(ImportOwnTraceTest, JoinsEveryOperationWithItsWork) {
+  const ObservationSet set = import_own_trace(written());
+  std::map<std::int64_t, std::int64_t> gemms;  // executions by m * n * k
+  for_each_op(schedule_, [&](const OpInstance&, const Op& op) {
+    if (op.work.kind == WorkKind::kGemm) ++gemms[op.work.m * op.work.n * op.work.k];
+  });
+  ASSERT_FALSE(gemms.empty());
+  std::map<std::int64_t, std::int64_t> seen;
+  for (const Observation& o : set.observations) {
+    if (o.work.kind == WorkKind::kGemm) ++seen[o.work.m * o.work.n * o.work.k];
+  }
+  for (const auto& [shape, count] : gemms) EXPECT_EQ(seen[shape], 4 * count) << shape;
+  EXPECT_EQ(set.sources.at(0).world_size, 2);
+}
+
+TEST_F(ImportOwnTraceTest, RanksShareTheInstanceOfACollective) {
+  const ObservationSet set = import_own_trace(written());
+  std::map<std::int64_t, std::vector<const Observation*>> instances;
+  for (const Observation& o : set.observations) {
+    if (o.work.kind == WorkKind::kHost) continue;
+    if (o.instance >= 0) instances[o.instance].push_back(&o);
+    EXPECT_EQ(o.instance >= 0,
+              o.work.kind == WorkKind::kCollective || o.op == OpKind::kGradientNorm);
+  }
+  ASSERT_GT(instances.size(), 10U);
+  for (const auto& [instance, ranks] : instances) {
+    ASSERT_EQ(ranks.size(), 2U);
+    EXPECT_EQ(ranks[0]->ranks, 2);
+    EXPECT_EQ(ranks[0]->step, ranks[1]->step);
+    EXPECT_NEAR(ranks[1]->seconds, 2 * ranks[0]->seconds, 1e-9);
+  }
+}
+
+TEST_F(ImportOwnTraceTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
+  const ObservationSet set = import_own_trace(written());
+  std::int64_t launches = 0;
+  for (const Observation& o : set.observations) {
+    if (o.work.kind != WorkKind::kHost) continue;
+    ++launches;
+    EXPECT_EQ(o.work.kernels, 1);
+    EXPECT_NEAR(o.seconds, 0.5e-6, 1e-12);
+  }
+  EXPECT_GT(launches, 100);
+}
+
+TEST_F(ImportOwnTraceTest, WhatAStepTakesBeyondItsOperationsIsSeen) {
+  const double covered = static_cast<double>(end_) * 1e-9 / 2;
+  const ObservationSet set = import_own_trace(
+      written({{"streams", "inline"},
+               {"step_time_s", nlohmann::json{covered + 0.001, covered + 0.002}.dump()}}));
+  std::vector<double> beyond;
+  for (const Observation& o : set.observations) {
+    if (o.work.kind == WorkKind::kHost && o.work.kernels == 0) beyond.push_back(o.seconds);
+  }
+  ASSERT_EQ(beyond.size(), 2U);
+  EXPECT_NEAR(beyond[0], 0.001, 2e-6);
+  EXPECT_NEAR(beyond[1], 0.002, 2e-6);
+  EXPECT_EQ(set.sources.at(0).step_s.size(), 2U);
+}
+
+TEST_F(ImportOwnTraceTest, AKernelBesideACollectiveIsContended) {
+  // The first gather now covers everything of its rank and step.
+  Span& gather = timeline_.spans.front();
+  ASSERT_EQ(schedule_.ops.front().work.kind == WorkKind::kHost || gather.stream != 0, true);
+  gather.end_ns = end_ / 2;
+  const ObservationSet set = import_own_trace(written());
+  for (const Observation& o : set.observations) {
+    if (o.work.kind != WorkKind::kGemm) continue;
+    EXPECT_EQ(o.contended, o.rank == 0 && o.step == 3 ? 1.0 : 0.0);
+  }
+}
+
+TEST_F(ImportOwnTraceTest, RefusesTracesOfOtherVersionsAndWithoutAPlan) {
+  const auto path = written();
+  const std::string text = read_file(path, kPlenty);
+  const auto other = testing::temp_folder() / "other.json";
+  std::string renamed = text;
+  const std::string name = "layer1.forward.norm";
+  renamed.replace(renamed.find(name), name.size(), "layer9.forward.norm");
+  write_file_atomically(other, renamed);
+  try {
+    import_own_trace(other);
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("layer9.forward.norm"), std::string::npos);
+  }
+  write_file_atomically(other, R"({"traceEvents":[]})");
+  EXPECT_THROW(import_own_trace(other), Error);
+}
+
+// What parses files is given damaged ones: every prefix and every lost piece is an Error or a
+// set.
+TEST_F(ImportOwnTraceTest, DamagedTracesAreRefusedOrReadInPart) {
+  const std::string text = read_file(written(), kPlenty);
+  const auto path = testing::temp_folder() / "damaged.json";
+  std::size_t refused = 0, tries = 0;
+  for (std::size_t cut = 0; cut < text.size(); cut += 1 + text.size() / 15) {
+    for (const std::size_t length : {std::size_t{1}, std::size_t{7}, text.size()}) {
+      std::string damaged = text;
+      damaged.erase(cut, length);
+      write_file_atomically(path, damaged);
+      ++tries;
+      try {
+        const ObservationSet set = import_own_trace(path);
+        EXPECT_FALSE(set.observations.empty());
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, tries / 2);
+}
+
+TEST(TraceIdentityTest, NamesWhatDiffers) {
+  TraceIdentity a;
+  a.model_config = R"({"hidden_size":64,"vocab_size":256})";
+  a.plan = testing::tiny_plan(Strategy::kYafsdp, 2);
+  TraceIdentity b = a;
+  EXPECT_TRUE(differences(a, b).empty());
+  b.plan.grad_accum = 4;
+  b.model_config = R"({"hidden_size":128,"vocab_size":256})";
+  const std::vector<std::string> found = differences(a, b);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0], "the model's hidden_size is 64, not 128");
+  EXPECT_EQ(found[1], "the plan's grad_accum is 1, not 4");
+}
+
+TEST(TraceIdentityTest, SurvivesItsNotes) {
+  TraceIdentity a;
+  a.model = "m";
+  a.model_config = R"({"hidden_size":64})";
+  a.plan = testing::tiny_plan(Strategy::kHsdp, 4);
+  a.plan.shard_group = 2;
+  a.gpus_per_node = 4;
+  std::map<std::string, std::string> notes;
+  for (const auto& [key, value] : notes_of(a)) notes[key] = value;
+  const auto b = identity_in(notes, "test");
+  ASSERT_TRUE(b);
+  EXPECT_EQ(b->plan, a.plan);
+  EXPECT_EQ(b->gpus_per_node, 4);
+  EXPECT_FALSE(identity_in({}, "test"));
+  notes["gpus_per_node"] = "none";
+  EXPECT_THROW(identity_in(notes, "test"), Error);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
