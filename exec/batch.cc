@@ -46,6 +46,8 @@ void Workspace::upload(Batch& batch, std::int64_t micro_steps, Device& device, S
       batch.positions.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(i) % seq_len_));
     }
   }
+  documents_ = std::any_of(batch.first_keys.begin(), batch.first_keys.end(),
+                           [](std::int32_t key) { return key != 0; });
   if (batch.first_keys.empty()) batch.first_keys.assign(expected, 0);
   const auto last = static_cast<std::int32_t>(seq_len_ - 1);
   check("tokens", batch.tokens, static_cast<std::int32_t>(vocab_ - 1));
@@ -74,7 +76,7 @@ DeviceBatch Workspace::batch(std::int64_t micro_step) const {
   const std::int64_t quarter = micro_steps_ * tokens_;
   const auto* first =
       reinterpret_cast<const std::int32_t*>(base_ + plan_.batch_offset) + micro_step * tokens_;
-  return {first, first + quarter, first + 2 * quarter, first + 3 * quarter};
+  return {first, first + quarter, first + 2 * quarter, documents_ ? first + 3 * quarter : nullptr};
 }
 
 RopeTables Workspace::rope() const {

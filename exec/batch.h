@@ -28,7 +28,7 @@ struct DeviceBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
   const std::int32_t* positions = nullptr;
-  const std::int32_t* first_keys = nullptr;
+  const std::int32_t* first_keys = nullptr;  // null: all are 0
 };
 
 /// The workspace of plan_workspace in device memory.
@@ -60,6 +60,7 @@ class Workspace {
   std::int64_t micro_steps_;
   std::int64_t vocab_;
   std::int64_t rope_pairs_;
+  bool documents_ = false;  // the batch that was uploaded has first keys
 };
 
 }  // namespace shardwright::exec

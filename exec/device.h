@@ -57,6 +57,12 @@ struct PackedHeads {
   kernels::AttentionShape shape;
 };
 
+/// What a product adds to its result; without data nothing.
+struct Addends {
+  Matrix matrix;  // of the result's type and shape; may be the result
+  Array bias;     // one number a column
+};
+
 /// Parameters [offset, offset + count) of an array that belong to one tensor.
 struct UpdateSegment {
   std::int64_t offset = 0;
@@ -87,6 +93,11 @@ class Device {
   virtual void timestamp(StreamId stream, Nanoseconds* at) = 0;
   /// Runs a function of the host in the order of the stream. It must not call the device.
   virtual void call(StreamId stream, std::function<void()> function) = 0;
+  /// Keeps the host from running far ahead of the stream: may block until what was enqueued some
+  /// calls ago is done. Only where all work that the stream waits for has been issued.
+  virtual void limit_run_ahead(StreamId) {}
+  /// Memory that products on the stream may use while they run; without it they have none.
+  virtual void lend_scratch(StreamId, void* /*data*/, Bytes) {}
 
   // Memory operations. Host memory may be either side of a copy.
   virtual void copy(StreamId stream, void* to, const void* from, Bytes bytes) = 0;
@@ -121,9 +132,9 @@ class Device {
                              float* scratch) = 0;
 
   // Products with weights W[out, in].
-  /// y = x W^T, or y += x W^T.
-  virtual void linear_forward(StreamId stream, Matrix x, Matrix w, Matrix y, bool adds) = 0;
-  virtual void bias_forward(StreamId stream, Array bias, Matrix y) = 0;
+  /// y = x W^T + addends.
+  virtual void linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
+                              Matrix y) = 0;
   virtual void linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) = 0;
   virtual void linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
                                       bool adds) = 0;
@@ -134,7 +145,7 @@ class Device {
   /// Turns query and key heads in place by their tokens' positions; `backward` the other way.
   virtual void rope(StreamId stream, PackedHeads heads, RopeTables tables,
                     const std::int32_t* positions, bool backward) = 0;
-  /// Query t sees keys first_key[t] to t of its sequence.
+  /// Query t sees keys first_key[t] to t of its sequence; null: from the first on.
   virtual void attention_forward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
                                  Matrix out, float* statistics) = 0;
   /// The workspace holds an fp32 number for every element of `out`.
@@ -149,8 +160,8 @@ class Device {
                                    Matrix d_in) = 0;
 
   // Loss.
-  /// The type in which logits are best kept.
-  virtual DType logits_dtype() const = 0;
+  /// The type in which logits of such parameters are best kept.
+  virtual DType logits_dtype(DType parameters) const = 0;
   /// Adds the cross-entropies of the rows to the sums. With `gradient` the logits become the
   /// gradient of their sum. Targets of kIgnoreTarget do not count. The scratch holds a double a
   /// row.

@@ -90,8 +90,8 @@ Array ModelOps::vector_gradient(int tensor, std::int64_t size) const {
   return (micro_step_ == 0 ? unit.first_gradient : unit.gradient).part(t.offset, size);
 }
 
-void ModelOps::add_bias(int tensor, const Matrix& y) {
-  if (tensor >= 0) device_.bias_forward(stream_, vector(tensor, y.cols), y);
+Array ModelOps::bias(int tensor, std::int64_t size) const {
+  return tensor >= 0 ? vector(tensor, size) : Array{};
 }
 
 // Operations.
@@ -123,10 +123,10 @@ void ModelOps::forward(const Op& op, std::int32_t unit) {
           statistics(second ? Tensor::kNorm2Statistics : Tensor::kNorm1Statistics, unit));
     }
     case OpKind::kQkvProjection: {
-      const Matrix out = activation(Tensor::kQkv, unit, packed_cols_);
-      device_.linear_forward(stream_, activation(Tensor::kNorm1Out, unit, c),
-                             weight(layer(unit).qkv, packed_cols_, c), out, false);
-      return add_bias(layer(unit).qkv_bias, out);
+      return device_.linear_forward(stream_, activation(Tensor::kNorm1Out, unit, c),
+                                    weight(layer(unit).qkv, packed_cols_, c),
+                                    {{}, bias(layer(unit).qkv_bias, packed_cols_)},
+                                    activation(Tensor::kQkv, unit, packed_cols_));
     }
     case OpKind::kQkNorm: {
       const Matrix qkv = activation(Tensor::kQkv, unit, packed_cols_);
@@ -150,20 +150,19 @@ void ModelOps::forward(const Op& op, std::int32_t unit) {
                                        activation(Tensor::kAttentionOut, unit, model_.q_dim()),
                                        statistics(Tensor::kAttentionStatistics, unit));
     case OpKind::kOutputProjection: {
-      const Matrix x = activation(Tensor::kX, unit, c);
-      const Matrix out = activation(Tensor::kXMid, unit, c);
-      device_.copy_rows(stream_, x, out);
-      device_.linear_forward(stream_, activation(Tensor::kAttentionOut, unit, model_.q_dim()),
-                             weight(layer(unit).output, c, model_.q_dim()), out, true);
-      return add_bias(layer(unit).output_bias, out);
+      return device_.linear_forward(
+          stream_, activation(Tensor::kAttentionOut, unit, model_.q_dim()),
+          weight(layer(unit).output, c, model_.q_dim()),
+          {activation(Tensor::kX, unit, c), bias(layer(unit).output_bias, c)},
+          activation(Tensor::kXMid, unit, c));
     }
     case OpKind::kGateUpProjection:
     case OpKind::kUpProjection: {
       const Tensor to = op.kind == OpKind::kUpProjection ? Tensor::kUp : Tensor::kGateUp;
-      const Matrix out = activation(to, unit, gate_up_rows_);
-      device_.linear_forward(stream_, activation(Tensor::kNorm2Out, unit, c),
-                             weight(layer(unit).gate_up, gate_up_rows_, c), out, false);
-      return add_bias(layer(unit).gate_up_bias, out);
+      return device_.linear_forward(stream_, activation(Tensor::kNorm2Out, unit, c),
+                                    weight(layer(unit).gate_up, gate_up_rows_, c),
+                                    {{}, bias(layer(unit).gate_up_bias, gate_up_rows_)},
+                                    activation(to, unit, gate_up_rows_));
     }
     case OpKind::kActivation:
       return device_.activation_forward(
@@ -171,12 +170,11 @@ void ModelOps::forward(const Op& op, std::int32_t unit) {
           activation(model_.gated_mlp ? Tensor::kGateUp : Tensor::kUp, unit, gate_up_rows_),
           activation(Tensor::kActivationOut, unit, model_.ffn));
     case OpKind::kDownProjection: {
-      const Matrix x = activation(Tensor::kXMid, unit, c);
-      const Matrix out = activation(Tensor::kX, unit + 1, c);
-      device_.copy_rows(stream_, x, out);
-      device_.linear_forward(stream_, activation(Tensor::kActivationOut, unit, model_.ffn),
-                             weight(layer(unit).down, c, model_.ffn), out, true);
-      return add_bias(layer(unit).down_bias, out);
+      return device_.linear_forward(
+          stream_, activation(Tensor::kActivationOut, unit, model_.ffn),
+          weight(layer(unit).down, c, model_.ffn),
+          {activation(Tensor::kXMid, unit, c), bias(layer(unit).down_bias, c)},
+          activation(Tensor::kX, unit + 1, c));
     }
     default:
       SHARDWRIGHT_CHECK(false, "the executor has no forward {}", name_of(op.kind));
@@ -325,7 +323,7 @@ void ModelOps::bias_gradient(const Op& op, std::int32_t unit) {
 }
 
 std::int64_t ModelOps::head_chunks(Bytes logits_bytes) const {
-  const std::int64_t row_bytes = bytes_of(device_.logits_dtype()) * model_.vocab;
+  const std::int64_t row_bytes = bytes_of(device_.logits_dtype(dtype_)) * model_.vocab;
   SHARDWRIGHT_CHECK(logits_bytes >= row_bytes, "{} bytes for rows of {} logits", logits_bytes,
                     model_.vocab);
   return ceil_div(tokens_, std::min(tokens_, logits_bytes / row_bytes));
@@ -333,7 +331,7 @@ std::int64_t ModelOps::head_chunks(Bytes logits_bytes) const {
 
 void ModelOps::run_head(OpId first, std::int32_t unit, Recorder& recorder, bool gradients) {
   const std::int64_t c = model_.hidden;
-  const DType logits_dtype = device_.logits_dtype();
+  const DType logits_dtype = device_.logits_dtype(dtype_);
   const Bytes logits_bytes = activations_.bytes(Tensor::kLogits, unit);
   const std::int64_t rows =
       std::min(tokens_, logits_bytes / (bytes_of(logits_dtype) * model_.vocab));
@@ -345,7 +343,7 @@ void ModelOps::run_head(OpId first, std::int32_t unit, Recorder& recorder, bool 
     const Matrix logits(activations_.at(Tensor::kLogits, unit), logits_dtype, count, model_.vocab);
     {
       const Recorder::Scope scope(recorder, first, stream_);
-      device_.linear_forward(stream_, x, w, logits, false);
+      device_.linear_forward(stream_, x, w, {}, logits);
     }
     {
       const Recorder::Scope scope(recorder, first + 1, stream_);

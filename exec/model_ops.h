@@ -58,7 +58,8 @@ class ModelOps {
   Array vector(int tensor, std::int64_t size) const;
   Array vector_gradient(int tensor, std::int64_t size) const;
   Array gradient_of(int tensor) const;
-  void add_bias(int tensor, const Matrix& y);
+  /// Without data when there is no such tensor.
+  Array bias(int tensor, std::int64_t size) const;
   const LayerTensors& layer(std::int32_t unit) const { return layout_.layer(unit - 1); }
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
 

@@ -63,8 +63,8 @@ class HostDevice final : public Device {
                     float* rstd) override;
   void norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd, Heads d_y,
                      const void* d_residual, Heads d_x, Array d_weight, float* scratch) override;
-  void linear_forward(StreamId stream, Matrix x, Matrix w, Matrix y, bool adds) override;
-  void bias_forward(StreamId stream, Array bias, Matrix y) override;
+  void linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
+                      Matrix y) override;
   void linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) override;
   void linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
                               bool adds) override;
@@ -79,7 +79,7 @@ class HostDevice final : public Device {
   void activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) override;
   void activation_backward(StreamId stream, Activation activation, Matrix in, Matrix d_out,
                            Matrix d_in) override;
-  DType logits_dtype() const override { return DType::kFp32; }
+  DType logits_dtype(DType) const override { return DType::kFp32; }
   void cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets, bool gradient,
                      LossSums* sums, double* scratch) override;
 

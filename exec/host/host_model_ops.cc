@@ -106,24 +106,20 @@ void HostDevice::norm_backward(StreamId stream, Heads x, const void* weight, con
   });
 }
 
-void HostDevice::linear_forward(StreamId stream, Matrix x, Matrix w, Matrix y, bool adds) {
-  enqueue(stream, [=, this] {
+void HostDevice::linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
+                                Matrix y) {
+  const bool adds = addends.matrix.data != nullptr;
+  if (adds && addends.matrix.data != y.data) copy_rows(stream, addends.matrix, y);
+  enqueue(stream, [=, this, bias = addends.bias] {
     with_type(x.dtype, [&](auto t) {
       with_type(y.dtype, [&](auto r) {
         using T = decltype(t);
         using R = decltype(r);
         host::matmul<T, T, R>(parallel_, host::Layout::kNT, matrix_of<const T>(x),
                               matrix_of<const T>(w), matrix_of<R>(y), store(adds));
+        if (bias.data == nullptr) return;
+        host::bias_forward<R>(parallel_, pointer<R>(bias.data), matrix_of<R>(y));
       });
-    });
-  });
-}
-
-void HostDevice::bias_forward(StreamId stream, Array bias, Matrix y) {
-  enqueue(stream, [=, this] {
-    with_type(y.dtype, [&](auto t) {
-      using T = decltype(t);
-      host::bias_forward<T>(parallel_, pointer<T>(bias.data), matrix_of<T>(y));
     });
   });
 }
