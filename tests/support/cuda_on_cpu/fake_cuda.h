@@ -1,0 +1,92 @@
+// A GPU that is not there: streams are queues of closures, and what a program enqueued runs only
+// when it waits for something.
+//
+// Then tasks run one after the other on the waiting thread, in a random order that keeps the order
+// within streams and the events between them and nothing else. An order that a program forgot to
+// ask for shows as a wrong number, again and again for the same seed, and no two threads ever
+// race: one lock guards everything. Device memory is host memory that begins as NaNs.
+//
+// Every call is logged, so tests can compare what was issued with what should have been; and any
+// call can be made to fail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime_api.h"
+
+namespace shardwright::cuda_on_cpu {
+
+enum class CallKind {
+  kQuery,   // asks or sets something, enqueues nothing
+  kMalloc,  // device memory
+  kFree,
+  kHostAlloc,  // pinned memory
+  kHostFree,
+  kCreate,  // streams and events
+  kDestroy,
+  kKernel,  // also the products of cuBLASLt
+  kCopy,
+  kSet,
+  kHostFunction,
+  kRecord,
+  kWait,
+  kSynchronize  // the host waits, also where a copy makes it wait
+};
+
+struct Call {
+  CallKind kind = CallKind::kQuery;
+  std::string name;  // of the kernel, or of the function
+  int stream = -1;   // by order of creation; 0 is the default stream
+  int event = -1;    // by order of creation
+  int priority = 0;  // of a stream that is created
+  std::uint32_t grid[3] = {0, 0, 0};
+  std::uint32_t block[3] = {0, 0, 0};
+  std::size_t bytes = 0;  // of memory, or shared memory of a kernel
+  const void* to = nullptr;
+  const void* from = nullptr;
+};
+
+struct Machine {
+  std::uint64_t seed = 0;
+  int devices = 1;
+  int driver_version = 13000;
+  int runtime_version = 13000;
+  cudaError_t device_count_error = cudaSuccess;
+  std::size_t memory_bytes = std::size_t{1} << 30;
+  int compute_major = 9;
+  int compute_minor = 0;
+};
+
+/// Forgets everything: streams, events, memory, log, failures. Nothing may be in use.
+void reset(const Machine& machine = {});
+
+/// The calls since the last reset or clear_log.
+std::vector<Call> call_log();
+void clear_log();
+
+/// Calls so far that can fail.
+std::int64_t failable_calls();
+/// Makes the n-th failable call from now on (0: the next) return `error` and do nothing.
+void fail_call(std::int64_t n, cudaError_t error = cudaErrorUnknown);
+/// Makes the n-th task from now on fail while it runs, as an illegal address does: nothing runs any
+/// more and all later calls say so.
+void fail_task(std::int64_t n, cudaError_t error = cudaErrorIllegalAddress);
+
+/// Device bytes in use, and tasks that were enqueued and not run yet.
+std::size_t allocated_bytes();
+std::size_t pending_tasks();
+/// What was created and not destroyed.
+std::size_t live_streams();
+std::size_t live_events();
+std::size_t live_host_allocations();
+
+/// For the kernel launcher and the fake libraries: enqueues `run`, or returns why not.
+cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()> run);
+/// Keeps an error for cudaGetLastError.
+void keep_last_error(cudaError_t error);
+
+}  // namespace shardwright::cuda_on_cpu
