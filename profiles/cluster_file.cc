@@ -32,7 +32,25 @@ void read_set(const JsonReader& root, ClusterFile& result) {
   if (!set) return;
   for (const std::string& path : set->keys()) {
     if (path.starts_with('_')) continue;
-    result.set.push_back({path, set->raw().at(path).dump(), root.file()});
+    result.set.push_back({path, set->raw().at(path).dump(), root.file(), ""});
+  }
+}
+
+void read_measurements(const JsonReader& root, ClusterFile& result) {
+  if (const auto products = root.find_array("measured_products")) {
+    // Later ones win over those of the base (sim/work_time.h).
+    for (const MeasuredProduct& product : read_measured_products(*products)) {
+      result.measured_products.push_back(product);
+    }
+  }
+  if (const auto calibration = root.find_object("calibration")) {
+    result.calibration = read_calibration(*calibration);
+    // Values of a stack that was calibrated hold for that stack only.
+    for (SetEntry& entry : result.set) {
+      if (entry.file == root.file() && entry.path.starts_with("stack.")) {
+        entry.only_for_stack = result.calibration->stack;
+      }
+    }
   }
 }
 
@@ -54,9 +72,12 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
   result.cluster.gpu = result.gpu.gpu;
   FieldList fields;
   describe(fields, result.cluster);
-  read_fields(root, fields, {"schema", "id", "description", "base", "gpu", "set"}, base.has_value(),
-              result.origins);
+  read_fields(
+      root, fields,
+      {"schema", "id", "description", "base", "gpu", "set", "measured_products", "calibration"},
+      base.has_value(), result.origins);
   read_set(root, result);
+  read_measurements(root, result);
   result.cluster.price_note = price_note(result.origins);
   check_cluster(result.cluster, root.file());
   return result;
@@ -161,6 +182,22 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
   return result;
 }
 
+std::string calibrated_json(const std::string& id, const std::string& description,
+                            const std::string& base, const std::vector<SetEntry>& set,
+                            const std::vector<MeasuredProduct>& products,
+                            const Calibration& calibration) {
+  using nlohmann::ordered_json;
+  ordered_json document = ordered_json::parse(
+      "{" + data_file_head(DataKind::kCluster, id, description, {{"base", base}}) + "}");
+  document["set"] = ordered_json::object();
+  for (const SetEntry& entry : set) {
+    document["set"][entry.path] = ordered_json::parse(entry.value_json);
+  }
+  document["measured_products"] = ordered_json::parse(to_json(products));
+  document["calibration"] = ordered_json::parse(to_json(calibration));
+  return document.dump(1) + "\n";
+}
+
 std::string to_json(const ClusterFile& file) {
   Cluster cluster = file.cluster;
   FieldList fields;
@@ -174,6 +211,10 @@ std::string to_json(const ClusterFile& file) {
     }
     head += ",\"set\":" + set.dump();
   }
+  if (!file.measured_products.empty()) {
+    head += ",\"measured_products\":" + to_json(file.measured_products);
+  }
+  if (file.calibration) head += ",\"calibration\":" + to_json(*file.calibration);
   return write_fields(fields, file.origins, head);
 }
 

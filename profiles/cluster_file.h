@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "profiles/calibration.h"
 #include "profiles/fields.h"
 #include "profiles/gpu_file.h"
 #include "sim/core/cluster.h"
@@ -21,8 +22,9 @@ namespace shardwright::profiles {
 /// One entry of "set", kept as text until the profile that it changes exists.
 struct SetEntry {
   std::string path;
-  std::string value_json;  // the entry's JSON, plain or wrapped
-  std::string file;        // for errors
+  std::string value_json;        // the entry's JSON, plain or wrapped
+  std::string file;              // for errors
+  std::string only_for_stack{};  // another stack leaves the entry out; empty: for every stack
 };
 
 struct ClusterFile {
@@ -32,7 +34,9 @@ struct ClusterFile {
   std::string gpu_reference;  // as the file has it
   std::string described_by;   // id of the file whose links it has; make_cluster: of its start
   std::vector<SetEntry> set;
-  Origins origins;  // by path within the file: "nic_efficiency"
+  std::vector<MeasuredProduct> measured_products;
+  std::optional<Calibration> calibration;  // of the file itself or the nearest base that has one
+  Origins origins;                         // by path within the file: "nic_efficiency"
 };
 
 /// The fields of a cluster, without those of its GPU.
@@ -52,6 +56,13 @@ void check_cluster(const Cluster& cluster, const std::string& where);
 /// other described clusters has makes that one the start.
 ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node,
                          std::optional<double> inter_gbps_per_node);
+
+/// A file that changes `base` (a name, or a path relative to where the file will stand) by `set`,
+/// whose values are JSON, and says how it was calibrated: {"set": ..} in the order given.
+std::string calibrated_json(const std::string& id, const std::string& description,
+                            const std::string& base, const std::vector<SetEntry>& set,
+                            const std::vector<MeasuredProduct>& products,
+                            const Calibration& calibration);
 
 /// The file's own schema with every value and its source; load_cluster reads it back.
 std::string to_json(const ClusterFile& file);

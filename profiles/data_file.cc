@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
@@ -21,8 +22,37 @@ fs::path folder_of(DataKind kind) {
   return data_dir() / fmt::format("{}s", name_of(kind));
 }
 
+/// Versions up to this one are read; what a minor version adds may be absent. Clusters of 1.1 may
+/// carry a calibration.
+struct SchemaVersion {
+  int major = 1, minor = 0;
+};
+SchemaVersion version_of(DataKind kind) {
+  return {1, kind == DataKind::kCluster ? 1 : 0};
+}
+
 std::string schema_of(DataKind kind) {
-  return fmt::format("shardwright.{}/1.0", name_of(kind));
+  const SchemaVersion version = version_of(kind);
+  return fmt::format("shardwright.{}/{}.{}", name_of(kind), version.major, version.minor);
+}
+
+void check_schema(DataKind kind, const JsonReader& root) {
+  if (!root.has("schema")) return;
+  const std::string schema = root.require<std::string>("schema");
+  const SchemaVersion known = version_of(kind);
+  const std::string name = fmt::format("shardwright.{}/", name_of(kind));
+  int major = 0, minor = 0;
+  char rest = 0;
+  if (schema.starts_with(name) &&
+      std::sscanf(schema.c_str() + name.size(), "%4d.%4d%c", &major, &minor, &rest) == 2) {
+    if (major == known.major && minor >= 0 && minor <= known.minor) return;
+    if (major > known.major || (major == known.major && minor > known.minor)) {
+      throw Error(fmt::format(
+          "{}: schema is \"{}\", written by a newer Shardwright; this one reads up to \"{}\"",
+          root.file(), schema, schema_of(kind)));
+    }
+  }
+  root.fail("schema", fmt::format("\"{}\"", schema_of(kind)));
 }
 
 fs::path resolve(DataKind kind, const std::string& name_or_path, const fs::path& from) {
@@ -44,10 +74,7 @@ fs::path resolve(DataKind kind, const std::string& name_or_path, const fs::path&
 DataFile describe(DataKind kind, JsonFile json, fs::path path) {
   const JsonReader root = json.root();
   if (!root.is_object()) root.fail("an object");
-  const std::string schema = schema_of(kind);
-  if (root.has("schema") && root.require<std::string>("schema") != schema) {
-    root.fail("schema", fmt::format("\"{}\"", schema));
-  }
+  check_schema(kind, root);
   std::string id = root.optional<std::string>("id", path.stem().string());
   std::string description = root.optional<std::string>("description", "");
   return {std::move(json), std::move(path), std::move(id), std::move(description)};

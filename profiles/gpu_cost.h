@@ -48,6 +48,7 @@ struct GpuCost {
   std::map<std::string, Sourced<AttentionParams>> attention;  ///< by kernel: fa2, fa3, cudnn
   Sourced<MemoryParams> memory;
   Sourced<CollectiveParams> collectives;
+  Sourced<ContentionParams> contention;  ///< not in the file; calibration sets it
 };
 
 struct GpuCosts {

@@ -51,6 +51,14 @@ struct MemoryParams {
   double l2_speedup = 1.5;          ///< bandwidth of data that stay in L2, over HBM
 };
 
+/// What running beside each other costs beyond the SMs and the memory bandwidth that a collective
+/// takes from kernels (sim/cost.h). Not part of gpu_cost.json: no GPU ships with fitted values.
+struct ContentionParams {
+  double kernels = 1;                ///< time of a kernel beside a collective, over the model's
+  double nvlink_collectives = 1.08;  ///< time of a collective inside a node beside kernels
+  double other_collectives = 1;      ///< the same over NICs or PCIe
+};
+
 /// One NCCL protocol inside a node: t = base + hop * steps + x / bandwidth, where x is what each
 /// rank puts on the wire.
 struct ProtocolParams {

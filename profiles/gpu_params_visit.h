@@ -52,6 +52,13 @@ void visit(Visitor& v, MemoryParams& p) {
 }
 
 template <typename Visitor>
+void visit(Visitor& v, ContentionParams& p) {
+  v("kernels", p.kernels, between(0.1, 100.0));
+  v("nvlink_collectives", p.nvlink_collectives, between(1.0, 100.0));
+  v("other_collectives", p.other_collectives, between(1.0, 100.0));
+}
+
+template <typename Visitor>
 void visit(Visitor& v, ProtocolParams& p) {
   v("base_s", p.base_s, at_least(0.0));
   v("hop_s", p.hop_s, at_least(0.0));

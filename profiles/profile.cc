@@ -92,7 +92,17 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   adopt(profile.origins, "gpu", cluster.gpu.origins);
   adopt(profile.origins, "cost", origins_of(profile.cost, costs.nccl));
   adopt(profile.origins, "stack", stack.origins);
-  for (const SetEntry& entry : cluster.set) apply(entry, profile);
+  for (const SetEntry& entry : cluster.set) {
+    if (entry.only_for_stack.empty() || entry.only_for_stack == stack.stack.id) {
+      apply(entry, profile);
+    }
+  }
+  profile.measured_products = cluster.measured_products;
+  if (cluster.calibration) {
+    for (const CalibratedGroup& group : cluster.calibration->groups) {
+      profile.calibrated_half_width[static_cast<std::size_t>(group.group)] = group.half_width;
+    }
+  }
   for (const std::string& key_value : overrides) override_value(profile, key_value);
   check_cluster(profile.cluster, "cluster " + profile.cluster.id);
   follow_gpu(profile.cost, profile.cluster.gpu);

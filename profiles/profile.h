@@ -5,6 +5,7 @@
 // gpu.hbm_bytes_per_s, cost.gemm.e, cost.attention.fa2.forward_flops, stack.host.step_s.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,12 @@ struct Profile {
   Cluster cluster;
   GpuCost cost;  // of cluster.gpu; cost.rates holds the GPU's own rates
   Stack stack;
-  Origins origins;          // by path: "gpu.hbm_bytes_per_s"
+  std::vector<MeasuredProduct> measured_products;  // win over cost.gemm
+  Origins origins;                                 // by path: "gpu.hbm_bytes_per_s"
   Uncertainty uncertainty;  // of the shipped parameters; empty for parts given by hand
+  /// By CostGroup: half widths of calibrated groups, 0 for the others; their level is
+  /// uncertainty.level.
+  std::array<double, kCostGroups> calibrated_half_width{};
 
   /// The attention kernel that the stack runs on this GPU: the one it names, else (a kernel this
   /// GPU has not) FlashAttention-2. Throws Error for a name that no GPU has.

@@ -2,7 +2,7 @@
 // sharing the GPU with a collective (or, for a collective, with a kernel), and host time to issue
 // it.
 //
-// The formulas are those of gemm_cost.h, attention_cost.h, memory_cost.h and collectives.h. A
+// The formulas are those of work_time.h and collectives.h. A
 // collective that is resident holds as many SMs as it has channels, so products are counted in
 // waves over what is left, and its traffic through device memory is taken from memory-bound
 // kernels. Products of the same shape are looked up, not computed again: one CostModel serves many
@@ -17,6 +17,7 @@
 #include "sim/collectives.h"
 #include "sim/core/schedule.h"
 #include "sim/engine.h"
+#include "sim/work_time.h"
 
 namespace shardwright::sim {
 
@@ -35,32 +36,16 @@ class CostModel {
   struct Pair {
     double alone_s, contended_s;
   };
-  struct Shape {
-    std::int64_t m, n, k;
-    int sms;
-    bool operator==(const Shape&) const = default;
-  };
-  struct ShapeHash {
-    std::size_t operator()(const Shape& s) const;
-  };
-  /// What a resident collective takes from kernels: the mean over all collectives of the step,
-  /// weighted by time.
-  struct Resident {
-    int channels = 0;
-    double hbm_bytes_per_s = 0;
-  };
-
-  Resident cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const;
+  /// Returns what a resident collective takes from kernels: the mean over all collectives of the
+  /// step, weighted by time.
+  Sharing cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const;
   double product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms);
-  Pair device_time(const Op& op, const Resident& resident);
-  double efficiency_of(const Work& work) const;
+  Pair device_time(const Op& op, const Sharing& resident);
 
   profiles::Profile profile_;
-  profiles::GpuRates rates_;
-  profiles::GemmParams gemm_;
-  profiles::AttentionParams attention_;
+  KernelCosts kernels_;
   NodeNetwork network_;
-  std::unordered_map<Shape, double, ShapeHash> products_;
+  std::unordered_map<ProductShape, double, ProductShapeHash> products_;
 };
 
 }  // namespace shardwright::sim

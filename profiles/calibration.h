@@ -1,0 +1,96 @@
+// What a calibrated profile knows of its own making: from which files it was fitted, what moved and
+// how far it is off.
+//
+// A calibrated profile is a cluster file with a "base" and a "set" of values by path
+// (cluster_file.h), and beside them "measured_products" (matrix products that were timed: they win
+// over the formula) and "calibration", which this file reads and writes. The operations that were
+// fitted to are kept, one row for each distinct one, so that profiles can be merged by fitting to
+// the rows of all, and so that a later trace can be held against them. Schema 1.1; a cluster file
+// of 1.0 is one without a calibration.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiles/gpu_cost.h"
+#include "profiles/observation.h"
+#include "sim/core/json_file.h"
+
+namespace shardwright::profiles {
+
+/// A matrix product as timed, alone on the device and per product: in place of the formula.
+struct MeasuredProduct {
+  std::int64_t m = 0, n = 0, k = 0;
+  int dtype_bytes = 2;
+  double seconds = 0;  // of a stack whose gemm_efficiency is 1
+  std::int64_t count = 0;
+};
+
+/// All timings of one distinct operation: equal work, group and stretch of contention.
+struct MeasuredRow {
+  Observation operation;  // its `seconds` is the row's time: a median, see sim/calibrate/rows.h
+  double spread = 0;      // standard deviation of the logarithms of single timings, robust
+  std::int64_t count = 0;
+};
+
+/// What is fitted together, and whose errors are counted together.
+enum class CostGroup : std::uint8_t {
+  kProducts,
+  kAttention,
+  kMemory,
+  kCollectives,
+  kHost,
+  kContention
+};
+inline constexpr std::size_t kCostGroups = 6;
+/// "products", "attention", "memory", "collectives", "host", "contention".
+std::string_view name_of(CostGroup group);
+
+/// Quantiles of log(measured / predicted) over rows that are held out: 5, 25, 50, 75, 95 %.
+using ErrorQuantiles = std::array<double, 5>;
+
+struct CalibratedGroup {
+  CostGroup group = CostGroup::kProducts;
+  std::int64_t rows = 0;          // distinct operations
+  std::int64_t observations = 0;  // single timings
+  ErrorSummary before;            // by the parent's values
+  ErrorSummary in_sample;
+  ErrorSummary held_out;
+  ErrorQuantiles quantiles{};
+  /// The time that a step spends in this group is within a factor e^+-h of its prediction, at the
+  /// level of the calibration; 0: not known (too few rows).
+  double half_width = 0;
+};
+
+struct CalibratedValue {
+  std::string path;  // "cost.gemm.e"
+  double before = 0, after = 0;
+  double low = 0, high = 0;  // 95 % interval
+  std::int64_t rows = 0;
+};
+
+struct Calibration {
+  std::string date;    // YYYY-MM-DD
+  std::string parent;  // name or path of the base
+  std::string stack;   // values stack.* hold for this stack only; empty: for every one
+  double level = 0.9;  // of half widths
+  std::vector<ObservationSource> sources;  // without step_s
+  std::vector<CalibratedGroup> groups;
+  std::vector<CalibratedValue> values;
+  std::vector<MeasuredRow> rows;
+
+  const CalibratedGroup* find(CostGroup group) const;
+};
+
+/// Reads "calibration" and "measured_products". Throws Error.
+Calibration read_calibration(const JsonReader& from);
+std::vector<MeasuredProduct> read_measured_products(const std::vector<JsonReader>& from);
+
+/// JSON text of the two members.
+std::string to_json(const Calibration& calibration);
+std::string to_json(const std::vector<MeasuredProduct>& products);
+
+}  // namespace shardwright::profiles
