@@ -27,8 +27,10 @@ struct Observation {
   std::int64_t nodes = 1;
   std::int64_t instance = -1;
   std::int32_t rank = 0;
-  std::int32_t step = 0;
+  std::int32_t step = 0;    // -1: outside the steps that the trace names
   std::int32_t source = 0;  // index into ObservationSet::sources
+  std::int64_t batch = 1;   // of products: independent ones of this size in the one launch
+  std::int32_t unit = -1;   // sharded unit, index into ObservationSet::units; -1: not known
 };
 
 /// What was not used, and how much of the measured time it is.
@@ -60,6 +62,7 @@ struct ObservationSet {
   std::vector<LeftOut> left_out;
   double kernel_seconds = 0;       // of everything on devices, used or left out
   std::vector<std::string> notes;  // sentences for the reader
+  std::vector<std::string> units;  // names of sharded units: "layers.3"
 };
 
 }  // namespace shardwright::profiles

@@ -81,6 +81,10 @@ if(SHARDWRIGHT_ENABLE_MPI)
 endif()
 shardwright_summary("MPI" "${MPI_CXX_FOUND}" "${MPI_CXX_VERSION}" "${why_not}")
 
+find_package(SQLite3 QUIET)
+shardwright_summary("SQLite" "${SQLite3_FOUND}" "${SQLite3_VERSION}"
+                    "not found (Debian: libsqlite3-dev); databases of Nsight Systems are refused")
+
 set(why_not "SHARDWRIGHT_BUILD_BENCHMARKS is OFF")
 if(SHARDWRIGHT_BUILD_BENCHMARKS)
   find_package(benchmark QUIET)

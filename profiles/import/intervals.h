@@ -1,0 +1,27 @@
+// The union of time intervals, and how much of a given interval it covers.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "sim/core/units.h"
+
+namespace shardwright::profiles {
+
+class IntervalUnion {
+ public:
+  IntervalUnion() = default;
+  /// Intervals {begin, end} in any order; those that end before they begin count nothing.
+  explicit IntervalUnion(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals);
+
+  Nanoseconds total() const { return covered_.empty() ? 0 : covered_.back(); }
+  /// Nanoseconds of [begin, end) that lie in the union.
+  Nanoseconds overlap(Nanoseconds begin, Nanoseconds end) const;
+
+ private:
+  Nanoseconds before(Nanoseconds at) const;  // covered before `at`
+  std::vector<std::pair<Nanoseconds, Nanoseconds>> merged_;
+  std::vector<Nanoseconds> covered_;  // up to the end of merged_[i]
+};
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,210 @@
+#include "profiles/import/nsys.h"
+
+#include <fmt/format.h>
+
+#include "sim/core/error.h"
+
+#ifdef SHARDWRIGHT_HAS_SQLITE
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#endif
+
+namespace shardwright::profiles {
+
+#ifndef SHARDWRIGHT_HAS_SQLITE
+
+TraceTables read_nsys(const std::filesystem::path& path) {
+  throw Error(fmt::format("{} is a database of Nsight Systems, and this program was built without "
+                          "SQLite (Debian: libsqlite3-dev).",
+                          path.string()),
+              ExitCode::kMissingDevice);
+}
+
+#else
+
+namespace {
+
+struct CloseDatabase {
+  void operator()(sqlite3* database) const { sqlite3_close(database); }
+};
+struct Finalize {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+using Statement = std::unique_ptr<sqlite3_stmt, Finalize>;
+
+std::string_view text_at(sqlite3_stmt* row, int column) {
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(row, column));
+  return text != nullptr
+             ? std::string_view(text, static_cast<std::size_t>(sqlite3_column_bytes(row, column)))
+             : std::string_view{};
+}
+
+/// "aten::mm, seq = 7, op_id = 3, sizes = [[8, 4], [4, 2]], ..." to its name and its sizes.
+void split_range(std::string_view text, std::string_view& name, std::string& sizes) {
+  name = text.substr(0, text.find(", "));
+  const std::size_t at = text.find("sizes = [");
+  if (at == std::string_view::npos) return;
+  int depth = 0;
+  for (std::size_t i = at + 8; i < text.size(); ++i) {
+    if (text[i] == '[') ++depth;
+    if (text[i] == ']' && --depth == 0) {
+      sizes = std::string(text.substr(at + 8, i + 1 - (at + 8))) + "\n\n";
+      return;
+    }
+  }
+}
+
+class NsysReader {
+ public:
+  explicit NsysReader(const std::filesystem::path& path) : file_(path.string()) {
+    sqlite3* raw = nullptr;
+    const int status = sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READONLY, nullptr);
+    database_.reset(raw);
+    if (status != SQLITE_OK) {
+      throw Error(fmt::format("{} cannot be opened as a database: {}.", file_,
+                              raw != nullptr ? sqlite3_errmsg(raw) : "out of memory"));
+    }
+    tables_.source.file = file_;
+    tables_.source.format = "nsys";
+  }
+
+  TraceTables read() {
+    if (!has_table("CUPTI_ACTIVITY_KIND_KERNEL")) {
+      throw Error(
+          fmt::format("{} has no table CUPTI_ACTIVITY_KIND_KERNEL, expected a database that "
+                      "`nsys export --type sqlite` wrote of a run with CUDA.",
+                      file_));
+    }
+    read_device("CUPTI_ACTIVITY_KIND_KERNEL",
+                "SELECT k.start, k.end, k.correlationId, k.deviceId, k.streamId, s.value, 0 FROM "
+                "CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN StringIds s ON s.id = k.demangledName",
+                DeviceWork::kKernel);
+    // copyKind 8: device to device; other kinds cross a bus.
+    read_device("CUPTI_ACTIVITY_KIND_MEMCPY",
+                "SELECT start, end, correlationId, deviceId, streamId, CASE copyKind WHEN 8 THEN "
+                "'Memcpy DtoD' ELSE 'Memcpy HtoD or DtoH' END, bytes FROM "
+                "CUPTI_ACTIVITY_KIND_MEMCPY",
+                DeviceWork::kCopy);
+    read_device("CUPTI_ACTIVITY_KIND_MEMSET",
+                "SELECT start, end, correlationId, deviceId, streamId, 'Memset', bytes FROM "
+                "CUPTI_ACTIVITY_KIND_MEMSET",
+                DeviceWork::kSet);
+    if (has_table("CUPTI_ACTIVITY_KIND_RUNTIME")) {
+      for_each(
+          "SELECT r.start, r.end, r.correlationId, r.globalTid, s.value FROM "
+          "CUPTI_ACTIVITY_KIND_RUNTIME r LEFT JOIN StringIds s ON s.id = r.nameId",
+          [&](sqlite3_stmt* row) {
+            RuntimeCall call;
+            if (!times(row, call.begin, call.end)) return;
+            call.correlation = sqlite3_column_int64(row, 2);
+            call.thread = thread_of(row, 3);
+            call.name = tables_.names.id(text_at(row, 4));
+            tables_.calls.push_back(call);
+          });
+    }
+    if (has_table("NVTX_EVENTS")) {
+      for_each(
+          "SELECT e.start, e.end, e.globalTid, COALESCE(e.text, s.value) FROM NVTX_EVENTS e "
+          "LEFT JOIN StringIds s ON s.id = e.textId WHERE e.end IS NOT NULL",
+          [&](sqlite3_stmt* row) {
+            HostRange range;
+            if (!times(row, range.begin, range.end)) return;
+            range.thread = thread_of(row, 2);
+            std::string_view name;
+            std::string sizes;
+            split_range(text_at(row, 3), name, sizes);
+            range.name = tables_.names.id(name);
+            if (!sizes.empty()) {
+              range.shapes = tables_.names.id(sizes);
+              tables_.has_shapes = true;
+            }
+            tables_.ranges.push_back(range);
+          });
+    }
+    if (has_table("TARGET_INFO_GPU")) {
+      for_each("SELECT name FROM TARGET_INFO_GPU", [&](sqlite3_stmt* row) {
+        tables_.source.gpu = text_at(row, 0);
+        ++tables_.device_count;
+      });
+    }
+    if (tables_.full()) {
+      tables_.notes.push_back(
+          fmt::format("{} holds more than {} operations; the rest was left out.", file_,
+                      TraceTables::kMaxRecords));
+    }
+    return std::move(tables_);
+  }
+
+ private:
+  bool has_table(const std::string& name) {
+    bool found = false;
+    for_each(
+        "SELECT 1 FROM sqlite_master WHERE type IN ('table', 'view') AND name = '" + name + "'",
+        [&](sqlite3_stmt*) { found = true; });
+    return found;
+  }
+
+  void for_each(const std::string& query, const std::function<void(sqlite3_stmt*)>& row) {
+    sqlite3_stmt* raw = nullptr;
+    if (sqlite3_prepare_v2(database_.get(), query.c_str(), -1, &raw, nullptr) != SQLITE_OK) {
+      throw Error(fmt::format("{} is not laid out as Nsight Systems lays it out: {}.", file_,
+                              sqlite3_errmsg(database_.get())));
+    }
+    const Statement statement(raw);
+    int status = SQLITE_ROW;
+    while (!tables_.full() && (status = sqlite3_step(raw)) == SQLITE_ROW) row(raw);
+    if (status != SQLITE_ROW && status != SQLITE_DONE) {
+      tables_.source.truncated = true;
+      tables_.notes.push_back(fmt::format("{} could not be read to its end: {}.", file_,
+                                          sqlite3_errmsg(database_.get())));
+    }
+  }
+
+  bool times(sqlite3_stmt* row, Nanoseconds& begin, Nanoseconds& end) {
+    begin = sqlite3_column_int64(row, 0);
+    end = sqlite3_column_int64(row, 1);
+    constexpr Nanoseconds kFar = Nanoseconds{1} << 61;
+    if (begin >= 0 && end >= begin && end < kFar) return true;
+    count_left_out(tables_.left_out, "events of negative duration", 0);
+    return false;
+  }
+
+  static std::uint32_t thread_of(sqlite3_stmt* row, int column) {
+    // The low 24 bits are the thread, above them the process; together they fit.
+    return static_cast<std::uint32_t>(sqlite3_column_int64(row, column) & 0xffffffff);
+  }
+
+  void read_device(const std::string& table, const std::string& query, DeviceWork work) {
+    if (!has_table(table)) return;
+    for_each(query, [&](sqlite3_stmt* row) {
+      DeviceSpan span;
+      if (!times(row, span.begin, span.end)) return;
+      span.work = work;
+      span.correlation = sqlite3_column_int64(row, 2);
+      span.device = static_cast<std::int32_t>(sqlite3_column_int64(row, 3) & 0xffff);
+      span.stream = static_cast<std::int32_t>(sqlite3_column_int64(row, 4) & 0x3fffffff);
+      span.name = tables_.names.id(text_at(row, 5));
+      span.bytes = std::clamp<std::int64_t>(sqlite3_column_int64(row, 6), 0, std::int64_t{1} << 50);
+      tables_.device.push_back(span);
+    });
+  }
+
+  std::string file_;
+  std::unique_ptr<sqlite3, CloseDatabase> database_;
+  TraceTables tables_;
+};
+
+}  // namespace
+
+TraceTables read_nsys(const std::filesystem::path& path) {
+  return NsysReader(path).read();
+}
+
+#endif
+
+}  // namespace shardwright::profiles

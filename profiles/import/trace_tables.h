@@ -1,0 +1,112 @@
+// A trace of a PyTorch process as tables, whichever profiler recorded it: what ran on devices, the
+// calls that launched it, and the operators and annotations around those calls.
+//
+// Readers (kineto.h, nsys.h) fill the tables; join.h ties them together; observe.h makes
+// observations of them. Names and shapes are stored once. Everything has a bound, so that a hostile
+// or an endless file takes bounded memory; what lies beyond is counted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "profiles/observation.h"
+#include "sim/core/units.h"
+
+namespace shardwright::profiles {
+
+using NameId = std::uint32_t;  // 0: the empty text
+inline constexpr std::uint32_t kNone = 0xffffffffU;
+
+/// Texts, each stored once, up to a total length.
+class NameTable {
+ public:
+  explicit NameTable(std::size_t max_bytes = std::size_t{64} << 20);
+  /// The empty text stands for what no longer fits.
+  NameId id(std::string_view text);
+  const std::string& text(NameId id) const { return texts_[id]; }
+  std::size_t size() const { return texts_.size(); }
+  std::int64_t refused() const { return refused_; }
+
+ private:
+  std::deque<std::string> texts_;
+  std::unordered_map<std::string_view, NameId> ids_;
+  std::size_t left_;
+  std::int64_t refused_ = 0;
+};
+
+/// An operator or an annotation on a host thread.
+struct HostRange {
+  Nanoseconds begin = 0, end = 0;
+  std::uint32_t thread = 0;
+  NameId name = 0;
+  NameId shapes = 0;             // "DIMS\nTYPES\nVALUES" as in the trace; see tensor_shapes.h
+  std::uint32_t comm = kNone;    // index into TraceTables::comms
+  std::uint32_t parent = kNone;  // set by join
+};
+
+/// A call of the CUDA runtime or driver.
+struct RuntimeCall {
+  Nanoseconds begin = 0, end = 0;
+  std::int64_t correlation = 0;
+  std::uint32_t thread = 0;
+  NameId name = 0;
+  std::uint32_t range = kNone;  // innermost HostRange around it; set by join
+};
+
+enum class DeviceWork : std::uint8_t { kKernel, kCopy, kSet };
+
+/// A kernel, copy or memset on a device.
+struct DeviceSpan {
+  Nanoseconds begin = 0, end = 0;
+  std::int64_t correlation = 0;  // 0: unknown
+  std::int64_t bytes = 0;        // of copies and sets
+  NameId name = 0;
+  std::uint32_t comm = kNone;
+  std::uint32_t call = kNone;  // index into calls; set by join
+  std::int32_t device = 0;
+  std::int32_t stream = 0;
+  DeviceWork work = DeviceWork::kKernel;
+  bool from_graph = false;
+};
+
+/// What PyTorch recorded of a collective.
+struct CommRecord {
+  NameId collective = 0;  // "_allgather_base"
+  NameId dtype = 0;       // "BFloat16"
+  NameId group = 0;       // name of the process group
+  NameId ranks = 0;       // "[0, 1, 2, 3]"
+  std::int64_t in_elements = -1, out_elements = -1;
+  std::int64_t group_size = 0;
+  std::int64_t sequence = -1;
+};
+
+struct TraceTables {
+  /// Records of all kinds together that are kept: about 0.6 GB when all are of the largest kind.
+  static constexpr std::size_t kMaxRecords = std::size_t{8} << 20;
+
+  ObservationSource source;
+  NameTable names;
+  std::deque<HostRange> ranges;
+  std::deque<RuntimeCall> calls;
+  std::deque<DeviceSpan> device;
+  std::deque<CommRecord> comms;
+  int device_count = 0;  // devices that the process saw
+  bool has_shapes = false;
+  std::vector<LeftOut> left_out;
+  std::vector<std::string> notes;
+
+  std::size_t records() const {
+    return ranges.size() + calls.size() + device.size() + comms.size();
+  }
+  bool full() const { return records() >= kMaxRecords; }
+};
+
+/// Counts under `what`, making the entry when it is new.
+void count_left_out(std::vector<LeftOut>& list, const std::string& what, double seconds,
+                    std::int64_t count = 1);
+
+}  // namespace shardwright::profiles
