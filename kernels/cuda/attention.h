@@ -4,8 +4,8 @@
 // `flash` is FlashAttention-2 on the tensor cores of sm_80 and later, for bf16. `cudnn` lives in
 // exec/cudnn, because kernels know no libraries; exec/cuda/attention.h chooses among what there is.
 //
-// Each result is a function of the inputs alone: sums have a fixed order and nothing is added
-// atomically. Objects keep plans and are not for two threads at a time.
+// Results are functions of the inputs alone, bit for bit, unless repeatable() says otherwise.
+// Objects keep plans and are not for two threads at a time.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +55,8 @@ class Attention {
  public:
   virtual ~Attention() = default;
   virtual std::string_view name() const = 0;
+  /// Whether equal inputs give equal bits. One that does not is taken only when wished for by name.
+  virtual bool repeatable() const { return true; }
   /// Why this one cannot compute the problem on the current device, as the end of a sentence that
   /// begins with its name ("takes bf16, not fp32"); empty when it can. May build plans, which
   /// takes up to a second: ask before the first step.

@@ -1,0 +1,213 @@
+#include "exec/cudnn/attention.h"
+
+#include <fmt/core.h>
+
+#include <limits>
+#include <utility>
+
+#include "kernels/bf16.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec::cudnn {
+namespace {
+
+using kernels::AttentionShape;
+using kernels::BFloat16;
+using kernels::cuda::AttentionBackward;
+using kernels::cuda::AttentionForward;
+using kernels::cuda::AttentionProblem;
+
+constexpr std::int64_t kAlignment = 256;
+constexpr std::int64_t kVector = 8;  // bf16 numbers in 16 bytes, which cuDNN wants aligned
+
+// What the graphs take from host memory.
+constexpr float kHidden = std::numeric_limits<float>::lowest();
+constexpr float kFactorOne = 1.0f;
+
+Bytes aligned(Bytes bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// Where a slice of queries, keys and values begins in packed heads.
+template <class T>
+struct HeadPointers {
+  T *q, *k, *v;
+
+  HeadPointers(T* packed, const AttentionProblem& problem, std::int64_t sequence,
+               std::int64_t kv_head) {
+    const AttentionShape& s = problem.shape;
+    T* base = packed + sequence * s.seq * problem.packed_stride;
+    q = base + kv_head * s.group() * s.head_dim;
+    k = base + (s.heads + kv_head) * s.head_dim;
+    v = k + s.kv_heads * s.head_dim;
+  }
+};
+
+const BFloat16* bf16(const void* data) {
+  return static_cast<const BFloat16*>(data);
+}
+
+/// Why cuDNN need not be asked about the problem.
+std::string plain_refusal(const AttentionProblem& problem) {
+  const AttentionShape& s = problem.shape;
+  if (problem.dtype != DType::kBf16) return "takes bf16, not fp32";
+  if (problem.documents) return "cannot mask packed documents";
+  if (s.head_dim % kVector != 0 || s.head_dim > 128) {
+    return fmt::format("takes head sizes that are multiples of 8 up to 128, not {}", s.head_dim);
+  }
+  if (problem.packed_stride % kVector != 0 || problem.out_stride % kVector != 0) {
+    return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
+                       problem.packed_stride, problem.out_stride);
+  }
+  return {};
+}
+
+}  // namespace
+
+AttentionProblem slice_problem(const AttentionProblem& problem, const BackwardSlice& slice) {
+  AttentionProblem result = problem;
+  result.shape.batch = slice.batch;
+  result.shape.heads = slice.kv_heads * problem.shape.group();
+  result.shape.kv_heads = slice.kv_heads;
+  return result;
+}
+
+std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, QueryGradient form,
+                                            const Descriptor& device, Bytes limit) {
+  const AttentionShape& s = problem.shape;
+  const auto fits = [&](BackwardSlice slice) -> std::optional<BackwardSlice> {
+    const AttentionProblem part = slice_problem(problem, slice);
+    // Rows of statistics begin at multiples of 16 bytes in every slice.
+    const bool whole = slice.batch == s.batch && slice.kv_heads == s.kv_heads;
+    if (!whole && part.shape.heads * s.seq % 4 != 0) return {};
+    Graph graph = attention_backward_graph(part, form);
+    const auto configs = engines(graph.finish(), device);
+    if (configs.empty()) return {};
+    slice.engine_bytes = configs.front().get_int64(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
+    return slice.engine_bytes <= limit ? std::optional(slice) : std::nullopt;
+  };
+  if (const auto all = fits({s.batch, s.kv_heads})) return all;
+  for (std::int64_t kv_heads = s.kv_heads; kv_heads >= 1; --kv_heads) {
+    if (s.kv_heads % kv_heads != 0) continue;
+    if (const auto some = fits({1, kv_heads})) return some;
+  }
+  return {};
+}
+
+CudnnAttention::~CudnnAttention() {
+  plans_.clear();
+  if (handle_ != nullptr) cudnnDestroy(handle_);
+}
+
+std::string_view CudnnAttention::name() const {
+  return repeatable() ? "cudnn" : "cudnn-unordered";
+}
+
+cudnnHandle_t CudnnAttention::handle() {
+  if (handle_ == nullptr) SHARDWRIGHT_CUDNN(cudnnCreate(&handle_));
+  return handle_;
+}
+
+const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& problem) {
+  const AttentionShape& s = problem.shape;
+  const Key key{s.batch,           s.seq, s.heads, s.kv_heads, s.head_dim, problem.packed_stride,
+                problem.out_stride};
+  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+  const Descriptor device = device_of(handle());
+  const auto slice = backward_slice(problem, form_, device, kEngineLimit);
+  if (!slice) {
+    throw Error(fmt::format("has no engine that needs at most {} MiB for a key head of {} tokens",
+                            kEngineLimit >> 20, s.seq),
+                ExitCode::kFailed);
+  }
+  const AttentionProblem part = slice_problem(problem, *slice);
+  const Bytes rows = part.shape.tokens() * part.shape.heads;
+  const Bytes total =
+      form_ == QueryGradient::kAccumulated ? aligned(4 * rows * s.head_dim) : Bytes{0};
+  const auto made =
+      plans_.try_emplace(key, Plans{.forward = Plan(attention_forward_graph(problem), device),
+                                    .backward = Plan(attention_backward_graph(part, form_), device),
+                                    .slice = *slice,
+                                    .delta_bytes = aligned(4 * rows),
+                                    .total_bytes = total});
+  return made.first->second;
+}
+
+std::string CudnnAttention::refusal(const AttentionProblem& problem) {
+  if (std::string reason = plain_refusal(problem); !reason.empty()) return reason;
+  try {
+    plans(problem);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+Bytes CudnnAttention::forward_workspace_bytes(const AttentionProblem& problem) {
+  return plans(problem).forward.workspace_bytes();
+}
+
+Bytes CudnnAttention::backward_workspace_bytes(const AttentionProblem& problem) {
+  const Plans& p = plans(problem);
+  return p.delta_bytes + p.total_bytes + p.backward.workspace_bytes();
+}
+
+void CudnnAttention::forward(const AttentionProblem& problem, const AttentionForward& arrays,
+                             cudaStream_t stream) {
+  SHARDWRIGHT_CHECK(!problem.documents, "documents are refused");
+  const Plans& p = plans(problem);
+  const HeadPointers heads(bf16(arrays.packed), problem, 0, 0);
+  const auto scale = static_cast<float>(problem.shape.scale);
+  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+  p.forward.execute(handle(),
+                    {{kQuery, heads.q},
+                     {kKey, heads.k},
+                     {kValue, heads.v},
+                     {kOut, arrays.out},
+                     {kStatistics, arrays.statistics},
+                     {kScale, &scale},
+                     {kMasked, &kHidden}},
+                    arrays.workspace);
+}
+
+void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBackward& arrays,
+                              cudaStream_t stream) {
+  SHARDWRIGHT_CHECK(!problem.documents, "documents are refused");
+  const Plans& p = plans(problem);
+  const AttentionShape& s = problem.shape;
+  const auto scale = static_cast<float>(s.scale);
+  auto* const delta = static_cast<std::byte*>(arrays.workspace);
+  std::byte* const total = delta + p.delta_bytes;
+  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+  for (std::int64_t sequence = 0; sequence < s.batch; sequence += p.slice.batch) {
+    for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
+      const HeadPointers in(bf16(arrays.packed), problem, sequence, kv_head);
+      const HeadPointers out(static_cast<BFloat16*>(arrays.d_packed), problem, sequence, kv_head);
+      const std::int64_t head = kv_head * s.group();
+      const std::int64_t row = sequence * s.seq * problem.out_stride + head * s.head_dim;
+      std::vector<std::pair<Uid, const void*>> bound = {
+          {kQuery, in.q},
+          {kKey, in.k},
+          {kValue, in.v},
+          {kOut, bf16(arrays.out) + row},
+          {kOutGradient, bf16(arrays.d_out) + row},
+          {kStatistics, arrays.statistics + (sequence * s.heads + head) * s.seq},
+          {kQueryGradient, out.q},
+          {kKeyGradient, out.k},
+          {kValueGradient, out.v},
+          {kDelta, delta},
+          {kScale, &scale},
+          {kMasked, &kHidden},
+          {kOne, &kFactorOne}};
+      if (!repeatable()) bound.emplace_back(kQueryTotal, total);
+      p.backward.execute(handle(), bound, total + p.total_bytes);
+    }
+  }
+}
+
+std::unique_ptr<kernels::cuda::Attention> make_attention(QueryGradient form) {
+  return std::make_unique<CudnnAttention>(form);
+}
+
+}  // namespace shardwright::exec::cudnn

@@ -1,0 +1,72 @@
+// Attention by cuDNN's fused engines, on sm_80 and later: the fastest there is on Hopper by
+// published figures. Not yet run on a GPU; tests check that the engines take the graphs.
+//
+// Plans are built once per shape, at the first question about it. cuDNN sees one causal triangle a
+// sequence, so packed documents are refused. The repeatable backward pass keeps a T x T matrix for
+// each head in its workspace; to bound that, it runs some key heads after the others.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "exec/cudnn/attention_graph.h"
+
+namespace shardwright::exec::cudnn {
+
+/// How many sequences and key heads one execution of the backward plan covers.
+struct BackwardSlice {
+  std::int64_t batch = 0;
+  std::int64_t kv_heads = 0;
+  Bytes engine_bytes = 0;  // what the best engine says it needs
+};
+
+/// The largest slice whose engine needs at most `limit`, empty when there is none. Cheap: compiles
+/// nothing.
+std::optional<BackwardSlice> backward_slice(const kernels::cuda::AttentionProblem& problem,
+                                            QueryGradient form, const Descriptor& device,
+                                            Bytes limit);
+/// The problem of one slice; heads stay where they are, by strides.
+kernels::cuda::AttentionProblem slice_problem(const kernels::cuda::AttentionProblem& problem,
+                                              const BackwardSlice& slice);
+
+class CudnnAttention : public kernels::cuda::Attention {
+ public:
+  static constexpr Bytes kEngineLimit = Bytes{1} << 30;
+
+  explicit CudnnAttention(QueryGradient form) : form_(form) {}
+  ~CudnnAttention() override;
+
+  std::string_view name() const override;
+  bool repeatable() const override { return form_ == QueryGradient::kOrdered; }
+  std::string refusal(const kernels::cuda::AttentionProblem& problem) override;
+  Bytes forward_workspace_bytes(const kernels::cuda::AttentionProblem& problem) override;
+  Bytes backward_workspace_bytes(const kernels::cuda::AttentionProblem& problem) override;
+  void forward(const kernels::cuda::AttentionProblem& problem,
+               const kernels::cuda::AttentionForward& arrays, cudaStream_t stream) override;
+  void backward(const kernels::cuda::AttentionProblem& problem,
+                const kernels::cuda::AttentionBackward& arrays, cudaStream_t stream) override;
+
+ private:
+  struct Plans {
+    Plan forward, backward;
+    BackwardSlice slice;
+    Bytes delta_bytes, total_bytes;  // of ours in the workspace, before the engine's
+  };
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                         std::int64_t, std::int64_t>;
+
+  cudnnHandle_t handle();
+  const Plans& plans(const kernels::cuda::AttentionProblem& problem);
+
+  QueryGradient form_;
+  cudnnHandle_t handle_ = nullptr;  // made at the first use: that needs a driver
+  std::map<Key, Plans> plans_;
+};
+
+/// `cudnn` or, for kAccumulated, `cudnn-unordered`.
+std::unique_ptr<kernels::cuda::Attention> make_attention(QueryGradient form);
+
+}  // namespace shardwright::exec::cudnn

@@ -1,0 +1,147 @@
+#include "exec/cudnn/attention_graph.h"
+
+namespace shardwright::exec::cudnn {
+namespace {
+
+using kernels::cuda::AttentionProblem;
+using Tensor = Graph::Tensor;
+
+constexpr cudnnDataType_t kBf16 = CUDNN_DATA_BFLOAT16;
+constexpr cudnnDataType_t kFp32 = CUDNN_DATA_FLOAT;
+
+/// What both graphs have in common: dims, the inputs and the masked scores.
+struct Parts {
+  const AttentionProblem& problem;
+  Graph graph{};
+  std::int64_t b = problem.shape.batch, t = problem.shape.seq, d = problem.shape.head_dim;
+  std::int64_t h = problem.shape.heads, hkv = problem.shape.kv_heads;
+  Dims scores = {b, h, t, t};
+  Dims rows = {b, h, t, 1};
+
+  /// Heads inside [tokens, ...] rows: [B, heads, T, D] by strides, no copy.
+  Tensor heads(Uid uid, std::int64_t count, std::int64_t stride) {
+    return graph.real(uid, kBf16, {b, count, t, d}, {t * stride, d, stride, 1});
+  }
+  /// The same with T and D exchanged, as products with the transpose want them.
+  Tensor transposed(Uid uid, std::int64_t count, std::int64_t stride) {
+    return graph.real(uid, kBf16, {b, count, d, t}, {t * stride, d, 1, stride});
+  }
+  Tensor score_like(cudnnDataType_t dtype = kFp32) { return graph.between(dtype, scores); }
+
+  Tensor scaled(Tensor x, Tensor scale) {
+    const Tensor y = score_like();
+    graph.pointwise(CUDNN_POINTWISE_MUL, x, scale, y);
+    return y;
+  }
+  Tensor product(Tensor a, Tensor b_) {
+    const Tensor y = score_like();
+    graph.matmul(a, b_, y);
+    return y;
+  }
+  Tensor pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b_) {
+    const Tensor y = score_like();
+    graph.pointwise(mode, x, b_, y);
+    return y;
+  }
+  Tensor exp(Tensor x) {
+    const Tensor y = score_like();
+    graph.pointwise(CUDNN_POINTWISE_EXP, x, y);
+    return y;
+  }
+  /// Scores of keys behind the query become kMasked.
+  Tensor causal(Tensor x) {
+    const Tensor row = score_like(CUDNN_DATA_INT32), col = score_like(CUDNN_DATA_INT32);
+    graph.index(2, x, row);
+    graph.index(3, x, col);
+    const Tensor sees = score_like(CUDNN_DATA_BOOLEAN);
+    graph.pointwise(CUDNN_POINTWISE_CMP_GE, row, col, sees);
+    const Tensor y = score_like();
+    graph.select(x, graph.scalar(kMasked), sees, y);
+    return y;
+  }
+};
+
+}  // namespace
+
+Graph attention_forward_graph(const AttentionProblem& problem) {
+  Parts p{problem};
+  Graph& g = p.graph;
+  const std::int64_t stride = problem.packed_stride;
+  const Tensor q = p.heads(kQuery, p.h, stride);
+  const Tensor scores =
+      p.causal(p.scaled(p.product(q, p.transposed(kKey, p.hkv, stride)), g.scalar(kScale)));
+
+  const Tensor largest = g.between(kFp32, p.rows);
+  g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, largest);
+  const Tensor e = p.exp(p.pointwise(CUDNN_POINTWISE_SUB, scores, largest));
+  const Tensor sum = g.between(kFp32, p.rows);
+  g.reduce(CUDNN_REDUCE_TENSOR_ADD, e, sum);
+  const Tensor log = g.between(kFp32, p.rows);
+  g.pointwise(CUDNN_POINTWISE_LOG, sum, log);
+  g.pointwise(CUDNN_POINTWISE_ADD, largest, log,
+              g.real(kStatistics, kFp32, p.rows, contiguous(p.rows)));
+
+  const Tensor probabilities = p.score_like(kBf16);
+  g.pointwise(CUDNN_POINTWISE_DIV, e, sum, probabilities);
+  g.matmul(probabilities, p.heads(kValue, p.hkv, stride), p.heads(kOut, p.h, problem.out_stride));
+  return std::move(p.graph);
+}
+
+Graph attention_backward_graph(const AttentionProblem& problem, QueryGradient form) {
+  Parts p{problem};
+  Graph& g = p.graph;
+  const std::int64_t stride = problem.packed_stride;
+  const Dims query_dims = {p.b, p.h, p.t, p.d};
+  const Dims transposed_scores = {p.t * p.t * p.h, p.t * p.t, 1, p.t};
+  const Tensor scale = g.scalar(kScale);
+  const Tensor q = p.heads(kQuery, p.h, stride);
+  const Tensor k_t = p.transposed(kKey, p.hkv, stride);
+  const Tensor v_t = p.transposed(kValue, p.hkv, stride);
+  const Tensor d_out = p.heads(kOutGradient, p.h, problem.out_stride);
+
+  // delta = sum over D of out * d_out. It lies in memory, because every block of keys reads it. The
+  // factor of 1 stands where dropout would have its own; without it cuDNN 9.19 does not recognise
+  // the whole and keeps two more matrices of T x T.
+  const Tensor out_times = g.between(kFp32, query_dims);
+  g.pointwise(CUDNN_POINTWISE_MUL, d_out, p.heads(kOut, p.h, problem.out_stride), out_times);
+  const Tensor delta = g.real(kDelta, kFp32, p.rows, contiguous(p.rows));
+  const Tensor sum = g.between(kFp32, p.rows);
+  g.reduce(CUDNN_REDUCE_TENSOR_ADD, out_times, sum);
+  g.pointwise(CUDNN_POINTWISE_MUL, sum, g.scalar(kOne), delta);
+
+  // The probabilities again.
+  const Tensor statistics = g.real(kStatistics, kFp32, p.rows, contiguous(p.rows));
+  const Tensor probabilities = p.exp(
+      p.causal(p.pointwise(CUDNN_POINTWISE_SUB, p.scaled(p.product(q, k_t), scale), statistics)));
+
+  // Gradients of key and value heads, summed over the query heads that share them.
+  const auto kv_gradient = [&](Uid uid, Tensor scores, Tensor rows) {
+    const Tensor left = g.between(kBf16, p.scores, transposed_scores);
+    g.reshape(scores, left);
+    const Tensor result = p.heads(uid, p.hkv, stride);
+    if (p.h == p.hkv) return g.matmul(left, rows, result);
+    const Tensor every_head = g.between(kBf16, query_dims);
+    g.matmul(left, rows, every_head);
+    g.reduce(CUDNN_REDUCE_TENSOR_ADD, every_head, result);
+  };
+  kv_gradient(kValueGradient, probabilities, d_out);
+
+  // d_scores = scale * p * (d_out V^T - delta)
+  const Tensor moved = p.pointwise(CUDNN_POINTWISE_SUB, p.product(d_out, v_t), delta);
+  const Tensor d_scores = p.scaled(p.pointwise(CUDNN_POINTWISE_MUL, moved, probabilities), scale);
+  kv_gradient(kKeyGradient, d_scores, q);
+
+  const Tensor k = g.between(kBf16, {p.b, p.hkv, p.t, p.d}, Dims{p.t * stride, p.d, stride, 1});
+  g.reshape(k_t, k);
+  const Tensor d_q = p.heads(kQueryGradient, p.h, stride);
+  if (form == QueryGradient::kOrdered) {
+    g.matmul(d_scores, k, d_q);
+  } else {
+    const Tensor total = g.real(kQueryTotal, kFp32, query_dims, contiguous(query_dims));
+    g.matmul(d_scores, k, total);
+    g.pointwise(CUDNN_POINTWISE_IDENTITY, total, d_q);
+  }
+  return std::move(p.graph);
+}
+
+}  // namespace shardwright::exec::cudnn
