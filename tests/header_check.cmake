@@ -1,12 +1,17 @@
 # Every header compiles alone: one generated source per header, which includes it twice and nothing else.
 # It is part of the default build, so a header that leans on its includers fails at once. Headers in a
-# folder named cuda need the toolkit.
+# folder named cuda need the toolkit, those in a folder named after a library of it that library.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/sim/*.h ${PROJECT_SOURCE_DIR}/profiles/*.h ${PROJECT_SOURCE_DIR}/tuner/*.h
      ${PROJECT_SOURCE_DIR}/kernels/*.h ${PROJECT_SOURCE_DIR}/exec/*.h ${PROJECT_SOURCE_DIR}/cli/*.h)
 if(NOT SHARDWRIGHT_CUDA_FOUND)
   list(FILTER headers EXCLUDE REGEX "/cuda/")
 endif()
+foreach(library nccl cupti cudnn)
+  if(NOT TARGET shardwright_cuda::${library})
+    list(FILTER headers EXCLUDE REGEX "/${library}/")
+  endif()
+endforeach()
 set(header_sources "")
 foreach(header ${headers})
   set(source ${CMAKE_CURRENT_BINARY_DIR}/header_check/${header}.cc)
@@ -17,4 +22,9 @@ add_library(header_check OBJECT ${header_sources})
 target_include_directories(header_check PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(header_check PRIVATE ${existing_targets})
 target_compile_options(header_check PRIVATE -O0 -g0)
+foreach(target shardwright::exec_cuda shardwright::kernels_cuda)
+  if(TARGET ${target})
+    target_link_libraries(header_check PRIVATE ${target})
+  endif()
+endforeach()
 shardwright_warnings(header_check)

@@ -1,0 +1,153 @@
+// cuDNN's own judgement of our graphs on a machine without a GPU: a device described in JSON, and
+// the toolkit's stub of the driver. Engines are picked and kernels compiled; only their loading
+// fails, as it must.
+#include "exec/cudnn/attention_graph.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "exec/cudnn/attention.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec::cudnn {
+namespace {
+
+using kernels::AttentionShape;
+using kernels::cuda::AttentionProblem;
+
+AttentionProblem problem_of(AttentionShape shape) {
+  return {.shape = shape,
+          .packed_stride = (shape.heads + 2 * shape.kv_heads) * shape.head_dim,
+          .out_stride = shape.heads * shape.head_dim};
+}
+
+const AttentionShape kLlama8b = {
+    .batch = 1, .seq = 4096, .heads = 32, .kv_heads = 8, .head_dim = 128};
+const AttentionShape kShapes[] = {
+    kLlama8b,
+    {.batch = 2, .seq = 4096, .heads = 32, .kv_heads = 8, .head_dim = 64},
+    {.batch = 1, .seq = 1000, .heads = 32, .kv_heads = 8, .head_dim = 128},
+    {.batch = 3, .seq = 1000, .heads = 4, .kv_heads = 4, .head_dim = 64}};
+
+/// A driver's answer when it is the stub that is linked against, CUDA_ERROR_STUB_LIBRARY.
+constexpr int kStubAnswer = 34;
+
+class CudnnGraphs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == nullptr) GTEST_SKIP() << "no libcuda.so.1, not even the toolkit's stub";
+    using Init = int (*)(unsigned);
+    const auto init = reinterpret_cast<Init>(dlsym(driver, "cuInit"));
+    if (init == nullptr || init(0) != kStubAnswer) {
+      GTEST_SKIP() << "libcuda.so.1 is a driver, not the toolkit's stub";
+    }
+    std::ifstream file(SHARDWRIGHT_TEST_DATA "/cudnn_h200.json");
+    const std::string json{std::istreambuf_iterator<char>(file), {}};
+    ASSERT_FALSE(json.empty());
+    device_.emplace(device_of(json));
+  }
+
+  /// Some engine takes the graph, and its plan compiles but cannot be loaded.
+  void expect_only_loading_fails(Graph graph) {
+    EXPECT_GE(engines(graph.finish(), *device_).size(), 1u);
+    try {
+      Plan plan(std::move(graph), *device_);
+      FAIL() << "a stub loaded a kernel";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("cuLibraryLoadData"), std::string::npos)
+          << error.what();
+    }
+  }
+
+  std::optional<Descriptor> device_;
+};
+
+TEST_F(CudnnGraphs, ForwardIsTakenAndCompiles) {
+  for (const AttentionShape& shape : kShapes) {
+    Graph graph = attention_forward_graph(problem_of(shape));
+    EXPECT_EQ(graph.operations(), 14u);
+    expect_only_loading_fails(std::move(graph));
+  }
+}
+
+TEST_F(CudnnGraphs, BackwardIsTakenAndCompiles) {
+  for (const AttentionShape& shape : kShapes) {
+    const std::size_t reductions = shape.group() > 1 ? 2 : 0;
+    for (const QueryGradient form : {QueryGradient::kOrdered, QueryGradient::kAccumulated}) {
+      Graph graph = attention_backward_graph(problem_of(shape), form);
+      const std::size_t identity = form == QueryGradient::kAccumulated ? 1 : 0;
+      EXPECT_EQ(graph.operations(), 21 + reductions + identity);
+      EXPECT_GE(engines(graph.finish(), *device_).size(), 1u);
+      const bool is_default = form == QueryGradient::kOrdered;
+      if (is_default) expect_only_loading_fails(std::move(graph));
+    }
+  }
+}
+
+TEST_F(CudnnGraphs, WorkspacesAreThoseOfTheFusedEngines) {
+  // An engine that does not recognise the graph writes further T x T matrices to memory.
+  const auto need = [&](const AttentionShape& shape, QueryGradient form) {
+    return backward_slice(problem_of(shape), form, *device_, Bytes{1} << 40)->engine_bytes;
+  };
+  const AttentionShape& s = kLlama8b;
+  const Bytes matrix = 2 * s.heads * s.seq * s.seq;
+  const Bytes every_head = 2 * 2 * s.tokens() * s.heads * s.head_dim;  // dK and dV before the sum
+  EXPECT_NEAR(static_cast<double>(need(s, QueryGradient::kAccumulated)),
+              static_cast<double>(every_head), 4096.0);
+  EXPECT_NEAR(static_cast<double>(need(s, QueryGradient::kOrdered)),
+              static_cast<double>(matrix + every_head), 4096.0);
+}
+
+TEST_F(CudnnGraphs, TheWorkspaceIsBoundedBySlices) {
+  const AttentionProblem problem = problem_of(kLlama8b);
+  const auto slice_within = [&](Bytes limit) {
+    return backward_slice(problem, QueryGradient::kOrdered, *device_, limit);
+  };
+  const auto whole = slice_within(Bytes{1} << 40);
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->kv_heads, 8);
+  const auto half = slice_within(Bytes{1} << 30);
+  ASSERT_TRUE(half);
+  EXPECT_EQ(half->kv_heads, 4);
+  EXPECT_LE(half->engine_bytes, Bytes{1} << 30);
+  EXPECT_FALSE(slice_within(1 << 20));
+  expect_only_loading_fails(
+      attention_backward_graph(slice_problem(problem, *half), QueryGradient::kOrdered));
+}
+
+TEST_F(CudnnGraphs, ErrorsCarryCuDnnsOwnWords) {
+  Graph graph;
+  const auto x = graph.between(CUDNN_DATA_FLOAT, {1, 1, 8, 8});
+  try {
+    graph.matmul(x, graph.between(CUDNN_DATA_FLOAT, {1, 1, 4, 8}), x);
+    graph.finish();
+    FAIL() << "8 x 8 times 4 x 8 was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("CUDNN_STATUS_BAD_PARAM"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(CudnnAttention, SaysWhatItDoesNotTake) {
+  const auto attention = make_attention(QueryGradient::kOrdered);
+  EXPECT_EQ(attention->name(), "cudnn");
+  EXPECT_TRUE(attention->repeatable());
+  AttentionProblem problem = problem_of(kLlama8b);
+  problem.documents = true;
+  EXPECT_EQ(attention->refusal(problem), "cannot mask packed documents");
+  problem = problem_of(kLlama8b);
+  problem.dtype = DType::kFp32;
+  EXPECT_EQ(attention->refusal(problem), "takes bf16, not fp32");
+  problem = problem_of({.batch = 1, .seq = 8, .heads = 1, .kv_heads = 1, .head_dim = 20});
+  EXPECT_EQ(attention->refusal(problem),
+            "takes head sizes that are multiples of 8 up to 128, not 20");
+  EXPECT_FALSE(make_attention(QueryGradient::kAccumulated)->repeatable());
+}
+
+}  // namespace
+}  // namespace shardwright::exec::cudnn
