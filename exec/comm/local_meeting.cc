@@ -1,0 +1,76 @@
+#include "exec/comm/local_meeting.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "exec/communicator.h"
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+
+class LocalMeetingRoom::Seat final : public Meeting {
+ public:
+  Seat(LocalMeetingRoom& room, int rank) : room_(room), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int ranks() const override { return room_.ranks_; }
+
+  void exchange(const MeetingGroup& group, std::span<const std::byte> mine,
+                std::span<std::byte> all) override {
+    const auto places = static_cast<std::size_t>(group.places);
+    SHARDWRIGHT_CHECK(all.size() == mine.size() * places, "{} bytes from each of {} ranks into {}",
+                      mine.size(), places, all.size());
+    std::unique_lock lock(room_.mutex_);
+    const auto key = std::pair(group.channel, next_[group.channel]++);
+    Gathering& gathering = room_.gatherings_[key];
+    gathering.parts.resize(places);
+    gathering.parts[static_cast<std::size_t>(group.place)].assign(mine.begin(), mine.end());
+    ++gathering.arrived;
+    room_.changed_.notify_all();
+    room_.changed_.wait(lock, [&] { return gathering.arrived == group.places || room_.failure_; });
+    if (gathering.arrived < group.places) throw Aborted();
+    auto out = all.begin();
+    for (const std::vector<std::byte>& part : gathering.parts) {
+      SHARDWRIGHT_CHECK(part.size() == mine.size(), "{} and {} bytes in one exchange", part.size(),
+                        mine.size());
+      out = std::copy(part.begin(), part.end(), out);
+    }
+    if (++gathering.taken == group.places) room_.gatherings_.erase(key);
+  }
+
+  void fail(ExitCode code, const std::string& what) noexcept override {
+    const std::lock_guard lock(room_.mutex_);
+    if (!room_.failure_) room_.failure_ = RankFailure{rank_, code, what};
+    room_.changed_.notify_all();
+  }
+  std::optional<RankFailure> failure() const override {
+    const std::lock_guard lock(room_.mutex_);
+    return room_.failure_;
+  }
+
+ private:
+  LocalMeetingRoom& room_;
+  int rank_;
+  std::map<std::uint32_t, std::uint64_t> next_;
+};
+
+void LocalMeetingRoom::run(const std::function<void(Meeting& meeting)>& body) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks_));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    threads.emplace_back([this, rank, &body, &error = errors[static_cast<std::size_t>(rank)]] {
+      Seat seat(*this, rank);
+      try {
+        run_rank(seat, [&] { body(seat); });
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,74 @@
+// The place where processes meet: a thread of rank 0 that collects what ranks send and answers all
+// of them together, and that notices when one of them is gone.
+//
+// Every rank keeps one connection open, rank 0 too. A connection that ends without a farewell is a
+// process that died: all hear of it at once.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "exec/comm/meeting_message.h"
+#include "exec/comm/socket.h"
+
+namespace shardwright::exec {
+
+struct MeetingTimes {
+  double join_s = 300;       // until all ranks have come
+  double exchange_s = 1800;  // from the first to the last rank of an exchange
+  double answer_s = 5;       // beyond join_s: the server knows best who lacks, so it speaks first
+};
+
+class MeetingServer {
+ public:
+  /// `own` is rank 0's connection. `self` is what all must agree with.
+  MeetingServer(Listener listener, Socket own, const Introduction& self, const MeetingTimes& times);
+  /// Waits until all ranks have taken their leave or are gone.
+  ~MeetingServer();
+  MeetingServer(const MeetingServer&) = delete;
+  MeetingServer& operator=(const MeetingServer&) = delete;
+
+ private:
+  struct Peer {
+    Socket socket;
+    MessageReader reader;
+    int rank = -1;  // not known yet
+    bool left = false;
+  };
+  struct Gathering {
+    std::vector<std::vector<std::byte>> parts;
+    std::vector<int> ranks;  // by place; -1: not there yet
+    int arrived = 0;
+    Deadline deadline;
+  };
+
+  void serve();
+  bool done() const;
+  void wait_for_input();
+  void take(Peer& peer);
+  void introduce(Peer& peer, const Introduction& peer_says);
+  void gather(const Peer& peer, Message message);
+  void check_deadlines();
+  void lose(Peer& peer);
+  void announce(const RankFailure& failure);
+  void send_all(const Message& message);
+  std::string missing() const;
+
+  Listener listener_;
+  const Introduction self_;
+  const MeetingTimes times_;
+  Deadline join_deadline_;
+  std::vector<Peer> peers_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t>, Gathering> gatherings_;
+  std::optional<RankFailure> failure_;
+  Deadline end_;  // after a failure
+  int joined_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace shardwright::exec

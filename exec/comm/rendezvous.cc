@@ -1,0 +1,166 @@
+#include "exec/comm/rendezvous.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "sim/core/atomic_file.h"
+#include "sim/core/parse_number.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostFileBytes = 4096;
+// Ports made from a job's number: above what systems reserve, below what they give to clients.
+constexpr std::int64_t kFirstPort = 20000;
+constexpr std::int64_t kPorts = 12000;
+
+std::optional<MeetingAddress> read_address(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return std::nullopt;
+  std::string text;
+  try {
+    text = read_file(path, kMostFileBytes);
+  } catch (const Error&) {
+    return std::nullopt;  // not there yet, or being replaced
+  }
+  const std::size_t space = text.find(' ');
+  if (space == std::string::npos) return std::nullopt;
+  std::string port = text.substr(space + 1);
+  while (!port.empty() && (port.back() == '\n' || port.back() == ' ')) port.pop_back();
+  const std::optional<std::int64_t> number = parse_int64(port);
+  if (!number || *number < 1 || *number > 65535) return std::nullopt;
+  MeetingAddress address{text.substr(0, space), static_cast<int>(*number)};
+  // A machine's own name is not always one that it can look up.
+  if (address.host == host_name()) address.host = "localhost";
+  return address;
+}
+
+Rendezvous parse(const std::string& wish) {
+  const auto refuse = [&wish] [[noreturn]] {
+    throw Error(
+        fmt::format("--rendezvous is '{}', expected auto, tcp://HOST:PORT or file:///PATH", wish));
+  };
+  Rendezvous result;
+  if (wish.starts_with("file://")) {
+    result.file = wish.substr(7);
+    if (result.file.empty() || result.file[0] != '/') refuse();
+    return result;
+  }
+  if (!wish.starts_with("tcp://")) refuse();
+  const std::size_t colon = wish.rfind(':');
+  result.host = wish.substr(6, colon < 6 ? 0 : colon - 6);
+  if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
+    result.host = result.host.substr(1, result.host.size() - 2);
+  }
+  const std::optional<std::int64_t> port = parse_int64(wish.substr(colon + 1));
+  if (result.host.empty() || !port || *port < 1 || *port > 65535) refuse();
+  result.port = static_cast<int>(*port);
+  return result;
+}
+
+std::string run_of(const Environment& environment) {
+  std::string run;
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
+                           "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE"}) {
+    if (const auto value = environment(name)) run += (run.empty() ? "" : ".") + *value;
+  }
+  return run;
+}
+
+}  // namespace
+
+std::string Rendezvous::name() const {
+  if (!file.empty()) return "file://" + file;
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? fmt::format("tcp://[{}]:{}", host, port) : fmt::format("tcp://{}:{}", host, port);
+}
+
+MeetingPlace Rendezvous::place() const {
+  MeetingPlace place;
+  place.name = name();
+  if (file.empty()) {
+    place.port = port;
+    place.port_advice = "expected a free one: choose it with MASTER_PORT or --rendezvous";
+    place.find = [address = MeetingAddress{host, port}] { return address; };
+    return place;
+  }
+  place.publish = [path = file](const MeetingAddress& address) {
+    write_file_atomically(path, fmt::format("{} {}\n", address.host, address.port));
+  };
+  place.find = [path = file] { return read_address(path); };
+  place.port_advice = "expected a port that is free";
+  return place;
+}
+
+std::string first_slurm_host(const std::string& list) {
+  const std::size_t bracket = list.find('[');
+  const std::size_t comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const std::size_t end = list.find_first_of(",-]", bracket);
+  const std::size_t close = list.find(']', bracket);
+  if (end == std::string::npos || close == std::string::npos) return {};
+  const std::size_t tail = list.find(',', close);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) +
+         list.substr(close + 1, tail == std::string::npos ? tail : tail - close - 1);
+}
+
+Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& launch,
+                             const Environment& environment) {
+  Rendezvous result;
+  if (wish != "auto") {
+    result = parse(wish);
+    result.run = run_of(environment);
+    return result;
+  }
+  result.run = run_of(environment);
+  if (!launch.address.empty()) {
+    result.host = launch.address;
+    result.port = static_cast<int>(launch.port);
+    return result;
+  }
+  if (launch.launcher == Launcher::kSlurm) {
+    const auto hosts = environment("SLURM_STEP_NODELIST");
+    const auto job = environment("SLURM_JOB_ID");
+    const std::optional<std::int64_t> number = job ? parse_int64(*job) : std::nullopt;
+    if (hosts && number) {
+      const std::int64_t step = parse_int64(environment("SLURM_STEP_ID").value_or("0")).value_or(0);
+      result.host = first_slurm_host(*hosts);
+      result.port = static_cast<int>(kFirstPort + (*number * 16 + step) % kPorts);
+      if (!result.host.empty()) return result;
+    }
+  }
+  if (launch.local_ranks == launch.ranks) {
+    // All ranks have one parent, who is there as long as they are.
+    result.file =
+        (fs::temp_directory_path() / fmt::format("shardwright-meeting-{}-{}", getuid(), getppid()))
+            .string();
+    return result;
+  }
+  throw Error(
+      fmt::format("{} does not tell where {} processes on several machines can meet: give "
+                  "--rendezvous tcp://HOST:PORT with the host of rank 0, or "
+                  "file:///PATH on a file system that all share",
+                  name_of(launch.launcher), launch.ranks));
+}
+
+std::unique_ptr<Meeting> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
+                              const std::string& fingerprint, const MeetingTimes& times) {
+  Introduction self;
+  self.rank = static_cast<int>(launch.rank);
+  self.ranks = static_cast<int>(launch.ranks);
+  self.run = rendezvous.run;
+  self.fingerprint = fingerprint;
+  std::unique_ptr<Meeting> meeting = join_meeting(rendezvous.place(), self, times);
+  if (self.rank == 0 && !rendezvous.file.empty()) {
+    std::error_code ignored;
+    fs::remove(rendezvous.file, ignored);
+  }
+  return meeting;
+}
+
+}  // namespace shardwright::exec

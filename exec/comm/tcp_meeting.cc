@@ -1,0 +1,217 @@
+#include "exec/comm/tcp_meeting.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "exec/communicator.h"
+#include "sim/core/check.h"
+
+namespace shardwright::exec {
+namespace {
+
+constexpr std::chrono::milliseconds kRetry{50};
+
+class TcpMeeting final : public Meeting {
+ public:
+  TcpMeeting(std::unique_ptr<MeetingServer> server, Socket socket, MessageReader reader,
+             const Introduction& self)
+      : server_(std::move(server)),
+        socket_(std::move(socket)),
+        reader_(std::move(reader)),
+        rank_(self.rank),
+        ranks_(self.ranks),
+        thread_([this] { listen(); }) {}
+
+  ~TcpMeeting() override {
+    Message bye;
+    bye.kind = MessageKind::kBye;
+    {
+      const std::lock_guard lock(send_mutex_);
+      send_message(socket_, bye);
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
+    server_.reset();  // waits for the others
+    socket_.shut_down();
+    thread_.join();
+  }
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+
+  void exchange(const MeetingGroup& group, std::span<const std::byte> mine,
+                std::span<std::byte> all) override {
+    SHARDWRIGHT_CHECK(all.size() == mine.size() * static_cast<std::size_t>(group.places),
+                      "{} bytes from each of {} ranks into {}", mine.size(), group.places,
+                      all.size());
+    Message message;
+    message.kind = MessageKind::kExchange;
+    message.group = group;
+    message.payload.assign(mine.begin(), mine.end());
+    std::unique_lock lock(mutex_);
+    message.sequence = next_[group.channel]++;
+    const auto key = std::pair(group.channel, message.sequence);
+    lock.unlock();
+    {
+      const std::lock_guard sending(send_mutex_);
+      send_message(socket_, message);  // a connection that is lost shows below
+    }
+    lock.lock();
+    changed_.wait(lock, [&] { return replies_.contains(key) || failure_; });
+    const auto reply = replies_.find(key);
+    if (reply == replies_.end()) throw Aborted();
+    SHARDWRIGHT_CHECK(reply->second.size() == all.size(), "{} bytes of an exchange, expected {}",
+                      reply->second.size(), all.size());
+    std::copy(reply->second.begin(), reply->second.end(), all.begin());
+    replies_.erase(reply);
+  }
+
+  void fail(ExitCode code, const std::string& what) noexcept override {
+    const RankFailure mine{rank_, code, what};
+    Message message;
+    message.kind = MessageKind::kFailure;
+    message.set_text(failure_text(mine));
+    {
+      const std::lock_guard lock(send_mutex_);
+      send_message(socket_, message);
+    }
+    // The server decides which failure was the first.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(2), [&] { return failure_.has_value(); });
+    if (!failure_) failure_ = mine;
+    changed_.notify_all();
+  }
+
+  std::optional<RankFailure> failure() const override {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  void listen() {
+    while (true) {
+      while (std::optional<Message> message = reader_.next()) take(*message);
+      if (!reader_.read_from(socket_)) break;
+    }
+    const std::lock_guard lock(mutex_);
+    if (!leaving_ && !failure_) {
+      failure_ = RankFailure{0, ExitCode::kFailed, "its process ended without a word"};
+    }
+    changed_.notify_all();
+  }
+
+  void take(Message& message) {
+    const std::lock_guard lock(mutex_);
+    if (message.kind == MessageKind::kReply) {
+      replies_[std::pair(message.group.channel, message.sequence)] = std::move(message.payload);
+    } else if (message.kind == MessageKind::kFailure && !failure_) {
+      failure_ = failure_from(message.text());
+    }
+    changed_.notify_all();
+  }
+
+  std::unique_ptr<MeetingServer> server_;  // rank 0
+  Socket socket_;
+  MessageReader reader_;
+  int rank_;
+  int ranks_;
+  std::mutex send_mutex_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint32_t, std::uint32_t> next_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::byte>> replies_;
+  std::optional<RankFailure> failure_;
+  bool leaving_ = false;
+  std::thread thread_;
+};
+
+/// The first answer of the server, or none when the connection ends or the deadline comes.
+std::optional<Message> first_answer(const Socket& socket, MessageReader& reader,
+                                    Deadline deadline) {
+  while (true) {
+    if (std::optional<Message> message = reader.next()) return message;
+    if (!socket.await_input(deadline) || !reader.read_from(socket)) return reader.next();
+  }
+}
+
+Listener listen_at(const MeetingPlace& place) {
+  try {
+    return listen_on(place.port);
+  } catch (const std::system_error& error) {
+    throw Error(fmt::format("rank 0 cannot listen on port {}: {}; {}", place.port,
+                            error.code().message(), place.port_advice),
+                ExitCode::kFailed);
+  }
+}
+
+[[noreturn]] void throw_failure(const RankFailure& failure, int ranks) {
+  throw Error(fmt::format("rank {} of {}: {}", failure.rank, ranks, failure.what), failure.code);
+}
+
+std::unique_ptr<Meeting> open_meeting(const MeetingPlace& place, const Introduction& self,
+                                      const MeetingTimes& times) {
+  Listener listener = listen_at(place);
+  if (place.publish) place.publish({host_name(), listener.port});
+  auto [own, served] = socket_pair();
+  Message hello;
+  hello.set_text(self.text());
+  send_message(own, hello);
+  auto server =
+      std::make_unique<MeetingServer>(std::move(listener), std::move(served), self, times);
+  MessageReader reader;
+  const auto answer = first_answer(own, reader, deadline_in(times.join_s + 2 * times.answer_s));
+  if (answer && answer->kind == MessageKind::kWelcome) {
+    return std::make_unique<TcpMeeting>(std::move(server), std::move(own), std::move(reader), self);
+  }
+  const auto failure = answer ? failure_from(answer->text()) : std::nullopt;
+  own.close();  // lets the server end
+  throw_failure(failure.value_or(RankFailure{0, ExitCode::kFailed, "the meeting ended"}),
+                self.ranks);
+}
+
+}  // namespace
+
+std::unique_ptr<Meeting> join_meeting(const MeetingPlace& place, const Introduction& self,
+                                      const MeetingTimes& times) {
+  if (self.rank == 0) return open_meeting(place, self, times);
+  const Deadline deadline = deadline_in(times.join_s + times.answer_s);
+  std::string why = "rank 0 has not said where it listens";
+  do {
+    const std::optional<MeetingAddress> address = place.find();
+    if (!address) {
+      std::this_thread::sleep_for(kRetry);
+      continue;
+    }
+    Socket socket = connect_to(address->host, address->port, deadline, why);
+    if (socket.is_open()) {
+      Message hello;
+      hello.set_text(self.text());
+      send_message(socket, hello);
+      MessageReader reader;
+      const auto answer = first_answer(socket, reader, deadline);
+      if (answer && answer->kind == MessageKind::kWelcome) {
+        return std::make_unique<TcpMeeting>(nullptr, std::move(socket), std::move(reader), self);
+      }
+      if (answer && answer->kind == MessageKind::kFailure) {
+        if (const auto failure = failure_from(answer->text())) throw_failure(*failure, self.ranks);
+      }
+      why = answer ? "rank 0 of another run answers there"
+                   : "what answers there is no rank 0 that waits";
+    }
+    std::this_thread::sleep_for(kRetry);
+  } while (std::chrono::steady_clock::now() < deadline);
+  throw Error(fmt::format("rank {} of {} did not find rank 0 at {} within {} s: {}", self.rank,
+                          self.ranks, place.name, times.join_s, why),
+              ExitCode::kFailed);
+}
+
+}  // namespace shardwright::exec

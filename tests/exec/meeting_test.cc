@@ -1,0 +1,357 @@
+// Guards exec/comm/meeting.h and rendezvous.h: processes find each other by TCP or a file, agree
+// about the job, exchange, and all hear of the first failure; nothing waits for ever.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "exec/comm/local_meeting.h"
+#include "exec/comm/rendezvous.h"
+#include "exec/communicator.h"
+#include "sim/core/read_file.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::exec {
+namespace {
+
+using shardwright::testing::TempFolder;
+using ::testing::HasSubstr;
+
+constexpr MeetingTimes kQuick{20, 20};
+
+int free_port() {
+  return listen_on(0).port;
+}
+
+/// What a process said when it ended: its error's sentence, or "done".
+using Sayings = std::vector<std::string>;
+
+/// Forks `ranks` processes; body(rank) ends with "done" or its error's words. A process that was
+/// killed says nothing.
+Sayings in_processes(int ranks, const std::function<void(int rank)>& body) {
+  const TempFolder folder;
+  const auto path = [&](int rank) { return folder.path() / fmt::format("said-{}", rank); };
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string said = "done";
+      try {
+        body(rank);
+      } catch (const std::exception& error) {
+        said = error.what();
+      }
+      std::ofstream(path(rank)) << said;
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  Sayings sayings;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int status = 0;
+    waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+    std::error_code missing;
+    sayings.push_back(std::filesystem::exists(path(rank), missing) ? read_file(path(rank), 4096)
+                                                                   : "");
+  }
+  return sayings;
+}
+
+LaunchEnvironment launched(int rank, int ranks) {
+  LaunchEnvironment launch;
+  launch.launcher = Launcher::kTorchrun;
+  launch.rank = rank;
+  launch.ranks = ranks;
+  return launch;
+}
+
+Rendezvous at_port(int port) {
+  Rendezvous rendezvous;
+  rendezvous.host = "127.0.0.1";
+  rendezvous.port = port;
+  return rendezvous;
+}
+
+/// Every rank sees every rank's number, in the world and in pairs (0, 1), (2, 3).
+void exchange_all(Meeting& meeting) {
+  for (int round = 0; round < 5; ++round) {
+    const int mine = 100 * round + meeting.rank();
+    std::vector<int> all(static_cast<std::size_t>(meeting.ranks()));
+    meeting.exchange({0, meeting.rank(), meeting.ranks()}, std::as_bytes(std::span(&mine, 1)),
+                     std::as_writable_bytes(std::span(all)));
+    for (int r = 0; r < meeting.ranks(); ++r) {
+      if (all[static_cast<std::size_t>(r)] != 100 * round + r) throw Error("wrong number");
+    }
+    std::vector<int> pair(2);
+    const auto channel = static_cast<std::uint32_t>(1 + meeting.rank() / 2);
+    meeting.exchange({channel, meeting.rank() % 2, 2}, std::as_bytes(std::span(&mine, 1)),
+                     std::as_writable_bytes(std::span(pair)));
+    if (pair[static_cast<std::size_t>(1 - meeting.rank() % 2)] != (mine ^ 1)) {
+      throw Error("wrong neighbour");
+    }
+  }
+  meeting.exchange({0, meeting.rank(), meeting.ranks()}, {}, {});
+}
+
+TEST(Meeting, ThreadsExchange) {
+  LocalMeetingRoom(4).run(exchange_all);
+}
+
+TEST(Meeting, ProcessesExchangeByTcpAndByFile) {
+  const int port = free_port();
+  const TempFolder folder;
+  for (const bool by_file : {false, true}) {
+    Rendezvous rendezvous = at_port(port);
+    if (by_file) rendezvous.file = (folder.path() / "meet").string();
+    EXPECT_THAT(in_processes(4,
+                             [&](int rank) {
+                               // Rank 0 is the last to come.
+                               if (rank == 0) usleep(100'000);
+                               const auto meeting =
+                                   meet(rendezvous, launched(rank, 4), "plan", kQuick);
+                               exchange_all(*meeting);
+                             }),
+                ::testing::Each("done"))
+        << by_file;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "meet"));
+}
+
+TEST(Meeting, LargeMessagesPass) {
+  const int port = free_port();
+  const auto said = in_processes(3, [&](int rank) {
+    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", kQuick);
+    std::vector<int> mine(1'000'000, rank);
+    std::vector<int> all(3 * mine.size());
+    meeting->exchange({0, rank, 3}, std::as_bytes(std::span(mine)),
+                      std::as_writable_bytes(std::span(all)));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] != static_cast<int>(i / mine.size())) throw Error("wrong");
+    }
+  });
+  EXPECT_THAT(said, ::testing::Each("done"));
+}
+
+TEST(Meeting, AFileOfAnEarlierRunDoesNoHarm) {
+  const TempFolder folder;
+  Rendezvous rendezvous;
+  rendezvous.file = (folder.path() / "meet").string();
+  rendezvous.run = "second";
+  // Nobody listens there any more.
+  std::ofstream(rendezvous.file) << "localhost " << free_port() << "\n";
+  const auto said = in_processes(2, [&](int rank) {
+    if (rank == 0) usleep(200'000);
+    meet(rendezvous, launched(rank, 2), "plan", kQuick);
+  });
+  EXPECT_THAT(said, ::testing::Each("done"));
+}
+
+TEST(Meeting, RanksOfAnotherRunAreSentAway) {
+  const int port = free_port();
+  const auto said = in_processes(3, [&](int rank) {
+    Rendezvous rendezvous = at_port(port);
+    rendezvous.run = rank == 2 ? "old" : "new";
+    if (rank == 1) usleep(400'000);
+    const MeetingTimes times = rank == 2 ? MeetingTimes{0.2, 20, 0} : kQuick;
+    meet(rendezvous, launched(rank == 2 ? 1 : rank, 2), "plan", times);
+  });
+  EXPECT_EQ(said[0], "done");
+  EXPECT_EQ(said[1], "done");
+  EXPECT_THAT(said[2], HasSubstr("rank 1 of 2 did not find rank 0 at tcp://127.0.0.1"));
+}
+
+TEST(Meeting, RanksThatDisagreeAboutTheJobAreRefused) {
+  const int port = free_port();
+  EXPECT_THAT(
+      in_processes(
+          2, [&](int rank) { meet(at_port(port), launched(rank, 2 + rank), "plan", kQuick); }),
+      ::testing::Each(HasSubstr("it was started as one of 3 ranks, rank 0 as one of 2")));
+  EXPECT_THAT(in_processes(3,
+                           [&](int rank) {
+                             meet(at_port(port), launched(std::min(rank, 1), 4), "plan", kQuick);
+                           }),
+              ::testing::Each(HasSubstr("rank 1 of 4: two processes were started as this rank")));
+  EXPECT_THAT(in_processes(2,
+                           [&](int rank) {
+                             meet(at_port(port), launched(rank, 2), rank == 0 ? "ddp" : "yafsdp",
+                                  kQuick);
+                           }),
+              ::testing::Each("rank 1 of 2: it runs 'yafsdp', rank 0 runs 'ddp': expected the same "
+                              "on all ranks"));
+}
+
+TEST(Meeting, NobodyWaitsForEver) {
+  const int port = free_port();
+  const auto alone = in_processes(3, [&](int rank) {
+    meet(at_port(port), launched(rank, 5), "plan", {0.3, 20});
+  });
+  EXPECT_THAT(alone, ::testing::Each("rank 0 of 5: ranks 3, 4 have not come within 0.3 s; expected "
+                                     "5 ranks"));
+  const auto lost = in_processes(1, [&](int) {
+    meet(at_port(port), launched(1, 2), "plan", {0.1, 20, 0});
+  });
+  EXPECT_THAT(lost[0], HasSubstr("Connection refused"));
+  const auto silent = in_processes(3, [&](int rank) {
+    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", {20, 0.3});
+    run_rank(*meeting, [&] {
+      if (rank < 2) meeting->exchange({0, rank, 3}, {}, {});
+      while (!meeting->failure()) usleep(1000);
+      throw Aborted();
+    });
+  });
+  EXPECT_THAT(silent, ::testing::Each(HasSubstr("ranks 0, 1 have waited 0.3 s for the other")));
+}
+
+TEST(Meeting, APortInUseIsNamed) {
+  const Listener other = listen_on(0);
+  try {
+    meet(at_port(other.port), launched(0, 2), "plan", kQuick);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        error.what(),
+        fmt::format("rank 0 cannot listen on port {}: Address already in use; expected a free "
+                    "one: choose it with MASTER_PORT or --rendezvous",
+                    other.port));
+  }
+}
+
+TEST(Meeting, ARankThatDiesOrFailsEndsAll) {
+  for (const int victim : {0, 2}) {
+    const int port = free_port();
+    const auto end_with = [&](const std::function<void()>& end) {
+      return in_processes(4, [&](int rank) {
+        const auto meeting = meet(at_port(port), launched(rank, 4), "plan", kQuick);
+        run_rank(*meeting, [&] {
+          meeting->exchange({0, rank, 4}, {}, {});
+          if (rank == victim) end();
+          meeting->exchange({0, rank, 4}, {}, {});
+        });
+      });
+    };
+    Sayings died = end_with([] { std::raise(SIGKILL); });
+    EXPECT_EQ(died[static_cast<std::size_t>(victim)], "");
+    died.erase(died.begin() + victim);
+    EXPECT_THAT(died, ::testing::Each(
+                          fmt::format("rank {} of 4: its process ended without a word", victim)));
+    EXPECT_THAT(end_with([] { throw Error("the disk is full", ExitCode::kFailed); }),
+                ::testing::Each(fmt::format("rank {} of 4: the disk is full", victim)));
+  }
+}
+
+TEST(Meeting, StrangersAreIgnored) {
+  const int port = free_port();
+  const auto said = in_processes(3, [&](int rank) {
+    if (rank < 2) {
+      if (rank == 1) usleep(300'000);
+      const auto meeting = meet(at_port(port), launched(rank, 2), "plan", kQuick);
+      meeting->exchange({0, rank, 2}, {}, {});
+      return;
+    }
+    usleep(100'000);
+    std::string why;
+    for (int i = 0; i < 20; ++i) {
+      const Socket stranger = connect_to("127.0.0.1", port, deadline_in(1), why);
+      const std::string words = "GET / HTTP/1.1\r\nHost: shardwright, whoever that may be\r\n\r\n";
+      stranger.send_all(std::as_bytes(std::span(words)));
+    }
+  });
+  EXPECT_THAT(said, ::testing::Each("done"));
+}
+
+TEST(MessageReader, TakesAnythingInAnyPieces) {
+  Message message;
+  message.kind = MessageKind::kExchange;
+  message.group = {3, 1, 2};
+  message.sequence = 7;
+  message.set_text("the payload");
+  auto [near, far] = socket_pair();
+  ASSERT_TRUE(send_message(near, message));
+  std::vector<std::byte> wire(200);
+  const auto size = static_cast<std::size_t>(recv(far.fd(), wire.data(), wire.size(), 0));
+  wire.resize(size);
+  std::uint32_t random = 1;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::byte> damaged = wire;
+    damaged.insert(damaged.end(), wire.begin(), wire.end());
+    const bool damages = round % 2 == 1;
+    random = random * 1664525 + 1013904223;
+    if (damages) damaged[random % damaged.size()] ^= static_cast<std::byte>(1 + random % 255);
+    auto [out, in] = socket_pair();
+    MessageReader reader;
+    int whole = 0;
+    bool alive = true;
+    for (std::size_t at = 0; at < damaged.size() && alive;) {
+      const std::size_t piece = std::min<std::size_t>(1 + (random >> 8) % 60, damaged.size() - at);
+      ASSERT_TRUE(out.send_all(std::span(damaged).subspan(at, piece)));
+      alive = reader.read_from(in);
+      while (const auto next = reader.next()) whole += next->text() == "the payload" ? 1 : 0;
+      at += piece;
+    }
+    if (!damages) {
+      EXPECT_EQ(whole, 2);
+    }
+  }
+}
+
+Environment of(const std::map<std::string, std::string>& variables) {
+  return [variables](const std::string& name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::optional(at->second);
+  };
+}
+
+TEST(Rendezvous, FollowsTheLauncher) {
+  LaunchEnvironment torchrun = launched(1, 2);
+  torchrun.address = "n0";
+  torchrun.port = 29501;
+  const Rendezvous tcp = choose_rendezvous("auto", torchrun, of({{"TORCHELASTIC_RUN_ID", "x"}}));
+  EXPECT_EQ(tcp.name(), "tcp://n0:29501");
+  EXPECT_EQ(tcp.run, "x");
+  EXPECT_EQ(choose_rendezvous("file:///a/b", torchrun, of({})).name(), "file:///a/b");
+  EXPECT_EQ(choose_rendezvous("tcp://[::1]:80", torchrun, of({})).name(), "tcp://[::1]:80");
+
+  LaunchEnvironment slurm;
+  slurm.launcher = Launcher::kSlurm;
+  slurm.ranks = 4;
+  slurm.local_ranks = 0;
+  const Rendezvous step = choose_rendezvous(
+      "auto", slurm, of({{"SLURM_STEP_NODELIST", "n[007-009]"}, {"SLURM_JOB_ID", "1001"}}));
+  EXPECT_EQ(step.name(), "tcp://n007:24016");
+  EXPECT_EQ(step.run, "1001");
+
+  LaunchEnvironment mpi;
+  mpi.launcher = Launcher::kOpenMpi;
+  mpi.ranks = mpi.local_ranks = 4;
+  EXPECT_THAT(choose_rendezvous("auto", mpi, of({})).name(),
+              HasSubstr(fmt::format("shardwright-meeting-{}-{}", getuid(), getppid())));
+  mpi.local_ranks = 2;
+  EXPECT_THROW(choose_rendezvous("auto", mpi, of({})), Error);
+}
+
+TEST(Rendezvous, RefusesWhatIsNoAddress) {
+  for (const char* wish : {"", "n0:80", "tcp://n0", "tcp://:80", "tcp://n0:0", "tcp://n0:70000",
+                           "tcp://n0:x", "file://", "file://relative", "tcp:"}) {
+    EXPECT_THROW(choose_rendezvous(wish, launched(0, 2), of({})), Error) << wish;
+  }
+}
+
+TEST(Rendezvous, FindsTheFirstHostOfSlurmsLists) {
+  EXPECT_EQ(first_slurm_host("n1"), "n1");
+  EXPECT_EQ(first_slurm_host("n1,n2"), "n1");
+  EXPECT_EQ(first_slurm_host("n[007-009,12],m1"), "n007");
+  EXPECT_EQ(first_slurm_host("rack[3]-node,m[1-2]"), "rack3-node");
+  EXPECT_EQ(first_slurm_host("a,n[1-2]"), "a");
+  EXPECT_EQ(first_slurm_host("n[1"), "");
+}
+
+}  // namespace
+}  // namespace shardwright::exec
