@@ -1,0 +1,198 @@
+// Functions that CUDA offers inside kernels: arithmetic with a stated rounding, bits, cached loads,
+// atomics. Fast approximations (__expf, rsqrtf, ...) are computed well here; tests that compare
+// with a GPU's results need a tolerance.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+// Rounded to nearest, and never contracted into a fused multiply-add.
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
+inline float __fsqrt_rn(float a) {
+  return std::sqrt(a);
+}
+inline float __frcp_rn(float a) {
+  return 1.0f / a;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline double __fma_rn(double a, double b, double c) {
+  return std::fma(a, b, c);
+}
+inline double __dadd_rn(double a, double b) {
+  return a + b;
+}
+inline double __dmul_rn(double a, double b) {
+  return a * b;
+}
+
+inline float rsqrtf(float a) {
+  return 1.0f / std::sqrt(a);
+}
+inline float __expf(float a) {
+  return std::exp(a);
+}
+inline float __exp10f(float a) {
+  return std::pow(10.0f, a);
+}
+inline float __logf(float a) {
+  return std::log(a);
+}
+inline float __log2f(float a) {
+  return std::log2(a);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline float __saturatef(float a) {
+  return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f;
+}
+
+inline unsigned __float_as_uint(float a) {
+  return std::bit_cast<unsigned>(a);
+}
+inline float __uint_as_float(unsigned a) {
+  return std::bit_cast<float>(a);
+}
+inline int __float_as_int(float a) {
+  return std::bit_cast<int>(a);
+}
+inline float __int_as_float(int a) {
+  return std::bit_cast<float>(a);
+}
+inline long long __double_as_longlong(double a) {
+  return std::bit_cast<long long>(a);
+}
+inline double __longlong_as_double(long long a) {
+  return std::bit_cast<double>(a);
+}
+inline int __float2int_rn(float a) {
+  return static_cast<int>(std::nearbyint(a));
+}
+inline int __float2int_rz(float a) {
+  return static_cast<int>(a);
+}
+inline float __int2float_rn(int a) {
+  return static_cast<float>(a);
+}
+inline float __double2float_rn(double a) {
+  return static_cast<float>(a);
+}
+
+inline int __popc(unsigned a) {
+  return std::popcount(a);
+}
+inline int __popcll(unsigned long long a) {
+  return std::popcount(a);
+}
+inline int __clz(int a) {
+  return std::countl_zero(static_cast<unsigned>(a));
+}
+inline int __clzll(long long a) {
+  return std::countl_zero(static_cast<unsigned long long>(a));
+}
+inline int __ffs(int a) {
+  return a == 0 ? 0 : std::countr_zero(static_cast<unsigned>(a)) + 1;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((std::uint64_t{a} * b) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((std::uint64_t{high} << 32 | low) >> (shift & 31));
+}
+
+template <class T>
+inline T __ldg(const T* p) {
+  return *p;
+}
+template <class T>
+inline T __ldcs(const T* p) {
+  return *p;
+}
+template <class T>
+inline T __ldcg(const T* p) {
+  return *p;
+}
+template <class T>
+inline void __stcs(T* p, T value) {
+  *p = value;
+}
+template <class T>
+inline void __stcg(T* p, T value) {
+  *p = value;
+}
+
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// Kernels of other streams may run on other threads of the host.
+template <class T, class Next>
+T cuda_on_cpu_update(T* at, Next next) {
+  T old;
+  __atomic_load(at, &old, __ATOMIC_RELAXED);
+  T desired = next(old);
+  while (!__atomic_compare_exchange(at, &old, &desired, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    desired = next(old);
+  }
+  return old;
+}
+template <class T>
+inline T atomicAdd(T* at, T value) {
+  return cuda_on_cpu_update(at, [=](T old) { return static_cast<T>(old + value); });
+}
+template <class T>
+inline T atomicMax(T* at, T value) {
+  return cuda_on_cpu_update(at, [=](T old) { return old < value ? value : old; });
+}
+template <class T>
+inline T atomicMin(T* at, T value) {
+  return cuda_on_cpu_update(at, [=](T old) { return value < old ? value : old; });
+}
+template <class T>
+inline T atomicOr(T* at, T value) {
+  return cuda_on_cpu_update(at, [=](T old) { return static_cast<T>(old | value); });
+}
+template <class T>
+inline T atomicExch(T* at, T value) {
+  return cuda_on_cpu_update(at, [=](T) { return value; });
+}
+template <class T>
+inline T atomicCAS(T* at, T compare, T value) {
+  return cuda_on_cpu_update(at, [=](T old) { return old == compare ? value : old; });
+}
+
+// CUDA has them for all arithmetic types at global scope.
+#define CUDA_ON_CPU_MIN_MAX(T) \
+  inline T min(T a, T b) {     \
+    return b < a ? b : a;      \
+  }                            \
+  inline T max(T a, T b) {     \
+    return a < b ? b : a;      \
+  }
+CUDA_ON_CPU_MIN_MAX(int)
+CUDA_ON_CPU_MIN_MAX(unsigned)
+CUDA_ON_CPU_MIN_MAX(long)
+CUDA_ON_CPU_MIN_MAX(unsigned long)
+CUDA_ON_CPU_MIN_MAX(long long)
+CUDA_ON_CPU_MIN_MAX(unsigned long long)
+#undef CUDA_ON_CPU_MIN_MAX
+// A NaN loses, as in IEEE minNum.
+inline float min(float a, float b) {
+  return std::fmin(a, b);
+}
+inline float max(float a, float b) {
+  return std::fmax(a, b);
+}
