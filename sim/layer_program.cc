@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/core/check.h"
+#include "sim/core/workspace.h"
 
 namespace shardwright::sim {
 
@@ -235,7 +236,9 @@ class ProgramBuilder {
       p.op.work.bytes = to_bytes(scores * (backward ? 26 : 22));
       p.op.work.kernels = backward ? 9 : 7;
     } else if (backward) {
-      p.temporary_bytes = 4 * tokens_ * model_.q_dim();  // fp32 accumulator of dQ
+      p.temporary_bytes = stack_.memory == MemoryManager::kStatic
+                              ? attention_workspace_bytes(tokens_, model_.heads, model_.head_dim)
+                              : 4 * tokens_ * model_.q_dim();  // fp32 accumulator of dQ
     }
     return p;
   }

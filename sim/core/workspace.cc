@@ -12,6 +12,11 @@ std::int64_t rotated_elements(const Model& model) {
   return static_cast<std::int64_t>(rotated) / 2 * 2;
 }
 
+Bytes attention_workspace_bytes(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) {
+  constexpr Bytes kAlignmentOfParts = 4 * kArenaAlignment;
+  return 4 * tokens * heads * (head_dim + 2) + kAlignmentOfParts;
+}
+
 WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   const std::int64_t tokens = plan.micro_batch * plan.seq_len;
   WorkspacePlan w;
@@ -23,7 +28,9 @@ WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   const Bytes row_sums = 4 * kPartialSums * widest;
   const Bytes sorted_tokens = 4 * (tokens + model.vocab + 1);
   const Bytes token_losses = 8 * tokens;
-  w.scratch_bytes = std::max({row_sums, sorted_tokens, token_losses});
+  const Bytes split_product = 4 * model.hidden * std::max(model.ffn, model.q_dim());
+  w.scratch_bytes = std::max(
+      {row_sums, sorted_tokens, token_losses, std::min(split_product, kMostProductScratch)});
   w.exchange_bytes = 8 * (kExactSumWords + 2 * plan.grad_accum);
 
   w.rope_offset = w.batch_offset + round_up(w.batch_bytes, kArenaAlignment);

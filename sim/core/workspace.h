@@ -2,8 +2,9 @@
 // step's batch, RoPE tables, room for kernels that sum in two stages, and the few numbers that
 // ranks exchange once a step. The simulator counts these bytes, the executor allocates them.
 //
-// It leaves out what belongs to libraries and threads (cuBLAS, cuDNN, per-thread scratch): that is
-// part of the runtime's memory, not of the plan's.
+// Libraries of products and attention work in it, too, so that they allocate nothing of their own.
+// It leaves out what belongs to contexts and threads (CUDA, NCCL, per-thread scratch): that is part
+// of the runtime's memory, not of the plan's.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,20 @@ inline constexpr std::int64_t kPartialSums = 32;
 /// Words of an exact sum of squares (kernels/exact_sum.h).
 inline constexpr std::int64_t kExactSumWords = 21;
 
+/// What products may use: enough to split the sums of one, and no more than cuBLASLt asks for on
+/// any GPU. (NVIDIA recommends 32 MiB for Hopper, 4 MiB before.)
+inline constexpr Bytes kMostProductScratch = Bytes{32} << 20;
+
+/// What the gradient of attention needs while it runs: fp32 sums of query gradients, or gradients
+/// of keys and values for every query head in the compute type (cuDNN with grouped heads), and a
+/// few numbers a row.
+Bytes attention_workspace_bytes(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim);
+
 /// Places within the workspace, all multiples of kArenaAlignment.
 struct WorkspacePlan {
   Bytes batch_offset = 0;     // int32 [4][grad_accum][B*T]: tokens, targets, positions, first keys
   Bytes rope_offset = 0;      // fp32 [2][T][rotated/2]: cosines, sines
-  Bytes scratch_offset = 0;   // of one operation on the compute stream
+  Bytes scratch_offset = 0;   // of one operation on the compute stream; products use all of it
   Bytes exchange_offset = 0;  // one record of exchange_bytes per rank, then 64 bytes of results
   Bytes batch_bytes = 0;
   Bytes rope_bytes = 0;
