@@ -148,10 +148,10 @@ class Device {
   /// Query t sees keys first_key[t] to t of its sequence; null: from the first on.
   virtual void attention_forward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
                                  Matrix out, float* statistics) = 0;
-  /// The workspace holds an fp32 number for every element of `out`.
+  /// The workspace holds at least an fp32 number for every element of `out`.
   virtual void attention_backward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
                                   Matrix out, const float* statistics, Matrix d_out,
-                                  PackedHeads d_heads, void* workspace) = 0;
+                                  PackedHeads d_heads, void* workspace, Bytes workspace_bytes) = 0;
 
   // Activation. `in` is [tokens, 2F], gate beside up, when the output is [tokens, F], else as wide.
   virtual void activation_forward(StreamId stream, Activation activation, Matrix in,

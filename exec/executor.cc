@@ -139,6 +139,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
     device_.poison(streams_[0], memory_.activations(), memory_.arena().size_bytes, DType::kFp32);
   }
   workspace_.initialize(model_, device_, streams_[0]);
+  device_.lend_scratch(streams_[0], workspace_.scratch(), workspace_.plan().scratch_bytes);
 }
 
 Executor::~Executor() {

@@ -210,7 +210,8 @@ void ModelOps::backward(const Op& op, std::int32_t unit) {
                                         statistics(Tensor::kAttentionStatistics, unit),
                                         activation(Tensor::kDAttention, unit, model_.q_dim()),
                                         packed(Tensor::kDQkv, unit),
-                                        activations_.at(Tensor::kTemporary, unit));
+                                        activations_.at(Tensor::kTemporary, unit),
+                                        activations_.bytes(Tensor::kTemporary, unit));
     case OpKind::kRope:
       return device_.rope(stream_, packed(Tensor::kDQkv, unit), workspace_.rope(), batch_.positions,
                           true);

@@ -46,6 +46,9 @@ void LocalCommunicator::finish(StreamId stream) {
   for (int r = 0; r < size(); ++r) {
     if (r != rank_) device_.wait(stream, group_.done(r));
   }
+  // All that this stream waits for has been issued by now, so a host that waits here only waits for
+  // the devices. Ranks that ran far ahead would fill the queue that they share on one GPU.
+  if (size() > 1) device_.limit_run_ahead(stream);
 }
 
 void LocalCommunicator::fold(StreamId stream, DType dtype, std::int64_t first, Array out,

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "exec/host/host_device.h"
-#include "exec/host/typed.h"
+#include "exec/typed.h"
 #include "kernels/host/adamw.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/simd/kernels.h"

@@ -75,7 +75,7 @@ class HostDevice final : public Device {
                          Matrix out, float* statistics) override;
   void attention_backward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
                           Matrix out, const float* statistics, Matrix d_out, PackedHeads d_heads,
-                          void* workspace) override;
+                          void* workspace, Bytes workspace_bytes) override;
   void activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) override;
   void activation_backward(StreamId stream, Activation activation, Matrix in, Matrix d_out,
                            Matrix d_in) override;
@@ -108,7 +108,7 @@ class HostDevice final : public Device {
   std::uint64_t shuffle_seed_;
   std::atomic<Bytes> allocated_{0};
   std::atomic<Bytes> peak_{0};
-  HostFailure failure_;
+  Failure failure_;
   std::vector<std::unique_ptr<HostStream>> streams_;  // null in kInline
 };
 

@@ -1,6 +1,6 @@
 // The operations of a transformer, handed to the kernels in kernels/host.
 #include "exec/host/host_device.h"
-#include "exec/host/typed.h"
+#include "exec/typed.h"
 #include "kernels/host/activation.h"
 #include "kernels/host/attention.h"
 #include "kernels/host/embedding.h"
@@ -199,7 +199,7 @@ void HostDevice::attention_forward(StreamId stream, PackedHeads heads,
 void HostDevice::attention_backward(StreamId stream, PackedHeads heads,
                                     const std::int32_t* first_key, Matrix out,
                                     const float* statistics, Matrix d_out, PackedHeads d_heads,
-                                    void* workspace) {
+                                    void* workspace, Bytes) {
   enqueue(stream, [=, this] {
     with_type(out.dtype, [&](auto t) {
       using T = decltype(t);

@@ -5,19 +5,6 @@
 
 namespace shardwright::exec {
 
-void HostFailure::keep(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  if (error_) return;
-  error_ = std::move(error);
-  failed_.store(true, std::memory_order_release);
-}
-
-void HostFailure::rethrow() const {
-  if (!failed()) return;
-  const std::lock_guard lock(mutex_);
-  std::rethrow_exception(error_);
-}
-
 void HostEvent::complete(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
   completed_ = number;
@@ -30,7 +17,7 @@ void HostEvent::await(std::uint64_t number) const {
   changed_.wait(lock, [&] { return completed_ >= number; });
 }
 
-HostStream::HostStream(std::string name, HostFailure& failure, const kernels::RandomStream* delays)
+HostStream::HostStream(std::string name, Failure& failure, const kernels::RandomStream* delays)
     : name_(std::move(name)), failure_(failure), delays_(delays != nullptr) {
   if (delays_) random_ = *delays;
   thread_ = std::thread([this] { work(); });

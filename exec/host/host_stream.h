@@ -17,23 +17,10 @@
 #include <thread>
 
 #include "exec/device.h"
+#include "exec/failure.h"
 #include "kernels/random.h"
 
 namespace shardwright::exec {
-
-/// The first failure of a device's operations.
-class HostFailure {
- public:
-  void keep(std::exception_ptr error);
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
-  /// Throws the failure if there is one.
-  void rethrow() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::exception_ptr error_;
-  std::atomic<bool> failed_{false};
-};
 
 /// A counter of records: issued by the host, completed by the stream.
 class HostEvent final : public Event {
@@ -55,7 +42,7 @@ class HostStream {
  public:
   /// With a delay seed every task is preceded by a random pause, so that streams overtake each
   /// other.
-  HostStream(std::string name, HostFailure& failure, const kernels::RandomStream* delays);
+  HostStream(std::string name, Failure& failure, const kernels::RandomStream* delays);
   ~HostStream();
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
@@ -77,7 +64,7 @@ class HostStream {
   void pause();
 
   std::string name_;
-  HostFailure& failure_;
+  Failure& failure_;
   bool delays_ = false;
   kernels::RandomStream random_;
   std::uint64_t tasks_done_ = 0;
