@@ -1,4 +1,4 @@
-#include "fake_cuda.h"
+#include "tests/support/cuda_on_cpu/fake_cuda.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,7 +11,8 @@
 #include <new>
 #include <utility>
 
-namespace cuda_on_cpu = shardwright::cuda_on_cpu;
+#include "tests/support/cuda_on_cpu/fake_runtime.h"
+
 using cuda_on_cpu::Call;
 using cuda_on_cpu::CallKind;
 
@@ -52,7 +53,7 @@ struct Region {
 
 struct Engine {
   std::mutex mutex;
-  cuda_on_cpu::Machine machine;
+  cuda_on_cpu::FakeMachine machine;
   std::uint64_t random = 0;
   std::vector<Call> log;
   std::int64_t failable = 0;
@@ -279,9 +280,9 @@ cudaError_t make_event(cudaEvent_t* event, const char* name, unsigned flags) {
 
 }  // namespace
 
-namespace shardwright::cuda_on_cpu {
+namespace cuda_on_cpu {
 
-void reset(const Machine& machine) {
+void reset(const FakeMachine& machine) {
   Engine& e = engine();
   const std::lock_guard lock(e.mutex);
   for (const auto& [address, region] : e.regions) {
@@ -379,11 +380,17 @@ cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()>
   });
 }
 
-void keep_last_error(cudaError_t error) {
-  last_error = error;
+cudaError_t enqueue(cudaStream_t stream, const Launch& launch) {
+  if (!broken_limit(launch).empty()) return cudaErrorInvalidConfiguration;
+  Call call;
+  call.name = launch.name;
+  call.grid = launch.grid;
+  call.block = launch.block;
+  call.bytes = launch.shared_bytes;
+  return enqueue_kernel(stream, std::move(call), [launch] { run(launch); });
 }
 
-}  // namespace shardwright::cuda_on_cpu
+}  // namespace cuda_on_cpu
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {

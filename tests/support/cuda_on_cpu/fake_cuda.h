@@ -16,9 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime_api.h"
+#include "tests/support/cuda_on_cpu/emulation.h"
+#include "tests/support/cuda_on_cpu/runtime_api.h"
 
-namespace shardwright::cuda_on_cpu {
+namespace cuda_on_cpu {
 
 enum class CallKind {
   kQuery,   // asks or sets something, enqueues nothing
@@ -43,14 +44,13 @@ struct Call {
   int stream = -1;   // by order of creation; 0 is the default stream
   int event = -1;    // by order of creation
   int priority = 0;  // of a stream that is created
-  std::uint32_t grid[3] = {0, 0, 0};
-  std::uint32_t block[3] = {0, 0, 0};
+  dim3 grid{0, 0, 0}, block{0, 0, 0};
   std::size_t bytes = 0;  // of memory, or shared memory of a kernel
   const void* to = nullptr;
   const void* from = nullptr;
 };
 
-struct Machine {
+struct FakeMachine {
   std::uint64_t seed = 0;
   int devices = 1;
   int driver_version = 13000;
@@ -62,7 +62,7 @@ struct Machine {
 };
 
 /// Forgets everything: streams, events, memory, log, failures. Nothing may be in use.
-void reset(const Machine& machine = {});
+void reset(const FakeMachine& machine = {});
 
 /// The calls since the last reset or clear_log.
 std::vector<Call> call_log();
@@ -84,9 +84,7 @@ std::size_t live_streams();
 std::size_t live_events();
 std::size_t live_host_allocations();
 
-/// For the kernel launcher and the fake libraries: enqueues `run`, or returns why not.
+/// For the launcher of kernels and the fake libraries: enqueues `run`, or returns why not.
 cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()> run);
-/// Keeps an error for cudaGetLastError.
-void keep_last_error(cudaError_t error);
 
-}  // namespace shardwright::cuda_on_cpu
+}  // namespace cuda_on_cpu

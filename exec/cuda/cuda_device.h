@@ -1,0 +1,180 @@
+// A GPU as a device: kernels of kernels/cuda, products by cuBLASLt, attention by the fastest
+// implementation that takes the problem.
+//
+// What is enqueued becomes CUDA calls at once; the host never waits inside a step. Device memory is
+// only what the executor allocates before the first step: libraries work in scratch that it lends.
+// Small host memory on either side of a copy goes through pinned staging; numbers that come back
+// are delivered by synchronize(). Tables that operations take are kernel parameters.
+//
+// Several devices of one process may be the same GPU (ranks that are threads) or different ones
+// that read each other's memory. A device belongs to the thread that made it.
+//
+// An operation that CUDA refuses, or a function of the host that throws, makes the device fail as
+// exec/device.h says; what was already enqueued still runs, because a GPU's queue cannot be taken
+// back. A kernel that fails while it runs ends the whole process's use of the GPU: all ranks see
+// it at their next synchronize().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/cuda/attention.h"
+#include "exec/cuda/handles.h"
+#include "exec/cuda/products.h"
+#include "exec/device.h"
+#include "exec/failure.h"
+
+namespace shardwright::exec {
+
+struct CudaDeviceOptions {
+  int gpu = 0;                     // by the runtime's count
+  std::string attention = "auto";  // an implementation by name
+  /// How many collectives of local ranks the host may be ahead of the GPU.
+  int run_ahead = 8;
+};
+
+class CudaDevice final : public Device {
+ public:
+  /// Throws Error when the GPU cannot be used.
+  explicit CudaDevice(const CudaDeviceOptions& options = {});
+  ~CudaDevice() override;
+
+  std::unique_ptr<Allocation> allocate(Bytes bytes) override;
+  Bytes allocated_bytes() const override { return allocated_; }
+  Bytes peak_allocated_bytes() const override { return peak_; }
+
+  StreamId make_stream(const char* name, int priority) override;
+  std::unique_ptr<Event> make_event() override;
+  void record(StreamId stream, Event& event) override;
+  void wait(StreamId stream, const Event& event) override;
+  void synchronize() override;
+  void drain() noexcept override;
+  void timestamp(StreamId stream, Nanoseconds* at) override;
+  void call(StreamId stream, std::function<void()> function) override;
+  void limit_run_ahead(StreamId stream) override;
+  void lend_scratch(StreamId stream, void* data, Bytes bytes) override;
+
+  void copy(StreamId stream, void* to, const void* from, Bytes bytes) override;
+  void copy_rows(StreamId stream, Matrix from, Matrix to) override;
+  void zero(StreamId stream, void* data, Bytes bytes) override;
+  void poison(StreamId stream, void* data, Bytes bytes, DType dtype) override;
+
+  void cast(StreamId stream, Array from, Array to) override;
+  void accumulate(StreamId stream, Array in, Array sum) override;
+  void fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype, Array out,
+            bool adds) override;
+
+  void embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
+                         Matrix out) override;
+  void embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out, Matrix d_table,
+                          bool adds, void* scratch) override;
+  void norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
+                    float* rstd) override;
+  void norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd, Heads d_y,
+                     const void* d_residual, Heads d_x, Array d_weight, float* scratch) override;
+  void linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
+                      Matrix y) override;
+  void linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) override;
+  void linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
+                              bool adds) override;
+  void bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) override;
+  void rope(StreamId stream, PackedHeads heads, RopeTables tables, const std::int32_t* positions,
+            bool backward) override;
+  void attention_forward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
+                         Matrix out, float* statistics) override;
+  void attention_backward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
+                          Matrix out, const float* statistics, Matrix d_out, PackedHeads d_heads,
+                          void* workspace, Bytes workspace_bytes) override;
+  void activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) override;
+  void activation_backward(StreamId stream, Activation activation, Matrix in, Matrix d_out,
+                           Matrix d_in) override;
+  /// Products take operands of one type.
+  DType logits_dtype(DType parameters) const override { return parameters; }
+  void cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets, bool gradient,
+                     LossSums* sums, double* scratch) override;
+
+  void sum_of_squares(StreamId stream, Array x, std::int64_t* words) override;
+  void finish_gradients(StreamId stream, const StepRecords& records, const ClipOptions& options,
+                        StepTotals* totals) override;
+  void adamw(StreamId stream, const kernels::AdamW& options, const StepTotals* totals,
+             std::span<const UpdateSegment> segments, Array gradient, Array parameter,
+             Array first_moment, Array second_moment) override;
+
+  /// For communicators that enqueue work of their own.
+  cudaStream_t stream(StreamId id) const {
+    return streams_[static_cast<std::size_t>(id)].handle.get();
+  }
+  /// Which attention serves the run and why, one sentence; empty before the first one ran.
+  const std::string& attention_note() const { return attention_note_; }
+
+ private:
+  class CudaAllocation;
+  class CudaEvent;
+  struct Stream {
+    cuda::StreamHandle handle;
+    void* scratch = nullptr;
+    Bytes scratch_bytes = 0;
+    std::vector<cuda::EventHandle> passed;  // ring of limit_run_ahead
+    std::size_t passes = 0;
+  };
+  struct Delivery {
+    void* to;
+    const void* from;  // staged
+    std::size_t bytes;
+  };
+  struct ChosenAttention {
+    kernels::cuda::AttentionProblem problem;
+    kernels::cuda::Attention* implementation;
+  };
+  struct Timestamp {
+    Nanoseconds* at;
+    std::size_t event;  // in timing_events_
+  };
+
+  /// Does what enqueues work unless the device has failed; keeps the failure.
+  template <class Issue>
+  void enqueue(Issue&& issue) {
+    if (failure_.failed()) return;
+    always([&] { issue(); });
+  }
+  /// The same also after a failure.
+  template <class Issue>
+  void always(Issue&& issue) noexcept {
+    try {
+      issue();
+    } catch (...) {
+      failure_.keep(std::current_exception());
+    }
+  }
+  Stream& at(StreamId stream) { return streams_[static_cast<std::size_t>(stream)]; }
+  void product(StreamId stream, cuda::ProductForm form, Matrix a, Matrix b, Matrix out,
+               const Addends& addends = {});
+  /// Chosen when a problem is first met, and kept.
+  kernels::cuda::Attention& attention_for(StreamId stream,
+                                          const kernels::cuda::AttentionProblem& problem);
+  /// Room in the staging memory, or null when it is used up until the next synchronize().
+  void* stage(std::size_t bytes);
+  bool is_pageable(const void* data) const;
+  void resolve_timestamps();
+
+  CudaDeviceOptions options_;
+  Bytes allocated_ = 0;
+  Bytes peak_ = 0;
+  Failure failure_;
+  std::vector<Stream> streams_;
+  cuda::Products products_;
+  cuda::AttentionSet attention_;
+  std::string attention_note_;
+  std::vector<ChosenAttention> chosen_attention_;
+  cuda::PinnedMemory staging_;
+  std::size_t staged_bytes_ = 0;
+  std::vector<Delivery> deliveries_;
+  std::vector<std::unique_ptr<std::function<void()>>> host_functions_;  // until they have run
+  std::vector<cuda::EventHandle> timing_events_;
+  std::vector<Timestamp> timestamps_;
+};
+
+}  // namespace shardwright::exec

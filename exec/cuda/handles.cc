@@ -1,0 +1,31 @@
+#include "exec/cuda/handles.h"
+
+#include <algorithm>
+
+namespace shardwright::exec::cuda {
+
+StreamHandle make_stream_handle(int priority) {
+  int least = 0, greatest = 0;
+  SHARDWRIGHT_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  // Non-blocking: nothing ever runs on the default stream, and nothing may wait for it.
+  SHARDWRIGHT_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                std::clamp(priority, greatest, least)));
+  return StreamHandle(stream);
+}
+
+EventHandle make_event_handle(EventUse use) {
+  cudaEvent_t event = nullptr;
+  const unsigned flags =
+      use == EventUse::kTime ? cudaEventDefault : cudaEventBlockingSync | cudaEventDisableTiming;
+  SHARDWRIGHT_CUDA(cudaEventCreateWithFlags(&event, flags));
+  return EventHandle(event);
+}
+
+PinnedMemory allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  SHARDWRIGHT_CUDA(cudaHostAlloc(&data, bytes, cudaHostAllocPortable));
+  return PinnedMemory(data);
+}
+
+}  // namespace shardwright::exec::cuda

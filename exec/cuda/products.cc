@@ -1,0 +1,184 @@
+#include "exec/cuda/products.h"
+
+#include <fmt/core.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "exec/cuda/cublas_error.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec::cuda {
+namespace {
+
+template <auto kDestroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* value) const {
+    kDestroy(value);
+  }
+};
+template <class Handle, auto kDestroy>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<kDestroy>>;
+using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+cudaDataType_t type_of(DType dtype) {
+  SHARDWRIGHT_CHECK(dtype == DType::kFp32 || dtype == DType::kBf16, "a product of {}",
+                    name_of(dtype));
+  return dtype == DType::kFp32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/// The row-major matrix as a column-major one: cols x rows.
+Layout layout_of(const Matrix& m) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  SHARDWRIGHT_CUBLAS(cublasLtMatrixLayoutCreate(&layout, type_of(m.dtype),
+                                                static_cast<std::uint64_t>(m.cols),
+                                                static_cast<std::uint64_t>(m.rows), m.stride));
+  return Layout(layout);
+}
+
+/// The largest power of two up to 16 that divides the address; no kernel asks for more.
+std::uint32_t alignment_of(const void* data) {
+  std::uint32_t alignment = 16;
+  while (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  SHARDWRIGHT_CUBLAS(cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value));
+}
+
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const T& value) {
+  SHARDWRIGHT_CUBLAS(
+      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+}
+
+std::int64_t depth_of(const Product& p) {
+  return p.form == ProductForm::kTN ? p.a.rows : p.a.cols;
+}
+
+void check_shapes(const Product& p) {
+  const bool ta = p.form == ProductForm::kTN, tb = p.form == ProductForm::kNT;
+  SHARDWRIGHT_CHECK(
+      (ta ? p.a.cols : p.a.rows) == p.out.rows && (tb ? p.b.rows : p.b.cols) == p.out.cols &&
+          (tb ? p.b.cols : p.b.rows) == depth_of(p) && p.a.dtype == p.b.dtype,
+      "a product of {}x{} {} and {}x{} {} into {}x{}", p.a.rows, p.a.cols, name_of(p.a.dtype),
+      p.b.rows, p.b.cols, name_of(p.b.dtype), p.out.rows, p.out.cols);
+}
+
+}  // namespace
+
+struct Products::Plan {
+  Description description;
+  Layout a, b, out;
+  Layout addend;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+Products::Products() {
+  SHARDWRIGHT_CUBLAS(cublasLtCreate(&handle_));
+}
+
+Products::~Products() {
+  cublasLtDestroy(handle_);
+}
+
+std::string Products::library_version() {
+  const std::size_t code = cublasLtGetVersion();
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) {
+  const bool adds = p.addend.data != nullptr;
+  return {p.form,
+          p.a.dtype,
+          p.b.dtype,
+          p.out.dtype,
+          p.out.rows,
+          p.out.cols,
+          depth_of(p),
+          p.a.stride,
+          p.b.stride,
+          p.out.stride,
+          adds ? p.addend.stride : 0,
+          alignment_of(p.a.data),
+          alignment_of(p.b.data),
+          alignment_of(adds ? p.addend.data : p.out.data),
+          alignment_of(p.out.data),
+          adds,
+          p.bias != nullptr,
+          workspace_bytes};
+}
+
+std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace_bytes) const {
+  auto made = std::make_unique<Plan>();
+  cublasLtMatmulDesc_t description = nullptr;
+  SHARDWRIGHT_CUBLAS(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  made->description.reset(description);
+  // The library's first operand is our second.
+  set(description, CUBLASLT_MATMUL_DESC_TRANSA,
+      p.form == ProductForm::kNT ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(description, CUBLASLT_MATMUL_DESC_TRANSB,
+      p.form == ProductForm::kTN ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.bias != nullptr) {
+    set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out.dtype));
+    set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
+  made->a = layout_of(p.a);
+  made->b = layout_of(p.b);
+  made->out = layout_of(p.out);
+  made->addend = layout_of(p.addend.data != nullptr ? p.addend : p.out);
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  SHARDWRIGHT_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+  const Preference owner(preference);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(workspace_bytes));
+  // Split sums are rounded to the result's type only once.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+      alignment_of(p.addend.data != nullptr ? p.addend.data : p.out.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.out.data));
+
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, description, made->b.get(), made->a.get(), made->addend.get(), made->out.get(),
+      preference, 1, &found, &count);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
+    throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {} in {}{}: {}",
+                            p.out.rows, p.out.cols, depth_of(p), name_of(p.a.dtype),
+                            p.bias != nullptr ? " with a bias" : "", cublasLtGetStatusName(status)),
+                ExitCode::kFailed);
+  }
+  made->algorithm = found.algo;
+  return made;
+}
+
+void Products::run(const Product& p, void* workspace, Bytes workspace_bytes, cudaStream_t stream) {
+  check_shapes(p);
+  std::unique_ptr<Plan>& planned = plans_[key_of(p, workspace_bytes)];
+  if (!planned) planned = plan(p, workspace_bytes);
+  if (p.bias != nullptr) {
+    set(planned->description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  }
+  const bool adds = p.addend.data != nullptr;
+  const float one = 1, beta = adds ? 1 : 0;
+  SHARDWRIGHT_CUBLAS(cublasLtMatmul(handle_, planned->description.get(), &one, p.b.data,
+                                    planned->b.get(), p.a.data, planned->a.get(), &beta,
+                                    adds ? p.addend.data : p.out.data, planned->addend.get(),
+                                    p.out.data, planned->out.get(), &planned->algorithm, workspace,
+                                    static_cast<std::size_t>(workspace_bytes), stream));
+}
+
+}  // namespace shardwright::exec::cuda

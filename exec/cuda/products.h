@@ -1,0 +1,67 @@
+// Products of row-major matrices through cuBLASLt.
+//
+// bf16 and fp32 operands, fp32 sums (never TF32), results rounded once. What the library needs to
+// know about a shape is made once, when the shape is first asked for: descriptions, and an
+// algorithm, the first that the library's heuristics offer. A shape's algorithm, and so its result
+// to the bit, does not depend on the rank or on where operands lie; sums that are split over
+// blocks are added in fp32 in a fixed order. Nothing is allocated on the device: algorithms use
+// the workspace that is handed in.
+//
+// cuBLASLt counts in columns: row-major C[M, N] = A B is its column-major C^T[N, M] = B^T A^T.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "exec/array.h"
+
+namespace shardwright::exec::cuda {
+
+enum class ProductForm : std::uint8_t {
+  kNT,  // out[M, N] = a[M, K] b[N, K]^T
+  kNN,  // out[M, N] = a[M, K] b[K, N]
+  kTN   // out[M, N] = a[K, M]^T b[K, N]
+};
+
+struct Product {
+  ProductForm form = ProductForm::kNT;
+  Matrix a, b;
+  Matrix addend;               // of out's type and shape, may be out; without data nothing is added
+  const void* bias = nullptr;  // N numbers of out's type, or null
+  Matrix out;
+};
+
+class Products {
+ public:
+  Products();
+  ~Products();
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  /// Enqueues the product. Throws Error, which names the shape, when the library has no algorithm
+  /// for it.
+  void run(const Product& product, void* workspace, Bytes workspace_bytes, cudaStream_t stream);
+
+  std::size_t planned_shapes() const { return plans_.size(); }
+  /// "13.1.0".
+  static std::string library_version();
+
+ private:
+  struct Plan;
+  // form, types, M, N, K, strides, alignments, whether it adds and is biased, workspace
+  using Key = std::tuple<ProductForm, DType, DType, DType, std::int64_t, std::int64_t, std::int64_t,
+                         std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::uint32_t,
+                         std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, Bytes>;
+  static Key key_of(const Product& product, Bytes workspace_bytes);
+  std::unique_ptr<Plan> plan(const Product& product, Bytes workspace_bytes) const;
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace shardwright::exec::cuda
