@@ -254,6 +254,7 @@ TEST(CudaOnCpu, LaunchesCarryTheLaunchersName) {
           if (threadIdx.x == 0) fail("stop");
         },
         {1, 32}, nullptr, 3);
+    cudaDeviceSynchronize();  // kernels run when somebody waits for them
     FAIL();
   } catch (const std::exception& error) {
     EXPECT_THAT(error.what(), HasSubstr("stop"));
