@@ -1,0 +1,225 @@
+// Tiles of attention in shared memory and in the registers of a warp. For .cu files only.
+//
+// A tile holds rows of D bf16 numbers in chunks of 16 bytes. Chunk c of row r lies at place
+// c ^ (r % 8) of its row: the 8 rows of an ldmatrix, one chunk of each, are then in 8 different
+// groups of banks, and so are the rows that a warp writes when it stages results.
+//
+// Each warp owns whole rows of a product's result, in the C layout of kernels/cuda/mma.h. A result
+// that is an operand of the next product becomes an A fragment without leaving the registers:
+// scores for the output, transposed scores for the gradients of keys and values.
+//
+// Scores are exponentiated with base 2; log2(e) is part of their scale.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/mma.h"
+
+namespace shardwright::kernels::cuda {
+
+inline constexpr int kWarpLanes = 32;
+inline constexpr int kFlashWarps = 4;
+inline constexpr int kFlashThreads = kWarpLanes * kFlashWarps;
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+using Bf16 = __nv_bfloat16;
+
+__device__ __forceinline__ int warp_index() {
+  return static_cast<int>(threadIdx.x) / kWarpLanes;
+}
+__device__ __forceinline__ int lane_index() {
+  return static_cast<int>(threadIdx.x) % kWarpLanes;
+}
+__device__ __forceinline__ float minus_infinity() {
+  return __int_as_float(static_cast<int>(0xff800000u));
+}
+
+/// 2^x, in one instruction on the device.
+__device__ __forceinline__ float fast_exp2(float x) {
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+  return std::exp2(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+/// Where a chunk of 8 numbers lies in a tile.
+template <int kD>
+__device__ __forceinline__ int chunk_at(int row, int chunk) {
+  return row * kD + ((chunk ^ (row & 7)) * 8);
+}
+
+/// Begins to copy rows [first, first + kRows) of an array into a tile; those from `end` on become
+/// zeros. All threads of the block take part.
+template <int kD, int kRows>
+__device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* array, std::int64_t stride,
+                                          int first, int end) {
+  constexpr int kChunks = kD / 8;
+  static_assert(kRows * kChunks % kFlashThreads == 0);
+#pragma unroll
+  for (int i = 0; i < kRows * kChunks / kFlashThreads; ++i) {
+    const int item = i * kFlashThreads + static_cast<int>(threadIdx.x);
+    const int row = item / kChunks, chunk = item % kChunks;
+    const bool inside = first + row < end;
+    const std::int64_t from = inside ? (first + row) * stride : 0;
+    cp_async_16(tile + chunk_at<kD>(row, chunk), array + from + chunk * 8, inside);
+  }
+}
+
+struct FragmentA {
+  std::uint32_t r[4];
+};
+/// The operands of two neighbouring result tiles.
+struct FragmentB {
+  std::uint32_t r[2][2];
+};
+
+/// A = rows [row, row + 16) and columns [16 k, 16 k + 16) of the tile.
+template <int kD>
+__device__ __forceinline__ FragmentA load_a(const Bf16* tile, int row, int k) {
+  const int matrix = lane_index() / 8, r = lane_index() % 8;
+  FragmentA a;
+  ldmatrix_x4(a.r, tile + chunk_at<kD>(row + matrix % 2 * 8 + r, 2 * k + matrix / 2));
+  return a;
+}
+
+__device__ __forceinline__ FragmentB as_b(const std::uint32_t (&r)[4]) {
+  return {{{r[0], r[1]}, {r[2], r[3]}}};
+}
+
+/// B = the transpose of these rows and columns: result columns are rows of the tile.
+template <int kD>
+__device__ __forceinline__ FragmentB load_b_transposed(const Bf16* tile, int row, int k) {
+  const int matrix = lane_index() / 8, r = lane_index() % 8;
+  std::uint32_t registers[4];
+  ldmatrix_x4(registers, tile + chunk_at<kD>(row + matrix / 2 * 8 + r, 2 * k + matrix % 2));
+  return as_b(registers);
+}
+
+/// B = rows [row, row + 16) and columns [16 col, 16 col + 16) as they are.
+template <int kD>
+__device__ __forceinline__ FragmentB load_b(const Bf16* tile, int row, int col) {
+  const int matrix = lane_index() / 8, r = lane_index() % 8;
+  std::uint32_t registers[4];
+  ldmatrix_x4_transposed(registers,
+                         tile + chunk_at<kD>(row + matrix % 2 * 8 + r, 2 * col + matrix / 2));
+  return as_b(registers);
+}
+
+/// Two neighbouring result tiles as an A fragment.
+__device__ __forceinline__ FragmentA to_a(const float (&left)[4], const float (&right)[4]) {
+  return {{pack_bf16(left[0], left[1]), pack_bf16(left[2], left[3]), pack_bf16(right[0], right[1]),
+           pack_bf16(right[2], right[3])}};
+}
+
+/// result[16 x 8 kTiles] = a tile's rows [row, row + 16) times the transpose of the first
+/// 8 kTiles rows of another.
+template <int kD, int kTiles>
+__device__ __forceinline__ void multiply_transposed(float (&result)[kTiles][4], const Bf16* a_tile,
+                                                    int row, const Bf16* b_tile) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) result[n][i] = 0.0f;
+  }
+#pragma unroll
+  for (int k = 0; k < kD / 16; ++k) {
+    const FragmentA a = load_a<kD>(a_tile, row, k);
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+      const FragmentB b = load_b_transposed<kD>(b_tile, 8 * n, k);
+      mma_16x8x16(result[n], a.r, b.r[0]);
+      mma_16x8x16(result[n + 1], a.r, b.r[1]);
+    }
+  }
+}
+
+/// result[16 x kD] += left[16 x 8 kTiles], rounded to bf16, times the first 8 kTiles rows of a
+/// tile.
+template <int kD, int kTiles>
+__device__ __forceinline__ void multiply_add(float (&result)[kD / 8][4],
+                                             const float (&left)[kTiles][4], const Bf16* tile) {
+#pragma unroll
+  for (int k = 0; k < kTiles / 2; ++k) {
+    const FragmentA a = to_a(left[2 * k], left[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kD / 8; n += 2) {
+      const FragmentB b = load_b<kD>(tile, 16 * k, n / 2);
+      mma_16x8x16(result[n], a.r, b.r[0]);
+      mma_16x8x16(result[n + 1], a.r, b.r[1]);
+    }
+  }
+}
+
+/// Writes result[16 x kD] times `factor[0]` (rows g) and `factor[1]` (rows g + 8) to rows
+/// [row, row + 16) of an array through the same rows of a tile that only this warp uses any more.
+/// Rows from `end` on are left out; `first` is the array row of the tile's row 0.
+template <int kD>
+__device__ __forceinline__ void store_rows(const float (&result)[kD / 8][4],
+                                           const float (&factor)[2], Bf16* tile, int row,
+                                           Bf16* array, std::int64_t stride, int first, int end) {
+  constexpr int kChunks = kD / 8;
+  const int g = lane_index() / 4, t = lane_index() % 4;
+  __syncwarp();
+#pragma unroll
+  for (int n = 0; n < kD / 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t pair =
+          pack_bf16(result[n][2 * half] * factor[half], result[n][2 * half + 1] * factor[half]);
+      const int at = chunk_at<kD>(row + g + 8 * half, n) + 2 * t;
+      *reinterpret_cast<std::uint32_t*>(tile + at) = pair;
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 16 * kChunks / kWarpLanes; ++i) {
+    const int item = i * kWarpLanes + lane_index();
+    const int r = row + item / kChunks, chunk = item % kChunks;
+    if (first + r < end) {
+      *reinterpret_cast<uint4*>(array + (first + r) * stride + chunk * 8) =
+          *reinterpret_cast<const uint4*>(tile + chunk_at<kD>(r, chunk));
+    }
+  }
+}
+
+/// The least and greatest of `span` over the lanes of a warp.
+__device__ __forceinline__ int2 warp_span(int2 span) {
+#pragma unroll
+  for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) {
+    span.x = min(span.x, __shfl_xor_sync(0xffffffffu, span.x, distance));
+    span.y = max(span.y, __shfl_xor_sync(0xffffffffu, span.y, distance));
+  }
+  return span;
+}
+
+/// Of first_key over queries [first, min(first + kRows, end)); null means 0 everywhere. All threads
+/// take part and get it; `scratch` is shared and free again after the block's next barrier.
+template <int kRows>
+__device__ __forceinline__ int2 block_span(const std::int32_t* first_key, int first, int end,
+                                           int2 (&scratch)[kFlashWarps]) {
+  if (first_key == nullptr) return {0, 0};
+  int2 span = {end, 0};
+  for (int i = static_cast<int>(threadIdx.x); i < kRows && first + i < end; i += kFlashThreads) {
+    span.x = min(span.x, first_key[first + i]);
+    span.y = max(span.y, first_key[first + i]);
+  }
+  span = warp_span(span);
+  if (lane_index() == 0) scratch[warp_index()] = span;
+  __syncthreads();
+  span = scratch[0];
+#pragma unroll
+  for (int i = 1; i < kFlashWarps; ++i) {
+    span.x = min(span.x, scratch[i].x);
+    span.y = max(span.y, scratch[i].y);
+  }
+  return span;
+}
+
+}  // namespace shardwright::kernels::cuda
