@@ -37,6 +37,12 @@ __host__ __device__ constexpr int span_count(int seq) {
   return (seq + kFlashSpanQueries - 1) / kFlashSpanQueries;
 }
 
+/// Of two bf16 numbers with two others.
+__device__ __forceinline__ float pair_product(unsigned a, unsigned b) {
+  return __uint_as_float(a << 16) * __uint_as_float(b << 16) +
+         __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u);
+}
+
 template <int kD>
 __global__ void __launch_bounds__(kFlashThreads) flash_delta_kernel(Backward p) {
   constexpr int kLanes = kD / 8;  // of 16 bytes each
@@ -50,11 +56,10 @@ __global__ void __launch_bounds__(kFlashThreads) flash_delta_kernel(Backward p) 
     const std::int64_t token = static_cast<std::int64_t>(sequence) * s.seq + query;
     const std::int64_t at =
         token * s.out_stride + head * kD + static_cast<int>(threadIdx.x) % kLanes * 8;
-    Bf16 out[8], d_out[8];
-    *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(p.out + at);
-    *reinterpret_cast<uint4*>(d_out) = *reinterpret_cast<const uint4*>(p.d_out + at);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum += __bfloat162float(out[i]) * __bfloat162float(d_out[i]);
+    const uint4 out = *reinterpret_cast<const uint4*>(p.out + at);
+    const uint4 d_out = *reinterpret_cast<const uint4*>(p.d_out + at);
+    sum = pair_product(out.x, d_out.x) + pair_product(out.y, d_out.y) +
+          pair_product(out.z, d_out.z) + pair_product(out.w, d_out.w);
   }
 #pragma unroll
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {

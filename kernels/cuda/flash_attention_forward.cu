@@ -30,10 +30,16 @@ constexpr std::size_t shared_bytes() {
   return std::size_t{kQueries + 2 * kKeys} * kD * sizeof(Bf16);
 }
 
-/// Sets the scores of keys that a query does not see to minus infinity.
+/// Sets the scores of keys that a query does not see to minus infinity. First keys are read again
+/// for each of the few tiles that need it: registers are what this kernel is short of.
 __device__ __forceinline__ void mask(float (&scores)[kKeys / 8][4], int key0, int query0,
-                                     const int (&first)[2]) {
+                                     const std::int32_t* first_key, int seq) {
   const int g = lane_index() / 4, t = lane_index() % 4;
+  int first[2] = {0, 0};
+  if (first_key != nullptr) {
+    first[0] = first_key[min(query0 + g, seq - 1)];
+    first[1] = first_key[min(query0 + g + 8, seq - 1)];
+  }
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
@@ -120,14 +126,11 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
 
   const int row0 = warp_index() * 16 * kRowTiles;  // of this warp in the tile
   const int g = lane_index() / 4, t = lane_index() % 4;
-  int first[kRowTiles][2];
   float largest[kRowTiles][2], sum[kRowTiles][2], out[kRowTiles][kD / 8][4];
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = query0 + row0 + 16 * m + g + 8 * half;
-      first[m][half] = first_key == nullptr || query >= s.seq ? 0 : first_key[query];
       largest[m][half] = minus_infinity();
       sum[m][half] = 0.0f;
     }
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
     const bool partial = key0 + kKeys - 1 > query0 || key0 < span.y;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      if (partial) mask(scores[m], key0, query0 + row0 + 16 * m, first[m]);
+      if (partial) mask(scores[m], key0, query0 + row0 + 16 * m, first_key, s.seq);
       online_softmax<kD>(scores[m], largest[m], sum[m], out[m], scale);
     }
 #pragma unroll

@@ -60,15 +60,19 @@ __device__ __forceinline__ int chunk_at(int row, int chunk) {
 template <int kD, int kRows>
 __device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* array, std::int64_t stride,
                                           int first, int end) {
-  constexpr int kChunks = kD / 8;
-  static_assert(kRows * kChunks % kFlashThreads == 0);
+  // A thread copies the same chunk of every kPass-th row. kPass is a multiple of 8, so that the
+  // places in the tile are a constant apart.
+  constexpr int kChunks = kD / 8, kPass = kFlashThreads / kChunks;
+  static_assert(kRows % kPass == 0 && kPass % 8 == 0);
+  const int row = static_cast<int>(threadIdx.x) / kChunks;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
+  Bf16* const to = tile + chunk_at<kD>(row, chunk);
+  const Bf16* from = array + (first + row) * stride + chunk * 8;
 #pragma unroll
-  for (int i = 0; i < kRows * kChunks / kFlashThreads; ++i) {
-    const int item = i * kFlashThreads + static_cast<int>(threadIdx.x);
-    const int row = item / kChunks, chunk = item % kChunks;
-    const bool inside = first + row < end;
-    const std::int64_t from = inside ? (first + row) * stride : 0;
-    cp_async_16(tile + chunk_at<kD>(row, chunk), array + from + chunk * 8, inside);
+  for (int i = 0; i < kRows / kPass; ++i) {
+    const bool inside = first + row + i * kPass < end;
+    cp_async_16(to + i * kPass * kD, inside ? from : array, inside);
+    from += kPass * stride;
   }
 }
 
@@ -80,12 +84,21 @@ struct FragmentB {
   std::uint32_t r[2][2];
 };
 
-/// A = rows [row, row + 16) and columns [16 k, 16 k + 16) of the tile.
+/// Where this lane's row of an ldmatrix lies, for chunks `2 k + chunk` of rows `row + rows`: the
+/// place of chunk 2 k is that of chunk 0 with the bits of k turned, so one number serves them all.
+template <int kD>
+__device__ __forceinline__ const Bf16* lane_row(const Bf16* tile, int row, int k, int rows,
+                                                int chunk) {
+  const int at = chunk_at<kD>(rows + lane_index() % 8, chunk);
+  return tile + row * kD + (at ^ (k * 16));
+}
+
+/// A = rows [row, row + 16) and columns [16 k, 16 k + 16) of the tile; row is a multiple of 16.
 template <int kD>
 __device__ __forceinline__ FragmentA load_a(const Bf16* tile, int row, int k) {
-  const int matrix = lane_index() / 8, r = lane_index() % 8;
+  const int matrix = lane_index() / 8;
   FragmentA a;
-  ldmatrix_x4(a.r, tile + chunk_at<kD>(row + matrix % 2 * 8 + r, 2 * k + matrix / 2));
+  ldmatrix_x4(a.r, lane_row<kD>(tile, row, k, matrix % 2 * 8, matrix / 2));
   return a;
 }
 
@@ -96,19 +109,18 @@ __device__ __forceinline__ FragmentB as_b(const std::uint32_t (&r)[4]) {
 /// B = the transpose of these rows and columns: result columns are rows of the tile.
 template <int kD>
 __device__ __forceinline__ FragmentB load_b_transposed(const Bf16* tile, int row, int k) {
-  const int matrix = lane_index() / 8, r = lane_index() % 8;
+  const int matrix = lane_index() / 8;
   std::uint32_t registers[4];
-  ldmatrix_x4(registers, tile + chunk_at<kD>(row + matrix / 2 * 8 + r, 2 * k + matrix % 2));
+  ldmatrix_x4(registers, lane_row<kD>(tile, row, k, matrix / 2 * 8, matrix % 2));
   return as_b(registers);
 }
 
 /// B = rows [row, row + 16) and columns [16 col, 16 col + 16) as they are.
 template <int kD>
 __device__ __forceinline__ FragmentB load_b(const Bf16* tile, int row, int col) {
-  const int matrix = lane_index() / 8, r = lane_index() % 8;
+  const int matrix = lane_index() / 8;
   std::uint32_t registers[4];
-  ldmatrix_x4_transposed(registers,
-                         tile + chunk_at<kD>(row + matrix % 2 * 8 + r, 2 * col + matrix / 2));
+  ldmatrix_x4_transposed(registers, lane_row<kD>(tile, row, col, matrix % 2 * 8, matrix / 2));
   return as_b(registers);
 }
 

@@ -21,10 +21,10 @@ class OnDevice {
   explicit OnDevice(const std::vector<T>& values, std::int64_t offset = 0)
       : count_(values.size()), offset_(static_cast<std::size_t>(offset)) {
     SHARDWRIGHT_CUDA(cudaMalloc(reinterpret_cast<void**>(&base_), bytes()));
-    std::vector<unsigned char> all(bytes(), kAround);
-    if (count_ > 0) {
-      std::memcpy(all.data() + offset_ * sizeof(T), values.data(), count_ * sizeof(T));
-    }
+    std::vector<unsigned char> all(offset_ * sizeof(T), kAround);
+    const auto* begin = reinterpret_cast<const unsigned char*>(values.data());
+    all.insert(all.end(), begin, begin + count_ * sizeof(T));
+    all.resize(bytes(), kAround);
     SHARDWRIGHT_CUDA(cudaMemcpy(base_, all.data(), bytes(), cudaMemcpyHostToDevice));
   }
   /// `count` elements that hold NaNs.
