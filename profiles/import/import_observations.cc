@@ -86,15 +86,16 @@ TraceFormat detect_format(const std::filesystem::path& path) {
   const std::size_t start = head.find_first_not_of(" \t\r\n");
   if (start == std::string::npos) return TraceFormat::kUnknown;
   const auto has = [&](std::string_view text) { return head.find(text) != std::string::npos; };
+  // Lines may begin with "[1,0]<stdout>:", so this comes before JSON.
+  if (looks_like_nccl_tests(head) && !has("\"ph\"")) return TraceFormat::kNcclTests;
   if (head[start] == '{' || head[start] == '[') {
     // Args of an operation of a Schedule (sim/core/chrome_trace.cc); other tools write neither.
     if (has("\"micro_step\":") && has("\"kind\":")) return TraceFormat::kShardwright;
     if (has("\"traceEvents\"") || has("\"deviceProperties\"") || has("\"ph\"")) {
       return TraceFormat::kKineto;
     }
-    return TraceFormat::kUnknown;
   }
-  return looks_like_nccl_tests(head) ? TraceFormat::kNcclTests : TraceFormat::kUnknown;
+  return TraceFormat::kUnknown;
 }
 
 ObservationSet import_observations(const std::vector<std::filesystem::path>& files,

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "profiles/import/tensor_shapes.h"
 #include "profiles/import/trace_numbers.h"
 #include "profiles/import/trace_reader.h"
 #include "sim/core/error.h"
@@ -156,9 +157,9 @@ class KinetoReader {
       const JsonMember* types = args.find("Input type");
       const JsonMember* values = args.find("Concrete Inputs");
       key_.assign(dims->value);
-      key_ += '\n';
+      key_ += kPartEnd;
       if (types != nullptr) key_ += types->value;
-      key_ += '\n';
+      key_ += kPartEnd;
       if (values != nullptr) key_ += values->value;
       range.shapes = tables_.names.id(key_);
       tables_.has_shapes = true;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "profiles/import/tensor_shapes.h"
 #include "sim/core/error.h"
 
 #ifdef SHARDWRIGHT_HAS_SQLITE
@@ -53,7 +54,7 @@ void split_range(std::string_view text, std::string_view& name, std::string& siz
   for (std::size_t i = at + 8; i < text.size(); ++i) {
     if (text[i] == '[') ++depth;
     if (text[i] == ']' && --depth == 0) {
-      sizes = std::string(text.substr(at + 8, i + 1 - (at + 8))) + "\n\n";
+      sizes = std::string(text.substr(at + 8, i + 1 - (at + 8))) + kPartEnd + kPartEnd;
       return;
     }
   }

@@ -340,7 +340,7 @@ class Observer {
   void say_what_is_missing() {
     const std::string& file = t_.source.file;
     for (const std::string& note : t_.notes) set_.notes.push_back(note);
-    if (!t_.device.empty() && !t_.has_shapes) {
+    if (!t_.has_shapes && (!groups_.empty() || !left_.empty())) {
       set_.notes.push_back(
           fmt::format("{} records no shapes, so that no product can be told: record with "
                       "torch.profiler.profile(record_shapes=True).",

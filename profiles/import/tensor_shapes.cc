@@ -46,7 +46,7 @@ std::int64_t TensorShape::elements() const {
 
 int element_bytes_of(std::string_view type) {
   if (type.starts_with("c10::")) type.remove_prefix(5);
-  static constexpr std::array<std::pair<std::string_view, int>, 26> kTypes{{
+  static constexpr std::array<std::pair<std::string_view, int>, 31> kTypes{{
       {"BFloat16", 2},
       {"Half", 2},
       {"float", 4},
@@ -71,19 +71,25 @@ int element_bytes_of(std::string_view type) {
       {"bfloat16", 2},
       {"float16", 2},
       {"float32", 4},
+      {"half", 2},
+      {"int8", 1},
+      {"uint8", 1},
+      {"uint32", 4},
+      {"uint64", 8},
       {"int64", 8},
       {"int32", 4},
   }};
   for (const auto& [name, bytes] : kTypes) {
     if (name == type) return bytes;
   }
-  return type.starts_with("Float8_") || type.starts_with("float8_") ? 1 : 0;
+  return type.starts_with("Float8_") || type.starts_with("float8_") || type.starts_with("f8e") ? 1
+                                                                                               : 0;
 }
 
 std::vector<Argument> parse_arguments(std::string_view recorded) {
-  const std::size_t first = recorded.find('\n');
+  const std::size_t first = recorded.find(kPartEnd);
   if (first == std::string_view::npos) return {};
-  const std::size_t second = recorded.find('\n', first + 1);
+  const std::size_t second = recorded.find(kPartEnd, first + 1);
   if (second == std::string_view::npos) return {};
   const json dims = json::parse(recorded.substr(0, first), nullptr, false);
   const json types = json::parse(recorded.substr(first + 1, second - first - 1), nullptr, false);

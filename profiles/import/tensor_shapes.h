@@ -28,7 +28,10 @@ struct Argument {
   bool is_tensor() const { return tensors.size() == 1 && !is_list; }
 };
 
-/// `recorded` is DIMS, TYPES and VALUES in lines of their own, as HostRange::shapes.
+/// Ends DIMS and TYPES in a recorded text; JSON may hold any white space but not this.
+inline constexpr char kPartEnd = '\x1e';
+
+/// `recorded` is DIMS, TYPES and VALUES with kPartEnd between them, as HostRange::shapes.
 std::vector<Argument> parse_arguments(std::string_view recorded);
 
 /// Bytes of one element of the type "c10::BFloat16", "float", "BFloat16"; 0 when it is unknown.

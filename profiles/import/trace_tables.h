@@ -43,7 +43,7 @@ struct HostRange {
   Nanoseconds begin = 0, end = 0;
   std::uint32_t thread = 0;
   NameId name = 0;
-  NameId shapes = 0;             // "DIMS\nTYPES\nVALUES" as in the trace; see tensor_shapes.h
+  NameId shapes = 0;             // texts of the trace; see tensor_shapes.h
   std::uint32_t comm = kNone;    // index into TraceTables::comms
   std::uint32_t parent = kNone;  // set by join
 };

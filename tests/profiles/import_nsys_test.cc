@@ -1,0 +1,97 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "profiles/import/import_observations.h"
+#include "profiles/import/nsys.h"
+#include "sim/core/error.h"
+#include "tests/profiles/kineto_text.h"
+#include "tests/support/temp_folder.h"
+
+#if __has_include(<sqlite3.h>) && defined(SHARDWRIGHT_HAS_SQLITE)
+#include <sqlite3.h>
+
+namespace shardwright::profiles {
+namespace {
+
+/// The tables and columns of an export that are read; a run of emit_nvtx(record_shapes=True).
+std::filesystem::path write_export(const std::filesystem::path& path, const char* more = "") {
+  sqlite3* database = nullptr;
+  sqlite3_open(path.c_str(), &database);
+  const std::string script = std::string(R"(
+    CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+    CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT);
+    CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER,
+      streamId INTEGER, correlationId INTEGER, demangledName INTEGER, shortName INTEGER);
+    CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
+      correlationId INTEGER, nameId INTEGER);
+    CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER, end INTEGER, deviceId INTEGER,
+      streamId INTEGER, correlationId INTEGER, bytes INTEGER, copyKind INTEGER);
+    CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, globalTid INTEGER, text TEXT, textId INTEGER);
+    INSERT INTO StringIds VALUES (1, 'sm90_xmma_gemm_bf16'), (2, 'cudaLaunchKernel'),
+      (3, 'aten::mm, seq = 4, op_id = 9, sizes = [[4096, 512], [512, 64]]');
+    INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA H200'), (1, 'NVIDIA H200');
+    INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (2000, 9000, 0, 7, 55, 1, 1), (9, 3, 0, 7, 1, 1, 1);
+    INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1100, 1200, 281479271677952, 55, 2),
+      (9100, 9200, 281479271677952, 56, 2);
+    INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (9500, 9900, 0, 7, 56, 4096, 8);
+    INSERT INTO NVTX_EVENTS VALUES (1000, 1500, 281479271677952, NULL, 3), (5, NULL, 0, 'mark', NULL);
+  )") + more;
+  char* error = nullptr;
+  EXPECT_EQ(sqlite3_exec(database, script.c_str(), nullptr, nullptr, &error), SQLITE_OK)
+      << (error != nullptr ? error : "");
+  sqlite3_close(database);
+  return path;
+}
+
+TEST(ImportNsys, KernelsJoinOperatorsOfNvtxRanges) {
+  const testing::TempFolder folder;
+  const ObservationSet set = import_observations({write_export(folder.path() / "run.sqlite")});
+  ASSERT_EQ(set.observations.size(), 2U);
+  const Observation& copy = set.observations[0];
+  EXPECT_EQ(copy.work.kind, WorkKind::kMemory);
+  EXPECT_EQ(copy.work.bytes, 8192);
+  const Observation& product = set.observations[1];
+  EXPECT_EQ(product.work.kind, WorkKind::kGemm);
+  EXPECT_EQ(product.work.m, 4096);
+  EXPECT_EQ(product.work.n, 64);
+  EXPECT_EQ(product.work.k, 512);
+  EXPECT_NEAR(product.seconds, 7e-6, 1e-12);
+  EXPECT_EQ(set.sources[0].gpu, "NVIDIA H200");
+  EXPECT_EQ(set.left_out.at(0).what, "events of negative duration");
+}
+
+TEST(ImportNsys, OtherDatabasesAreRefused) {
+  const testing::TempFolder folder;
+  const auto other =
+      write_export(folder.path() / "other.sqlite", "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL;");
+  EXPECT_THROW(import_observations({other}), Error);
+  const auto renamed = write_export(folder.path() / "renamed.sqlite",
+                                    "ALTER TABLE NVTX_EVENTS RENAME COLUMN textId TO id;");
+  EXPECT_THROW(import_observations({renamed}), Error);
+  const auto broken =
+      write_text(folder.path() / "broken.sqlite", std::string("SQLite format 3\0abc", 19));
+  EXPECT_THROW(import_observations({broken}), Error);
+}
+
+}  // namespace
+}  // namespace shardwright::profiles
+
+#else
+
+namespace shardwright::profiles {
+
+TEST(ImportNsys, WithoutSqliteItSaysWhatToInstall) {
+  const testing::TempFolder folder;
+  const auto file = write_text(folder.path() / "run.sqlite", std::string("SQLite format 3\0", 16));
+  try {
+    import_observations({file});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kMissingDevice);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("libsqlite3-dev"));
+  }
+}
+
+}  // namespace shardwright::profiles
+
+#endif
