@@ -49,7 +49,7 @@ class Communicator {
   virtual void all_gather(StreamId stream, Array mine, Array whole) = 0;
   /// mine = (adds ? mine : 0) + the own share of all ranks' `whole`. `mine` may be the own share of
   /// `whole` when it does not add. `scratch` has the size of `mine` and the type of `whole`; who
-  /// cannot add onto `mine` in order uses it.
+  /// cannot add onto `mine` in order uses it. Without it the own share of `whole` is overwritten.
   virtual void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds,
                               Array scratch) = 0;
   /// In place.
@@ -58,6 +58,12 @@ class Communicator {
   /// Between two ranks of the group, in the order of calls.
   virtual void send(StreamId stream, Array data, int to) = 0;
   virtual void receive(StreamId stream, Array data, int from) = 0;
+
+  /// Memory of this size on every rank that collectives will read and write until leave(): some go
+  /// faster then. All ranks call it together.
+  virtual void register_memory(void* /*data*/, Bytes /*bytes*/) {}
+  /// Throws when something that was enqueued has failed, so that its results mean nothing.
+  virtual void check() {}
 
   /// The host waits for all ranks.
   virtual void barrier() = 0;

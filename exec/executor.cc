@@ -102,7 +102,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
                                                4 * plan_.grad_accum *
                                                    model_ops_.head_chunks(logits_bytes(schedule_)))
                     : 0,
-                groups_.world->rank()),
+                groups_.world->rank(), options.tracer),
       poison_(schedule_, sharding_, options.poison),
       first_micro_(first_micro_step(schedule_)),
       casts_shards_(has_shard_casts(schedule_)) {
@@ -134,6 +134,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
                           tensor.decays});
     }
   }
+  groups_.shard->register_memory(memory_.persistent(), memory_.persistent_bytes());
   memory_.clear(device_, streams_[0]);
   if (options_.poison) {
     device_.poison(streams_[0], memory_.activations(), memory_.arena().size_bytes, DType::kFp32);
@@ -150,6 +151,7 @@ Executor::~Executor() {
 }
 
 StepResult Executor::step(Batch batch, const StepOptions& options) {
+  recorder_.prepare_step(static_cast<std::int32_t>(options.adamw.step));
   const auto begin = std::chrono::steady_clock::now();
   StepTotals totals;
   begin_walk(batch, plan_.grad_accum, static_cast<std::int32_t>(options.adamw.step));

@@ -39,8 +39,9 @@
 namespace shardwright::exec {
 
 struct ExecutorOptions {
-  bool trace = false;   // record a timeline of every step
-  bool poison = false;  // fill released memory with signalling NaNs
+  bool trace = false;            // record a timeline of every step
+  bool poison = false;           // fill released memory with signalling NaNs
+  StepTracer* tracer = nullptr;  // sees the steps of its choice instead, when tracing
 };
 
 struct StepOptions {
@@ -112,6 +113,7 @@ class Executor {
       throw;
     }
     device_.synchronize();
+    groups_.world->check();
   }
   void begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
   void run_op(const OpInstance& at, const Op& op, const StepOptions& options);

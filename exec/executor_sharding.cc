@@ -63,8 +63,9 @@ void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
   const bool whole = sharding_.kind() == ShardingKind::kOptimizerState;
   bool adds = !whole && micro_step_ > 0;
   // Groups of equal shards add one after the other onto one sum, which the last one then shows to
-  // all: that keeps the order of ranks over the whole world.
-  const bool chained = !whole && chain.size() > 1;
+  // all: that keeps the order of ranks over the whole world. Where sums have no order anyway, each
+  // group has its own, and they are added at the end of the step.
+  const bool chained = !whole && chain.size() > 1 && chain.ordered();
   if (chained && chain.rank() > 0) {
     chain.receive(stream, unit.gradient_sum, chain.rank() - 1);
     adds = true;
@@ -86,8 +87,10 @@ void Executor::all_reduce(std::int32_t u, StreamId stream) {
   Communicator& group = *groups_.replicate;
   if (sharding_.kind() == ShardingKind::kReplicated) {
     group.all_reduce(stream, unit.gradient_sum);
-  } else {
+  } else if (group.ordered()) {
     group.broadcast(stream, unit.gradient_sum, group.size() - 1);
+  } else if (micro_step_ + 1 == plan_.grad_accum) {
+    group.all_reduce(stream, unit.gradient_sum);
   }
 }
 

@@ -52,6 +52,7 @@ void Executor::update(const StepOptions& options) {
 
 LossSums Executor::evaluate(Batch batch) {
   const int rank = groups_.world->rank();
+  recorder_.prepare_step(0);
   LossSums mine;
   begin_walk(batch, 1, 0);
   finish_work([&] {

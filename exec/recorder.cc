@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "sim/core/check.h"
 
@@ -49,8 +50,12 @@ std::vector<MemorySample> memory_curve(const Schedule& schedule, const std::vect
 
 }  // namespace
 
-Recorder::Recorder(Device& device, std::size_t spans, std::int32_t rank)
-    : device_(device), rank_(rank), spans_(spans), host_(spans) {}
+Recorder::Recorder(Device& device, std::size_t spans, std::int32_t rank, StepTracer* tracer)
+    : device_(device), rank_(rank), tracer_(tracer), spans_(spans), host_(spans) {}
+
+void Recorder::prepare_step(std::int32_t step) {
+  watched_ = tracer_ != nullptr && !spans_.empty() && tracer_->begin_step(step);
+}
 
 void Recorder::begin_step(std::int32_t step) {
   used_ = 0;
@@ -72,12 +77,20 @@ Recorder::Scope::Scope(Recorder& recorder, OpId id, StreamId stream)
   span_->stream = static_cast<std::uint8_t>(stream);
   host = *span_;
   host.begin_ns = now();
-  recorder.device_.timestamp(stream, &span_->begin_ns);
+  if (recorder.watched_) {
+    recorder.tracer_->begin_op(id);
+  } else {
+    recorder.device_.timestamp(stream, &span_->begin_ns);
+  }
 }
 
 Recorder::Scope::~Scope() {
   if (span_ == nullptr) return;
-  recorder_.device_.timestamp(span_->stream, &span_->end_ns);
+  if (recorder_.watched_) {
+    recorder_.tracer_->end_op();
+  } else {
+    recorder_.device_.timestamp(span_->stream, &span_->end_ns);
+  }
   recorder_.host_[static_cast<std::size_t>(span_ - recorder_.spans_.data())].end_ns = now();
 }
 
@@ -86,8 +99,19 @@ Timeline Recorder::timeline(const Schedule& schedule, Bytes reserved) const {
   timeline.source = "measured";
   for (const Stream& stream : schedule.streams) timeline.streams.emplace_back(stream.name);
   const auto end = static_cast<std::ptrdiff_t>(used_);
-  timeline.spans.assign(spans_.begin(), spans_.begin() + end);
   timeline.host.assign(host_.begin(), host_.begin() + end);
+  if (watched_) {
+    TracedStep seen = tracer_->take_step();
+    timeline.spans = std::move(seen.spans);
+    timeline.host.insert(timeline.host.end(), seen.host.begin(), seen.host.end());
+    timeline.names = std::move(seen.names);
+    if (seen.streams.size() > timeline.streams.size()) timeline.streams = std::move(seen.streams);
+    for (std::vector<Span>* spans : {&timeline.spans, &timeline.host}) {
+      for (Span& span : *spans) span.step = step_;
+    }
+  } else {
+    timeline.spans.assign(spans_.begin(), spans_.begin() + end);
+  }
   for (std::vector<Span>* spans : {&timeline.spans, &timeline.host}) {
     for (Span& span : *spans) {
       span.begin_ns -= step_begin_ns_;

@@ -2,13 +2,14 @@
 //
 // All memory is taken before the step; streams write into places of their own, so recording is a
 // clock reading on each side of an operation. An operation that runs as several kernels has several
-// spans.
+// spans. Where a tracer watches the step, its spans take the place of clock readings.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "exec/device.h"
+#include "exec/trace/step_tracer.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 
@@ -16,11 +17,14 @@ namespace shardwright::exec {
 
 class Recorder {
  public:
-  /// `spans` is the number of spans of a step; with none nothing is recorded.
-  Recorder(Device& device, std::size_t spans, std::int32_t rank);
+  /// `spans` is the number of spans of a step; with none nothing is recorded. With a tracer only
+  /// the steps that it watches are.
+  Recorder(Device& device, std::size_t spans, std::int32_t rank, StepTracer* tracer = nullptr);
 
+  /// Before the time of a step begins, and when it does.
+  void prepare_step(std::int32_t step);
   void begin_step(std::int32_t step);
-  bool records() const { return !spans_.empty(); }
+  bool records() const { return !spans_.empty() && (tracer_ == nullptr || watched_); }
 
   /// Records from its construction to its destruction, in the order of the stream.
   class Scope {
@@ -42,6 +46,8 @@ class Recorder {
  private:
   Device& device_;
   std::int32_t rank_;
+  StepTracer* tracer_;
+  bool watched_ = false;
   std::vector<Span> spans_;
   std::vector<Span> host_;
   std::size_t used_ = 0;

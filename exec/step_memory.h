@@ -29,6 +29,10 @@ class StepMemory {
   /// Zeroes the persistent tensors.
   void clear(Device& device, StreamId stream) const;
 
+  /// Everything that outlives a step.
+  void* persistent() const { return persistent_->data(); }
+  Bytes persistent_bytes() const { return persistent_bytes_; }
+
   std::byte* activations() const { return static_cast<std::byte*>(activations_->data()); }
   const ArenaPlan& arena() const { return arena_; }
 

@@ -1,0 +1,62 @@
+// The collectives of one rank of a group, by NCCL on the streams of a CUDA device.
+//
+// Sums are made in NCCL's order, which differs with the number of ranks, so W ranks equal one rank
+// only within rounding; two runs with the same ranks give the same bits. Sums are of the type that
+// is reduced, fp32 or bf16, and nothing is divided on the way.
+//
+// Shares that do not divide evenly go as one broadcast or reduction a rank in a single NCCL group;
+// units of parameters are padded, so that steps never need that.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "exec/comm/meeting.h"
+#include "exec/communicator.h"
+#include "exec/nccl/nccl_group.h"
+
+namespace shardwright::exec {
+
+/// The CUDA stream behind a device's stream.
+using NativeStreams = std::function<cudaStream_t(StreamId)>;
+
+class NcclCommunicator final : public Communicator {
+ public:
+  /// `seat` is this rank's in the group's meetings on the host.
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, Meeting& meeting, const MeetingGroup& seat,
+                   Device& device, NativeStreams streams);
+  ~NcclCommunicator() override;
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->ranks(); }
+  /// One rank's sum is what it gives.
+  bool ordered() const override { return size() == 1; }
+
+  void all_gather(StreamId stream, Array mine, Array whole) override;
+  void reduce_scatter(StreamId stream, Array whole, Array mine, bool adds, Array scratch) override;
+  void all_reduce(StreamId stream, Array data) override;
+  void broadcast(StreamId stream, Array data, int root) override;
+  void send(StreamId stream, Array data, int to) override;
+  void receive(StreamId stream, Array data, int from) override;
+  void register_memory(void* data, Bytes bytes) override;
+  void check() override;
+  void barrier() override;
+  void exchange(std::span<const std::byte> mine, std::span<std::byte> all) override;
+  void leave() noexcept override;
+
+ private:
+  bool even(const Array& whole) const { return whole.size % size() == 0; }
+  void reduce_to(StreamId stream, const Array& whole, const Array& mine);
+
+  std::shared_ptr<NcclGroup> group_;
+  Meeting& meeting_;
+  MeetingGroup seat_;
+  Device& device_;
+  NativeStreams streams_;
+  bool left_ = false;
+};
+
+}  // namespace shardwright::exec

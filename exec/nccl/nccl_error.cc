@@ -1,0 +1,27 @@
+#include "exec/nccl/nccl_error.h"
+
+#include <fmt/core.h>
+
+#include <string_view>
+
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+
+std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t comm,
+                            const std::source_location& where) {
+  std::string_view file = where.file_name();
+  file = file.substr(file.rfind('/') + 1);
+  const char* last = ncclGetLastError(comm);
+  const std::string detail = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
+  return fmt::format("{} failed at {}:{}: {}{}", call, file, where.line(),
+                     ncclGetErrorString(status), detail);
+}
+
+void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm,
+                const std::source_location& where) {
+  if (status == ncclSuccess || status == ncclInProgress) return;
+  throw Error(nccl_error_text(status, call, comm, where), ExitCode::kFailed);
+}
+
+}  // namespace shardwright::exec

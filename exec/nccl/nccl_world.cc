@@ -1,0 +1,121 @@
+#include "exec/nccl/nccl_world.h"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "exec/nccl/nccl_error.h"
+#include "sim/core/error.h"
+
+namespace shardwright::exec {
+namespace {
+
+// Channels of the meeting: the world's, then one for each shard and replicate group.
+constexpr std::uint32_t kWorldChannel = 0;
+constexpr std::uint32_t kFirstShardChannel = 1u << 8;
+constexpr std::uint32_t kFirstReplicateChannel = 1u << 28;
+
+}  // namespace
+
+NcclWorld::NcclWorld(Meeting& meeting, const NcclOptions& options)
+    : meeting_(meeting), options_(options) {
+  ncclUniqueId mine{};
+  if (meeting.rank() == 0) check_nccl(ncclGetUniqueId(&mine), "ncclGetUniqueId");
+  std::vector<ncclUniqueId> ids(static_cast<std::size_t>(meeting.ranks()));
+  meeting.exchange({kWorldChannel, meeting.rank(), meeting.ranks()},
+                   std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(ids)));
+  groups_.push_back(
+      std::make_shared<NcclGroup>(meeting.ranks(), meeting.rank(), ids.front(), options,
+                                  [&meeting] { return meeting.failure().has_value(); }));
+  watcher_ = std::thread([this] { watch(); });
+}
+
+NcclWorld::~NcclWorld() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  watcher_.join();
+}
+
+RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
+  const int ranks = meeting_.ranks();
+  if (shard_ranks < 1 || ranks % shard_ranks != 0) {
+    throw Error(fmt::format("the shard group has {} ranks, expected a divisor of the {} ranks",
+                            shard_ranks, ranks));
+  }
+  const int rank = meeting_.rank();
+  const int shard = rank / shard_ranks;
+  const int place = rank % shard_ranks;
+  NcclGroup& world = *groups_.front();
+  auto shard_group = std::make_shared<NcclGroup>(world, shard, rank, "shard");
+  auto replicate_group = std::make_shared<NcclGroup>(world, place, rank, "replicate");
+  {
+    const std::lock_guard lock(mutex_);
+    groups_.push_back(shard_group);
+    groups_.push_back(replicate_group);
+  }
+  // What failed before the watcher knew of these groups.
+  if (meeting_.failure()) throw Aborted();
+  const auto make = [&](const std::shared_ptr<NcclGroup>& group, const MeetingGroup& seat) {
+    return std::make_unique<NcclCommunicator>(group, meeting_, seat, device, streams);
+  };
+  RankGroups groups;
+  groups.world = make(groups_.front(), {kWorldChannel, rank, ranks});
+  groups.shard = make(shard_group,
+                      {kFirstShardChannel + static_cast<std::uint32_t>(shard), place, shard_ranks});
+  groups.replicate = make(
+      replicate_group,
+      {kFirstReplicateChannel + static_cast<std::uint32_t>(place), shard, ranks / shard_ranks});
+  return groups;
+}
+
+std::string NcclWorld::version() {
+  int code = 0;
+  if (ncclGetVersion(&code) != ncclSuccess) return "NCCL";
+  return fmt::format("NCCL {}.{}.{}", code / 10000, code % 10000 / 100, code % 100);
+}
+
+bool NcclWorld::look() {
+  if (meeting_.failure()) return true;
+  std::vector<std::shared_ptr<NcclGroup>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  for (const std::shared_ptr<NcclGroup>& group : groups) {
+    const auto failure = group->failure();
+    if (!failure) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    while (failure->remote && !meeting_.failure() &&
+           std::chrono::steady_clock::now() - begin <
+               std::chrono::duration<double>(options_.echo_s)) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(options_.watch_s));
+    }
+    meeting_.fail(ExitCode::kFailed, failure->what);
+    return true;
+  }
+  return false;
+}
+
+void NcclWorld::abort_all() {
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<NcclGroup>& group : groups_) group->abort();
+}
+
+void NcclWorld::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    lock.unlock();
+    const bool failed = look();
+    if (failed) abort_all();
+    lock.lock();
+    if (failed) return;
+    changed_.wait_for(lock, std::chrono::duration<double>(options_.watch_s),
+                      [this] { return ends_; });
+  }
+}
+
+}  // namespace shardwright::exec

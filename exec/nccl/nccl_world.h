@@ -1,0 +1,53 @@
+// Ranks whose devices are connected by NCCL: how their groups come to be, and how one failure ends
+// them all.
+//
+// A thread of every rank looks again and again for errors that NCCL met on the device and for
+// ranks that the meeting lost; then it aborts this rank's groups, so that nobody waits for ever in
+// a kernel. The cause that is reported is the first one: an error of the network is most often the
+// echo of a rank that died, so its rank gets a moment to be found.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "exec/comm/meeting.h"
+#include "exec/communicator.h"
+#include "exec/nccl/nccl_communicator.h"
+
+namespace shardwright::exec {
+
+class NcclWorld {
+ public:
+  /// All ranks of the meeting make one, on the thread whose CUDA device they use.
+  explicit NcclWorld(Meeting& meeting, const NcclOptions& options = {});
+  ~NcclWorld();
+  NcclWorld(const NcclWorld&) = delete;
+  NcclWorld& operator=(const NcclWorld&) = delete;
+
+  /// The communicators of this rank, once; all ranks call it together. Throws Error when
+  /// `shard_ranks` does not divide the number of ranks.
+  RankGroups groups(int shard_ranks, Device& device, const NativeStreams& streams);
+
+  /// "NCCL 2.28.9"
+  static std::string version();
+
+ private:
+  void watch();
+  void abort_all();
+  /// Whether something has failed; tells the meeting of it.
+  bool look();
+
+  Meeting& meeting_;
+  NcclOptions options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  std::vector<std::shared_ptr<NcclGroup>> groups_;
+  std::thread watcher_;
+};
+
+}  // namespace shardwright::exec

@@ -1,0 +1,169 @@
+#include "exec/trace/join_activity.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+namespace shardwright::exec {
+namespace {
+
+// Calls that started nothing are shown from this length on; the many short ones (questions about
+// errors, attributes) would only hide the others.
+constexpr Nanoseconds kShownCallNs = 2000;
+
+class Joiner {
+ public:
+  Joiner(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,
+         const std::unordered_map<std::int32_t, RankStreams>& all, JoinSummary& summary)
+      : log_(log), clock_(clock), rank_(rank), summary_(summary) {
+    lowest_ = rank;
+    for (const auto& [other, streams] : all) {
+      lowest_ = std::min(lowest_, other);
+      for (std::size_t i = 0; i < streams.numbers.size(); ++i) {
+        owners_[streams.numbers[i]] = {other, static_cast<std::uint8_t>(i)};
+      }
+    }
+    if (const auto mine = all.find(rank); mine != all.end()) step_.streams = mine->second.names;
+    for (const Activity& activity : log.activities) {
+      if (activity.kind == ActivityKind::kCall) {
+        if (const auto tag = tag_of(activity)) threads_[activity.thread] = tag->rank;
+      } else if (on_device(activity)) {
+        started_[activity.correlation] = true;
+      }
+    }
+  }
+
+  TracedStep join() {
+    for (const Activity& activity : log_.activities) {
+      if (on_device(activity)) {
+        add_device(activity);
+      } else {
+        add_host(activity);
+      }
+    }
+    if (rank_ == lowest_) {
+      summary_.dropped += log_.dropped;
+      summary_.unread += log_.unread;
+    }
+    const auto by_begin = [](const Span& a, const Span& b) {
+      return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+    };
+    std::stable_sort(step_.spans.begin(), step_.spans.end(), by_begin);
+    std::stable_sort(step_.host.begin(), step_.host.end(), by_begin);
+    return std::move(step_);
+  }
+
+ private:
+  static bool on_device(const Activity& activity) {
+    return activity.kind == ActivityKind::kKernel || activity.kind == ActivityKind::kCopy ||
+           activity.kind == ActivityKind::kSet;
+  }
+
+  std::optional<OpTag> tag_of(const Activity& activity) const {
+    const auto found = log_.tags.find(activity.correlation);
+    return found == log_.tags.end() ? std::nullopt : op_of_tag(found->second);
+  }
+
+  Span span_of(const Activity& activity, const std::optional<OpTag>& tag, const std::string& name) {
+    Span span;
+    span.id = tag ? tag->op : -1;
+    span.rank = rank_;
+    span.begin_ns = clock_.to_steady(activity.begin_ns);
+    span.end_ns = std::max(span.begin_ns, clock_.to_steady(activity.end_ns));
+    const auto fresh = static_cast<std::int32_t>(step_.names.size());
+    span.name = names_.emplace(name, fresh).first->second;
+    if (span.name == fresh) step_.names.push_back(name);
+    return span;
+  }
+
+  void add_device(const Activity& activity) {
+    const auto tag = tag_of(activity);
+    const auto owner = owners_.find(activity.stream);
+    const std::int32_t rank = tag                      ? tag->rank
+                              : owner != owners_.end() ? owner->second.first
+                                                       : lowest_;
+    if (rank != rank_) return;
+    // A record that was cut off has no end.
+    if (activity.begin_ns == 0 || activity.end_ns == 0) {
+      ++summary_.unread;
+      return;
+    }
+    const bool is_kernel = activity.kind == ActivityKind::kKernel;
+    (is_kernel ? summary_.kernels : summary_.copies) += 1;
+    if (is_kernel && is_nccl_kernel(activity.name)) ++summary_.nccl_kernels;
+    if (!tag) ++summary_.without_op;
+    Span span = span_of(activity, tag,
+                        is_kernel ? kernel_name(activity.name)
+                                  : fmt::format("{}, {} bytes", activity.name, activity.bytes));
+    span.stream = owner != owners_.end() && owner->second.first == rank_
+                      ? owner->second.second
+                      : foreign_stream(activity.stream);
+    step_.spans.push_back(span);
+  }
+
+  /// A track for a stream that the schedule does not know.
+  std::uint8_t foreign_stream(std::uint32_t number) {
+    constexpr std::size_t kMost = 255;
+    const auto fresh = static_cast<std::uint8_t>(std::min(step_.streams.size(), kMost));
+    const auto [at, is_new] = foreign_.emplace(number, fresh);
+    if (is_new && step_.streams.size() < kMost) {
+      step_.streams.push_back(fmt::format("stream {} of the driver", number));
+    }
+    return at->second;
+  }
+
+  void add_host(const Activity& activity) {
+    if (activity.kind == ActivityKind::kOverhead) {
+      if (rank_ != lowest_) return;
+      ++summary_.overheads;
+      summary_.overhead_ns += static_cast<Nanoseconds>(activity.end_ns - activity.begin_ns);
+      step_.host.push_back(span_of(activity, std::nullopt, "profiler: " + activity.name));
+      return;
+    }
+    const auto tag = tag_of(activity);
+    const auto thread = threads_.find(activity.thread);
+    const std::int32_t rank = tag ? tag->rank : thread != threads_.end() ? thread->second : lowest_;
+    if (rank != rank_) return;
+    if (activity.kind == ActivityKind::kWait) return;  // the call that waits is there, too
+    ++summary_.calls;
+    const bool starts = started_.contains(activity.correlation);
+    const auto length = static_cast<Nanoseconds>(activity.end_ns - activity.begin_ns);
+    if (!starts && length < kShownCallNs) return;
+    step_.host.push_back(span_of(activity, tag, call_name(activity.name)));
+  }
+
+  const ActivityLog& log_;
+  const ClockMap& clock_;
+  std::int32_t rank_;
+  std::int32_t lowest_ = 0;
+  JoinSummary& summary_;
+  std::unordered_map<std::uint32_t, std::pair<std::int32_t, std::uint8_t>> owners_;  // by number
+  std::unordered_map<std::uint32_t, std::int32_t> threads_;
+  std::unordered_map<std::uint32_t, bool> started_;  // correlations of what ran on the device
+  std::map<std::uint32_t, std::uint8_t> foreign_;
+  std::map<std::string, std::int32_t> names_;
+  TracedStep step_;
+};
+
+}  // namespace
+
+void JoinSummary::add(const JoinSummary& other) {
+  kernels += other.kernels;
+  nccl_kernels += other.nccl_kernels;
+  copies += other.copies;
+  calls += other.calls;
+  without_op += other.without_op;
+  dropped += other.dropped;
+  unread += other.unread;
+  overheads += other.overheads;
+  overhead_ns += other.overhead_ns;
+}
+
+TracedStep join_activity(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,
+                         const std::unordered_map<std::int32_t, RankStreams>& all,
+                         JoinSummary& summary) {
+  return Joiner(log, clock, rank, all, summary).join();
+}
+
+}  // namespace shardwright::exec

@@ -1,0 +1,46 @@
+// From a profiler's records to the spans of one rank's step: each kernel, copy and call under the
+// operation whose launches were going on, by steady_clock.
+//
+// A record finds its operation by its correlation. What no operation launched (a library's own
+// threads, the copy of the step's totals) belongs to the rank whose stream or thread it was; it
+// becomes a span without operation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/trace/activity.h"
+#include "exec/trace/clock_map.h"
+#include "exec/trace/step_tracer.h"
+
+namespace shardwright::exec {
+
+/// Streams of the driver that a rank uses, in the order of the schedule's.
+struct RankStreams {
+  std::vector<std::string> names;
+  std::vector<std::uint32_t> numbers;
+};
+
+struct JoinSummary {
+  std::int64_t kernels = 0;
+  std::int64_t nccl_kernels = 0;  // of these
+  std::int64_t copies = 0;        // and sets
+  std::int64_t calls = 0;
+  std::int64_t without_op = 0;  // on the device
+  std::int64_t dropped = 0;
+  std::int64_t unread = 0;
+  std::int64_t overheads = 0;
+  Nanoseconds overhead_ns = 0;  // as the profiler says
+
+  void add(const JoinSummary& other);
+};
+
+/// The rank's part of the log. `all` are the streams of the ranks in this process, by rank; what
+/// belongs to none of them is the lowest rank's.
+TracedStep join_activity(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,
+                         const std::unordered_map<std::int32_t, RankStreams>& all,
+                         JoinSummary& summary);
+
+}  // namespace shardwright::exec

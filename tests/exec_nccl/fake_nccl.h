@@ -1,0 +1,58 @@
+// An NCCL for machines without a GPU: ranks are threads of this process, streams are those of host
+// devices, and a collective is a task of the stream that waits there for the other ranks, as a
+// kernel of NCCL does. It implements the functions of <nccl.h> that the project calls; a test links
+// it in the library's place.
+//
+// Sums are added in the order of a ring and, for bf16, rounded at every hop. Calls answer
+// ncclInProgress first and enqueue only when the caller has asked again, so who does not wait
+// records its events too early. A rank that waits for a dead peer waits until it is aborted.
+#pragma once
+
+#include <nccl.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "exec/device.h"
+
+namespace shardwright::testing {
+
+/// What stands behind a cudaStream_t here.
+struct FakeStream {
+  exec::Device* device = nullptr;
+  exec::StreamId id = 0;
+  cudaStream_t native() { return reinterpret_cast<cudaStream_t>(this); }
+};
+
+struct NcclCall {
+  std::string name;  // "ncclAllGather"
+  std::string comm;  // "world", "shard", "replicate"
+  int rank = 0;      // in the communicator
+  int ranks = 1;
+  int world_rank = 0;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclFloat32;
+  int peer = -1;  // or root
+  exec::StreamId stream = -1;
+  const void* from = nullptr;
+  void* to = nullptr;
+};
+
+struct FakeNccl {
+  int polls = 2;  // how often a call answers ncclInProgress; 0: done at once
+  /// The collective of this rank from whose call on its communicator has failed.
+  int failing_rank = -1;
+  int failing_collective = 0;  // counts from 0, over all communicators
+  ncclResult_t failure = ncclUnhandledCudaError;
+  bool registers = true;  // whether memory can be registered
+};
+
+/// Forgets everything; no communicator may be alive.
+void reset_fake_nccl(const FakeNccl& options = {});
+/// Collectives in the order in which a rank of the world called them.
+std::vector<NcclCall> nccl_calls(int world_rank);
+/// Communicators and registrations that were made and not given back.
+int live_nccl_objects();
+
+}  // namespace shardwright::testing

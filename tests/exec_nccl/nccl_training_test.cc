@@ -1,0 +1,197 @@
+// Guards the executor over NCCL: W ranks train as local ranks do, within rounding, and the calls of
+// NCCL are the collectives of the schedule, one by one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+
+#include "exec/comm/local_meeting.h"
+#include "exec/nccl/nccl_world.h"
+#include "tests/exec_nccl/fake_nccl.h"
+#include "tests/exec/training.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+using shardwright::testing::FakeStream;
+using shardwright::testing::NcclCall;
+
+Schedule schedule_of(const Training& training) {
+  return sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+}
+
+/// As train(), over NCCL.
+std::vector<TrainedStep> train_over_nccl(const Training& training) {
+  const Schedule schedule = schedule_of(training);
+  kernels::host::Parallel parallel(1);
+  std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
+  std::mutex mutex;
+  LocalMeetingRoom(static_cast<int>(training.plan.gpus)).run([&](Meeting& meeting) {
+    const int rank = meeting.rank();
+    HostDevice device(parallel, training.mode,
+                      100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
+    std::deque<FakeStream> streams;
+    const auto native = [&](StreamId id) {
+      while (std::ssize(streams) <= id) {
+        streams.push_back({&device, static_cast<StreamId>(streams.size())});
+      }
+      return streams[static_cast<std::size_t>(id)].native();
+    };
+    NcclWorld world(meeting);
+    Executor executor(training.model, training.plan, schedule, device,
+                      world.groups(static_cast<int>(schedule.shard_ranks), device, native),
+                      training.options);
+    executor.initialize(3);
+    for (int step = 1; step <= training.steps; ++step) {
+      const StepResult result =
+          executor.step(batch_of(training, step, rank), step_options(training, step));
+      const std::lock_guard lock(mutex);
+      TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
+      if (rank == 0) out.result = result;
+      if (rank < schedule.shard_ranks) collect(executor, out);
+    }
+  });
+  EXPECT_EQ(shardwright::testing::live_nccl_objects(), 0);
+  return trained;
+}
+
+/// The norm of the difference over the norm.
+double difference(const Tensors& a, const Tensors& b) {
+  double apart = 0, size = 0;
+  for (const auto& [name, values] : a) {
+    const std::vector<float>& other = b.at(name);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      apart += std::pow(values[i] - other[i], 2);
+      size += std::pow(values[i], 2);
+    }
+  }
+  return std::sqrt(apart / size);
+}
+
+struct Case {
+  Strategy strategy;
+  std::int64_t ranks;
+  std::int64_t grad_accum = 1;
+  std::int64_t shard_group = 0;
+  DType dtype = DType::kFp32;
+  DType reduce = DType::kFp32;
+};
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  std::string name(name_of(c.strategy));
+  std::erase(name, '-');
+  name += "_" + std::to_string(c.ranks) + "x" + std::to_string(c.grad_accum);
+  if (c.dtype == DType::kBf16) name += c.reduce == DType::kBf16 ? "_bf16_reduced" : "_bf16";
+  return name;
+}
+
+Training training_of(const Case& c) {
+  Training training;
+  training.model = uneven_llama();
+  training.plan = tiny_plan(c.strategy, c.ranks, c.grad_accum);
+  training.plan.shard_group = c.shard_group;
+  training.plan.param_dtype = c.dtype;
+  training.plan.reduce_dtype = c.reduce;
+  training.mode = StreamMode::kThreads;
+  training.steps = 3;
+  return training;
+}
+
+class NcclTraining : public ::testing::TestWithParam<Case> {};
+
+TEST_P(NcclTraining, EqualsLocalRanksWithinRounding) {
+  const Training training = training_of(GetParam());
+  shardwright::testing::reset_fake_nccl();
+  const auto local = train(training);
+  const auto nccl = train_over_nccl(training);
+  const double bound = GetParam().reduce == DType::kBf16 ? 2e-2 : 1e-5;
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    EXPECT_NEAR(nccl[i].result.loss() / local[i].result.loss(), 1, bound) << i;
+    EXPECT_NEAR(nccl[i].result.gradient_norm / local[i].result.gradient_norm, 1, bound) << i;
+    EXPECT_EQ(nccl[i].result.tokens, local[i].result.tokens);
+    EXPECT_LT(difference(local[i].gradients, nccl[i].gradients), bound) << i;
+    EXPECT_LT(difference(local[i].weights, nccl[i].weights), bound) << i;
+  }
+}
+
+TEST_P(NcclTraining, TwiceIsTheSameBits) {
+  Training training = training_of(GetParam());
+  training.mode = StreamMode::kShuffled;
+  training.steps = 2;
+  shardwright::testing::reset_fake_nccl();
+  const auto once = train_over_nccl(training);
+  training.shuffle_seed = 1;
+  expect_same_training(once, train_over_nccl(training));
+}
+
+TEST_P(NcclTraining, CallsAreTheCollectivesOfTheSchedule) {
+  Training training = training_of(GetParam());
+  training.steps = 1;
+  const Schedule schedule = schedule_of(training);
+  std::int32_t last_reduction = 0;
+  for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+    if (op.kind == OpKind::kAllReduce) last_reduction = at.micro_step;
+  });
+  shardwright::testing::reset_fake_nccl();
+  train_over_nccl(training);
+  for (int rank = 0; rank < GetParam().ranks; ++rank) {
+    std::vector<NcclCall> calls = shardwright::testing::nccl_calls(rank);
+    // What all ranks tell each other once a step.
+    EXPECT_EQ(std::erase_if(calls, [](const NcclCall& c) { return c.comm == "world"; }),
+              GetParam().ranks > 1 ? 1u : 0u);
+    std::size_t next = 0;
+    for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+      if (op.work.kind != WorkKind::kCollective || op.phase == Phase::kOptimizer) return;
+      const bool all_reduces = op.kind == OpKind::kAllReduce;
+      // Sums over micro-steps are reduced once.
+      if (all_reduces && at.micro_step < last_reduction) return;
+      ASSERT_LT(next, calls.size()) << describe(schedule, at);
+      const NcclCall& call = calls[next++];
+      const char* expected = op.kind == OpKind::kAllGather       ? "ncclAllGather"
+                             : op.kind == OpKind::kReduceScatter ? "ncclReduceScatter"
+                                                                 : "ncclAllReduce";
+      EXPECT_EQ(call.name, expected) << describe(schedule, at);
+      EXPECT_EQ(call.stream, op.stream) << describe(schedule, at);
+      const bool replicates =
+          op.work.group == CommGroup::kReplicate || GetParam().strategy == Strategy::kDdp;
+      EXPECT_EQ(call.comm, replicates ? "replicate" : "shard");
+      const std::size_t width = call.type == ncclBfloat16 ? 2 : 4;
+      const std::size_t parts = all_reduces ? 1 : static_cast<std::size_t>(call.ranks);
+      EXPECT_EQ(static_cast<Bytes>(call.count * parts * width), op.work.bytes)
+          << describe(schedule, at);
+    });
+    EXPECT_EQ(next, calls.size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, NcclTraining,
+    ::testing::Values(Case{Strategy::kYafsdp, 1}, Case{Strategy::kYafsdp, 2},
+                      Case{Strategy::kYafsdp, 4}, Case{Strategy::kYafsdp, 2, 2},
+                      Case{Strategy::kYafsdp, 2, 2, 0, DType::kBf16},
+                      Case{Strategy::kYafsdp, 2, 1, 0, DType::kBf16, DType::kBf16},
+                      Case{Strategy::kFsdp2, 4}, Case{Strategy::kFsdp2, 2, 2},
+                      Case{Strategy::kHsdp, 4, 1, 2}, Case{Strategy::kHsdp, 4, 2, 2},
+                      Case{Strategy::kZero1, 2}, Case{Strategy::kZero2, 2, 2},
+                      Case{Strategy::kZero3, 2}, Case{Strategy::kDdp, 2}),
+    case_name);
+
+TEST(NcclTraining, ARankThatFailsInAStepEndsAll) {
+  shardwright::testing::reset_fake_nccl(
+      {.failing_rank = 1, .failing_collective = 9, .failure = ncclUnhandledCudaError});
+  Training training = training_of({Strategy::kYafsdp, 4});
+  training.steps = 50;
+  try {
+    train_over_nccl(training);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::StartsWith("rank 1 of 4: a collective failed"));
+  }
+  EXPECT_EQ(shardwright::testing::live_nccl_objects(), 0);
+}
+
+}  // namespace
+}  // namespace shardwright::exec
