@@ -212,7 +212,8 @@ Job resolve_job(const PlanFlags& flags) {
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
   job.profile = profiles::load_profile(job.cluster_name, job.plan.stack, job.overrides);
   if (!flags.plan_file) {
-    job.plan.gpus = job.profile.cluster.gpus_per_node;
+    const Cluster& cluster = job.profile.cluster;
+    job.plan.gpus = cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;
     job.plan.seq_len = std::min(job.plan.seq_len, job.model.max_positions);
     if (job.model.sliding_window > 0) {
       job.plan.seq_len = std::min(job.plan.seq_len, job.model.sliding_window);

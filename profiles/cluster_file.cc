@@ -89,6 +89,9 @@ void describe(FieldList& fields, Cluster& cluster) {
   const auto amount = between(0.0, kLargest);
   fields.add("gpus_per_node", &cluster.gpus_per_node, "", "GPUs that share the fast link",
              between<double>(1, kMostGpusPerNode));
+  fields.add("devices_per_node", &cluster.devices_per_node, "",
+             "devices that the ranks of a node share; 0: each rank has its own",
+             between<double>(0, kMostGpusPerNode), Need::kOptional);
   fields.add("nvlink", &cluster.nvlink, "", "GPUs of a node are linked by NVLink, not by PCIe");
   fields.add("intra_link_bytes_per_s", &cluster.intra_link_bytes_per_s, "byte/s",
              "link inside the node, per direction and GPU", amount);

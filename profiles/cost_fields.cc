@@ -129,6 +129,7 @@ void follow_gpu(GpuCost& cost, const Gpu& gpu) {
   rates.sm_count = gpu.sm_count;
   rates.hbm_bytes_per_s = gpu.hbm_bytes_per_s;
   rates.l2_bytes = gpu.l2_bytes;
+  rates.processor = gpu.is_processor();
 }
 
 }  // namespace shardwright::profiles

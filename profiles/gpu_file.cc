@@ -50,6 +50,8 @@ void describe(FieldList& fields, Gpu& gpu) {
   fields.add("l2_bytes", &gpu.l2_bytes, "byte", "last-level cache; 0: unknown", amount);
   fields.add("pcie_bytes_per_s", &gpu.pcie_bytes_per_s, "byte/s",
              "pinned host to device copy, one direction", amount);
+  fields.add("overlaps_streams", &gpu.overlaps_streams, "",
+             "streams run side by side, not one operation after another", {}, Need::kOptional);
 }
 
 GpuFile load_gpu(const std::string& name_or_path, const std::filesystem::path& from) {

@@ -17,6 +17,7 @@ struct GpuRates {
   double hbm_bytes_per_s = 0;   ///< device memory bandwidth, nominal
   double hbm_efficiency = 0.8;  ///< share of it that streaming kernels reach
   double l2_bytes = 0;          ///< last-level cache; 0 = unknown
+  bool processor = false;       ///< products are cut as the host device cuts them; sm_count: cores
 };
 
 /// Tile and wave model of one matrix product (sim/gemm_cost.h).

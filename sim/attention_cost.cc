@@ -5,11 +5,15 @@
 namespace shardwright::sim {
 namespace {
 
-/// R relative to head_dim 128. Smaller heads do less tensor work per softmax element; the line
-/// through 64 and 128 is followed down to a quarter, larger heads stay at 1.
+/// R relative to head_dim 128. Smaller heads do less product work per element of the softmax: the
+/// time of a score is that of its products and a constant, c (d + d0). Between 64 and 128 the line
+/// through both, larger heads stay at 1.
 double head_dim_factor(double head_dim, double factor64) {
   if (head_dim >= 128) return 1;
-  return std::max(0.25, 1 - (1 - factor64) * (128 - head_dim) / 64);
+  if (head_dim >= 64 || factor64 >= 1) return 1 - (1 - factor64) * (128 - head_dim) / 64;
+  // Where d0 would be infinite the softmax is all there is.
+  const double softmax = factor64 > 0.5 ? 128 * (1 - factor64) / (2 * factor64 - 1) : 1e9;
+  return factor64 * head_dim / 64 * (64 + softmax) / (head_dim + softmax);
 }
 
 }  // namespace

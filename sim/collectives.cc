@@ -211,7 +211,7 @@ std::string_view name_of(Collective collective) {
 }
 
 std::string_view name_of(Algorithm algorithm) {
-  constexpr std::array<std::string_view, 5> kNames{"none", "ring", "tree", "pat", "nvls"};
+  constexpr std::array<std::string_view, 6> kNames{"none", "ring", "tree", "pat", "nvls", "copies"};
   return kNames[static_cast<std::size_t>(algorithm)];
 }
 
@@ -244,6 +244,17 @@ CollectiveCost collective_cost(const CollectiveParams& params, const NodeNetwork
                   .ranks = ranks,
                   .steps = rounds * (ranks - 1),
                   .reduces = all_reduce || collective == Collective::kReduceScatter};
+  if (group.copies_take_turns > 0) {
+    const double copy = params.reduce_copy_bytes_per_s;
+    const double moved_s =
+        call.x / params.simple.bytes_per_s + (call.reduces ? call.own / copy : 0.0);
+    cost.time_s = rounds * params.simple.base_s + params.simple.hop_s * call.steps +
+                  group.copies_take_turns * moved_s;
+    cost.wire_bytes = call.x;
+    cost.hbm_bytes = (call.reduces ? 3.0 : 2.0) * call.x;
+    cost.algorithm = Algorithm::kCopies;
+    return cost;
+  }
   const std::int64_t nodes = (group.ranks - 1) / group.ranks_per_node + 1;
   Choice choice;
   int most = params.channels_one_node;

@@ -14,6 +14,10 @@
 // LL, LL128, Simple, tree (all_reduce) and PAT (one rank per node) is taken. Left out: CollNet and
 // NVLS between nodes, symmetric-memory and copy-engine kernels, congestion, stragglers. Fitted by
 // sim/fit/fit_collectives.h.
+//
+// Ranks that share a device copy and add in its memory: t = base + hop * steps + x / bandwidth +
+// own part / copy rate with the parameters of Simple, the terms in bytes as often as ranks take
+// turns.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +32,7 @@ struct Cluster;
 namespace shardwright::sim {
 
 enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
-enum class Algorithm : std::uint8_t { kNone, kRing, kTree, kPat, kNvls };
+enum class Algorithm : std::uint8_t { kNone, kRing, kTree, kPat, kNvls, kCopies };
 enum class Protocol : std::uint8_t { kNone, kLl, kLl128, kSimple };
 
 std::string_view name_of(Collective collective);
@@ -42,6 +46,9 @@ struct CollectiveGroup {
   /// Groups like this one that run at the same time on each node and share its NICs; a replicate
   /// group of hybrid sharding has one rank per node and as many groups as GPUs in a node.
   std::int64_t groups_per_node = 1;
+  /// Ranks share one device, and collectives are copies in its memory (exec/comm/local_world.h): by
+  /// what sharing stretches a rank's copies, at least 1. 0: each has a device of its own.
+  double copies_take_turns = 0;
 };
 
 /// What joins the nodes, and what the node does to links inside it.

@@ -18,6 +18,19 @@ Nanoseconds to_ns(double seconds) {
 
 }  // namespace
 
+double in_device_memory(const profiles::Profile& profile, std::int64_t world_ranks,
+                        profiles::CollectiveParams& params) {
+  const Gpu& gpu = profile.cluster.gpu;
+  const std::int64_t sharers = profile.cluster.ranks_per_device(world_ranks);
+  if (gpu.is_processor()) return turns(gpu, sharers);
+  // The links that the parameters were fitted on are not used: a copy reads and writes memory.
+  const profiles::MemoryParams& memory = profile.cost.memory.values;
+  const double copied = gpu.hbm_bytes_per_s * memory.stream_efficiency / 2;
+  params.simple = {.base_s = 2 * memory.t1_s, .hop_s = memory.t1_s, .bytes_per_s = copied};
+  params.reduce_copy_bytes_per_s = 2 * copied;
+  return static_cast<double>(sharers);
+}
+
 CostModel::CostModel(const profiles::Profile& profile)
     : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {}
 
@@ -45,11 +58,15 @@ CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, Comm
       ranks.ranks_per_node = per_node;
       break;
   }
+  profiles::CollectiveParams params = profile_.cost.collectives.values;
+  if (profile_.cluster.devices_per_node > 0) {
+    ranks.copies_take_turns = in_device_memory(profile_, schedule.world_ranks, params);
+  }
   Collective collective = Collective::kAllGather;
   if (kind == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
   if (kind == OpKind::kAllReduce) collective = Collective::kAllReduce;
   if (kind == OpKind::kBroadcast) collective = Collective::kBroadcast;
-  return collective_cost(profile_.cost.collectives.values, network_, ranks, collective, bytes);
+  return collective_cost(params, network_, ranks, collective, bytes);
 }
 
 double CostModel::product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
@@ -72,6 +89,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
   const profiles::ContentionParams& contention = profile_.cost.contention.values;
   const double slowdown = over_nics || !profile_.cluster.nvlink ? contention.other_collectives
                                                                 : contention.nvlink_collectives;
+  const double host_turns = turns(profile_.cluster.gpu, sharers_);
   // In integers, so that how the step is cut into blocks leaves no trace in the last digit.
   std::int64_t busy_ns = 0, channel_ns = 0, hbm_bytes = 0;
   const auto add = [&](std::uint32_t i, std::int64_t executions) {
@@ -87,7 +105,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
     costs[i].contended_ns = to_ns(times * cost.time_s * slowdown);
-    costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s);
+    costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s * host_turns);
     busy_ns += executions * costs[i].alone_ns;
     channel_ns += executions * costs[i].alone_ns * cost.channels;
     hbm_bytes += executions * std::llround(times * cost.hbm_bytes);
@@ -111,14 +129,24 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
   return resident;
 }
 
+void CostModel::share_device(const Schedule& schedule) {
+  const std::int64_t sharers = profile_.cluster.ranks_per_device(schedule.world_ranks);
+  if (sharers == sharers_) return;
+  sharers_ = sharers;
+  kernels_ = kernel_costs(profile_, sharers);
+  products_.clear();
+}
+
 void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
   costs.assign(schedule.ops.size(), {});
+  share_device(schedule);
+  const double host_turns = turns(profile_.cluster.gpu, sharers_);
   const Sharing resident = cost_collectives(schedule, costs);
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
     if (op.work.kind == WorkKind::kCollective) continue;
     if (op.work.kind == WorkKind::kHost) {
-      costs[i].host_ns = to_ns(op.work.host_s);
+      costs[i].host_ns = to_ns(op.work.host_s * host_turns);
       continue;
     }
     const Pair time = device_time(op, resident);
@@ -127,7 +155,7 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
     const bool backward = op.phase == Phase::kBackward || op.phase == Phase::kReduce;
     const double launch =
         backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
-    costs[i].host_ns = to_ns(op.work.host_s + op.work.kernels * launch);
+    costs[i].host_ns = to_ns((op.work.host_s + op.work.kernels * launch) * host_turns);
   }
 }
 

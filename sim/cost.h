@@ -21,6 +21,11 @@
 
 namespace shardwright::sim {
 
+/// For ranks that share a device: what collectives cost in its memory goes to `params`. Returns by
+/// what sharing stretches a rank's copies (CollectiveGroup::copies_take_turns).
+double in_device_memory(const profiles::Profile& profile, std::int64_t world_ranks,
+                        profiles::CollectiveParams& params);
+
 class CostModel {
  public:
   explicit CostModel(const profiles::Profile& profile);
@@ -41,10 +46,13 @@ class CostModel {
   Sharing cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const;
   double product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms);
   Pair device_time(const Op& op, const Sharing& resident);
+  /// The costs on the part of a device that a rank of the schedule has.
+  void share_device(const Schedule& schedule);
 
   profiles::Profile profile_;
   KernelCosts kernels_;
   NodeNetwork network_;
+  std::int64_t sharers_ = 1;
   std::unordered_map<ProductShape, double, ProductShapeHash> products_;
 };
 

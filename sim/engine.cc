@@ -34,12 +34,12 @@ void Engine::prepare(const Schedule& schedule, const std::vector<OpCost>& costs)
     hot.contended_ns = costs[i].contended_ns;
     hot.host_ns = costs[i].host_ns;
     hot.record = op.record;
-    hot.stream = op.stream;
+    hot.stream = options_.in_order ? std::uint8_t{0} : op.stream;
     hot.phase = op.phase;
     hot.host_waits = op.host_waits;
     hot.wait_count = 0;
     for (const EventRef& wait : op.waits) {
-      if (wait) hot.waits[hot.wait_count++] = wait;
+      if (wait && !(options_.in_order && !op.host_waits)) hot.waits[hot.wait_count++] = wait;
     }
     if (op.work.kind == WorkKind::kHost) {
       hot.cls = Class::kHost;
@@ -183,6 +183,7 @@ bool Engine::issue_next() {
     return true;
   }
   if (cursor_.at_end) return false;
+  if (options_.in_order) host_clock_ns_ = std::max(host_clock_ns_, now_ns_);
   const Block& block = schedule_->blocks[cursor_.block];
   const std::uint32_t index = block.first_op + cursor_.op;
   const HotOp& hot = hot_[index];
@@ -329,7 +330,7 @@ void Engine::complete(std::size_t s) {
     if (stream.cls != Class::kNone) {
       Span span;
       span.id = instance.id;
-      span.stream = static_cast<std::uint8_t>(s);
+      span.stream = schedule_->ops[instance.op].stream;
       span.begin_ns = stream.begin_ns;
       span.end_ns = now_ns_;
       options_.timeline->spans.push_back(span);

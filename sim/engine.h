@@ -9,7 +9,8 @@
 // arrives). A collective needs SMs to start: unless its stream has priority it waits for the
 // running kernel. While a collective is resident kernels run at their contended duration, and
 // collectives at theirs while a kernel runs; work in progress is converted when that changes
-// (piecewise rates).
+// (piecewise rates). A device that runs operations as they are issued has one stream, and no
+// contention.
 //
 // Layers repeat: when the state at the end of a repetition equals that of an earlier one, relative
 // to the clock, the repetitions in between are skipped. All state is integer and relative, so the
@@ -54,6 +55,9 @@ struct EngineOptions {
   bool skip_repeats = true;
   Timeline* timeline = nullptr;              // filled with every span; switches skipping off
   const RankVariation* variation = nullptr;  // switches skipping off
+  /// Streams do not run side by side: each operation runs when it is issued and the host waits for
+  /// it.
+  bool in_order = false;
 };
 
 struct StepTime {

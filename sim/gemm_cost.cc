@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "sim/host_gemm_cost.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -37,6 +39,7 @@ double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates&
                    std::int64_t m, std::int64_t n, std::int64_t k, int sms_available,
                    std::int64_t batch) {
   if (m <= 0 || n <= 0 || k <= 0 || batch <= 0) return 0;
+  if (gpu.processor) return host_gemm_time_s(params, gpu, m, n, k, sms_available, batch);
   const double dm = static_cast<double>(m);
   const double dn = static_cast<double>(n);
   const double dk = static_cast<double>(k);

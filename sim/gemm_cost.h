@@ -12,6 +12,7 @@
 // The tile form is that of hardware practice (cuBLAS picks among a few tiles by a similar model);
 // the throttle term says that clocks fall once a kernel is long enough to draw full power. Left
 // out: L2 reuse, epilogues, transposes (they differ by a few percent), structured sparsity.
+// A processor cuts products otherwise: sim/host_gemm_cost.h.
 // Fitted by sim/fit/fit_gemm.h; per-shape measurements from a trace should win over the formula.
 #pragma once
 

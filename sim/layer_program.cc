@@ -139,6 +139,9 @@ class ProgramBuilder {
     return work;
   }
 
+  /// Stacks count the traffic of 2-byte elements.
+  double traffic(double bytes) const { return bytes * static_cast<double>(width_) / 2; }
+
   Work gemm_work(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times = 1) const {
     Work work;
     work.kind = WorkKind::kGemm;
@@ -156,14 +159,15 @@ class ProgramBuilder {
                         std::initializer_list<std::uint16_t> out) const {
     ProgramOp p = make(kind, phase, in, out);
     if (backward) {
-      p.op.work = memory_work(elements * group.backward_bytes, group.backward_kernels,
+      p.op.work = memory_work(traffic(elements * group.backward_bytes), group.backward_kernels,
                               group.backward_efficiency);
       p.temporary_bytes = to_bytes(elements * group.backward_temporary_bytes);
     } else {
-      p.op.work = memory_work(elements * group.forward_bytes, group.forward_kernels,
+      p.op.work = memory_work(traffic(elements * group.forward_bytes), group.forward_kernels,
                               group.forward_efficiency);
       p.temporary_bytes = to_bytes(elements * group.forward_temporary_bytes);
     }
+    p.op.work.dtype_bytes = static_cast<std::uint8_t>(width_);
     return p;
   }
 
@@ -581,7 +585,7 @@ class ProgramBuilder {
     list.push_back(project);
     list.push_back(
         elementwise(OpKind::kLoss, Phase::kLoss, stack_.loss, logits, true, {kLogits}, {}));
-    list.back().op.work.bytes += to_bytes(logits * stack_.loss.forward_bytes);
+    list.back().op.work.bytes += to_bytes(traffic(logits * stack_.loss.forward_bytes));
     ProgramOp dgrad = make(OpKind::kInputGradient, Phase::kBackward, {kLogits}, {kDNorm1});
     dgrad.op.of = head.kind;
     dgrad.op.work = gemm_work(chunk, head.k, head.n, chunks);

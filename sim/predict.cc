@@ -89,7 +89,8 @@ struct Predictor::State {
     t.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
     t.tokens_per_gpu_s = tokens_per_step(plan) / t.iteration_s;
     t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
-    t.peak_flops = profile.cluster.gpu.peak_bf16_flops;
+    t.peak_flops = profile.cluster.gpu.peak_bf16_flops /
+                   static_cast<double>(profile.cluster.ranks_per_device(plan.gpus));
     t.model_flops_per_gpu = model_flops(model, plan) / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
@@ -108,7 +109,7 @@ struct Predictor::State {
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
     m.runtime_bytes = profile.cluster.gpu.runtime_bytes;
-    m.usable_bytes = profile.cluster.gpu.memory_bytes;
+    m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks);
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
     double device_calls = 0;
     if (profile.stack.memory == MemoryManager::kStatic) {
@@ -174,6 +175,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   Timeline clock_only;
   EngineOptions engine_options;
   engine_options.skip_repeats = options.skip_repeats;
+  engine_options.in_order = !cluster.gpu.overlaps_streams;
   engine_options.timeline = options.timeline != nullptr ? options.timeline
                             : replays && !shortens      ? &clock_only
                                                         : nullptr;

@@ -1,14 +1,42 @@
 #include "sim/work_time.h"
 
+#include <cmath>
+
 namespace shardwright::sim {
 
-KernelCosts kernel_costs(const profiles::Profile& profile) {
+namespace {
+
+void share(KernelCosts& costs, const Gpu& gpu, double sharers) {
+  profiles::GpuRates& rates = costs.rates;
+  rates.peak_flops /= sharers;
+  rates.hbm_bytes_per_s /= sharers;
+  rates.l2_bytes /= sharers;
+  rates.sm_count =
+      std::max(1, static_cast<int>(std::lround(static_cast<double>(gpu.sm_count) / sharers)));
+  costs.attention.forward_flops /= sharers;
+  costs.attention.backward_flops /= sharers;
+  const double stretch = std::max(1.0, sharers / static_cast<double>(gpu.sm_count));
+  for (double* fixed :
+       {&costs.gemm.t0_s, &costs.gemm.split_k_s, &costs.attention.t0_s, &costs.memory.t1_s}) {
+    *fixed *= stretch;
+  }
+}
+
+}  // namespace
+
+double turns(const Gpu& gpu, std::int64_t sharers) {
+  if (!gpu.is_processor()) return 1;
+  return std::max(1.0, static_cast<double>(sharers) / static_cast<double>(gpu.sm_count));
+}
+
+KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers) {
   const Gpu& gpu = profile.cluster.gpu;
   KernelCosts costs;
   costs.rates = profile.cost.rates.values;
   costs.rates.peak_flops = gpu.peak_bf16_flops;
   costs.rates.sm_count = gpu.sm_count;
   costs.rates.hbm_bytes_per_s = gpu.hbm_bytes_per_s;
+  costs.rates.processor = gpu.is_processor();
   costs.gemm = sustained(profile.cost.gemm.values);
   costs.attention = profile.attention();
   costs.memory = profile.cost.memory.values;
@@ -22,6 +50,7 @@ KernelCosts kernel_costs(const profiles::Profile& profile) {
     costs.measured[{product.m, product.n, product.k, product.dtype_bytes}] =
         product.seconds / formula;
   }
+  if (sharers > 1) share(costs, gpu, static_cast<double>(sharers));
   return costs;
 }
 

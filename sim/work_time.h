@@ -46,7 +46,13 @@ struct KernelCosts {
   std::unordered_map<ProductShape, double, ProductShapeHash> measured;
 };
 
-KernelCosts kernel_costs(const profiles::Profile& profile);
+/// On a device that `sharers` ranks share evenly: each has that part of its units, rates and cache.
+/// More ranks than units take turns on them, which stretches fixed costs, too.
+KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers = 1);
+
+/// By what ranks that share a device stretch what the host does for one of them, and, where copies
+/// are made by one unit each, copies: a processor has a core for each of them or a part of one.
+double turns(const Gpu& gpu, std::int64_t sharers);
 
 /// What a resident collective takes from kernels; nothing: no collective.
 struct Sharing {

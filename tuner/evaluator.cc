@@ -33,8 +33,8 @@ double Evaluator::score(std::size_t scenario, const Plan& plan, double step_s,
                   scenarios_[scenario].profile.cluster.usd_per_gpu_hour);
 }
 
-Bytes Evaluator::allowed_bytes(std::size_t scenario) const {
-  const Bytes usable = scenarios_[scenario].profile.cluster.gpu.memory_bytes;
+Bytes Evaluator::allowed_bytes(std::size_t scenario, std::int64_t ranks) const {
+  const Bytes usable = scenarios_[scenario].profile.cluster.memory_bytes_per_rank(ranks);
   return static_cast<Bytes>(std::floor(static_cast<double>(usable) * (1 - criteria_.headroom)));
 }
 
@@ -55,7 +55,7 @@ Bounds Evaluator::bound(const Plan& family) {
     for (std::size_t k = 0; k < form.size(); ++k) {
       const Bytes total = scaled(form.allocated_bytes[k] + runtime, scenarios_[s].memory_factor);
       if (s == 0) bounds.total_bytes[k] = total;
-      bounds.may_fit[k] = bounds.may_fit[k] && total <= allowed_bytes(s);
+      bounds.may_fit[k] = bounds.may_fit[k] && total <= allowed_bytes(s, family.gpus);
       const double step_s = static_cast<double>(form.step_ns[k]) * 1e-9;
       bounds.score[k] = std::max(bounds.score[k], score(s, family, step_s, total));
     }
@@ -79,7 +79,7 @@ Judgement Evaluator::judge(const Plan& plan) {
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
     sim::Prediction p = predictors_[s].predict(plan);
     const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
-    const Bytes excess = total - allowed_bytes(s);
+    const Bytes excess = total - allowed_bytes(s, plan.gpus);
     judgement.excess_bytes = std::max(judgement.excess_bytes, excess);
     judgement.fits = judgement.fits && excess <= 0 && p.memory.fits;
     judgement.thrashes = judgement.thrashes || p.memory.allocator_retries > 0;

@@ -64,7 +64,7 @@ class Evaluator {
 
  private:
   double score(std::size_t scenario, const Plan& plan, double step_s, Bytes total_bytes) const;
-  Bytes allowed_bytes(std::size_t scenario) const;
+  Bytes allowed_bytes(std::size_t scenario, std::int64_t ranks) const;
 
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;

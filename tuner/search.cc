@@ -95,7 +95,8 @@ void Search::bound_all() {
 
 void Search::collect(std::size_t f, const Bounds& bounds) {
   const Family& family = families_[f];
-  const double usable = static_cast<double>(scenarios_.front().profile.cluster.gpu.memory_bytes);
+  const double usable = static_cast<double>(
+      scenarios_.front().profile.cluster.memory_bytes_per_rank(family.plan.gpus));
   const auto allowed = static_cast<Bytes>(usable * (1 - options_.criteria.headroom));
   overshoots_[f] = {family.plan, kFits};
   first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));

@@ -163,7 +163,7 @@ class Sweeper {
       return left_out(Lack::kBatch, std::move(why));
     const Bytes state = least_state_bytes(model_, job_, task.gpus);
     const Gpu& gpu = offer.profile.cluster.gpu;
-    if (state + gpu.runtime_bytes > gpu.memory_bytes) {
+    if (state + gpu.runtime_bytes > offer.profile.cluster.memory_bytes_per_rank(task.gpus)) {
       return left_out(
           Lack::kMemory,
           fmt::format("weights and moments alone take {} of the {} of a GPU",

@@ -25,7 +25,8 @@ class Prober {
   Prober(const Space& space, const Model& model, const profiles::Profile& profile)
       : space_(space),
         closed_(model, profile),
-        allowed_(profile.cluster.gpu.memory_bytes - profile.cluster.gpu.runtime_bytes) {
+        allowed_(profile.cluster.memory_bytes_per_rank(space.base.gpus) -
+                 profile.cluster.gpu.runtime_bytes) {
     base_ = space.base;
     base_.reduce_dtype = smallest(space.reduce_dtypes, DType::kBf16);
     base_.moment_dtype = smallest(space.moment_dtypes, DType::kBf16);

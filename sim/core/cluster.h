@@ -22,12 +22,19 @@ struct Gpu {
       0;  // context, libraries and communicator buffers outside the framework's allocator
   double l2_bytes = 0;
   double pcie_bytes_per_s = 0;
+  /// Streams run side by side. False: a rank's operations run one after another, as they are
+  /// issued, on the thread that issues them (the host device).
+  bool overlaps_streams = true;
+
+  /// A processor: sm_count counts its cores, and arithmetic is fp32 whatever is stored.
+  bool is_processor() const { return architecture == "cpu"; }
 };
 
 struct Cluster {
   std::string id;
   Gpu gpu;
-  std::int64_t gpus_per_node = 8;
+  std::int64_t gpus_per_node = 8;     // ranks of a node
+  std::int64_t devices_per_node = 0;  // that they share evenly; 0: every rank has its own
   bool nvlink = true;
   double intra_link_bytes_per_s = 0;  // per direction and GPU
   std::int64_t nics_per_node = 0;     // 0: nodes are not linked
@@ -37,6 +44,17 @@ struct Cluster {
   bool amd_host = false;              // NCCL's network overhead per step depends on the host CPU
   double usd_per_gpu_hour = 0;        // 0: unknown
   std::string price_note;
+
+  /// Ranks that share one device when `world_ranks` train together.
+  std::int64_t ranks_per_device(std::int64_t world_ranks) const {
+    if (devices_per_node <= 0) return 1;
+    const std::int64_t in_node = world_ranks < gpus_per_node ? world_ranks : gpus_per_node;
+    return in_node <= devices_per_node ? 1 : (in_node - 1) / devices_per_node + 1;
+  }
+  /// What a rank may use of its device's memory.
+  Bytes memory_bytes_per_rank(std::int64_t world_ranks) const {
+    return gpu.memory_bytes / ranks_per_device(world_ranks);
+  }
 
   double node_net_bytes_per_s() const {
     return static_cast<double>(nics_per_node) * nic_bytes_per_s;
