@@ -4,66 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
-#include <set>
+#include <utility>
 
 #include "sim/core/error.h"
 
 namespace shardwright::cli {
 namespace {
 
-constexpr double kMicro = 1e-6;
-
-struct Operation {
-  std::string name, phase, kind;
-  double seconds = 0;  // mean over ranks and steps
-};
-
-struct Side {
-  std::map<std::int64_t, Operation> operations;
-  double step_s = 0;
-  std::int64_t ranks = 0;
-};
-
-/// The mean of all ranks' and steps' slices, or those of the first process alone.
-Side side_of(const ReadTrace& trace, const std::string& name, bool first_process_only) {
-  struct Extent {
-    double begin = std::numeric_limits<double>::max();
-    double end = 0;
-  };
-  std::map<std::pair<std::int64_t, std::int64_t>, Extent> extents;  // by process and step
-  std::set<std::int64_t> ranks;
-  Side side;
-  for (const TraceSlice& slice : trace.slices) {
-    if (slice.id < 0 || slice.kind.empty()) continue;
-    const auto track = trace.tracks.find({slice.process, slice.track});
-    if (track != trace.tracks.end() && track->second == "host") continue;
-    if (first_process_only && !ranks.empty() && *ranks.begin() != slice.process) continue;
-    ranks.insert(slice.process);
-    Operation& operation = side.operations[slice.id];
-    operation.name = slice.name;
-    operation.phase = slice.phase;
-    operation.kind = slice.kind;
-    operation.seconds += slice.duration_us * kMicro;
-    Extent& extent = extents[{slice.process, slice.step}];
-    extent.begin = std::min(extent.begin, slice.begin_us);
-    extent.end = std::max(extent.end, slice.begin_us + slice.duration_us);
-  }
-  if (side.operations.empty()) {
-    throw Error(
-        fmt::format("{}: no slice has an operation of a schedule, expected a trace of "
-                    "predict --trace or run --trace",
-                    name));
-  }
-  const auto samples = static_cast<double>(extents.size());
-  for (auto& [id, operation] : side.operations) operation.seconds /= samples;
-  for (const auto& [key, extent] : extents) {
-    side.step_s += (extent.end - extent.begin) * kMicro / samples;
-  }
-  side.ranks = static_cast<std::int64_t>(ranks.size());
-  return side;
-}
+constexpr double kAlone = 0.02;  // contended share below which a kernel ran alone
 
 template <class Item>
 void sort_by_difference(std::vector<Item>& items) {
@@ -72,47 +21,158 @@ void sort_by_difference(std::vector<Item>& items) {
   });
 }
 
+/// The duration of a kernel had nothing run beside it, as far as the trace shows one that did.
+double alone(const TraceSide& side, const TracedOperation& operation) {
+  if (operation.contended < kAlone) return operation.duration_s;
+  const auto known = side.alone_s.find(without_layer(operation.name));
+  if (known == side.alone_s.end()) return operation.duration_s;
+  return std::min(known->second, operation.duration_s);
+}
+
+double exposed_share(const TracedOperation& operation) {
+  return operation.duration_s > 0 ? operation.exposed_s / operation.duration_s : 0;
+}
+
+class Comparer {
+ public:
+  Comparer(const TraceSide& predicted, const TraceSide& measured)
+      : predicted_(predicted), measured_(measured) {
+    result_.predicted_step_s = predicted.step_s;
+    result_.measured_step_s = measured.step_s;
+    result_.measured_ranks = measured.ranks;
+    result_.measured_steps = measured.steps;
+    result_.slow_ranks = measured.slow_ranks;
+    result_.slow_steps = measured.slow_steps;
+    result_.left_out = predicted.left_out;
+    result_.left_out.insert(result_.left_out.end(), measured.left_out.begin(),
+                            measured.left_out.end());
+    cause(Cause::kHost) = measured.idle_s - predicted.idle_s;
+    cause(Cause::kScatter) = measured.scatter_s() - predicted.scatter_s();
+  }
+
+  TraceComparison joined() {
+    for (const auto& [id, p] : predicted_.operations) {
+      const auto at = measured_.operations.find(id);
+      if (at == measured_.operations.end()) {
+        ++result_.only_predicted;
+        add(p, p.duration_s, 0, -p.exposed_s, false);
+        cause(Cause::kMissing) -= p.exposed_s;
+        continue;
+      }
+      const TracedOperation& m = at->second;
+      add(p, p.duration_s, m.duration_s, m.exposed_s - p.exposed_s, true);
+      explain(p, m);
+      result_.operations.push_back({id, p.name, p.duration_s, m.duration_s});
+    }
+    for (const auto& [id, m] : measured_.operations) {
+      if (predicted_.operations.contains(id)) continue;
+      ++result_.only_measured;
+      add(m, 0, m.duration_s, m.exposed_s, false);
+      cause(Cause::kMissing) += m.exposed_s;
+    }
+    return finish();
+  }
+
+  /// Ids mean nothing to each other: classes are compared, and explained by what they are.
+  TraceComparison by_class(std::vector<std::string> differences) {
+    result_.plan_differences = std::move(differences);
+    for (const auto& [id, p] : predicted_.operations) {
+      add(p, p.duration_s, 0, -p.exposed_s, false);
+      cause(p.collective ? Cause::kMessageTime : Cause::kKernelTime) -= p.exposed_s;
+    }
+    for (const auto& [id, m] : measured_.operations) {
+      add(m, 0, m.duration_s, m.exposed_s, false);
+      cause(m.collective ? Cause::kMessageTime : Cause::kKernelTime) += m.exposed_s;
+    }
+    return finish();
+  }
+
+ private:
+  double& cause(Cause which) { return result_.causes_s[static_cast<std::size_t>(which)]; }
+
+  void add(const TracedOperation& operation, double predicted_s, double measured_s,
+           double exposed_s, bool both) {
+    for (ComparedClass* entry :
+         {&classes_[{operation.phase, operation.kind}], &phases_[{operation.phase, ""}]}) {
+      entry->phase = operation.phase;
+      entry->operations += both ? 1 : 0;
+      entry->predicted_s += predicted_s;
+      entry->measured_s += measured_s;
+      entry->exposed_difference_s += exposed_s;
+    }
+    classes_[{operation.phase, operation.kind}].kind = operation.kind;
+  }
+
+  void explain(const TracedOperation& p, const TracedOperation& m) {
+    const double rp = exposed_share(p), rm = exposed_share(m);
+    const double share = (rp + rm) / 2;
+    const double total = m.exposed_s - p.exposed_s;
+    double first = 0, second = 0;
+    if (p.collective) {
+      first = share * (m.transfer_s - p.transfer_s);
+      second = share * ((m.duration_s - m.transfer_s) - (p.duration_s - p.transfer_s));
+    } else {
+      const double ap = alone(predicted_, p), am = alone(measured_, m);
+      first = share * (am - ap);
+      second = share * ((m.duration_s - am) - (p.duration_s - ap));
+    }
+    cause(p.collective ? Cause::kMessageTime : Cause::kKernelTime) += first;
+    cause(p.collective ? Cause::kWaiting : Cause::kContention) += second;
+    cause(Cause::kOverlap) += total - first - second;
+  }
+
+  TraceComparison finish() {
+    for (auto& [key, entry] : classes_) result_.classes.push_back(entry);
+    sort_by_difference(result_.classes);
+    sort_by_difference(result_.operations);
+    constexpr std::array<std::string_view, 7> kOrder{"prepare",  "forward", "loss",     "recompute",
+                                                     "backward", "reduce",  "optimizer"};
+    for (const std::string_view phase : kOrder) {
+      const auto at = phases_.find({std::string(phase), ""});
+      if (at != phases_.end()) result_.phases.push_back(at->second);
+    }
+    return std::move(result_);
+  }
+
+  const TraceSide& predicted_;
+  const TraceSide& measured_;
+  std::map<std::pair<std::string, std::string>, ComparedClass> classes_, phases_;
+  TraceComparison result_;
+};
+
 }  // namespace
+
+std::string_view name_of(Cause cause) {
+  constexpr std::array<std::string_view, kCauses> kNames{
+      "kernel time", "contention", "message time",      "waiting for peers",
+      "overlap",     "host",       "missing operation", "scatter"};
+  return kNames[static_cast<std::size_t>(cause)];
+}
+
+double TraceComparison::share(double seconds) const {
+  return difference_s() != 0 ? seconds / difference_s() : 0;
+}
 
 TraceComparison compare_traces(const ReadTrace& predicted, const std::string& predicted_name,
                                const ReadTrace& measured, const std::string& measured_name) {
-  const Side left = side_of(predicted, predicted_name, true);
-  const Side right = side_of(measured, measured_name, false);
-  TraceComparison comparison;
-  comparison.predicted_step_s = left.step_s;
-  comparison.measured_step_s = right.step_s;
-  comparison.measured_ranks = right.ranks;
-  std::map<std::pair<std::string, std::string>, ComparedClass> classes;
-  const auto class_of = [&](const Operation& operation) -> ComparedClass& {
-    ComparedClass& entry = classes[{operation.phase, operation.kind}];
-    entry.phase = operation.phase;
-    entry.kind = operation.kind;
-    return entry;
-  };
+  const TraceSide left = side_of(predicted, predicted_name);
+  const TraceSide right = side_of(measured, measured_name);
+  if (left.step_s <= 0) {
+    throw Error(fmt::format("{}: its step takes no time, so nothing can be compared with it",
+                            predicted_name));
+  }
+  Comparer comparer(left, right);
+  if (left.identity && right.identity) {
+    std::vector<std::string> differ = differences(*right.identity, *left.identity);
+    if (!differ.empty()) return comparer.by_class(std::move(differ));
+  }
   for (const auto& [id, operation] : left.operations) {
-    class_of(operation).predicted_s += operation.seconds;
     const auto other = right.operations.find(id);
-    if (other == right.operations.end()) {
-      ++comparison.only_predicted;
-      continue;
-    }
-    if (other->second.name != operation.name) {
-      throw Error(
-          fmt::format("{}: operation {} is {}, but in {} it is {}: the traces are not of "
-                      "one plan",
-                      measured_name, id, other->second.name, predicted_name, operation.name));
-    }
-    ++class_of(operation).operations;
-    comparison.operations.push_back({id, operation.name, operation.seconds, other->second.seconds});
+    if (other == right.operations.end() || other->second.name == operation.name) continue;
+    return comparer.by_class(
+        {fmt::format("operation {} is {}, not {}", id, other->second.name, operation.name)});
   }
-  for (const auto& [id, operation] : right.operations) {
-    class_of(operation).measured_s += operation.seconds;
-    if (!left.operations.contains(id)) ++comparison.only_measured;
-  }
-  for (auto& [key, entry] : classes) comparison.classes.push_back(std::move(entry));
-  sort_by_difference(comparison.classes);
-  sort_by_difference(comparison.operations);
-  return comparison;
+  return comparer.joined();
 }
 
 }  // namespace shardwright::cli

@@ -1,25 +1,52 @@
-// A predicted step subtracted from a measured one: by class of operation, and operation by
-// operation.
+// A predicted step subtracted from a measured one: operation by operation, by class and phase, and
+// by cause.
 //
-// Both are Chrome traces whose slices carry the ids of one schedule. Of the prediction the first
-// process counts (one rank); the measurement is the mean over its ranks and steps. A class is a
-// phase and a kind ("backward attention").
+// The difference of the two step times is shared out without rest. Every operation brings the
+// difference of its exposed times (cli/trace_side.h), which is told apart by what differs:
+//
+//     r_m D_m - r_p D_p = (r_m + r_p)/2 (D_m - D_p) + (r_m - r_p) (D_m + D_p)/2
+//
+// where D is a duration and r the exposed share of it. The second term is overlap; the first is, of
+// a kernel, its time alone and what contention adds to it, of a collective, the time of its message
+// and waiting for peers. Idle time is the host's, an operation that only one trace has is missing,
+// and what medians leave over is scatter. A trace compared with itself differs in nothing, exactly.
+//
+// Traces of different plans are compared by class, because equal ids then mean different
+// operations; what differs between the plans is said.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "sim/core/chrome_trace_reader.h"
+#include "cli/trace_side.h"
 
 namespace shardwright::cli {
 
+enum class Cause : std::uint8_t {
+  kKernelTime,
+  kContention,
+  kMessageTime,
+  kWaiting,
+  kOverlap,
+  kHost,
+  kMissing,
+  kScatter
+};
+inline constexpr std::size_t kCauses = 8;
+/// "kernel time", "waiting for peers", ...
+std::string_view name_of(Cause cause);
+
+/// A class (phase and kind) or a phase (kind is empty).
 struct ComparedClass {
   std::string phase;
   std::string kind;
   std::int64_t operations = 0;  // in both
-  double predicted_s = 0;       // of a step, on one rank
+  double predicted_s = 0;       // durations of a step on one rank
   double measured_s = 0;
+  double exposed_difference_s = 0;  // its part of the difference of the steps
   double difference_s() const { return measured_s - predicted_s; }
 };
 
@@ -32,14 +59,22 @@ struct ComparedOperation {
 };
 
 struct TraceComparison {
-  double predicted_step_s = 0;  // from the first slice's begin to the last one's end
+  double predicted_step_s = 0;
   double measured_step_s = 0;
-  std::int64_t measured_ranks = 0;
+  std::int64_t measured_ranks = 0, measured_steps = 0;
   std::vector<ComparedClass> classes;         // the largest difference first
-  std::vector<ComparedOperation> operations;  // the largest difference first
+  std::vector<ComparedClass> phases;          // in the order of a step
+  std::vector<ComparedOperation> operations;  // the largest difference first; none of other plans
+  std::array<double, kCauses> causes_s{};     // add up to the difference of the steps
   std::int64_t only_predicted = 0;            // operations without a counterpart
   std::int64_t only_measured = 0;
-  double error() const { return measured_step_s / predicted_step_s - 1; }
+  std::vector<Slow> slow_ranks, slow_steps;   // of the measurement
+  std::vector<std::string> plan_differences;  // empty: the traces are of one plan
+  std::vector<std::string> left_out;
+  double difference_s() const { return measured_step_s - predicted_step_s; }
+  double error() const { return difference_s() / predicted_step_s; }
+  /// Of the difference; 0 where there is none.
+  double share(double seconds) const;
 };
 
 /// The names stand for the files in errors. Throws Error when there is nothing to compare.

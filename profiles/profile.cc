@@ -92,6 +92,9 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   adopt(profile.origins, "gpu", cluster.gpu.origins);
   adopt(profile.origins, "cost", origins_of(profile.cost, costs.nccl));
   adopt(profile.origins, "stack", stack.origins);
+  profile.origins.try_emplace("cluster.devices_per_node",
+                              Origin{"not given: each rank has a device of its own", "", ""});
+  profile.origins.try_emplace("gpu.overlaps_streams", Origin{"not given: as on every GPU", "", ""});
   for (const SetEntry& entry : cluster.set) {
     if (entry.only_for_stack.empty() || entry.only_for_stack == stack.stack.id) {
       apply(entry, profile);
