@@ -5,6 +5,7 @@
 #include "cli/verb_export.h"
 #include "cli/verb_inspect.h"
 #include "cli/verb_predict.h"
+#include "cli/verb_report.h"
 #include "cli/verb_run.h"
 #include "cli/verb_size.h"
 #include "cli/verb_tune.h"
@@ -22,6 +23,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs() {
   verbs.push_back(make_validate_verb());
   verbs.push_back(make_inspect_verb());
   verbs.push_back(make_export_verb());
+  verbs.push_back(make_report_verb());
   verbs.push_back(make_doctor_verb());
   return verbs;
 }

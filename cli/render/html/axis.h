@@ -1,0 +1,16 @@
+// The frame that all drawings of a report share: a column of labels at the left, the plot beside
+// it.
+#pragma once
+
+#include <string>
+
+namespace shardwright::cli::html {
+
+inline constexpr double kPictureWidth = 980;
+inline constexpr double kPlotLeft = 104;
+inline constexpr double kPlotWidth = 866;
+
+/// Ticks and their labels under a plot of `seconds`, at `y`.
+std::string time_axis(double seconds, double y);
+
+}  // namespace shardwright::cli::html

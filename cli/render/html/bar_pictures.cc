@@ -1,0 +1,115 @@
+// Memory and time as one stacked bar each, and the interval of the step time.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "cli/render/html/html.h"
+#include "cli/render/html/pictures.h"
+#include "cli/render/quantity.h"
+
+namespace shardwright::cli::html {
+namespace {
+
+constexpr double kWidth = 980, kBar = 34;
+
+struct Part {
+  std::string style, name, value;
+  double amount = 0;
+};
+
+/// The class of text on that colour; the reader's own ink on what is light by day and dark by
+/// night.
+const char* ink_on(std::string_view style) {
+  if (style == "cached" || style == "runtime" || style == "host" || style == "gradbuf") return "";
+  return style == "activations" ? "indark" : "in";
+}
+
+/// The parts from left to right; those that are wide enough carry their names.
+std::string stacked(const std::vector<Part>& parts, double scale, double y) {
+  std::string body;
+  double x = 0;
+  for (const Part& part : parts) {
+    const double width = part.amount * scale;
+    if (width <= 0) continue;
+    body += rect(x, y, width, kBar, "f-" + part.style, part.name + ": " + part.value);
+    if (text_width(part.name) < width - 8) {
+      body += text(x + width / 2, y + kBar / 2 + 4, part.name, "middle", ink_on(part.style));
+    }
+    x += width;
+  }
+  return body;
+}
+
+std::string keys_of(const std::vector<Part>& parts) {
+  std::vector<Key> keys;
+  for (const Part& part : parts) {
+    if (part.amount > 0) keys.push_back({part.style, part.name, part.value});
+  }
+  return legend(keys);
+}
+
+}  // namespace
+
+std::string memory_picture(const sim::MemoryPrediction& memory) {
+  constexpr std::array<const char*, kMemoryCategories> kStyles = {
+      "parameters", "master",      "gradients", "optstate", "gatherbuf",
+      "gradbuf",    "activations", "loss",      "workspace"};
+  std::vector<Part> parts;
+  const auto add = [&](const char* style, std::string name, Bytes amount) {
+    std::replace(name.begin(), name.end(), '_', ' ');
+    parts.push_back({style, std::move(name), bytes(amount), static_cast<double>(amount)});
+  };
+  for (std::size_t i = 0; i < kStyles.size(); ++i) {
+    add(kStyles[i], std::string(name_of(static_cast<MemoryCategory>(i))),
+        memory.breakdown_bytes[i]);
+  }
+  add("cached", "reserved, unused", memory.peak_reserved_bytes - memory.peak_allocated_bytes);
+  add("runtime", "runtime", memory.runtime_bytes);
+  const auto usable = static_cast<double>(memory.usable_bytes);
+  const auto total = static_cast<double>(memory.total_bytes);
+  const double scale = (kWidth - 4) / std::max({usable, total, 1.0});
+  constexpr double kTop = 20;
+  std::string body = rect(0, kTop, usable * scale, kBar, "row") + stacked(parts, scale, kTop);
+  if (total > usable) body += rect(usable * scale, kTop, (total - usable) * scale, kBar, "over");
+  body += line(usable * scale, kTop - 6, usable * scale, kTop + kBar + 6, "limit");
+  const std::string label = fmt::format("usable {}", bytes(memory.usable_bytes));
+  const bool left = usable * scale > kWidth / 2;
+  body += text(usable * scale + (left ? -6 : 6), 12, label, left ? "end" : "start", "soft");
+  return svg(kWidth, kTop + kBar + 8, "Memory of a GPU at its peak", body) + keys_of(parts);
+}
+
+std::string time_picture(const sim::TimePrediction& time) {
+  std::vector<Part> parts;
+  const auto add = [&](const char* style, const char* name, double amount) {
+    parts.push_back({style, name,
+                     fmt::format("{} ({})", duration(amount), percent(amount / time.iteration_s)),
+                     amount});
+  };
+  add("compute", "compute", time.compute_s);
+  add("exposed", "exposed communication", time.exposed_communication_s);
+  add("host", "host", time.host_s);
+  add("optimizer", "optimizer", time.optimizer_s);
+  add("workspace", "other", time.other_s);
+  return svg(kWidth, kBar, "Where the time goes",
+             stacked(parts, kWidth / std::max(time.iteration_s, 1e-12), 0)) +
+         keys_of(parts);
+}
+
+std::string interval_picture(const sim::TimePrediction& time) {
+  const double low = time.interval_s[0], high = time.interval_s[1];
+  if (!(high > low)) return "";
+  const double margin = 0.35 * (high - low);
+  const double begin = std::max(0.0, low - margin), end = high + margin;
+  const auto x_of = [&](double s) { return kWidth * (s - begin) / (end - begin); };
+  std::string body = line(0, 14, kWidth, 14, "grid");
+  body += rect(x_of(low), 8, x_of(high) - x_of(low), 12, "f-recompute");
+  body += rect(x_of(time.iteration_s) - 1.5, 4, 3, 20, "f-forward");
+  body += text(x_of(low), 36, duration(low), "middle", "soft");
+  body += text(x_of(high), 36, duration(high), "middle", "soft");
+  body += text(x_of(time.iteration_s), 36, duration(time.iteration_s), "middle", "strong");
+  return svg(kWidth, 42, "Interval of the step time", body);
+}
+
+}  // namespace shardwright::cli::html

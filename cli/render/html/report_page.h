@@ -1,0 +1,41 @@
+// The report: one page that says what was asked, what is predicted, where time and memory go, why
+// this plan, what was measured, and where all of it comes from.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/plan_flags.h"
+#include "cli/render/html/strip.h"
+#include "cli/trace_comparison.h"
+#include "cli/tuning_file.h"
+#include "sim/explain.h"
+#include "sim/predict.h"
+
+namespace shardwright::cli::html {
+
+/// What is not there leaves its section out.
+struct Report {
+  std::optional<PlanInputs> inputs;  // with one plan
+  std::optional<sim::Explanation> explanation;
+  std::vector<MemorySample> memory;  // of the predicted step
+  std::vector<Strip> strips;         // predicted, then measured
+  std::optional<TraceComparison> comparison;
+  std::optional<TuningSummary> tuning;
+  std::vector<std::pair<std::string, std::string>> provenance;
+};
+
+std::string report_page(const Report& report);
+
+/// Sections of the page: HTML, or nothing where the report lacks what they show.
+std::string head_section(const Report& report);
+std::string asked_section(const Report& report);
+std::string memory_section(const Report& report);
+std::string time_section(const Report& report);
+std::string timeline_sections(const Report& report);
+std::string measured_section(const Report& report);
+std::string why_section(const Report& report);
+
+}  // namespace shardwright::cli::html
