@@ -144,7 +144,7 @@ CalibratedValue read_value(const JsonReader& from) {
 void read_work(const JsonReader& from, Work& work) {
   work.kind = static_cast<WorkKind>(place_of(from, "work", kWorkNames));
   work.dtype_bytes = static_cast<std::uint8_t>(from.optional<int>("dtype_bytes", 2, between(1, 8)));
-  work.kernels = static_cast<std::uint16_t>(from.optional<int>("kernels", 1, between(1, 65535)));
+  work.kernels = static_cast<std::uint16_t>(from.optional<int>("kernels", 1, between(0, 65535)));
   work.efficiency = from.optional<double>("efficiency", 1.0, NumberRange<double>(0, 1e3, true));
   const auto size = [&](std::string_view key) {
     return from.optional<std::int64_t>(key, 0, between(std::int64_t{0}, std::int64_t{1} << 50));
@@ -163,7 +163,7 @@ void read_work(const JsonReader& from, Work& work) {
 MeasuredRow read_row(const JsonReader& from) {
   from.reject_unknown_keys({"op", "phase", "work", "dtype_bytes", "kernels", "efficiency", "m", "n",
                             "k", "bytes", "backward", "causal", "class", "ranks", "nodes",
-                            "contended", "seconds", "spread", "count"});
+                            "contended", "seconds", "spread", "count", "lowered"});
   MeasuredRow row;
   Observation& operation = row.operation;
   operation.op = require_enum(from, "op", OpKind::kSynchronize);
@@ -173,9 +173,10 @@ MeasuredRow read_row(const JsonReader& from) {
   operation.ranks = from.optional<std::int64_t>("ranks", 1, ranks);
   operation.nodes = from.optional<std::int64_t>("nodes", 1, ranks);
   operation.contended = from.optional<double>("contended", 0.0, between(0.0, 1.0));
-  operation.seconds = from.require<double>("seconds", NumberRange<double>(0, kLongest, true));
+  operation.seconds = from.require<double>("seconds", between(0.0, kLongest));
   row.spread = from.optional<double>("spread", 0.0, between(0.0, kWidest));
   row.count = from.require<std::int64_t>("count", at_least(std::int64_t{1}));
+  row.lowered = from.optional<bool>("lowered", false);
   return row;
 }
 
@@ -206,6 +207,7 @@ ordered_json write_row(const MeasuredRow& row) {
   json["seconds"] = rounded(operation.seconds);
   add("spread", rounded(row.spread), 0.0);
   json["count"] = row.count;
+  add("lowered", row.lowered, false);
   return json;
 }
 

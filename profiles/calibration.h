@@ -34,6 +34,8 @@ struct MeasuredRow {
   Observation operation;  // its `seconds` is the row's time: a median, see sim/calibrate/rows.h
   double spread = 0;      // standard deviation of the logarithms of single timings, robust
   std::int64_t count = 0;
+  /// The work was lowered with a stack: its kernels are that stack's, with the stack's efficiencies.
+  bool lowered = false;
 };
 
 /// What is fitted together, and whose errors are counted together.

@@ -1,0 +1,75 @@
+// Fits the values of one group to measured rows: those that the rows determine, and no others.
+//
+// 1. Which values are free? Of those that any row sees, the weakest direction of the information
+//    matrix (in units of what is believed beforehand) is looked at; as long as the rows leave it
+//    wider than half of the belief, the value of the highest rank in it is frozen at what the
+//    profile has. Frozen values never move, not in the last bit.
+// 2. Fit by least absolute deviations of logarithms (lad.h), from the profile's values. Values that
+//    turn out wider than half of the belief, the doubt about frozen ones included, are frozen, and
+//    the fit is repeated.
+// 3. Intervals: the covariance of the fit, and what the doubt about frozen values that the same
+//    rows see adds to it.
+// 4. Errors: in sample; and held out, each row predicted by a fit to the others (five folds by what
+//    the rows are; each row by itself when there are few).
+#pragma once
+
+#include <Eigen/Dense>
+#include <string>
+#include <vector>
+
+#include "profiles/calibration.h"
+#include "profiles/profile.h"
+#include "sim/calibrate/parameters.h"
+#include "sim/work_time.h"
+
+namespace shardwright::sim {
+
+struct FittedValue {
+  std::string path;
+  double before = 0, after = 0;
+  double low = 0, high = 0;  // 95 %; the same as `after` unless determined
+  std::int64_t rows = 0;     // that see it
+  bool determined = false;
+  std::string why_not;  // in words, unless determined
+};
+
+struct GroupFit {
+  profiles::CostGroup group = profiles::CostGroup::kProducts;
+  std::vector<FittedValue> values;
+  profiles::CalibratedGroup errors;
+  double seconds = 0;   // measured, all timings
+  double noise = 0.03;  // typical error of one row
+
+  /// For next_measurement.h: all adjustable values, and their covariance by belief and rows.
+  std::vector<Adjustable> adjustable;
+  Eigen::MatrixXd posterior;
+};
+
+/// What a fit compares: a row's time, or its time beside a collective over its time alone.
+struct Target {
+  profiles::MeasuredRow row;
+  double measured = 0;
+  bool ratio = false;
+  double noise = 0;  // of the logarithm of `measured`
+};
+
+/// Rows of the group as targets. Kernels that were also timed alone are left out where contended;
+/// those pairs are the targets of the group contention.
+std::vector<Target> targets_of(const std::vector<profiles::MeasuredRow>& rows,
+                               profiles::CostGroup group);
+
+struct FitOptions {
+  double level = 0.9;    // of half widths
+  bool held_out = true;  // false: no held-out errors and no half width
+};
+
+/// `profile` is changed where values are determined. Not for the host (host_costs.h).
+GroupFit fit_group(EditableProfile& profile, profiles::CostGroup group,
+                   const std::vector<Target>& targets, const Sharing& sharing,
+                   const FitOptions& options = {});
+
+/// log(predicted / measured) of every target.
+Eigen::VectorXd log_errors(const profiles::Profile& profile, const std::vector<Target>& targets,
+                           const Sharing& sharing);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,52 @@
+// Least absolute deviations of logarithms, for predictions that cost microseconds.
+//
+// Minimized over x (logarithms of parameters) is
+//     sum_i phi(r_i(x) / s_i) + 1/2 sum_j ((x_j - centre_j) / spread_j)^2
+// with phi(z) = sqrt(z^2 + kSmooth^2): absolute values, rounded off at half a standard deviation of
+// the noise s_i, so that outliers pull with constant force and the estimate is nearly as sharp as
+// least squares without them; and a weak log-normal prior. Levenberg-Marquardt on weights that are
+// renewed at each step. The covariance is that of an M-estimator (Huber 1981, ch. 7). Differs from
+// sim/fit/robust_fit.h in that every residual is evaluated at once, starts are free and the noise
+// is estimated, not assumed. Deterministic.
+#pragma once
+
+#include <Eigen/Dense>
+#include <functional>
+#include <vector>
+
+namespace shardwright::sim {
+
+struct LadProblem {
+  struct Parameter {
+    double lower = 0, upper = 0, centre = 0, spread = 1;  // logarithms
+  };
+  std::vector<Parameter> parameters;
+  /// log(predicted / measured) of every row at x.
+  std::function<Eigen::VectorXd(const Eigen::VectorXd& x)> residuals;
+  /// Standard deviation of a row's own noise, known beforehand (spread over root of count).
+  Eigen::VectorXd noise;
+};
+
+struct LadFit {
+  Eigen::VectorXd x;
+  Eigen::VectorXd residuals;
+  Eigen::MatrixXd jacobian;    // rows x parameters, at x
+  Eigen::VectorXd scale;       // s_i: own noise and what the model misses
+  Eigen::MatrixXd covariance;  // of x; without the prior
+  double objective = 0;
+};
+
+/// From `start`; scales are estimated between rounds. A problem without parameters is only scaled.
+LadFit fit_lad(const LadProblem& problem, const Eigen::VectorXd& start);
+
+/// d residuals / dx by central differences.
+Eigen::MatrixXd jacobian_of(const LadProblem& problem, const Eigen::VectorXd& x);
+
+/// Robust standard deviation of residuals that `parameters` values were fitted to: as many of the
+/// smallest are left out, because a fit to absolute values passes through them.
+double robust_deviation(std::vector<double> residuals, std::size_t parameters);
+
+/// The 97.5 % quantile of Student's t.
+double student_975(double degrees_of_freedom);
+
+}  // namespace shardwright::sim

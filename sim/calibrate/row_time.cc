@@ -1,0 +1,191 @@
+#include "sim/calibrate/row_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/calibrate/rows.h"
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::MeasuredRow;
+using profiles::Observation;
+
+bool is_backward(const Observation& o) {
+  return o.phase == Phase::kBackward || o.phase == Phase::kReduce;
+}
+
+/// The kernels of an operation in a stack; null where it has none of its own.
+const KernelGroup* kernels_of(const Stack& stack, OpKind op) {
+  switch (op) {
+    case OpKind::kEmbedding:
+      return &stack.embedding;
+    case OpKind::kNorm:
+    case OpKind::kQkNorm:
+      return &stack.norm;
+    case OpKind::kRope:
+      return &stack.rope;
+    case OpKind::kActivation:
+      return &stack.gated_activation;
+    case OpKind::kResidual:
+      return &stack.residual;
+    case OpKind::kLoss:
+      return &stack.loss;
+    default:
+      return nullptr;
+  }
+}
+
+/// Paths by operation, forward and backward.
+const char* kernel_path(OpKind op, bool backward) {
+  switch (op) {
+    case OpKind::kEmbedding:
+      return backward ? "stack.embedding.backward_efficiency"
+                      : "stack.embedding.forward_efficiency";
+    case OpKind::kNorm:
+    case OpKind::kQkNorm:
+      return backward ? "stack.norm.backward_efficiency" : "stack.norm.forward_efficiency";
+    case OpKind::kRope:
+      return backward ? "stack.rope.backward_efficiency" : "stack.rope.forward_efficiency";
+    case OpKind::kActivation:
+      return backward ? "stack.gated_activation.backward_efficiency"
+                      : "stack.gated_activation.forward_efficiency";
+    case OpKind::kResidual:
+      return backward ? "stack.residual.backward_efficiency" : "stack.residual.forward_efficiency";
+    case OpKind::kLoss:
+      return backward ? "stack.loss.backward_efficiency" : "stack.loss.forward_efficiency";
+    case OpKind::kOptimizer:
+      return "stack.optimizer.efficiency";
+    default:
+      return nullptr;
+  }
+}
+
+double mixed(double alone, double contended, double share) {
+  return share <= 0 ? alone : 1 / ((1 - share) / alone + share / contended);
+}
+
+}  // namespace
+
+const char* efficiency_path(const Observation& o) {
+  if (o.work.kind == WorkKind::kGemm) return "stack.gemm_efficiency";
+  if (o.work.kind != WorkKind::kMemory) return nullptr;
+  switch (o.work.memory_class) {
+    case MemoryClass::kStream:
+      return kernel_path(o.op, is_backward(o));
+    case MemoryClass::kCast:
+      return "stack.copies.cast";
+    case MemoryClass::kConcatenate:
+      return "stack.copies.concatenate";
+    case MemoryClass::kCopy:
+      return "stack.copies.copy";
+    case MemoryClass::kScale:
+      return "stack.copies.scale";
+    case MemoryClass::kAdd:
+      return "stack.copies.add";
+  }
+  return nullptr;
+}
+
+RowTimes::RowTimes(const profiles::Profile& profile, const Sharing& sharing)
+    : kernels_(kernel_costs(profile)),
+      collectives_(profile.cost.collectives.values),
+      contention_(profile.cost.contention.values),
+      network_(network_of(profile.cluster)),
+      stack_(profile.stack),
+      gpus_per_node_(profile.cluster.gpus_per_node),
+      nvlink_(profile.cluster.nvlink),
+      sharing_(sharing) {
+  kernels_.measured.clear();
+}
+
+double RowTimes::efficiency_of(const Observation& o) const {
+  if (o.work.kind == WorkKind::kGemm) return stack_.gemm_efficiency;
+  if (o.op == OpKind::kOptimizer) return stack_.optimizer.efficiency;
+  const KernelGroup* kernels = kernels_of(stack_, o.op);
+  if (kernels == nullptr) return o.work.efficiency;
+  return is_backward(o) ? kernels->backward_efficiency : kernels->forward_efficiency;
+}
+
+double RowTimes::kernel_s(const MeasuredRow& row, const Sharing& sharing) const {
+  // Copies by hand of other programs' kernels run at the bandwidth itself.
+  Work work = row.operation.work;
+  if (row.lowered) {
+    work.efficiency = efficiency_of(row.operation);
+  } else if (work.kind == WorkKind::kMemory) {
+    work.memory_class = MemoryClass::kStream;
+  }
+  return kernel_time_s(kernels_, work, sharing);
+}
+
+double RowTimes::host_s(const Observation& o) const {
+  if (o.work.kernels == 0) return stack_.host.step_s;
+  const double times = o.work.kernels;
+  if (is_collective(o.op)) return times * 4 * stack_.host.forward_launch_s;
+  return times * (is_backward(o) ? stack_.host.backward_launch_s : stack_.host.forward_launch_s);
+}
+
+double RowTimes::alone_s(const MeasuredRow& row) const {
+  const Observation& o = row.operation;
+  if (o.work.kind == WorkKind::kHost) return host_s(o);
+  if (o.work.kind != WorkKind::kCollective) return kernel_s(row, {});
+  return o.work.kernels * collective_of(collectives_, network_, gpus_per_node_, o).time_s;
+}
+
+double RowTimes::contended_s(const MeasuredRow& row) const {
+  const Observation& o = row.operation;
+  if (o.work.kind == WorkKind::kHost) return host_s(o);
+  if (o.work.kind != WorkKind::kCollective) {
+    return std::max(kernel_s(row, {}), kernels_.contention * kernel_s(row, sharing_));
+  }
+  return alone_s(row) *
+         (o.nodes > 1 || !nvlink_ ? contention_.other_collectives : contention_.nvlink_collectives);
+}
+
+double RowTimes::seconds(const MeasuredRow& row) const {
+  const double share = row.operation.contended;
+  if (share < kContended) return alone_s(row);
+  return mixed(alone_s(row), contended_s(row), share);
+}
+
+CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
+                             std::int64_t gpus_per_node, const Observation& o) {
+  CollectiveGroup group;
+  group.ranks = o.ranks;
+  group.ranks_per_node = (o.ranks + o.nodes - 1) / std::max<std::int64_t>(1, o.nodes);
+  if (o.nodes > 1) {
+    group.groups_per_node = std::max<std::int64_t>(1, gpus_per_node / group.ranks_per_node);
+  }
+  Collective collective = Collective::kAllGather;
+  if (o.op == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
+  if (o.op == OpKind::kAllReduce) collective = Collective::kAllReduce;
+  if (o.op == OpKind::kBroadcast) collective = Collective::kBroadcast;
+  const double times = std::max<double>(1, o.work.kernels);
+  return collective_cost(params, network, group, collective,
+                         static_cast<double>(o.work.bytes) / times);
+}
+
+Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredRow>& rows) {
+  const NodeNetwork network = network_of(profile.cluster);
+  double seconds = 0, channels = 0, hbm_bytes = 0;
+  for (const MeasuredRow& row : rows) {
+    const Observation& o = row.operation;
+    if (o.work.kind != WorkKind::kCollective) continue;
+    const CollectiveCost cost =
+        collective_of(profile.cost.collectives.values, network, profile.cluster.gpus_per_node, o);
+    const double time = o.seconds * static_cast<double>(row.count);
+    seconds += time;
+    channels += time * cost.channels;
+    hbm_bytes += o.work.kernels * cost.hbm_bytes * static_cast<double>(row.count);
+  }
+  Sharing sharing;
+  if (seconds > 0) {
+    sharing.channels = static_cast<int>(std::lround(channels / seconds));
+    sharing.hbm_bytes_per_s = hbm_bytes / seconds;
+  } else {
+    sharing.channels = profile.cost.collectives.values.channels_one_node;
+  }
+  return sharing;
+}
+
+}  // namespace shardwright::sim

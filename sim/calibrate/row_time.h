@@ -1,0 +1,55 @@
+// The time of a measured row by a profile's formulas: what calibration compares with measurements.
+//
+// Kernels by work_time.h, collectives by collectives.h, the host by the stack's launch costs.
+// Products that the profile has measurements of are predicted by the formula all the same, because
+// the formula is what is fitted and held against rows. A kernel that a collective stood beside for
+// a share c of its time takes 1 / ((1 - c) / alone + c / contended).
+#pragma once
+
+#include "profiles/calibration.h"
+#include "profiles/profile.h"
+#include "sim/collectives.h"
+#include "sim/work_time.h"
+
+namespace shardwright::sim {
+
+/// The value of the stack that a lowered memory-bound operation's efficiency comes from:
+/// "stack.norm.forward_efficiency"; none where it has none of its own.
+const char* efficiency_path(const profiles::Observation& operation);
+
+class RowTimes {
+ public:
+  /// Costs of one state of a profile. `sharing` is what the collectives of these rows take.
+  RowTimes(const profiles::Profile& profile, const Sharing& sharing);
+
+  /// Seconds, including contention as far as the row has any.
+  double seconds(const profiles::MeasuredRow& row) const;
+  /// Seconds alone, and beside a collective (a collective: beside kernels) all the time.
+  double alone_s(const profiles::MeasuredRow& row) const;
+  double contended_s(const profiles::MeasuredRow& row) const;
+
+ private:
+  double efficiency_of(const profiles::Observation& operation) const;
+  double kernel_s(const profiles::MeasuredRow& row, const Sharing& sharing) const;
+  double host_s(const profiles::Observation& operation) const;
+
+  KernelCosts kernels_;
+  profiles::CollectiveParams collectives_;
+  profiles::ContentionParams contention_;
+  NodeNetwork network_;
+  Stack stack_;
+  std::int64_t gpus_per_node_;
+  bool nvlink_;
+  Sharing sharing_;
+};
+
+/// The collective of a row as NCCL would run it.
+CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
+                             std::int64_t gpus_per_node, const profiles::Observation& operation);
+
+/// The mean over the collectives among `rows`, weighted by time; by the profile's channels when
+/// there are none.
+Sharing sharing_of(const profiles::Profile& profile,
+                   const std::vector<profiles::MeasuredRow>& rows);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,308 @@
+#include "sim/calibrate/rows.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::CostGroup;
+using profiles::MeasuredRow;
+using profiles::Observation;
+
+constexpr double kLongest = 1e5;    // seconds that one kernel may take
+constexpr double kShortest = 1e-9;  // less is no measurement
+constexpr std::int64_t kLargest = std::int64_t{1} << 46;
+constexpr double kMedianToDeviation = 1.4826;  // of a normal distribution
+constexpr double kCut = 10;                    // times the median, for the host
+/// Of instances that not all ranks were traced in, those without much waiting.
+constexpr double kLowQuantile = 0.2;
+
+bool has_direction(const Work& work) {
+  return work.kind == WorkKind::kMemory || work.kind == WorkKind::kHost;
+}
+
+/// Forward or backward; of the host also the work at the step's ends.
+int direction(const Observation& o) {
+  if (o.work.kind == WorkKind::kHost && o.work.kernels == 0) return 2;
+  return o.phase == Phase::kBackward || o.phase == Phase::kReduce ? 1 : 0;
+}
+
+/// What distinguishes rows. Operations keep apart only what a formula or a parameter may see.
+using Key = std::tuple<int, int, int, int, int, int, bool, bool, std::int64_t, std::int64_t,
+                       std::int64_t, std::int64_t, double, std::int64_t, std::int64_t, int, bool>;
+
+int kind_of_op(const Observation& o, bool lowered) {
+  switch (o.work.kind) {
+    case WorkKind::kGemm:
+      return o.op == OpKind::kInputGradient || o.op == OpKind::kWeightGradient
+                 ? static_cast<int>(o.op)
+                 : 0;
+    case WorkKind::kMemory:
+      return lowered ? static_cast<int>(o.op) : 0;
+    case WorkKind::kCollective:
+      return static_cast<int>(o.op);
+    case WorkKind::kHost:
+      return is_collective(o.op) ? 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+int contention_bin(double contended) {
+  return contended < kContended ? 0 : contended < 0.5 ? 1 : 2;
+}
+
+Key key_of(const Observation& o, bool lowered) {
+  const Work& w = o.work;
+  return {static_cast<int>(w.kind),
+          kind_of_op(o, lowered),
+          has_direction(w) ? direction(o) : 0,
+          w.dtype_bytes,
+          w.kernels,
+          static_cast<int>(w.memory_class),
+          w.backward,
+          w.causal,
+          w.m,
+          w.n,
+          w.k,
+          w.bytes,
+          w.efficiency,
+          o.ranks,
+          o.nodes,
+          contention_bin(o.contended),
+          lowered};
+}
+
+/// Why no formula takes the observation; null: one does.
+const char* why_not(const Observation& o) {
+  const Work& w = o.work;
+  if (!std::isfinite(o.seconds) || o.seconds > kLongest) return "times that are no numbers";
+  // That a step adds nothing to its operations is a measurement too.
+  const bool may_be_zero = w.kind == WorkKind::kHost;
+  if (o.seconds < 0 || (o.seconds < kShortest && !may_be_zero)) {
+    return "times that are not above 0";
+  }
+  if (!(o.contended >= 0 && o.contended <= 1)) return "shares of contention outside 0 to 1";
+  if (!(w.efficiency > 0 && w.efficiency <= 1e3)) return "efficiencies outside 0 to 1000";
+  if (w.dtype_bytes == 0 || w.dtype_bytes > 8) return "elements of an unknown size";
+  const auto size = [](std::int64_t value) { return value > 0 && value <= kLargest; };
+  switch (w.kind) {
+    case WorkKind::kGemm:
+      return size(w.m) && size(w.n) && size(w.k) && w.kernels > 0 ? nullptr : "products of no size";
+    case WorkKind::kAttention:
+      if (w.bytes > 0) return "eager attention, which follows from products and memory";
+      return size(w.m) && size(w.n) && size(w.k) ? nullptr : "attention of no size";
+    case WorkKind::kMemory:
+      return size(w.bytes) && w.kernels > 0 ? nullptr : "memory-bound work of no size";
+    case WorkKind::kCollective:
+      if (o.ranks <= 1) return "collectives of one rank";
+      return is_collective(o.op) && size(w.bytes) && w.kernels > 0 && o.nodes >= 1 &&
+                     o.nodes <= o.ranks && o.ranks <= 1 << 20
+                 ? nullptr
+                 : "collectives of no size";
+    case WorkKind::kHost:
+      return nullptr;
+    case WorkKind::kNone:
+      break;
+  }
+  return "operations without work";
+}
+
+double quantile(std::vector<double>& values, double share) {
+  const auto last = static_cast<double>(values.size() - 1);
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * last);
+  std::nth_element(values.begin(), at, values.end());
+  const double low = *at;
+  const double fraction = share * last - std::floor(share * last);
+  if (fraction == 0) return low;
+  return low + fraction * (*std::min_element(at + 1, values.end()) - low);
+}
+
+struct Mean {
+  double value = 0;
+  double relative_deviation = 0;
+};
+
+/// Of values cut at `most`.
+Mean mean_cut(const std::vector<double>& values, double most) {
+  const auto n = static_cast<double>(values.size());
+  double sum = 0, squares = 0;
+  for (const double value : values) sum += std::min(value, most);
+  const double mean = sum / n;
+  for (const double value : values) squares += std::pow(std::min(value, most) - mean, 2);
+  return {mean, mean > 0 ? std::sqrt(squares / std::max(1.0, n - 1)) / mean : 0};
+}
+
+struct Timings {
+  Observation first;
+  std::vector<double> seconds;
+  double contended = 0;
+  bool lowered = false;
+  bool waits = false;  // some instance lacks ranks
+};
+
+MeasuredRow row_of(Timings& timings) {
+  MeasuredRow row;
+  row.operation = timings.first;
+  row.operation.instance = -1;
+  row.operation.rank = row.operation.step = row.operation.source = 0;
+  row.lowered = timings.lowered;
+  row.count = static_cast<std::int64_t>(timings.seconds.size());
+  row.operation.contended = timings.contended / static_cast<double>(row.count);
+  const double median = quantile(timings.seconds, 0.5);
+  if (row.operation.work.kind == WorkKind::kHost) {
+    const Mean mean = mean_cut(timings.seconds, median > 0 ? kCut * median : kLongest);
+    row.operation.seconds = mean.value;
+    row.spread = mean.relative_deviation;
+    return row;
+  }
+  row.operation.seconds = timings.waits ? quantile(timings.seconds, kLowQuantile) : median;
+  if (median > 0) {
+    std::vector<double> deviations;
+    for (const double seconds : timings.seconds) {
+      deviations.push_back(seconds > 0 ? std::abs(std::log(seconds / median)) : 1);
+    }
+    row.spread = kMedianToDeviation * quantile(deviations, 0.5);
+  }
+  return row;
+}
+
+/// The ranks of one instance.
+struct Instance {
+  const Observation* least = nullptr;
+  std::int64_t ranks = 0;
+};
+
+}  // namespace
+
+Rows rows_of(const profiles::ObservationSet& set) {
+  Rows result;
+  std::map<std::string, profiles::LeftOut> left_out;
+  std::map<std::pair<Key, std::int64_t>, Instance> instances;
+  std::map<Key, Timings> timings;
+  const auto is_lowered = [&](const Observation& o) {
+    const auto source = static_cast<std::size_t>(o.source);
+    return o.source >= 0 && source < set.sources.size() &&
+           set.sources[source].format == "shardwright";
+  };
+  const auto add = [&](const Observation& o, bool waits) {
+    const bool lowered = is_lowered(o);
+    Timings& all = timings[key_of(o, lowered)];
+    if (all.seconds.empty()) all.first = o;
+    all.lowered = lowered;
+    all.seconds.push_back(o.seconds);
+    all.contended += o.contended;
+    all.waits = all.waits || waits;
+  };
+  for (const Observation& o : set.observations) {
+    if (const char* why = why_not(o)) {
+      profiles::LeftOut& entry = left_out[why];
+      entry.what = why;
+      ++entry.count;
+      if (std::isfinite(o.seconds) && o.seconds > 0) entry.seconds += o.seconds;
+      continue;
+    }
+    if (o.instance < 0 || o.ranks <= 1) {
+      add(o, false);
+      continue;
+    }
+    // How much of it was contended differs from rank to rank, and does not make it another one.
+    Observation same = o;
+    same.contended = 0;
+    Instance& instance = instances[{key_of(same, false), o.instance}];
+    ++instance.ranks;
+    if (instance.least == nullptr || o.seconds < instance.least->seconds) instance.least = &o;
+  }
+  for (const auto& [key, instance] : instances) {
+    add(*instance.least, instance.ranks < instance.least->ranks);
+  }
+  for (auto& [key, all] : timings) result.rows.push_back(row_of(all));
+  for (auto& [why, entry] : left_out) result.left_out.push_back(std::move(entry));
+  return result;
+}
+
+std::vector<MeasuredRow> merged(const std::vector<MeasuredRow>& rows) {
+  std::map<Key, std::vector<const MeasuredRow*>> alike;
+  for (const MeasuredRow& row : rows) alike[key_of(row.operation, row.lowered)].push_back(&row);
+  std::vector<MeasuredRow> result;
+  for (const auto& [key, group] : alike) {
+    MeasuredRow& row = result.emplace_back(*group.front());
+    if (group.size() == 1) continue;
+    double count = 0, log_seconds = 0, squares = 0, contended = 0, zero = 0;
+    for (const MeasuredRow* one : group) {
+      const auto n = static_cast<double>(one->count);
+      count += n;
+      contended += n * one->operation.contended;
+      if (one->operation.seconds > 0) log_seconds += n * std::log(one->operation.seconds);
+      zero += one->operation.seconds > 0 ? 0 : n;
+    }
+    const double mean = zero < count ? log_seconds / (count - zero) : 0;
+    for (const MeasuredRow* one : group) {
+      const double apart = one->operation.seconds > 0 ? std::log(one->operation.seconds) - mean : 0;
+      squares += static_cast<double>(one->count) * (one->spread * one->spread + apart * apart);
+    }
+    row.operation.seconds = std::exp(mean) * (1 - zero / count);
+    row.operation.contended = contended / count;
+    row.spread = std::sqrt(squares / count);
+    row.count = static_cast<std::int64_t>(count);
+  }
+  return result;
+}
+
+CostGroup group_of(const MeasuredRow& row) {
+  switch (row.operation.work.kind) {
+    case WorkKind::kGemm:
+      return CostGroup::kProducts;
+    case WorkKind::kAttention:
+      return CostGroup::kAttention;
+    case WorkKind::kMemory:
+      return CostGroup::kMemory;
+    case WorkKind::kCollective:
+      return CostGroup::kCollectives;
+    default:
+      return CostGroup::kHost;
+  }
+}
+
+namespace {
+
+std::string bytes_text(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value >= 1e9) return fmt::format("{:.3g} GB", value * 1e-9);
+  if (value >= 1e6) return fmt::format("{:.3g} MB", value * 1e-6);
+  if (value >= 1e3) return fmt::format("{:.3g} KB", value * 1e-3);
+  return fmt::format("{} bytes", bytes);
+}
+
+}  // namespace
+
+std::string describe(const MeasuredRow& row) {
+  const Observation& o = row.operation;
+  const Work& w = o.work;
+  switch (w.kind) {
+    case WorkKind::kGemm:
+      return fmt::format("a product of {} x {} x {}", w.m, w.n, w.k);
+    case WorkKind::kAttention:
+      return fmt::format("attention {} of {} tokens, {} heads of {}",
+                         w.backward ? "backward" : "forward", w.n, w.m, w.k);
+    case WorkKind::kMemory:
+      return fmt::format("{} {} that moves {}",
+                         o.op == OpKind::kHostWork ? "a copy" : name_of(o.op),
+                         direction(o) == 1 ? "backward" : "forward", bytes_text(w.bytes));
+    case WorkKind::kCollective:
+      return fmt::format("{} of {} on {} ranks{}", name_of(o.op), bytes_text(w.bytes), o.ranks,
+                         o.nodes > 1 ? fmt::format(" of {} nodes", o.nodes) : "");
+    default:
+      break;
+  }
+  if (w.kernels == 0) return "what a step adds to its operations";
+  return fmt::format("the host's launch of a {} kernel",
+                     direction(o) == 1 ? "backward" : "forward");
+}
+
+}  // namespace shardwright::sim
