@@ -78,4 +78,32 @@ std::vector<Observation> launch_costs(const TraceTables& tables, const RangeWalk
   return observations;
 }
 
+std::vector<Observation> step_costs(const TraceTables& tables, const RangeWalk& walk) {
+  // By device and step: when its kernels begin and end.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::pair<Nanoseconds, Nanoseconds>> busy;
+  for (const DeviceSpan& span : tables.device) {
+    if (span.call == kNone || span.work != DeviceWork::kKernel) continue;
+    const std::int32_t step = walk.step(tables.calls[span.call].begin);
+    if (step < 0) continue;
+    const auto [at, is_new] =
+        busy.try_emplace({span.device, step}, std::pair(span.begin, span.end));
+    if (is_new) continue;
+    at->second.first = std::min(at->second.first, span.begin);
+    at->second.second = std::max(at->second.second, span.end);
+  }
+  std::vector<Observation> observations;
+  for (const auto& [key, times] : busy) {
+    const auto before = busy.find({key.first, key.second - 1});
+    if (before == busy.end()) continue;
+    Observation seen;
+    seen.phase = Phase::kPrepare;
+    seen.work.kind = WorkKind::kHost;
+    seen.work.kernels = 0;
+    seen.seconds = std::max(0.0, static_cast<double>(times.first - before->second.second) * 1e-9);
+    seen.step = key.second;
+    observations.push_back(seen);
+  }
+  return observations;
+}
+
 }  // namespace shardwright::profiles

@@ -17,4 +17,9 @@ namespace shardwright::profiles {
 /// One observation (WorkKind::kHost) per step and phase that has at least eight gaps.
 std::vector<Observation> launch_costs(const TraceTables& tables, const RangeWalk& walk);
 
+/// What a step adds to its operations (WorkKind::kHost of no kernels): the time between the last
+/// kernel that was launched before a step began and the first one launched in it, for which the
+/// device had nothing to do. None for the first step of a trace.
+std::vector<Observation> step_costs(const TraceTables& tables, const RangeWalk& walk);
+
 }  // namespace shardwright::profiles

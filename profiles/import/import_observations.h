@@ -9,16 +9,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "profiles/observation.h"
+#include "sim/core/model.h"
 
 namespace shardwright::profiles {
 
 struct ImportOptions {
   /// GPUs of a node, which says on how many nodes a group lies; 0: the devices a trace lists.
   std::int64_t gpus_per_node = 0;
+  /// What was trained, where it is known: element-wise operators are told apart by its sizes.
+  std::optional<Model> model;
 };
 
 enum class TraceFormat { kShardwright, kKineto, kNcclTests, kNsys, kUnknown };

@@ -10,6 +10,7 @@
 #include "profiles/import/collective_work.h"
 #include "profiles/import/host_launches.h"
 #include "profiles/import/intervals.h"
+#include "profiles/import/model_operation.h"
 #include "profiles/import/operator_work.h"
 #include "profiles/import/range_walk.h"
 #include "profiles/import/tensor_shapes.h"
@@ -50,7 +51,7 @@ class Observer {
  public:
   Observer(const TraceTables& tables, const ImportOptions& options, CollectiveInstances& instances,
            ObservationSet& set)
-      : t_(tables), instances_(instances), set_(set), walk_(tables) {
+      : t_(tables), options_(options), instances_(instances), set_(set), walk_(tables) {
     source_ = static_cast<std::int32_t>(set.sources.size());
     set.sources.push_back(tables.source);
     set.sources.back().step_s = walk_.step_seconds();
@@ -68,10 +69,12 @@ class Observer {
       device_work(span);
     }
     emit_groups();
-    for (Observation launch : launch_costs(t_, walk_)) {
-      launch.rank = t_.source.rank;
-      launch.source = source_;
-      set_.observations.push_back(launch);
+    std::vector<Observation> host = launch_costs(t_, walk_);
+    for (const Observation& step : step_costs(t_, walk_)) host.push_back(step);
+    for (Observation& seen : host) {
+      seen.rank = t_.source.rank;
+      seen.source = source_;
+      set_.observations.push_back(seen);
     }
     emit_left_out();
     say_what_is_missing();
@@ -130,6 +133,14 @@ class Observer {
       group.work = *work;
       group.phase = walk_.phase(range);
       if (work->op == OpKind::kLoss && group.phase == Phase::kForward) group.phase = Phase::kLoss;
+      if (walk_.inside_fsdp(range)) group.work.op = op_of_sharding(group.work);
+      if (group.phase == Phase::kOptimizer) {
+        group.work.op = OpKind::kOptimizer;
+      } else if (group.work.op == OpKind::kOptimizer || group.work.op == OpKind::kGradientNorm) {
+        // Clipping stands before the optimizer's step, without an annotation.
+        if (group.work.op == OpKind::kOptimizer) group.work.op = OpKind::kClip;
+        group.phase = Phase::kOptimizer;
+      }
       group.step = walk_.step(t_.calls[span.call].begin);
       group.unit = unit_of(range);
       groups_.push_back(group);
@@ -141,10 +152,36 @@ class Observer {
     group.of_its_kind = group.of_its_kind || fits(work->work.kind, name);
   }
 
+  /// FSDP's own copies, however it makes them.
+  static OpKind op_of_sharding(const OperatorWork& work) {
+    if (work.work.kind != WorkKind::kMemory) return work.op;
+    switch (work.work.memory_class) {
+      case MemoryClass::kCast:
+        return OpKind::kCastShard;
+      case MemoryClass::kCopy:
+        return work.op == OpKind::kCopyIn ? OpKind::kCopyIn : OpKind::kCopyOut;
+      case MemoryClass::kConcatenate:
+        return OpKind::kConcatenate;
+      case MemoryClass::kScale:
+        return OpKind::kScale;
+      case MemoryClass::kAdd:
+        return OpKind::kAccumulate;
+      case MemoryClass::kStream:
+        break;
+    }
+    return work.op;
+  }
+
   static bool fits(WorkKind kind, std::string_view kernel) {
     if (kind != WorkKind::kGemm) return true;
     const std::string_view family = kernel_family(kernel);
     return family == "matrix product" || family == "other";
+  }
+
+  /// Operators whose name alone does not say what they are for.
+  static bool is_elementwise(OpKind op) {
+    return op == OpKind::kHostWork || op == OpKind::kScale || op == OpKind::kAccumulate ||
+           op == OpKind::kNorm || op == OpKind::kRope || op == OpKind::kZero;
   }
 
   const std::optional<OperatorWork>& work_at(std::uint32_t owner) {
@@ -152,7 +189,12 @@ class Observer {
     const std::uint64_t key = std::uint64_t{range.name} << 32 | range.shapes;
     const auto [at, is_new] = works_.try_emplace(key);
     if (is_new) {
-      at->second = work_of(t_.names.text(range.name), parse_arguments(t_.names.text(range.shapes)));
+      const std::vector<Argument> arguments = parse_arguments(t_.names.text(range.shapes));
+      at->second = work_of(t_.names.text(range.name), arguments);
+      if (at->second && options_.model && is_elementwise(at->second->op)) {
+        const auto op = operation_in(*options_.model, t_.names.text(range.name), arguments);
+        if (op) at->second->op = *op;
+      }
     }
     return at->second;
   }
@@ -360,6 +402,7 @@ class Observer {
   }
 
   const TraceTables& t_;
+  const ImportOptions& options_;
   CollectiveInstances& instances_;
   ObservationSet& set_;
   RangeWalk walk_;

@@ -84,7 +84,7 @@ constexpr auto kMemoryRules = std::to_array<MemoryRule>({
     {"aten::tanh", Traffic::kPointwise, kStream, OpKind::kActivation},
     {"aten::zero_", Traffic::kWriteFirst, kStream, OpKind::kZero},
     {"fsdp::all_gather_copy_in", Traffic::kFirstTwice, MemoryClass::kCopy, OpKind::kCopyIn},
-    {"fsdp::chunk_cat", Traffic::kAllArguments, MemoryClass::kConcatenate, OpKind::kConcatenate},
+    {"fsdp::chunk_cat", Traffic::kAllArguments, MemoryClass::kCopy, OpKind::kCopyIn},
     {"fsdp::split_with_sizes_copy", Traffic::kFirstTwice, MemoryClass::kCopy, OpKind::kCopyOut},
 });
 static_assert(std::is_sorted(kMemoryRules.begin(), kMemoryRules.end(),
