@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,8 @@ class OnDevice {
   explicit OnDevice(const std::vector<T>& values, std::int64_t offset = 0)
       : count_(values.size()), offset_(static_cast<std::size_t>(offset)) {
     SHARDWRIGHT_CUDA(cudaMalloc(reinterpret_cast<void**>(&base_), bytes()));
-    std::vector<unsigned char> all(offset_ * sizeof(T), kAround);
-    const auto* begin = reinterpret_cast<const unsigned char*>(values.data());
-    all.insert(all.end(), begin, begin + count_ * sizeof(T));
-    all.resize(bytes(), kAround);
-    SHARDWRIGHT_CUDA(cudaMemcpy(base_, all.data(), bytes(), cudaMemcpyHostToDevice));
+    SHARDWRIGHT_CUDA(cudaMemsetAsync(base_, kAround, bytes(), nullptr));
+    SHARDWRIGHT_CUDA(cudaMemcpy(data(), values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
   }
   /// `count` elements that hold NaNs.
   explicit OnDevice(std::int64_t count, std::int64_t offset = 0) : OnDevice(nans(count), offset) {}
@@ -37,16 +35,16 @@ class OnDevice {
   T* data() const { return base_ + offset_; }
   /// Waits for the default stream; checks what lies around the array.
   std::vector<T> get() const {
-    std::vector<unsigned char> all(bytes());
-    SHARDWRIGHT_CUDA(cudaMemcpy(all.data(), base_, bytes(), cudaMemcpyDeviceToHost));
+    const std::unique_ptr<unsigned char[]> all(new unsigned char[bytes()]);
+    SHARDWRIGHT_CUDA(cudaMemcpy(all.get(), base_, bytes(), cudaMemcpyDeviceToHost));
     const std::size_t begin = offset_ * sizeof(T), end = begin + count_ * sizeof(T);
-    for (std::size_t at = 0; at < all.size(); ++at) {
+    for (std::size_t at = 0; at < bytes(); ++at) {
       if (at >= begin && at < end) continue;
       EXPECT_EQ(all[at], kAround) << "byte " << at << " outside the array at " << begin << ".."
                                   << end;
     }
     std::vector<T> values(count_);
-    if (count_ > 0) std::memcpy(values.data(), all.data() + begin, count_ * sizeof(T));
+    SHARDWRIGHT_CUDA(cudaMemcpy(values.data(), data(), count_ * sizeof(T), cudaMemcpyDeviceToHost));
     return values;
   }
 

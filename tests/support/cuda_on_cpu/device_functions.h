@@ -7,6 +7,10 @@
 #include <cmath>
 #include <cstdint>
 
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+
 // Rounded to nearest, and never contracted into a fused multiply-add.
 inline float __fadd_rn(float a, float b) {
   return a + b;

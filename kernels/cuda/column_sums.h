@@ -1,0 +1,31 @@
+// Sums over the rows of a matrix on CUDA, always made of kColumnSumBlocks partial sums in ascending
+// order, however many rows or blocks there are.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bf16.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/host/matrix.h"
+
+namespace shardwright::kernels::cuda {
+
+inline constexpr std::int64_t kColumnSumBlocks = 32;
+constexpr std::int64_t column_sum_workspace_floats(std::int64_t cols) {
+  return kColumnSumBlocks * cols;
+}
+
+/// out[cols] = the sum of the rows of partial[kColumnSumBlocks, cols], in order, rounded once.
+template <class G>
+void sum_row_blocks(cudaStream_t stream, const float* partial, std::int64_t cols, G* out);
+
+/// y += bias, row by row.
+template <class T>
+void bias_forward(cudaStream_t stream, const T* bias, host::Matrix<T> y);
+
+/// d_bias[cols] = the sum of d_y over rows. The workspace holds column_sum_workspace_floats(cols)
+/// floats.
+template <class T, class G>
+void bias_gradient(cudaStream_t stream, host::Matrix<const T> d_y, G* d_bias, float* workspace);
+
+}  // namespace shardwright::kernels::cuda

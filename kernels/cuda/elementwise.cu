@@ -1,0 +1,159 @@
+#include <string>
+
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/grids.h"
+#include "sim/core/error.h"
+
+namespace shardwright::kernels::cuda {
+namespace {
+
+template <class From, class To>
+struct Cast {
+  const From* in;
+  To* out;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load(in + i, v);
+    store(out + i, v);
+  }
+};
+
+template <class In, class Sum>
+struct Accumulate {
+  const In* in;
+  Sum* sum;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N], s[N];
+    load(in + i, v);
+    load(sum + i, s);
+#pragma unroll
+    for (int j = 0; j < N; ++j) s[j] += v[j];
+    store(sum + i, s);
+  }
+};
+
+template <class In, class Out>
+struct Fold {
+  const In* inputs[kMaxFoldInputs];
+  int input_count;
+  bool adds;
+  Out* out;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float s[N], v[N];
+    int next = 0;
+    if (adds) {
+      load(out + i, s);
+    } else {
+      load(inputs[next++] + i, s);
+    }
+    for (; next < input_count; ++next) {
+      load(inputs[next] + i, v);
+#pragma unroll
+      for (int j = 0; j < N; ++j) s[j] += v[j];
+    }
+    store(out + i, s);
+  }
+};
+
+template <class T>
+struct Poison {
+  T* data;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if constexpr (std::is_same_v<T, float>) {
+        data[i + j] = __uint_as_float(0x7fa00001u);
+      } else {
+        data[i + j] = {0x7fa1};
+      }
+    }
+  }
+};
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads)
+    copy_rows_kernel(const char* from, std::int64_t from_stride, char* to, std::int64_t to_stride,
+                     std::int64_t rows, std::int64_t words) {
+  for_row_chunks(rows, words, [&](std::int64_t row, std::int64_t word) {
+    const auto at = word * static_cast<std::int64_t>(sizeof(Word));
+    store_word(to + row * to_stride + at, load_word<Word>(from + row * from_stride + at));
+  });
+}
+
+template <class Word>
+void copy_words(cudaStream_t stream, const void* from, std::int64_t from_stride, void* to,
+                std::int64_t to_stride, std::int64_t rows, std::int64_t row_bytes) {
+  const std::int64_t words = row_bytes / static_cast<std::int64_t>(sizeof(Word));
+  const RowTiles tiles = row_tiles(rows, words);
+  launch(copy_rows_kernel<Word>, {tiles.grid, tiles.block}, stream, static_cast<const char*>(from),
+         from_stride, static_cast<char*>(to), to_stride, rows, words);
+}
+
+}  // namespace
+
+template <class From, class To>
+void cast(cudaStream_t stream, const From* in, To* out, std::int64_t count) {
+  constexpr int kN = kWidth<From, To>;
+  launch_elementwise<kN>(stream, Cast<From, To>{in, out}, aligned_from<kN>(in, out), count);
+}
+
+template <class In, class Sum>
+void accumulate(cudaStream_t stream, const In* in, Sum* sum, std::int64_t count) {
+  constexpr int kN = kWidth<In, Sum>;
+  launch_elementwise<kN>(stream, Accumulate<In, Sum>{in, sum}, aligned_from<kN>(in, sum), count);
+}
+
+template <class In, class Out>
+void fold(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bool adds,
+          std::int64_t count) {
+  if (inputs.empty() || inputs.size() > kMaxFoldInputs) {
+    throw Error("a sum of " + std::to_string(inputs.size()) + " arrays on CUDA, expected 1 to " +
+                    std::to_string(kMaxFoldInputs),
+                ExitCode::kFailed);
+  }
+  constexpr int kN = kWidth<In, Out>;
+  Fold<In, Out> operation{};
+  operation.input_count = static_cast<int>(inputs.size());
+  operation.adds = adds;
+  operation.out = out;
+  int head = aligned_from<kN>(out);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operation.inputs[i] = static_cast<const In*>(inputs[i]);
+    if (aligned_from<kN>(operation.inputs[i]) != head) head = -1;
+  }
+  launch_elementwise<kN>(stream, operation, head, count);
+}
+
+template <class T>
+void poison(cudaStream_t stream, T* data, std::int64_t count) {
+  launch_elementwise<1>(stream, Poison<T>{data}, 0, count);
+}
+
+void copy_rows(cudaStream_t stream, const void* from, std::int64_t from_stride_bytes, void* to,
+               std::int64_t to_stride_bytes, std::int64_t rows, std::int64_t row_bytes) {
+  if (rows == 0 || row_bytes == 0) return;
+  const auto all = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) |
+                   static_cast<std::uintptr_t>(from_stride_bytes | to_stride_bytes | row_bytes);
+  const auto copy = all % 16 == 0  ? copy_words<uint4>
+                    : all % 4 == 0 ? copy_words<std::uint32_t>
+                    : all % 2 == 0 ? copy_words<std::uint16_t>
+                                   : copy_words<std::uint8_t>;
+  copy(stream, from, from_stride_bytes, to, to_stride_bytes, rows, row_bytes);
+}
+
+#define SHARDWRIGHT_INSTANTIATE(A, B)                                       \
+  template void cast<A, B>(cudaStream_t, const A*, B*, std::int64_t);       \
+  template void accumulate<A, B>(cudaStream_t, const A*, B*, std::int64_t); \
+  template void fold<A, B>(cudaStream_t, std::span<const void* const>, B*, bool, std::int64_t);
+SHARDWRIGHT_INSTANTIATE(float, float)
+SHARDWRIGHT_INSTANTIATE(float, BFloat16)
+SHARDWRIGHT_INSTANTIATE(BFloat16, float)
+SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16)
+template void poison<float>(cudaStream_t, float*, std::int64_t);
+template void poison<BFloat16>(cudaStream_t, BFloat16*, std::int64_t);
+
+}  // namespace shardwright::kernels::cuda

@@ -1,0 +1,31 @@
+// Token embedding on CUDA: rows of a table out, and sums of gradient rows back, without atomics on
+// floats. (kernels/host/embedding.h is the same on the processor.)
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bf16.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/host/matrix.h"
+
+namespace shardwright::kernels::cuda {
+
+/// out[i] = table[tokens[i]]. A token outside the table gives a row of NaNs.
+template <class T>
+void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const std::int32_t* tokens,
+                       host::Matrix<T> out);
+
+/// int32 elements of the workspace for `tokens` tokens and a table of `vocab` rows.
+constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_t vocab) {
+  return tokens + vocab + 1;
+}
+
+/// Row v of d_table is the fp32 sum of the rows of d_out with token v in ascending order of place,
+/// rounded once, or that sum added to what is there; rows of absent tokens are zero, or stay.
+/// Tokens outside the table do not count.
+template <class T, class G>
+void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
+                        host::Matrix<const T> d_out, host::Matrix<G> d_table, host::Store mode,
+                        std::int32_t* workspace);
+
+}  // namespace shardwright::kernels::cuda

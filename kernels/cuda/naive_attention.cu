@@ -1,0 +1,300 @@
+// The oracle on the device: a block a query, then a block a key. Each of its warps takes every
+// kWarps-th key (or query) and keeps a sum of its own; the sums are joined in the order of warps.
+// Scores are computed again wherever they are needed, so memory is linear in the sequence length
+// and time is not the point.
+
+#include <string>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/grids.h"
+#include "kernels/cuda/reduce.h"
+
+namespace shardwright::kernels::cuda {
+namespace {
+
+constexpr int kBlockThreads = 128;
+constexpr int kWarps = kBlockThreads / 32;
+constexpr int kMaxHeadDim = 256;
+constexpr int kSlices = kMaxHeadDim / 32;  // elements of a head in one lane
+
+/// Element l + 32 i of a head in lane l; zero behind its end.
+struct HeadSlice {
+  float v[kSlices];
+};
+
+template <class T>
+struct Arguments {
+  const T* packed;
+  const std::int32_t* first_key;
+  T* out;
+  float* lse;
+  const T* d_out;
+  T* d_packed;
+  float* delta;  // [B, H, T]: d_out * out summed over a head
+  int batch, seq, heads, kv_heads, head_dim;
+  float scale;
+  std::int64_t packed_stride, out_stride;
+
+  __device__ const T* query(std::int64_t token, int head) const {
+    return packed + token * packed_stride + head * head_dim;
+  }
+  __device__ const T* key(std::int64_t token, int kv_head) const {
+    return query(token, heads + kv_head);
+  }
+  __device__ const T* value(std::int64_t token, int kv_head) const {
+    return query(token, heads + kv_heads + kv_head);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ HeadSlice load_head(const T* head, int head_dim, int lane) {
+  HeadSlice slice;
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    float v[1] = {0.0f};
+    if (lane + 32 * i < head_dim) load(head + lane + 32 * i, v);
+    slice.v[i] = v[0];
+  }
+  return slice;
+}
+
+template <class T>
+__device__ __forceinline__ void store_head(T* head, const HeadSlice& slice, int head_dim,
+                                           int lane) {
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    if (lane + 32 * i < head_dim) head[lane + 32 * i] = rounded<T>(slice.v[i]);
+  }
+}
+
+__device__ __forceinline__ float dot(const HeadSlice& a, const HeadSlice& b) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) sum = __fmaf_rn(a.v[i], b.v[i], sum);
+  return warp_reduce<32>(sum, Plus{});
+}
+
+__device__ __forceinline__ void add_scaled(HeadSlice& sum, float factor, const HeadSlice& x) {
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) sum.v[i] = __fmaf_rn(factor, x.v[i], sum.v[i]);
+}
+
+/// The sum of the warps' slices, in the order of warps, in the lanes of warp 0. `shared` is
+/// [kWarps, kMaxHeadDim].
+__device__ __forceinline__ HeadSlice join_warps(const HeadSlice& own, float* shared) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) shared[warp * kMaxHeadDim + lane + 32 * i] = own.v[i];
+  __syncthreads();
+  HeadSlice sum;
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    sum.v[i] = shared[lane + 32 * i];
+    for (int w = 1; w < kWarps; ++w) sum.v[i] += shared[w * kMaxHeadDim + lane + 32 * i];
+  }
+  return sum;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(Arguments<T> a) {
+  __shared__ float joined[kWarps * kMaxHeadDim];
+  __shared__ float tops[kWarps], sums[kWarps];
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const std::int64_t token = blockIdx.x;
+  const auto head = static_cast<int>(blockIdx.y);
+  const int kv_head = head / (a.heads / a.kv_heads);
+  const auto t = static_cast<int>(token % a.seq);
+  const std::int64_t sequence = token - t;
+  const HeadSlice q = load_head(a.query(token, head), a.head_dim, lane);
+  float top = -INFINITY, sum = 0.0f;
+  HeadSlice out{};
+  for (int key = (a.first_key != nullptr ? a.first_key[token] : 0) + warp; key <= t;
+       key += kWarps) {
+    const float score =
+        a.scale * dot(q, load_head(a.key(sequence + key, kv_head), a.head_dim, lane));
+    const float higher = fmaxf(top, score);
+    const float kept = expf(top - higher), weight = expf(score - higher);
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i) out.v[i] *= kept;
+    add_scaled(out, weight, load_head(a.value(sequence + key, kv_head), a.head_dim, lane));
+    sum = sum * kept + weight;
+    top = higher;
+  }
+  if (lane == 0) {
+    tops[warp] = top;
+    sums[warp] = sum;
+  }
+  __syncthreads();
+  float top_of_all = tops[0];
+  for (int w = 1; w < kWarps; ++w) top_of_all = fmaxf(top_of_all, tops[w]);
+  float sum_of_all = 0.0f;
+  for (int w = 0; w < kWarps; ++w) {
+    if (sums[w] > 0.0f) sum_of_all += sums[w] * expf(tops[w] - top_of_all);
+  }
+  const float share = sum > 0.0f ? expf(top - top_of_all) / sum_of_all : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) out.v[i] *= share;
+  out = join_warps(out, joined);
+  if (warp != 0) return;
+  store_head(a.out + token * a.out_stride + head * a.head_dim, out, a.head_dim, lane);
+  if (lane == 0) {
+    a.lse[(sequence / a.seq * a.heads + head) * a.seq + t] = top_of_all + logf(sum_of_all);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) naive_query_gradient_kernel(Arguments<T> a) {
+  __shared__ float joined[kWarps * kMaxHeadDim];
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const std::int64_t token = blockIdx.x;
+  const auto head = static_cast<int>(blockIdx.y);
+  const int kv_head = head / (a.heads / a.kv_heads);
+  const auto t = static_cast<int>(token % a.seq);
+  const std::int64_t sequence = token - t;
+  const std::int64_t statistic = (sequence / a.seq * a.heads + head) * a.seq + t;
+  const std::int64_t out_at = token * a.out_stride + head * a.head_dim;
+  const HeadSlice q = load_head(a.query(token, head), a.head_dim, lane);
+  const HeadSlice d_out = load_head(a.d_out + out_at, a.head_dim, lane);
+  const float delta = dot(d_out, load_head(a.out + out_at, a.head_dim, lane));
+  const float lse = a.lse[statistic];
+  HeadSlice d_q{};
+  for (int key = (a.first_key != nullptr ? a.first_key[token] : 0) + warp; key <= t;
+       key += kWarps) {
+    const HeadSlice k = load_head(a.key(sequence + key, kv_head), a.head_dim, lane);
+    const float p = expf(a.scale * dot(q, k) - lse);
+    const float d_p = dot(d_out, load_head(a.value(sequence + key, kv_head), a.head_dim, lane));
+    add_scaled(d_q, p * (d_p - delta) * a.scale, k);
+  }
+  d_q = join_warps(d_q, joined);
+  if (warp != 0) return;
+  store_head(a.d_packed + token * a.packed_stride + head * a.head_dim, d_q, a.head_dim, lane);
+  if (lane == 0) a.delta[statistic] = delta;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads) naive_key_gradient_kernel(Arguments<T> a) {
+  __shared__ float joined[kWarps * kMaxHeadDim];
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const std::int64_t token = blockIdx.x;
+  const auto kv_head = static_cast<int>(blockIdx.y);
+  const int group = a.heads / a.kv_heads;
+  const auto key = static_cast<int>(token % a.seq);
+  const std::int64_t sequence = token - key;
+  const HeadSlice k = load_head(a.key(token, kv_head), a.head_dim, lane);
+  const HeadSlice v = load_head(a.value(token, kv_head), a.head_dim, lane);
+  HeadSlice d_k{}, d_v{};
+  for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    for (int t = key + warp; t < a.seq; t += kWarps) {
+      if (a.first_key != nullptr && a.first_key[sequence + t] > key) continue;
+      const std::int64_t statistic = (sequence / a.seq * a.heads + head) * a.seq + t;
+      const HeadSlice q = load_head(a.query(sequence + t, head), a.head_dim, lane);
+      const HeadSlice d_out =
+          load_head(a.d_out + (sequence + t) * a.out_stride + head * a.head_dim, a.head_dim, lane);
+      const float p = expf(a.scale * dot(q, k) - a.lse[statistic]);
+      add_scaled(d_v, p, d_out);
+      add_scaled(d_k, p * (dot(d_out, v) - a.delta[statistic]) * a.scale, q);
+    }
+  }
+  d_k = join_warps(d_k, joined);
+  d_v = join_warps(d_v, joined);
+  if (warp != 0) return;
+  T* to = a.d_packed + token * a.packed_stride + (a.heads + kv_head) * a.head_dim;
+  store_head(to, d_k, a.head_dim, lane);
+  store_head(to + a.kv_heads * a.head_dim, d_v, a.head_dim, lane);
+}
+
+template <class T>
+Arguments<T> arguments_of(const AttentionProblem& problem) {
+  const AttentionShape& s = problem.shape;
+  Arguments<T> a{};
+  a.batch = static_cast<int>(s.batch);
+  a.seq = static_cast<int>(s.seq);
+  a.heads = static_cast<int>(s.heads);
+  a.kv_heads = static_cast<int>(s.kv_heads);
+  a.head_dim = static_cast<int>(s.head_dim);
+  a.scale = static_cast<float>(s.scale);
+  a.packed_stride = problem.packed_stride;
+  a.out_stride = problem.out_stride;
+  return a;
+}
+
+template <class T>
+void run_forward(const AttentionProblem& problem, const AttentionForward& arrays,
+                 cudaStream_t stream) {
+  const AttentionShape& s = problem.shape;
+  Arguments<T> a = arguments_of<T>(problem);
+  a.packed = static_cast<const T*>(arrays.packed);
+  a.first_key = arrays.first_key;
+  a.out = static_cast<T*>(arrays.out);
+  a.lse = arrays.statistics;
+  launch(naive_forward_kernel<T>,
+         {dim3(static_cast<unsigned>(s.tokens()), static_cast<unsigned>(s.heads)), kBlockThreads},
+         stream, a);
+}
+
+template <class T>
+void run_backward(const AttentionProblem& problem, const AttentionBackward& arrays,
+                  cudaStream_t stream) {
+  const AttentionShape& s = problem.shape;
+  Arguments<T> a = arguments_of<T>(problem);
+  a.packed = static_cast<const T*>(arrays.packed);
+  a.first_key = arrays.first_key;
+  a.out = const_cast<T*>(static_cast<const T*>(arrays.out));  // only read
+  a.lse = const_cast<float*>(arrays.statistics);
+  a.d_out = static_cast<const T*>(arrays.d_out);
+  a.d_packed = static_cast<T*>(arrays.d_packed);
+  a.delta = static_cast<float*>(arrays.workspace);
+  const auto tokens = static_cast<unsigned>(s.tokens());
+  launch(naive_query_gradient_kernel<T>,
+         {dim3(tokens, static_cast<unsigned>(s.heads)), kBlockThreads}, stream, a);
+  launch(naive_key_gradient_kernel<T>,
+         {dim3(tokens, static_cast<unsigned>(s.kv_heads)), kBlockThreads}, stream, a);
+}
+
+class NaiveAttention final : public Attention {
+ public:
+  std::string_view name() const override { return "naive"; }
+  std::string refusal(const AttentionProblem& problem) override {
+    const AttentionShape& s = problem.shape;
+    if (s.head_dim > kMaxHeadDim) {
+      return "takes heads of at most " + std::to_string(kMaxHeadDim) + " numbers, not " +
+             std::to_string(s.head_dim);
+    }
+    if (s.kv_heads < 1 || s.heads % s.kv_heads != 0) {
+      return "takes as many or a multiple of query heads for key heads, not " +
+             std::to_string(s.heads) + " for " + std::to_string(s.kv_heads);
+    }
+    return "";
+  }
+  Bytes forward_workspace_bytes(const AttentionProblem&) override { return 0; }
+  Bytes backward_workspace_bytes(const AttentionProblem& problem) override {
+    return problem.shape.tokens() * problem.shape.heads * 4;
+  }
+  void forward(const AttentionProblem& problem, const AttentionForward& arrays,
+               cudaStream_t stream) override {
+    if (problem.shape.tokens() == 0) return;
+    if (problem.dtype == DType::kFp32) {
+      run_forward<float>(problem, arrays, stream);
+    } else {
+      run_forward<BFloat16>(problem, arrays, stream);
+    }
+  }
+  void backward(const AttentionProblem& problem, const AttentionBackward& arrays,
+                cudaStream_t stream) override {
+    if (problem.shape.tokens() == 0) return;
+    if (problem.dtype == DType::kFp32) {
+      run_backward<float>(problem, arrays, stream);
+    } else {
+      run_backward<BFloat16>(problem, arrays, stream);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Attention> make_naive_attention() {
+  return std::make_unique<NaiveAttention>();
+}
+
+}  // namespace shardwright::kernels::cuda

@@ -1,0 +1,212 @@
+#include "kernels/cuda/column_sum_kernel.h"
+#include "kernels/cuda/grids.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/rmsnorm.h"
+
+namespace shardwright::kernels::cuda {
+namespace {
+
+using host::Rows;
+
+/// Where row `row` begins.
+__device__ __forceinline__ std::int64_t offset_of(const Rows& rows, std::int64_t row) {
+  if (rows.heads == 1) return row * rows.stride;
+  return row / rows.heads * rows.stride + row % rows.heads * rows.cols;
+}
+
+/// The sum over the kLanes threads of a row: some lanes of a warp, or the whole block.
+template <int kLanes>
+__device__ __forceinline__ float row_sum(float value, float* shared) {
+  if constexpr (kLanes <= 32) {
+    return warp_reduce<kLanes>(value, Plus{});
+  } else {
+    return block_reduce<kLanes>(value, static_cast<int>(threadIdx.x), shared, Plus{});
+  }
+}
+
+template <class T>
+struct Forward {
+  Rows rows;
+  const T* x;
+  const T* weight;
+  float eps;
+  T* y;
+  float* rstd;
+};
+
+// kLanes threads work on a row, kThreads / kLanes rows at a time. Rows that do not exist are worked
+// on as if they were empty, because all lanes take part in sums.
+template <class T, int N, int kLanes>
+__global__ void __launch_bounds__(kThreads) rmsnorm_forward_kernel(Forward<T> a) {
+  __shared__ float shared[kThreads / 32];
+  constexpr int kRows = kThreads / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const std::int64_t count = a.rows.tokens * a.rows.heads;
+  const auto cols = static_cast<int>(a.rows.cols);
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
+       first += std::int64_t{gridDim.x} * kRows) {
+    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
+    const bool exists = row < count;
+    const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
+    const int end = exists ? cols : 0;
+    float squares = 0.0f, x[N], w[N];
+    for (int i = lane * N; i < end; i += kLanes * N) {
+      load(a.x + at + i, x);
+#pragma unroll
+      for (int j = 0; j < N; ++j) squares = __fmaf_rn(x[j], x[j], squares);
+    }
+    squares = row_sum<kLanes>(squares, shared);
+    const float rstd = 1.0f / sqrtf(squares / static_cast<float>(cols) + a.eps);
+    if (exists && lane == 0) a.rstd[row] = rstd;
+    for (int i = lane * N; i < end; i += kLanes * N) {
+      load(a.x + at + i, x);
+      load(a.weight + i, w);
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[j] = x[j] * rstd * w[j];
+      store(a.y + at + i, x);
+    }
+  }
+}
+
+template <class T>
+struct Backward {
+  Rows rows, x_rows;
+  const T* x;
+  const T* weight;
+  const float* rstd;
+  const T* d_y;
+  const T* d_residual;
+  T* d_x;
+};
+
+// With n = x rstd and g = dy w: dx = rstd (g - n mean(g n)).
+template <class T, int N, int kLanes>
+__global__ void __launch_bounds__(kThreads) rmsnorm_backward_kernel(Backward<T> a) {
+  __shared__ float shared[kThreads / 32];
+  constexpr int kRows = kThreads / kLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const std::int64_t count = a.rows.tokens * a.rows.heads;
+  const auto cols = static_cast<int>(a.rows.cols);
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
+       first += std::int64_t{gridDim.x} * kRows) {
+    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
+    const bool exists = row < count;
+    const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
+    const std::int64_t x_at = exists ? offset_of(a.x_rows, row) : 0;
+    const float rstd = exists ? a.rstd[row] : 0.0f;
+    const int end = exists ? cols : 0;
+    float products = 0.0f, x[N], w[N], d[N];
+    for (int i = lane * N; i < end; i += kLanes * N) {
+      load(a.x + x_at + i, x);
+      load(a.weight + i, w);
+      load(a.d_y + at + i, d);
+#pragma unroll
+      for (int j = 0; j < N; ++j) products = __fmaf_rn(d[j] * w[j], x[j], products);
+    }
+    const float mean = row_sum<kLanes>(products, shared) * rstd / static_cast<float>(cols);
+    for (int i = lane * N; i < end; i += kLanes * N) {
+      load(a.x + x_at + i, x);
+      load(a.weight + i, w);
+      load(a.d_y + at + i, d);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        d[j] = __fmaf_rn(x[j] * rstd, -mean, d[j] * w[j]) * rstd;
+      }
+      if (a.d_residual != nullptr) {
+        load(a.d_residual + at + i, w);
+#pragma unroll
+        for (int j = 0; j < N; ++j) d[j] += w[j];
+      }
+      store(a.d_x + at + i, d);
+    }
+  }
+}
+
+/// dw = the sum over rows of dy n.
+template <class T>
+struct WeightRows {
+  Rows rows, x_rows;
+  const T* x;
+  const float* rstd;
+  const T* d_y;
+  template <int N>
+  __device__ void add(std::int64_t row, std::int64_t chunk, float (&sum)[N]) const {
+    float v[N], d[N];
+    load(x + offset_of(x_rows, row) + chunk * N, v);
+    load(d_y + offset_of(rows, row) + chunk * N, d);
+    const float scale = rstd[row];
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] = __fmaf_rn(d[j], v[j] * scale, sum[j]);
+  }
+};
+
+/// Calls body(lanes) with the number of threads that a row of `chunks` chunks is worth.
+template <class Body>
+void with_lanes(std::int64_t chunks, Body&& body) {
+  if (chunks <= 8) {
+    body(std::integral_constant<int, 8>{});
+  } else if (chunks <= 16) {
+    body(std::integral_constant<int, 16>{});
+  } else if (chunks <= 64) {
+    body(std::integral_constant<int, 32>{});
+  } else {
+    body(std::integral_constant<int, kThreads>{});
+  }
+}
+
+template <class T, class... Pointers>
+bool is_wide(const Rows& rows, std::int64_t x_stride, const Pointers*... arrays) {
+  return (rows.cols | rows.stride | x_stride) % kWidth<T> == 0 && aligned<kWidth<T>>(arrays...);
+}
+
+}  // namespace
+
+template <class T>
+void rmsnorm_forward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight, double eps,
+                     T* y, float* rstd) {
+  if (rows.count() == 0) return;
+  const Forward<T> arguments{rows, x, weight, static_cast<float>(eps), y, rstd};
+  const bool wide = is_wide<T>(rows, 0, x, weight, static_cast<const T*>(y));
+  with_width<kWidth<T>>(wide, [&](auto n) {
+    with_lanes(rows.cols / n(), [&](auto lanes) {
+      launch(rmsnorm_forward_kernel<T, n(), lanes()>,
+             {blocks_for(rows.count(), kThreads / lanes()), kThreads}, stream, arguments);
+    });
+  });
+}
+
+template <class T, class G>
+void rmsnorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight,
+                      const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
+                      float* workspace, std::int64_t x_stride) {
+  Rows x_rows = rows;
+  if (x_stride != 0) x_rows.stride = x_stride;
+  const Backward<T> arguments{rows, x_rows, x, weight, rstd, d_y, d_residual, d_x};
+  const bool wide =
+      is_wide<T>(rows, x_rows.stride, x, weight, d_y, d_residual, static_cast<const T*>(d_x));
+  with_width<kWidth<T>>(wide, [&](auto n) {
+    launch_column_sums<n()>(stream, WeightRows<T>{rows, x_rows, x, rstd, d_y}, rows.count(),
+                            rows.cols, workspace);
+    if (rows.count() == 0) return;
+    with_lanes(rows.cols / n(), [&](auto lanes) {
+      launch(rmsnorm_backward_kernel<T, n(), lanes()>,
+             {blocks_for(rows.count(), kThreads / lanes()), kThreads}, stream, arguments);
+    });
+  });
+  sum_row_blocks(stream, workspace, rows.cols, d_weight);
+}
+
+template void rmsnorm_forward<float>(cudaStream_t, const Rows&, const float*, const float*, double,
+                                     float*, float*);
+template void rmsnorm_forward<BFloat16>(cudaStream_t, const Rows&, const BFloat16*, const BFloat16*,
+                                        double, BFloat16*, float*);
+#define SHARDWRIGHT_INSTANTIATE(T, G)                                                    \
+  template void rmsnorm_backward<T, G>(cudaStream_t, const Rows&, const T*, const T*,    \
+                                       const float*, const T*, const T*, T*, G*, float*, \
+                                       std::int64_t);
+SHARDWRIGHT_INSTANTIATE(float, float)
+SHARDWRIGHT_INSTANTIATE(float, BFloat16)
+SHARDWRIGHT_INSTANTIATE(BFloat16, float)
+SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16)
+
+}  // namespace shardwright::kernels::cuda

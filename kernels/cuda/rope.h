@@ -1,0 +1,21 @@
+// Rotary position embedding on CUDA, in place, on query and key heads; Hugging Face's half-rotate
+// order (kernels/host/rope.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bf16.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/host/rows.h"
+#include "kernels/rope_table.h"
+
+namespace shardwright::kernels::cuda {
+
+/// Rotates every head by its token's angle; `backward` turns the gradient the other way. Token t
+/// has position positions[t], or t % seq when positions is null. The table is in device memory; a
+/// position outside of it makes NaNs.
+template <class T>
+void rope(cudaStream_t stream, const host::Rows& rows, const RopeView& table,
+          const std::int32_t* positions, std::int64_t seq, bool backward, T* x);
+
+}  // namespace shardwright::kernels::cuda

@@ -1,0 +1,105 @@
+#include "kernels/cuda/rmsnorm.h"
+
+#include "kernels/cuda/column_sums.h"
+#include "kernels/reference/rmsnorm.h"
+#include "tests/kernels_cuda/support.h"
+
+namespace shardwright::kernels::cuda {
+namespace {
+
+using host::Rows;
+using testing::expect_close;
+using testing::in_every_order;
+using testing::OnDevice;
+using testing::Outputs;
+using testing::random_data;
+using testing::unit_roundoff;
+
+template <class T>
+class CudaRmsNorm : public testing::CudaTest {};
+using Types = ::testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(CudaRmsNorm, Types);
+
+TYPED_TEST(CudaRmsNorm, MatchesTheOracle) {
+  using T = TypeParam;
+  // One to many lanes a row, whole and broken chunks.
+  for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 64},
+                                   {37, 128},
+                                   {7, 5},
+                                   {33, 100},
+                                   {9, 512},
+                                   {5, 2056},
+                                   {3, 1027}}) {
+    const auto x = random_data<T>(1, rows * cols, 2.0), w = random_data<T>(2, cols, 0.2, 1.0);
+    const auto d_y = random_data<T>(3, rows * cols), residual = random_data<T>(4, rows * cols);
+    const auto forward = reference::rmsnorm_forward(x.exact, w.exact, 1e-5);
+    const Rows shape = Rows::matrix(rows, cols);
+    const auto gradient = reference::rmsnorm_backward(x.exact, w.exact, forward.rstd, d_y.exact);
+    std::vector<double> with_residual = gradient.d_x;
+    for (std::size_t i = 0; i < with_residual.size(); ++i) with_residual[i] += residual.exact[i];
+    const OnDevice<T> on_x(x.typed), on_w(w.typed), on_d_y(d_y.typed), on_residual(residual.typed);
+    const OnDevice<float> rstd(std::vector<float>(forward.rstd.begin(), forward.rstd.end()));
+    const auto result = in_every_order([&, rows = rows, cols = cols] {
+      const OnDevice<T> y(rows * cols), d_x(rows * cols), in_place(d_y.typed), d_w_typed(cols);
+      const OnDevice<float> saved(rows), d_w(cols), workspace(column_sum_workspace_floats(cols));
+      rmsnorm_forward<T>(nullptr, shape, on_x.data(), on_w.data(), 1e-5, y.data(), saved.data());
+      rmsnorm_backward<T, float>(nullptr, shape, on_x.data(), on_w.data(), rstd.data(),
+                                 on_d_y.data(), nullptr, d_x.data(), d_w.data(), workspace.data());
+      // In place of d_y, with a residual, and the weight's gradient in T.
+      rmsnorm_backward<T, T>(nullptr, shape, on_x.data(), on_w.data(), rstd.data(), in_place.data(),
+                             on_residual.data(), in_place.data(), d_w_typed.data(),
+                             workspace.data());
+      return Outputs(y.get(), saved.get(), d_x.get(), d_w.get(), in_place.get(), d_w_typed.get());
+    });
+    const double once = unit_roundoff<T>() + 1e-6;
+    expect_close(result.template get<0>(), forward.y, once, "y");
+    expect_close(result.template get<1>(), forward.rstd, 1e-6, "rstd");
+    expect_close(result.template get<2>(), gradient.d_x, once, "d_x");
+    expect_close(result.template get<3>(), gradient.d_weight, 2e-6, "d_weight");
+    expect_close(result.template get<4>(), with_residual, once, "residual");
+    expect_close(result.template get<5>(), gradient.d_weight, once + 1e-6, "d_weight typed");
+  }
+}
+
+// The heads of packed tokens: the same bits as on a dense copy, and nothing else is touched.
+TYPED_TEST(CudaRmsNorm, WorksOnHeadsInsidePackedTokens) {
+  using T = TypeParam;
+  const std::int64_t tokens = 9, heads = 3, d = 16, stride = 104;
+  const auto packed = random_data<T>(1, tokens * stride), w = random_data<T>(2, d);
+  const auto d_y = random_data<T>(3, tokens * stride);
+  std::vector<T> dense;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t i = 0; i < heads * d; ++i) {
+      dense.push_back(packed.typed[static_cast<std::size_t>(t * stride + i)]);
+    }
+  }
+  const Rows rows{.tokens = tokens, .heads = heads, .cols = d, .stride = stride};
+  const OnDevice<T> on_w(w.typed), on_dense(dense), on_packed(packed.typed);
+  const OnDevice<T> y(packed.typed), dense_y(tokens * heads * d);
+  const OnDevice<float> rstd(tokens * heads), dense_rstd(tokens * heads);
+  rmsnorm_forward<T>(nullptr, rows, y.data(), on_w.data(), 1e-6, y.data(), rstd.data());
+  rmsnorm_forward<T>(nullptr, Rows::matrix(tokens * heads, d), on_dense.data(), on_w.data(), 1e-6,
+                     dense_y.data(), dense_rstd.data());
+  EXPECT_EQ(rstd.get(), dense_rstd.get());
+  const auto got = y.get(), expected = dense_y.get();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t i = 0; i < stride; ++i) {
+      const auto at = static_cast<std::size_t>(t * stride + i);
+      ASSERT_EQ(got[at], i < heads * d ? expected[static_cast<std::size_t>(t * heads * d + i)]
+                                       : packed.typed[at]);
+    }
+  }
+
+  // Backward inside the packed gradient, from an x that lies dense.
+  const OnDevice<float> workspace(column_sum_workspace_floats(d));
+  const OnDevice<T> d_w(d), d_w_dense(d), d_x(d_y.typed), d_x_dense(d_y.typed);
+  rmsnorm_backward<T, T>(nullptr, rows, on_packed.data(), on_w.data(), rstd.data(), d_x.data(),
+                         nullptr, d_x.data(), d_w.data(), workspace.data());
+  rmsnorm_backward<T, T>(nullptr, rows, on_dense.data(), on_w.data(), rstd.data(), d_x_dense.data(),
+                         nullptr, d_x_dense.data(), d_w_dense.data(), workspace.data(), heads * d);
+  EXPECT_TRUE(testing::same_bits(d_x.get(), d_x_dense.get()));
+  EXPECT_TRUE(testing::same_bits(d_w.get(), d_w_dense.get()));
+}
+
+}  // namespace
+}  // namespace shardwright::kernels::cuda
