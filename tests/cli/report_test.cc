@@ -144,6 +144,11 @@ TEST(Report, SaysWhatThePredictionAndTheSearchSay) {
   EXPECT_THAT(text, HasSubstr("prefers-color-scheme:dark"));
   EXPECT_THAT(text, HasSubstr("@media print"));
   EXPECT_THAT(text, Not(HasSubstr("Predicted and measured")));
+  EXPECT_THAT(text, HasSubstr(" (this report)</td>"));
+  EXPECT_THAT(
+      report({"--plan", at("plan.json"), "--tuning", at("tuning.json"), "--micro-batch", "97"},
+             "other.html"),
+      HasSubstr("The plan of this report is none of these"));
 }
 
 TEST(Report, ShowsAPlanThatDoesNotFit) {

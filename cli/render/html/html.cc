@@ -78,8 +78,8 @@ std::string list(const std::vector<std::string>& sentences) {
 
 std::string svg(double width, double height, std::string_view label, std::string_view body) {
   return fmt::format(
-      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
-      "aria-label=\"{}\">\n{}</svg>\n",
+      "<div class=\"scroll\"><svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
+      "aria-label=\"{}\">\n{}</svg></div>\n",
       width, std::ceil(height), escape(label), body);
 }
 

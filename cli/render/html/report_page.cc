@@ -86,12 +86,17 @@ std::string why_section(const Report& report) {
   std::vector<Plan> seen;
   std::vector<std::vector<std::string>> rows;
   double usable = 0;
+  bool shown = !report.inputs;
   for (const std::vector<TunedPlan>* plans : {&tuning.top, &tuning.pareto}) {
     for (const TunedPlan& tuned : *plans) {
       if (std::find(seen.begin(), seen.end(), tuned.plan) != seen.end()) continue;
       seen.push_back(tuned.plan);
       usable = tuned.usable_bytes / kGib;
-      const std::string words = plan_words(tuned.plan);
+      std::string words = plan_words(tuned.plan);
+      if (report.inputs && tuned.plan == report.inputs->plans.front()) {
+        words += " (this report)";
+        shown = true;
+      }
       points.push_back({tuned.tokens_per_s, tuned.total_bytes / kGib, words, points.empty()});
       rows.push_back({fmt::format("{}", points.size()), words, duration(tuned.iteration_s),
                       thousands(tuned.tokens_per_s), bytes(tuned.total_bytes)});
@@ -101,6 +106,10 @@ std::string why_section(const Report& report) {
     body += "<h3>The best plans, and the fastest for less memory</h3>\n";
     body += plans_picture(points, usable);
     body += table({"", "plan", "step", "tokens/s", "memory"}, rows, 2);
+  }
+  if (!shown) {
+    body += element(
+        "p", "The plan of this report is none of these: it was changed or is another's.", "note");
   }
   if (tuning.considered > 0) {
     body += element("p",

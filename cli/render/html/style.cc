@@ -79,10 +79,14 @@ svg .area{fill:var(--product);opacity:.18}
 .key{display:inline-block;margin-right:16px;white-space:nowrap}
 .key i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}
 .key b{font-weight:600;font-variant-numeric:tabular-nums}
+@media screen and (max-width:720px){
+ main{padding:18px 14px 36px}
+ svg{min-width:680px}
+}
 @media print{
  body{font-size:11pt;background:#fff}
  main{max-width:none;padding:0}
- section,.tile,svg{break-inside:avoid}
+ .tile,svg,tr,li{break-inside:avoid}
  h2,h3{break-after:avoid}
  *{-webkit-print-color-adjust:exact;print-color-adjust:exact}
 }
