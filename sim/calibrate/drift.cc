@@ -68,7 +68,7 @@ Drift drift_of(const profiles::Profile& profile, const profiles::Calibration& ca
     GroupDrift group;
     group.group = known.group;
     group.rows = static_cast<std::int64_t>(targets.size());
-    const Eigen::VectorXd errors = log_errors(profile, targets, sharing);
+    const std::vector<double> errors = log_errors(profile, targets, sharing);
     std::vector<double> now;
     for (const double error : errors) now.push_back(-error);
     group.median = quantiles_of(std::move(now))[2];

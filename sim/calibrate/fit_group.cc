@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -31,6 +32,14 @@ constexpr double kBorrowed = 30;            // timings that the usual spread cou
 constexpr std::size_t kFewTargets = 10;
 
 using Indices = std::vector<std::size_t>;
+using Vector = std::vector<double>;
+
+Eigen::Map<const VectorXd> mapped(const Vector& x) {
+  return {x.data(), static_cast<Index>(x.size())};
+}
+Eigen::Map<const MatrixXd> mapped(const Vector& columns, std::size_t rows, std::size_t count) {
+  return {columns.data(), static_cast<Index>(rows), static_cast<Index>(count)};
+}
 
 double log_error(const RowTimes& times, const Target& target) {
   double predicted = times.seconds(target.row);
@@ -61,19 +70,14 @@ class GroupProblem {
       problem.parameters.push_back(
           {std::log(value.lower), std::log(value.upper), std::log(base_[j]), value.spread});
     }
-    problem.noise = VectorXd(static_cast<Index>(rows.size()));
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      problem.noise[static_cast<Index>(i)] = targets_[rows[i]].noise;
-    }
-    problem.residuals = [this, free, rows](const VectorXd& x) { return residuals(free, x, rows); };
+    for (const std::size_t i : rows) problem.noise.push_back(targets_[i].noise);
+    problem.residuals = [this, free, rows](const Vector& x) { return residuals(free, x, rows); };
     return problem;
   }
 
-  VectorXd start(const Indices& free) const {
-    VectorXd x(static_cast<Index>(free.size()));
-    for (std::size_t j = 0; j < free.size(); ++j) {
-      x[static_cast<Index>(j)] = std::log(base_[free[j]]);
-    }
+  Vector start(const Indices& free) const {
+    Vector x;
+    for (const std::size_t j : free) x.push_back(std::log(base_[j]));
     return x;
   }
 
@@ -82,26 +86,22 @@ class GroupProblem {
   double base(std::size_t j) const { return base_[j]; }
 
   /// Leaves the profile with the values of `free` at x.
-  void apply(const Indices& free, const VectorXd& x) const {
+  void apply(const Indices& free, const Vector& x) const {
     for (std::size_t j = 0; j < numbers_.size(); ++j) *numbers_[j] = base_[j];
     for (std::size_t j = 0; j < free.size(); ++j) {
       const Adjustable& value = values_[free[j]];
-      *numbers_[free[j]] =
-          std::clamp(rounded(std::exp(x[static_cast<Index>(j)]), 7), value.lower, value.upper);
+      *numbers_[free[j]] = std::clamp(rounded(std::exp(x[j]), 7), value.lower, value.upper);
     }
   }
 
  private:
-  VectorXd residuals(const Indices& free, const VectorXd& x, const Indices& rows) const {
+  Vector residuals(const Indices& free, const Vector& x, const Indices& rows) const {
     for (std::size_t j = 0; j < free.size(); ++j) {
-      *numbers_[free[j]] = std::exp(x[static_cast<Index>(j)]);
+      *numbers_[free[j]] = std::exp(x[j]);
     }
     const RowTimes times(profile_.profile(), sharing_);
-    VectorXd result(static_cast<Index>(rows.size()));
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const Target& target = targets_[rows[i]];
-      result[static_cast<Index>(i)] = log_error(times, target);
-    }
+    Vector result;
+    for (const std::size_t i : rows) result.push_back(log_error(times, targets_[i]));
     for (const std::size_t j : free) *numbers_[j] = base_[j];
     return result;
   }
@@ -170,9 +170,9 @@ Indices others(const Indices& free, const std::vector<bool>& seen,
 /// Covariance of the free values: of the fit, and by doubt about the frozen ones.
 MatrixXd total_covariance(const LadFit& fit, const MatrixXd& all_slopes, const Indices& free,
                           const Indices& frozen, const std::vector<Adjustable>& values) {
-  MatrixXd total = fit.covariance;
+  MatrixXd total = mapped(fit.covariance, free.size(), free.size());
   if (frozen.empty()) return total;
-  const VectorXd weights = fit.scale.cwiseInverse().cwiseAbs2();
+  const VectorXd weights = mapped(fit.scale).cwiseInverse().cwiseAbs2();
   const MatrixXd own = columns(all_slopes, free);
   const MatrixXd other = columns(all_slopes, frozen);
   MatrixXd information = own.transpose() * weights.asDiagonal() * own;
@@ -190,15 +190,15 @@ MatrixXd total_covariance(const LadFit& fit, const MatrixXd& all_slopes, const I
 /// two valleys of one objective.
 LadFit fit_from_starts(const GroupProblem& problem, const Indices& free) {
   const LadProblem lad = problem.problem(free, problem.all_rows());
-  const VectorXd start = problem.start(free);
+  const Vector start = problem.start(free);
   LadFit best = fit_lad(lad, start);
   for (std::size_t j = 0; j < free.size(); ++j) {
     if (problem.values()[free[j]].path != "cost.gemm.w") continue;
-    VectorXd other = best.x;
-    other[static_cast<Index>(j)] =
-        std::log(std::exp(best.x[static_cast<Index>(j)]) > 0.5 ? 0.2 : 0.9);
+    Vector other = best.x;
+    other[j] = std::log(std::exp(best.x[j]) > 0.5 ? 0.2 : 0.9);
     LadFit fit = fit_lad(lad, other);
-    if (fit.residuals.lpNorm<1>() < 0.999 * best.residuals.lpNorm<1>()) best = std::move(fit);
+    if (mapped(fit.residuals).lpNorm<1>() < 0.999 * mapped(best.residuals).lpNorm<1>())
+      best = std::move(fit);
   }
   return best;
 }
@@ -209,10 +209,10 @@ VectorXd moved_by_frozen(const GroupProblem& problem, const LadFit& fit, const I
                          const Indices& frozen) {
   Indices both = free;
   both.insert(both.end(), frozen.begin(), frozen.end());
-  VectorXd start = problem.start(both);
-  const auto count = static_cast<Index>(free.size());
-  start.head(count) = fit.x;
-  return fit_lad(problem.problem(both, problem.all_rows()), start).x.head(count) - fit.x;
+  Vector start = problem.start(both);
+  std::copy(fit.x.begin(), fit.x.end(), start.begin());
+  const LadFit all = fit_lad(problem.problem(both, problem.all_rows()), start);
+  return mapped(all.x).head(static_cast<Index>(free.size())) - mapped(fit.x);
 }
 
 /// The value whose doubt is the largest part of what is believed; none: all are within.
@@ -241,12 +241,12 @@ std::uint32_t fold_of_target(const Target& target, std::uint32_t folds) {
       folds);
 }
 
-VectorXd held_out(const GroupProblem& problem, const Indices& free, const LadFit& full,
-                  const std::vector<Target>& targets) {
+Vector held_out(const GroupProblem& problem, const Indices& free, const LadFit& full,
+                const std::vector<Target>& targets) {
   const std::size_t n = targets.size();
   const bool singly = n <= kFewTargets;
   const auto folds = singly ? static_cast<std::uint32_t>(n) : kFolds;
-  VectorXd result = full.residuals;
+  Vector result = full.residuals;
   for (std::uint32_t out = 0; out < folds; ++out) {
     Indices training, left;
     for (std::size_t i = 0; i < n; ++i) {
@@ -256,9 +256,9 @@ VectorXd held_out(const GroupProblem& problem, const Indices& free, const LadFit
     }
     if (left.empty() || training.size() <= free.size()) continue;
     const LadFit fit = fit_lad(problem.problem(free, training), full.x);
-    const VectorXd residuals = problem.problem(free, left).residuals(fit.x);
+    const Vector residuals = problem.problem(free, left).residuals(fit.x);
     for (std::size_t i = 0; i < left.size(); ++i) {
-      result[static_cast<Index>(left[i])] = residuals[static_cast<Index>(i)];
+      result[left[i]] = residuals[i];
     }
   }
   return result;
@@ -312,13 +312,11 @@ std::vector<Target> targets_of(const std::vector<MeasuredRow>& rows, CostGroup g
   return targets;
 }
 
-VectorXd log_errors(const Profile& profile, const std::vector<Target>& targets,
-                    const Sharing& sharing) {
+Vector log_errors(const Profile& profile, const std::vector<Target>& targets,
+                  const Sharing& sharing) {
   const RowTimes times(profile, sharing);
-  VectorXd errors(static_cast<Index>(targets.size()));
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    errors[static_cast<Index>(i)] = log_error(times, targets[i]);
-  }
+  Vector errors;
+  for (const Target& target : targets) errors.push_back(log_error(times, target));
   return errors;
 }
 
@@ -332,11 +330,11 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
   const GroupProblem problem(profile, values, targets, sharing);
   Indices every;
   for (std::size_t j = 0; j < count; ++j) every.push_back(j);
-  const VectorXd base = problem.start(every);
+  const Vector base = problem.start(every);
   const LadProblem whole = problem.problem(every, problem.all_rows());
-  const VectorXd before = whole.residuals(base);
+  const Vector before = whole.residuals(base);
 
-  MatrixXd slopes = jacobian_of(whole, base);
+  MatrixXd slopes = mapped(jacobian_of(whole, base), targets.size(), count);
   std::vector<bool> seen(count, false);
   std::vector<std::int64_t> rows_seeing(count, 0);
   for (std::size_t j = 0; j < count; ++j) {
@@ -359,11 +357,9 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
   MatrixXd covariance;
   for (;;) {
     fit = fit_from_starts(problem, free);
-    VectorXd at = base;
-    for (std::size_t j = 0; j < free.size(); ++j) {
-      at[static_cast<Index>(free[j])] = fit.x[static_cast<Index>(j)];
-    }
-    slopes = jacobian_of(whole, at);
+    Vector at = base;
+    for (std::size_t j = 0; j < free.size(); ++j) at[free[j]] = fit.x[j];
+    slopes = mapped(jacobian_of(whole, at), targets.size(), count);
     covariance = total_covariance(fit, slopes, free, others(free, seen, values), values);
     const Indices frozen = others(free, seen, values);
     if (!frozen.empty() && !free.empty()) {
@@ -376,7 +372,7 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
 
   const double quantile =
       student_975(static_cast<double>(targets.size()) - static_cast<double>(free.size()));
-  const VectorXd out =
+  const Vector out =
       options.held_out && !targets.empty() ? held_out(problem, free, fit, targets) : fit.residuals;
   problem.apply(free, fit.x);
   for (std::size_t j = 0; j < count; ++j) {
@@ -397,8 +393,7 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
     value.high = std::min(value.after * std::exp(width), values[j].upper);
   }
   if (!targets.empty()) {
-    const double typical =
-        robust_deviation({fit.residuals.begin(), fit.residuals.end()}, free.size());
+    const double typical = robust_deviation(fit.residuals, free.size());
     if (targets.size() > free.size() + 1) result.noise = std::max(typical, 0.005);
   }
   fill_errors(targets, before, fit.residuals, out, options.held_out ? options.level : 0,
@@ -413,10 +408,14 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
         1 / (values[j].spread * values[j].spread);
   }
   for (Index i = 0; i < slopes.rows(); ++i) {
-    const VectorXd row = slopes.row(i).transpose() / std::max(fit.scale[i], 0.005);
+    const VectorXd row =
+        slopes.row(i).transpose() / std::max(fit.scale[static_cast<std::size_t>(i)], 0.005);
     precision += row * row.transpose();
   }
-  result.posterior = count > 0 ? MatrixXd(precision.inverse()) : precision;
+  if (count > 0) {
+    const MatrixXd posterior = precision.inverse();
+    result.posterior.assign(posterior.data(), posterior.data() + posterior.size());
+  }
   return result;
 }
 

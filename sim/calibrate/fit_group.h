@@ -13,7 +13,6 @@
 //    the rows are; each row by itself when there are few).
 #pragma once
 
-#include <Eigen/Dense>
 #include <string>
 #include <vector>
 
@@ -40,9 +39,10 @@ struct GroupFit {
   double seconds = 0;   // measured, all timings
   double noise = 0.03;  // typical error of one row
 
-  /// For next_measurement.h: all adjustable values, and their covariance by belief and rows.
+  /// For next_measurement.h: all adjustable values, and their covariance by belief and rows, a
+  /// square matrix by columns.
   std::vector<Adjustable> adjustable;
-  Eigen::MatrixXd posterior;
+  std::vector<double> posterior;
 };
 
 /// What a fit compares: a row's time, or its time beside a collective over its time alone.
@@ -69,7 +69,7 @@ GroupFit fit_group(EditableProfile& profile, profiles::CostGroup group,
                    const FitOptions& options = {});
 
 /// log(predicted / measured) of every target.
-Eigen::VectorXd log_errors(const profiles::Profile& profile, const std::vector<Target>& targets,
-                           const Sharing& sharing);
+std::vector<double> log_errors(const profiles::Profile& profile, const std::vector<Target>& targets,
+                               const Sharing& sharing);
 
 }  // namespace shardwright::sim

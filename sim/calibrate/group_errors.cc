@@ -10,20 +10,17 @@
 namespace shardwright::sim {
 namespace {
 
-using Eigen::Index;
-using Eigen::VectorXd;
-
 constexpr int kDraws = 400;
 constexpr std::size_t kFewest = 3;
 constexpr double kLeastHalfWidth = 0.005;
 
-profiles::ErrorSummary summary(const VectorXd& log_errors) {
+profiles::ErrorSummary summary(const std::vector<double>& log_errors) {
   std::vector<double> errors;
   for (const double error : log_errors) errors.push_back(std::abs(std::expm1(error)));
   return summarize_errors(errors);
 }
 
-double half_width_of_total(const std::vector<Target>& targets, const VectorXd& held_out,
+double half_width_of_total(const std::vector<Target>& targets, const std::vector<double>& held_out,
                            double level) {
   const std::size_t n = targets.size();
   if (n < kFewest) return 0;
@@ -31,7 +28,7 @@ double half_width_of_total(const std::vector<Target>& targets, const VectorXd& h
   for (std::size_t i = 0; i < n; ++i) {
     const auto& row = targets[i].row;
     measured.push_back(row.operation.seconds * static_cast<double>(row.count));
-    predicted.push_back(measured.back() * std::exp(held_out[static_cast<Index>(i)]));
+    predicted.push_back(measured.back() * std::exp(held_out[i]));
   }
   std::mt19937 random(20261121);
   std::vector<double> errors;
@@ -66,9 +63,9 @@ profiles::ErrorQuantiles quantiles_of(std::vector<double> values) {
   return result;
 }
 
-void fill_errors(const std::vector<Target>& targets, const VectorXd& before,
-                 const VectorXd& in_sample, const VectorXd& held_out, double level,
-                 profiles::CalibratedGroup& errors) {
+void fill_errors(const std::vector<Target>& targets, const std::vector<double>& before,
+                 const std::vector<double>& in_sample, const std::vector<double>& held_out,
+                 double level, profiles::CalibratedGroup& errors) {
   errors.rows = static_cast<std::int64_t>(targets.size());
   for (const Target& target : targets) errors.observations += target.row.count;
   errors.before = summary(before);

@@ -7,7 +7,6 @@
 // errors the quantile at the level is taken, widened for few rows as Student's t is.
 #pragma once
 
-#include <Eigen/Dense>
 #include <vector>
 
 #include "profiles/calibration.h"
@@ -16,9 +15,9 @@
 namespace shardwright::sim {
 
 /// Errors are log(predicted / measured) by target. Level 0: no half width.
-void fill_errors(const std::vector<Target>& targets, const Eigen::VectorXd& before,
-                 const Eigen::VectorXd& in_sample, const Eigen::VectorXd& held_out, double level,
-                 profiles::CalibratedGroup& errors);
+void fill_errors(const std::vector<Target>& targets, const std::vector<double>& before,
+                 const std::vector<double>& in_sample, const std::vector<double>& held_out,
+                 double level, profiles::CalibratedGroup& errors);
 
 /// 5, 25, 50, 75 and 95 %, interpolated; all 0 of nothing.
 profiles::ErrorQuantiles quantiles_of(std::vector<double> values);

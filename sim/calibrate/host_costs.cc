@@ -46,8 +46,8 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
   GroupFit result;
   result.group = result.errors.group = CostGroup::kHost;
   result.adjustable = adjustable_values(profile.profile(), CostGroup::kHost);
-  const auto count = static_cast<Eigen::Index>(result.adjustable.size());
-  result.posterior = Eigen::MatrixXd::Zero(count, count);
+  const std::size_t count = result.adjustable.size();
+  result.posterior.assign(count * count, 0.0);
   std::vector<Target> targets;
   for (const MeasuredRow& row : rows) {
     if (group_of(row) != CostGroup::kHost) continue;
@@ -56,9 +56,9 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
       targets.push_back({row, row.operation.seconds, false, 0});
     }
   }
-  const Eigen::VectorXd before = log_errors(profile.profile(), targets, {});
-  for (Eigen::Index j = 0; j < count; ++j) {
-    const Adjustable& adjustable = result.adjustable[static_cast<std::size_t>(j)];
+  const std::vector<double> before = log_errors(profile.profile(), targets, {});
+  for (std::size_t j = 0; j < count; ++j) {
+    const Adjustable& adjustable = result.adjustable[j];
     Sum sum;
     for (const MeasuredRow& row : rows) {
       if (group_of(row) != CostGroup::kHost || path_of(row) == nullptr ||
@@ -85,9 +85,9 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
     } else {
       value.why_not = sum.timings == 0 ? "no measurement depends on it" : "fewer than five timings";
     }
-    result.posterior(j, j) = relative * relative;
+    result.posterior[j * count + j] = relative * relative;
   }
-  const Eigen::VectorXd after = log_errors(profile.profile(), targets, {});
+  const std::vector<double> after = log_errors(profile.profile(), targets, {});
   fill_errors(targets, before, after, after, 0, result.errors);
   return result;
 }

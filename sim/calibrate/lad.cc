@@ -1,5 +1,6 @@
 #include "sim/calibrate/lad.h"
 
+#include <Eigen/Dense>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,6 +19,28 @@ constexpr double kDifference = 0.01;
 constexpr double kStill = 1e-6;
 constexpr int kMostSteps = 60;
 constexpr int kRounds = 3;
+
+std::vector<double> plain(const VectorXd& x) {
+  return {x.begin(), x.end()};
+}
+VectorXd vector(const std::vector<double>& x) {
+  return Eigen::Map<const VectorXd>(x.data(), static_cast<Index>(x.size()));
+}
+VectorXd residuals_at(const LadProblem& problem, const VectorXd& x) {
+  return vector(problem.residuals(plain(x)));
+}
+MatrixXd slopes_at(const LadProblem& problem, const VectorXd& x) {
+  const std::vector<double> columns = jacobian_of(problem, plain(x));
+  return Eigen::Map<const MatrixXd>(columns.data(), static_cast<Index>(problem.noise.size()),
+                                    x.size());
+}
+
+/// A fit on its way.
+struct State {
+  VectorXd x, residuals, scale, noise;
+  MatrixXd jacobian, covariance;
+  double objective = 0;
+};
 
 double objective(const LadProblem& problem, const VectorXd& scale, const VectorXd& residuals,
                  const VectorXd& x) {
@@ -42,9 +65,9 @@ VectorXd clamped(const LadProblem& problem, VectorXd x) {
 }
 
 /// Minimizes with the scales as they are.
-void minimize(const LadProblem& problem, LadFit& fit) {
+void minimize(const LadProblem& problem, State& fit) {
   const Index n = fit.x.size();
-  fit.residuals = problem.residuals(fit.x);
+  fit.residuals = residuals_at(problem, fit.x);
   fit.objective = objective(problem, fit.scale, fit.residuals, fit.x);
   double damping = 1e-3;
   bool stale = true;
@@ -52,7 +75,7 @@ void minimize(const LadProblem& problem, LadFit& fit) {
   VectorXd gradient;
   for (int step = 0; step < kMostSteps && n > 0; ++step) {
     if (stale) {
-      fit.jacobian = jacobian_of(problem, fit.x);
+      fit.jacobian = slopes_at(problem, fit.x);
       VectorXd weights(fit.residuals.size());
       for (Index i = 0; i < weights.size(); ++i) {
         const double z = fit.residuals[i] / fit.scale[i];
@@ -72,7 +95,7 @@ void minimize(const LadProblem& problem, LadFit& fit) {
     const VectorXd to = clamped(problem, fit.x - damped.ldlt().solve(gradient));
     const double moved = (to - fit.x).cwiseAbs().maxCoeff();
     if (!(moved > kStill)) break;
-    const VectorXd residuals = problem.residuals(to);
+    const VectorXd residuals = residuals_at(problem, to);
     const double value = objective(problem, fit.scale, residuals, to);
     stale = value < fit.objective;
     if (!stale) {
@@ -90,18 +113,18 @@ void minimize(const LadProblem& problem, LadFit& fit) {
 }
 
 /// What the model misses beyond the rows' own noise; every row is given it.
-void rescale(const LadProblem& problem, LadFit& fit) {
+void rescale(State& fit) {
   const Index rows = fit.residuals.size();
   if (rows == 0) return;
   std::vector<double> residuals(fit.residuals.begin(), fit.residuals.end());
   const double total =
       robust_deviation(std::move(residuals), static_cast<std::size_t>(fit.x.size()));
   double own = 0;
-  for (Index i = 0; i < rows; ++i) own += problem.noise[i] * problem.noise[i];
+  for (Index i = 0; i < rows; ++i) own += fit.noise[i] * fit.noise[i];
   own /= static_cast<double>(rows);
   const double missed = std::max(total * total - own, kLeastScale * kLeastScale);
   for (Index i = 0; i < rows; ++i) {
-    fit.scale[i] = std::sqrt(problem.noise[i] * problem.noise[i] + missed);
+    fit.scale[i] = std::sqrt(fit.noise[i] * fit.noise[i] + missed);
   }
   // In all they must match what is seen, also where the own noise was overstated.
   std::vector<double> standardized;
@@ -111,7 +134,7 @@ void rescale(const LadProblem& problem, LadFit& fit) {
   fit.scale = (fit.scale * factor).cwiseMax(kLeastScale);
 }
 
-void fill_covariance(LadFit& fit) {
+void fill_covariance(State& fit) {
   const Index n = fit.x.size();
   const Index rows = fit.residuals.size();
   fit.covariance = MatrixXd::Zero(n, n);
@@ -139,35 +162,38 @@ void fill_covariance(LadFit& fit) {
 
 }  // namespace
 
-MatrixXd jacobian_of(const LadProblem& problem, const VectorXd& x) {
-  MatrixXd result(problem.noise.size(), x.size());
-  for (Index j = 0; j < x.size(); ++j) {
-    const auto& p = problem.parameters[static_cast<std::size_t>(j)];
-    VectorXd above = x, below = x;
+std::vector<double> jacobian_of(const LadProblem& problem, const std::vector<double>& x) {
+  const std::size_t rows = problem.noise.size();
+  std::vector<double> result(rows * x.size(), 0.0);
+  for (std::size_t j = 0; j < x.size(); ++j) {
+    const auto& p = problem.parameters[j];
+    std::vector<double> above = x, below = x;
     above[j] = std::min(x[j] + kDifference, p.upper);
     below[j] = std::max(x[j] - kDifference, p.lower);
     const double width = above[j] - below[j];
-    if (width > 0) {
-      result.col(j) = (problem.residuals(above) - problem.residuals(below)) / width;
-    } else {
-      result.col(j).setZero();
-    }
+    if (!(width > 0)) continue;
+    const std::vector<double> high = problem.residuals(above);
+    const std::vector<double> low = problem.residuals(below);
+    for (std::size_t i = 0; i < rows; ++i) result[j * rows + i] = (high[i] - low[i]) / width;
   }
   return result;
 }
 
-LadFit fit_lad(const LadProblem& problem, const VectorXd& start) {
-  LadFit fit;
-  fit.x = clamped(problem, start);
-  fit.scale = problem.noise.array().square() + kFirstScale * kFirstScale;
-  fit.scale = fit.scale.cwiseSqrt();
+LadFit fit_lad(const LadProblem& problem, const std::vector<double>& start) {
+  State fit;
+  fit.x = clamped(problem, vector(start));
+  fit.noise = vector(problem.noise);
+  fit.scale = (fit.noise.array().square() + kFirstScale * kFirstScale).sqrt();
   for (int round = 0; round < kRounds; ++round) {
     minimize(problem, fit);
-    rescale(problem, fit);
+    rescale(fit);
   }
-  fit.jacobian = jacobian_of(problem, fit.x);
+  fit.jacobian = slopes_at(problem, fit.x);
   fill_covariance(fit);
-  return fit;
+  return {plain(fit.x),
+          plain(fit.residuals),
+          plain(fit.scale),
+          {fit.covariance.data(), fit.covariance.data() + fit.covariance.size()}};
 }
 
 double robust_deviation(std::vector<double> residuals, std::size_t parameters) {

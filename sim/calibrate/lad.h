@@ -10,7 +10,7 @@
 // is estimated, not assumed. Deterministic.
 #pragma once
 
-#include <Eigen/Dense>
+#include <cstddef>
 #include <functional>
 #include <vector>
 
@@ -22,25 +22,24 @@ struct LadProblem {
   };
   std::vector<Parameter> parameters;
   /// log(predicted / measured) of every row at x.
-  std::function<Eigen::VectorXd(const Eigen::VectorXd& x)> residuals;
+  std::function<std::vector<double>(const std::vector<double>& x)> residuals;
   /// Standard deviation of a row's own noise, known beforehand (spread over root of count).
-  Eigen::VectorXd noise;
+  std::vector<double> noise;
 };
 
+/// Matrices by columns.
 struct LadFit {
-  Eigen::VectorXd x;
-  Eigen::VectorXd residuals;
-  Eigen::MatrixXd jacobian;    // rows x parameters, at x
-  Eigen::VectorXd scale;       // s_i: own noise and what the model misses
-  Eigen::MatrixXd covariance;  // of x; without the prior
-  double objective = 0;
+  std::vector<double> x;
+  std::vector<double> residuals;
+  std::vector<double> scale;       // s_i: own noise and what the model misses
+  std::vector<double> covariance;  // of x; without the prior
 };
 
 /// From `start`; scales are estimated between rounds. A problem without parameters is only scaled.
-LadFit fit_lad(const LadProblem& problem, const Eigen::VectorXd& start);
+LadFit fit_lad(const LadProblem& problem, const std::vector<double>& start);
 
-/// d residuals / dx by central differences.
-Eigen::MatrixXd jacobian_of(const LadProblem& problem, const Eigen::VectorXd& x);
+/// d residuals / dx by central differences: rows x parameters, by columns.
+std::vector<double> jacobian_of(const LadProblem& problem, const std::vector<double>& x);
 
 /// Robust standard deviation of residuals that `parameters` values were fitted to: as many of the
 /// smallest are left out, because a fit to absolute values passes through them.

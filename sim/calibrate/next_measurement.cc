@@ -191,7 +191,9 @@ NextMeasurement next_measurement(const CalibrationResult& result, const TimeOf& 
   for (const GroupFit& fit : result.groups) {
     if (fit.adjustable.empty()) continue;
     const VectorXd step = slopes_of(profile, fit.adjustable, 1, log_time).front();
-    const VectorXd doubt = fit.posterior * step;
+    const Eigen::Map<const Eigen::MatrixXd> posterior(fit.posterior.data(), step.size(),
+                                                      step.size());
+    const VectorXd doubt = posterior * step;
     const double own = step.dot(doubt);
     variance += own;
     const std::vector<MeasuredRow> list = candidates(fit.group, result.profile, result.rows);
@@ -205,7 +207,7 @@ NextMeasurement next_measurement(const CalibrationResult& result, const TimeOf& 
     const double noise = std::max(kLeastNoise, fit.noise);
     for (std::size_t i = 0; i < list.size(); ++i) {
       const double gain = std::pow(slopes[i].dot(doubt), 2) /
-                          (noise * noise + slopes[i].dot(fit.posterior * slopes[i]));
+                          (noise * noise + slopes[i].dot(posterior * slopes[i]));
       // Of equals the first, which is the smallest.
       if (gain > most * 1.001) {
         most = gain;

@@ -206,7 +206,8 @@ TEST(Calibrate, LeavesOutImpossibleTimingsAndSaysSo) {
   for (const auto& row : rows.rows) {
     EXPECT_TRUE(std::isfinite(row.operation.seconds));
     for (const CostGroup group : {CostGroup::kProducts, CostGroup::kContention}) {
-      EXPECT_TRUE(log_errors(base, targets_of({row}, group), {}).allFinite());
+      for (const double error : log_errors(base, targets_of({row}, group), {}))
+        EXPECT_TRUE(std::isfinite(error));
     }
   }
   for (const CostGroup group : {CostGroup::kProducts, CostGroup::kAttention, CostGroup::kMemory,
