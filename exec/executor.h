@@ -97,6 +97,7 @@ class Executor {
   const Schedule& schedule() const { return schedule_; }
   Device& device() { return device_; }
   Communicator& world() { return *groups_.world; }
+  const StepTracer* tracer() const { return options_.tracer; }
   Bytes planned_bytes() const { return StepMemory::planned_bytes(schedule_); }
   /// Of the last step, when tracing.
   Timeline timeline() const { return recorder_.timeline(schedule_, planned_bytes()); }

@@ -148,16 +148,20 @@ class Joiner {
 
 }  // namespace
 
-void JoinSummary::add(const JoinSummary& other) {
-  kernels += other.kernels;
-  nccl_kernels += other.nccl_kernels;
-  copies += other.copies;
-  calls += other.calls;
-  without_op += other.without_op;
-  dropped += other.dropped;
-  unread += other.unread;
-  overheads += other.overheads;
-  overhead_ns += other.overhead_ns;
+std::string describe(const JoinSummary& summary, std::int64_t steps) {
+  std::string text = fmt::format(
+      "{} step{} recorded kernel by kernel: {} kernels ({} of NCCL), {} copies, {} calls; {} of "
+      "them "
+      "on the device belong to no operation; the profiler counts {:.3f} ms of overhead in {} "
+      "records",
+      steps, steps == 1 ? "" : "s", summary.kernels, summary.nccl_kernels, summary.copies,
+      summary.calls, summary.without_op, static_cast<double>(summary.overhead_ns) * 1e-6,
+      summary.overheads);
+  if (summary.dropped > 0) {
+    text += fmt::format("; {} records were dropped, so the trace has holes", summary.dropped);
+  }
+  if (summary.unread > 0) text += fmt::format("; {} records could not be read", summary.unread);
+  return text;
 }
 
 TracedStep join_activity(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,

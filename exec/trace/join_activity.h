@@ -33,9 +33,10 @@ struct JoinSummary {
   std::int64_t unread = 0;
   std::int64_t overheads = 0;
   Nanoseconds overhead_ns = 0;  // as the profiler says
-
-  void add(const JoinSummary& other);
 };
+
+/// "3 steps: 5121 kernels (96 of NCCL), ..."; a sentence without the full stop.
+std::string describe(const JoinSummary& summary, std::int64_t steps);
 
 /// The rank's part of the log. `all` are the streams of the ranks in this process, by rank; what
 /// belongs to none of them is the lowest rank's.

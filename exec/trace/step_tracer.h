@@ -33,6 +33,8 @@ class StepTracer {
   virtual void end_op() = 0;
   /// What was seen of this rank's last step. The device is idle.
   virtual TracedStep take_step() = 0;
+  /// What was recorded so far and what recording cost: one sentence.
+  virtual std::string report() const = 0;
 };
 
 }  // namespace shardwright::exec

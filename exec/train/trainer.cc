@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "exec/trace/name_table.h"
 #include "exec/train/checkpointer.h"
 #include "exec/train/data/data_order.h"
 #include "exec/train/gather_timeline.h"
@@ -16,6 +17,12 @@
 
 namespace shardwright::exec {
 namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 /// The run of one rank.
 class Run {
@@ -106,6 +113,9 @@ class Run {
     if (options_.trace_step > 0 && number >= options_.trace_step &&
         number < options_.trace_step + options_.trace_steps) {
       keep_timeline(done.seconds);
+    } else if (number > result_.first_step + 1 && number + 1 != options_.trace_step) {
+      // Neither the first steps, which are slower, nor the one in which a tracer prepares itself.
+      untraced_s_.push_back(done.seconds);
     }
 
     StepMetrics metrics;
@@ -138,6 +148,7 @@ class Run {
     // Parameters that made the loss explode are not worth keeping.
     if (!exploded_ && saved_ != result_.last_step) save();
     checkpointer_.finish();
+    report_tracing();
     result_.saved_step = checkpointer_.last_saved();
     result_.save_failed = checkpointer_.failed();
   }
@@ -206,6 +217,10 @@ class Run {
       return;
     }
     Timeline& kept = result_.timeline;
+    NameTable names(kept.names);
+    names.rename(all.spans, all.names);
+    names.rename(all.host, all.names);
+    if (all.streams.size() > kept.streams.size()) kept.streams = all.streams;
     const auto append = [begin](std::vector<Span>& to, std::vector<Span>& from) {
       for (Span& span : from) {
         span.begin_ns += begin;
@@ -223,6 +238,20 @@ class Run {
       return std::tie(a.rank, a.begin_ns) < std::tie(b.rank, b.begin_ns);
     });
     kept.step_ns = std::max(kept.step_ns, all.step_ns);
+  }
+
+  /// What tracing cost, from the steps that were traced and those that were not.
+  void report_tracing() {
+    const StepTracer* tracer = executor_.tracer();
+    if (tracer == nullptr || result_.traced_step_s.empty()) return;
+    result_.trace_report = tracer->report();
+    if (!untraced_s_.empty()) {
+      const double traced = median(result_.traced_step_s), untraced = median(untraced_s_);
+      result_.trace_report += fmt::format(
+          "; a traced step took {:.3f} ms, the median of {} others {:.3f} ms: {:+.1f} %",
+          traced * 1e3, untraced_s_.size(), untraced * 1e3, (traced / untraced - 1) * 100);
+    }
+    note(result_.trace_report);
   }
 
   void report(const StepMetrics& metrics) {
@@ -249,7 +278,8 @@ class Run {
   std::int64_t saved_ = 0;  // the step of the last checkpoint begun or resumed from
   std::int64_t bad_in_a_row_ = 0;
   bool exploded_ = false;
-  Nanoseconds traced_ns_ = 0;  // when the next traced step begins in the timeline
+  std::vector<double> untraced_s_;  // steps that a tracer did not slow down
+  Nanoseconds traced_ns_ = 0;       // when the next traced step begins in the timeline
 };
 
 }  // namespace

@@ -69,6 +69,7 @@ struct TrainResult {
   bool save_failed = false;
   Timeline timeline;                    // of the traced steps one after the other, all ranks
   std::vector<double> traced_step_s{};  // how long each took
+  std::string trace_report{};           // of a tracer: what it saw and what it cost; may be empty
 };
 
 /// `observer` may be null, and is on ranks other than 0. Throws Error.

@@ -128,14 +128,19 @@ class ProcessWriter {
 
   void slice(const Span& span, int track, bool host) {
     const OpInstance* at = expanded_.find(span.id);
-    std::string name = "unnamed";
-    if (span.name >= 0 && static_cast<std::size_t>(span.name) < timeline_.names.size()) {
-      name = timeline_.names[static_cast<std::size_t>(span.name)];
+    const bool named =
+        span.name >= 0 && static_cast<std::size_t>(span.name) < timeline_.names.size();
+    std::string name = named ? timeline_.names[static_cast<std::size_t>(span.name)] : "unnamed";
+    std::string args;
+    if (at != nullptr && named && host) {
+      // A call within the issue of an operation: it has no id, so that nobody takes it for the
+      // issue.
+      args = fmt::format(R"("op":{})", at->id);
     } else if (at != nullptr) {
+      args = op_args(*at, expanded_.op(*at), host);
+      if (named) args += fmt::format(R"(,"kernel":{})", json_string(name));
       name = describe(expanded_.schedule, *at);
     }
-    std::string args;
-    if (at != nullptr) args = op_args(*at, expanded_.op(*at), host);
     if (span.step != 0) args += fmt::format(R"({}"step":{})", args.empty() ? "" : ",", span.step);
     out_.event(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}","args":{{{}}})",
                pid_, track, microseconds(span.begin_ns), microseconds(span.end_ns - span.begin_ns),

@@ -211,6 +211,25 @@ TEST(ChromeTrace, GivesEveryRankOfEveryTimelineAProcess) {
   EXPECT_EQ(trace.at("otherData").at("model"), "a \"name\"");
 }
 
+// Slices that are compared keep the operation's name; a kernel or a call is said beside it.
+TEST(ChromeTrace, NamesKernelsAndCallsBesideTheirOperation) {
+  const Schedule schedule = two_layers();
+  Timeline measured;
+  measured.streams = {"compute", "communication"};
+  measured.names = {"gemm", "cudaLaunchKernel"};
+  measured.spans = {{.id = 0, .begin_ns = 1, .end_ns = 2, .name = 0}};
+  measured.host = {{.id = 0, .begin_ns = 0, .end_ns = 1},
+                   {.id = 0, .begin_ns = 0, .end_ns = 1, .name = 1}};
+  const json trace = written(std::vector<TracedTimeline>{{"measured", &schedule, &measured}}, {});
+  const auto slices = events(trace, "X");
+  ASSERT_EQ(slices.size(), 3U);
+  EXPECT_EQ(slices[1].at("name"), "cudaLaunchKernel");
+  EXPECT_EQ(slices[1].at("args"), (json{{"op", 0}}));
+  EXPECT_EQ(slices[2].at("name"), slices[0].at("name"));
+  EXPECT_EQ(slices[2].at("args").at("id"), 0);
+  EXPECT_EQ(slices[2].at("args").at("kernel"), "gemm");
+}
+
 TEST(ChromeTrace, SaysWhichFileItCannotWrite) {
   const Schedule schedule = two_layers();
   const Timeline timeline;

@@ -1,0 +1,86 @@
+// The process's one connection to CUPTI: switched on for the steps that are watched, and off, with
+// all records collected, outside the time of every step.
+//
+// Ranks that are threads share it. It is on from the first rank that begins a watched step until
+// the last one has ended it; that one fetches the records, and each rank then joins its own.
+//
+// CUPTI's callbacks carry no data of the caller, so a session is found through the only pointer of
+// its kind; at most one lives in a process.
+#pragma once
+
+#include <cupti.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "exec/trace/join_activity.h"
+
+namespace shardwright::exec {
+
+class CuptiSession {
+ public:
+  /// `ranks` of this process will watch the same steps; synchronize() waits for all GPUs that they
+  /// use. Throws Error (kMissingDevice) with one sentence when CUPTI refuses: no driver, no
+  /// permission, or another profiler holds it.
+  CuptiSession(int ranks, std::function<void()> synchronize);
+  ~CuptiSession();
+  CuptiSession(const CuptiSession&) = delete;
+  CuptiSession& operator=(const CuptiSession&) = delete;
+
+  /// Called by every rank; the device is idle.
+  void begin();
+  /// What was recorded since, when every rank has called; waits for the others, but not for ever.
+  void end();
+  /// Between end() and the next begin().
+  const ActivityLog& log() const { return log_; }
+  const ClockMap& clock() const { return clock_; }
+
+  /// Streams of a rank by the driver's numbers.
+  void add_rank(std::int32_t rank, RankStreams streams);
+  std::unordered_map<std::int32_t, RankStreams> ranks() const;
+  /// The driver's number of a stream.
+  static std::uint32_t number_of(CUstream stream);
+
+  void push(std::uint64_t tag) const;
+  void pop() const;
+
+ private:
+  struct FreeBuffer {
+    void operator()(std::uint8_t* buffer) const;
+  };
+  using Buffer = std::unique_ptr<std::uint8_t, FreeBuffer>;
+
+  static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes,
+                                   std::size_t* most_records);
+  static void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer,
+                                   std::size_t bytes, std::size_t valid_bytes);
+  void enable();
+  void collect();
+  ClockReading read_clock() const;
+
+  const int rank_count_;
+  std::function<void()> synchronize_;
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  std::vector<CUpti_ActivityKind> kinds_;  // that are on
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int begun_ = 0;  // ranks, since the last collection
+  int ended_ = 0;
+  std::uint64_t collected_ = 0;
+  ClockReading first_;
+  ClockMap clock_{{}, {}};
+  ActivityLog log_;
+  std::unordered_map<std::int32_t, RankStreams> ranks_;
+  std::mutex buffer_mutex_;
+  std::vector<Buffer> free_buffers_;
+  ActivityLog arriving_;  // written by CUPTI's thread
+  std::size_t buffers_out_ = 0;
+};
+
+}  // namespace shardwright::exec
