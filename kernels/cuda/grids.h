@@ -83,7 +83,9 @@ template <class Body>
 __device__ __forceinline__ void for_row_chunks(std::int64_t rows, std::int64_t chunks, Body body) {
   const std::int64_t first_row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   const std::int64_t first_chunk = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+#pragma unroll 1
   for (std::int64_t row = first_row; row < rows; row += std::int64_t{gridDim.x} * blockDim.y) {
+#pragma unroll 1
     for (std::int64_t chunk = first_chunk; chunk < chunks;
          chunk += std::int64_t{gridDim.y} * blockDim.x) {
       body(row, chunk);
