@@ -141,7 +141,10 @@ std::string inspect_cluster(const std::string& name, bool json, const Terminal& 
   add_rows(table, fields, file.origins);
   std::string text = title(out, "cluster " + cluster.id, file.description) + table.render(out);
   for (const profiles::SetEntry& entry : file.set) {
-    text += fmt::format("sets {} to {}\n", entry.path, entry.value_json);
+    const ordered_json value = ordered_json::parse(entry.value_json);
+    text += fmt::format(
+        "sets {} to {}\n", entry.path,
+        value.is_object() && value.contains("value") ? value["value"].dump() : value.dump());
   }
   text += fmt::format("\nA node sends {} of {} line rate in large collectives.\n\n",
                       quantity(cluster.node_net_bytes_per_s() * cluster.nic_efficiency, "byte/s"),

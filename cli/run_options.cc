@@ -126,9 +126,9 @@ RunOptions run_options(RunSettings& settings) {
                     options.plan.stack));
     options.plan.stack = "native";
   }
+  options.cluster_given = !settings.text("cluster").empty();
   options.cluster = settings.text("cluster").empty() ? document.cluster : settings.text("cluster");
   if (options.cluster == document.cluster) options.overrides = document.overrides;
-  settings.decide("cluster", options.cluster, plan_file.empty() ? "default" : plan_file);
 
   options.transport = choose_transport(settings, options.launch);
   settings.decide("device", "host", "this machine");

@@ -23,7 +23,9 @@ struct RunOptions {
   std::string config;  // the text of its config.json
   Model model;
   Plan plan;
-  std::string cluster;                 // that steps are predicted for; empty: none
+  std::string cluster;                 // the plan's or the one given; empty: none
+  bool cluster_given = false;          // by a setting, not by the plan
+  std::string predicted_for;           // in words; decided when steps are predicted
   std::vector<std::string> overrides;  // of the profile, kept by the plan
   exec::LaunchEnvironment launch;
   Transport transport = Transport::kLocal;

@@ -1,17 +1,16 @@
 #include "cli/verb_run.h"
 
-#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/host_profile.h"
 #include "cli/interrupt.h"
-#include "cli/processor.h"
+#include "cli/measuring_site.h"
 #include "cli/render/json_text.h"
 #include "cli/render/quantity.h"
 #include "cli/render/run_lines.h"
@@ -48,43 +47,52 @@ TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
        notes_of({options.model_name, options.config, options.plan, predicted.gpus_per_node})) {
     notes.push_back(std::move(note));
   }
-  nlohmann::json steps = train.traced_step_s;
-  const Processor processor = this_processor();
+  TraceOrigin origin = host_origin(options.threads, options.streams);
+  origin.step_s = train.traced_step_s;
+  for (auto& note : notes_of(origin)) notes.push_back(std::move(note));
   notes.insert(notes.end(),
                {{"ranks", fmt::format("{}", options.plan.gpus)},
-                {"transport", options.transport == Transport::kMpi ? "mpi" : "local"},
-                {"device", "host"},
-                {"device_name", processor.name},
-                {"device_units", fmt::format("{}", options.threads)},
-                {"device_memory_bytes", fmt::format("{}", processor.memory_bytes)},
-                {"streams", std::string(exec::name_of(options.streams))},
-                {"step_time_s", steps.dump()},
-                {"software", "shardwright " + options.train.tool_version},
-                {"date", fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)))}});
+                {"transport", options.transport == Transport::kMpi ? "mpi" : "local"}});
   return notes;
 }
 
-/// The plan lowered for the native stack, and its step time where a cluster is named.
-Predicted lower_and_predict(RunOptions& options) {
-  Predicted predicted;
-  std::int64_t gpus_per_node = options.plan.gpus;
-  if (!options.cluster.empty()) {
-    const profiles::Profile profile =
+/// The profile that a run on this machine's processor is predicted with: the one that is asked for,
+/// else the host's. A plan that was tuned for GPUs says nothing about the processor.
+profiles::Profile profile_of_run(RunOptions& options) {
+  if (!options.cluster.empty() && options.cluster != kHostCluster) {
+    profiles::Profile profile =
         profiles::load_profile(options.cluster, "native", options.overrides);
-    gpus_per_node = profile.cluster.gpus_per_node;
-    try {
-      sim::PredictOptions fast;
-      fast.reserved = false;
-      predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
-    } catch (const Error& error) {
-      options.notes.push_back(
-          fmt::format("no step time is predicted for {}: {}", options.cluster, error.what()));
+    if (options.cluster_given || profile.cluster.gpu.is_processor()) {
+      options.predicted_for = options.cluster;
+      return profile;
     }
   }
-  check_plan(options.plan, options.model, gpus_per_node);
-  predicted.gpus_per_node = gpus_per_node;
-  predicted.schedule =
-      sim::lower(options.model, options.plan, profiles::load_stack("native").stack, gpus_per_node);
+  options.predicted_for = fmt::format("{} ({} threads, generic)", kHostCluster, options.threads);
+  return host_profile(options.threads, options.cluster == kHostCluster
+                                           ? options.overrides
+                                           : std::vector<std::string>());
+}
+
+/// The plan lowered for the native stack, and its step time.
+Predicted lower_and_predict(RunOptions& options) {
+  Predicted predicted;
+  predicted.gpus_per_node = options.plan.gpus;
+  if (!options.cluster.empty()) {
+    predicted.gpus_per_node =
+        profiles::load_profile(options.cluster, "native", options.overrides).cluster.gpus_per_node;
+  }
+  try {
+    sim::PredictOptions fast;
+    fast.reserved = false;
+    const profiles::Profile profile = profile_of_run(options);
+    predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
+  } catch (const Error& error) {
+    options.notes.push_back(
+        fmt::format("no step time is predicted for {}: {}", options.predicted_for, error.what()));
+  }
+  check_plan(options.plan, options.model, predicted.gpus_per_node);
+  predicted.schedule = sim::lower(options.model, options.plan, profiles::load_stack("native").stack,
+                                  predicted.gpus_per_node);
   return predicted;
 }
 
@@ -187,7 +195,7 @@ class RunVerb : public Verb {
     const fs::path plan = fs::path(options.out) / "plan.json";
     PlanDocument document;
     document.model = options.model_name;
-    document.cluster = options.cluster;
+    document.cluster = options.cluster.empty() ? kHostCluster : options.cluster;
     document.plan = options.plan;
     document.overrides = options.overrides;
     document.tool_version = options.train.tool_version;
@@ -224,6 +232,7 @@ class RunVerb : public Verb {
                  complete ? model : fs::path());
     }
     print_summary(options, outcome, seconds, checkpoint, complete ? model : fs::path());
+    print_deviation(options, predicted, printer.median_step_s());
     if (!train.failure.empty()) {
       throw Error(fmt::format("the run gave up at {}", train.failure), ExitCode::kFailed);
     }
@@ -259,6 +268,7 @@ class RunVerb : public Verb {
                                   {"median_step_time_s", median},
                                   {"tokens_per_s", median > 0 ? tokens / median : 0},
                                   {"predicted_step_time_s", number(predicted.step_s)},
+                                  {"predicted_for", options.predicted_for},
                                   {"planned_memory_bytes", outcome.planned_bytes},
                                   {"peak_memory_bytes", outcome.peak_bytes},
                                   {"plan", plan_to_json(options.plan)},
@@ -284,6 +294,14 @@ class RunVerb : public Verb {
       fmt::print(stderr, "to go on: shardwright run --config {}/run.ini --resume auto\n",
                  options.out);
     }
+  }
+
+  static void print_deviation(const RunOptions& options, const Predicted& predicted,
+                              double median_s) {
+    if (!predicted.step_s || median_s <= 0) return;
+    fmt::print(stderr, "a step took {} (median), {} of {} predicted for {}\n",
+               quantity(median_s, "s"), deviation_text(median_s, *predicted.step_s),
+               quantity(*predicted.step_s, "s"), options.predicted_for);
   }
 
   RunSettings settings_;

@@ -4,6 +4,7 @@
 #include "cli/verb_doctor.h"
 #include "cli/verb_export.h"
 #include "cli/verb_inspect.h"
+#include "cli/verb_measure.h"
 #include "cli/verb_predict.h"
 #include "cli/verb_report.h"
 #include "cli/verb_run.h"
@@ -20,6 +21,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs() {
   verbs.push_back(make_size_verb());
   verbs.push_back(make_run_verb());
   verbs.push_back(make_compare_verb());
+  verbs.push_back(make_measure_verb());
   verbs.push_back(make_validate_verb());
   verbs.push_back(make_inspect_verb());
   verbs.push_back(make_export_verb());

@@ -26,6 +26,7 @@ struct Observation {
   std::int64_t ranks = 1;
   std::int64_t nodes = 1;
   std::int64_t instance = -1;
+  std::int32_t sharers = 1;  // ranks that shared the device evenly while it ran
   std::int32_t rank = 0;
   std::int32_t step = 0;    // -1: outside the steps that the trace names
   std::int32_t source = 0;  // index into ObservationSet::sources

@@ -82,17 +82,15 @@ struct Lane {
 
 class Importer {
  public:
-  Importer(const ReadTrace& trace, const std::string& name)
-      : trace_(trace), name_(name), identity_(identity_in(trace.notes, name)) {
-    if (!identity_) {
-      throw Error(
-          fmt::format("{}: has no plan in its notes, expected a trace that run --trace of this "
-                      "version wrote",
-                      name));
-    }
-    schedule_ = lower_again(*identity_, name);
+  Importer(const ReadTrace& trace, const std::string& name, const Schedule& schedule,
+           std::int64_t gpus_per_node)
+      : trace_(trace), name_(name), schedule_(schedule), gpus_per_node_(gpus_per_node) {
     for_each_op(schedule_, [this](const OpInstance& at, const Op&) { instances_.push_back(at); });
     inline_ = note(trace, "streams") == "inline";
+    const std::int64_t devices = integer_note(trace, "devices");
+    if (devices > 0) {
+      sharers_ = static_cast<std::int32_t>((schedule_.world_ranks - 1) / devices + 1);
+    }
   }
 
   ObservationSet import() {
@@ -188,7 +186,7 @@ class Importer {
       case CommGroup::kReplicate:
         return schedule_.replicate_ranks;
       case CommGroup::kIntraNode:
-        return std::min(identity_->gpus_per_node, schedule_.world_ranks);
+        return std::min(gpus_per_node_, schedule_.world_ranks);
       case CommGroup::kWorld:
         return schedule_.world_ranks;
     }
@@ -232,9 +230,10 @@ class Importer {
       seen.contended = std::clamp(sum.contended_us / sum.us, 0.0, 1.0);
       seen.rank = rank;
       seen.step = step;
+      seen.sharers = sharers_;
       if (waits(op)) {
         seen.ranks = ranks_of(op);
-        seen.nodes = (seen.ranks - 1) / std::max<std::int64_t>(1, identity_->gpus_per_node) + 1;
+        seen.nodes = (seen.ranks - 1) / std::max<std::int64_t>(1, gpus_per_node_) + 1;
         seen.instance = instance_of(op, step, id, rank);
       }
       set_.observations.push_back(seen);
@@ -252,7 +251,7 @@ class Importer {
     if (op.work.kind == WorkKind::kCollective) {
       if (op.work.group == CommGroup::kShard) group = rank / schedule_.shard_ranks;
       if (op.work.group == CommGroup::kReplicate) group = rank % schedule_.shard_ranks;
-      if (op.work.group == CommGroup::kIntraNode) group = rank / identity_->gpus_per_node;
+      if (op.work.group == CommGroup::kIntraNode) group = rank / gpus_per_node_;
     }
     const auto fresh = static_cast<std::int64_t>(instances_seen_.size());
     return instances_seen_.emplace(std::tuple(step, id, group), fresh).first->second;
@@ -267,6 +266,7 @@ class Importer {
     seen.seconds = us * kMicro;
     seen.rank = rank;
     seen.step = step;
+    seen.sharers = sharers_;
     set_.observations.push_back(seen);
   }
 
@@ -316,10 +316,11 @@ class Importer {
 
   const ReadTrace& trace_;
   const std::string& name_;
-  std::optional<TraceIdentity> identity_;
-  Schedule schedule_;
+  const Schedule& schedule_;
+  std::int64_t gpus_per_node_;
   std::vector<OpInstance> instances_;
   bool inline_ = false;
+  std::int32_t sharers_ = 1;                                     // ranks of a device
   std::map<std::pair<std::int32_t, std::int32_t>, Lane> lanes_;  // by step and rank
   std::map<std::tuple<std::int32_t, std::int64_t, std::int64_t>, std::int64_t> instances_seen_;
   profiles::LeftOut foreign_{"slices that name no operation of the schedule", 0, 0};
@@ -338,7 +339,41 @@ Schedule lower_again(const TraceIdentity& identity, const std::string& name) {
 }
 
 ObservationSet own_trace_observations(const ReadTrace& trace, const std::string& name) {
-  return Importer(trace, name).import();
+  const std::optional<TraceIdentity> identity = identity_in(trace.notes, name);
+  if (!identity) {
+    throw Error(
+        fmt::format("{}: has no plan in its notes, expected a trace that run --trace of this "
+                    "version wrote",
+                    name));
+  }
+  return Importer(trace, name, lower_again(*identity, name), identity->gpus_per_node).import();
+}
+
+ObservationSet timeline_observations(const Schedule& schedule, const Timeline& timeline,
+                                     std::int64_t gpus_per_node, const TraceNotes& notes,
+                                     const std::string& name) {
+  ReadTrace trace;
+  for (const auto& [key, value] : notes) trace.notes[key] = value;
+  std::vector<OpInstance> instances;
+  for_each_op(schedule, [&](const OpInstance& at, const Op&) { instances.push_back(at); });
+  const auto add = [&](const Span& span, std::int64_t track) {
+    const OpInstance& at = instances.at(static_cast<std::size_t>(span.id));
+    TraceSlice& slice = trace.slices.emplace_back();
+    slice.process = span.rank;
+    slice.track = track;
+    slice.name = describe(schedule, at);
+    slice.begin_us = static_cast<double>(span.begin_ns) * 1e-3;
+    slice.duration_us = static_cast<double>(span.end_ns - span.begin_ns) * 1e-3;
+    slice.id = span.id;
+    slice.step = span.step;
+    trace.processes[span.rank];
+  };
+  for (const Span& span : timeline.spans) {
+    trace.tracks[{span.rank, 0}] = "host";
+    add(span, 1 + span.stream);
+  }
+  for (const Span& span : timeline.host) add(span, 0);
+  return Importer(trace, name, schedule, gpus_per_node).import();
 }
 
 ObservationSet import_own_trace(const std::filesystem::path& file) {

@@ -20,6 +20,7 @@
 #include "profiles/observation.h"
 #include "sim/core/chrome_trace_reader.h"
 #include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
 #include "sim/core/trace_identity.h"
 
 namespace shardwright::sim {
@@ -30,6 +31,12 @@ Schedule lower_again(const TraceIdentity& identity, const std::string& name);
 /// `name` stands for the file in errors. Throws Error when the trace has no plan in it or is not of
 /// that plan.
 profiles::ObservationSet own_trace_observations(const ReadTrace& trace, const std::string& name);
+
+/// The same of a timeline that was measured just now, of `schedule`. `notes` are those of a trace
+/// (TraceOrigin).
+profiles::ObservationSet timeline_observations(const Schedule& schedule, const Timeline& timeline,
+                                               std::int64_t gpus_per_node, const TraceNotes& notes,
+                                               const std::string& name);
 
 profiles::ObservationSet import_own_trace(const std::filesystem::path& file);
 

@@ -37,8 +37,8 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
   text += data.eval ? fmt::format("evaluation: {}\n", data.eval->describe())
                     : std::string("evaluation: none\n");
   if (predicted_s) {
-    text +=
-        fmt::format("predicted for {}: {} a step\n", options.cluster, quantity(*predicted_s, "s"));
+    text += fmt::format("predicted for {}: {} a step\n", options.predicted_for,
+                        quantity(*predicted_s, "s"));
   }
   return text;
 }

@@ -51,6 +51,18 @@ TraceNotes notes_of(const TraceIdentity& identity) {
           {kPerNode, fmt::format("{}", identity.gpus_per_node)}};
 }
 
+TraceNotes notes_of(const TraceOrigin& origin) {
+  return {{"device", origin.device},
+          {"device_name", origin.device_name},
+          {"device_units", fmt::format("{}", origin.units)},
+          {"device_memory_bytes", fmt::format("{}", origin.memory_bytes)},
+          {"devices", fmt::format("{}", origin.devices)},
+          {"streams", origin.streams},
+          {"software", origin.software},
+          {"date", origin.date},
+          {"step_time_s", nlohmann::json(origin.step_s).dump()}};
+}
+
 std::optional<TraceIdentity> identity_in(const std::map<std::string, std::string>& notes,
                                          const std::string& name) {
   if (!notes.contains(kPlan) || !notes.contains(kConfig)) return std::nullopt;

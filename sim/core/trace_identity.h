@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "sim/core/plan.h"
+#include "sim/core/units.h"
 
 namespace shardwright {
 
@@ -27,6 +28,20 @@ using TraceNotes = std::vector<std::pair<std::string, std::string>>;
 
 /// The notes that carry the identity.
 TraceNotes notes_of(const TraceIdentity& identity);
+
+/// Where a measured trace was recorded.
+struct TraceOrigin {
+  std::string device;       // "host" or "cuda"
+  std::string device_name;  // "NVIDIA H200", "AMD EPYC"
+  std::int64_t units = 0;   // SMs, or threads that compute
+  Bytes memory_bytes = 0;
+  std::int64_t devices = 0;      // that all ranks share; 0: each has its own
+  std::string streams;           // "inline": operations run as they are issued
+  std::string software;          // "NCCL 2.21.5"
+  std::string date;              // YYYY-MM-DD
+  std::vector<double> step_s{};  // how long each step in it took
+};
+TraceNotes notes_of(const TraceOrigin& origin);
 
 /// The identity in the notes of the trace `name`; none where a trace was written without. Throws
 /// Error when it is damaged.

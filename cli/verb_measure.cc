@@ -1,0 +1,158 @@
+#include "cli/verb_measure.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/build_info.h"
+#include "cli/calibrated_file.h"
+#include "cli/flags.h"
+#include "cli/host_profile.h"
+#include "cli/measure_model.h"
+#include "cli/measuring_site.h"
+#include "cli/render/json_text.h"
+#include "cli/render/progress.h"
+#include "cli/render/quantity.h"
+#include "cli/render/table.h"
+#include "profiles/data_dir.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+
+namespace shardwright::cli {
+namespace {
+
+class MeasureVerb : public Verb {
+ public:
+  std::string name() const override { return "measure"; }
+  std::string summary() const override {
+    return "times products, attention, copies and collectives on this machine";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    command
+        .add_option("--model", model_,
+                    "whose shapes are timed: a built-in model, or a Hugging Face config.json or "
+                    "folder (default: a tiny Llama)")
+        ->type_name("NAME|PATH");
+    command.add_option("--device", device_, "what is timed (default: auto)")
+        ->type_name("auto|host|cuda");
+    command.add_option("--out", out_, "the profile to write (default: my-DEVICE.json)")
+        ->type_name("FILE");
+    command.add_option("--base", base_, "what the profile starts from (default: host)")
+        ->type_name("NAME|PATH");
+    add_count(command, "--threads", threads_, "processor threads (default: one a core)", {1, 4096});
+    command.add_flag("--quick", quick_, "fewer shapes and steps: some seconds");
+    command.add_flag("--json", json_, "print one JSON document");
+  }
+
+  ExitCode run(const Context& context) override {
+    const std::string device = chosen_device();
+    if (out_.empty()) out_ = fmt::format("my-{}.json", device == "host" ? "cpu" : device);
+    const auto models = profiles::data_dir() / "models";
+    if (model_.empty()) model_ = (profiles::data_dir() / "examples" / "tiny-llama.json").string();
+    const Model model = load_model(models, model_);
+    HostSite site(static_cast<int>(threads_.value_or(0)));
+
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<Scene> scenes = scenes_of(model, site, quick_);
+    Progress progress(context.err, "measure", static_cast<std::int64_t>(scenes.size()));
+    const profiles::ObservationSet set = measure_model(model, scenes, site, [&](std::size_t scene) {
+      progress.update(static_cast<std::int64_t>(scene), describe(scenes[scene]));
+    });
+    progress.finish();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+
+    const TraceOrigin origin = site.origin();
+    const CalibratedFile file = calibrated_file(
+        set, {base_.empty() ? std::string(kHostCluster) : base_, "native", out_, origin.date,
+              fmt::format("measure, {} scenes of {}", scenes.size(), model.name)});
+    write_file_atomically(out_, file.text);
+    if (json_) {
+      print_json(origin, file, set, seconds);
+    } else {
+      print_text(context, origin, file, set, seconds);
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  std::string chosen_device() const {
+    if (device_ == "auto" || device_ == "host") return "host";
+    if (device_ != "cuda") {
+      throw Error(fmt::format("--device is '{}', expected auto, host or cuda", device_));
+    }
+    throw Error(
+        build_info().has_executor("cuda")
+            ? "--device is 'cuda', but no CUDA driver was found; expected one, or --device host"
+            : "--device is 'cuda', but this build has no cuda executor; expected --device host",
+        ExitCode::kMissingDevice);
+  }
+
+  static std::string error_text(const profiles::ErrorSummary& errors) {
+    return errors.n == 0 ? "-" : percent(errors.median);
+  }
+
+  void print_text(const Context& context, const TraceOrigin& origin, const CalibratedFile& file,
+                  const profiles::ObservationSet& set, double seconds) const {
+    fmt::print("{} with {} threads: {} timings in {}\n", origin.device_name, origin.units,
+               thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
+    Table table({{"group"},
+                 {"operations", Align::kRight},
+                 {"timings", Align::kRight},
+                 {"error before", Align::kRight},
+                 {"after", Align::kRight},
+                 {"held out", Align::kRight}});
+    for (const sim::GroupFit& group : file.result.groups) {
+      const profiles::CalibratedGroup& errors = group.errors;
+      if (errors.rows == 0) continue;
+      table.add_row({std::string(profiles::name_of(group.group)), fmt::format("{}", errors.rows),
+                     thousands(static_cast<double>(errors.observations)), error_text(errors.before),
+                     error_text(errors.in_sample), error_text(errors.held_out)});
+    }
+    fmt::print("{}", table.render(context.out));
+    fmt::print("Median errors of single operations. The profile is in {}; use it as --cluster {}\n",
+               out_, out_);
+  }
+
+  void print_json(const TraceOrigin& origin, const CalibratedFile& file,
+                  const profiles::ObservationSet& set, double seconds) const {
+    using Json = nlohmann::ordered_json;
+    Json document{{"schema", "shardwright.measurement/1.0"},
+                  {"device", origin.device},
+                  {"device_name", origin.device_name},
+                  {"units", origin.units},
+                  {"seconds", seconds},
+                  {"observations", set.observations.size()},
+                  {"out", out_},
+                  {"groups", Json::array()}};
+    for (const sim::GroupFit& group : file.result.groups) {
+      const profiles::CalibratedGroup& errors = group.errors;
+      document["groups"].push_back({{"group", profiles::name_of(group.group)},
+                                    {"operations", errors.rows},
+                                    {"timings", errors.observations},
+                                    {"median_error_before", errors.before.median},
+                                    {"median_error", errors.in_sample.median},
+                                    {"median_error_held_out", errors.held_out.median}});
+    }
+    fmt::print("{}\n", json_text(document));
+  }
+
+  std::string model_, device_ = "auto", out_, base_;
+  std::optional<std::int64_t> threads_;
+  bool quick_ = false;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_measure_verb() {
+  return std::make_unique<MeasureVerb>();
+}
+
+}  // namespace shardwright::cli
