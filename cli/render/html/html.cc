@@ -77,10 +77,11 @@ std::string list(const std::vector<std::string>& sentences) {
 }
 
 std::string svg(double width, double height, std::string_view label, std::string_view body) {
+  constexpr double kTall = 80;  // a bar stays legible on a phone, a drawing scrolls
   return fmt::format(
-      "<div class=\"scroll\"><svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
+      "<div class=\"scroll\"><svg{} viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
       "aria-label=\"{}\">\n{}</svg></div>\n",
-      width, std::ceil(height), escape(label), body);
+      class_attribute(height > kTall ? "wide" : ""), width, std::ceil(height), escape(label), body);
 }
 
 std::string rect(double x, double y, double width, double height, std::string_view style,

@@ -81,7 +81,7 @@ svg .area{fill:var(--product);opacity:.18}
 .key b{font-weight:600;font-variant-numeric:tabular-nums}
 @media screen and (max-width:720px){
  main{padding:18px 14px 36px}
- svg{min-width:680px}
+ svg.wide{min-width:680px}
 }
 @media print{
  body{font-size:11pt;background:#fff}
