@@ -90,6 +90,25 @@ __device__ __forceinline__ std::uint32_t rounded_pair(float low, float high) {
          __bfloat16_as_ushort(pair.x);
 }
 
+/// e^x and 1 / x, exact enough for a result that is rounded to T: for bf16 the device's
+/// approximations, whose relative error grows to some 1e-6 where e^x has vanished beside 1.
+template <class T>
+__device__ __forceinline__ float exponential(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return expf(x);
+  } else {
+    return __expf(x);
+  }
+}
+template <class T>
+__device__ __forceinline__ float reciprocal(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return 1.0f / x;
+  } else {
+    return __fdividef(1.0f, x);
+  }
+}
+
 template <int N>
 __device__ __forceinline__ void load(const float* p, float (&v)[N]) {
   static_assert(N == 1 || N % 4 == 0);

@@ -14,23 +14,23 @@ struct ValueAndSlope {
   float value, slope;
 };
 
-template <Activation kActivation>
+template <Activation kActivation, class T>
 __device__ __forceinline__ ValueAndSlope activate(float x) {
   if constexpr (kActivation == Activation::kSilu) {
-    const float s = 1.0f / (1.0f + expf(-x));
+    const float s = reciprocal<T>(1.0f + exponential<T>(-x));
     const float value = x * s;
     return {value, __fmaf_rn(value, 1.0f - s, s)};
   } else if constexpr (kActivation == Activation::kGelu) {
     const float cdf = 0.5f * erfcf(-x * kRootHalf);  // keeps its relative precision far below zero
-    const float density = kInverseRootTwoPi * expf(x * x * -0.5f);
+    const float density = kInverseRootTwoPi * exponential<T>(x * x * -0.5f);
     return {x * cdf, __fmaf_rn(x, density, cdf)};
   } else if constexpr (kActivation == Activation::kGeluTanh) {
     // (1 + tanh u) / 2 is the sigmoid of 2u, which keeps its relative precision far below zero. The
     // square is bounded so that infinity times zero cannot arise where all is saturated.
     const float square = fminf(x * x, 1e4f);
     const float twice_u = 2.0f * kRootTwoOverPi * x * __fmaf_rn(kGeluCubic, square, 1.0f);
-    const float e = expf(-twice_u);
-    const float s = 1.0f / (1.0f + e);
+    const float e = exponential<T>(-twice_u);
+    const float s = reciprocal<T>(1.0f + e);
     const float rest = isinf(e) ? 1.0f : e * s;  // 1 - s
     const float twice_d_u = 2.0f * kRootTwoOverPi * __fmaf_rn(3.0f * kGeluCubic, square, 1.0f);
     return {x * s, __fmaf_rn(x * s * rest, twice_d_u, s)};
@@ -60,10 +60,10 @@ __global__ void __launch_bounds__(kThreads) activation_forward_kernel(Arguments<
       float gate[N];
       load(a.gate + in, gate);
 #pragma unroll
-      for (int j = 0; j < N; ++j) y[j] = activate<kActivation>(gate[j]).value * up[j];
+      for (int j = 0; j < N; ++j) y[j] = activate<kActivation, T>(gate[j]).value * up[j];
     } else {
 #pragma unroll
-      for (int j = 0; j < N; ++j) y[j] = activate<kActivation>(up[j]).value;
+      for (int j = 0; j < N; ++j) y[j] = activate<kActivation, T>(up[j]).value;
     }
     store(a.y + row * a.out_stride + chunk * N, y);
   });
@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(kThreads) activation_backward_kernel(Arguments
       load(a.gate + in, gate);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const ValueAndSlope f = activate<kActivation>(gate[j]);
+        const ValueAndSlope f = activate<kActivation, T>(gate[j]);
         gate[j] = d[j] * up[j] * f.slope;
         up[j] = d[j] * f.value;
       }
       store(a.d_gate + d_in, gate);
     } else {
 #pragma unroll
-      for (int j = 0; j < N; ++j) up[j] = d[j] * activate<kActivation>(up[j]).slope;
+      for (int j = 0; j < N; ++j) up[j] = d[j] * activate<kActivation, T>(up[j]).slope;
     }
     store(a.d_up + d_in, up);
   });

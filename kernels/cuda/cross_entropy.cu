@@ -13,11 +13,12 @@ struct SoftmaxPart {
   float sum;
 };
 
+template <class T>
 struct JoinParts {
   __device__ SoftmaxPart operator()(SoftmaxPart a, SoftmaxPart b) const {
     const float top = fmaxf(a.top, b.top);
     if (top == -INFINITY) return a.sum != a.sum ? a : b;  // nothing yet, unless a NaN
-    return {top, a.sum * expf(a.top - top) + b.sum * expf(b.top - top)};
+    return {top, a.sum * exponential<T>(a.top - top) + b.sum * exponential<T>(b.top - top)};
   }
 };
 
@@ -84,13 +85,13 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T>
       for (int j = 0; j < width(); ++j) top = fmaxf(top, v[j]);
       // Above minus infinity, so that differences are numbers.
       const float base = fmaxf(top, -3.0e38f);
-      float sum = part.sum * expf(part.top - base);
+      float sum = part.sum * exponential<T>(part.top - base);
 #pragma unroll
-      for (int j = 0; j < width(); ++j) sum += expf(v[j] - base);
+      for (int j = 0; j < width(); ++j) sum += exponential<T>(v[j] - base);
       part = {base, sum};
     });
     const SoftmaxPart all =
-        block_reduce<kRowThreads>(part, static_cast<int>(threadIdx.x), shared, JoinParts{});
+        block_reduce<kRowThreads>(part, static_cast<int>(threadIdx.x), shared, JoinParts<T>{});
     if (threadIdx.x == 0) {
       a.losses[row] = log(static_cast<double>(all.sum)) +
                       (static_cast<double>(all.top) - static_cast<double>(of_target[0]));
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T>
       load(logits + col, v);
 #pragma unroll
       for (int j = 0; j < width(); ++j) {
-        v[j] = expf(v[j] - all.top) * factor;
+        v[j] = exponential<T>(v[j] - all.top) * factor;
         if (col + j == target) v[j] -= 1.0f;
       }
       store(logits + col, v);

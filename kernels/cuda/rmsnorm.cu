@@ -37,7 +37,7 @@ struct Forward {
 // kLanes threads work on a row, kThreads / kLanes rows at a time. Rows that do not exist are worked
 // on as if they were empty, because all lanes take part in sums.
 template <class T, int N, int kLanes>
-__global__ void __launch_bounds__(kThreads) rmsnorm_forward_kernel(Forward<T> a) {
+__global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(Forward<T> a) {
   __shared__ float shared[kThreads / 32];
   constexpr int kRows = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_forward_kernel(Forward<T> a)
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
     const int end = exists ? cols : 0;
     float squares = 0.0f, x[N], w[N];
+#pragma unroll 2
     for (int i = lane * N; i < end; i += kLanes * N) {
       load(a.x + at + i, x);
 #pragma unroll
@@ -58,6 +59,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_forward_kernel(Forward<T> a)
     squares = row_sum<kLanes>(squares, shared);
     const float rstd = 1.0f / sqrtf(squares / static_cast<float>(cols) + a.eps);
     if (exists && lane == 0) a.rstd[row] = rstd;
+#pragma unroll 2
     for (int i = lane * N; i < end; i += kLanes * N) {
       load(a.x + at + i, x);
       load(a.weight + i, w);
@@ -96,6 +98,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_backward_kernel(Backward<T> 
     const float rstd = exists ? a.rstd[row] : 0.0f;
     const int end = exists ? cols : 0;
     float products = 0.0f, x[N], w[N], d[N];
+#pragma unroll 2
     for (int i = lane * N; i < end; i += kLanes * N) {
       load(a.x + x_at + i, x);
       load(a.weight + i, w);
@@ -104,6 +107,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_backward_kernel(Backward<T> 
       for (int j = 0; j < N; ++j) products = __fmaf_rn(d[j] * w[j], x[j], products);
     }
     const float mean = row_sum<kLanes>(products, shared) * rstd / static_cast<float>(cols);
+#pragma unroll 2
     for (int i = lane * N; i < end; i += kLanes * N) {
       load(a.x + x_at + i, x);
       load(a.weight + i, w);

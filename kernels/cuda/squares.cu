@@ -58,7 +58,7 @@ __device__ __forceinline__ void add_digit(SharedWord* words, Integer128 value, i
 }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     squares_kernel(const T* x, std::int64_t head, std::int64_t count, SharedWord* words) {
   __shared__ SharedWord sums[kWords];
   const auto thread = static_cast<int>(threadIdx.x);
