@@ -76,10 +76,12 @@ class Communicator {
 
 /// The groups a rank belongs to. Ranks of a shard group follow one another: rank r of the world is
 /// rank r % shard->size() of its shard group and rank r / shard->size() of its replicate group.
+/// They are left in the order world, shard, replicate, also where they are only destroyed: a rank
+/// that leaves waits for the others, so all must leave in one order.
 struct RankGroups {
-  std::unique_ptr<Communicator> world;      // numbers exchanged once a step, on the compute stream
-  std::unique_ptr<Communicator> shard;      // parameters and gradients
   std::unique_ptr<Communicator> replicate;  // equal shards of different shard groups
+  std::unique_ptr<Communicator> shard;      // parameters and gradients
+  std::unique_ptr<Communicator> world;      // numbers exchanged once a step, on the compute stream
 };
 
 }  // namespace shardwright::exec
