@@ -11,8 +11,6 @@
 
 namespace shardwright::exec {
 
-Nanoseconds steady_now();
-
 struct ClockReading {
   std::uint64_t other_ns = 0;
   Nanoseconds steady_ns = 0;

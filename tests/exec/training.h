@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -50,6 +51,8 @@ struct Training {
   double weight_decay = 0.1;
   bool ignores_targets = false;  // some tokens do not count
   bool packs_documents = false;  // sequences hold several documents
+  /// Makes the devices of ranks; without it they are the host.
+  std::function<std::unique_ptr<Device>(int rank)> make_device;
   /// Damages the schedule before it is run.
   std::function<void(Schedule&)> change;
   /// Gives the weights that training begins with; otherwise they come from a seed.
@@ -136,10 +139,12 @@ inline std::vector<TrainedStep> train(const Training& training) {
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
   world.run([&](int rank) {
-    HostDevice device(parallel, training.mode,
-                      100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
-    Executor executor(training.model, training.plan, schedule, device, world.groups(rank, device),
-                      training.options);
+    const std::uint64_t seed = 100 * training.shuffle_seed + static_cast<std::uint64_t>(rank);
+    const std::unique_ptr<Device> device =
+        training.make_device ? training.make_device(rank)
+                             : std::make_unique<HostDevice>(parallel, training.mode, seed);
+    Executor executor(training.model, training.plan, schedule, *device,
+                      world.groups(rank, *device), training.options);
     executor.initialize(3);
     if (training.prepare) training.prepare(executor);
     for (int step = 1; step <= training.steps; ++step) {

@@ -1,0 +1,249 @@
+// The operations of a transformer, handed to the kernels in kernels/cuda and to cuBLASLt.
+#include <fmt/core.h>
+
+#include <string>
+#include <utility>
+
+#include "exec/cuda/cuda_device.h"
+#include "exec/typed.h"
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/rope.h"
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+#include "sim/core/workspace.h"
+
+namespace shardwright::exec {
+
+namespace host = kernels::host;
+namespace kc = kernels::cuda;
+
+static_assert(kPartialSums == kc::kColumnSumBlocks);
+
+namespace {
+
+host::Store store(bool adds) {
+  return adds ? host::Store::kAdd : host::Store::kOverwrite;
+}
+
+kc::AttentionProblem problem_of(const PackedHeads& heads, const Matrix& out, bool documents) {
+  return {heads.shape, out.dtype, heads.packed.stride, out.stride, documents};
+}
+
+bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
+  return a.shape.batch == b.shape.batch && a.shape.seq == b.shape.seq &&
+         a.shape.heads == b.shape.heads && a.shape.kv_heads == b.shape.kv_heads &&
+         a.shape.head_dim == b.shape.head_dim && a.shape.scale == b.shape.scale &&
+         a.dtype == b.dtype && a.packed_stride == b.packed_stride && a.out_stride == b.out_stride &&
+         a.documents == b.documents;
+}
+
+}  // namespace
+
+void CudaDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
+                                   Matrix out) {
+  enqueue([&] {
+    with_type(table.dtype, [&](auto t) {
+      using T = decltype(t);
+      kc::embedding_forward<T>(this->stream(stream), matrix_of<const T>(table), tokens,
+                               matrix_of<T>(out));
+    });
+  });
+}
+
+void CudaDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
+                                    Matrix d_table, bool adds, void* scratch) {
+  enqueue([&] {
+    with_type(d_out.dtype, [&](auto t) {
+      with_type(d_table.dtype, [&](auto g) {
+        using T = decltype(t);
+        using G = decltype(g);
+        kc::embedding_backward<T, G>(this->stream(stream), tokens, matrix_of<const T>(d_out),
+                                     matrix_of<G>(d_table), store(adds),
+                                     pointer<std::int32_t>(scratch));
+      });
+    });
+  });
+}
+
+void CudaDevice::product(StreamId stream, cuda::ProductForm form, Matrix a, Matrix b, Matrix out,
+                         const Addends& addends) {
+  enqueue([&] {
+    const Stream& s = at(stream);
+    products_.run({form, a, b, addends.matrix, addends.bias.data, out}, s.scratch, s.scratch_bytes,
+                  s.handle.get());
+  });
+}
+
+void CudaDevice::linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
+                                Matrix y) {
+  product(stream, cuda::ProductForm::kNT, x, w, y, addends);
+}
+
+void CudaDevice::linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) {
+  product(stream, cuda::ProductForm::kNN, d_y, w, d_x);
+}
+
+void CudaDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
+                                        bool adds) {
+  product(stream, cuda::ProductForm::kTN, d_y, x, d_w, {adds ? d_w : Matrix{}, {}});
+}
+
+void CudaDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) {
+  enqueue([&] {
+    with_type(d_y.dtype, [&](auto t) {
+      with_type(d_bias.dtype, [&](auto g) {
+        using T = decltype(t);
+        using G = decltype(g);
+        kc::bias_gradient<T, G>(this->stream(stream), matrix_of<const T>(d_y),
+                                pointer<G>(d_bias.data), scratch);
+      });
+    });
+  });
+}
+
+kc::Attention& CudaDevice::attention_for(StreamId stream, const kc::AttentionProblem& problem) {
+  for (const ChosenAttention& chosen : chosen_attention_) {
+    if (same(chosen.problem, problem)) return *chosen.implementation;
+  }
+  const kernels::AttentionShape& shape = problem.shape;
+  const Bytes backward_room =
+      attention_workspace_bytes(shape.tokens(), shape.heads, shape.head_dim);
+  const auto fits = [&](kc::Attention& one) {
+    return one.forward_workspace_bytes(problem) <= at(stream).scratch_bytes &&
+           one.backward_workspace_bytes(problem) <= backward_room;
+  };
+  cuda::AttentionChoice choice = attention_.choose(problem, options_.attention);
+  if (!fits(*choice.implementation)) {
+    const std::string wanted(choice.implementation->name());
+    choice.implementation = nullptr;
+    for (const std::string_view name : attention_.names()) {
+      cuda::AttentionChoice other = attention_.choose(problem, name);
+      if (!other.implementation->repeatable() || !fits(*other.implementation)) continue;
+      choice = {other.implementation,
+                fmt::format("attention by {}: {} needs more workspace than a plan has",
+                            other.implementation->name(), wanted)};
+      break;
+    }
+    if (choice.implementation == nullptr) {
+      throw Error(fmt::format("attention by {} needs more workspace than a plan has, and so does "
+                              "every other",
+                              wanted),
+                  ExitCode::kFailed);
+    }
+  }
+  attention_note_ = choice.why;
+  chosen_attention_.push_back({problem, choice.implementation});
+  return *choice.implementation;
+}
+
+void CudaDevice::attention_forward(StreamId stream, PackedHeads heads,
+                                   const std::int32_t* first_key, Matrix out, float* statistics) {
+  enqueue([&] {
+    const kc::AttentionProblem problem = problem_of(heads, out, first_key != nullptr);
+    attention_for(stream, problem)
+        .forward(problem, {heads.packed.data, first_key, out.data, statistics, at(stream).scratch},
+                 this->stream(stream));
+  });
+}
+
+void CudaDevice::attention_backward(StreamId stream, PackedHeads heads,
+                                    const std::int32_t* first_key, Matrix out,
+                                    const float* statistics, Matrix d_out, PackedHeads d_heads,
+                                    void* workspace, Bytes workspace_bytes) {
+  enqueue([&] {
+    SHARDWRIGHT_CHECK(heads.packed.stride == d_heads.packed.stride, "strides {} and {}",
+                      heads.packed.stride, d_heads.packed.stride);
+    const kc::AttentionProblem problem = problem_of(heads, out, first_key != nullptr);
+    kc::Attention& attention = attention_for(stream, problem);
+    SHARDWRIGHT_CHECK(attention.backward_workspace_bytes(problem) <= workspace_bytes,
+                      "a workspace of {} bytes", workspace_bytes);
+    attention.backward(problem,
+                       {heads.packed.data, first_key, out.data, statistics, d_out.data,
+                        d_heads.packed.data, workspace},
+                       this->stream(stream));
+  });
+}
+
+void CudaDevice::norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
+                              float* rstd) {
+  enqueue([&] {
+    SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
+    with_type(x.dtype, [&](auto t) {
+      using T = decltype(t);
+      kc::rmsnorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
+                             pointer<T>(weight), eps, pointer<T>(y.data), rstd);
+    });
+  });
+}
+
+void CudaDevice::norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd,
+                               Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
+                               float* scratch) {
+  enqueue([&] {
+    SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
+                      d_x.stride);
+    with_type(x.dtype, [&](auto t) {
+      with_type(d_weight.dtype, [&](auto g) {
+        using T = decltype(t);
+        using G = decltype(g);
+        kc::rmsnorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
+                                   pointer<T>(weight), rstd, pointer<T>(d_y.data),
+                                   pointer<T>(d_residual), pointer<T>(d_x.data),
+                                   pointer<G>(d_weight.data), scratch, x.stride);
+      });
+    });
+  });
+}
+
+void CudaDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
+                      const std::int32_t* positions, bool backward) {
+  enqueue([&] {
+    const kernels::AttentionShape& s = heads.shape;
+    // Query and key heads lie side by side and turn by the same angles.
+    const host::Rows rows{s.tokens(), s.heads + s.kv_heads, s.head_dim, heads.packed.stride};
+    const kernels::RopeView view{tables.positions, tables.pairs, tables.cosine, tables.sine};
+    with_type(heads.packed.dtype, [&](auto t) {
+      using T = decltype(t);
+      kc::rope<T>(this->stream(stream), rows, view, positions, s.seq, backward,
+                  pointer<T>(heads.packed.data));
+    });
+  });
+}
+
+void CudaDevice::activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) {
+  enqueue([&] {
+    with_type(in.dtype, [&](auto t) {
+      using T = decltype(t);
+      kc::activation_forward<T>(this->stream(stream), activation, matrix_of<const T>(in),
+                                matrix_of<T>(out));
+    });
+  });
+}
+
+void CudaDevice::activation_backward(StreamId stream, Activation activation, Matrix in,
+                                     Matrix d_out, Matrix d_in) {
+  enqueue([&] {
+    with_type(in.dtype, [&](auto t) {
+      using T = decltype(t);
+      kc::activation_backward<T>(this->stream(stream), activation, matrix_of<const T>(in),
+                                 matrix_of<const T>(d_out), matrix_of<T>(d_in));
+    });
+  });
+}
+
+void CudaDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
+                               bool gradient, LossSums* sums, double* scratch) {
+  enqueue([&] {
+    with_type(logits.dtype, [&](auto t) {
+      using T = decltype(t);
+      kc::cross_entropy<T>(this->stream(stream), matrix_of<T>(logits), targets, kIgnoreTarget,
+                           gradient, &sums->loss, &sums->tokens, scratch);
+    });
+  });
+}
+
+}  // namespace shardwright::exec
