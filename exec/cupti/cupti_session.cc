@@ -52,12 +52,6 @@ std::string message_of(CUptiResult status) {
               ExitCode::kMissingDevice);
 }
 
-Nanoseconds steady_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 void CuptiSession::FreeBuffer::operator()(std::uint8_t* buffer) const {

@@ -21,22 +21,26 @@ bool CuptiTracer::begin_step(std::int32_t step) {
     session_.add_rank(rank_, std::move(mine));
   }
   session_.begin();
+  issued_.clear();
   warming_ = !watches;
   return watches;
 }
 
 void CuptiTracer::begin_op(OpId id) {
+  issued_.push_back({id, steady_now(), 0});
   session_.push(op_tag({rank_, id}));
 }
 
 void CuptiTracer::end_op() {
   session_.pop();
+  issued_.back().end_ns = steady_now();
 }
 
 TracedStep CuptiTracer::take_step() {
   session_.end();
   ++steps_done_;
-  return join_activity(session_.log(), session_.clock(), rank_, session_.ranks(), summary_);
+  return join_activity(session_.log(), session_.clock(), rank_, session_.ranks(), issued_,
+                       summary_);
 }
 
 std::string CuptiTracer::report() const {

@@ -38,6 +38,7 @@ class CuptiTracer final : public StepTracer {
   StreamsOfRank streams_;
   bool warming_ = false;
   bool knows_streams_ = false;
+  std::vector<IssuedOp> issued_;  // in this step
   JoinSummary summary_;
   std::int64_t steps_done_ = 0;
 };

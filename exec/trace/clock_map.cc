@@ -1,5 +1,6 @@
 #include "exec/trace/clock_map.h"
 
+#include <chrono>
 #include <cmath>
 
 namespace shardwright::exec {
@@ -12,6 +13,12 @@ constexpr double kMostDrift = 1e-3;
 constexpr double kShortestNs = 1e6;
 
 }  // namespace
+
+Nanoseconds steady_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 ClockReading read_clocks(const std::function<Nanoseconds()>& steady,
                          const std::function<std::uint64_t()>& other) {

@@ -11,6 +11,8 @@
 
 namespace shardwright::exec {
 
+Nanoseconds steady_now();
+
 struct ClockReading {
   std::uint64_t other_ns = 0;
   Nanoseconds steady_ns = 0;

@@ -15,8 +15,9 @@ constexpr Nanoseconds kShownCallNs = 2000;
 class Joiner {
  public:
   Joiner(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,
-         const std::unordered_map<std::int32_t, RankStreams>& all, JoinSummary& summary)
-      : log_(log), clock_(clock), rank_(rank), summary_(summary) {
+         const std::unordered_map<std::int32_t, RankStreams>& all,
+         const std::vector<IssuedOp>& issued, JoinSummary& summary)
+      : log_(log), clock_(clock), rank_(rank), issued_(issued), summary_(summary) {
     lowest_ = rank;
     for (const auto& [other, streams] : all) {
       lowest_ = std::min(lowest_, other);
@@ -28,6 +29,7 @@ class Joiner {
     for (const Activity& activity : log.activities) {
       if (activity.kind == ActivityKind::kCall) {
         if (const auto tag = tag_of(activity)) threads_[activity.thread] = tag->rank;
+        called_ns_[activity.correlation] = clock.to_steady(activity.begin_ns);
       } else if (on_device(activity)) {
         started_[activity.correlation] = true;
       }
@@ -65,6 +67,17 @@ class Joiner {
     return found == log_.tags.end() ? std::nullopt : op_of_tag(found->second);
   }
 
+  /// The operation that was being issued when the record's call was made.
+  std::optional<OpTag> issued_with(const Activity& activity) const {
+    const auto call = called_ns_.find(activity.correlation);
+    if (call == called_ns_.end()) return std::nullopt;
+    auto at =
+        std::upper_bound(issued_.begin(), issued_.end(), call->second,
+                         [](Nanoseconds when, const IssuedOp& op) { return when < op.begin_ns; });
+    if (at == issued_.begin() || (--at)->end_ns < call->second) return std::nullopt;
+    return OpTag{rank_, at->op};
+  }
+
   Span span_of(const Activity& activity, const std::optional<OpTag>& tag, const std::string& name) {
     Span span;
     span.id = tag ? tag->op : -1;
@@ -78,12 +91,13 @@ class Joiner {
   }
 
   void add_device(const Activity& activity) {
-    const auto tag = tag_of(activity);
+    auto tag = tag_of(activity);
     const auto owner = owners_.find(activity.stream);
     const std::int32_t rank = tag                      ? tag->rank
                               : owner != owners_.end() ? owner->second.first
                                                        : lowest_;
     if (rank != rank_) return;
+    if (!tag) tag = issued_with(activity);
     // A record that was cut off has no end.
     if (activity.begin_ns == 0 || activity.end_ns == 0) {
       ++summary_.unread;
@@ -137,9 +151,11 @@ class Joiner {
   const ClockMap& clock_;
   std::int32_t rank_;
   std::int32_t lowest_ = 0;
+  const std::vector<IssuedOp>& issued_;
   JoinSummary& summary_;
   std::unordered_map<std::uint32_t, std::pair<std::int32_t, std::uint8_t>> owners_;  // by number
   std::unordered_map<std::uint32_t, std::int32_t> threads_;
+  std::unordered_map<std::uint32_t, Nanoseconds> called_ns_;  // by correlation
   std::unordered_map<std::uint32_t, bool> started_;  // correlations of what ran on the device
   std::map<std::uint32_t, std::uint8_t> foreign_;
   std::map<std::string, std::int32_t> names_;
@@ -166,8 +182,8 @@ std::string describe(const JoinSummary& summary, std::int64_t steps) {
 
 TracedStep join_activity(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,
                          const std::unordered_map<std::int32_t, RankStreams>& all,
-                         JoinSummary& summary) {
-  return Joiner(log, clock, rank, all, summary).join();
+                         const std::vector<IssuedOp>& issued, JoinSummary& summary) {
+  return Joiner(log, clock, rank, all, issued, summary).join();
 }
 
 }  // namespace shardwright::exec

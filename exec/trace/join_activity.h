@@ -1,9 +1,11 @@
 // From a profiler's records to the spans of one rank's step: each kernel, copy and call under the
 // operation whose launches were going on, by steady_clock.
 //
-// A record finds its operation by its correlation. What no operation launched (a library's own
-// threads, the copy of the step's totals) belongs to the rank whose stream or thread it was; it
-// becomes a span without operation.
+// A record finds its operation by its correlation. What a library's own thread launched (NCCL's)
+// has none; then the call that launched it lies within the time in which the host issued an
+// operation, because the host waits there until the library is done. What no operation launched
+// (the copy of the step's totals) belongs to the rank whose stream or thread it was and has no
+// operation.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +25,13 @@ struct RankStreams {
   std::vector<std::uint32_t> numbers;
 };
 
+/// When the host issued an operation, by steady_clock; ordered, one after the other.
+struct IssuedOp {
+  OpId op = 0;
+  Nanoseconds begin_ns = 0;
+  Nanoseconds end_ns = 0;
+};
+
 struct JoinSummary {
   std::int64_t kernels = 0;
   std::int64_t nccl_kernels = 0;  // of these
@@ -39,9 +48,9 @@ struct JoinSummary {
 std::string describe(const JoinSummary& summary, std::int64_t steps);
 
 /// The rank's part of the log. `all` are the streams of the ranks in this process, by rank; what
-/// belongs to none of them is the lowest rank's.
+/// belongs to none of them is the lowest rank's. `issued` are the rank's operations.
 TracedStep join_activity(const ActivityLog& log, const ClockMap& clock, std::int32_t rank,
                          const std::unordered_map<std::int32_t, RankStreams>& all,
-                         JoinSummary& summary);
+                         const std::vector<IssuedOp>& issued, JoinSummary& summary);
 
 }  // namespace shardwright::exec

@@ -133,8 +133,8 @@ ActivityLog small_log() {
 TEST(JoinActivity, GivesEveryRecordToItsRankAndOperation) {
   const ActivityLog log = small_log();
   JoinSummary first, second;
-  const TracedStep zero = join_activity(log, kSameClock, 0, two_ranks(), first);
-  const TracedStep one = join_activity(log, kSameClock, 1, two_ranks(), second);
+  const TracedStep zero = join_activity(log, kSameClock, 0, two_ranks(), {}, first);
+  const TracedStep one = join_activity(log, kSameClock, 1, two_ranks(), {}, second);
 
   const auto told = [](const TracedStep& step) {
     std::vector<std::tuple<OpId, std::string, std::string, Nanoseconds, Nanoseconds>> rows;
@@ -182,11 +182,30 @@ TEST(JoinActivity, GivesEveryRecordToItsRankAndOperation) {
             "records; 3 records were dropped, so the trace has holes");
 }
 
+// NCCL launches from a thread of its own, while the host waits within the operation.
+TEST(JoinActivity, AKernelOfALibrarysThreadBelongsToTheOperationBeingIssued) {
+  ActivityLog log;
+  log.activities = {
+      record(ActivityKind::kCall, "cuLaunchKernelEx", 1150, 1160, 1, 0, 77),
+      record(ActivityKind::kKernel, "ncclDevKernel_AllGather_RING_LL", 1300, 1400, 1, 8),
+      record(ActivityKind::kCall, "cuLaunchKernelEx", 1250, 1260, 2, 0, 77),
+      record(ActivityKind::kKernel, "between", 1401, 1402, 2, 8),
+      record(ActivityKind::kKernel, "without a call", 1403, 1404, 3, 8)};
+  const std::vector<IssuedOp> issued{{10, 1000, 1090}, {11, 1100, 1200}, {12, 1300, 1400}};
+  JoinSummary summary;
+  const TracedStep step = join_activity(log, kSameClock, 0, two_ranks(), issued, summary);
+  ASSERT_EQ(step.spans.size(), 3U);
+  EXPECT_EQ(step.spans[0].id, 11);
+  EXPECT_EQ(step.spans[1].id, -1);
+  EXPECT_EQ(step.spans[2].id, -1);
+  EXPECT_EQ(summary.without_op, 2);
+}
+
 TEST(JoinActivity, RecordsThatWereCutOffAreCountedAndLeftOut) {
   ActivityLog log;
   log.activities = {record(ActivityKind::kKernel, "cut", 200, 0, 1, 7)};
   JoinSummary summary;
-  EXPECT_TRUE(join_activity(log, kSameClock, 0, two_ranks(), summary).spans.empty());
+  EXPECT_TRUE(join_activity(log, kSameClock, 0, two_ranks(), {}, summary).spans.empty());
   EXPECT_EQ(summary.unread, 1);
   EXPECT_EQ(summary.kernels, 0);
 }
@@ -197,7 +216,7 @@ TEST(JoinActivity, TakesAnyNumberOfForeignStreams) {
     log.activities.push_back(record(ActivityKind::kKernel, "k", 10 + i, 20 + i, 0, 1000 + i));
   }
   JoinSummary summary;
-  const TracedStep step = join_activity(log, kSameClock, 0, two_ranks(), summary);
+  const TracedStep step = join_activity(log, kSameClock, 0, two_ranks(), {}, summary);
   EXPECT_EQ(step.spans.size(), 400U);
   EXPECT_EQ(step.streams.size(), 255U);
 }
