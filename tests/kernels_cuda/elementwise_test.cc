@@ -83,6 +83,23 @@ TEST_F(Elementwise, FoldMayWriteToAnInput) {
   for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(sum[i], a.typed[i] + b.typed[i]);
 }
 
+// More elements than one round of all blocks takes, and rows longer than all blocks along them.
+TEST_F(Elementwise, LongArraysAreWalkedOver) {
+  const std::int64_t size = 16384 * 256 + 1000;
+  std::vector<BFloat16> in;
+  for (std::int64_t i = 0; i < size; ++i) in.push_back({static_cast<std::uint16_t>(i % 32000)});
+  const OnDevice<BFloat16> from(in, 1), to(size, 2);  // one element at a time
+  cast(nullptr, static_cast<const BFloat16*>(from.data()), to.data(), size);
+  EXPECT_TRUE(testing::same_bits(to.get(), in));
+
+  const std::int64_t row_bytes = 64 * 256 * 16 + 48;
+  std::vector<std::uint8_t> rows;
+  for (std::int64_t i = 0; i < 2 * row_bytes; ++i) rows.push_back(static_cast<std::uint8_t>(i / 3));
+  const OnDevice<std::uint8_t> from_rows(rows), to_rows(2 * row_bytes);
+  copy_rows(nullptr, from_rows.data(), row_bytes, to_rows.data(), row_bytes, 2, row_bytes);
+  EXPECT_TRUE(to_rows.get() == rows);
+}
+
 TEST_F(Elementwise, FoldRefusesMoreThanItTakes) {
   const std::vector<const void*> inputs(kMaxFoldInputs + 1);
   float* nowhere = nullptr;

@@ -71,6 +71,17 @@ TEST_F(CudaSquares, ExtremesAndNonFinite) {
   EXPECT_EQ(sum_on_device(x).value(), 0.0);
 }
 
+// More than all blocks take in one round.
+TEST_F(CudaSquares, WalkOverLongArrays) {
+  const std::int64_t period = 1 << 16;
+  const auto part = random_data<BFloat16>(3, period, 1e-2).typed;
+  std::vector<BFloat16> x;
+  for (int i = 0; i < 33; ++i) x.insert(x.end(), part.begin(), part.end());
+  ExactSum expected;
+  for (int i = 0; i < 33; ++i) expected.merge(expected_sum(part));
+  EXPECT_EQ(sum_on_device(x).words(), expected.words());
+}
+
 TEST_F(CudaSquares, AddToWhatIsThere) {
   const auto x = random_data<float>(1, 1000).typed;
   ExactSum twice = expected_sum(x);
