@@ -9,10 +9,10 @@
 #include <string>
 
 #include "cli/build_info.h"
-#include "cli/calibrated_file.h"
 #include "cli/flags.h"
 #include "cli/host_profile.h"
 #include "cli/measure_model.h"
+#include "cli/measured_profile.h"
 #include "cli/measuring_site.h"
 #include "cli/render/json_text.h"
 #include "cli/render/progress.h"
@@ -69,7 +69,7 @@ class MeasureVerb : public Verb {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
     const TraceOrigin origin = site.origin();
-    const CalibratedFile file = calibrated_file(
+    const MeasuredProfile file = measured_profile(
         set, {base_.empty() ? std::string(kHostCluster) : base_, "native", out_, origin.date,
               fmt::format("measure, {} scenes of {}", scenes.size(), model.name)});
     write_file_atomically(out_, file.text);
@@ -98,7 +98,7 @@ class MeasureVerb : public Verb {
     return errors.n == 0 ? "-" : percent(errors.median);
   }
 
-  void print_text(const Context& context, const TraceOrigin& origin, const CalibratedFile& file,
+  void print_text(const Context& context, const TraceOrigin& origin, const MeasuredProfile& file,
                   const profiles::ObservationSet& set, double seconds) const {
     fmt::print("{} with {} threads: {} timings in {}\n", origin.device_name, origin.units,
                thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
@@ -120,7 +120,7 @@ class MeasureVerb : public Verb {
                out_, out_);
   }
 
-  void print_json(const TraceOrigin& origin, const CalibratedFile& file,
+  void print_json(const TraceOrigin& origin, const MeasuredProfile& file,
                   const profiles::ObservationSet& set, double seconds) const {
     using Json = nlohmann::ordered_json;
     Json document{{"schema", "shardwright.measurement/1.0"},

@@ -1,4 +1,4 @@
-// From observations to a profile on disk: what calibrate and measure both end with.
+// From observations to a profile on disk: what measure ends with.
 //
 // On a processor the base is sized first: its cores and memory are the machine's, its rates those
 // of the base for each core, and what was measured is fitted from there.
@@ -11,12 +11,12 @@
 
 namespace shardwright::cli {
 
-struct CalibratedFile {
+struct MeasuredProfile {
   sim::CalibrationResult result;
   std::string text;  // of the cluster file
 };
 
-struct CalibratedFileOptions {
+struct MeasuredProfileOptions {
   std::string base;   // as --cluster takes it
   std::string stack;  // whose values are fitted
   std::string out;    // path of the file; a base that is a path is written relative to it
@@ -25,8 +25,8 @@ struct CalibratedFileOptions {
 };
 
 /// Throws Error when nothing was observed that the base can predict.
-CalibratedFile calibrated_file(const profiles::ObservationSet& set,
-                               const CalibratedFileOptions& options);
+MeasuredProfile measured_profile(const profiles::ObservationSet& set,
+                                 const MeasuredProfileOptions& options);
 
 /// The base as a profile, sized to the processor of the first source where it is one.
 profiles::Profile sized_base(const std::string& base, const std::string& stack,

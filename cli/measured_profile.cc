@@ -1,4 +1,4 @@
-#include "cli/calibrated_file.h"
+#include "cli/measured_profile.h"
 
 #include <fmt/core.h>
 
@@ -51,9 +51,9 @@ profiles::Profile sized_base(const std::string& base, const std::string& stack,
   return overrides.empty() ? profile : profiles::load_profile(base, stack, overrides);
 }
 
-CalibratedFile calibrated_file(const profiles::ObservationSet& set,
-                               const CalibratedFileOptions& options) {
-  CalibratedFile file;
+MeasuredProfile measured_profile(const profiles::ObservationSet& set,
+                                 const MeasuredProfileOptions& options) {
+  MeasuredProfile file;
   const profiles::Profile profile = sized_base(options.base, options.stack, set);
   const sim::Rows rows = sim::rows_of(set);
   if (rows.rows.empty()) {
