@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "cli/inspect_calibration.h"
 #include "cli/inspect_model.h"
 #include "cli/inspect_plan.h"
 #include "cli/inspect_profile.h"
@@ -51,6 +52,10 @@ constexpr std::array kKinds = {
          [](const Request& r, const Terminal& out) { return inspect_gpu(r.name, r.json, out); }},
     Kind{"stack", true,
          [](const Request& r, const Terminal& out) { return inspect_stack(r.name, r.json, out); }},
+    Kind{"profile", true,
+         [](const Request& r, const Terminal& out) {
+           return inspect_calibration(r.name, r.json, out);
+         }},
     Kind{"models", false,
          [](const Request& r, const Terminal& out) { return list_models(r.json, out); }},
     Kind{"clusters", false,
@@ -97,12 +102,12 @@ class InspectVerb : public Verb {
  public:
   std::string name() const override { return "inspect"; }
   std::string summary() const override {
-    return "a model, plan, run file, checkpoint, cluster, gpu or stack, in words";
+    return "a model, plan, run file, checkpoint, cluster, gpu, stack or profile, in words";
   }
   void declare_flags(CLI::App& command) override {
     command.add_option(
         "KIND", request_.kind,
-        "model, plan, run, checkpoint, cluster, gpu or stack; models, clusters, gpus and "
+        "model, plan, run, checkpoint, cluster, gpu, stack or profile; models, clusters, gpus and "
         "stacks list what ships");
     command.add_option("NAME", request_.name, "a shipped name, or the path of a file");
     add_count(command, "--seq-len", request_.seq_len,

@@ -6,6 +6,7 @@
 #include "cli/verb_inspect.h"
 #include "cli/verb_measure.h"
 #include "cli/verb_predict.h"
+#include "cli/verb_profile.h"
 #include "cli/verb_report.h"
 #include "cli/verb_run.h"
 #include "cli/verb_size.h"
@@ -23,6 +24,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs() {
   verbs.push_back(make_compare_verb());
   verbs.push_back(make_measure_verb());
   verbs.push_back(make_validate_verb());
+  verbs.push_back(make_profile_verb());
   verbs.push_back(make_inspect_verb());
   verbs.push_back(make_export_verb());
   verbs.push_back(make_report_verb());

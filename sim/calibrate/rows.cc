@@ -93,6 +93,7 @@ const char* why_not(const Observation& o) {
   const auto size = [](std::int64_t value) { return value > 0 && value <= kLargest; };
   switch (w.kind) {
     case WorkKind::kGemm:
+      if (o.batch > 1) return "batched products";
       return size(w.m) && size(w.n) && size(w.k) && w.kernels > 0 ? nullptr : "products of no size";
     case WorkKind::kAttention:
       if (w.bytes > 0) return "eager attention, which follows from products and memory";
