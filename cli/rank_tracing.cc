@@ -1,5 +1,7 @@
 #include "cli/rank_tracing.h"
 
+#if __has_include("cli/run_rank.h")
+
 #ifdef SHARDWRIGHT_HAS_CUPTI
 #include <cuda_runtime_api.h>
 
@@ -64,3 +66,4 @@ std::unique_ptr<exec::StepTracer> RankTracing::tracer(int, const exec::Device&,
 RankTracing::~RankTracing() = default;
 
 }  // namespace shardwright::cli
+#endif

@@ -202,8 +202,10 @@ bool settle_split(ncclComm_t comm) {
   if (comm->split == nullptr) return true;
   if (comm->split->called < comm->parent_ranks) return false;
   Clique& clique = *comm->seat->clique;
-  std::sort(clique.members.begin(), clique.members.end());
-  clique.ranks = static_cast<int>(clique.members.size());
+  if (clique.ranks == 0) {
+    std::sort(clique.members.begin(), clique.members.end());
+    clique.ranks = static_cast<int>(clique.members.size());
+  }
   comm->seat->rank = static_cast<int>(
       std::find(clique.members.begin(), clique.members.end(), comm->key) - clique.members.begin());
   comm->split = nullptr;
@@ -321,11 +323,13 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  const std::lock_guard lock(state().mutex);
   *rank = comm->seat->rank;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  const std::lock_guard lock(state().mutex);
   *count = comm->seat->clique->ranks;
   return ncclSuccess;
 }
