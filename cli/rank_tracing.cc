@@ -1,6 +1,6 @@
 #include "cli/rank_tracing.h"
 
-#if __has_include("cli/run_rank.h")
+#if __has_include("cli/rank_devices.h")
 
 #ifdef SHARDWRIGHT_HAS_CUPTI
 #include <cuda_runtime_api.h>

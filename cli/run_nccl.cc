@@ -1,6 +1,6 @@
 #include "cli/run_nccl.h"
 
-#if defined(SHARDWRIGHT_HAS_NCCL) && __has_include("cli/run_rank.h")
+#if defined(SHARDWRIGHT_HAS_NCCL) && __has_include("cli/rank_devices.h")
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -28,31 +28,30 @@ std::string fingerprint(const RunOptions& options) {
                      hash);
 }
 
-RunOutcome run_one(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                   RankDevices& devices, int place, exec::Meeting& meeting,
-                   exec::TrainObserver& observer) {
+RunOutcome run_one(const Schedule& schedule, RankDevices& devices, int place,
+                   exec::Meeting& meeting, exec::TrainObserver* observer, const RankBody& body) {
   const std::unique_ptr<exec::Device> device = devices.make(place);
   const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
   exec::NcclWorld world(meeting);
   exec::RankGroups groups =
       world.groups(static_cast<int>(schedule.shard_ranks), *device,
                    [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
-  return run_rank(options, schedule, data, *device, std::move(groups),
-                  meeting.rank() == 0 ? &observer : nullptr);
+  return body(*device, std::move(groups), meeting.rank(), observer);
 }
 
 }  // namespace
 
-RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                    exec::TrainObserver& observer) {
+RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
+                    exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
   RunOutcome outcome;
   if (options.launch.launcher == exec::Launcher::kNone) {
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
     exec::LocalMeetingRoom(ranks).run([&](exec::Meeting& meeting) {
-      const int rank = meeting.rank();
-      RunOutcome mine = run_one(options, schedule, data, *devices, rank, meeting, observer);
-      if (rank == 0) outcome = std::move(mine);
+      const bool shown = meeting.rank() == 0;
+      RunOutcome mine =
+          run_one(schedule, *devices, meeting.rank(), meeting, shown ? &observer : nullptr, body);
+      if (shown) outcome = std::move(mine);
     });
     return outcome;
   }
@@ -64,13 +63,14 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule, const e
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
-  const exec::Rendezvous rendezvous = exec::choose_rendezvous("auto", options.launch, environment);
+  const exec::Rendezvous rendezvous =
+      exec::choose_rendezvous(options.rendezvous, options.launch, environment);
   const std::unique_ptr<exec::Meeting> meeting =
       exec::meet(rendezvous, options.launch, fingerprint(options));
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
   exec::run_rank(*meeting, [&] {
-    outcome = run_one(options, schedule, data, *devices,
-                      static_cast<int>(options.launch.local_rank), *meeting, observer);
+    outcome = run_one(schedule, *devices, static_cast<int>(options.launch.local_rank), *meeting,
+                      meeting->rank() == 0 ? &observer : nullptr, body);
   });
   return outcome;
 }
