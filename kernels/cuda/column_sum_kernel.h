@@ -13,7 +13,7 @@ namespace shardwright::kernels::cuda {
 /// kN columns, which rows.at<N>(row, chunk, values) adds to `values`; then the threads of a column
 /// are added up in ascending order. Grid: column tiles, kColumnSumBlocks.
 template <int N, class Rows>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     column_sum_kernel(Rows rows, std::int64_t row_count, std::int64_t cols, float* partial) {
   float* shared = dynamic_shared<float>();  // [blockDim.y, blockDim.x, N]
   const std::int64_t chunk = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;

@@ -63,13 +63,14 @@ struct Poison {
   T* data;
   template <int N>
   __device__ void at(std::int64_t i) const {
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      if constexpr (std::is_same_v<T, float>) {
-        data[i + j] = __uint_as_float(0x7fa00001u);
-      } else {
-        data[i + j] = {0x7fa1};
-      }
+    if constexpr (N > 1) {
+      static_assert(N * sizeof(T) == sizeof(uint4));
+      const std::uint32_t word = std::is_same_v<T, float> ? 0x7fa00001u : 0x7fa17fa1u;
+      store_word(data + i, make_uint4(word, word, word, word));
+    } else if constexpr (std::is_same_v<T, float>) {
+      data[i] = __uint_as_float(0x7fa00001u);
+    } else {
+      data[i] = {0x7fa1};
     }
   }
 };
@@ -130,7 +131,7 @@ void fold(cudaStream_t stream, std::span<const void* const> inputs, Out* out, bo
 
 template <class T>
 void poison(cudaStream_t stream, T* data, std::int64_t count) {
-  launch_elementwise<1>(stream, Poison<T>{data}, 0, count);
+  launch_elementwise<kWidth<T>>(stream, Poison<T>{data}, aligned_from<kWidth<T>>(data), count);
 }
 
 void copy_rows(cudaStream_t stream, const void* from, std::int64_t from_stride_bytes, void* to,

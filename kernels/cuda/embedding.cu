@@ -10,7 +10,7 @@ namespace shardwright::kernels::cuda {
 namespace {
 
 constexpr int kScanThreads = 1024;
-constexpr int kScanItems = 4;  // of a thread in one round
+constexpr int kScanItems = 16;  // of a thread in one round
 
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
