@@ -4,6 +4,8 @@
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/sim/*.h ${PROJECT_SOURCE_DIR}/profiles/*.h ${PROJECT_SOURCE_DIR}/tuner/*.h
      ${PROJECT_SOURCE_DIR}/kernels/*.h ${PROJECT_SOURCE_DIR}/exec/*.h ${PROJECT_SOURCE_DIR}/cli/*.h)
+# Those of kernels hold code for devices, which support/cuda_on_cpu compiles.
+list(FILTER headers EXCLUDE REGEX "^kernels/cuda/")
 if(NOT SHARDWRIGHT_CUDA_FOUND)
   list(FILTER headers EXCLUDE REGEX "/cuda/")
 endif()

@@ -110,7 +110,7 @@ void with_activation(Activation activation, Body&& body) {
   }
 }
 
-/// Splits `in` into gate and up; the widths of chunks that all strides allow.
+/// Splits `in` into gate and up.
 template <class T>
 Arguments<T> arguments_of(host::Matrix<const T> in, std::int64_t cols) {
   Arguments<T> a{};
