@@ -18,9 +18,9 @@ namespace {
 using profiles::Observation;
 using profiles::ObservationSet;
 
-constexpr double kAlone = 0.05;                   // contended for less than this share: ran alone
-constexpr std::int64_t kFewest = 3;               // kernels below which nothing is concluded
-constexpr double kLowest = 0.02, kHighest = 1.5;  // efficiencies that a kernel may have
+constexpr double kAlone = 0.05;                 // contended for less than this share: ran alone
+constexpr std::int64_t kFewest = 3;             // kernels below which nothing is concluded
+constexpr double kLowest = 0.02, kHighest = 5;  // efficiencies; caches lift them above 1
 
 /// Memory-bound work of one operation and direction.
 struct Totals {
@@ -110,7 +110,7 @@ class StackFitter {
     // Launches that hide what is moved say nothing about bandwidth.
     if (totals.alone_kernels < kFewest || moving < 0.3 * totals.alone_s || ideal <= 0) return NAN;
     const double efficiency = ideal / moving;
-    return efficiency >= kLowest && efficiency <= kHighest ? std::min(efficiency, 1.0) : NAN;
+    return efficiency >= kLowest && efficiency <= kHighest ? efficiency : NAN;
   }
 
   void move(const std::string& path, double& value, double after, std::int64_t kernels) {

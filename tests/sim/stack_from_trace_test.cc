@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "profiles/import/import_observations.h"
+#include "sim/calibrate/calibrate.h"
+#include "sim/calibrate/rows.h"
 #include "sim/core/error.h"
 #include "sim/predict.h"
 #include "tests/support/kineto_from_step.h"
@@ -28,6 +30,12 @@ const std::vector<std::string> kTruth = {"stack.host.forward_launch_s=1.1e-5",
                                          "stack.copies.copy=0.6",
                                          "stack.optimizer.efficiency=0.7",
                                          "stack.host.step_s=0.03"};
+
+// And a machine that is unlike it too.
+const std::vector<std::string> kOtherMachine = {
+    "cost.gemm.e=0.78", "cost.attention.fa2.forward_flops=3.1e14",
+    "cost.attention.fa2.backward_flops=2.6e14", "cost.memory.stream_efficiency=0.78",
+    "cluster.nic_efficiency=0.75"};
 
 Model small_llama() {
   Model model;
@@ -59,20 +67,25 @@ class StackFromKineto : public ::testing::Test {
   StackFromKineto()
       : truth_(profiles::load_profile("dgx-h100", "torch-eager", kTruth)),
         shipped_(profiles::load_profile("dgx-h100", "torch-eager")) {
-    Predictor predictor(model_, truth_);
+    set_ = traced(truth_);
+  }
+
+  /// What rank 0's trace of three steps on the machine `truth` shows.
+  profiles::ObservationSet traced(const profiles::Profile& truth) {
+    Predictor predictor(model_, truth);
     Timeline timeline;
     PredictOptions options;
     options.timeline = &timeline;
     const Plan plan = fsdp2_plan();
     predictor.predict(plan, options);
     testing::KinetoJob job{&model_, &plan, &predictor.schedule(), &timeline};
-    job.small_kernel_ns = static_cast<Nanoseconds>(truth_.cost.memory.values.t1_s * 1e9);
+    job.small_kernel_ns = static_cast<Nanoseconds>(truth.cost.memory.values.t1_s * 1e9);
     const auto file = folder_.path() / "rank0.json";
     std::ofstream(file) << testing::kineto_trace(job);
     profiles::ImportOptions import;
     import.model = model_;
-    set_ = profiles::import_observations({file}, import);
     schedule_ = predictor.schedule();
+    return profiles::import_observations({file}, import);
   }
 
   StackFromTrace derive() {
@@ -163,6 +176,38 @@ TEST_F(StackFromKineto, PredictsOtherPlansAsTheTruthDoes) {
       EXPECT_NEAR(after / truth, 1, 0.01) << name_of(strategy) << " on " << gpus;
     }
   }
+}
+
+// Machine and software at once: calibrate's rows and the stack, from the same trace.
+TEST_F(StackFromKineto, TogetherWithCalibrationThePredictionIsThatOfTheTruth) {
+  std::vector<std::string> values = kTruth;
+  values.insert(values.end(), kOtherMachine.begin(), kOtherMachine.end());
+  const profiles::Profile truth = profiles::load_profile("dgx-h100", "torch-eager", values);
+  const profiles::ObservationSet set = traced(truth);
+  CalibrationResult result = calibrate(shipped_, merged(rows_of(set).rows));
+  const StackFromTrace derived =
+      stack_from_trace(set, model_, result.profile, profiles::load_stack("torch-eager"), "theirs");
+  profiles::Profile mine = result.profile;
+  mine.stack = derived.stack.stack;
+  double worst_before = 0;
+  for (const Strategy strategy : {Strategy::kFsdp2, Strategy::kYafsdp}) {
+    for (const std::int64_t gpus : {16, 32}) {
+      for (const std::int64_t ckpt : {0, 6}) {
+        Plan plan = fsdp2_plan();
+        plan.strategy = strategy;
+        plan.gpus = gpus;
+        plan.ckpt_layers = ckpt;
+        if (ckpt > 0) plan.recompute = Recompute::kFull;
+        const double expected = predict(model_, truth, plan).time.iteration_s;
+        worst_before =
+            std::max(worst_before,
+                     std::abs(predict(model_, shipped_, plan).time.iteration_s / expected - 1));
+        EXPECT_NEAR(predict(model_, mine, plan).time.iteration_s / expected, 1, 0.02)
+            << name_of(strategy) << " on " << gpus << ", " << ckpt << " checkpointed";
+      }
+    }
+  }
+  EXPECT_GT(worst_before, 0.25);
 }
 
 TEST_F(StackFromKineto, SaysWhatTheTraceDoesNotShow) {
