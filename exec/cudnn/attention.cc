@@ -74,7 +74,7 @@ AttentionProblem slice_problem(const AttentionProblem& problem, const BackwardSl
 }
 
 std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, QueryGradient form,
-                                            const Descriptor& device, Bytes limit) {
+                                            const Descriptor& device) {
   const AttentionShape& s = problem.shape;
   const auto fits = [&](BackwardSlice slice) -> std::optional<BackwardSlice> {
     const AttentionProblem part = slice_problem(problem, slice);
@@ -84,13 +84,16 @@ std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, Que
     Graph graph = attention_backward_graph(part, form);
     const auto configs = engines(graph.finish(), device);
     if (configs.empty()) return {};
+    const Bytes rows = part.shape.tokens() * part.shape.heads;
+    slice.delta_bytes = aligned(4 * rows);
+    if (form == QueryGradient::kAccumulated) slice.total_bytes = aligned(4 * rows * s.head_dim);
     slice.engine_bytes = configs.front().get_int64(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
-    return slice.engine_bytes <= limit ? std::optional(slice) : std::nullopt;
+    return slice.bytes() <= problem.most_workspace_bytes ? std::optional(slice) : std::nullopt;
   };
-  if (const auto all = fits({s.batch, s.kv_heads})) return all;
+  if (const auto all = fits({.batch = s.batch, .kv_heads = s.kv_heads})) return all;
   for (std::int64_t kv_heads = s.kv_heads; kv_heads >= 1; --kv_heads) {
     if (s.kv_heads % kv_heads != 0) continue;
-    if (const auto some = fits({1, kv_heads})) return some;
+    if (const auto some = fits({.batch = 1, .kv_heads = kv_heads})) return some;
   }
   return {};
 }
@@ -111,27 +114,30 @@ cudnnHandle_t CudnnAttention::handle() {
 
 const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& problem) {
   const AttentionShape& s = problem.shape;
-  const Key key{s.batch,           s.seq, s.heads, s.kv_heads, s.head_dim, problem.packed_stride,
-                problem.out_stride};
+  const Key key{s.batch,
+                s.seq,
+                s.heads,
+                s.kv_heads,
+                s.head_dim,
+                problem.packed_stride,
+                problem.out_stride,
+                problem.most_workspace_bytes};
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   const Descriptor device = device_of(handle());
-  const auto slice = backward_slice(problem, form_, device, kEngineLimit);
+  const auto slice = backward_slice(problem, form_, device);
   if (!slice) {
-    throw Error(fmt::format("has no engine that needs at most {} MiB for a key head of {} tokens",
-                            kEngineLimit >> 20, s.seq),
+    throw Error(fmt::format("has no engine whose workspace for one key head of {} tokens is at "
+                            "most {} MiB",
+                            s.seq, problem.most_workspace_bytes >> 20),
                 ExitCode::kFailed);
   }
-  const AttentionProblem part = slice_problem(problem, *slice);
-  const Bytes rows = part.shape.tokens() * part.shape.heads;
-  const Bytes total =
-      form_ == QueryGradient::kAccumulated ? aligned(4 * rows * s.head_dim) : Bytes{0};
-  const auto made =
-      plans_.try_emplace(key, Plans{.forward = Plan(attention_forward_graph(problem), device),
-                                    .backward = Plan(attention_backward_graph(part, form_), device),
-                                    .slice = *slice,
-                                    .delta_bytes = aligned(4 * rows),
-                                    .total_bytes = total});
-  return made.first->second;
+  Plan backward(attention_backward_graph(slice_problem(problem, *slice), form_), device);
+  Plan forward(attention_forward_graph(problem), device);
+  Plans made{std::move(forward), std::move(backward), *slice};
+  SHARDWRIGHT_CHECK(made.backward.workspace_bytes() <= slice->engine_bytes,
+                    "a plan needs {} bytes, its engine said {}", made.backward.workspace_bytes(),
+                    slice->engine_bytes);
+  return plans_.emplace(key, std::move(made)).first->second;
 }
 
 std::string CudnnAttention::refusal(const AttentionProblem& problem) {
@@ -149,8 +155,7 @@ Bytes CudnnAttention::forward_workspace_bytes(const AttentionProblem& problem) {
 }
 
 Bytes CudnnAttention::backward_workspace_bytes(const AttentionProblem& problem) {
-  const Plans& p = plans(problem);
-  return p.delta_bytes + p.total_bytes + p.backward.workspace_bytes();
+  return plans(problem).slice.bytes();
 }
 
 void CudnnAttention::forward(const AttentionProblem& problem, const AttentionForward& arrays,
@@ -178,7 +183,7 @@ void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBa
   const AttentionShape& s = problem.shape;
   const auto scale = static_cast<float>(s.scale);
   auto* const delta = static_cast<std::byte*>(arrays.workspace);
-  std::byte* const total = delta + p.delta_bytes;
+  std::byte* const total = delta + p.slice.delta_bytes;
   SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
   for (std::int64_t sequence = 0; sequence < s.batch; sequence += p.slice.batch) {
     for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
@@ -201,7 +206,7 @@ void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBa
           {kMasked, &kHidden},
           {kOne, &kFactorOne}};
       if (!repeatable()) bound.emplace_back(kQueryTotal, total);
-      p.backward.execute(handle(), bound, total + p.total_bytes);
+      p.backward.execute(handle(), bound, total + p.slice.total_bytes);
     }
   }
 }

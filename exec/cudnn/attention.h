@@ -6,36 +6,38 @@
 // each head in its workspace; to bound that, it runs some key heads after the others.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 
 #include "exec/cudnn/attention_graph.h"
 
 namespace shardwright::exec::cudnn {
 
-/// How many sequences and key heads one execution of the backward plan covers.
+/// How many sequences and key heads one execution of the backward plan covers, and its parts of
+/// the workspace in their order.
 struct BackwardSlice {
   std::int64_t batch = 0;
   std::int64_t kv_heads = 0;
+  Bytes delta_bytes = 0;
+  Bytes total_bytes = 0;   // of kQueryTotal
   Bytes engine_bytes = 0;  // what the best engine says it needs
+
+  Bytes bytes() const { return delta_bytes + total_bytes + engine_bytes; }
 };
 
-/// The largest slice whose engine needs at most `limit`, empty when there is none. Cheap: compiles
-/// nothing.
+/// The largest slice that needs no more workspace than the problem allows, empty when there is
+/// none. Cheap: compiles nothing.
 std::optional<BackwardSlice> backward_slice(const kernels::cuda::AttentionProblem& problem,
-                                            QueryGradient form, const Descriptor& device,
-                                            Bytes limit);
+                                            QueryGradient form, const Descriptor& device);
 /// The problem of one slice; heads stay where they are, by strides.
 kernels::cuda::AttentionProblem slice_problem(const kernels::cuda::AttentionProblem& problem,
                                               const BackwardSlice& slice);
 
 class CudnnAttention : public kernels::cuda::Attention {
  public:
-  static constexpr Bytes kEngineLimit = Bytes{1} << 30;
-
   explicit CudnnAttention(QueryGradient form) : form_(form) {}
   ~CudnnAttention() override;
 
@@ -53,10 +55,8 @@ class CudnnAttention : public kernels::cuda::Attention {
   struct Plans {
     Plan forward, backward;
     BackwardSlice slice;
-    Bytes delta_bytes, total_bytes;  // of ours in the workspace, before the engine's
   };
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                         std::int64_t, std::int64_t>;
+  using Key = std::array<std::int64_t, 8>;
 
   cudnnHandle_t handle();
   const Plans& plans(const kernels::cuda::AttentionProblem& problem);

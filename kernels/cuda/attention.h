@@ -29,6 +29,8 @@ struct AttentionProblem {
   std::int64_t packed_stride = 0;  // elements from token to token of the heads and their gradients
   std::int64_t out_stride = 0;     // of the output and its gradient
   bool documents = false;          // first_key may be other than 0
+  /// The most that the backward pass may have as workspace.
+  Bytes most_workspace_bytes = Bytes{1} << 30;
 };
 
 struct AttentionForward {

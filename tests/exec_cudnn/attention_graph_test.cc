@@ -92,7 +92,9 @@ TEST_F(CudnnGraphs, BackwardIsTakenAndCompiles) {
 TEST_F(CudnnGraphs, WorkspacesAreThoseOfTheFusedEngines) {
   // An engine that does not recognise the graph writes further T x T matrices to memory.
   const auto need = [&](const AttentionShape& shape, QueryGradient form) {
-    return backward_slice(problem_of(shape), form, *device_, Bytes{1} << 40)->engine_bytes;
+    AttentionProblem problem = problem_of(shape);
+    problem.most_workspace_bytes = Bytes{1} << 40;
+    return backward_slice(problem, form, *device_)->engine_bytes;
   };
   const AttentionShape& s = kLlama8b;
   const Bytes matrix = 2 * s.heads * s.seq * s.seq;
@@ -104,20 +106,25 @@ TEST_F(CudnnGraphs, WorkspacesAreThoseOfTheFusedEngines) {
 }
 
 TEST_F(CudnnGraphs, TheWorkspaceIsBoundedBySlices) {
-  const AttentionProblem problem = problem_of(kLlama8b);
-  const auto slice_within = [&](Bytes limit) {
-    return backward_slice(problem, QueryGradient::kOrdered, *device_, limit);
+  const auto slice_within = [&](Bytes limit, QueryGradient form) {
+    AttentionProblem problem = problem_of(kLlama8b);
+    problem.most_workspace_bytes = limit;
+    return backward_slice(problem, form, *device_);
   };
-  const auto whole = slice_within(Bytes{1} << 40);
+  const auto whole = slice_within(Bytes{1} << 40, QueryGradient::kOrdered);
   ASSERT_TRUE(whole);
   EXPECT_EQ(whole->kv_heads, 8);
-  const auto half = slice_within(Bytes{1} << 30);
+  const auto half = slice_within(Bytes{1} << 30, QueryGradient::kOrdered);
   ASSERT_TRUE(half);
   EXPECT_EQ(half->kv_heads, 4);
-  EXPECT_LE(half->engine_bytes, Bytes{1} << 30);
-  EXPECT_FALSE(slice_within(1 << 20));
-  expect_only_loading_fails(
-      attention_backward_graph(slice_problem(problem, *half), QueryGradient::kOrdered));
+  EXPECT_LE(half->bytes(), Bytes{1} << 30);
+  EXPECT_FALSE(slice_within(1 << 20, QueryGradient::kOrdered));
+  expect_only_loading_fails(attention_backward_graph(slice_problem(problem_of(kLlama8b), *half),
+                                                     QueryGradient::kOrdered));
+  // dK and dV for every query head and the fp32 sums of dQ, of half of the heads.
+  const auto accumulated = slice_within(Bytes{70} << 20, QueryGradient::kAccumulated);
+  ASSERT_TRUE(accumulated);
+  EXPECT_EQ(accumulated->kv_heads, 4);
 }
 
 TEST_F(CudnnGraphs, ErrorsCarryCuDnnsOwnWords) {
