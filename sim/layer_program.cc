@@ -240,9 +240,11 @@ class ProgramBuilder {
       p.op.work.bytes = to_bytes(scores * (backward ? 26 : 22));
       p.op.work.kernels = backward ? 9 : 7;
     } else if (backward) {
-      p.temporary_bytes = stack_.memory == MemoryManager::kStatic
-                              ? attention_workspace_bytes(tokens_, model_.heads, model_.head_dim)
-                              : 4 * tokens_ * model_.q_dim();  // fp32 accumulator of dQ
+      p.temporary_bytes =
+          stack_.memory == MemoryManager::kStatic
+              ? attention_workspace_bytes(plan_.micro_batch, plan_.seq_len, model_.heads,
+                                          model_.kv_heads, model_.head_dim, plan_.param_dtype)
+              : 4 * tokens_ * model_.q_dim();  // fp32 accumulator of dQ
     }
     return p;
   }

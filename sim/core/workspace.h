@@ -30,6 +30,13 @@ inline constexpr Bytes kMostProductScratch = Bytes{32} << 20;
 /// few numbers a row.
 Bytes attention_workspace_bytes(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim);
 
+/// As above, and in bf16 also what cuDNN's repeatable backward pass needs for one key head at a
+/// time: a T x T matrix for each query head that shares it (exec/cudnn/attention.h), as long as
+/// that is at most kMostAttentionWorkspace.
+Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64_t heads,
+                                std::int64_t kv_heads, std::int64_t head_dim, DType compute);
+inline constexpr Bytes kMostAttentionWorkspace = Bytes{1} << 30;
+
 /// Places within the workspace, all multiples of kArenaAlignment.
 struct WorkspacePlan {
   Bytes batch_offset = 0;     // int32 [4][grad_accum][B*T]: tokens, targets, positions, first keys

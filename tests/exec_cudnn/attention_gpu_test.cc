@@ -32,7 +32,7 @@ TEST_F(AttentionOnGpu, MatchesTheOracle) {
         AttentionShape{.batch = 1, .seq = 333, .heads = 4, .kv_heads = 1, .head_dim = 128}}) {
     const RandomAttention p(shape);
     for_each(p, [&](kernels::cuda::Attention& one, const std::string& why) {
-      expect_matches(p, compute(one, p), why + ", " + name_of(shape));
+      expect_matches(p, compute(one, p), why + ", " + kernels::testing::name_of(shape));
     });
   }
 }
@@ -71,7 +71,9 @@ TEST_F(AttentionOnGpu, SlicesGiveTheSameBits) {
     p.problem.most_workspace_bytes = Bytes{1} << 30;
     const auto whole = compute(one, p);
     p.problem.most_workspace_bytes = Bytes{4} << 20;
-    if (one.refusal(p.problem).empty()) EXPECT_TRUE(whole == compute(one, p)) << why;
+    if (one.refusal(p.problem).empty()) {
+      EXPECT_TRUE(whole == compute(one, p)) << why;
+    }
   });
 }
 

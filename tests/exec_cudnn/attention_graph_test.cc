@@ -12,6 +12,7 @@
 
 #include "exec/cudnn/attention.h"
 #include "sim/core/error.h"
+#include "sim/core/workspace.h"
 
 namespace shardwright::exec::cudnn {
 namespace {
@@ -125,6 +126,21 @@ TEST_F(CudnnGraphs, TheWorkspaceIsBoundedBySlices) {
   const auto accumulated = slice_within(Bytes{70} << 20, QueryGradient::kAccumulated);
   ASSERT_TRUE(accumulated);
   EXPECT_EQ(accumulated->kv_heads, 4);
+}
+
+TEST_F(CudnnGraphs, PlansHaveTheRoom) {
+  for (AttentionShape shape : kShapes) {
+    for (const std::int64_t seq : {512, 2048, 8192}) {
+      shape.seq = seq;
+      AttentionProblem problem = problem_of(shape);
+      problem.most_workspace_bytes = attention_workspace_bytes(
+          shape.batch, seq, shape.heads, shape.kv_heads, shape.head_dim, DType::kBf16);
+      for (const QueryGradient form : {QueryGradient::kOrdered, QueryGradient::kAccumulated}) {
+        EXPECT_TRUE(backward_slice(problem, form, *device_))
+            << shape.heads << " heads, " << seq << " tokens";
+      }
+    }
+  }
 }
 
 TEST_F(CudnnGraphs, ErrorsCarryCuDnnsOwnWords) {
