@@ -30,7 +30,14 @@ host::Store store(bool adds) {
 }
 
 kc::AttentionProblem problem_of(const PackedHeads& heads, const Matrix& out, bool documents) {
-  return {heads.shape, out.dtype, heads.packed.stride, out.stride, documents};
+  const kernels::AttentionShape& s = heads.shape;
+  return {.shape = s,
+          .dtype = out.dtype,
+          .packed_stride = heads.packed.stride,
+          .out_stride = out.stride,
+          .documents = documents,
+          .most_workspace_bytes = attention_workspace_bytes(s.batch, s.seq, s.heads, s.kv_heads,
+                                                            s.head_dim, out.dtype)};
 }
 
 bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
@@ -109,12 +116,9 @@ kc::Attention& CudaDevice::attention_for(StreamId stream, const kc::AttentionPro
   for (const ChosenAttention& chosen : chosen_attention_) {
     if (same(chosen.problem, problem)) return *chosen.implementation;
   }
-  const kernels::AttentionShape& shape = problem.shape;
-  const Bytes backward_room =
-      attention_workspace_bytes(shape.tokens(), shape.heads, shape.head_dim);
   const auto fits = [&](kc::Attention& one) {
     return one.forward_workspace_bytes(problem) <= at(stream).scratch_bytes &&
-           one.backward_workspace_bytes(problem) <= backward_room;
+           one.backward_workspace_bytes(problem) <= problem.most_workspace_bytes;
   };
   cuda::AttentionChoice choice = attention_.choose(problem, options_.attention);
   if (!fits(*choice.implementation)) {

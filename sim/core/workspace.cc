@@ -12,19 +12,15 @@ std::int64_t rotated_elements(const Model& model) {
   return static_cast<std::int64_t>(rotated) / 2 * 2;
 }
 
-Bytes attention_workspace_bytes(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim) {
-  constexpr Bytes kAlignmentOfParts = 4 * kArenaAlignment;
-  return 4 * tokens * heads * (head_dim + 2) + kAlignmentOfParts;
-}
-
 Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64_t heads,
                                 std::int64_t kv_heads, std::int64_t head_dim, DType compute) {
-  const Bytes rows = attention_workspace_bytes(batch * seq, heads, head_dim);
+  constexpr Bytes kAlignmentOfParts = 4 * kArenaAlignment;
+  const Bytes rows = 4 * batch * seq * heads * (head_dim + 2) + kAlignmentOfParts;
   if (compute != DType::kBf16) return rows;
   // The engine works in tiles of 128. dK and dV are kept for every query head of the group.
   const Bytes tiled = round_up(seq, 128);
   const Bytes query_head = 2 * tiled * tiled + 2 * 2 * seq * head_dim + 4 * seq;
-  const Bytes key_head = heads / kv_heads * query_head + 4 * kArenaAlignment;
+  const Bytes key_head = heads / kv_heads * query_head + kAlignmentOfParts;
   return std::max(rows, std::min(key_head, kMostAttentionWorkspace));
 }
 

@@ -27,12 +27,9 @@ inline constexpr Bytes kMostProductScratch = Bytes{32} << 20;
 
 /// What the gradient of attention needs while it runs: fp32 sums of query gradients, or gradients
 /// of keys and values for every query head in the compute type (cuDNN with grouped heads), and a
-/// few numbers a row.
-Bytes attention_workspace_bytes(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim);
-
-/// As above, and in bf16 also what cuDNN's repeatable backward pass needs for one key head at a
-/// time: a T x T matrix for each query head that shares it (exec/cudnn/attention.h), as long as
-/// that is at most kMostAttentionWorkspace.
+/// few numbers a row. In bf16 also what cuDNN's repeatable backward pass needs for one key head at
+/// a time, a T x T matrix for each query head that shares it (exec/cudnn/attention.h); of that at
+/// most kMostAttentionWorkspace.
 Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64_t heads,
                                 std::int64_t kv_heads, std::int64_t head_dim, DType compute);
 inline constexpr Bytes kMostAttentionWorkspace = Bytes{1} << 30;
