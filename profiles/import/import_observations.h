@@ -23,6 +23,9 @@ struct ImportOptions {
   std::int64_t gpus_per_node = 0;
   /// What was trained, where it is known: element-wise operators are told apart by its sizes.
   std::optional<Model> model;
+  /// Operations of a file that are kept, so that a hostile one takes bounded memory; a trace of
+  /// 1 GB holds about 400,000.
+  std::size_t max_operations = std::size_t{1} << 20;
 };
 
 enum class TraceFormat { kShardwright, kKineto, kNcclTests, kNsys, kUnknown };

@@ -103,6 +103,11 @@ class Observer {
     return found == of.end() ? 0 : found->second.overlap(span.begin, span.end);
   }
 
+  bool full() const { return groups_.size() + single_ >= options_.max_operations; }
+  void beyond(const DeviceSpan& span) {
+    leave_out(fmt::format("operations beyond the first {}", options_.max_operations), span);
+  }
+
   void leave_out(const std::string& what, const DeviceSpan& span) {
     auto& [count, total] = left_[what];
     ++count;
@@ -120,6 +125,7 @@ class Observer {
       return leave_out("kernels of a CUDA graph, which no operator launches", span);
     const std::uint32_t owner = walk_.owner(range);
     if (owner == kNone) return without_owner(span, range);
+    if (!group_of_.contains(owner) && full()) return beyond(span);
     const auto& work = work_at(owner);
     if (!work) {
       return leave_out(
@@ -203,6 +209,8 @@ class Observer {
   void without_owner(const DeviceSpan& span, std::uint32_t range) {
     const std::string& name = t_.names.text(span.name);
     if (span.work != DeviceWork::kKernel && span.bytes > 0) {
+      if (full()) return beyond(span);
+      ++single_;
       Observation seen;
       const bool copy = span.work == DeviceWork::kCopy;
       seen.op = copy ? OpKind::kHostWork : OpKind::kZero;
@@ -281,6 +289,8 @@ class Observer {
     if (!(bytes > 0 && bytes < 1e15) || ranks <= 0) {
       return leave_out("collectives of unknown size: " + name, span);
     }
+    if (full()) return beyond(span);
+    ++single_;
     Observation seen;
     seen.op = *op;
     seen.phase = walk_.phase(range);
@@ -411,6 +421,7 @@ class Observer {
   bool node_unknown_ = false;
   std::map<std::int32_t, IntervalUnion> compute_, collectives_;
   std::vector<Group> groups_;
+  std::size_t single_ = 0;  // observations that no group stands for
   std::unordered_map<std::uint32_t, std::size_t> group_of_;
   std::unordered_map<std::uint64_t, std::optional<OperatorWork>> works_;
   std::map<std::string, std::pair<std::int64_t, double>> left_;

@@ -85,8 +85,8 @@ struct CommRecord {
 };
 
 struct TraceTables {
-  /// Records of all kinds together that are kept: about 0.6 GB when all are of the largest kind.
-  static constexpr std::size_t kMaxRecords = std::size_t{8} << 20;
+  /// Records of all kinds together that are kept: 0.4 GB when all are of the largest kind.
+  static constexpr std::size_t kMaxRecords = std::size_t{6} << 20;
 
   ObservationSource source;
   NameTable names;

@@ -1,6 +1,9 @@
-// How fast a trace of torch.profiler is read: bytes of JSON per second on one core, and the memory
-// per byte that the tables of it take are what bounds the size of traces that can be used.
+// How fast a trace of torch.profiler is read, on one core, and in how much memory.
+//
+// SHARDWRIGHT_IMPORT_MB=1000 bench/import_bench reads a trace of a gigabyte.
 #include <benchmark/benchmark.h>
+
+#include <cstdlib>
 
 #include "profiles/import/import_observations.h"
 #include "tests/profiles/kineto_text.h"
@@ -9,10 +12,15 @@
 namespace shardwright::profiles {
 namespace {
 
-std::string trace_of(int operators) {
+std::size_t wanted_bytes() {
+  const char* megabytes = std::getenv("SHARDWRIGHT_IMPORT_MB");
+  return (megabytes != nullptr ? std::strtoul(megabytes, nullptr, 10) : 10) * 1'000'000;
+}
+
+std::string trace_of(std::size_t bytes) {
   KinetoText trace(0, 8);
   trace.open("ProfilerStep#1", "user_annotation");
-  for (int i = 0; i < operators; ++i) {
+  while (trace.size() < bytes) {
     trace.open("aten::linear", "cpu_op",
                shapes("[[1, 4096, 4096], [11008, 4096], []]",
                       R"(["c10::BFloat16", "c10::BFloat16", ""])"));
@@ -25,14 +33,30 @@ std::string trace_of(int operators) {
   return trace.close().text();
 }
 
+/// The largest resident size since the last call, in MiB; Linux only.
+double peak_mib() {
+  double peak = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) peak = std::strtod(line.c_str() + 6, nullptr) / 1024;
+  }
+  std::ofstream("/proc/self/clear_refs") << 5;
+  return peak;
+}
+
 void import_kineto(benchmark::State& state, bool packed) {
   const testing::TempFolder folder;
-  const std::string text = trace_of(20000);
-  const auto file = packed ? write_gzip(folder.path() / "t.json.gz", text)
-                           : write_text(folder.path() / "t.json", text);
+  const auto file = folder.path() / (packed ? "trace.json.gz" : "trace.json");
+  std::size_t bytes = 0;
+  {
+    const std::string text = trace_of(wanted_bytes());
+    bytes = text.size();
+    packed ? write_gzip(file, text) : write_text(file, text);
+  }
+  peak_mib();
   for (auto _ : state) benchmark::DoNotOptimize(import_observations({file}));
-  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) *
-                          static_cast<std::int64_t>(text.size()));
+  state.counters["peak_MiB"] = peak_mib();
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * bytes));
 }
 BENCHMARK_CAPTURE(import_kineto, plain, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(import_kineto, gzip, true)->Unit(benchmark::kMillisecond);

@@ -263,6 +263,21 @@ TEST_F(ImportKineto, UnknownOperatorsAndKernelsAreListedWithTheirTime) {
   EXPECT_NEAR(total, set.kernel_seconds, 1e-12);
 }
 
+TEST_F(ImportKineto, KeepsABoundedNumberOfOperations) {
+  KinetoText trace;
+  for (int i = 0; i < 30; ++i) {
+    trace.open("aten::mm", "cpu_op", shapes("[[64, 32], [32, 16]]", kBf16x2))
+        .kernel("gemm", 5)
+        .close();
+  }
+  ImportOptions options;
+  options.max_operations = 10;
+  const ObservationSet set =
+      import_observations({write_text(folder_.path() / "trace.json", trace.text())}, options);
+  EXPECT_EQ(left_out(set, "beyond the first 10"), 20);
+  EXPECT_NEAR(set.kernel_seconds, 150e-6, 1e-12);
+}
+
 TEST_F(ImportKineto, ToleratesStringsForNumbersStrayCategoriesAndNegativeDurations) {
   KinetoText trace;
   trace.raw_event(

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <random>
+
 #include "profiles/import/import_observations.h"
 #include "profiles/import/nsys.h"
 #include "sim/core/error.h"
@@ -58,6 +61,26 @@ TEST(ImportNsys, KernelsJoinOperatorsOfNvtxRanges) {
   EXPECT_NEAR(product.seconds, 7e-6, 1e-12);
   EXPECT_EQ(set.sources[0].gpu, "NVIDIA H200");
   EXPECT_EQ(set.left_out.at(0).what, "events of negative duration");
+}
+
+TEST(ImportNsys, DamagedDatabasesEndInAnErrorOrAPart) {
+  const testing::TempFolder folder;
+  std::ifstream in(write_export(folder.path() / "run.sqlite"), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  std::mt19937 random(4);
+  for (int i = 0; i < 60; ++i) {
+    std::string bytes = whole;
+    for (int edit = 0; edit < 40; ++edit) {
+      bytes[16 + random() % (bytes.size() - 16)] = static_cast<char>(random());
+    }
+    const auto file = write_text(folder.path() / fmt::format("{}.sqlite", i), bytes);
+    try {
+      for (const Observation& seen : import_observations({file}).observations) {
+        EXPECT_GT(seen.seconds, 0);
+      }
+    } catch (const Error&) {
+    }
+  }
 }
 
 TEST(ImportNsys, OtherDatabasesAreRefused) {

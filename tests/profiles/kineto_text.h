@@ -69,7 +69,7 @@ class KinetoText {
     now_ += us;
     return *this;
   }
-  double compute_end() const { return compute_end_; }
+  std::size_t size() const { return events_.size(); }
   void raw_event(const std::string& members) { event(members); }
 
   std::string text() const { return head_ + events_ + "\n]}\n"; }
