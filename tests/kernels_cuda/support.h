@@ -23,6 +23,7 @@ class OnDevice {
       : count_(values.size()), offset_(static_cast<std::size_t>(offset)) {
     SHARDWRIGHT_CUDA(cudaMalloc(reinterpret_cast<void**>(&base_), bytes()));
     SHARDWRIGHT_CUDA(cudaMemsetAsync(base_, kAround, bytes(), nullptr));
+    if (count_ == 0) return;
     SHARDWRIGHT_CUDA(cudaMemcpy(data(), values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
   }
   /// `count` elements that hold NaNs.
@@ -44,6 +45,7 @@ class OnDevice {
                                   << end;
     }
     std::vector<T> values(count_);
+    if (count_ == 0) return values;
     SHARDWRIGHT_CUDA(cudaMemcpy(values.data(), data(), count_ * sizeof(T), cudaMemcpyDeviceToHost));
     return values;
   }
