@@ -1,0 +1,128 @@
+// NCCL itself on GPUs, one rank each (one GPU: one rank): every collective, registered memory, and
+// training that equals local ranks within rounding. Not yet run on a GPU.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "exec/comm/local_meeting.h"
+#include "exec/cuda/cuda_device.h"
+#include "exec/nccl/nccl_world.h"
+#include "tests/exec/training.h"
+#include "tests/exec_gpu/gpu.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+
+/// body(meeting, device, world) on every rank.
+template <class Body>
+void on_all_gpus(Body body) {
+  LocalMeetingRoom(ranks_with_gpus()).run([&](Meeting& meeting) {
+    CudaDeviceOptions options;
+    options.gpu = meeting.rank();
+    CudaDevice device(options);
+    NcclWorld world(meeting);
+    body(meeting, device, world);
+  });
+}
+
+NativeStreams streams_of(const CudaDevice& device) {
+  return [&device](StreamId id) { return device.stream(id); };
+}
+
+std::vector<float> pattern(int rank, std::int64_t size) {
+  std::vector<float> values(static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>((static_cast<std::size_t>(rank) * 31 + i * 7) % 17) - 8;
+  }
+  return values;
+}
+
+/// Device memory with numbers.
+struct DeviceArray {
+  DeviceArray(Device& device, StreamId stream, const std::vector<float>& values)
+      : memory(device.allocate(std::ssize(values) * 4 + 4)),
+        array{memory->data(), DType::kFp32, std::ssize(values)} {
+    device.copy(stream, array.data, values.data(), array.bytes());
+    device.synchronize();
+  }
+  std::vector<float> get(Device& device, StreamId stream) const {
+    std::vector<float> values(static_cast<std::size_t>(array.size));
+    device.copy(stream, values.data(), array.data, array.bytes());
+    device.synchronize();
+    return values;
+  }
+  std::unique_ptr<Allocation> memory;
+  Array array;
+};
+
+TEST(NcclOnGpus, CollectivesOfAnySize) {
+  SHARDWRIGHT_NEEDS_GPU();
+  on_all_gpus([](Meeting& meeting, CudaDevice& device, NcclWorld& world) {
+    const int ranks = meeting.ranks(), rank = meeting.rank();
+    const StreamId stream = device.make_stream("communication", -1);
+    RankGroups groups = world.groups(ranks, device, streams_of(device));
+    for (const std::int64_t size : {1, 24, 101, 1 << 20}) {
+      const DeviceArray whole(device, stream, pattern(rank, size));
+      const DeviceArray sums(device, stream, std::vector<float>(static_cast<std::size_t>(size)));
+      const Array mine = share_of(sums.array, ranks, rank);
+      groups.shard->register_memory(sums.memory->data(), sums.array.bytes());
+      groups.shard->reduce_scatter(stream, whole.array, mine, false, {});
+      groups.shard->all_gather(stream, mine, sums.array);
+      groups.shard->all_reduce(stream, whole.array);
+      const std::vector<float> gathered = sums.get(device, stream);
+      const std::vector<float> reduced = whole.get(device, stream);
+      for (std::size_t i = 0; i < gathered.size(); ++i) {
+        float expected = 0;
+        for (int r = 0; r < ranks; ++r) {
+          expected += static_cast<float>((static_cast<std::size_t>(r) * 31 + i * 7) % 17) - 8;
+        }
+        ASSERT_EQ(gathered[i], expected) << i << " of " << size;
+        ASSERT_EQ(reduced[i], expected) << i << " of " << size;
+      }
+      groups.world->check();
+    }
+    groups.world->leave();
+    groups.shard->leave();
+    groups.replicate->leave();
+  });
+}
+
+TEST(NcclOnGpus, TrainsAsLocalRanksDo) {
+  SHARDWRIGHT_NEEDS_GPU();
+  Training training;
+  training.model = uneven_llama();
+  training.plan = tiny_plan(Strategy::kYafsdp, ranks_with_gpus(), 2);
+  const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 8);
+  const auto train_with = [&](auto&& groups_of, Device& device, int rank,
+                              std::vector<StepResult>& results) {
+    Executor executor(training.model, training.plan, schedule, device, groups_of());
+    executor.initialize(3);
+    for (int step = 1; step <= 3; ++step) {
+      const StepResult result =
+          executor.step(batch_of(training, step, rank), step_options(training, step));
+      if (rank == 0) results.push_back(result);
+    }
+  };
+  std::vector<StepResult> nccl, local;
+  on_all_gpus([&](Meeting& meeting, CudaDevice& device, NcclWorld& world) {
+    train_with(
+        [&] {
+          return world.groups(static_cast<int>(schedule.shard_ranks), device, streams_of(device));
+        },
+        device, meeting.rank(), nccl);
+  });
+  LocalWorld world(ranks_with_gpus(), static_cast<int>(schedule.shard_ranks));
+  world.run([&](int rank) {
+    CudaDevice device;  // all ranks on the first GPU
+    train_with([&] { return world.groups(rank, device); }, device, rank, local);
+  });
+  for (std::size_t i = 0; i < local.size(); ++i) {
+    EXPECT_NEAR(nccl[i].loss(), local[i].loss(), 1e-5) << i;
+    EXPECT_NEAR(nccl[i].gradient_norm / local[i].gradient_norm, 1, 1e-5) << i;
+  }
+}
+
+}  // namespace
+}  // namespace shardwright::exec
