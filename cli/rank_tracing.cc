@@ -3,8 +3,6 @@
 #if __has_include("cli/rank_devices.h")
 
 #ifdef SHARDWRIGHT_HAS_CUPTI
-#include <cuda_runtime_api.h>
-
 #include "exec/cuda/cuda_device.h"
 #include "exec/cupti/cupti_tracer.h"
 #include "sim/core/error.h"
@@ -15,7 +13,7 @@ namespace shardwright::cli {
 #ifdef SHARDWRIGHT_HAS_CUPTI
 
 struct RankTracing::Session {
-  explicit Session(int ranks) : cupti(ranks, [] { cudaDeviceSynchronize(); }) {}
+  explicit Session(int ranks) : cupti(ranks) {}
   exec::CuptiSession cupti;
 };
 

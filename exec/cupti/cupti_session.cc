@@ -58,8 +58,7 @@ void CuptiSession::FreeBuffer::operator()(std::uint8_t* buffer) const {
   std::free(buffer);
 }
 
-CuptiSession::CuptiSession(int ranks, std::function<void()> synchronize)
-    : rank_count_(ranks), synchronize_(std::move(synchronize)) {
+CuptiSession::CuptiSession(int ranks) : rank_count_(ranks) {
   CuptiSession* none = nullptr;
   if (!the_session.compare_exchange_strong(none, this)) {
     throw Error("kernels cannot be traced: this process traces them already",
@@ -170,7 +169,7 @@ void CuptiSession::end() {
   const bool last = ++ended_ == rank_count_;
   // Ranks that failed are not waited for.
   if (!last && changed_.wait_for(lock, kWaitForRanks, [&] { return collected_ != before; })) return;
-  synchronize_();
+
   collect();
   begun_ = ended_ = 0;
   ++collected_;

@@ -12,7 +12,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,15 +24,14 @@ namespace shardwright::exec {
 
 class CuptiSession {
  public:
-  /// `ranks` of this process will watch the same steps; synchronize() waits for all GPUs that they
-  /// use. Throws Error (kMissingDevice) with one sentence when CUPTI refuses: no driver, no
-  /// permission, or another profiler holds it.
-  CuptiSession(int ranks, std::function<void()> synchronize);
+  /// `ranks` of this process will watch the same steps. Throws Error (kMissingDevice) with one
+  /// sentence when CUPTI refuses: no driver, no permission, or another profiler holds it.
+  explicit CuptiSession(int ranks);
   ~CuptiSession();
   CuptiSession(const CuptiSession&) = delete;
   CuptiSession& operator=(const CuptiSession&) = delete;
 
-  /// Called by every rank; the device is idle.
+  /// Called by every rank; its device is idle, here and at end().
   void begin();
   /// What was recorded since, when every rank has called; waits for the others, but not for ever.
   void end();
@@ -65,7 +63,7 @@ class CuptiSession {
   ClockReading read_clock() const;
 
   const int rank_count_;
-  std::function<void()> synchronize_;
+
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::vector<CUpti_ActivityKind> kinds_;  // that are on
   mutable std::mutex mutex_;

@@ -23,7 +23,7 @@ TEST(CuptiOnGpu, EveryOperationOfATracedStepHasItsKernels) {
   training.model = uneven_llama();
   training.plan = tiny_plan(Strategy::kYafsdp, 2);
   const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 2);
-  CuptiSession session(2, [] { cudaDeviceSynchronize(); });
+  CuptiSession session(2);
   LocalWorld world(2, 2);
   world.run([&](int rank) {
     CudaDevice device;
