@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "exec/cupti/cupti_records.h"
+#include "exec/trace/clock_map.h"
 
 namespace {
 
@@ -85,8 +86,8 @@ void fake_launch(const char* kernel, std::uint32_t stream, std::int64_t begin_ns
   CUpti_ActivityAPI call{};
   call.kind = CUPTI_ACTIVITY_KIND_RUNTIME;
   call.cbid = 211;
-  call.start = at(begin_ns - 10);
-  call.end = at(begin_ns - 5);
+  call.start = at(exec::steady_now());
+  call.end = call.start + 5;
   call.correlationId = correlation;
   append(s, call);
   exec::CuptiKernel record{};
