@@ -191,23 +191,23 @@ TEST(Meeting, RanksThatDisagreeAboutTheJobAreRefused) {
 TEST(Meeting, NobodyWaitsForEver) {
   const int port = free_port();
   const auto alone = in_processes(3, [&](int rank) {
-    meet(at_port(port), launched(rank, 5), "plan", {0.3, 20});
+    meet(at_port(port), launched(rank, 5), "plan", {1.5, 20});
   });
-  EXPECT_THAT(alone, ::testing::Each("rank 0 of 5: ranks 3, 4 have not come within 0.3 s; expected "
+  EXPECT_THAT(alone, ::testing::Each("rank 0 of 5: ranks 3, 4 have not come within 1.5 s; expected "
                                      "5 ranks"));
   const auto lost = in_processes(1, [&](int) {
     meet(at_port(port), launched(1, 2), "plan", {0.1, 20, 0});
   });
   EXPECT_THAT(lost[0], HasSubstr("Connection refused"));
   const auto silent = in_processes(3, [&](int rank) {
-    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", {20, 0.3});
+    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", {20, 1.5});
     run_rank(*meeting, [&] {
       if (rank < 2) meeting->exchange({0, rank, 3}, {}, {});
       while (!meeting->failure()) usleep(1000);
       throw Aborted();
     });
   });
-  EXPECT_THAT(silent, ::testing::Each(HasSubstr("ranks 0, 1 have waited 0.3 s for the other")));
+  EXPECT_THAT(silent, ::testing::Each(HasSubstr("ranks 0, 1 have waited 1.5 s for the other")));
 }
 
 TEST(Meeting, APortInUseIsNamed) {

@@ -18,8 +18,8 @@ struct FakeCupti {
 };
 
 void reset_fake_cupti(const FakeCupti& options = {});
-/// What a launch on this thread leaves: the call, the kernel and the id that was pushed. Times are
-/// of steady_clock.
+/// What a launch on this thread leaves: the call, which is made now, the kernel and the id that was
+/// pushed. The kernel's times are of steady_clock.
 void fake_launch(const char* kernel, std::uint32_t stream, std::int64_t begin_ns,
                  std::int64_t end_ns);
 std::vector<CUpti_ActivityKind> enabled_kinds();

@@ -57,7 +57,7 @@ void on_all_ranks(const Case& with, int shard_ranks, Body body) {
     HostDevice device(parallel, with.mode, static_cast<std::uint64_t>(meeting.rank()));
     FakeStream stream{&device, device.make_stream("communication", 0)};
     NcclOptions options;
-    options.echo_s = 0.5;
+    options.echo_s = 1.5;
     NcclWorld world(meeting, options);
     RankGroups groups =
         world.groups(shard_ranks, device, [&](StreamId) { return stream.native(); });
