@@ -104,7 +104,9 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
                       profile_.cluster.id, schedule.world_ranks, profile_.cluster.gpus_per_node));
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
-    costs[i].contended_ns = to_ns(times * cost.time_s * slowdown);
+    costs[i].contended_ns = profile_.cluster.gpu.overlaps_streams
+                                ? to_ns(times * cost.time_s * slowdown)
+                                : costs[i].alone_ns;
     costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s * host_turns);
     busy_ns += executions * costs[i].alone_ns;
     channel_ns += executions * costs[i].alone_ns * cost.channels;
@@ -140,6 +142,7 @@ void CostModel::share_device(const Schedule& schedule) {
 void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
   costs.assign(schedule.ops.size(), {});
   share_device(schedule);
+  const bool overlaps = profile_.cluster.gpu.overlaps_streams;
   const double host_turns = turns(profile_.cluster.gpu, sharers_);
   const Sharing resident = cost_collectives(schedule, costs);
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
@@ -151,7 +154,8 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
     }
     const Pair time = device_time(op, resident);
     costs[i].alone_ns = to_ns(time.alone_s);
-    costs[i].contended_ns = std::max(costs[i].alone_ns, to_ns(time.contended_s));
+    costs[i].contended_ns =
+        overlaps ? std::max(costs[i].alone_ns, to_ns(time.contended_s)) : costs[i].alone_ns;
     const bool backward = op.phase == Phase::kBackward || op.phase == Phase::kReduce;
     const double launch =
         backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;

@@ -1,0 +1,160 @@
+// Guards the physics of ranks that share a device, and of a device that runs operations in order.
+#include <gtest/gtest.h>
+
+#include "profiles/profile.h"
+#include "sim/closed_form.h"
+#include "sim/collectives.h"
+#include "sim/cost.h"
+#include "sim/engine.h"
+#include "sim/predict.h"
+#include "sim/strategies/lower.h"
+#include "sim/work_time.h"
+#include "tests/support/tiny_models.h"
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::load_profile;
+using profiles::Profile;
+
+Work product(std::int64_t m, std::int64_t n, std::int64_t k) {
+  Work work;
+  work.kind = WorkKind::kGemm;
+  work.m = m;
+  work.n = n;
+  work.k = k;
+  work.dtype_bytes = 4;
+  return work;
+}
+
+double seconds(const Profile& profile, const Work& work, std::int64_t sharers) {
+  return kernel_time_s(kernel_costs(profile, sharers), work);
+}
+
+TEST(SharedDeviceTest, RanksAreSpreadOverTheDevicesOfANode) {
+  Cluster cluster;
+  cluster.gpus_per_node = 8;
+  EXPECT_EQ(cluster.ranks_per_device(64), 1);
+  cluster.devices_per_node = 2;
+  EXPECT_EQ(cluster.ranks_per_device(1), 1);
+  EXPECT_EQ(cluster.ranks_per_device(2), 1);
+  EXPECT_EQ(cluster.ranks_per_device(3), 2);
+  EXPECT_EQ(cluster.ranks_per_device(64), 4);
+  cluster.gpu.memory_bytes = 100;
+  EXPECT_EQ(cluster.memory_bytes_per_rank(64), 25);
+}
+
+TEST(SharedDeviceTest, EachRankHasItsPartOfTheRates) {
+  for (const char* name : {"host", "dgx-h100"}) {
+    const Profile profile = load_profile(name, "native");
+    const Work large = product(4096, 8192, 4096);
+    const double alone = seconds(profile, large, 1);
+    for (const int ranks : {2, 4, 16}) {
+      EXPECT_NEAR(seconds(profile, large, ranks) / alone, ranks, 0.1 * ranks) << name;
+    }
+    Work copy;
+    copy.kind = WorkKind::kMemory;
+    copy.bytes = std::int64_t{1} << 32;
+    EXPECT_NEAR(seconds(profile, copy, 4) / seconds(profile, copy, 1), 4, 0.05) << name;
+  }
+}
+
+TEST(SharedDeviceTest, WhatStartsAKernelIsStretchedOnlyWhenRanksTakeTurnsOnCores) {
+  const Profile host = load_profile("host", "native", {"gpu.sm_count=4"});
+  EXPECT_EQ(turns(host.cluster.gpu, 1), 1);
+  EXPECT_EQ(turns(host.cluster.gpu, 4), 1);
+  EXPECT_EQ(turns(host.cluster.gpu, 6), 1.5);
+  EXPECT_EQ(kernel_costs(host, 4).gemm.t0_s, host.cost.gemm.values.t0_s);
+  EXPECT_EQ(kernel_costs(host, 8).gemm.t0_s, 2 * host.cost.gemm.values.t0_s);
+}
+
+TEST(SharedDeviceTest, CollectivesAreCopiesInMemory) {
+  Profile profile = load_profile("dgx-h100", "native", {"cluster.devices_per_node=1"});
+  profiles::CollectiveParams params = profile.cost.collectives.values;
+  EXPECT_EQ(in_device_memory(profile, 4, params), 4);
+  const CollectiveGroup group{.ranks = 4, .ranks_per_node = 4, .copies_take_turns = 4};
+  const double bytes = 1e9;
+  const CollectiveCost gather = collective_cost(params, {}, group, Collective::kAllGather, bytes);
+  EXPECT_EQ(gather.algorithm, Algorithm::kCopies);
+  EXPECT_EQ(gather.channels, 0);
+  // Four ranks copy three quarters each, reading and writing.
+  const double bandwidth =
+      profile.cluster.gpu.hbm_bytes_per_s * profile.cost.memory.values.stream_efficiency;
+  EXPECT_NEAR(gather.time_s, 4 * 0.75 * bytes * 2 / bandwidth, 1e-4);
+  EXPECT_GT(collective_cost(params, {}, group, Collective::kReduceScatter, bytes).time_s,
+            gather.time_s);
+  EXPECT_NEAR(
+      collective_cost(params, {}, group, Collective::kAllReduce, bytes).time_s / gather.time_s, 2,
+      0.3);
+}
+
+class InOrderTest : public ::testing::TestWithParam<Strategy> {};
+
+TEST_P(InOrderTest, AStepIsTheSumOfItsOperations) {
+  const Model model = testing::tiny_llama();
+  const Plan plan = testing::tiny_plan(GetParam(), GetParam() == Strategy::kSingle ? 1 : 2, 3);
+  const Profile host = load_profile("host", "native", {"gpu.sm_count=2"});
+  Predictor predictor(model, host);
+  Timeline timeline;
+  PredictOptions options;
+  options.timeline = &timeline;
+  const Prediction traced = predictor.predict(plan, options);
+  // Nothing runs beside anything else, and every stream's track is kept.
+  Nanoseconds end = 0, sum = 0;
+  for (const Span& span : timeline.spans) {
+    EXPECT_GE(span.begin_ns, end);
+    end = span.end_ns;
+    sum += span.end_ns - span.begin_ns;
+  }
+  CostModel costs(host);
+  std::vector<OpCost> op_costs;
+  costs.cost(predictor.schedule(), op_costs);
+  Nanoseconds all = 0;
+  for_each_op(predictor.schedule(), [&](const OpInstance& at, const Op&) {
+    EXPECT_EQ(op_costs[at.op].contended_ns, op_costs[at.op].alone_ns);
+    all += op_costs[at.op].alone_ns + op_costs[at.op].host_ns;
+  });
+  EXPECT_NEAR(traced.time.iteration_s, static_cast<double>(all) * 1e-9, 1e-9);
+  EXPECT_NEAR(traced.time.iteration_s - traced.time.host_s, static_cast<double>(sum) * 1e-9, 1e-9);
+  // Skipping repeated layers changes nothing.
+  EXPECT_EQ(predictor.predict(plan).time.iteration_s, traced.time.iteration_s);
+  // And the search's bound still is one.
+  ClosedForm closed(model, host);
+  Plan family = plan;
+  family.recompute = Recompute::kFull;
+  const FamilyBounds bounds = closed.family(family);
+  ASSERT_EQ(bounds.size(), static_cast<std::size_t>(model.layers) + 1);
+  for (std::size_t k = 0; k < bounds.size(); ++k) {
+    family.ckpt_layers = static_cast<std::int64_t>(k);
+    EXPECT_LE(static_cast<double>(bounds.step_ns[k]) * 1e-9,
+              predictor.predict(family).time.iteration_s * (1 + 1e-9));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, InOrderTest,
+                         ::testing::Values(Strategy::kSingle, Strategy::kDdp, Strategy::kZero1,
+                                           Strategy::kFsdp2, Strategy::kYafsdp));
+
+TEST(SharedDeviceTest, MoreRanksOnTheSameCoresGiveNoMoreThroughput) {
+  const Model model = testing::tiny_llama();
+  const Profile host = load_profile("host", "native", {"gpu.sm_count=2"});
+  const auto tokens_per_s = [&](std::int64_t ranks) {
+    Plan plan = testing::tiny_plan(Strategy::kYafsdp, ranks);
+    plan.seq_len = 64;
+    plan.micro_batch = 8;
+    return predict(model, host, plan).time.tokens_per_s;
+  };
+  EXPECT_LT(tokens_per_s(4), 1.02 * tokens_per_s(2));
+  EXPECT_GT(tokens_per_s(4), 0.5 * tokens_per_s(2));
+}
+
+TEST(SharedDeviceTest, ProductsOfAProcessorAreNotPadded) {
+  const Profile host = load_profile("host", "native", {"gpu.sm_count=1"});
+  const KernelCosts costs = kernel_costs(host);
+  const double whole = kernel_time_s(costs, product(512, 384, 256)) - costs.gemm.t0_s;
+  const double part = kernel_time_s(costs, product(512, 352, 256)) - costs.gemm.t0_s;
+  EXPECT_NEAR(part / whole, 352.0 / 384, 0.02);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
