@@ -20,7 +20,7 @@
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
-namespace shardwright::cli {
+namespace shardwright {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,4 +177,4 @@ TEST_F(RingTest, MeasureSaysWhatIsMissingForCuda) {
 }
 
 }  // namespace
-}  // namespace shardwright::cli
+}  // namespace shardwright
