@@ -1,6 +1,7 @@
 #include "cli/profile_validation.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -49,6 +50,15 @@ class Validation {
       }
     } catch (const Error& error) {
       fail(error.what());
+    }
+    if (!undated_.empty()) {
+      const std::size_t shown = std::min<std::size_t>(undated_.size(), 3);
+      remark(
+          fmt::format("{} of the values have no date, among them {}: say when they were measured "
+                      "or read.",
+                      undated_.size(),
+                      fmt::join(undated_.begin(),
+                                undated_.begin() + static_cast<std::ptrdiff_t>(shown), ", ")));
     }
     std::stable_sort(findings_.begin(), findings_.end(),
                      [](const Finding& a, const Finding& b) { return a.error && !b.error; });
@@ -119,7 +129,7 @@ class Validation {
     }
     static const std::regex kDate(R"(\d{4}(-\d{2}(-\d{2})?)?)");
     if (text("date").empty()) {
-      remark(fmt::format("{} has no date: say when it was measured or read.", path));
+      undated_.push_back(path);
     } else if (!std::regex_match(text("date"), kDate)) {
       fail(fmt::format("{}: the date is \"{}\", expected 2026, 2026-11 or 2026-11-21.", path,
                        text("date")));
@@ -201,6 +211,7 @@ class Validation {
 
   std::string path_;
   std::vector<Finding> findings_;
+  std::vector<std::string> undated_;
 };
 
 }  // namespace
