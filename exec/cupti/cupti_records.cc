@@ -92,6 +92,7 @@ void read_record(const CUpti_Activity& record, ActivityLog& log) {
       log.activities.push_back(
           on_device(ActivityKind::kKernel, kernel.name != nullptr ? kernel.name : "unnamed kernel",
                     kernel.start, kernel.end, kernel.correlationId, kernel.streamId, 0));
+      log.activities.back().device = kernel.deviceId;
       return;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
@@ -100,6 +101,7 @@ void read_record(const CUpti_Activity& record, ActivityLog& log) {
           ActivityKind::kCopy,
           fmt::format("copy {} to {}", memory_name(copy.srcKind), memory_name(copy.dstKind)),
           copy.start, copy.end, copy.correlationId, copy.streamId, copy.bytes));
+      log.activities.back().device = copy.deviceId;
       return;
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY2: {
@@ -108,12 +110,14 @@ void read_record(const CUpti_Activity& record, ActivityLog& log) {
           on_device(ActivityKind::kCopy,
                     fmt::format("copy GPU {} to GPU {}", copy.srcDeviceId, copy.dstDeviceId),
                     copy.start, copy.end, copy.correlationId, copy.streamId, copy.bytes));
+      log.activities.back().device = copy.deviceId;
       return;
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
       const auto& set = reinterpret_cast<const CuptiSet&>(record);
       log.activities.push_back(on_device(ActivityKind::kSet, "set", set.start, set.end,
                                          set.correlationId, set.streamId, set.bytes));
+      log.activities.back().device = set.deviceId;
       return;
     }
     case CUPTI_ACTIVITY_KIND_RUNTIME:

@@ -192,6 +192,12 @@ std::uint32_t CuptiSession::number_of(CUstream stream) {
   return number;
 }
 
+std::uint32_t CuptiSession::current_device() {
+  std::uint32_t device = 0;
+  cuptiGetDeviceId(nullptr, &device);
+  return device;
+}
+
 void CuptiSession::push(std::uint64_t tag) const {
   cuptiActivityPushExternalCorrelationId(kExternalKind, tag);
 }

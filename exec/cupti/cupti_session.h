@@ -42,8 +42,9 @@ class CuptiSession {
   /// Streams of a rank by the driver's numbers.
   void add_rank(std::int32_t rank, RankStreams streams);
   std::unordered_map<std::int32_t, RankStreams> ranks() const;
-  /// The driver's number of a stream.
+  /// The driver's number of a stream, and of the calling thread's device.
   static std::uint32_t number_of(CUstream stream);
+  static std::uint32_t current_device();
 
   void push(std::uint64_t tag) const;
   void pop() const;

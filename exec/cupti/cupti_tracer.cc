@@ -14,6 +14,7 @@ bool CuptiTracer::begin_step(std::int32_t step) {
   if (!watches && (step + 1 != first_ || step == 0)) return false;
   if (!std::exchange(knows_streams_, true)) {
     RankStreams mine;
+    mine.device = CuptiSession::current_device();
     for (const auto& [name, stream] : streams_()) {
       mine.names.push_back(name);
       mine.numbers.push_back(CuptiSession::number_of(stream));

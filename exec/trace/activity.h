@@ -21,7 +21,8 @@ struct Activity {
   std::uint64_t begin_ns = 0;  // by the profiler's clock
   std::uint64_t end_ns = 0;
   std::uint32_t correlation = 0;  // the same for a call and what it starts on the device; 0: none
-  std::uint32_t stream = 0;       // the driver's number, of what runs on a device
+  std::uint32_t device = 0;       // where it runs
+  std::uint32_t stream = 0;       // the driver's number, which is the device's own
   std::uint32_t thread = 0;       // of calls
   std::uint64_t bytes = 0;        // of copies and sets
 };

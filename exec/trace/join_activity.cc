@@ -22,7 +22,7 @@ class Joiner {
     for (const auto& [other, streams] : all) {
       lowest_ = std::min(lowest_, other);
       for (std::size_t i = 0; i < streams.numbers.size(); ++i) {
-        owners_[streams.numbers[i]] = {other, static_cast<std::uint8_t>(i)};
+        owners_[{streams.device, streams.numbers[i]}] = {other, static_cast<std::uint8_t>(i)};
       }
     }
     if (const auto mine = all.find(rank); mine != all.end()) step_.streams = mine->second.names;
@@ -92,7 +92,7 @@ class Joiner {
 
   void add_device(const Activity& activity) {
     auto tag = tag_of(activity);
-    const auto owner = owners_.find(activity.stream);
+    const auto owner = owners_.find({activity.device, activity.stream});
     const std::int32_t rank = tag                      ? tag->rank
                               : owner != owners_.end() ? owner->second.first
                                                        : lowest_;
@@ -153,7 +153,8 @@ class Joiner {
   std::int32_t lowest_ = 0;
   const std::vector<IssuedOp>& issued_;
   JoinSummary& summary_;
-  std::unordered_map<std::uint32_t, std::pair<std::int32_t, std::uint8_t>> owners_;  // by number
+  /// Rank and place of a stream, by device and number.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::pair<std::int32_t, std::uint8_t>> owners_;
   std::unordered_map<std::uint32_t, std::int32_t> threads_;
   std::unordered_map<std::uint32_t, Nanoseconds> called_ns_;  // by correlation
   std::unordered_map<std::uint32_t, bool> started_;  // correlations of what ran on the device

@@ -23,6 +23,7 @@ namespace shardwright::exec {
 struct RankStreams {
   std::vector<std::string> names;
   std::vector<std::uint32_t> numbers;
+  std::uint32_t device = 0;  // ranks of one process may use several
 };
 
 /// When the host issued an operation, by steady_clock; ordered, one after the other.

@@ -130,6 +130,30 @@ TEST(CuptiTracer, RanksThatAreThreadsShareTheSession) {
   }
 }
 
+// Streams of two GPUs have the same numbers.
+TEST(CuptiTracer, RanksOnSeveralGpusKeepTheirStreamsApart) {
+  reset_fake_cupti();
+  CuptiSession session(2);
+  std::vector<TracedStep> seen(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      use_fake_device(static_cast<std::uint32_t>(rank));
+      CuptiTracer tracer(session, rank, 1, 1, streams_of(0));
+      ASSERT_TRUE(tracer.begin_step(1));
+      run_step(tracer, 0, now());
+      seen[static_cast<std::size_t>(rank)] = tracer.take_step();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 2; ++rank) {
+    const TracedStep& step = seen[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(step.spans.size(), 7U) << "rank " << rank;
+    EXPECT_EQ(step.streams.size(), 2U) << "no stream is foreign";
+    EXPECT_EQ(step.spans.back().id, -1) << "also what no operation launched is the rank's own";
+  }
+}
+
 TEST(CuptiSession, ManyRecordsFillManyBuffersAndDroppedOnesAreTold) {
   reset_fake_cupti({.dropped = 5});
   CuptiSession session(1);

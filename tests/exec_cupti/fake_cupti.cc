@@ -32,6 +32,7 @@ State& state() {
 }
 
 thread_local std::vector<std::uint64_t> pushed;
+thread_local std::uint32_t current_device = 0;
 
 void hand_over(State& s) {
   if (s.buffer == nullptr) return;
@@ -97,7 +98,12 @@ void fake_launch(const char* kernel, std::uint32_t stream, std::int64_t begin_ns
   record.end = at(end_ns);
   record.correlationId = correlation;
   record.streamId = stream;
+  record.deviceId = current_device;
   append(s, record);
+}
+
+void use_fake_device(std::uint32_t device) {
+  current_device = device;
 }
 
 std::vector<CUpti_ActivityKind> enabled_kinds() {
@@ -181,6 +187,11 @@ CUptiResult CUPTIAPI cuptiGetTimestamp(uint64_t* now) {
 
 CUptiResult CUPTIAPI cuptiGetStreamIdEx(CUcontext, CUstream stream, uint8_t, uint32_t* number) {
   *number = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(stream));
+  return CUPTI_SUCCESS;
+}
+
+CUptiResult CUPTIAPI cuptiGetDeviceId(CUcontext, uint32_t* device) {
+  *device = current_device;
   return CUPTI_SUCCESS;
 }
 

@@ -22,6 +22,8 @@ void reset_fake_cupti(const FakeCupti& options = {});
 /// pushed. The kernel's times are of steady_clock.
 void fake_launch(const char* kernel, std::uint32_t stream, std::int64_t begin_ns,
                  std::int64_t end_ns);
+/// What this thread launches on from now on.
+void use_fake_device(std::uint32_t device);
 std::vector<CUpti_ActivityKind> enabled_kinds();
 int switched_on();  // how often kernels were enabled
 std::size_t most_buffers();
