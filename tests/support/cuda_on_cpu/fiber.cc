@@ -15,9 +15,6 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 namespace cuda_on_cpu {
 namespace {
@@ -68,8 +65,6 @@ struct Fiber::Context {
   void* caller_shadow = nullptr;
   const void* caller_bottom = nullptr;
   std::size_t caller_bytes = 0;
-  void* tsan_own = nullptr;
-  void* tsan_caller = nullptr;
 };
 
 Fiber::Fiber(unsigned number)
@@ -80,15 +75,9 @@ Fiber::Fiber(unsigned number)
   if (memory == MAP_FAILED) throw std::bad_alloc();
   memory_ = static_cast<std::byte*>(memory);
   mprotect(memory_, kGuardBytes, PROT_NONE);
-#if defined(__SANITIZE_THREAD__)
-  context_->tsan_own = __tsan_create_fiber(0);
-#endif
 }
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_destroy_fiber(context_->tsan_own);
-#endif
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
 #endif
@@ -137,10 +126,6 @@ void Fiber::resume() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&context_->caller_shadow, memory_ + kGuardBytes, kStackBytes);
 #endif
-#if defined(__SANITIZE_THREAD__)
-  context_->tsan_caller = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(context_->tsan_own, 0);
-#endif
 #ifdef CUDA_ON_CPU_USES_UCONTEXT
   swapcontext(&context_->caller, &context_->own);
 #else
@@ -159,9 +144,6 @@ void Fiber::leave([[maybe_unused]] bool for_good) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(for_good ? nullptr : &context_->own_shadow,
                                  context_->caller_bottom, context_->caller_bytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(context_->tsan_caller, 0);
 #endif
 #ifdef CUDA_ON_CPU_USES_UCONTEXT
   swapcontext(&context_->own, &context_->caller);
