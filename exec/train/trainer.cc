@@ -139,14 +139,14 @@ class Run {
     if (!last && due(options_.eval_every, number)) metrics.eval_loss = evaluate();
     if (last && result_.failure.empty()) metrics.eval_loss = evaluate();
     report(metrics);
-    if (!last && due(options_.save_every, number)) save();
+    if (options_.saves && !last && due(options_.save_every, number)) save();
     result_.interrupted =
         checkpointer_.end_step(options_.stop != nullptr && options_.stop->load()) && !last;
   }
 
   void end() {
     // Parameters that made the loss explode are not worth keeping.
-    if (!exploded_ && saved_ != result_.last_step) save();
+    if (options_.saves && !exploded_ && saved_ != result_.last_step) save();
     checkpointer_.finish();
     report_tracing();
     result_.saved_step = checkpointer_.last_saved();

@@ -37,6 +37,7 @@ struct TrainOptions {
   std::int64_t eval_every = 0;      // 0: only at the end
   std::int64_t eval_sequences = 0;  // at most; 0: all
   std::int64_t save_every = 0;      // 0: only at the end
+  bool saves = true;                // without: no checkpoint at all, for runs that are only timed
   std::int64_t keep = 0;            // checkpoints; 0: all
   std::int64_t trace_step = 0;      // the first whose timeline is kept; 0: none
   std::int64_t trace_steps = 1;     // how many
