@@ -57,7 +57,7 @@ TEST(Inspect, AsksForAKindAndAName) {
   expect_error(
       {}, 2,
       "shardwright inspect: no kind was given; the kinds are model, plan, run, checkpoint, "
-      "cluster, gpu, stack, models, clusters, gpus, stacks.");
+      "cluster, gpu, stack, profile, models, clusters, gpus, stacks.");
   expect_error({"modle", "gpt2"}, 2,
                "shardwright inspect has no kind 'modle', did you mean 'model'?");
   expect_error({"model"}, 2, "shardwright inspect model needs a name or a path.");
