@@ -1,6 +1,7 @@
 #include "cli/run_options.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,6 +9,9 @@
 
 #include "cli/build_info.h"
 #include "cli/run_plan.h"
+#ifdef SHARDWRIGHT_HAS_CUDA
+#include "exec/cuda/attention.h"
+#endif
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
@@ -31,34 +35,20 @@ std::optional<std::string> variable(
   return std::nullopt;
 }
 
-Transport choose_transport(const RunSettings& settings, const exec::LaunchEnvironment& launch) {
-  const std::string device = settings.word("device", {"auto", "host", "cuda"});
-  const std::string wish = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
-  const BuildInfo build = build_info();
-  if (device == "cuda" || wish == "nccl") {
-    throw Error(fmt::format("{} is '{}', but this build has no {} executor",
-                            settings.at(device == "cuda" ? "device" : "communicator").name,
-                            device == "cuda" ? device : wish, device == "cuda" ? "cuda" : "nccl"),
-                ExitCode::kMissingDevice);
+/// Which attention runs, "auto" or one of this build's.
+std::string attention_kernel(const RunSettings& settings, DeviceKind device) {
+  const std::string& wish = settings.text("attention-kernel");
+  if (device == DeviceKind::kHost && wish != "auto") {
+    settings.fail("attention-kernel", "auto on the host, which has only one");
   }
-  const bool many = launch.launcher != exec::Launcher::kNone;
-  if (many && wish == "local") {
-    settings.fail("communicator", fmt::format("auto or mpi, because {} started {} processes",
-                                              name_of(launch.launcher), launch.ranks));
+#ifdef SHARDWRIGHT_HAS_CUDA
+  const exec::cuda::AttentionSet all;
+  const auto names = all.names();
+  if (wish != "auto" && std::find(names.begin(), names.end(), wish) == names.end()) {
+    settings.fail("attention-kernel", fmt::format("auto or one of {}", fmt::join(names, ", ")));
   }
-  if (many && launch.launcher == exec::Launcher::kTorchrun) {
-    throw Error(fmt::format("torchrun started {} processes, but on the host device only mpirun or "
-                            "srun processes can reach each other; expected one of those, or one "
-                            "process with --ranks {}",
-                            launch.ranks, launch.ranks),
-                ExitCode::kMissingDevice);
-  }
-  if (wish != "mpi" && !many) return Transport::kLocal;
-  if (!build.has_executor("mpi")) {
-    throw Error("this build has no mpi executor, expected one process with --ranks",
-                ExitCode::kMissingDevice);
-  }
-  return Transport::kMpi;
+#endif
+  return wish;
 }
 
 exec::TrainOptions train_options(const RunSettings& settings) {
@@ -119,7 +109,13 @@ RunOptions run_options(RunSettings& settings) {
   options.model = load_model(models, options.model_name);
   constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
   options.config = read_file(find_model(models, options.model_name).path, kMostConfigBytes);
-  options.plan = run_plan(settings, document, options.model, options.launch);
+  ExecutionOffer offer = execution_offer();
+  const std::string connects = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
+  std::string on = settings.word("device", {"auto", "host", "cuda"});
+  if (on == "auto" && connects == "mpi") on = "host";
+  const DeviceChoice device = choose_device(on, offer);
+  options.device = device.kind;
+  options.plan = run_plan(settings, document, options.model, options.launch, options.device);
   if (options.plan.stack != "native") {
     options.notes.push_back(
         fmt::format("the plan was made for the stack {}; run executes it with the native one",
@@ -130,10 +126,14 @@ RunOptions run_options(RunSettings& settings) {
   options.cluster = settings.text("cluster").empty() ? document.cluster : settings.text("cluster");
   if (options.cluster == document.cluster) options.overrides = document.overrides;
 
-  options.transport = choose_transport(settings, options.launch);
-  settings.decide("device", "host", "this machine");
-  settings.decide("communicator", options.transport == Transport::kMpi ? "mpi" : "local",
+  options.transport =
+      choose_transport(connects, options.device, options.launch, options.plan.gpus, offer);
+  settings.decide("device", std::string(name_of(options.device)), device.why);
+  settings.decide("communicator", std::string(name_of(options.transport)),
                   name_of(options.launch.launcher));
+  options.rendezvous = settings.text("rendezvous");
+  options.attention_kernel = attention_kernel(settings, options.device);
+  if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
   if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
     settings.fail("ranks",
                   fmt::format("at most {} when ranks are threads of one process", kMostLocalRanks));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/execution.h"
 #include "cli/run_settings.h"
 #include "exec/host/host_device.h"
 #include "exec/train/data/open_data.h"
@@ -15,8 +16,6 @@
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
-
-enum class Transport { kLocal, kMpi };
 
 struct RunOptions {
   std::string model_name;
@@ -28,7 +27,11 @@ struct RunOptions {
   std::string predicted_for;           // in words; decided when steps are predicted
   std::vector<std::string> overrides;  // of the profile, kept by the plan
   exec::LaunchEnvironment launch;
+  DeviceKind device = DeviceKind::kHost;
+  std::vector<OfferedGpu> gpus;           // that ranks take in turn; empty on the host
+  std::string attention_kernel = "auto";  // on GPUs
   Transport transport = Transport::kLocal;
+  std::string rendezvous = "auto";  // of processes that NCCL connects
   exec::StreamMode streams = exec::StreamMode::kInline;
   int threads = 1;
   exec::DataOptions data;

@@ -60,13 +60,13 @@ std::int64_t decide_ranks(RunSettings& settings, const Plan& plan, bool from_fil
 }  // namespace
 
 Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& model,
-              const exec::LaunchEnvironment& launch) {
+              const exec::LaunchEnvironment& launch, DeviceKind device) {
   const std::string& file = settings.text("plan");
   const bool from_file = !file.empty();
   Plan plan = document.plan;
   if (!from_file) {
     plan.ckpt_layers = 0;
-    plan.param_dtype = DType::kFp32;
+    plan.param_dtype = device == DeviceKind::kCuda ? DType::kBf16 : DType::kFp32;
     plan.seq_len = std::min(plan.seq_len, model.max_positions);
     if (model.sliding_window > 0) plan.seq_len = std::min(plan.seq_len, model.sliding_window);
   }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cli/execution.h"
 #include "cli/run_settings.h"
 #include "exec/train/launch_environment.h"
 #include "sim/core/model.h"
@@ -13,6 +14,6 @@ namespace shardwright::cli {
 /// Every knob decided and written back to the settings. `document` is the plan file's, empty where
 /// there is none. Throws Error naming the setting.
 Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& model,
-              const exec::LaunchEnvironment& launch);
+              const exec::LaunchEnvironment& launch, DeviceKind device);
 
 }  // namespace shardwright::cli

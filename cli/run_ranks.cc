@@ -2,9 +2,12 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <memory>
 #include <utility>
 
+#include "cli/rank_devices.h"
+#include "cli/rank_tracing.h"
+#include "cli/run_nccl.h"
 #include "exec/comm/local_world.h"
 #ifdef SHARDWRIGHT_HAS_MPI
 #include "exec/comm/mpi_world.h"
@@ -14,34 +17,17 @@
 namespace shardwright::cli {
 namespace {
 
-/// One rank from its device to the end of its training.
-RunOutcome run_rank(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                    exec::HostDevice& device, exec::RankGroups groups,
-                    exec::TrainObserver* observer) {
-  exec::ExecutorOptions executor_options;
-  executor_options.trace = options.train.trace_step > 0;
-  exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
-                          executor_options);
-  RunOutcome outcome;
-  outcome.train = exec::train(executor, options.plan, data, options.train, observer);
-  outcome.planned_bytes = executor.planned_bytes();
-  outcome.peak_bytes = device.peak_allocated_bytes();
-  return outcome;
-}
-
-RunOutcome run_local(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     exec::TrainObserver& observer) {
+RunOutcome run_local(const RunOptions& options, const Schedule& schedule,
+                     exec::TrainObserver& observer, const RankBody& body) {
   const auto ranks = static_cast<int>(options.plan.gpus);
-  // Rank threads compute, too.
-  kernels::host::Parallel parallel(std::max(1, options.threads - ranks + 1));
+  const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
   exec::LocalWorld world(ranks, static_cast<int>(schedule.shard_ranks));
   RunOutcome outcome;
   try {
     world.run([&](int rank) {
-      exec::HostDevice device(parallel, options.streams,
-                              options.train.seed + static_cast<std::uint64_t>(rank));
-      RunOutcome mine = run_rank(options, schedule, data, device, world.groups(rank, device),
-                                 rank == 0 ? &observer : nullptr);
+      const std::unique_ptr<exec::Device> device = devices->make(rank);
+      RunOutcome mine =
+          body(*device, world.groups(rank, *device), rank, rank == 0 ? &observer : nullptr);
       if (rank == 0) outcome = std::move(mine);
     });
   } catch (const Error& error) {
@@ -53,8 +39,8 @@ RunOutcome run_local(const RunOptions& options, const Schedule& schedule, const 
 }
 
 #ifdef SHARDWRIGHT_HAS_MPI
-RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                   exec::TrainObserver& observer) {
+RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
+                   exec::TrainObserver& observer, const RankBody& body) {
   exec::MpiWorld world(options.streams != exec::StreamMode::kInline);
   RunOutcome outcome;
   world.run([&] {
@@ -62,12 +48,10 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule, const ex
       throw Error(fmt::format("MPI connects {} processes, but the plan has {} ranks", world.ranks(),
                               options.plan.gpus));
     }
-    kernels::host::Parallel parallel(options.threads);
-    exec::HostDevice device(parallel, options.streams,
-                            options.train.seed + static_cast<std::uint64_t>(world.rank()));
-    outcome = run_rank(options, schedule, data, device,
-                       world.groups(static_cast<int>(schedule.shard_ranks), device),
-                       world.rank() == 0 ? &observer : nullptr);
+    const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
+    const std::unique_ptr<exec::Device> device = devices->make(world.rank());
+    outcome = body(*device, world.groups(static_cast<int>(schedule.shard_ranks), *device),
+                   world.rank(), world.rank() == 0 ? &observer : nullptr);
   });
   return outcome;
 }
@@ -77,10 +61,41 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule, const ex
 
 RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
                      exec::TrainObserver& observer) {
-#ifdef SHARDWRIGHT_HAS_MPI
-  if (options.transport == Transport::kMpi) return run_mpi(options, schedule, data, observer);
+  const bool threads = options.launch.launcher == exec::Launcher::kNone;
+  const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
+  if (!tracing.note().empty()) observer.on_note(tracing.note());
+  // One rank from its device to the end of its training.
+  const RankBody body = [&](exec::Device& device, exec::RankGroups groups, int rank,
+                            exec::TrainObserver* shown_to) {
+    const std::unique_ptr<exec::StepTracer> tracer = tracing.tracer(rank, device, schedule);
+    exec::ExecutorOptions executor_options;
+    executor_options.trace = options.train.trace_step > 0;
+    executor_options.tracer = tracer.get();
+    exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
+                            executor_options);
+    RunOutcome outcome;
+    outcome.train = exec::train(executor, options.plan, data, options.train, shown_to);
+    outcome.planned_bytes = executor.planned_bytes();
+    outcome.peak_bytes = device.peak_allocated_bytes();
+    return outcome;
+  };
+  switch (options.transport) {
+    case Transport::kNccl:
+#ifdef SHARDWRIGHT_HAS_NCCL
+      return run_nccl(options, schedule, observer, body);
+#else
+      break;
 #endif
-  return run_local(options, schedule, data, observer);
+    case Transport::kMpi:
+#ifdef SHARDWRIGHT_HAS_MPI
+      return run_mpi(options, schedule, observer, body);
+#else
+      break;
+#endif
+    case Transport::kLocal:
+      break;
+  }
+  return run_local(options, schedule, observer, body);
 }
 
 }  // namespace shardwright::cli

@@ -8,6 +8,7 @@
 
 #include "cli/build_info.h"
 #include "cli/capabilities.h"
+#include "cli/execution.h"
 #include "cli/machine.h"
 #include "cli/render/json_text.h"
 #include "cli/render/table.h"
@@ -29,6 +30,8 @@ struct Findings {
   Machine machine;
   std::vector<Capability> capabilities{};
   std::vector<Advice> advice{};
+  DeviceChoice device{};
+  CudaParts cuda{};
 };
 
 Json text_or_null(const std::string& text) {
@@ -65,6 +68,12 @@ Json as_json(const Findings& found) {
                                 {"memory_bytes", gpu.memory_bytes},
                                 {"compute_capability", gpu.compute_capability},
                                 {"multiprocessors", gpu.multiprocessors}});
+  }
+  document["run"] = {{"device", name_of(found.device.kind)}, {"why", found.device.why}};
+  if (!found.cuda.attention.empty()) {
+    document["run"]["cuda"] = {{"attention", found.cuda.attention},
+                               {"products", found.cuda.products},
+                               {"communicator", found.cuda.communicator}};
   }
   document["capabilities"] = Json::array();
   for (const Capability& capability : found.capabilities) {
@@ -126,6 +135,18 @@ void print_text(const Findings& found, const Terminal& out) {
   }
   fmt::print("{}", allowed.render(out));
 
+  heading("What run uses unless told otherwise");
+  Table used({{""}, {""}});
+  used.add_row({"device", fmt::format("{} ({})", name_of(found.device.kind), found.device.why)});
+  if (!found.cuda.attention.empty()) {
+    used.add_row(
+        {"attention on cuda", fmt::format("of {} the fastest that takes the shape and repeats",
+                                          fmt::join(found.cuda.attention, ", "))});
+    used.add_row({"products on cuda", found.cuda.products});
+    used.add_row({"ranks on cuda", found.cuda.communicator});
+  }
+  fmt::print("{}", used.render(out));
+
   if (found.advice.empty()) return;
   heading("To install what is missing");
   Table install({{""}, {""}, {""}});
@@ -149,6 +170,8 @@ class DoctorVerb : public Verb {
     Findings found{.build = build_info(), .machine = probe_machine()};
     found.capabilities = capabilities(found.machine, found.build, verbs);
     found.advice = install_advice(found.machine);
+    found.device = choose_device("auto", execution_offer());
+    found.cuda = cuda_parts();
     if (json_) {
       fmt::print("{}\n", json_text(as_json(found)));
     } else {

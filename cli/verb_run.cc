@@ -16,6 +16,8 @@
 #include "cli/render/run_lines.h"
 #include "cli/run_options.h"
 #include "cli/run_ranks.h"
+#include "cli/utilisation.h"
+#include "exec/step_memory.h"
 #include "exec/train/train_state.h"
 #include "profiles/profile.h"
 #include "sim/core/atomic_file.h"
@@ -35,6 +37,7 @@ constexpr std::size_t kMostTraceBytes = std::size_t{1} << 34;
 /// What the simulator says about the run's plan.
 struct Predicted {
   std::optional<double> step_s;
+  Utilisation utilisation;
   Schedule schedule;
   std::int64_t gpus_per_node = 1;
 };
@@ -47,25 +50,31 @@ TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
        notes_of({options.model_name, options.config, options.plan, predicted.gpus_per_node})) {
     notes.push_back(std::move(note));
   }
-  TraceOrigin origin = host_origin(options.threads, options.streams);
+  TraceOrigin origin = options.device == DeviceKind::kCuda
+                           ? gpu_origin(options.gpus, options.plan.gpus)
+                           : host_origin(options.threads, options.streams);
   origin.step_s = train.traced_step_s;
   for (auto& note : notes_of(origin)) notes.push_back(std::move(note));
-  notes.insert(notes.end(),
-               {{"ranks", fmt::format("{}", options.plan.gpus)},
-                {"transport", options.transport == Transport::kMpi ? "mpi" : "local"}});
+  notes.insert(notes.end(), {{"ranks", fmt::format("{}", options.plan.gpus)},
+                             {"transport", std::string(name_of(options.transport))}});
   return notes;
 }
 
-/// The profile that a run on this machine's processor is predicted with: the one that is asked for,
-/// else the host's. A plan that was tuned for GPUs says nothing about the processor.
+/// The profile that a run is predicted with: the one that is asked for, else that of the GPUs it
+/// runs on, or the host's. A plan that was tuned for GPUs says nothing about the processor.
 profiles::Profile profile_of_run(RunOptions& options) {
+  const bool on_gpu = options.device == DeviceKind::kCuda;
   if (!options.cluster.empty() && options.cluster != kHostCluster) {
     profiles::Profile profile =
         profiles::load_profile(options.cluster, "native", options.overrides);
-    if (options.cluster_given || profile.cluster.gpu.is_processor()) {
+    if (options.cluster_given || profile.cluster.gpu.is_processor() != on_gpu) {
       options.predicted_for = options.cluster;
       return profile;
     }
+  }
+  if (on_gpu) {
+    options.predicted_for = options.gpus.front().name;
+    return gpu_profile(options.gpus, options.plan.gpus);
   }
   options.predicted_for = fmt::format("{} ({} threads, generic)", kHostCluster, options.threads);
   return host_profile(options.threads, options.cluster == kHostCluster
@@ -81,10 +90,12 @@ Predicted lower_and_predict(RunOptions& options) {
     predicted.gpus_per_node =
         profiles::load_profile(options.cluster, "native", options.overrides).cluster.gpus_per_node;
   }
+  predicted.utilisation = utilisation_of(options.model, options.plan, options.gpus);
   try {
     sim::PredictOptions fast;
     fast.reserved = false;
     const profiles::Profile profile = profile_of_run(options);
+    count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
   } catch (const Error& error) {
     options.notes.push_back(
@@ -157,10 +168,17 @@ class RunVerb : public Verb {
     choose_trace_step(options, resume.get());
     const bool shown = options.launch.rank == 0;
     if (shown) prepare_folder(options);
+    const RunReference reference{predicted.step_s, predicted.utilisation,
+                                 exec::StepMemory::planned_bytes(predicted.schedule)};
+    options.train.annotate = [reference](exec::StepMetrics& metrics) {
+      metrics.mfu = reference.utilisation.mfu(metrics.step_time_s);
+      metrics.share_of_best_product = reference.utilisation.of_products(metrics.step_time_s);
+      metrics.predicted_step_time_s = reference.predicted_s;
+    };
     RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
-                       options.log_every, predicted.step_s);
+                       options.log_every, reference);
     for (const std::string& note : options.notes) printer.on_note(note);
-    if (shown) fmt::print(stderr, "{}", run_head(options, data, predicted.step_s));
+    if (shown) fmt::print(stderr, "{}", run_head(options, data, reference));
     if (resume) {
       printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
     }
@@ -268,6 +286,7 @@ class RunVerb : public Verb {
                                   {"median_step_time_s", median},
                                   {"tokens_per_s", median > 0 ? tokens / median : 0},
                                   {"predicted_step_time_s", number(predicted.step_s)},
+                                  {"mfu", number(predicted.utilisation.mfu(median))},
                                   {"predicted_for", options.predicted_for},
                                   {"planned_memory_bytes", outcome.planned_bytes},
                                   {"peak_memory_bytes", outcome.peak_bytes},

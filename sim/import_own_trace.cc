@@ -87,6 +87,7 @@ class Importer {
       : trace_(trace), name_(name), schedule_(schedule), gpus_per_node_(gpus_per_node) {
     for_each_op(schedule_, [this](const OpInstance& at, const Op&) { instances_.push_back(at); });
     inline_ = note(trace, "streams") == "inline";
+    copies_on_gpus_ = note(trace, "device") == "cuda" && note(trace, "transport") == "local";
     const std::int64_t devices = integer_note(trace, "devices");
     if (devices > 0) {
       sharers_ = static_cast<std::int32_t>((schedule_.world_ranks - 1) / devices + 1);
@@ -109,6 +110,7 @@ class Importer {
     }
     if (foreign_.count > 0) set_.left_out.push_back(foreign_);
     if (empty_.count > 0) set_.left_out.push_back(empty_);
+    if (no_link_.count > 0) set_.left_out.push_back(no_link_);
     return std::move(set_);
   }
 
@@ -222,6 +224,11 @@ class Importer {
         empty_.seconds += sum.us * kMicro;
         continue;
       }
+      if (copies_on_gpus_ && op.work.kind == WorkKind::kCollective && ranks_of(op) > 1) {
+        ++no_link_.count;
+        no_link_.seconds += sum.us * kMicro;
+        continue;
+      }
       Observation seen;
       seen.op = op.kind;
       seen.phase = op.phase;
@@ -319,11 +326,14 @@ class Importer {
   const Schedule& schedule_;
   std::int64_t gpus_per_node_;
   std::vector<OpInstance> instances_;
+  bool copies_on_gpus_ = false;  // in place of NCCL
   bool inline_ = false;
   std::int32_t sharers_ = 1;                                     // ranks of a device
   std::map<std::pair<std::int32_t, std::int32_t>, Lane> lanes_;  // by step and rank
   std::map<std::tuple<std::int32_t, std::int64_t, std::int64_t>, std::int64_t> instances_seen_;
   profiles::LeftOut foreign_{"slices that name no operation of the schedule", 0, 0};
+  profiles::LeftOut no_link_{
+      "collectives of ranks in one process, copies that say nothing of NCCL or a link", 0, 0};
   profiles::LeftOut empty_{"operations of no work or no duration", 0, 0};
   ObservationSet set_;
 };

@@ -5,13 +5,28 @@
 #include <algorithm>
 
 #include "cli/render/quantity.h"
+#include "sim/core/units.h"
 
 namespace shardwright::cli {
 namespace {
 
-const char* where(const RunOptions& options) {
-  if (options.plan.gpus == 1) return "in this process";
-  return options.transport == Transport::kMpi ? "as MPI processes" : "as threads";
+/// "2 ranks as threads of the host", "4 ranks as threads on 1 x NVIDIA H200".
+std::string where(const RunOptions& options) {
+  const bool processes = options.launch.launcher != exec::Launcher::kNone;
+  const std::string ranks = options.plan.gpus == 1
+                                ? "1 rank in this process"
+                                : fmt::format("{} ranks as {}", options.plan.gpus,
+                                              options.transport == Transport::kMpi ? "MPI processes"
+                                              : processes                          ? "processes"
+                                                                                   : "threads");
+  if (options.device == DeviceKind::kHost) return ranks + " of the host";
+  const auto gpus =
+      std::min<std::int64_t>(static_cast<std::int64_t>(options.gpus.size()), options.plan.gpus);
+  return fmt::format("{} on {} x {}", ranks, gpus, options.gpus.front().name);
+}
+
+std::string share_text(std::optional<double> share) {
+  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
 }
 
 }  // namespace
@@ -23,50 +38,64 @@ std::string deviation_text(double measured, double predicted) {
 }
 
 std::string run_head(const RunOptions& options, const exec::Data& data,
-                     std::optional<double> predicted_s) {
+                     const RunReference& reference) {
   const Plan& plan = options.plan;
   const auto parameters =
       static_cast<double>(count_parameters(options.model).total(options.model.layers));
-  std::string text =
-      fmt::format("{}, {} parameters, {} on {} rank{} {} of the host, {} compute\n",
-                  options.model_name, thousands(parameters), name_of(plan.strategy), plan.gpus,
-                  plan.gpus == 1 ? "" : "s", where(options), name_of(plan.param_dtype));
+  std::string text = fmt::format("{}, {} parameters, {} on {}, {} compute\n", options.model_name,
+                                 thousands(parameters), name_of(plan.strategy), where(options),
+                                 name_of(plan.param_dtype));
   const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
                       data.train->describe());
   text += data.eval ? fmt::format("evaluation: {}\n", data.eval->describe())
                     : std::string("evaluation: none\n");
-  if (predicted_s) {
+  const Utilisation& use = reference.utilisation;
+  if (use.memory_bytes > 0) {
+    const std::int64_t sharers =
+        ceil_div(plan.gpus, static_cast<std::int64_t>(options.gpus.size()));
+    text += fmt::format("memory: {} a rank as planned, {} on a GPU of {}\n",
+                        bytes(reference.planned_bytes), bytes(sharers * reference.planned_bytes),
+                        bytes(use.memory_bytes));
+  }
+  if (!use.basis.empty()) text += fmt::format("MFU refers to {}\n", use.basis);
+  if (reference.predicted_s) {
     text += fmt::format("predicted for {}: {} a step\n", options.predicted_for,
-                        quantity(*predicted_s, "s"));
+                        quantity(*reference.predicted_s, "s"));
   }
   return text;
 }
 
 RunPrinter::RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown,
-                       std::int64_t log_every, std::optional<double> predicted_s)
+                       std::int64_t log_every, const RunReference& reference)
     : steps_(steps),
       terminal_(terminal),
       shown_(shown),
       log_every_(log_every),
-      predicted_s_(predicted_s) {}
+      reference_(reference) {}
 
 void RunPrinter::on_step(const exec::StepMetrics& m) {
   step_times_s_.push_back(m.step_time_s);
   const bool due = !head_shown_ || m.step % log_every_ == 0 || m.eval_loss || m.skipped;
   if (!shown_ || !due) return;
+  const Utilisation& use = reference_.utilisation;
   if (!head_shown_) {
-    fmt::print(
-        steps_, "{}\n",
-        paint(terminal_, Style::kBold,
-              fmt::format("{:>6}  {:>9}  {:>9}  {:>9}  {:>9}  {:>10}  {:>8}  {:>9}", "step", "loss",
-                          "grad norm", "lr", "time", "tokens/s", "vs plan", "eval loss")));
+    std::string head = fmt::format("{:>6}  {:>9}  {:>9}  {:>9}  {:>9}  {:>10}  {:>8}", "step",
+                                   "loss", "grad norm", "lr", "time", "tokens/s", "vs plan");
+    if (use.peak_flops > 0) head += fmt::format("  {:>6}", "MFU");
+    if (use.product_flops > 0) head += fmt::format("  {:>7}", "of GEMM");
+    head += fmt::format("  {:>9}", "eval loss");
+    fmt::print(steps_, "{}\n", paint(terminal_, Style::kBold, head));
     head_shown_ = true;
   }
-  std::string line =
-      fmt::format("{:>6}  {:>9.5f}  {:>9.4f}  {:>9.3e}  {:>9}  {:>10}  {:>8}", m.step, m.loss,
-                  m.grad_norm, m.lr, quantity(m.step_time_s, "s"), thousands(m.tokens_per_s),
-                  predicted_s_ ? deviation_text(m.step_time_s, *predicted_s_) : "-");
+  std::string line = fmt::format(
+      "{:>6}  {:>9.5f}  {:>9.4f}  {:>9.3e}  {:>9}  {:>10}  {:>8}", m.step, m.loss, m.grad_norm,
+      m.lr, quantity(m.step_time_s, "s"), thousands(m.tokens_per_s),
+      reference_.predicted_s ? deviation_text(m.step_time_s, *reference_.predicted_s) : "-");
+  if (use.peak_flops > 0) line += fmt::format("  {:>6}", share_text(use.mfu(m.step_time_s)));
+  if (use.product_flops > 0) {
+    line += fmt::format("  {:>7}", share_text(use.of_products(m.step_time_s)));
+  }
   if (m.eval_loss) line += fmt::format("  {:>9.5f}", *m.eval_loss);
   if (m.skipped) line += "  skipped";
   fmt::print(steps_, "{}\n", line);

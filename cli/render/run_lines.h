@@ -9,13 +9,21 @@
 
 #include "cli/render/terminal.h"
 #include "cli/run_ranks.h"
+#include "cli/utilisation.h"
 #include "exec/train/trainer.h"
 
 namespace shardwright::cli {
 
+/// What a run's steps are held against.
+struct RunReference {
+  std::optional<double> predicted_s;
+  Utilisation utilisation;
+  Bytes planned_bytes = 0;  // of one rank's device memory
+};
+
 /// Model, ranks, data and memory, a line each.
 std::string run_head(const RunOptions& options, const exec::Data& data,
-                     std::optional<double> predicted_s);
+                     const RunReference& reference);
 
 /// Prints steps to `steps` and notes to stderr as they happen.
 class RunPrinter final : public exec::TrainObserver {
@@ -23,7 +31,7 @@ class RunPrinter final : public exec::TrainObserver {
   /// `shown` is false on all ranks but one. Of steps that are neither evaluated nor skipped, the
   /// first and every `log_every`-th are shown.
   RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown, std::int64_t log_every,
-             std::optional<double> predicted_s);
+             const RunReference& reference);
   void on_step(const exec::StepMetrics& metrics) override;
   void on_note(const std::string& sentence) override;
 
@@ -35,7 +43,7 @@ class RunPrinter final : public exec::TrainObserver {
   Terminal terminal_;
   bool shown_;
   std::int64_t log_every_;
-  std::optional<double> predicted_s_;
+  RunReference reference_;
   bool head_shown_ = false;
   std::vector<double> step_times_s_;
 };

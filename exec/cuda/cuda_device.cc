@@ -26,15 +26,18 @@ Nanoseconds host_now() {
       .count();
 }
 
-/// Lets kernels of this GPU read the memory of the others, where they can.
-void enable_peer_access(int gpu) {
-  int count = 0;
-  SHARDWRIGHT_CUDA(cudaGetDeviceCount(&count));
-  for (int peer = 0; peer < count; ++peer) {
+/// Lets kernels of this GPU read the memory of others.
+void enable_peer_access(int gpu, const std::vector<int>& peers) {
+  for (const int peer : peers) {
     int can = 0;
     if (peer == gpu) continue;
     SHARDWRIGHT_CUDA(cudaDeviceCanAccessPeer(&can, gpu, peer));
-    if (can == 0) continue;
+    if (can == 0) {
+      throw Error(fmt::format("GPU {} cannot read the memory of GPU {}, expected ranks that NCCL "
+                              "connects or that share one GPU",
+                              gpu, peer),
+                  ExitCode::kMissingDevice);
+    }
     const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled) {
       cudaGetLastError();
@@ -75,7 +78,7 @@ class CudaDevice::CudaEvent final : public Event {
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
   SHARDWRIGHT_CUDA(cudaSetDevice(options_.gpu));
-  enable_peer_access(options_.gpu);
+  enable_peer_access(options_.gpu, options_.peers);
   staging_ = cuda::allocate_pinned(kStagingBytes);
 }
 

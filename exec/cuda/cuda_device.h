@@ -32,6 +32,7 @@ namespace shardwright::exec {
 struct CudaDeviceOptions {
   int gpu = 0;                     // by the runtime's count
   std::string attention = "auto";  // an implementation by name
+  std::vector<int> peers;          // GPUs whose memory this one's kernels read
   /// How many collectives of local ranks the host may be ahead of the GPU.
   int run_ahead = 8;
 };

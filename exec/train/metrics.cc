@@ -36,6 +36,12 @@ std::string metrics_line(const StepMetrics& m) {
       number(m.tokens_per_s));
   if (m.skipped) line += R"(,"skipped":true)";
   if (m.eval_loss) line += fmt::format(R"(,"eval_loss":{})", number(*m.eval_loss));
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) line += fmt::format(R"(,"{}":{})", name, number(*value));
+  };
+  add("mfu", m.mfu);
+  add("share_of_best_product", m.share_of_best_product);
+  add("predicted_step_time_s", m.predicted_step_time_s);
   return line + "}";
 }
 

@@ -23,6 +23,11 @@ struct StepMetrics {
   double tokens_per_s = 0;
   bool skipped = false;             // no update
   std::optional<double> eval_loss;  // after the update
+  /// Where known: the step's model FLOPs as a share of the dense peak of the GPUs, and of the best
+  /// product that was measured on them; and the step's predicted time.
+  std::optional<double> mfu;
+  std::optional<double> share_of_best_product;
+  std::optional<double> predicted_step_time_s;
 };
 
 /// Without a line's end. What is not finite is null.

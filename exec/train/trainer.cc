@@ -254,7 +254,8 @@ class Run {
     note(result_.trace_report);
   }
 
-  void report(const StepMetrics& metrics) {
+  void report(StepMetrics metrics) {
+    if (options_.annotate) options_.annotate(metrics);
     if (metrics_) metrics_->append(metrics);
     if (observer_ != nullptr) observer_->on_step(metrics);
   }

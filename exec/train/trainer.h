@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct TrainOptions {
   const SafetensorsModel* weights = nullptr;  // to start from; null: random
   std::string weights_name;
   const std::atomic<bool>* stop = nullptr;
+  /// Adds what the loop cannot know to a step's metrics before they are written.
+  std::function<void(StepMetrics&)> annotate;
 };
 
 /// Hears what happens, on rank 0.

@@ -270,6 +270,13 @@ TEST_P(CudaSchedule, AllocatesNothingAndNeverWaitsInAStep) {
     EXPECT_TRUE(enqueues(call) || call.kind == CallKind::kRecord || call.kind == CallKind::kWait ||
                 call.kind == CallKind::kQuery)
         << call.name;
+    if (call.kind == CallKind::kKernel && call.name != "cublasLtMatmul") {
+      const unsigned threads = call.block.x * call.block.y * call.block.z;
+      EXPECT_TRUE(threads > 0 && threads <= 1024 && threads % 32 == 0)
+          << call.name << " with blocks of " << threads << " threads";
+      EXPECT_TRUE(call.grid.x > 0 && call.grid.y > 0 && call.grid.z > 0) << call.name;
+      EXPECT_LE(call.bytes, 227u * 1024) << call.name;
+    }
     if (call.kind == CallKind::kQuery) {
       EXPECT_EQ(call.name, "cudaPointerGetAttributes");
     } else {

@@ -105,6 +105,19 @@ TEST_F(ImportOwnTraceTest, RanksShareTheInstanceOfACollective) {
   }
 }
 
+TEST_F(ImportOwnTraceTest, CopiesBetweenRanksOnGpusAreNoLinkSpeed) {
+  const auto collectives = [&](const char* device, const char* transport) {
+    const ObservationSet set =
+        import_own_trace(written({{"device", device}, {"transport", transport}}));
+    const auto of_nccl = [](const Observation& o) { return o.work.kind == WorkKind::kCollective; };
+    return std::pair(std::ranges::count_if(set.observations, of_nccl), set.left_out.size());
+  };
+  const auto [by_nccl, left_out] = collectives("cuda", "nccl");
+  EXPECT_GT(by_nccl, 10);
+  EXPECT_EQ(collectives("host", "local").first, by_nccl);
+  EXPECT_EQ(collectives("cuda", "local"), std::pair(std::ptrdiff_t{0}, left_out + 1));
+}
+
 TEST_F(ImportOwnTraceTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
   const ObservationSet set = import_own_trace(written());
   std::int64_t launches = 0;

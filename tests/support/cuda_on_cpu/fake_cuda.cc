@@ -525,8 +525,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  return api(named(CallKind::kQuery, "cudaDeviceCanAccessPeer"), [&](Engine&) {
-    *can = 1;
+  return api(named(CallKind::kQuery, "cudaDeviceCanAccessPeer"), [&](Engine& e) {
+    *can = e.machine.peers ? 1 : 0;
     return cudaSuccess;
   });
 }

@@ -59,6 +59,7 @@ struct FakeMachine {
   std::size_t memory_bytes = std::size_t{1} << 30;
   int compute_major = 9;
   int compute_minor = 0;
+  bool peers = true;  // devices can read each other's memory
 };
 
 /// Forgets everything: streams, events, memory, log, failures. Nothing may be in use.

@@ -1,0 +1,66 @@
+// On what a run executes: the host or GPUs, and how its ranks reach each other. Decided from what
+// the user wishes and what machine and build offer, without touching a device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "exec/train/launch_environment.h"
+#include "sim/core/trace_identity.h"
+#include "sim/core/units.h"
+
+namespace shardwright::cli {
+
+enum class DeviceKind { kHost, kCuda };
+enum class Transport { kLocal, kMpi, kNccl };
+std::string_view name_of(DeviceKind device);
+std::string_view name_of(Transport transport);
+
+struct OfferedGpu {
+  int index = 0;  // by the CUDA runtime's count
+  std::string name;
+  Bytes memory_bytes = 0;
+  int multiprocessors = 0;
+};
+
+struct ExecutionOffer {
+  bool cuda_built = false;
+  bool nccl_built = false;
+  bool mpi_built = false;
+  std::vector<OfferedGpu> gpus;
+  std::string gpu_problem;  // why there is none, as one clause
+};
+
+/// Asks the CUDA runtime, when this build has it.
+ExecutionOffer execution_offer();
+
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kHost;
+  std::string why;  // a clause for the settings' origin, "no GPU: ..."
+};
+
+/// `wish` is auto, host or cuda. Throws Error with ExitCode::kMissingDevice and one sentence that
+/// says what is missing.
+DeviceChoice choose_device(const std::string& wish, const ExecutionOffer& offer);
+
+/// `wish` is auto, local, nccl or mpi. Threads of one process meet locally unless every rank has a
+/// GPU of its own and NCCL connects them; processes meet through MPI, or NCCL when on GPUs. Throws
+/// Error when ranks cannot reach each other as wished.
+Transport choose_transport(const std::string& wish, DeviceKind device,
+                           const exec::LaunchEnvironment& launch, std::int64_t ranks,
+                           const ExecutionOffer& offer);
+
+/// What the cuda device computes with, whether or not there is a GPU.
+struct CudaParts {
+  std::vector<std::string> attention;  // the fastest first; empty: this build has no cuda executor
+  std::string products;                // "cuBLASLt 13.1.0"
+  std::string communicator;            // "NCCL 2.28.9, or local"
+};
+CudaParts cuda_parts();
+
+/// For the traces of `ranks` ranks on these GPUs, without step times.
+TraceOrigin gpu_origin(const std::vector<OfferedGpu>& gpus, std::int64_t ranks);
+
+}  // namespace shardwright::cli
