@@ -84,6 +84,8 @@ class Machine {
 
  private:
   void run_block();
+  bool resume(unsigned number);
+  bool run_warp(unsigned warp);
   void start_threads();
   void prepare_shared();
   void check_canary() const;
@@ -106,6 +108,7 @@ class Machine {
   std::vector<unsigned> order_;
   std::uint64_t random_ = 0;
   bool shuffles_ = false;
+  bool runs_ahead_ = false;  // a warp runs until all its threads wait for other warps
 };
 
 Machine& machine() {
@@ -177,6 +180,26 @@ void Machine::start_threads() {
   if (count_ % kWarp != 0) warps_.back().done = ~0u << count_ % kWarp;
 }
 
+bool Machine::resume(unsigned number) {
+  Thread& thread = *threads_[number];
+  if (thread.state != State::kReady) return false;
+  current_ = &thread;
+  threadIdx = thread.index;
+  thread.fiber.resume();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return true;
+}
+
+bool Machine::run_warp(unsigned warp) {
+  const unsigned begin = warp * kWarp, end = std::min(begin + kWarp, count_);
+  bool progress = false;
+  for (bool more = true; more; progress |= more) {
+    more = false;
+    for (unsigned number = begin; number < end; ++number) more |= resume(number);
+  }
+  return progress;
+}
+
 void Machine::run_block() {
   start_threads();
   prepare_shared();
@@ -186,13 +209,7 @@ void Machine::run_block() {
     if (shuffles_) shuffle(order_, random_);
     bool progress = false;
     for (const unsigned number : order_) {
-      Thread& thread = *threads_[number];
-      if (thread.state != State::kReady) continue;
-      progress = true;
-      current_ = &thread;
-      threadIdx = thread.index;
-      thread.fiber.resume();
-      if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+      progress |= runs_ahead_ ? run_warp(number / kWarp) : resume(number);
     }
     if (!progress) explain_standstill();
   }
@@ -221,6 +238,7 @@ void Machine::run(const Launch& launch) {
   launch_ = &launch;
   random_ = order_seed.load();
   shuffles_ = random_ != 0;
+  runs_ahead_ = random_ % 2 == 1;
   count_ = launch.block.x * launch.block.y * launch.block.z;
   order_.resize(count_);
   std::iota(order_.begin(), order_.end(), 0u);
@@ -296,7 +314,7 @@ void Machine::warp_collective(std::uint32_t mask, WarpOperation operation, const
   }
 }
 
-void complete(std::vector<Copy>& group) {
+void complete(const std::vector<Copy>& group) {
   for (const Copy& copy : group) {
     if (copy.from != nullptr) {
       std::memcpy(copy.to, copy.from, 16);
@@ -360,6 +378,9 @@ void async_copy(void* to, const void* from) {
   const auto address =
       reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
   if (address % 16 != 0) fail("cp.async of 16 bytes at an address that is no multiple of 16");
+  // A GPU copies at any time until the wait. Orders of even seeds copy as late, those of odd seeds
+  // as early as possible.
+  if (order_seed.load() % 2 == 1) return complete({{to, from}});
   auto& groups = machine().current().copy_groups;
   if (groups.empty()) groups.emplace_back();
   groups.back().push_back({to, from});

@@ -76,7 +76,8 @@ void run(const Launch& launch);
 
 struct Options {
   /// 0: threads and blocks in ascending order. Else every wait and every launch is followed by
-  /// another order, which depends on the seed alone.
+  /// another order, which depends on the seed alone. With odd seeds a warp runs on until it waits
+  /// for others.
   std::uint64_t order_seed = 0;
 };
 /// For kernels that any thread of the host begins to run from now on.
@@ -100,7 +101,8 @@ void warp_collective(std::uint32_t mask, WarpOperation operation, const void* in
 /// Of the running thread.
 unsigned lane();
 
-/// cp.async: a copy of 16 bytes (or zeros, when `from` is null) that happens when it is waited for.
+/// cp.async: a copy of 16 bytes (or zeros, when `from` is null) that happens when it is waited for,
+/// or at once when Options::order_seed is odd.
 void async_copy(void* to, const void* from);
 void async_commit();
 void async_wait(int groups_left);
