@@ -1,7 +1,5 @@
 #include "cli/rank_tracing.h"
 
-#if __has_include("cli/rank_devices.h")
-
 #ifdef SHARDWRIGHT_HAS_CUPTI
 #include "exec/cuda/cuda_device.h"
 #include "exec/cupti/cupti_tracer.h"
@@ -64,4 +62,3 @@ std::unique_ptr<exec::StepTracer> RankTracing::tracer(int, const exec::Device&,
 RankTracing::~RankTracing() = default;
 
 }  // namespace shardwright::cli
-#endif

@@ -1,6 +1,6 @@
 #include "cli/run_nccl.h"
 
-#if defined(SHARDWRIGHT_HAS_NCCL) && __has_include("cli/rank_devices.h")
+#ifdef SHARDWRIGHT_HAS_NCCL
 #include <fmt/core.h>
 
 #include <cstdlib>
