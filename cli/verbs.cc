@@ -1,5 +1,6 @@
 #include "cli/verbs.h"
 
+#include "cli/verb_calibrate.h"
 #include "cli/verb_compare.h"
 #include "cli/verb_doctor.h"
 #include "cli/verb_export.h"
@@ -23,6 +24,7 @@ std::vector<std::unique_ptr<Verb>> make_verbs() {
   verbs.push_back(make_run_verb());
   verbs.push_back(make_compare_verb());
   verbs.push_back(make_measure_verb());
+  verbs.push_back(make_calibrate_verb());
   verbs.push_back(make_validate_verb());
   verbs.push_back(make_profile_verb());
   verbs.push_back(make_inspect_verb());

@@ -161,9 +161,10 @@ void read_work(const JsonReader& from, Work& work) {
 }
 
 MeasuredRow read_row(const JsonReader& from) {
-  from.reject_unknown_keys({"op", "phase", "work", "dtype_bytes", "kernels", "efficiency", "m", "n",
-                            "k", "bytes", "backward", "causal", "class", "ranks", "nodes",
-                            "contended", "seconds", "spread", "count", "lowered"});
+  from.reject_unknown_keys({"op",    "phase",   "work",  "dtype_bytes", "kernels",  "efficiency",
+                            "m",     "n",       "k",     "bytes",       "backward", "causal",
+                            "class", "ranks",   "nodes", "contended",   "seconds",  "spread",
+                            "count", "lowered", "batch", "sharers"});
   MeasuredRow row;
   Observation& operation = row.operation;
   operation.op = require_enum(from, "op", OpKind::kSynchronize);
@@ -172,6 +173,8 @@ MeasuredRow read_row(const JsonReader& from) {
   const auto ranks = between(std::int64_t{1}, std::int64_t{1} << 24);
   operation.ranks = from.optional<std::int64_t>("ranks", 1, ranks);
   operation.nodes = from.optional<std::int64_t>("nodes", 1, ranks);
+  operation.batch = from.optional<std::int64_t>("batch", 1, ranks);
+  operation.sharers = from.optional<int>("sharers", 1, between(1, 1 << 20));
   operation.contended = from.optional<double>("contended", 0.0, between(0.0, 1.0));
   operation.seconds = from.require<double>("seconds", between(0.0, kLongest));
   row.spread = from.optional<double>("spread", 0.0, between(0.0, kWidest));
@@ -203,6 +206,8 @@ ordered_json write_row(const MeasuredRow& row) {
   }
   add("ranks", operation.ranks, std::int64_t{1});
   add("nodes", operation.nodes, std::int64_t{1});
+  add("batch", operation.batch, std::int64_t{1});
+  add("sharers", operation.sharers, std::int32_t{1});
   add("contended", rounded(operation.contended), 0.0);
   json["seconds"] = rounded(operation.seconds);
   add("spread", rounded(row.spread), 0.0);
@@ -249,11 +254,12 @@ std::vector<MeasuredProduct> read_measured_products(const std::vector<JsonReader
   std::vector<MeasuredProduct> products;
   const auto size = between(std::int64_t{1}, std::int64_t{1} << 40);
   for (const JsonReader& product : from) {
-    product.reject_unknown_keys({"m", "n", "k", "dtype_bytes", "seconds", "count"});
+    product.reject_unknown_keys({"m", "n", "k", "dtype_bytes", "sharers", "seconds", "count"});
     products.push_back({product.require<std::int64_t>("m", size),
                         product.require<std::int64_t>("n", size),
                         product.require<std::int64_t>("k", size),
                         product.optional<int>("dtype_bytes", 2, between(1, 8)),
+                        product.optional<int>("sharers", 1, between(1, 1 << 20)),
                         product.require<double>("seconds", NumberRange<double>(0, kLongest, true)),
                         product.optional<std::int64_t>("count", 1, kCount)});
   }
@@ -285,6 +291,7 @@ std::string to_json(const std::vector<MeasuredProduct>& products) {
                     {"n", product.n},
                     {"k", product.k},
                     {"dtype_bytes", product.dtype_bytes},
+                    {"sharers", product.sharers},
                     {"seconds", rounded(product.seconds)},
                     {"count", product.count}});
   }

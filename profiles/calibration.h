@@ -25,6 +25,7 @@ namespace shardwright::profiles {
 struct MeasuredProduct {
   std::int64_t m = 0, n = 0, k = 0;
   int dtype_bytes = 2;
+  int sharers = 1;     // ranks that shared the device
   double seconds = 0;  // of a stack whose gemm_efficiency is 1
   std::int64_t count = 0;
 };
@@ -34,7 +35,8 @@ struct MeasuredRow {
   Observation operation;  // its `seconds` is the row's time: a median, see sim/calibrate/rows.h
   double spread = 0;      // standard deviation of the logarithms of single timings, robust
   std::int64_t count = 0;
-  /// The work was lowered with a stack: its kernels are that stack's, with the stack's efficiencies.
+  /// The work was lowered with a stack: its kernels are that stack's, with the stack's
+  /// efficiencies.
   bool lowered = false;
 };
 

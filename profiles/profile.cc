@@ -102,7 +102,12 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   }
   profile.measured_products = cluster.measured_products;
   if (cluster.calibration) {
+    const bool same_stack =
+        cluster.calibration->stack.empty() || cluster.calibration->stack == stack.stack.id;
     for (const CalibratedGroup& group : cluster.calibration->groups) {
+      // How well the kernels of one stack are known says nothing of another's.
+      const bool of_stack = group.group == CostGroup::kMemory || group.group == CostGroup::kHost;
+      if (of_stack && !same_stack) continue;
       profile.calibrated_half_width[static_cast<std::size_t>(group.group)] = group.half_width;
     }
   }

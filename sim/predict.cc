@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/accounting.h"
+#include "sim/calibrated_interval.h"
 #include "sim/core/arena.h"
 #include "sim/core/error.h"
 #include "sim/cost.h"
@@ -96,8 +97,11 @@ struct Predictor::State {
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
     const std::string& stack = profile.stack.id;
     const bool seen = seen_on_gpu(profile.uncertainty, stack, profile.cluster.gpu.id);
-    const double width =
+    const double published =
         half_width(profile.uncertainty, stack, seen, t.exposed_communication_s / t.iteration_s);
+    const double width =
+        calibrated_half_width(profile, schedule, op_costs,
+                              {t.iteration_s, t.exposed_communication_s, t.host_s}, published);
     std::ranges::copy(interval_around(t.iteration_s, width), t.interval_s);
     t.interval_level = profile.uncertainty.level;
   }

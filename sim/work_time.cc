@@ -43,12 +43,17 @@ KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers)
   costs.copies = profile.stack.copies;
   costs.contention = profile.cost.contention.values.kernels;
   if (gpu.peak_fp32_flops > 0) costs.fp32_slowdown = gpu.peak_bf16_flops / gpu.peak_fp32_flops;
+  const KernelCosts plain = costs;
   for (const profiles::MeasuredProduct& product : profile.measured_products) {
-    const double formula = gemm_time_s(costs.gemm, costs.rates, product.m, product.n, product.k,
-                                       costs.rates.sm_count) *
-                           (product.dtype_bytes == 4 ? costs.fp32_slowdown : 1);
-    costs.measured[{product.m, product.n, product.k, product.dtype_bytes}] =
-        product.seconds / formula;
+    const ProductShape shape{product.m, product.n, product.k, product.dtype_bytes};
+    // Of several the one on the same part of a device counts.
+    if (costs.measured.contains(shape) && product.sharers != sharers) continue;
+    KernelCosts then = plain;
+    if (product.sharers > 1) share(then, gpu, product.sharers);
+    const double formula =
+        gemm_time_s(then.gemm, then.rates, product.m, product.n, product.k, then.rates.sm_count) *
+        (product.dtype_bytes == 4 ? costs.fp32_slowdown : 1);
+    costs.measured[shape] = product.seconds / formula;
   }
   if (sharers > 1) share(costs, gpu, static_cast<double>(sharers));
   return costs;

@@ -27,18 +27,22 @@ constexpr std::int64_t kFewestTimings = 3;
 /// simulator does not tell them apart.
 std::vector<MeasuredProduct> measured_products(const profiles::Profile& profile,
                                                const std::vector<MeasuredRow>& rows) {
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int>, MeasuredProduct> products;
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int, int>, MeasuredProduct>
+      products;
   for (const MeasuredRow& row : rows) {
     const auto& o = row.operation;
-    if (o.work.kind != WorkKind::kGemm || o.work.kernels != 1 || o.contended >= kContended) {
+    if (o.work.kind != WorkKind::kGemm || o.work.kernels != 1 || o.batch != 1 ||
+        o.contended >= kContended) {
       continue;
     }
     const double efficiency = row.lowered ? profile.stack.gemm_efficiency : o.work.efficiency;
-    MeasuredProduct& product = products[{o.work.m, o.work.n, o.work.k, o.work.dtype_bytes}];
+    MeasuredProduct& product =
+        products[{o.work.m, o.work.n, o.work.k, o.work.dtype_bytes, o.sharers}];
     product.m = o.work.m;
     product.n = o.work.n;
     product.k = o.work.k;
     product.dtype_bytes = o.work.dtype_bytes;
+    product.sharers = o.sharers;
     product.seconds += static_cast<double>(row.count) * o.seconds * efficiency;
     product.count += row.count;
   }

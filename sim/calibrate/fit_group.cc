@@ -28,6 +28,8 @@ constexpr double kWidest = 0.5;          // of what is believed beforehand, to c
 constexpr double kSeen = 1e-3;           // a derivative below is none
 constexpr double kAssumedNoise = 0.015;  // to begin with; the fit then knows better
 constexpr double kMedianOverMean = 1.2533;  // standard error of a median over that of a mean
+constexpr double kBelievedFreedom = 2;      // degrees of freedom of what is believed of errors
+constexpr double kDepends = 0.05;           // a derivative that a prediction rests on
 constexpr double kBorrowed = 30;            // timings that the usual spread counts as
 constexpr std::size_t kFewTargets = 10;
 
@@ -149,7 +151,7 @@ void freeze_undetermined(const MatrixXd& slopes, const std::vector<Adjustable>& 
       scaled.col(static_cast<Index>(j)) *= values[free[j]].spread;
     }
     const Eigen::SelfAdjointEigenSolver<MatrixXd> eigen(scaled.transpose() * scaled);
-    const bool too_many = free.size() * 3 > static_cast<std::size_t>(slopes.rows()) * 2;
+    const bool too_many = free.size() > static_cast<std::size_t>(slopes.rows());
     if (!too_many && eigen.eigenvalues()[0] * kWidest * kWidest >= 1) return;
     free.erase(free.begin() +
                static_cast<std::ptrdiff_t>(who_yields(eigen.eigenvectors().col(0), free, values)));
@@ -241,8 +243,21 @@ std::uint32_t fold_of_target(const Target& target, std::uint32_t folds) {
       folds);
 }
 
+/// Whether `training` shows every value that row `left` rests on.
+bool is_covered(const MatrixXd& slopes, const Indices& free, const Indices& training,
+                std::size_t left) {
+  return std::all_of(free.begin(), free.end(), [&](std::size_t j) {
+    const auto column = static_cast<Index>(j);
+    if (std::abs(slopes(static_cast<Index>(left), column)) < kDepends) return true;
+    return std::any_of(training.begin(), training.end(), [&](std::size_t i) {
+      return std::abs(slopes(static_cast<Index>(i), column)) >= kDepends;
+    });
+  });
+}
+
+/// NaN for rows that alone determine a value: nothing can be held against them.
 Vector held_out(const GroupProblem& problem, const Indices& free, const LadFit& full,
-                const std::vector<Target>& targets) {
+                const MatrixXd& slopes, const std::vector<Target>& targets) {
   const std::size_t n = targets.size();
   const bool singly = n <= kFewTargets;
   const auto folds = singly ? static_cast<std::uint32_t>(n) : kFolds;
@@ -254,11 +269,15 @@ Vector held_out(const GroupProblem& problem, const Indices& free, const LadFit& 
           singly ? static_cast<std::uint32_t>(i) : fold_of_target(targets[i], folds);
       (fold == out ? left : training).push_back(i);
     }
-    if (left.empty() || training.size() <= free.size()) continue;
+    if (left.empty()) continue;
+    if (training.empty()) {
+      std::fill(result.begin(), result.end(), std::nan(""));
+      continue;
+    }
     const LadFit fit = fit_lad(problem.problem(free, training), full.x);
     const Vector residuals = problem.problem(free, left).residuals(fit.x);
     for (std::size_t i = 0; i < left.size(); ++i) {
-      result[left[i]] = residuals[i];
+      result[left[i]] = is_covered(slopes, free, training, left[i]) ? residuals[i] : std::nan("");
     }
   }
   return result;
@@ -277,9 +296,9 @@ std::vector<Target> targets_of(const std::vector<MeasuredRow>& rows, CostGroup g
   std::map<std::string, const MeasuredRow*> alone;
   const auto name = [](const MeasuredRow& row) {
     const auto& o = row.operation;
-    return fmt::format("{} {} {} {} {} {} {}", describe(row), o.work.dtype_bytes, o.work.kernels,
+    return fmt::format("{} {} {} {} {} {} {} {}", describe(row), o.work.dtype_bytes, o.work.kernels,
                        static_cast<int>(o.op), static_cast<int>(o.work.memory_class), o.work.causal,
-                       row.lowered);
+                       row.lowered, o.sharers);
   };
   for (const MeasuredRow& row : rows) {
     if (row.operation.contended < kContended) alone[name(row)] = &row;
@@ -370,10 +389,11 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
     free.erase(free.begin() + static_cast<std::ptrdiff_t>(*worst));
   }
 
-  const double quantile =
-      student_975(static_cast<double>(targets.size()) - static_cast<double>(free.size()));
-  const Vector out =
-      options.held_out && !targets.empty() ? held_out(problem, free, fit, targets) : fit.residuals;
+  const double beyond = static_cast<double>(targets.size()) - static_cast<double>(free.size());
+  const double quantile = student_975(beyond + kBelievedFreedom);
+  const Vector out = options.held_out && !targets.empty()
+                         ? held_out(problem, free, fit, slopes, targets)
+                         : fit.residuals;
   problem.apply(free, fit.x);
   for (std::size_t j = 0; j < count; ++j) {
     FittedValue& value = result.values.emplace_back();

@@ -11,12 +11,15 @@ namespace shardwright::sim {
 namespace {
 
 constexpr int kDraws = 400;
-constexpr std::size_t kFewest = 3;
+constexpr std::size_t kFewest = 2;
+constexpr double kBelievedMiss = 0.05;  // of an operation that nothing can be held against
 constexpr double kLeastHalfWidth = 0.005;
 
 profiles::ErrorSummary summary(const std::vector<double>& log_errors) {
   std::vector<double> errors;
-  for (const double error : log_errors) errors.push_back(std::abs(std::expm1(error)));
+  for (const double error : log_errors) {
+    if (std::isfinite(error)) errors.push_back(std::abs(std::expm1(error)));
+  }
   return summarize_errors(errors);
 }
 
@@ -25,12 +28,14 @@ double half_width_of_total(const std::vector<Target>& targets, const std::vector
   const std::size_t n = targets.size();
   if (n < kFewest) return 0;
   std::vector<double> measured, predicted;
+  std::mt19937 random(20261121);
+  std::normal_distribution<double> believed(0, kBelievedMiss);
   for (std::size_t i = 0; i < n; ++i) {
     const auto& row = targets[i].row;
+    const double error = std::isfinite(held_out[i]) ? held_out[i] : believed(random);
     measured.push_back(row.operation.seconds * static_cast<double>(row.count));
-    predicted.push_back(measured.back() * std::exp(held_out[i]));
+    predicted.push_back(measured.back() * std::exp(error));
   }
-  std::mt19937 random(20261121);
   std::vector<double> errors;
   for (int draw = 0; draw < kDraws; ++draw) {
     double is = 0, was = 0;
@@ -43,7 +48,7 @@ double half_width_of_total(const std::vector<Target>& targets, const std::vector
   }
   const auto at = errors.begin() + static_cast<std::ptrdiff_t>(std::ceil(level * kDraws)) - 1;
   std::nth_element(errors.begin(), at, errors.end());
-  const double few = student_975(static_cast<double>(n) - 1) / student_975(1e6);
+  const double few = student_975(static_cast<double>(n) + 1) / student_975(1e6);
   return std::max(*at * few, kLeastHalfWidth);
 }
 
@@ -73,7 +78,9 @@ void fill_errors(const std::vector<Target>& targets, const std::vector<double>& 
   if (level <= 0) return;
   errors.held_out = summary(held_out);
   std::vector<double> measured_over_predicted;
-  for (const double error : held_out) measured_over_predicted.push_back(-error);
+  for (const double error : held_out) {
+    if (std::isfinite(error)) measured_over_predicted.push_back(-error);
+  }
   errors.quantiles = quantiles_of(std::move(measured_over_predicted));
   errors.half_width = half_width_of_total(targets, held_out, level);
 }

@@ -4,7 +4,8 @@
 // A step spends its products' time in several shapes, whose errors partly cancel; so the half width
 // is that of the group's total. It is the bootstrap's: rows are drawn with replacement, the
 // measured total is held against the total predicted by fits without those rows, and of the drawn
-// errors the quantile at the level is taken, widened for few rows as Student's t is.
+// errors the quantile at the level is taken, widened for few rows as Student's t is. An operation
+// that alone determines a value cannot be held out; it is believed to be 5 % off.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,7 @@
 
 namespace shardwright::sim {
 
-/// Errors are log(predicted / measured) by target. Level 0: no half width.
+/// Errors are log(predicted / measured) by target, NaN where none is known. Level 0: no half width.
 void fill_errors(const std::vector<Target>& targets, const std::vector<double>& before,
                  const std::vector<double>& in_sample, const std::vector<double>& held_out,
                  double level, profiles::CalibratedGroup& errors);

@@ -65,7 +65,10 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
           adjustable.path != path_of(row)) {
         continue;
       }
-      sum.add(row, std::max<double>(1, row.operation.work.kernels));
+      sum.add(row, row.operation.work.kernels == 0
+                       ? 1.0
+                       : row.operation.work.kernels *
+                             turns(profile.profile().cluster.gpu, row.operation.sharers));
     }
     FittedValue& value = result.values.emplace_back();
     value.path = adjustable.path;

@@ -15,6 +15,12 @@ using Eigen::VectorXd;
 constexpr double kSmooth = 0.5;
 constexpr double kLeastScale = 0.003;  // formulas are not better than that
 constexpr double kFirstScale = 0.03;
+/// What formulas miss before residuals say how much, and how many residuals that counts as.
+constexpr double kBelievedMiss = 0.05;
+constexpr double kBelievedCount = 1;
+/// Variance of the estimate over that of least squares, of normal residuals of deviation 1.
+constexpr double kNormalKappa = 1.35;
+constexpr Index kFewResiduals = 3;  // beyond the parameters
 constexpr double kDifference = 0.01;
 constexpr double kStill = 1e-6;
 constexpr int kMostSteps = 60;
@@ -117,8 +123,12 @@ void rescale(State& fit) {
   const Index rows = fit.residuals.size();
   if (rows == 0) return;
   std::vector<double> residuals(fit.residuals.begin(), fit.residuals.end());
-  const double total =
+  const auto beyond = static_cast<double>(std::max<Index>(0, rows - fit.x.size()));
+  const double seen =
       robust_deviation(std::move(residuals), static_cast<std::size_t>(fit.x.size()));
+  const double total =
+      std::sqrt((beyond * seen * seen + kBelievedCount * kBelievedMiss * kBelievedMiss) /
+                (beyond + kBelievedCount));
   double own = 0;
   for (Index i = 0; i < rows; ++i) own += fit.noise[i] * fit.noise[i];
   own /= static_cast<double>(rows);
@@ -126,6 +136,7 @@ void rescale(State& fit) {
   for (Index i = 0; i < rows; ++i) {
     fit.scale[i] = std::sqrt(fit.noise[i] * fit.noise[i] + missed);
   }
+  if (rows - fit.x.size() < kFewResiduals) return;
   // In all they must match what is seen, also where the own noise was overstated.
   std::vector<double> standardized;
   for (Index i = 0; i < rows; ++i) standardized.push_back(fit.residuals[i] / fit.scale[i]);
@@ -138,7 +149,7 @@ void fill_covariance(State& fit) {
   const Index n = fit.x.size();
   const Index rows = fit.residuals.size();
   fit.covariance = MatrixXd::Zero(n, n);
-  if (n == 0 || rows <= n) return;
+  if (n == 0 || rows == 0) return;
   double square = 0, slope = 0;
   MatrixXd information = MatrixXd::Zero(n, n);
   for (Index i = 0; i < rows; ++i) {
@@ -155,7 +166,9 @@ void fill_covariance(State& fit) {
   // Huber's correction for the number of parameters, on top of n - p.
   const auto p = static_cast<double>(n);
   const double correction = 1 + p / count * (1 - slope * kSmooth) / std::max(slope * kSmooth, 0.1);
-  const double kappa = correction * correction * square / (slope * slope) * count / (count - p);
+  const double kappa = rows - n < kFewResiduals ? kNormalKappa
+                                                : correction * correction * square /
+                                                      (slope * slope) * count / (count - p);
   information.diagonal().array() += 1e-12;
   fit.covariance = kappa * information.ldlt().solve(MatrixXd::Identity(n, n));
 }

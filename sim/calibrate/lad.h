@@ -35,6 +35,7 @@ struct LadFit {
   std::vector<double> covariance;  // of x; without the prior
 };
 
+/// What is missed is believed to be 5 % where there are hardly more rows than parameters.
 /// From `start`; scales are estimated between rounds. A problem without parameters is only scaled.
 LadFit fit_lad(const LadProblem& problem, const std::vector<double>& start);
 

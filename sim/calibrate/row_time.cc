@@ -88,58 +88,79 @@ const char* efficiency_path(const Observation& o) {
 }
 
 RowTimes::RowTimes(const profiles::Profile& profile, const Sharing& sharing)
-    : kernels_(kernel_costs(profile)),
-      collectives_(profile.cost.collectives.values),
-      contention_(profile.cost.contention.values),
-      network_(network_of(profile.cluster)),
-      stack_(profile.stack),
-      gpus_per_node_(profile.cluster.gpus_per_node),
-      nvlink_(profile.cluster.nvlink),
-      sharing_(sharing) {
-  kernels_.measured.clear();
+    : profile_(profile), network_(network_of(profile.cluster)), sharing_(sharing) {}
+
+const RowTimes::Costs& RowTimes::costs_for(std::int32_t sharers) const {
+  for (const Costs& known : costs_) {
+    if (known.sharers == sharers) return known;
+  }
+  Costs costs;
+  costs.sharers = sharers;
+  costs.kernels = kernel_costs(profile_, sharers);
+  costs.kernels.measured.clear();
+  costs.host_turns = turns(profile_.cluster.gpu, sharers);
+  costs.collectives = profile_.cost.collectives.values;
+  if (profile_.cluster.devices_per_node > 0) {
+    costs.copies_take_turns =
+        in_device_memory(profile_, sharers * profile_.cluster.devices_per_node, costs.collectives);
+  }
+  return costs_.emplace_back(std::move(costs));
 }
 
 double RowTimes::efficiency_of(const Observation& o) const {
-  if (o.work.kind == WorkKind::kGemm) return stack_.gemm_efficiency;
-  if (o.op == OpKind::kOptimizer) return stack_.optimizer.efficiency;
-  const KernelGroup* kernels = kernels_of(stack_, o.op);
+  if (o.work.kind == WorkKind::kGemm) return profile_.stack.gemm_efficiency;
+  if (o.op == OpKind::kOptimizer) return profile_.stack.optimizer.efficiency;
+  const KernelGroup* kernels = kernels_of(profile_.stack, o.op);
   if (kernels == nullptr) return o.work.efficiency;
   return is_backward(o) ? kernels->backward_efficiency : kernels->forward_efficiency;
 }
 
 double RowTimes::kernel_s(const MeasuredRow& row, const Sharing& sharing) const {
-  // Copies by hand of other programs' kernels run at the bandwidth itself.
+  // Element-wise kernels of other programs run at the bandwidth itself.
+  const KernelCosts& kernels = costs_for(row.operation.sharers).kernels;
   Work work = row.operation.work;
   if (row.lowered) {
     work.efficiency = efficiency_of(row.operation);
   } else if (work.kind == WorkKind::kMemory) {
     work.memory_class = MemoryClass::kStream;
   }
-  return kernel_time_s(kernels_, work, sharing);
+  if (row.operation.batch <= 1) return kernel_time_s(kernels, work, sharing);
+  return kernel_time_s(
+      kernels, work, sharing, [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+        return gemm_time_s(kernels.gemm, kernels.rates, m, n, k, sms, row.operation.batch);
+      });
 }
 
 double RowTimes::host_s(const Observation& o) const {
-  if (o.work.kernels == 0) return stack_.host.step_s;
-  const double times = o.work.kernels;
-  if (is_collective(o.op)) return times * 4 * stack_.host.forward_launch_s;
-  return times * (is_backward(o) ? stack_.host.backward_launch_s : stack_.host.forward_launch_s);
+  const HostCosts& host = profile_.stack.host;
+  if (o.work.kernels == 0) return host.step_s;
+  const double times = o.work.kernels * costs_for(o.sharers).host_turns;
+  if (is_collective(o.op)) return times * 4 * host.forward_launch_s;
+  return times * (is_backward(o) ? host.backward_launch_s : host.forward_launch_s);
+}
+
+double RowTimes::collective_s(const Observation& o) const {
+  const Costs& costs = costs_for(o.sharers);
+  return o.work.kernels * collective_of(costs.collectives, network_, profile_.cluster.gpus_per_node,
+                                        o, costs.copies_take_turns)
+                              .time_s;
 }
 
 double RowTimes::alone_s(const MeasuredRow& row) const {
   const Observation& o = row.operation;
   if (o.work.kind == WorkKind::kHost) return host_s(o);
-  if (o.work.kind != WorkKind::kCollective) return kernel_s(row, {});
-  return o.work.kernels * collective_of(collectives_, network_, gpus_per_node_, o).time_s;
+  return o.work.kind == WorkKind::kCollective ? collective_s(o) : kernel_s(row, {});
 }
 
 double RowTimes::contended_s(const MeasuredRow& row) const {
   const Observation& o = row.operation;
   if (o.work.kind == WorkKind::kHost) return host_s(o);
+  const profiles::ContentionParams& contention = profile_.cost.contention.values;
   if (o.work.kind != WorkKind::kCollective) {
-    return std::max(kernel_s(row, {}), kernels_.contention * kernel_s(row, sharing_));
+    return std::max(kernel_s(row, {}), contention.kernels * kernel_s(row, sharing_));
   }
-  return alone_s(row) *
-         (o.nodes > 1 || !nvlink_ ? contention_.other_collectives : contention_.nvlink_collectives);
+  const bool in_node = o.nodes <= 1 && profile_.cluster.nvlink;
+  return collective_s(o) * (in_node ? contention.nvlink_collectives : contention.other_collectives);
 }
 
 double RowTimes::seconds(const MeasuredRow& row) const {
@@ -149,8 +170,10 @@ double RowTimes::seconds(const MeasuredRow& row) const {
 }
 
 CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
-                             std::int64_t gpus_per_node, const Observation& o) {
+                             std::int64_t gpus_per_node, const Observation& o,
+                             double copies_take_turns) {
   CollectiveGroup group;
+  group.copies_take_turns = copies_take_turns;
   group.ranks = o.ranks;
   group.ranks_per_node = (o.ranks + o.nodes - 1) / std::max<std::int64_t>(1, o.nodes);
   if (o.nodes > 1) {
@@ -166,6 +189,8 @@ CollectiveCost collective_of(const profiles::CollectiveParams& params, const Nod
 }
 
 Sharing sharing_of(const profiles::Profile& profile, const std::vector<MeasuredRow>& rows) {
+  // Ranks that share a device have no channels: collectives are copies.
+  if (profile.cluster.devices_per_node > 0) return {};
   const NodeNetwork network = network_of(profile.cluster);
   double seconds = 0, channels = 0, hbm_bytes = 0;
   for (const MeasuredRow& row : rows) {

@@ -6,9 +6,14 @@
 // a share c of its time takes 1 / ((1 - c) / alone + c / contended).
 #pragma once
 
+#include <cstdint>
+#include <deque>
+#include <vector>
+
 #include "profiles/calibration.h"
 #include "profiles/profile.h"
 #include "sim/collectives.h"
+#include "sim/cost.h"
 #include "sim/work_time.h"
 
 namespace shardwright::sim {
@@ -19,7 +24,8 @@ const char* efficiency_path(const profiles::Observation& operation);
 
 class RowTimes {
  public:
-  /// Costs of one state of a profile. `sharing` is what the collectives of these rows take.
+  /// Costs of one state of `profile`, which must outlive it and stay as it is. `sharing` is what
+  /// the collectives of these rows take.
   RowTimes(const profiles::Profile& profile, const Sharing& sharing);
 
   /// Seconds, including contention as far as the row has any.
@@ -29,23 +35,29 @@ class RowTimes {
   double contended_s(const profiles::MeasuredRow& row) const;
 
  private:
+  /// What depends on how many ranks share a device.
+  struct Costs {
+    std::int32_t sharers = 1;
+    KernelCosts kernels;
+    profiles::CollectiveParams collectives;
+    double copies_take_turns = 0, host_turns = 1;
+  };
+  const Costs& costs_for(std::int32_t sharers) const;
   double efficiency_of(const profiles::Observation& operation) const;
   double kernel_s(const profiles::MeasuredRow& row, const Sharing& sharing) const;
+  double collective_s(const profiles::Observation& operation) const;
   double host_s(const profiles::Observation& operation) const;
 
-  KernelCosts kernels_;
-  profiles::CollectiveParams collectives_;
-  profiles::ContentionParams contention_;
+  const profiles::Profile& profile_;
   NodeNetwork network_;
-  Stack stack_;
-  std::int64_t gpus_per_node_;
-  bool nvlink_;
   Sharing sharing_;
+  mutable std::deque<Costs> costs_;  // made when first asked for
 };
 
 /// The collective of a row as NCCL would run it.
 CollectiveCost collective_of(const profiles::CollectiveParams& params, const NodeNetwork& network,
-                             std::int64_t gpus_per_node, const profiles::Observation& operation);
+                             std::int64_t gpus_per_node, const profiles::Observation& operation,
+                             double copies_take_turns = 0);
 
 /// The mean over the collectives among `rows`, weighted by time; by the profile's channels when
 /// there are none.

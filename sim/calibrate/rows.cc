@@ -34,7 +34,8 @@ int direction(const Observation& o) {
 
 /// What distinguishes rows. Operations keep apart only what a formula or a parameter may see.
 using Key = std::tuple<int, int, int, int, int, int, bool, bool, std::int64_t, std::int64_t,
-                       std::int64_t, std::int64_t, double, std::int64_t, std::int64_t, int, bool>;
+                       std::int64_t, std::int64_t, double, std::int64_t, std::int64_t, int, bool,
+                       std::int64_t, std::int32_t>;
 
 int kind_of_op(const Observation& o, bool lowered) {
   switch (o.work.kind) {
@@ -75,7 +76,9 @@ Key key_of(const Observation& o, bool lowered) {
           o.ranks,
           o.nodes,
           contention_bin(o.contended),
-          lowered};
+          lowered,
+          o.batch,
+          o.sharers};
 }
 
 /// Why no formula takes the observation; null: one does.
@@ -89,6 +92,8 @@ const char* why_not(const Observation& o) {
   }
   if (!(o.contended >= 0 && o.contended <= 1)) return "shares of contention outside 0 to 1";
   if (!(w.efficiency > 0 && w.efficiency <= 1e3)) return "efficiencies outside 0 to 1000";
+  if (o.batch < 1 || o.batch > kLargest) return "products of no size";
+  if (o.sharers < 1 || o.sharers > 1 << 20) return "devices shared by no rank";
   if (w.dtype_bytes == 0 || w.dtype_bytes > 8) return "elements of an unknown size";
   const auto size = [](std::int64_t value) { return value > 0 && value <= kLargest; };
   switch (w.kind) {
@@ -272,6 +277,10 @@ CostGroup group_of(const MeasuredRow& row) {
 
 namespace {
 
+bool has_kernels_both_ways(OpKind op) {
+  return op < OpKind::kAllGather;
+}
+
 std::string bytes_text(std::int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (value >= 1e9) return fmt::format("{:.3g} GB", value * 1e-9);
@@ -287,14 +296,17 @@ std::string describe(const MeasuredRow& row) {
   const Work& w = o.work;
   switch (w.kind) {
     case WorkKind::kGemm:
-      return fmt::format("a product of {} x {} x {}", w.m, w.n, w.k);
+      return o.batch > 1 ? fmt::format("{} products of {} x {} x {}", o.batch, w.m, w.n, w.k)
+                         : fmt::format("a product of {} x {} x {}", w.m, w.n, w.k);
     case WorkKind::kAttention:
       return fmt::format("attention {} of {} tokens, {} heads of {}",
                          w.backward ? "backward" : "forward", w.n, w.m, w.k);
     case WorkKind::kMemory:
-      return fmt::format("{} {} that moves {}",
-                         o.op == OpKind::kHostWork ? "a copy" : name_of(o.op),
-                         direction(o) == 1 ? "backward" : "forward", bytes_text(w.bytes));
+      return fmt::format("{}{} that moves {}", o.op == OpKind::kHostWork ? "a copy" : name_of(o.op),
+                         !has_kernels_both_ways(o.op) ? ""
+                         : direction(o) == 1          ? " backward"
+                                                      : " forward",
+                         bytes_text(w.bytes));
     case WorkKind::kCollective:
       return fmt::format("{} of {} on {} ranks{}", name_of(o.op), bytes_text(w.bytes), o.ranks,
                          o.nodes > 1 ? fmt::format(" of {} nodes", o.nodes) : "");

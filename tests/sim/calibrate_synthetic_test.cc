@@ -162,7 +162,14 @@ TEST(Calibrate, CountsOperationsNotTimings) {
   EditableProfile fitted(base);
   const GroupFit fit =
       fit_group(fitted, CostGroup::kProducts, targets_of(rows, CostGroup::kProducts), {});
-  for (const FittedValue& value : fit.values) EXPECT_EQ(value.after, value.before) << value.path;
+  for (const FittedValue& value : fit.values) {
+    if (value.path == "cost.gemm.e") {
+      // The noise of a thousand timings is nothing, but what the formula misses is not known.
+      EXPECT_GT(value.high / value.low, 1.2);
+    } else {
+      EXPECT_EQ(value.after, value.before) << value.path;
+    }
+  }
 }
 
 // Ranks that arrive late make collectives look slow on those that wait, not on the last.
