@@ -69,14 +69,17 @@ class CalibrateVerb : public Verb {
   ExitCode run(const Context& context) override {
     std::vector<fs::path> files(traces_.begin(), traces_.end());
     files.insert(files.end(), logs_.begin(), logs_.end());
+    if (check_) {
+      if (files.empty()) {
+        throw Error("--check needs --trace FILE to hold the profile against", ExitCode::kUsage);
+      }
+      return check(files, context);
+    }
     if (files.empty() && merge_.empty()) {
       throw Error(
           "Nothing to calibrate with: give --trace FILE, --nccl-tests FILE or --merge PROFILE",
           ExitCode::kUsage);
     }
-    if (check_ && !files.empty()) return check(files, context);
-    if (check_)
-      throw Error("--check needs --trace FILE to hold the profile against", ExitCode::kUsage);
     return calibrate(files, context);
   }
 
