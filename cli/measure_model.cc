@@ -10,6 +10,7 @@
 #include "exec/train/gather_timeline.h"
 #include "kernels/random.h"
 #include "profiles/stack_file.h"
+#include "sim/calibrate/gather.h"
 #include "sim/core/error.h"
 #include "sim/import_own_trace.h"
 #include "sim/predict.h"
@@ -65,32 +66,6 @@ exec::Batch random_batch(const Model& model, const Plan& plan, int rank, int ste
     batch.targets.push_back(token);
   }
   return batch;
-}
-
-void append(profiles::ObservationSet& to, profiles::ObservationSet from) {
-  const auto first = static_cast<std::int32_t>(to.sources.size());
-  for (profiles::Observation& seen : from.observations) {
-    seen.source += first;
-    to.observations.push_back(seen);
-  }
-  const auto move = [](auto& target, auto& source) {
-    target.insert(target.end(), std::make_move_iterator(source.begin()),
-                  std::make_move_iterator(source.end()));
-  };
-  move(to.sources, from.sources);
-  move(to.left_out, from.left_out);
-  move(to.notes, from.notes);
-  to.kernel_seconds += from.kernel_seconds;
-}
-
-/// Instances are numbered within a scene; across scenes they must not meet.
-void separate_instances(profiles::ObservationSet& set, std::int64_t& next) {
-  std::int64_t most = -1;
-  for (profiles::Observation& seen : set.observations) {
-    most = std::max(most, seen.instance);
-    if (seen.instance >= 0) seen.instance += next;
-  }
-  next += most + 1;
 }
 
 profiles::ObservationSet run_scene(const Model& model, const Scene& scene, MeasuringSite& site) {
@@ -167,12 +142,9 @@ profiles::ObservationSet measure_model(Model model, const std::vector<Scene>& sc
                                        const std::function<void(std::size_t)>& begun) {
   model = shortened(std::move(model));
   profiles::ObservationSet all;
-  std::int64_t instances = 0;
   for (std::size_t i = 0; i < scenes.size(); ++i) {
     begun(i);
-    profiles::ObservationSet set = run_scene(model, scenes[i], site);
-    separate_instances(set, instances);
-    append(all, std::move(set));
+    sim::append(all, run_scene(model, scenes[i], site));
   }
   return all;
 }

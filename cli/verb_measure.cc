@@ -9,16 +9,18 @@
 #include <string>
 
 #include "cli/build_info.h"
+#include "cli/calibrated_file.h"
 #include "cli/flags.h"
 #include "cli/host_profile.h"
 #include "cli/measure_model.h"
-#include "cli/measured_profile.h"
 #include "cli/measuring_site.h"
 #include "cli/render/json_text.h"
 #include "cli/render/progress.h"
 #include "cli/render/quantity.h"
 #include "cli/render/table.h"
 #include "profiles/data_dir.h"
+#include "sim/calibrate/gather.h"
+#include "sim/calibrate/rows.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
@@ -69,14 +71,20 @@ class MeasureVerb : public Verb {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
     const TraceOrigin origin = site.origin();
-    const MeasuredProfile file = measured_profile(
-        set, {base_.empty() ? std::string(kHostCluster) : base_, "native", out_, origin.date,
-              fmt::format("measure, {} scenes of {}", scenes.size(), model.name)});
-    write_file_atomically(out_, file.text);
+    CalibratedFile file;
+    file.base = base_.empty() ? kHostCluster : base_;
+    file.stack = "native";
+    file.date = origin.date;
+    file.sources = set.sources;
+    profiles::Profile base = profiles::load_profile(file.base, file.stack);
+    file.facts = sim::adopt_processor(set.sources, file.date, base);
+    const sim::CalibrationResult result =
+        sim::calibrate(base, sim::merged(sim::rows_of(set).rows), {file.level});
+    write_calibrated(out_, file, result);
     if (json_) {
-      print_json(origin, file, set, seconds);
+      print_json(origin, result, set, seconds);
     } else {
-      print_text(context, origin, file, set, seconds);
+      print_text(context, origin, result, set, seconds);
     }
     return ExitCode::kDone;
   }
@@ -98,8 +106,9 @@ class MeasureVerb : public Verb {
     return errors.n == 0 ? "-" : percent(errors.median);
   }
 
-  void print_text(const Context& context, const TraceOrigin& origin, const MeasuredProfile& file,
-                  const profiles::ObservationSet& set, double seconds) const {
+  void print_text(const Context& context, const TraceOrigin& origin,
+                  const sim::CalibrationResult& result, const profiles::ObservationSet& set,
+                  double seconds) const {
     fmt::print("{} with {} threads: {} timings in {}\n", origin.device_name, origin.units,
                thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
     Table table({{"group"},
@@ -108,7 +117,7 @@ class MeasureVerb : public Verb {
                  {"error before", Align::kRight},
                  {"after", Align::kRight},
                  {"held out", Align::kRight}});
-    for (const sim::GroupFit& group : file.result.groups) {
+    for (const sim::GroupFit& group : result.groups) {
       const profiles::CalibratedGroup& errors = group.errors;
       if (errors.rows == 0) continue;
       table.add_row({std::string(profiles::name_of(group.group)), fmt::format("{}", errors.rows),
@@ -120,7 +129,7 @@ class MeasureVerb : public Verb {
                out_, out_);
   }
 
-  void print_json(const TraceOrigin& origin, const MeasuredProfile& file,
+  void print_json(const TraceOrigin& origin, const sim::CalibrationResult& result,
                   const profiles::ObservationSet& set, double seconds) const {
     using Json = nlohmann::ordered_json;
     Json document{{"schema", "shardwright.measurement/1.0"},
@@ -131,7 +140,7 @@ class MeasureVerb : public Verb {
                   {"observations", set.observations.size()},
                   {"out", out_},
                   {"groups", Json::array()}};
-    for (const sim::GroupFit& group : file.result.groups) {
+    for (const sim::GroupFit& group : result.groups) {
       const profiles::CalibratedGroup& errors = group.errors;
       document["groups"].push_back({{"group", profiles::name_of(group.group)},
                                     {"operations", errors.rows},

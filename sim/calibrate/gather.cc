@@ -82,6 +82,14 @@ std::vector<profiles::SetEntry> adopt_processor(
     entry("gpu.peak_bf16_flops", gpu.peak_bf16_flops, scaled);
     entry("gpu.peak_fp32_flops", gpu.peak_fp32_flops, scaled);
     entry("gpu.hbm_bytes_per_s", gpu.hbm_bytes_per_s, scaled);
+    // The rates of attention are absolute, those of products a share of the peak.
+    for (auto& [kernel, attention] : profile.cost.attention) {
+      const std::string path = "cost.attention." + kernel;
+      attention.values.forward_flops *= ratio;
+      attention.values.backward_flops *= ratio;
+      entry((path + ".forward_flops").c_str(), attention.values.forward_flops, scaled);
+      entry((path + ".backward_flops").c_str(), attention.values.backward_flops, scaled);
+    }
   }
   if (known->memory_bytes > 0 && known->memory_bytes != gpu.memory_bytes) {
     gpu.memory_bytes = known->memory_bytes;
