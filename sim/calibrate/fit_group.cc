@@ -217,15 +217,19 @@ VectorXd moved_by_frozen(const GroupProblem& problem, const LadFit& fit, const I
   return mapped(all.x).head(static_cast<Index>(free.size())) - mapped(fit.x);
 }
 
-/// The value whose doubt is the largest part of what is believed; none: all are within.
-std::optional<std::size_t> too_wide(const MatrixXd& covariance, const Indices& free,
-                                    const std::vector<Adjustable>& values) {
+/// The value whose doubt is the largest part of what is believed; none: all are within. A value of
+/// rank 0 carries the level of its rows, so it is judged by them alone (`own`): what frozen values
+/// leave open about it widens its interval, but the rows are not predicted wrong for that.
+std::optional<std::size_t> too_wide(const MatrixXd& covariance, const MatrixXd& own,
+                                    const Indices& free, const std::vector<Adjustable>& values) {
   std::optional<std::size_t> worst;
   double most = kWidest;
   int rank = -1;
   for (std::size_t j = 0; j < free.size(); ++j) {
     const auto at = static_cast<Index>(j);
-    const double share = std::sqrt(covariance(at, at)) / values[free[j]].spread;
+    const Adjustable& value = values[free[j]];
+    const double variance = value.rank == 0 ? own(at, at) : covariance(at, at);
+    const double share = std::sqrt(variance) / value.spread;
     if (!(share <= kWidest) && (values[free[j]].rank > rank || share > most)) {
       most = std::max(most, share);
       rank = values[free[j]].rank;
@@ -384,7 +388,8 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
     if (!frozen.empty() && !free.empty()) {
       covariance.diagonal() += moved_by_frozen(problem, fit, free, frozen).cwiseAbs2();
     }
-    const auto worst = too_wide(covariance, free, values);
+    const auto worst =
+        too_wide(covariance, mapped(fit.covariance, free.size(), free.size()), free, values);
     if (!worst) break;
     free.erase(free.begin() + static_cast<std::ptrdiff_t>(*worst));
   }

@@ -6,7 +6,8 @@
 //    profile has. Frozen values never move, not in the last bit.
 // 2. Fit by least absolute deviations of logarithms (lad.h), from the profile's values. Values that
 //    turn out wider than half of the belief, the doubt about frozen ones included, are frozen, and
-//    the fit is repeated.
+//    the fit is repeated. A leading value (of rank 0) carries the level of its rows and is judged
+//    by them alone.
 // 3. Intervals: the covariance of the fit, and what the doubt about frozen values that the same
 //    rows see adds to it.
 // 4. Errors: in sample; and held out, each row predicted by a fit to the others (five folds by what
