@@ -181,26 +181,27 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
       cp_async_commit();
     }
 
+    // Rounded as soon as they are known: half as many registers.
+    FragmentA left[kRowTiles][kKeys / 16];
     const bool partial = key0 + kKeys - 1 > query0 || key0 < span.y;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if (partial) mask(scores[m], key0, query0 + row0 + 16 * m, first_key, s.seq);
       online_softmax<kD>(scores[m], largest[m], sum[m], out[m], scale);
+#pragma unroll
+      for (int key = 0; key < kKeys / 16; ++key) {
+        left[m][key] = to_a(scores[m][2 * key], scores[m][2 * key + 1]);
+      }
     }
 #pragma unroll
     for (int key = 0; key < kKeys / 16; ++key) {
-      FragmentA a[kRowTiles];
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        a[m] = to_a(scores[m][2 * key], scores[m][2 * key + 1]);
-      }
 #pragma unroll
       for (int n = 0; n < kD / 8; n += 2) {
         const FragmentB b = load_b<kD>(v_tile, 16 * key, n / 2);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
-          mma_16x8x16(out[m][n], a[m].r, b.r[0]);
-          mma_16x8x16(out[m][n + 1], a[m].r, b.r[1]);
+          mma_16x8x16(out[m][n], left[m][key].r, b.r[0]);
+          mma_16x8x16(out[m][n + 1], left[m][key].r, b.r[1]);
         }
       }
     }
