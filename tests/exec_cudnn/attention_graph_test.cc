@@ -34,6 +34,11 @@ const AttentionShape kShapes[] = {
     {.batch = 1, .seq = 1000, .heads = 32, .kv_heads = 8, .head_dim = 128},
     {.batch = 3, .seq = 1000, .heads = 4, .kv_heads = 4, .head_dim = 64}};
 
+/// Compiling takes most of a second, so only two of the shapes are compiled.
+bool is_compiled(const AttentionShape& shape) {
+  return &shape == std::begin(kShapes) || &shape == std::end(kShapes) - 1;
+}
+
 /// A driver's answer when it is the stub that is linked against, CUDA_ERROR_STUB_LIBRARY.
 constexpr int kStubAnswer = 34;
 
@@ -53,9 +58,8 @@ class CudnnGraphs : public ::testing::Test {
     device_.emplace(device_of(json));
   }
 
-  /// Some engine takes the graph, and its plan compiles but cannot be loaded.
+  /// A plan of the graph compiles but cannot be loaded.
   void expect_only_loading_fails(Graph graph) {
-    EXPECT_GE(engines(graph.finish(), *device_).size(), 1u);
     try {
       Plan plan(std::move(graph), *device_);
       FAIL() << "a stub loaded a kernel";
@@ -72,7 +76,8 @@ TEST_F(CudnnGraphs, ForwardIsTakenAndCompiles) {
   for (const AttentionShape& shape : kShapes) {
     Graph graph = attention_forward_graph(problem_of(shape));
     EXPECT_EQ(graph.operations(), 14u);
-    expect_only_loading_fails(std::move(graph));
+    EXPECT_GE(engines(graph.finish(), *device_).size(), 1u);
+    if (is_compiled(shape)) expect_only_loading_fails(std::move(graph));
   }
 }
 
@@ -85,7 +90,7 @@ TEST_F(CudnnGraphs, BackwardIsTakenAndCompiles) {
       EXPECT_EQ(graph.operations(), 21 + reductions + identity);
       EXPECT_GE(engines(graph.finish(), *device_).size(), 1u);
       const bool is_default = form == QueryGradient::kOrdered;
-      if (is_default) expect_only_loading_fails(std::move(graph));
+      if (is_default && is_compiled(shape)) expect_only_loading_fails(std::move(graph));
     }
   }
 }
