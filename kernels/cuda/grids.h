@@ -9,7 +9,7 @@ namespace shardwright::kernels::cuda {
 
 inline constexpr int kThreads = 256;  // of a block, unless a kernel says otherwise
 /// Many times what a GPU holds at once; more work than that, blocks loop over.
-inline constexpr std::int64_t kMaxBlocks = 16384;
+inline constexpr std::int64_t kMaxBlocks = 4096;
 
 inline unsigned blocks_for(std::int64_t work, std::int64_t work_of_block) {
   const std::int64_t blocks = (work + work_of_block - 1) / work_of_block;

@@ -85,7 +85,7 @@ TEST_F(Elementwise, FoldMayWriteToAnInput) {
 
 // More elements than one round of all blocks takes, and rows longer than all blocks along them.
 TEST_F(Elementwise, LongArraysAreWalkedOver) {
-  const std::int64_t size = 16384 * 256 + 1000;
+  const std::int64_t size = 4096 * 256 + 1000;
   std::vector<BFloat16> in;
   for (std::int64_t i = 0; i < size; ++i) in.push_back({static_cast<std::uint16_t>(i % 32000)});
   const OnDevice<BFloat16> from(in, 1), to(size, 2);  // one element at a time

@@ -62,13 +62,18 @@ TEST(CudaEmbeddingLimits, LargeVocabulary) {
   if (cudaGetDeviceCount(&devices) != cudaSuccess) GTEST_SKIP() << "no GPU";
   const auto tokens = testing::random_tokens(5, count, vocab);
   const auto d_out = random_data<float>(6, count * cols);
-  const OnDevice<std::int32_t> on_tokens(tokens), workspace(embedding_workspace_ints(count, vocab));
-  const OnDevice<float> on_d_out(d_out.typed), d_table(vocab * cols);
-  embedding_backward<float, float>(nullptr, on_tokens.data(), {on_d_out.data(), count, cols},
-                                   {d_table.data(), vocab, cols}, host::Store::kOverwrite,
-                                   workspace.data());
-  expect_close(d_table.get(), reference::embedding_backward(d_out.exact, cols, tokens, vocab), 1e-6,
-               "d_table");
+  const OnDevice<std::int32_t> on_tokens(tokens);
+  const OnDevice<float> on_d_out(d_out.typed);
+  const auto result = in_every_order([&] {
+    const OnDevice<std::int32_t> workspace(embedding_workspace_ints(count, vocab));
+    const OnDevice<float> d_table(vocab * cols);
+    embedding_backward<float, float>(nullptr, on_tokens.data(), {on_d_out.data(), count, cols},
+                                     {d_table.data(), vocab, cols}, host::Store::kOverwrite,
+                                     workspace.data());
+    return Outputs(d_table.get());
+  });
+  expect_close(result.get<0>(), reference::embedding_backward(d_out.exact, cols, tokens, vocab),
+               1e-6, "d_table");
 }
 
 TYPED_TEST(CudaEmbedding, TokensOutsideTheVocabularyShow) {

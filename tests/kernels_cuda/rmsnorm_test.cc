@@ -61,6 +61,25 @@ TYPED_TEST(CudaRmsNorm, MatchesTheOracle) {
   }
 }
 
+// More rows than there are blocks: the first blocks use their shared memory again.
+TYPED_TEST(CudaRmsNorm, BlocksTakeSeveralRows) {
+  using T = TypeParam;
+  if (std::is_same_v<T, BFloat16>) GTEST_SKIP() << "one type is enough";
+  const std::int64_t rows = 4096 + 16, cols = 65;
+  const auto x = random_data<T>(1, rows * cols), w = random_data<T>(2, cols);
+  const auto expected = reference::rmsnorm_forward(x.exact, w.exact, 1e-5);
+  const OnDevice<T> on_x(x.typed), on_w(w.typed);
+  const auto result = in_every_order([&] {
+    const OnDevice<T> y(rows * cols);
+    const OnDevice<float> rstd(rows);
+    rmsnorm_forward<T>(nullptr, Rows::matrix(rows, cols), on_x.data(), on_w.data(), 1e-5, y.data(),
+                       rstd.data());
+    return Outputs(y.get(), rstd.get());
+  });
+  expect_close(result.template get<0>(), expected.y, 1e-6, "y");
+  expect_close(result.template get<1>(), expected.rstd, 1e-6, "rstd");
+}
+
 // The heads of packed tokens: the same bits as on a dense copy, and nothing else is touched.
 TYPED_TEST(CudaRmsNorm, WorksOnHeadsInsidePackedTokens) {
   using T = TypeParam;

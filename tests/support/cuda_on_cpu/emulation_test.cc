@@ -87,6 +87,33 @@ TEST(CudaOnCpu, AnotherOrderOfThreadsShowsARace) {
   EXPECT_GT(results.size(), 1u);
 }
 
+// A warp may be a whole round behind: one barrier a round protects the flags being set, the other
+// one their being used before they are set again.
+TEST(CudaOnCpu, SomeWarpsRunFarAhead) {
+  const auto wrong_rounds = [](bool second_barrier) {
+    int wrong = 0;
+    for (const std::uint64_t seed : {1, 2, 3}) {
+      const WithSeed with(seed);
+      run(launch_of(
+          1, 128,
+          [&] {
+            int* flags = static_cast<int*>(shared_memory());
+            for (int round = 0; round < 8; ++round) {
+              __syncwarp();
+              if (threadIdx.x % 32 == 0) flags[threadIdx.x / 32] = round;
+              __syncthreads();
+              for (int warp = 0; warp < 4; ++warp) wrong += flags[warp] != round;
+              if (second_barrier) __syncthreads();
+            }
+          },
+          4 * sizeof(int)));
+    }
+    return wrong;
+  };
+  EXPECT_EQ(wrong_rounds(true), 0);
+  EXPECT_GT(wrong_rounds(false), 0);
+}
+
 TEST(CudaOnCpu, ABarrierThatSomeThreadsMissIsAnError) {
   const std::string what = failure_of(launch_of(2, 64, [] {
     if (blockIdx.x == 1 && threadIdx.x >= 60) return;
