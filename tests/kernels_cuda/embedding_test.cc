@@ -56,10 +56,9 @@ TYPED_TEST(CudaEmbedding, MatchesTheOracle) {
 }
 
 // More rows than one round of the scan, or one round of all blocks, holds.
-TEST(CudaEmbeddingLimits, LargeVocabulary) {
+using CudaEmbeddingLimits = testing::CudaTest;
+TEST_F(CudaEmbeddingLimits, LargeVocabulary) {
   const std::int64_t vocab = 17001, count = 2000, cols = 4;
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess) GTEST_SKIP() << "no GPU";
   const auto tokens = testing::random_tokens(5, count, vocab);
   const auto d_out = random_data<float>(6, count * cols);
   const OnDevice<std::int32_t> on_tokens(tokens);
