@@ -76,6 +76,7 @@ exec::TrainOptions train_options(const RunSettings& settings) {
   train.eval_sequences = settings.count("eval-sequences", {0, kMostSteps});
   train.save_every = settings.count("save-every", {0, kMostSteps});
   train.keep = settings.count("keep", {0, kMostSteps});
+  train.saves = settings.word("save", {"auto", "none"}) != "none";
   train.trace_step = settings.count("trace-step", {0, train.lr.total_steps});
   train.trace_steps = settings.count("trace-steps", {1, 1000});
   train.folder = settings.text("out");

@@ -62,6 +62,8 @@ const std::vector<SettingInfo>& setting_table() {
         {"eval-sequences", "N", "128", "sequences of an evaluation, at most; 0: all", kCourse},
         {"save-every", "N", "0", "steps between checkpoints; 0: only at the end", kCourse},
         {"keep", "N", "2", "checkpoints that are kept; 0: all", kCourse},
+        {"save", "WORD", "auto",
+         "auto, or none: no checkpoint and no model, when only time matters", kCourse},
         {"log-every", "N", "1", "steps between lines; evaluated and skipped steps are always shown",
          kCourse},
         {"trace", "FILE", "", "write a Chrome trace of some steps, also as trace.json in --out",

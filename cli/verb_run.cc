@@ -243,7 +243,8 @@ class RunVerb : public Verb {
       checkpoint = resume->folder();
     }
     const fs::path model = fs::path(options.out) / "model";
-    const bool complete = !train.interrupted && train.failure.empty() && !train.save_failed;
+    const bool complete =
+        options.train.saves && !train.interrupted && train.failure.empty() && !train.save_failed;
     if (complete) exec::export_model(exec::Checkpoint(checkpoint), model);
     if (json_) {
       print_json(options, predicted, outcome, printer, seconds, checkpoint,
@@ -294,7 +295,8 @@ class RunVerb : public Verb {
                                   {"out", options.out},
                                   {"checkpoint", path(checkpoint)},
                                   {"model", path(model)},
-                                  {"trace", path(options.trace)}}));
+                                  {"trace", path(options.trace)},
+                                  {"trace_report", train.trace_report}}));
   }
 
   static void print_summary(const RunOptions& options, const RunOutcome& outcome, double seconds,
