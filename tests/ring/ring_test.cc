@@ -1,14 +1,18 @@
 // Guards the ring as a user closes it on a machine without a GPU: predict, run with a trace,
 // calibrate, predict something else, run that. The second prediction must be close.
 //
-// Step times are taken as medians. Where a run's steps scatter by more than a fifth, because other
-// programs use the machine, it is repeated, and the run that scatters least counts; when not even
-// that is quiet the test says so and decides nothing.
+// Step times are taken as medians. Where a run's steps scatter by more than a fifth it is repeated,
+// and the run that scatters least counts. A machine that other programs use all the time is slow
+// without scatter, so two threads that only count find out beforehand and afterwards whether they
+// get both cores; when they do not the test says so and decides nothing.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +35,42 @@ using Words = std::vector<std::string>;
 constexpr double kTolerance = 0.15;
 constexpr double kQuiet = 0.2;     // scatter of steps below which a run counts at once
 constexpr double kTooNoisy = 0.5;  // above which nothing can be said
+constexpr double kWholeCores = 0.9;
 constexpr int kMostTries = 3;
+
+/// The share of two cores that two threads get, by how far they count: over 200 ms, against the
+/// best millisecond.
+double share_of_two_cores() {
+  using Clock = std::chrono::steady_clock;
+  struct Count {
+    double all = 0, best = 0;
+  };
+  std::array<Count, 2> counts;
+  const auto count = [](Count& into) {
+    std::atomic<std::uint64_t> work{0};
+    const auto end = Clock::now() + std::chrono::milliseconds(200);
+    for (auto begin = Clock::now(); begin < end;) {
+      std::uint64_t counted = 0;
+      auto now = begin;
+      while (now - begin < std::chrono::milliseconds(1)) {
+        for (int i = 0; i < 1000; ++i) work.fetch_add(1, std::memory_order_relaxed);
+        counted += 1000;
+        now = Clock::now();
+      }
+      const std::chrono::duration<double, std::milli> took = now - begin;
+      into.all += static_cast<double>(counted);
+      into.best = std::max(into.best, static_cast<double>(counted) / took.count());
+      begin = now;
+    }
+  };
+  const auto begin = Clock::now();
+  std::thread other([&] { count(counts[1]); });
+  count(counts[0]);
+  other.join();
+  const double took_ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  const double best = std::max(counts[0].best, counts[1].best);
+  return (counts[0].all + counts[1].all) / (2 * best * took_ms);
+}
 
 struct Ran {
   double median_s = 0;
@@ -109,6 +148,7 @@ TEST_F(RingTest, ATraceMakesThePredictionOfAnotherPlanRight) {
   if (std::thread::hardware_concurrency() < 2) {
     GTEST_SKIP() << "two threads need two cores, this machine has one";
   }
+  double cores = share_of_two_cores();
   const auto first =
       quietest("first", {"--model", example("tiny-llama.json"), "--ranks", "2", "--micro-batch",
                          "4", "--steps", "24", "--trace", at("trace.json"), "--trace-steps", "16"});
@@ -127,6 +167,7 @@ TEST_F(RingTest, ATraceMakesThePredictionOfAnotherPlanRight) {
       "second", {"--model", example("small-llama.json"), "--ranks", "1", "--micro-batch", "2",
                  "--ckpt-layers", "all", "--steps", "14", "--cluster", at("my-cpu.json")});
   ASSERT_TRUE(second);
+  cores = std::min(cores, share_of_two_cores());
   RecordProperty("first_measured_us", static_cast<int>(first->median_s * 1e6));
   RecordProperty("first_again_us", static_cast<int>(again * 1e6));
   RecordProperty("second_predicted_us", static_cast<int>(other * 1e6));
@@ -138,8 +179,9 @@ TEST_F(RingTest, ATraceMakesThePredictionOfAnotherPlanRight) {
       first->median_s * 1e3, again * 1e3, first->scatter * 100, other * 1e3, second->median_s * 1e3,
       second->scatter * 100);
   fmt::print("{}\n", numbers);
-  if (first->scatter > kTooNoisy || second->scatter > kTooNoisy) {
-    GTEST_SKIP() << "the machine is too busy to say anything: " << numbers;
+  if (cores < kWholeCores || first->scatter > kTooNoisy || second->scatter > kTooNoisy) {
+    GTEST_SKIP() << fmt::format(
+        "other programs leave {:.0f} % of two cores, so nothing is said: {}", cores * 100, numbers);
   }
   const double noise =
       std::max(0.0, first->scatter - kQuiet) + std::max(0.0, second->scatter - kQuiet);
@@ -148,6 +190,7 @@ TEST_F(RingTest, ATraceMakesThePredictionOfAnotherPlanRight) {
 }
 
 TEST_F(RingTest, MeasureWritesAProfileThatPredicts) {
+  const double cores = share_of_two_cores();
   const ProgramResult measured =
       run({"measure", "--quick", "--device", "host", "--threads", "2", "--model",
            example("tiny-llama.json"), "--out", at("measured.json"), "--json"});
@@ -157,7 +200,10 @@ TEST_F(RingTest, MeasureWritesAProfileThatPredicts) {
   EXPECT_GT(document.at("observations").get<int>(), 1000);
   for (const json& group : document.at("groups")) {
     if (group.at("group") != "products") continue;
-    EXPECT_LT(group.at("median_error").get<double>(), 0.3);
+    // Two threads on one core take as long as one, which no formula of two cores describes.
+    if (cores > kWholeCores) {
+      EXPECT_LT(group.at("median_error").get<double>(), 0.3);
+    }
     EXPECT_LE(group.at("median_error").get<double>(),
               group.at("median_error_before").get<double>() + 0.05);
   }
