@@ -111,7 +111,8 @@ std::vector<Capability> capabilities(const Machine& machine, const BuildInfo& bu
   all.push_back(needs("run", "nccl").gpu().component("nccl").as("run --communicator nccl"));
   all.push_back(
       needs("run", "cupti").gpu().component("cupti").as("run --device cuda --trace FILE"));
-  all.push_back(needs("measure", "cuda").gpu().as("measure"));
+  all.push_back(needs("measure", "host").as("measure --device host"));
+  all.push_back(needs("measure", "cuda").gpu().as("measure --device cuda"));
   return all;
 }
 
