@@ -25,6 +25,9 @@ using profiles::ObservationSet;
 using profiles::ObservationSource;
 
 constexpr double kMicro = 1e-6;
+// Less than any kernel takes: the executor has nothing to do there, because another operation did
+// it (a reduction that adds onto its sum leaves no sum to be added).
+constexpr double kNothingUs = 0.3;
 
 std::string note(const ReadTrace& trace, const char* key) {
   const auto at = trace.notes.find(key);
@@ -219,7 +222,7 @@ class Importer {
       const Op& op = op_of(id);
       const bool works = op.work.kind != WorkKind::kNone && op.work.kind != WorkKind::kHost &&
                          (op.work.kind != WorkKind::kMemory || op.work.bytes > 0);
-      if (!works || sum.us <= 0) {
+      if (!works || sum.us < kNothingUs) {
         ++empty_.count;
         empty_.seconds += sum.us * kMicro;
         continue;
