@@ -232,7 +232,7 @@ std::optional<std::size_t> too_wide(const MatrixXd& covariance, const MatrixXd& 
     const double share = std::sqrt(variance) / value.spread;
     if (!(share <= kWidest) && (values[free[j]].rank > rank || share > most)) {
       most = std::max(most, share);
-      rank = values[free[j]].rank;
+      rank = value.rank;
       worst = j;
     }
   }
@@ -247,21 +247,30 @@ std::uint32_t fold_of_target(const Target& target, std::uint32_t folds) {
       folds);
 }
 
-/// Whether `training` shows every value that row `left` rests on.
-bool is_covered(const MatrixXd& slopes, const Indices& free, const Indices& training,
-                std::size_t left) {
-  return std::all_of(free.begin(), free.end(), [&](std::size_t j) {
-    const auto column = static_cast<Index>(j);
-    if (std::abs(slopes(static_cast<Index>(left), column)) < kDepends) return true;
-    return std::any_of(training.begin(), training.end(), [&](std::size_t i) {
-      return std::abs(slopes(static_cast<Index>(i), column)) >= kDepends;
-    });
+/// Of the free values those that the rows of `training` determine by themselves.
+Indices determined_by(const MatrixXd& standardized, const std::vector<Adjustable>& values,
+                      const Indices& free, const Indices& training) {
+  MatrixXd slopes(static_cast<Index>(training.size()), standardized.cols());
+  for (std::size_t i = 0; i < training.size(); ++i) {
+    slopes.row(static_cast<Index>(i)) = standardized.row(static_cast<Index>(training[i]));
+  }
+  Indices left = free;
+  freeze_undetermined(slopes, values, left);
+  return left;
+}
+
+bool rests_on_others(const MatrixXd& slopes, std::size_t row, const Indices& free,
+                     const Indices& known) {
+  return std::any_of(free.begin(), free.end(), [&](std::size_t j) {
+    return std::abs(slopes(static_cast<Index>(row), static_cast<Index>(j))) >= kDepends &&
+           std::find(known.begin(), known.end(), j) == known.end();
   });
 }
 
 /// NaN for rows that alone determine a value: nothing can be held against them.
 Vector held_out(const GroupProblem& problem, const Indices& free, const LadFit& full,
-                const MatrixXd& slopes, const std::vector<Target>& targets) {
+                const MatrixXd& slopes, const MatrixXd& standardized,
+                const std::vector<Target>& targets) {
   const std::size_t n = targets.size();
   const bool singly = n <= kFewTargets;
   const auto folds = singly ? static_cast<std::uint32_t>(n) : kFolds;
@@ -279,9 +288,10 @@ Vector held_out(const GroupProblem& problem, const Indices& free, const LadFit& 
       continue;
     }
     const LadFit fit = fit_lad(problem.problem(free, training), full.x);
+    const Indices known = determined_by(standardized, problem.values(), free, training);
     const Vector residuals = problem.problem(free, left).residuals(fit.x);
     for (std::size_t i = 0; i < left.size(); ++i) {
-      result[left[i]] = is_covered(slopes, free, training, left[i]) ? residuals[i] : std::nan("");
+      result[left[i]] = rests_on_others(slopes, left[i], free, known) ? std::nan("") : residuals[i];
     }
   }
   return result;
@@ -397,7 +407,7 @@ GroupFit fit_group(EditableProfile& profile, CostGroup group, const std::vector<
   const double beyond = static_cast<double>(targets.size()) - static_cast<double>(free.size());
   const double quantile = student_975(beyond + kBelievedFreedom);
   const Vector out = options.held_out && !targets.empty()
-                         ? held_out(problem, free, fit, slopes, targets)
+                         ? held_out(problem, free, fit, slopes, standardized, targets)
                          : fit.residuals;
   problem.apply(free, fit.x);
   for (std::size_t j = 0; j < count; ++j) {

@@ -83,7 +83,8 @@ void add_memory(std::vector<MeasuredRow>& list) {
   add(OpKind::kAccumulate, Phase::kReduce, MemoryClass::kAdd);
 }
 
-void add_collectives(const Cluster& cluster, std::vector<MeasuredRow>& list) {
+void add_collectives(const Cluster& cluster, const std::vector<MeasuredRow>& rows,
+                     std::vector<MeasuredRow>& list) {
   const auto add = [&](std::int64_t ranks, std::int64_t nodes) {
     for (const OpKind op : {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce}) {
       for (const double bytes : {32e3, 1e6, 16e6, 64e6, 1e9}) {
@@ -91,10 +92,18 @@ void add_collectives(const Cluster& cluster, std::vector<MeasuredRow>& list) {
         row.operation.work.bytes = static_cast<std::int64_t>(bytes);
         row.operation.ranks = ranks;
         row.operation.nodes = nodes;
+        if (cluster.devices_per_node > 0) {
+          row.operation.sharers = static_cast<std::int32_t>(cluster.ranks_per_device(ranks));
+        }
       }
     }
   };
-  if (cluster.gpus_per_node > 1) add(cluster.gpus_per_node, 1);
+  // Ranks that share a device may be many; as many as were seen are of interest.
+  std::int64_t in_node = cluster.devices_per_node > 0 ? 2 : cluster.gpus_per_node;
+  for (const MeasuredRow& row : rows) {
+    if (cluster.devices_per_node > 0) in_node = std::max(in_node, row.operation.ranks);
+  }
+  if (in_node > 1) add(in_node, 1);
   if (cluster.nics_per_node > 0) {
     add(2 * cluster.gpus_per_node, 2);
     add(8 * cluster.gpus_per_node, 8);
@@ -120,7 +129,7 @@ std::vector<MeasuredRow> candidates(CostGroup group, const profiles::Profile& pr
       add_memory(list);
       break;
     case CostGroup::kCollectives:
-      add_collectives(profile.cluster, list);
+      add_collectives(profile.cluster, rows, list);
       break;
     case CostGroup::kHost:
       for (const Phase phase : {Phase::kForward, Phase::kBackward, Phase::kPrepare}) {
