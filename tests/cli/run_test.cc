@@ -143,6 +143,17 @@ TEST_F(RunTest, WritesEverythingThatIsPromised) {
   EXPECT_THAT(again.out, HasSubstr("eval loss"));
 }
 
+TEST_F(RunTest, KeepsNoCheckpointWhereOnlyTimeMatters) {
+  const ProgramResult result = run(small("out", {"--save", "none", "--save-every", "3", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json summary = json::parse(result.out);
+  EXPECT_EQ(summary["last_step"], 8);
+  EXPECT_EQ(summary["checkpoint"], nullptr);
+  EXPECT_EQ(summary["model"], nullptr);
+  EXPECT_TRUE(fs::is_empty(folder_ / "out" / "checkpoints"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "model"));
+}
+
 TEST_F(RunTest, RanksAndStreamsDoNotChangeTheModel) {
   ASSERT_EQ(run(small("two")).exit_code, 0);
   ASSERT_EQ(run(small("one", {"--ranks", "1", "--grad-accum", "2"})).exit_code, 0);
@@ -331,8 +342,7 @@ TEST_F(RunTest, WrongSettingsAreRefusedByName) {
   EXPECT_THAT(refusal({"--device", "cuda"}, 5, {"CUDA_VISIBLE_DEVICES="}),
               HasSubstr("device is 'cuda', but "));
   EXPECT_THAT(refusal({"--communicator", "nccl"}, 5), HasSubstr("the device is host"));
-  EXPECT_THAT(refusal({"--attention-kernel", "flash"}, 3),
-              HasSubstr("must be auto on the host"));
+  EXPECT_THAT(refusal({"--attention-kernel", "flash"}, 3), HasSubstr("must be auto on the host"));
   EXPECT_THAT(refusal({"--data", at("none.txt")}, 3), HasSubstr("none.txt: cannot open"));
   EXPECT_THAT(refusal({}, 3, {"RANK=1"}), HasSubstr("half set: RANK=1 is there"));
   EXPECT_THAT(refusal({}, 3, {"SHARDWRIGHT_RUN_STEP=3"}),

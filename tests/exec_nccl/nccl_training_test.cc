@@ -8,8 +8,8 @@
 
 #include "exec/comm/local_meeting.h"
 #include "exec/nccl/nccl_world.h"
-#include "tests/exec_nccl/fake_nccl.h"
 #include "tests/exec/training.h"
+#include "tests/exec_nccl/fake_nccl.h"
 
 namespace shardwright::exec {
 namespace {
