@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <ctime>
+#include <memory>
 #include <utility>
 
 #include "cli/build_info.h"
 #include "cli/processor.h"
+#include "cli/rank_devices.h"
 #include "exec/comm/local_world.h"
 #include "kernels/host/parallel.h"
 
@@ -42,6 +44,25 @@ void HostSite::run(int ranks, const Body& body) {
   world.run([&](int rank) {
     exec::HostDevice device(parallel, exec::StreamMode::kInline);
     body(rank, device, world.groups(rank, device));
+  });
+}
+
+double GpuSite::seconds(double flops) const {
+  constexpr double kSlowGpuFlops = 2e13;
+  return flops / kSlowGpuFlops;
+}
+
+void GpuSite::run(int ranks, const Body& body) {
+  RunOptions options;
+  options.device = DeviceKind::kCuda;
+  options.transport = Transport::kLocal;
+  options.gpus = gpus_;
+  options.plan.gpus = ranks;
+  const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
+  exec::LocalWorld world(ranks, ranks);
+  world.run([&](int rank) {
+    const std::unique_ptr<exec::Device> device = devices->make(rank);
+    body(rank, *device, world.groups(rank, *device));
   });
 }
 

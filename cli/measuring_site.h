@@ -6,7 +6,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
+#include <vector>
 
+#include "cli/execution.h"
 #include "exec/communicator.h"
 #include "exec/device.h"
 #include "exec/host/host_device.h"
@@ -47,6 +50,23 @@ class HostSite final : public MeasuringSite {
 
  private:
   int threads_;
+};
+
+/// The first GPU, by one rank: links between GPUs are nccl-tests' to measure, and copies between
+/// ranks of one GPU say nothing about them. Not yet run on a GPU.
+class GpuSite final : public MeasuringSite {
+ public:
+  /// `gpus` is not empty.
+  explicit GpuSite(std::vector<OfferedGpu> gpus) : gpus_(std::move(gpus)) {}
+  TraceOrigin origin() const override { return gpu_origin(gpus_, 1); }
+  std::vector<int> rank_counts() const override { return {1}; }
+  DType param_dtype() const override { return DType::kBf16; }
+  double seconds(double flops) const override;
+  Bytes memory_bytes() const override { return gpus_.front().memory_bytes; }
+  void run(int ranks, const Body& body) override;
+
+ private:
+  std::vector<OfferedGpu> gpus_;
 };
 
 /// Traces of the host device on this machine.

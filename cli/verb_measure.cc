@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "cli/build_info.h"
 #include "cli/calibrated_file.h"
+#include "cli/execution.h"
 #include "cli/flags.h"
 #include "cli/host_profile.h"
 #include "cli/measure_model.h"
@@ -43,9 +45,11 @@ class MeasureVerb : public Verb {
         ->type_name("NAME|PATH");
     command.add_option("--device", device_, "what is timed (default: auto)")
         ->type_name("auto|host|cuda");
-    command.add_option("--out", out_, "the profile to write (default: my-DEVICE.json)")
+    command.add_option("--out", out_, "the profile to write (default: my-cpu.json or my-gpu.json)")
         ->type_name("FILE");
-    command.add_option("--base", base_, "what the profile starts from (default: host)")
+    command
+        .add_option("--base", base_,
+                    "the cluster that the profile starts from (default on the processor: host)")
         ->type_name("NAME|PATH");
     add_count(command, "--threads", threads_, "processor threads (default: one a core)", {1, 4096});
     command.add_flag("--quick", quick_, "fewer shapes and steps: some seconds");
@@ -53,24 +57,24 @@ class MeasureVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
-    const std::string device = chosen_device();
-    if (out_.empty()) out_ = fmt::format("my-{}.json", device == "host" ? "cpu" : device);
+    const std::unique_ptr<MeasuringSite> site = chosen_site();
+    const TraceOrigin origin = site->origin();
+    if (out_.empty()) out_ = origin.device == "host" ? "my-cpu.json" : "my-gpu.json";
     const auto models = profiles::data_dir() / "models";
     if (model_.empty()) model_ = (profiles::data_dir() / "examples" / "tiny-llama.json").string();
     const Model model = load_model(models, model_);
-    HostSite site(static_cast<int>(threads_.value_or(0)));
 
     const auto begin = std::chrono::steady_clock::now();
-    const std::vector<Scene> scenes = scenes_of(model, site, quick_);
+    const std::vector<Scene> scenes = scenes_of(model, *site, quick_);
     Progress progress(context.err, "measure", static_cast<std::int64_t>(scenes.size()));
-    const profiles::ObservationSet set = measure_model(model, scenes, site, [&](std::size_t scene) {
-      progress.update(static_cast<std::int64_t>(scene), describe(scenes[scene]));
-    });
+    const profiles::ObservationSet set =
+        measure_model(model, scenes, *site, [&](std::size_t scene) {
+          progress.update(static_cast<std::int64_t>(scene), describe(scenes[scene]));
+        });
     progress.finish();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
-    const TraceOrigin origin = site.origin();
     CalibratedFile file;
     file.base = base_.empty() ? kHostCluster : base_;
     file.stack = "native";
@@ -90,16 +94,23 @@ class MeasureVerb : public Verb {
   }
 
  private:
-  std::string chosen_device() const {
-    if (device_ == "auto" || device_ == "host") return "host";
-    if (device_ != "cuda") {
+  /// The device that is wished and there.
+  std::unique_ptr<MeasuringSite> chosen_site() const {
+    if (device_ != "auto" && device_ != "host" && device_ != "cuda") {
       throw Error(fmt::format("--device is '{}', expected auto, host or cuda", device_));
     }
-    throw Error(
-        build_info().has_executor("cuda")
-            ? "--device is 'cuda', but no CUDA driver was found; expected one, or --device host"
-            : "--device is 'cuda', but this build has no cuda executor; expected --device host",
-        ExitCode::kMissingDevice);
+    ExecutionOffer offer = execution_offer();
+    if (choose_device(device_, offer).kind == DeviceKind::kHost) {
+      return std::make_unique<HostSite>(static_cast<int>(threads_.value_or(0)));
+    }
+    if (base_.empty()) {
+      throw Error(
+          fmt::format("--base is missing, expected the cluster whose GPU the {} is, for example "
+                      "dgx-h100; --device host measures the processor",
+                      offer.gpus.front().name),
+          ExitCode::kUsage);
+    }
+    return std::make_unique<GpuSite>(std::move(offer.gpus));
   }
 
   static std::string error_text(const profiles::ErrorSummary& errors) {
@@ -109,7 +120,8 @@ class MeasureVerb : public Verb {
   void print_text(const Context& context, const TraceOrigin& origin,
                   const sim::CalibrationResult& result, const profiles::ObservationSet& set,
                   double seconds) const {
-    fmt::print("{} with {} threads: {} timings in {}\n", origin.device_name, origin.units,
+    fmt::print("{} with {} {}: {} timings in {}\n", origin.device_name, origin.units,
+               origin.device == "host" ? "threads" : "multiprocessors",
                thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
     Table table({{"group"},
                  {"operations", Align::kRight},
