@@ -64,4 +64,15 @@ std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ra
   return std::make_unique<HostRanks>(options, ranks);
 }
 
+std::string choice_of(const exec::Device& device) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  if (const auto* cuda = dynamic_cast<const exec::CudaDevice*>(&device)) {
+    return cuda->attention_note();
+  }
+#else
+  static_cast<void>(device);
+#endif
+  return {};
+}
+
 }  // namespace shardwright::cli

@@ -20,4 +20,7 @@ class RankDevices {
 /// `ranks` run in this process.
 std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ranks);
 
+/// What a device that has run chose by itself, one sentence; empty: nothing.
+std::string choice_of(const exec::Device& device);
+
 }  // namespace shardwright::cli

@@ -75,6 +75,7 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
                             executor_options);
     RunOutcome outcome;
     outcome.train = exec::train(executor, options.plan, data, options.train, shown_to);
+    if (shown_to != nullptr && !choice_of(device).empty()) shown_to->on_note(choice_of(device));
     outcome.planned_bytes = executor.planned_bytes();
     outcome.peak_bytes = device.peak_allocated_bytes();
     return outcome;

@@ -32,6 +32,15 @@ std::string model_word(const std::string& id) {
   return id.substr(0, id.find('-'));
 }
 
+/// Whether a name in lower case has the word of the model, and of the form where it matters.
+bool same_kind(const std::string& name, const std::string& id) {
+  const auto in = [](const std::string& text, const char* word) {
+    return text.find(word) != std::string::npos;
+  };
+  return in(name, model_word(id).c_str()) && in(name, "pcie") == in(id, "pcie") &&
+         in(name, "nvl") == in(id, "nvl");
+}
+
 double best_product_flops(const profiles::Profile& profile, std::int64_t dtype_bytes) {
   double best = 0;
   for (const profiles::MeasuredProduct& product : profile.measured_products) {
@@ -57,7 +66,7 @@ std::optional<Gpu> known_gpu(const OfferedGpu& gpu) {
   }
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
-    if (name.find(model_word(file.stem().string())) == std::string::npos) continue;
+    if (!same_kind(name, file.stem().string())) continue;
     const Gpu candidate = profiles::load_gpu(file.string()).gpu;
     const double memory = static_cast<double>(candidate.memory_bytes);
     if (candidate.sm_count != gpu.multiprocessors ||

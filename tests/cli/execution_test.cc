@@ -114,6 +114,7 @@ TEST(Utilisation, KnowsGpusByNameSizeAndUnits) {
   EXPECT_EQ(id("NVIDIA H200", 139.8, 132), "h200");
   EXPECT_EQ(id("NVIDIA H100 80GB HBM3", 79.1, 132), "h100-80g");
   EXPECT_EQ(id("NVIDIA A100-SXM4-80GB", 79.1, 108), "a100-80g");
+  EXPECT_EQ(id("NVIDIA A100 80GB PCIe", 79.1, 108), "a100-pcie-80g");
   EXPECT_EQ(id("NVIDIA GeForce RTX 3060", 12, 28), "");
 }
 
