@@ -49,12 +49,20 @@ std::string paragraph(const std::string& text, const Terminal& terminal,
   return result;
 }
 
+/// The 95 % interval as a share of the value, or as a factor where it is wide.
+std::string interval_around(const sim::FittedValue& value, const Units& units) {
+  if (!(value.low > 0)) return fmt::format("0 to {}", units.text(value.path, value.high));
+  const double factor = std::max(value.high / value.after, value.after / value.low);
+  return factor < 1.5 ? fmt::format("+- {}", percent(factor - 1))
+                      : fmt::format("x or / {:.2g}", factor);
+}
+
 std::string moved_table(const CalibrationReport& report, const Terminal& terminal) {
   const Units units(report.result.profile);
   Table table({{"value"},
                {"before", Align::kRight},
                {"after", Align::kRight},
-               {"95 % interval", Align::kRight},
+               {"95 % within", Align::kRight},
                {"operations", Align::kRight}});
   bool any = false;
   for (const sim::GroupFit& fit : report.result.groups) {
@@ -62,9 +70,7 @@ std::string moved_table(const CalibrationReport& report, const Terminal& termina
       if (!value.determined) continue;
       any = true;
       table.add_row({value.path, units.text(value.path, value.before),
-                     units.text(value.path, value.after),
-                     fmt::format("{} to {}", units.text(value.path, value.low),
-                                 units.text(value.path, value.high)),
+                     units.text(value.path, value.after), interval_around(value, units),
                      thousands(static_cast<double>(value.rows))});
     }
   }
