@@ -30,6 +30,7 @@ constexpr double kAssumedNoise = 0.015;  // to begin with; the fit then knows be
 constexpr double kMedianOverMean = 1.2533;  // standard error of a median over that of a mean
 constexpr double kBelievedFreedom = 2;      // degrees of freedom of what is believed of errors
 constexpr double kDepends = 0.05;           // a derivative that a prediction rests on
+constexpr double kUnknownSpread = 0.1;      // where nothing was timed three times
 constexpr double kBorrowed = 30;            // timings that the usual spread counts as
 constexpr std::size_t kFewTargets = 10;
 
@@ -322,7 +323,7 @@ std::vector<Target> targets_of(const std::vector<MeasuredRow>& rows, CostGroup g
   for (const MeasuredRow& row : rows) {
     if (row.count >= 3) spreads.push_back(row.spread);
   }
-  const double usual = quantiles_of(std::move(spreads))[2];
+  const double usual = spreads.empty() ? kUnknownSpread : quantiles_of(std::move(spreads))[2];
   const auto own_noise = [usual](const MeasuredRow& row) {
     const auto n = static_cast<double>(row.count);
     const double variance =
