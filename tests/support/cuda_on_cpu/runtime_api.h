@@ -1,5 +1,5 @@
 // The part of the CUDA runtime's interface that Shardwright calls, declared for a processor: same
-// names, types and meaning as <cuda_runtime_api.h>, implemented by fake_cuda.cc. Includes nothing
+// names, types and meaning as <cuda_runtime_api.h>, implemented by fake_*.cc. Includes nothing
 // of the toolkit.
 #pragma once
 
