@@ -13,8 +13,9 @@ namespace shardwright::kernels::host {
 namespace {
 
 // Waking a sleeping thread takes longer than many operations of a small model, so a thread looks
-// for work this many times before it sleeps (some tens of microseconds).
-constexpr int kSpins = 1000;
+// for work this many times before it sleeps: some hundreds of microseconds, longer than any stretch
+// of a step that one thread computes alone.
+constexpr int kSpins = 20000;
 
 void pause() {
 #if defined(__x86_64__)
