@@ -205,13 +205,12 @@ void ModelOps::backward(const Op& op, std::int32_t unit) {
           activation(Tensor::kDActivation, unit, model_.ffn),
           activation(Tensor::kDGateUp, unit, gate_up_rows_));
     case OpKind::kAttention:
-      return device_.attention_backward(stream_, packed(Tensor::kQkv, unit), batch_.first_keys,
-                                        activation(Tensor::kAttentionOut, unit, model_.q_dim()),
-                                        statistics(Tensor::kAttentionStatistics, unit),
-                                        activation(Tensor::kDAttention, unit, model_.q_dim()),
-                                        packed(Tensor::kDQkv, unit),
-                                        activations_.at(Tensor::kTemporary, unit),
-                                        activations_.bytes(Tensor::kTemporary, unit));
+      return device_.attention_backward(
+          stream_, packed(Tensor::kQkv, unit), batch_.first_keys,
+          activation(Tensor::kAttentionOut, unit, model_.q_dim()),
+          statistics(Tensor::kAttentionStatistics, unit),
+          activation(Tensor::kDAttention, unit, model_.q_dim()), packed(Tensor::kDQkv, unit),
+          activations_.at(Tensor::kTemporary, unit), activations_.bytes(Tensor::kTemporary, unit));
     case OpKind::kRope:
       return device_.rope(stream_, packed(Tensor::kDQkv, unit), workspace_.rope(), batch_.positions,
                           true);

@@ -173,6 +173,7 @@ class Trials {
   }
 
   void attention() {
+    if (profile_.stack.memory == MemoryManager::kStatic) return;  // there is only one
     Plan plan = choice_;
     plan.attention =
         choice_.attention == AttentionKind::kFlash ? AttentionKind::kEager : AttentionKind::kFlash;

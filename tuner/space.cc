@@ -234,7 +234,11 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   space.batches = batches_of(request);
   space.reduce_dtypes = dtypes_of(request.reduce_dtype, request.allow_bf16_reduce);
   space.moment_dtypes = dtypes_of(request.moment_dtype, request.allow_bf16_moments);
-  space.attentions = {AttentionKind::kFlash, AttentionKind::kEager};
+  space.attentions = {AttentionKind::kFlash};
+  // What runs from arenas is this project's executor, which keeps no scores.
+  if (profile.stack.memory != MemoryManager::kStatic) {
+    space.attentions.push_back(AttentionKind::kEager);
+  }
   if (request.attention) space.attentions = {*request.attention};
   space.buffers.assign(std::begin(kBuffers), std::end(kBuffers));
   if (request.buffers) space.buffers = {*request.buffers};

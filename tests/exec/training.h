@@ -143,8 +143,8 @@ inline std::vector<TrainedStep> train(const Training& training) {
     const std::unique_ptr<Device> device =
         training.make_device ? training.make_device(rank)
                              : std::make_unique<HostDevice>(parallel, training.mode, seed);
-    Executor executor(training.model, training.plan, schedule, *device,
-                      world.groups(rank, *device), training.options);
+    Executor executor(training.model, training.plan, schedule, *device, world.groups(rank, *device),
+                      training.options);
     executor.initialize(3);
     if (training.prepare) training.prepare(executor);
     for (int step = 1; step <= training.steps; ++step) {

@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, YafsdpTable,
 
 TEST(Tuning, EveryStepCostsWhatItsPredictionSays) {
   Tight tight;
-  tight.request.attention = AttentionKind::kFlash;
+  tight.request.buffers = 2;
   const Tuning tuning = tight.tuned();
   ASSERT_FALSE(tuning.top.empty());
   const sim::Prediction& best = tuning.top.front().prediction;
@@ -92,7 +92,7 @@ TEST(Tuning, EveryStepCostsWhatItsPredictionSays) {
     }
     up = up || (step.knob == "ckpt-layers" && plan.ckpt_layers == best.plan.ckpt_layers + 1);
     down = down || (step.knob == "ckpt-layers" && plan.ckpt_layers == best.plan.ckpt_layers - 1);
-    held = held || (step.knob == "attention" && step.freedom == Freedom::kFixed);
+    held = held || (step.knob == "buffers" && step.freedom == Freedom::kFixed);
     not_allowed =
         not_allowed || (step.knob == "reduce-dtype" && step.freedom == Freedom::kNotAllowed);
   }
