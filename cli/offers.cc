@@ -64,8 +64,15 @@ void add_price(Prices& prices, const std::string& text) {
 }
 
 std::vector<std::string> cluster_names(const std::string& text) {
-  if (text == "all") return profiles::shipped_names(DataKind::kCluster);
   std::vector<std::string> names;
+  if (text == "all") {
+    names = profiles::shipped_names(DataKind::kCluster);
+    // Nobody buys processors to train on.
+    std::erase_if(names, [](const std::string& name) {
+      return profiles::load_cluster(name).cluster.gpu.is_processor();
+    });
+    return names;
+  }
   std::size_t begin = 0;
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
