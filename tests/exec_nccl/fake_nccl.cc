@@ -105,14 +105,15 @@ void meet(const std::shared_ptr<Seat>& seat, std::uint64_t number, const void* f
   Gathering& gathering = clique.gatherings[{-1, -1, number}];
   gathering.from[seat->rank] = from;
   state().changed.notify_all();
-  if (!await(lock, *seat, [&] { return std::ssize(gathering.from) == clique.ranks; })) return;
-  const std::map<int, const void*> sources = gathering.from;
-  lock.unlock();
-  const std::vector<std::byte> result = work(sources);
-  lock.lock();
+  // A rank that is aborted takes its memory away with it, so nobody may read it from then on.
+  const auto withdraw = [&] { gathering.from.erase(seat->rank); };
+  if (!await(lock, *seat, [&] { return std::ssize(gathering.from) == clique.ranks; })) {
+    return withdraw();
+  }
+  const std::vector<std::byte> result = work(gathering.from);
   ++gathering.read;
   state().changed.notify_all();
-  if (!await(lock, *seat, [&] { return gathering.read >= clique.ranks; })) return;
+  if (!await(lock, *seat, [&] { return gathering.read >= clique.ranks; })) return withdraw();
   lock.unlock();
   if (!result.empty()) std::memcpy(to, result.data(), result.size());
 }
@@ -464,7 +465,8 @@ ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int p
                    Gathering& letter = seat->clique->gatherings[{rank, peer, number}];
                    letter.from[rank] = from;
                    state().changed.notify_all();
-                   await(lock, *seat, [&] { return letter.read > 0; });
+                   if (!await(lock, *seat, [&] { return letter.read > 0; }))
+                     letter.from.erase(rank);
                  });
 }
 
