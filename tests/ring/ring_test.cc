@@ -1,8 +1,8 @@
 // Guards the ring as a user closes it on a machine without a GPU: predict, run with a trace,
 // calibrate, predict something else, run that. The second prediction must be close.
 //
-// Step times are taken as medians. Where a run's steps scatter by more than a fifth it is repeated,
-// and the run that scatters least counts. A machine that other programs use all the time is slow
+// Step times are taken as medians. Every run is repeated and the fastest counts, because whatever
+// else uses a machine can only slow it down. A machine that other programs use all the time is slow
 // without scatter, so two threads that only count find out beforehand and afterwards whether they
 // get both cores; when they do not the test says so and decides nothing.
 #include <fmt/core.h>
@@ -33,10 +33,10 @@ using testing::ProgramResult;
 using Words = std::vector<std::string>;
 
 constexpr double kTolerance = 0.15;
-constexpr double kQuiet = 0.2;     // scatter of steps below which a run counts at once
+constexpr double kQuiet = 0.2;     // scatter of steps below which a median is taken as it is
 constexpr double kTooNoisy = 0.5;  // above which nothing can be said
 constexpr double kWholeCores = 0.9;
-constexpr int kMostTries = 3;
+constexpr int kTries = 6;
 
 /// The share of two cores that two threads get, by how far they count: over 200 ms, against the
 /// best millisecond.
@@ -102,10 +102,10 @@ class RingTest : public ::testing::Test {
     return {at(0.5), (at(0.9) - at(0.1)) / 2 / at(0.5)};
   }
 
-  /// Runs until a run is quiet; the quietest one's folder is `out`. None: something failed.
-  std::optional<Ran> quietest(const std::string& out, const Words& flags) const {
+  /// Runs several times; the fastest one's folder is `out`. None: something failed.
+  std::optional<Ran> fastest(const std::string& out, const Words& flags) const {
     std::optional<Ran> best;
-    for (int attempt = 0; attempt < kMostTries && (!best || best->scatter > kQuiet); ++attempt) {
+    for (int attempt = 0; attempt < kTries; ++attempt) {
       const std::string folder = fmt::format("{}-{}", out, attempt);
       Words words{"run",
                   "--data",
@@ -125,7 +125,7 @@ class RingTest : public ::testing::Test {
         return std::nullopt;
       }
       const Ran ran = read_steps(folder);
-      if (best && best->scatter <= ran.scatter) continue;
+      if (best && best->median_s <= ran.median_s) continue;
       best = ran;
       fs::remove(folder_ / out);
       fs::create_directory_symlink(folder_ / folder, folder_ / out);
@@ -150,8 +150,8 @@ TEST_F(RingTest, ATraceMakesThePredictionOfAnotherPlanRight) {
   }
   double cores = share_of_two_cores();
   const auto first =
-      quietest("first", {"--model", example("tiny-llama.json"), "--ranks", "2", "--micro-batch",
-                         "4", "--steps", "24", "--trace", at("trace.json"), "--trace-steps", "16"});
+      fastest("first", {"--model", example("tiny-llama.json"), "--ranks", "2", "--micro-batch", "4",
+                        "--steps", "24", "--trace", at("trace.json"), "--trace-steps", "16"});
   ASSERT_TRUE(first);
   const std::string trace = at("first/trace.json");
   const ProgramResult calibrated =
@@ -163,7 +163,7 @@ TEST_F(RingTest, ATraceMakesThePredictionOfAnotherPlanRight) {
       predicted({"--cluster", at("my-cpu.json"), "--model", example("small-llama.json"), "--gpus",
                  "1", "--strategy", "single", "--seq-len", "128", "--micro-batch", "2",
                  "--ckpt-layers", "all", "--param-dtype", "fp32"});
-  const auto second = quietest(
+  const auto second = fastest(
       "second", {"--model", example("small-llama.json"), "--ranks", "1", "--micro-batch", "2",
                  "--ckpt-layers", "all", "--steps", "14", "--cluster", at("my-cpu.json")});
   ASSERT_TRUE(second);
