@@ -1,5 +1,5 @@
 #include "cli/program.h"
-#include "cli/verbs.h"
+#include "cli/verbs/verbs.h"
 
 int main(int argc, char** argv) {
   return shardwright::cli::run_program(argc, argv, shardwright::cli::make_verbs());

@@ -7,9 +7,9 @@
 #include <new>
 #include <string>
 
-#include "cli/help.h"
-#include "cli/usage.h"
-#include "cli/version.h"
+#include "cli/flags/help.h"
+#include "cli/flags/usage.h"
+#include "cli/machine/version.h"
 
 namespace shardwright::cli {
 namespace {

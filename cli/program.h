@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "cli/verb.h"
+#include "cli/verbs/verb.h"
 
 namespace shardwright::cli {
 

@@ -1,7 +1,8 @@
 // The operations of the model: each one of the schedule with its views, handed to the device.
 //
-// Which tensors an operation reads and writes follows from what it is (sim/layer_program.h writes
-// the same down for native schedules); where they lie is asked from Activations and Sharding.
+// Which tensors an operation reads and writes follows from what it is (sim/program/layer_program.h
+// writes the same down for native schedules); where they lie is asked from Activations and
+// Sharding.
 #pragma once
 
 #include <cstdint>

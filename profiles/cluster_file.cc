@@ -38,7 +38,7 @@ void read_set(const JsonReader& root, ClusterFile& result) {
 
 void read_measurements(const JsonReader& root, ClusterFile& result) {
   if (const auto products = root.find_array("measured_products")) {
-    // Later ones win over those of the base (sim/work_time.h).
+    // Later ones win over those of the base (sim/cost/work_time.h).
     for (const MeasuredProduct& product : read_measured_products(*products)) {
       result.measured_products.push_back(product);
     }

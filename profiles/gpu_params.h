@@ -1,9 +1,9 @@
 // Parameters of the cost model of one GPU kind: plain numbers, filled from data files, read by sim.
 //
-// The formulas live in sim/*_cost.h and sim/collectives.h; here are only their coefficients, so
-// that profiles (loading, importing) need not know the simulator. All units are SI: seconds, bytes,
-// flops, bytes per second. The shipped values are in profiles/data/fitted/gpu_cost.json, with
-// sources, fit commands and held-out errors; profiles/gpu_cost.h reads them.
+// The formulas live in sim/*_cost.h and sim/cost/collectives.h; here are only their coefficients,
+// so that profiles (loading, importing) need not know the simulator. All units are SI: seconds,
+// bytes, flops, bytes per second. The shipped values are in profiles/data/fitted/gpu_cost.json,
+// with sources, fit commands and held-out errors; profiles/gpu_cost.h reads them.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct GpuRates {
   bool processor = false;       ///< products are cut as the host device cuts them; sm_count: cores
 };
 
-/// Tile and wave model of one matrix product (sim/gemm_cost.h).
+/// Tile and wave model of one matrix product (sim/cost/gemm_cost.h).
 struct GemmParams {
   double t0_s = 2.5e-6;           ///< launch gap and prologue of every product
   double e = 0.85;                ///< share of peak of the main loop of a 256x128 tile
@@ -33,7 +33,7 @@ struct GemmParams {
   double sustained_factor = 0.9;  ///< multiplies e under training load (power, temperature)
 };
 
-/// One fused attention kernel: rate(s) = R * s / (s + s0) (sim/attention_cost.h).
+/// One fused attention kernel: rate(s) = R * s / (s + s0) (sim/cost/attention_cost.h).
 struct AttentionParams {
   double t0_s = 3e-6;         ///< launch gap
   double forward_flops = 0;   ///< R forward at head_dim 128, causal, flop/s
@@ -44,7 +44,7 @@ struct AttentionParams {
   double noncausal_factor = 1.08;  ///< R of a full mask over R of a causal one
 };
 
-/// Memory-bound kernels: t1 + bytes / rate (sim/memory_cost.h).
+/// Memory-bound kernels: t1 + bytes / rate (sim/cost/memory_cost.h).
 struct MemoryParams {
   double t1_s = 2e-6;               ///< launch gap and ramp
   double stream_efficiency = 0.85;  ///< of HBM bandwidth: copy, add, fused element-wise, optimizer
@@ -53,7 +53,8 @@ struct MemoryParams {
 };
 
 /// What running beside each other costs beyond the SMs and the memory bandwidth that a collective
-/// takes from kernels (sim/cost.h). Not part of gpu_cost.json: no GPU ships with fitted values.
+/// takes from kernels (sim/cost/cost.h). Not part of gpu_cost.json: no GPU ships with fitted
+/// values.
 struct ContentionParams {
   double kernels = 1;                ///< time of a kernel beside a collective, over the model's
   double nvlink_collectives = 1.08;  ///< time of a collective inside a node beside kernels
@@ -81,7 +82,7 @@ struct NcclTable {
   std::array<double, 2> ll_cap_intel_bytes_per_s{}, ll_cap_amd_bytes_per_s{};
 };
 
-/// NCCL collectives of one GPU kind (sim/collectives.h).
+/// NCCL collectives of one GPU kind (sim/cost/collectives.h).
 struct CollectiveParams {
   bool nvlink = true;                 ///< false: ranks of a node talk over PCIe
   bool nvls = false;                  ///< NVLink SHARP (NVSwitch, Hopper or newer)

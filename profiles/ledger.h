@@ -7,7 +7,7 @@
 // Reading is strict. A missing column, a number that is none, a word that is not known, or sizes of
 // a model that contradict each other are Errors that name file, line and column. A plan that cannot
 // run on the row's machine is left to the prediction, which skips the row and says why
-// (sim/validation.h).
+// (sim/score/validation.h).
 #pragma once
 
 #include <cstddef>

@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "sim/accounting.h"
-#include "sim/calibrated_interval.h"
 #include "sim/core/arena.h"
 #include "sim/core/error.h"
-#include "sim/cost.h"
-#include "sim/engine.h"
-#include "sim/extrapolation.h"
-#include "sim/intervals.h"
-#include "sim/layer_program.h"
-#include "sim/memory.h"
+#include "sim/cost/cost.h"
+#include "sim/doubt/calibrated_interval.h"
+#include "sim/doubt/conformal.h"
+#include "sim/doubt/extrapolation.h"
+#include "sim/engine/engine.h"
+#include "sim/memory/memory.h"
+#include "sim/program/layer_program.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {

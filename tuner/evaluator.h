@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
-#include "sim/closed_form.h"
+#include "sim/bounds/closed_form.h"
 #include "sim/core/model.h"
 #include "sim/predict.h"
 #include "tuner/objective.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
-#include "sim/layer_program.h"
+#include "sim/program/layer_program.h"
 
 namespace shardwright::tuner {
 

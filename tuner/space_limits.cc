@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/closed_form.h"
+#include "sim/bounds/closed_form.h"
 #include "sim/core/error.h"
 
 namespace shardwright::tuner {

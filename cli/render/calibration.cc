@@ -7,9 +7,9 @@
 #include <cmath>
 #include <map>
 
-#include "cli/render/quantity.h"
-#include "cli/render/table.h"
-#include "cli/render/text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
 #include "profiles/profile.h"
 
 namespace shardwright::cli {

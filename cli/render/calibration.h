@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/terminal.h"
+#include "cli/render/text/terminal.h"
 #include "sim/calibrate/calibrate.h"
 #include "sim/calibrate/drift.h"
 #include "sim/calibrate/next_measurement.h"

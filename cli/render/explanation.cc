@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/render/quantity.h"
-#include "cli/render/table.h"
-#include "cli/render/text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {

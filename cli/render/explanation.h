@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/terminal.h"
-#include "sim/explain.h"
+#include "cli/render/text/terminal.h"
+#include "sim/explain/explain.h"
 
 namespace shardwright::cli {
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/render/table.h"
+#include "cli/render/text/table.h"
 
 namespace shardwright::cli {
 namespace {

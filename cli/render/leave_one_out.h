@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "cli/render/terminal.h"
+#include "cli/render/text/terminal.h"
 #include "profiles/ledger.h"
 #include "sim/fit/leave_one_out.h"
 

@@ -7,9 +7,9 @@
 #include <functional>
 #include <set>
 
-#include "cli/render/bar.h"
-#include "cli/render/quantity.h"
-#include "cli/render/table.h"
+#include "cli/render/text/bar.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/plan_flags.h"
-#include "cli/render/terminal.h"
+#include "cli/flags/plan_flags.h"
+#include "cli/render/text/terminal.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cli/render/quantity.h"
+#include "cli/render/text/quantity.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/terminal.h"
-#include "cli/run_ranks.h"
-#include "cli/utilisation.h"
+#include "cli/render/text/terminal.h"
+#include "cli/run/ranks.h"
+#include "cli/trace/utilisation.h"
 #include "exec/train/trainer.h"
 
 namespace shardwright::cli {

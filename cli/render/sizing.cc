@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <set>
 
-#include "cli/render/quantity.h"
-#include "cli/render/scatter.h"
-#include "cli/render/table.h"
-#include "cli/render/text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/scatter.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {

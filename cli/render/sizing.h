@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/terminal.h"
+#include "cli/render/text/terminal.h"
 #include "profiles/operations.h"
 #include "tuner/compare_strategies.h"
 #include "tuner/knee.h"

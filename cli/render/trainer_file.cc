@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/render/json_text.h"
-#include "cli/render/text.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {

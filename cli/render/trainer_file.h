@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/trainers/settings.h"
+#include "cli/export/settings.h"
 
 namespace shardwright::cli {
 

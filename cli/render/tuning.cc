@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/render/plan_words.h"
 #include "cli/render/prediction.h"
-#include "cli/render/quantity.h"
-#include "cli/render/table.h"
-#include "cli/render/text.h"
-#include "cli/render/why_words.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
+#include "cli/render/words/plan.h"
+#include "cli/render/words/why.h"
 
 namespace shardwright::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/plan_flags.h"
-#include "cli/render/terminal.h"
+#include "cli/flags/plan_flags.h"
+#include "cli/render/text/terminal.h"
 #include "tuner/tuning.h"
 
 namespace shardwright::cli {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "cli/render/quantity.h"
-#include "cli/render/table.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
 
 namespace shardwright::cli {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/terminal.h"
-#include "sim/layer_period.h"
-#include "sim/score_kernels.h"
-#include "sim/validation.h"
+#include "cli/render/text/terminal.h"
+#include "sim/score/layer_period.h"
+#include "sim/score/score_kernels.h"
+#include "sim/score/validation.h"
 
 namespace shardwright::cli {
 

@@ -9,10 +9,10 @@
 
 #include "profiles/import/collective_work.h"
 #include "profiles/import/host_launches.h"
-#include "profiles/import/intervals.h"
 #include "profiles/import/model_operation.h"
 #include "profiles/import/operator_work.h"
 #include "profiles/import/range_walk.h"
+#include "profiles/import/span_union.h"
 #include "profiles/import/tensor_shapes.h"
 
 namespace shardwright::profiles {

@@ -20,7 +20,7 @@
 #include "profiles/calibration.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/parameters.h"
-#include "sim/work_time.h"
+#include "sim/cost/work_time.h"
 
 namespace shardwright::sim {
 

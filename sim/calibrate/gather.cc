@@ -8,7 +8,7 @@
 
 #include "profiles/cost_fields.h"
 #include "sim/core/chrome_trace_reader.h"
-#include "sim/import_own_trace.h"
+#include "sim/trace/import_own_trace.h"
 
 namespace shardwright::sim {
 

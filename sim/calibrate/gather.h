@@ -1,6 +1,6 @@
 // Traces and logs of any known kind as one set of observations.
 //
-// Own traces are read with the plan they carry (sim/import_own_trace.h), all others by
+// Own traces are read with the plan they carry (sim/trace/import_own_trace.h), all others by
 // profiles/import. A trace's operations on a processor also say what the processor is: its cores
 // and memory replace those of a generic profile.
 #pragma once

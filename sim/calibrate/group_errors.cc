@@ -5,7 +5,7 @@
 #include <random>
 
 #include "sim/calibrate/lad.h"
-#include "sim/error_summary.h"
+#include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "profiles/calibration.h"
 #include "profiles/profile.h"
-#include "sim/collectives.h"
-#include "sim/cost.h"
-#include "sim/work_time.h"
+#include "sim/cost/collectives.h"
+#include "sim/cost/cost.h"
+#include "sim/cost/work_time.h"
 
 namespace shardwright::sim {
 

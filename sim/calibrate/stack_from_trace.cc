@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
-#include "sim/memory_cost.h"
+#include "sim/cost/memory_cost.h"
 
 namespace shardwright::sim {
 namespace {

@@ -10,7 +10,7 @@
 //
 // Memory is part of the schedule: every block lists, in host order, which tensors come to life and
 // die. for_each_op walks the expanded step. Read next: sim/strategies/lower.h (who writes it),
-// sim/engine.h (who costs it), exec/executor.h (who runs it).
+// sim/engine/engine.h (who costs it), exec/executor.h (who runs it).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // The software that executes the step. It decides which operations exist, which tensors are kept
 // for backward, what the host costs and how memory is allocated. A Stack is data
-// (profiles/data/stacks/*.json); sim/layer_program.h turns it into the operations of a layer.
+// (profiles/data/stacks/*.json); sim/program/layer_program.h turns it into the operations of a
+// layer.
 #pragma once
 
 #include <string>

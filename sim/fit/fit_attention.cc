@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/error_summary.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
+#include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
 namespace {

@@ -1,4 +1,4 @@
-// Fits rate(s) = R s / (s + s0) of sim/attention_cost.h to published attention throughput.
+// Fits rate(s) = R s / (s + s0) of sim/cost/attention_cost.h to published attention throughput.
 //
 // attention.csv: gpu,kernel,pass,seq_len,head_dim,causal,tflops[,source]; pass is forward, backward
 // or forward+backward (flops of both over the time of both). Only rows of head_dim 128 with a

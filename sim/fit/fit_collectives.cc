@@ -9,7 +9,7 @@
 #include "sim/core/error.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
-#include "sim/score_kernels.h"
+#include "sim/score/score_kernels.h"
 
 namespace shardwright::sim {
 namespace {

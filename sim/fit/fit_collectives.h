@@ -1,4 +1,4 @@
-// Fits the one-node curves of sim/collectives.h to nccl-tests measurements of one GPU kind.
+// Fits the one-node curves of sim/cost/collectives.h to nccl-tests measurements of one GPU kind.
 //
 // One set of parameters serves all_gather, reduce_scatter and all_reduce on any number of ranks:
 // what differs between them is the number of steps, the bytes on the wire and the rank's own part,
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "profiles/gpu_cost.h"
-#include "sim/kernel_tables.h"
+#include "sim/score/kernel_tables.h"
 
 namespace shardwright::sim {
 

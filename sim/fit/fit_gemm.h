@@ -1,4 +1,4 @@
-// Fits the tile and wave model of sim/gemm_cost.h to measured matrix products of one GPU.
+// Fits the tile and wave model of sim/cost/gemm_cost.h to measured matrix products of one GPU.
 //
 // Minimizes the mean |log(predicted / measured)|: least absolute deviations shrug off disturbed
 // rows, logs make a microsecond kernel count like a second one. Rows that the table contradicts
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "profiles/gpu_cost.h"
-#include "sim/kernel_tables.h"
+#include "sim/score/kernel_tables.h"
 
 namespace shardwright::sim {
 

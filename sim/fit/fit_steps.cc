@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/error_summary.h"
-#include "sim/extrapolation.h"
+#include "sim/doubt/conformal.h"
+#include "sim/doubt/extrapolation.h"
 #include "sim/fit/held_out.h"
-#include "sim/intervals.h"
 #include "sim/parallel.h"
+#include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "profiles/gpu_cost.h"
-#include "sim/error_summary.h"
+#include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
 

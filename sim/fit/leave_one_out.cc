@@ -4,9 +4,9 @@
 #include <cmath>
 #include <mutex>
 
-#include "sim/error_summary.h"
-#include "sim/intervals.h"
+#include "sim/doubt/conformal.h"
 #include "sim/parallel.h"
+#include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "profiles/uncertainty.h"
 #include "sim/fit/ledger_model.h"
-#include "sim/validation.h"
+#include "sim/score/validation.h"
 
 namespace shardwright::sim {
 
@@ -51,7 +51,7 @@ struct LeaveOneOut {
   LeaveOneOutScore all;
   std::map<std::string, LeaveOneOutScore> by_source;
   std::vector<FittedRange> constants;
-  std::vector<profiles::HeldOutRun> runs;  // the same rows as sim/intervals.h takes them
+  std::vector<profiles::HeldOutRun> runs;  // the same rows as sim/doubt/conformal.h takes them
   double interval_level = 0.9;
   std::size_t evaluations = 0;  // of single rows
 };

@@ -9,7 +9,7 @@
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
-#include "sim/layer_program.h"
+#include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
 

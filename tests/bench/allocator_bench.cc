@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "sim/allocator.h"
+#include "sim/memory/allocator.h"
 
 namespace shardwright::sim {
 namespace {

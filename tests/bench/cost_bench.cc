@@ -4,10 +4,10 @@
 #include <array>
 
 #include "profiles/gpu_cost.h"
-#include "sim/attention_cost.h"
-#include "sim/collectives.h"
-#include "sim/gemm_cost.h"
-#include "sim/memory_cost.h"
+#include "sim/cost/attention_cost.h"
+#include "sim/cost/collectives.h"
+#include "sim/cost/gemm_cost.h"
+#include "sim/cost/memory_cost.h"
 
 namespace {
 

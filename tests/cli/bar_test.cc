@@ -1,9 +1,9 @@
-#include "cli/render/bar.h"
+#include "cli/render/text/bar.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/render/quantity.h"
-#include "cli/render/text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {

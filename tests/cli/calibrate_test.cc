@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/render/text.h"
+#include "cli/render/text/text.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 

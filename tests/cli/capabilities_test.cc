@@ -1,4 +1,4 @@
-#include "cli/capabilities.h"
+#include "cli/machine/capabilities.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 // Which device and which communicator a run gets: every wish on every kind of machine.
-#include "cli/execution.h"
+#include "cli/machine/execution.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "cli/utilisation.h"
+#include "cli/trace/utilisation.h"
 #include "sim/core/error.h"
 #include "tests/support/tiny_models.h"
 

@@ -10,10 +10,10 @@
 #include <set>
 #include <sstream>
 
-#include "cli/program_path.h"
+#include "cli/export/module_names.h"
+#include "cli/export/settings.h"
+#include "cli/machine/program_path.h"
 #include "cli/render/trainer_file.h"
-#include "cli/trainers/module_names.h"
-#include "cli/trainers/settings.h"
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"

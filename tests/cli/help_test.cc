@@ -1,4 +1,4 @@
-#include "cli/help.h"
+#include "cli/flags/help.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

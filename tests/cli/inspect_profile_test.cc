@@ -1,14 +1,13 @@
 // Guards that `inspect` shows every value with its source within 100 columns, and that its JSON is
 // a file that loads.
-#include "cli/inspect_profile.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/render/quantity.h"
-#include "cli/render/text.h"
+#include "cli/inspect/profile.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/text.h"
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"

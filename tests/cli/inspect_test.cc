@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/inspect_model.h"
-#include "cli/inspect_plan.h"
-#include "cli/render/text.h"
+#include "cli/inspect/model.h"
+#include "cli/inspect/plan.h"
+#include "cli/render/text/text.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"

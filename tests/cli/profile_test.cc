@@ -6,9 +6,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/profile_diff.h"
-#include "cli/profile_kind.h"
-#include "cli/profile_validation.h"
+#include "cli/profiles/profile_diff.h"
+#include "cli/profiles/profile_kind.h"
+#include "cli/profiles/profile_validation.h"
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "tests/support/run_program.h"

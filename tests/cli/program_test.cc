@@ -9,8 +9,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "cli/render/text.h"
-#include "cli/verbs.h"
+#include "cli/render/text/text.h"
+#include "cli/verbs/verbs.h"
 #include "tests/support/run_program.h"
 
 namespace shardwright::cli {

@@ -1,4 +1,4 @@
-#include "cli/render/progress.h"
+#include "cli/render/text/progress.h"
 
 #include <gtest/gtest.h>
 

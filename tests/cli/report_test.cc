@@ -6,11 +6,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/memory_over_time.h"
-#include "cli/program_path.h"
+#include "cli/machine/program_path.h"
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/strip.h"
+#include "cli/trace/memory_over_time.h"
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
 #include "sim/core/error.h"

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/program_path.h"
-#include "cli/run_settings.h"
+#include "cli/machine/program_path.h"
+#include "cli/run/settings.h"
 #include "kernels/random.h"
 #include "sim/core/error.h"
 #include "tests/support/run_program.h"

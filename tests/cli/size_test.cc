@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/duration.h"
-#include "cli/offers.h"
-#include "cli/render/quantity.h"
-#include "cli/render/scatter.h"
+#include "cli/flags/duration.h"
+#include "cli/flags/offers.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/scatter.h"
 #include "sim/core/error.h"
 #include "tests/support/run_program.h"
 

@@ -1,10 +1,10 @@
-#include "cli/render/table.h"
+#include "cli/render/text/table.h"
 
 #include <gtest/gtest.h>
 
 #include <sstream>
 
-#include "cli/render/text.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/render/terminal.h"
+#include "cli/render/text/terminal.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cli/render/text.h"
+#include "cli/render/text/text.h"
 
 #include <gtest/gtest.h>
 

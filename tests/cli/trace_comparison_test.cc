@@ -1,5 +1,5 @@
 // Guards that the difference of two steps is explained without rest, and by the right cause.
-#include "cli/trace_comparison.h"
+#include "cli/trace/trace_comparison.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

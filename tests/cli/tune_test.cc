@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/render/text.h"
-#include "cli/tune_flags.h"
+#include "cli/flags/tune_flags.h"
+#include "cli/render/text/text.h"
 #include "sim/core/error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

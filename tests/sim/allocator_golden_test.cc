@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/allocator.h"
+#include "sim/memory/allocator.h"
 
 namespace shardwright::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/allocator.h"
+#include "sim/memory/allocator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "sim/attention_cost.h"
+#include "sim/cost/attention_cost.h"
 
 #include <gtest/gtest.h>
 

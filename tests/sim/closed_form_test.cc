@@ -1,6 +1,6 @@
 // The closed form against what it stands for: the memory of the lowered schedule, to the byte, and
 // the event simulation, never above; on plans of every strategy, stack and kind of cluster.
-#include "sim/closed_form.h"
+#include "sim/bounds/closed_form.h"
 
 #include <gtest/gtest.h>
 

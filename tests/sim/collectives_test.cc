@@ -1,4 +1,4 @@
-#include "sim/collectives.h"
+#include "sim/cost/collectives.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Semantics of the event engine on hand-written schedules of a few operations, and the promise that
 // skipping repeated layers changes nothing, on the schedules of every strategy.
-#include "sim/engine.h"
+#include "sim/engine/engine.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan.h"
-#include "sim/cost.h"
+#include "sim/cost/cost.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {

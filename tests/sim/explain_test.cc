@@ -1,4 +1,4 @@
-#include "sim/explain.h"
+#include "sim/explain/explain.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "sim/extrapolation.h"
+#include "sim/doubt/extrapolation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
-#include "sim/intervals.h"
+#include "sim/doubt/conformal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::sim {

@@ -6,13 +6,13 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
+#include "sim/cost/gemm_cost.h"
 #include "sim/fit/fit_attention.h"
 #include "sim/fit/fit_collectives.h"
 #include "sim/fit/fit_gemm.h"
 #include "sim/fit/held_out.h"
 #include "sim/fit/minimize.h"
-#include "sim/gemm_cost.h"
-#include "sim/score_kernels.h"
+#include "sim/score/score_kernels.h"
 
 namespace shardwright::sim {
 namespace {

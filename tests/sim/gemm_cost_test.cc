@@ -1,4 +1,4 @@
-#include "sim/gemm_cost.h"
+#include "sim/cost/gemm_cost.h"
 
 #include <gtest/gtest.h>
 

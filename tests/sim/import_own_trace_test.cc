@@ -1,4 +1,4 @@
-#include "sim/import_own_trace.h"
+#include "sim/trace/import_own_trace.h"
 
 #include <gtest/gtest.h>
 

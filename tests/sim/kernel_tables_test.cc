@@ -1,4 +1,4 @@
-#include "sim/kernel_tables.h"
+#include "sim/score/kernel_tables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "sim/layer_period.h"
+#include "sim/score/layer_period.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "sim/memory_cost.h"
+#include "sim/cost/memory_cost.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// The slow, obvious version of sim/allocator.h, written from the rules and not from that code.
+// The slow, obvious version of sim/memory/allocator.h, written from the rules and not from that
+// code.
 //
 // Memory is a list of segments, each a list of pieces from left to right. Every question is
 // answered by looking at all pieces, neighbours are merged by going over everything after every
@@ -15,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/allocator.h"
+#include "sim/memory/allocator.h"
 
 namespace shardwright::sim {
 

@@ -1,11 +1,11 @@
-#include "sim/score_kernels.h"
+#include "sim/score/score_kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
-#include "sim/error_summary.h"
+#include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
 namespace {

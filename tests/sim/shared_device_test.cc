@@ -2,13 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "profiles/profile.h"
-#include "sim/closed_form.h"
-#include "sim/collectives.h"
-#include "sim/cost.h"
-#include "sim/engine.h"
+#include "sim/bounds/closed_form.h"
+#include "sim/cost/collectives.h"
+#include "sim/cost/cost.h"
+#include "sim/cost/work_time.h"
+#include "sim/engine/engine.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
-#include "sim/work_time.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {

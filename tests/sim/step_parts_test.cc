@@ -1,4 +1,4 @@
-#include "sim/step_parts.h"
+#include "sim/explain/step_parts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,13 @@
 // Several ranks joined by their collectives: identical ranks are one rank, variation only costs
 // time.
-#include "sim/stragglers.h"
+#include "sim/engine/stragglers.h"
 
 #include <gtest/gtest.h>
 
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
 #include "sim/core/hf_config.h"
-#include "sim/cost.h"
+#include "sim/cost/cost.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {

@@ -9,7 +9,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "sim/memory.h"
+#include "sim/memory/memory.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 

@@ -1,4 +1,4 @@
-#include "sim/validation.h"
+#include "sim/score/validation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

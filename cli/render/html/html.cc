@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cli/render/html/style.h"
-#include "cli/render/text.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli::html {
 namespace {

@@ -6,7 +6,7 @@
 #include "cli/render/html/axis.h"
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
-#include "cli/render/quantity.h"
+#include "cli/render/text/quantity.h"
 
 namespace shardwright::cli::html {
 

@@ -4,7 +4,7 @@
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/report_page.h"
-#include "cli/render/quantity.h"
+#include "cli/render/text/quantity.h"
 
 namespace shardwright::cli::html {
 namespace {

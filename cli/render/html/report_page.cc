@@ -6,9 +6,9 @@
 
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
-#include "cli/render/plan_words.h"
-#include "cli/render/quantity.h"
 #include "cli/render/run_lines.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/words/plan.h"
 
 namespace shardwright::cli::html {
 namespace {

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "cli/plan_flags.h"
+#include "cli/flags/plan_flags.h"
+#include "cli/flags/tuning_file.h"
 #include "cli/render/html/strip.h"
-#include "cli/trace_comparison.h"
-#include "cli/tuning_file.h"
-#include "sim/explain.h"
+#include "cli/trace/trace_comparison.h"
+#include "sim/explain/explain.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli::html {

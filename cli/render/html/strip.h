@@ -1,5 +1,6 @@
 // One step on one rank, ready to be drawn: streams as rows, spans with the class that colours them.
-// Made of a trace, whether simulated (cli/timeline_trace.h) or measured, so that both look alike.
+// Made of a trace, whether simulated (cli/trace/timeline_trace.h) or measured, so that both look
+// alike.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,48 @@
+#include "cli/export/module_names.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "sim/core/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+constexpr ModuleNames like_llama(std::string_view package, std::string_view layer,
+                                 std::string_view norm) {
+  return {package, layer, norm, "model.layers", "model.embed_tokens", "", "model.norm", "lm_head"};
+}
+
+constexpr std::array<std::pair<std::string_view, ModuleNames>, 10> kFamilies = {{
+    {"llama", like_llama("llama", "LlamaDecoderLayer", "LlamaRMSNorm")},
+    {"mistral", like_llama("mistral", "MistralDecoderLayer", "MistralRMSNorm")},
+    {"qwen2", like_llama("qwen2", "Qwen2DecoderLayer", "Qwen2RMSNorm")},
+    {"qwen3", like_llama("qwen3", "Qwen3DecoderLayer", "Qwen3RMSNorm")},
+    {"phi3", like_llama("phi3", "Phi3DecoderLayer", "Phi3RMSNorm")},
+    {"gemma", like_llama("gemma", "GemmaDecoderLayer", "GemmaRMSNorm")},
+    {"gemma2", like_llama("gemma2", "Gemma2DecoderLayer", "Gemma2RMSNorm")},
+    {"gpt2",
+     {"gpt2", "GPT2Block", "", "transformer.h", "transformer.wte", "transformer.wpe",
+      "transformer.ln_f", "lm_head"}},
+    {"gpt_neox",
+     {"gpt_neox", "GPTNeoXLayer", "", "gpt_neox.layers", "gpt_neox.embed_in", "",
+      "gpt_neox.final_layer_norm", "embed_out"}},
+    {"mpt",
+     {"mpt", "MptBlock", "", "transformer.blocks", "transformer.wte", "", "transformer.norm_f",
+      "lm_head"}},
+}};
+
+}  // namespace
+
+const ModuleNames& module_names(const Model& model) {
+  for (const auto& [family, names] : kFamilies) {
+    if (family == model.family) return names;
+  }
+  throw Error(fmt::format("the model's family is '{}', whose modules are not known to export.",
+                          model.family));
+}
+
+}  // namespace shardwright::cli

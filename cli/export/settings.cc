@@ -1,0 +1,110 @@
+#include "cli/export/settings.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+
+namespace shardwright::cli {
+
+void TrainerSettings::lost(std::string knob, std::string sentence) {
+  remarks.push_back({std::move(knob), std::move(sentence), true});
+}
+
+void TrainerSettings::said(std::string knob, std::string sentence) {
+  remarks.push_back({std::move(knob), std::move(sentence), false});
+}
+
+const std::vector<Trainer>& trainers() {
+  static const std::vector<Trainer> all = {
+      {"torchtitan", "torchtitan", "job config (TOML)", "#", torchtitan_settings},
+      {"accelerate", "Accelerate", "config (YAML)", "#", accelerate_settings},
+      {"yafsdp", "YaFSDP", "settings (Python)", "#", yafsdp_settings},
+      {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings}};
+  return all;
+}
+
+const Trainer& trainer_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Trainer& trainer : trainers()) {
+    if (trainer.name == name) return trainer;
+    names.emplace_back(trainer.name);
+  }
+  throw Error(fmt::format("--format is '{}', but it must be one of {}{}", name,
+                          fmt::join(names, ", "), did_you_mean(name, names)));
+}
+
+Ranks ranks_of(const PlanInputs& inputs, const Plan& plan) {
+  const std::int64_t gpus_per_node = inputs.profile.cluster.gpus_per_node;
+  Ranks ranks;
+  ranks.shard = resolved_shard_group(plan, gpus_per_node);
+  ranks.replicate = plan.gpus / ranks.shard;
+  ranks.per_node = std::min(plan.gpus, gpus_per_node);
+  ranks.nodes = (plan.gpus + ranks.per_node - 1) / ranks.per_node;
+  return ranks;
+}
+
+bool keeps_gathered(Strategy strategy) {
+  return strategy == Strategy::kFsdp1GradOp || strategy == Strategy::kFsdp2NoReshard ||
+         strategy == Strategy::kYafsdpZero2;
+}
+
+int zero_stage(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kSingle:
+    case Strategy::kDdp:
+      return 0;
+    case Strategy::kZero1:
+      return 1;
+    case Strategy::kZero2:
+    case Strategy::kFsdp1GradOp:
+    case Strategy::kFsdp2NoReshard:
+    case Strategy::kYafsdpZero2:
+      return 2;
+    case Strategy::kZero3:
+    case Strategy::kFsdp1:
+    case Strategy::kFsdp2:
+    case Strategy::kHsdp:
+    case Strategy::kYafsdp:
+      break;
+  }
+  return 3;
+}
+
+std::int64_t checkpointed_layers(const Plan& plan) {
+  return plan.recompute == Recompute::kNone ? 0 : plan.ckpt_layers;
+}
+
+std::string of_layers(std::int64_t count, std::int64_t layers) {
+  return fmt::format("{} of {} layers", count, layers);
+}
+
+void remark_stack(const Plan& plan, std::string_view trainer, std::string stack,
+                  TrainerSettings& settings) {
+  if (plan.stack != stack) {
+    settings.lost("stack", fmt::format("the plan was made for the stack {}; {} runs other kernels "
+                                       "and allocates otherwise (stack {})",
+                                       plan.stack, trainer, stack));
+  }
+  settings.as_run.stack = std::move(stack);
+}
+
+void remark_gather_window(const Plan& plan, std::string_view trainer, std::string_view how,
+                          TrainerSettings& settings) {
+  const Plan usual;
+  const std::string value = fmt::format("{} buffers and {} gathered ahead", plan.buffers,
+                                        std::min(plan.prefetch, plan.buffers - 1));
+  if (plan.gather_window() == usual.gather_window()) {
+    settings.said("prefetch", fmt::format("{} is what {} does by itself: {}", value, trainer, how));
+  } else {
+    settings.lost("prefetch", fmt::format("{} cannot be told to {}: {}", value, trainer, how));
+  }
+  settings.as_run.buffers = usual.buffers;
+  settings.as_run.prefetch = usual.prefetch;
+}
+
+}  // namespace shardwright::cli

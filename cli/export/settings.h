@@ -1,0 +1,80 @@
+// A plan as settings for another trainer: torchtitan, Accelerate, YaFSDP, DeepSpeed.
+//
+// A plan says more than any of them can be told. Whatever a trainer cannot express becomes a Remark
+// and never vanishes, and `as_run` is the plan that the trainer then follows, so that what is lost
+// can be predicted. One file per trainer beside this one; cli/verbs/export.cc puts remarks and
+// settings into one file.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/flags/plan_flags.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::cli {
+
+struct Remark {
+  std::string knob;      // of the plan: "ckpt_layers"
+  std::string sentence;  // what became of it
+  bool lost = false;     // the trainer does something else than the plan says
+};
+
+struct TrainerSettings {
+  std::string body;  // the settings alone, in the trainer's own format
+  std::vector<Remark> remarks;
+  Plan as_run;                         // what the trainer does with them, as far as it is modelled
+  std::vector<std::string> overrides;  // of the profile that `as_run` is predicted with
+
+  void lost(std::string knob, std::string sentence);
+  void said(std::string knob, std::string sentence);
+};
+
+struct Trainer {
+  std::string_view name;            // as --format takes it
+  std::string_view title;           // as people write it
+  std::string_view what;            // of the file: "job config (TOML)"
+  std::string_view comment_prefix;  // of a line; empty: JSON, where remarks become a member
+  TrainerSettings (*settings)(const PlanInputs& inputs, const Plan& plan);
+};
+
+/// All trainers, in the order of the documentation.
+const std::vector<Trainer>& trainers();
+/// Throws Error naming --format and the word.
+const Trainer& trainer_named(const std::string& name);
+
+/// The settings for one plan of `inputs`. Throw Error for a strategy that is nothing like what the
+/// trainer does.
+TrainerSettings torchtitan_settings(const PlanInputs& inputs, const Plan& plan);
+TrainerSettings accelerate_settings(const PlanInputs& inputs, const Plan& plan);
+TrainerSettings yafsdp_settings(const PlanInputs& inputs, const Plan& plan);
+TrainerSettings deepspeed_settings(const PlanInputs& inputs, const Plan& plan);
+
+/// How the ranks are arranged.
+struct Ranks {
+  std::int64_t shard = 1;      // ranks that share one copy of the parameters
+  std::int64_t replicate = 1;  // such groups
+  std::int64_t nodes = 1;
+  std::int64_t per_node = 1;
+};
+Ranks ranks_of(const PlanInputs& inputs, const Plan& plan);
+
+/// Parameters stay gathered between forward and backward.
+bool keeps_gathered(Strategy strategy);
+/// The nearest of DeepSpeed's stages: 0 replicates everything, 3 shards everything.
+int zero_stage(Strategy strategy);
+/// Checkpointed layers under any policy.
+std::int64_t checkpointed_layers(const Plan& plan);
+/// "20 of 80 layers".
+std::string of_layers(std::int64_t count, std::int64_t layers);
+
+/// The plan's stack is not the software that will run: says so and sets as_run.stack.
+void remark_stack(const Plan& plan, std::string_view trainer, std::string stack,
+                  TrainerSettings& settings);
+/// Gather buffers and prefetch distance, for a trainer that gathers one unit ahead of the one that
+/// computes and has no setting for more.
+void remark_gather_window(const Plan& plan, std::string_view trainer, std::string_view how,
+                          TrainerSettings& settings);
+
+}  // namespace shardwright::cli

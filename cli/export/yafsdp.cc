@@ -1,0 +1,151 @@
+// YaFSDP has no config file: its settings are the arguments of its wrapper. This writes a Python
+// module with two functions for a Transformers model. Arguments from ya_fsdp/ya_fsdp.py and
+// docs/migration_guide.md of yandex/YaFSDP (class YaFSDP of release 1; release 2 replaced it by
+// fully_shard); the checkpointed layers follow its patches/transformers.diff.
+#include <fmt/core.h>
+
+#include <string>
+
+#include "cli/export/module_names.h"
+#include "cli/export/settings.h"
+#include "sim/core/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+void set_strategy(const Plan& plan, const Ranks& ranks, TrainerSettings& settings) {
+  Plan& run = settings.as_run;
+  if (zero_stage(plan.strategy) < 2) {
+    throw Error(
+        fmt::format("--format is 'yafsdp', but the plan's strategy is {}, which YaFSDP has "
+                    "nothing like; expected a strategy that shards parameters or gradients.",
+                    name_of(plan.strategy)));
+  }
+  run.strategy = zero_stage(plan.strategy) == 3 ? Strategy::kYafsdp : Strategy::kYafsdpZero2;
+  if (run.strategy != plan.strategy) {
+    settings.lost("strategy", fmt::format("{} becomes YaFSDP with zero_stage {}",
+                                          name_of(plan.strategy), zero_stage(plan.strategy)));
+  }
+  if (ranks.replicate > 1) {
+    settings.lost("shard_group",
+                  fmt::format("{} of {} GPUs; YaFSDP shards over its whole "
+                              "data_parallel_process_group and does not reduce between groups, so "
+                              "all {} share one copy",
+                              ranks.shard, plan.gpus, plan.gpus));
+    run.shard_group = 0;
+  }
+}
+
+/// The checkpointed layers as a Python expression over `layers`.
+std::string checkpointed_expression(const Plan& plan) {
+  return plan.ckpt_stride == 1 ? "layers[:num_ckpt_layers]"
+                               : fmt::format("layers[::{}][:num_ckpt_layers]", plan.ckpt_stride);
+}
+
+void remark_knobs(const Plan& plan, std::int64_t layers, bool tied, TrainerSettings& settings) {
+  Plan& run = settings.as_run;
+  const std::int64_t k = checkpointed_layers(plan);
+  if (k > 0 && plan.recompute != Recompute::kFull) {
+    settings.lost("recompute", fmt::format("{}; the settings recompute the whole of each of {}",
+                                           recompute_name(plan), of_layers(k, layers)));
+    run.recompute = Recompute::kFull;
+    run.pieces = 0;
+  }
+  remark_gather_window(plan, "YaFSDP", "its two buffers rotate, one unit ahead", settings);
+  if (plan.master_dtype != DType::kFp32 || plan.moment_dtype != DType::kFp32) {
+    settings.lost("moment_dtype", "YaFSDP's shards, and the moments with them, are fp32");
+    run.master_dtype = run.moment_dtype = DType::kFp32;
+  }
+  if (plan.offload == Offload::kOptimizer) {
+    settings.lost("offload", "YaFSDP offloads nothing");
+    run.offload = Offload::kNone;
+  }
+  if (tied) {
+    settings.lost("model",
+                  "head and embedding share one weight, which YaFSDP's units cannot: the settings "
+                  "wrap the embedding alone; untie them, or try it on few layers first");
+  }
+}
+
+std::string norm_class(const ModuleNames& names) {
+  return names.norm_class.empty() ? "torch.nn.LayerNorm" : std::string(names.norm_class);
+}
+
+std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames& names, bool tied,
+                        int stage) {
+  std::string text =
+      "import torch\n"
+      "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (\n"
+      "    apply_activation_checkpointing,\n"
+      ")\n";
+  if (!names.norm_class.empty()) {
+    text += fmt::format("from transformers.models.{0}.modeling_{0} import {1}\n", names.package,
+                        names.norm_class);
+  }
+  text += "from ya_fsdp import YaFSDP\n\n";
+  text += fmt::format(
+      "num_nodes = {}\n"
+      "gpus_per_node = {}\n"
+      "zero_stage = {}\n"
+      "param_dtype = torch.{}\n"
+      "bit16_reduce_scatter = {}\n"
+      "num_ckpt_layers = {}\n"
+      "per_device_batch_size = {}\n"
+      "gradient_accumulation_steps = {}\n"
+      "seq_len = {}\n"
+      "attn_implementation = \"{}\"\n\n\n",
+      ranks.nodes, ranks.per_node, stage, plan.param_dtype == DType::kBf16 ? "bfloat16" : "float32",
+      plan.reduce_dtype == DType::kBf16 ? "True" : "False", checkpointed_layers(plan),
+      plan.micro_batch, plan.grad_accum, plan.seq_len,
+      plan.attention == AttentionKind::kFlash ? "flash_attention_2" : "eager");
+  text += fmt::format(
+      "def shard(model, device):\n"
+      "    return YaFSDP(\n"
+      "        model,\n"
+      "        zero_stage=zero_stage,\n"
+      "        param_dtype=param_dtype,\n"
+      "        modules_to_wrap_with_names=[\n"
+      "            (model.{0}, \"{0}\"),\n",
+      names.embedding);
+  if (!names.positions.empty())
+    text += fmt::format("            (model.{0}, \"{0}\"),\n", names.positions);
+  text += fmt::format("            *((m, f\"{0}.{{i}}\") for i, m in enumerate(model.{0})),\n",
+                      names.layers);
+  if (!tied) text += fmt::format("            (model.{0}, \"{0}\"),\n", names.head);
+  text += fmt::format(
+      "        ],\n"
+      "        rogue_layer_norm_modules_with_names={{model.{0}: \"{0}\"}},\n"
+      "        layer_norm_module_cls={1},\n"
+      "        gradient_accumulation_steps=gradient_accumulation_steps,\n"
+      "        bit16_reduce_scatter=bit16_reduce_scatter,\n"
+      "        sync_module_states=True,\n"
+      "        device_id=device,\n"
+      "    )\n",
+      names.last_norm, norm_class(names));
+  if (checkpointed_layers(plan) > 0) {
+    text += fmt::format(
+        "\n\ndef checkpoint(model, sharded):\n"
+        "    \"\"\"After shard(): each layer is then inside a unit of YaFSDP.\"\"\"\n"
+        "    layers = list(model.{})\n"
+        "    chosen = {{next(unit.children()) for unit in {}}}\n"
+        "    apply_activation_checkpointing(sharded, check_fn=lambda m: m in chosen)\n",
+        names.layers, checkpointed_expression(plan));
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainerSettings yafsdp_settings(const PlanInputs& inputs, const Plan& plan) {
+  TrainerSettings settings;
+  settings.as_run = plan;
+  const Ranks ranks = ranks_of(inputs, plan);
+  set_strategy(plan, ranks, settings);
+  remark_stack(plan, "YaFSDP with Transformers", "hf-eager", settings);
+  remark_knobs(plan, inputs.model.layers, inputs.model.tied_head, settings);
+  settings.body = module_text(plan, ranks, module_names(inputs.model), inputs.model.tied_head,
+                              zero_stage(plan.strategy));
+  return settings;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,241 @@
+// shardwright_fit: fits the cost models to the published tables and rewrites the shipped data.
+//
+//   shardwright_fit gemm|collectives|attention|all [--published DIR] [--out FILE] [--date D]
+//   shardwright_fit steps [--published DIR] [--out DIR] [--date D]
+//
+// Without options the first reads profiles/data/published and rewrites
+// profiles/data/fitted/gpu_cost.json of the source tree; parameter sets of GPUs without rows stay
+// as they are. `steps` fits what only whole training steps show (step_parameters.json) and rewrites
+// the values where they live: gpu_cost.json, clusters, stacks, and the record of the fit.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "profiles/data_dir.h"
+#include "profiles/gpu_cost.h"
+#include "sim/core/error.h"
+#include "sim/fit/fit_attention.h"
+#include "sim/fit/fit_collectives.h"
+#include "sim/fit/fit_gemm.h"
+#include "sim/fit/fit_steps.h"
+#include "sim/score/kernel_tables.h"
+
+namespace {
+
+using namespace shardwright;
+namespace fs = std::filesystem;
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", std::gmtime(&now));
+  return text;
+}
+
+void print_errors(const std::string& what, const profiles::ErrorSummary& e) {
+  fmt::print("  {:<34} n {:>4}   mean {:>6.2f} %   median {:>6.2f} %   p90 {:>6.2f} %\n", what, e.n,
+             100 * e.mape, 100 * e.median, 100 * e.p90);
+}
+
+profiles::ErrorSummary rounded(profiles::ErrorSummary e) {
+  for (double* value : {&e.mape, &e.median, &e.p90}) *value = std::round(*value * 1e5) / 1e5;
+  return e;
+}
+
+template <typename Row>
+std::map<std::string, std::vector<Row>> by_gpu(std::vector<Row> rows) {
+  std::map<std::string, std::vector<Row>> groups;
+  for (Row& row : rows) groups[row.gpu].push_back(std::move(row));
+  return groups;
+}
+
+profiles::GpuCost& gpu_of(profiles::GpuCosts& costs, const std::string& id) {
+  costs.at(id);  // throws for an unknown one
+  return costs.gpus[id];
+}
+
+void mark_fitted(profiles::Provenance& p, std::string source, std::string command,
+                 const std::string& date, const profiles::ErrorSummary& in_sample,
+                 const profiles::ErrorSummary& held_out) {
+  p.source = std::move(source);
+  p.confidence = "fitted";
+  p.command = std::move(command);
+  p.date = date;
+  p.in_sample = rounded(in_sample);
+  p.held_out = rounded(held_out);
+}
+
+// GPUs that repeat a fitted one follow it, and keep what is their own: power, network, switch.
+
+void copy_to_analogues(const std::string& id, profiles::GpuCosts& costs,
+                       const profiles::GemmParams& fitted) {
+  for (auto& [other, gpu] : costs.gpus) {
+    if (gpu.gemm.provenance.analogue_of != id) continue;
+    const double sustained_factor = gpu.gemm.values.sustained_factor;
+    gpu.gemm.values = fitted;
+    gpu.gemm.values.sustained_factor = sustained_factor;
+  }
+}
+
+void copy_to_analogues(const std::string& id, profiles::GpuCosts& costs,
+                       const profiles::CollectiveParams& fitted) {
+  for (auto& [other, gpu] : costs.gpus) {
+    if (gpu.collectives.provenance.analogue_of != id) continue;
+    profiles::CollectiveParams& params = gpu.collectives.values;
+    const profiles::CollectiveParams own = params;
+    params = fitted;
+    params.nvls = own.nvls;
+    params.usual_net_bytes_per_s = own.usual_net_bytes_per_s;
+  }
+}
+
+void copy_to_analogues(const std::string& id, profiles::GpuCosts& costs, const std::string& kernel,
+                       const profiles::AttentionParams& fitted) {
+  for (auto& [other, gpu] : costs.gpus) {
+    const auto found = gpu.attention.find(kernel);
+    if (found == gpu.attention.end() || found->second.provenance.analogue_of != id) continue;
+    found->second.values = fitted;
+  }
+}
+
+void fit_gemm_table(const fs::path& file, const std::string& date, profiles::GpuCosts& costs) {
+  for (const auto& [id, rows] : by_gpu(sim::read_gemm_table(CsvTable::load(file)))) {
+    profiles::GpuCost& gpu = gpu_of(costs, id);
+    const sim::GemmFit fit = sim::fit_gemm(rows, gpu.rates.values, gpu.gemm.values);
+    gpu.gemm.values = fit.params;
+    copy_to_analogues(id, costs, fit.params);
+    mark_fitted(
+        gpu.gemm.provenance,
+        "published/gemm.csv (aiconfigurator, NVIDIA); errors of m >= 2048 and n, k >= 1024, "
+        "disturbed rows included; sustained_factor from published long runs",
+        "shardwright_fit gemm", date, fit.in_sample, fit.held_out);
+    fmt::print("gemm {}\n", id);
+    print_errors("in sample", fit.in_sample);
+    print_errors("held out", fit.held_out);
+    print_errors("held out, without disturbed rows", fit.held_out_consistent);
+    print_errors("held out, all sizes", fit.held_out_all_sizes);
+  }
+}
+
+void fit_collective_table(const fs::path& file, const std::string& date,
+                          profiles::GpuCosts& costs) {
+  for (const auto& [id, rows] : by_gpu(sim::read_collective_table(CsvTable::load(file)))) {
+    profiles::GpuCost& gpu = gpu_of(costs, id);
+    const sim::CollectiveFit fit = sim::fit_collectives(rows, gpu.collectives.values);
+    gpu.collectives.values = fit.params;
+    copy_to_analogues(id, costs, fit.params);
+    mark_fitted(gpu.collectives.provenance,
+                "published/collectives.csv (nccl-tests in aiconfigurator, NVIDIA); nominal rates "
+                "from NVIDIA/nccl v2.28.9-1, except B200's LL128 cap inside a node, set where the "
+                "table switches to Simple; NVLS ceiling from stas00/ml-engineering and "
+                "Azure/AI-benchmarking-guide",
+                "shardwright_fit collectives", date, fit.in_sample, fit.held_out);
+    fmt::print("collectives {}\n", id);
+    print_errors("in sample", fit.in_sample);
+    print_errors("held out", fit.held_out);
+  }
+}
+
+void fit_attention_table(const fs::path& file, const std::string& date, profiles::GpuCosts& costs) {
+  std::map<std::pair<std::string, std::string>, std::vector<sim::AttentionRow>> groups;
+  for (sim::AttentionRow& row : sim::read_attention_table(CsvTable::load(file)))
+    groups[{row.gpu, row.kernel}].push_back(std::move(row));
+  for (const auto& [key, rows] : groups) {
+    auto& kernels = gpu_of(costs, key.first).attention;
+    if (!kernels.contains(key.second))
+      throw Error(
+          fmt::format("{}: {} has no attention kernel '{}' to fit, expected one that "
+                      "gpu_cost.json names",
+                      file.string(), key.first, key.second));
+    auto& params = kernels[key.second];
+    const sim::AttentionFit fit = sim::fit_attention(rows, params.values);
+    if (!fit.forward_fitted && !fit.backward_fitted) continue;
+    params.values = fit.params;
+    copy_to_analogues(key.first, costs, key.second, fit.params);
+    std::string passes = fit.forward_fitted && fit.backward_fitted ? "forward and backward"
+                         : fit.forward_fitted                      ? "forward; backward by ratio"
+                                                                   : "backward";
+    mark_fitted(params.provenance,
+                fmt::format("published/attention.csv, {}; other head sizes are estimates", passes),
+                "shardwright_fit attention", date, fit.in_sample, fit.held_out);
+    fmt::print("attention {} {}\n", key.first, key.second);
+    print_errors("in sample", fit.in_sample);
+    print_errors("held out", fit.held_out);
+  }
+}
+
+void print_score(const std::string& what, const sim::LeaveOneOutScore& score) {
+  fmt::print("  {:<34}{:>4}", what, score.time[0].n);
+  for (const sim::ErrorScore& errors : score.time) {
+    fmt::print("  {:>6.2f} {:>6.2f} {:>6.2f}", 100 * errors.mape, 100 * errors.median,
+               100 * errors.worst);
+  }
+  fmt::print("  {:>4} {:>4}\n", score.inside, score.inside_source_out);
+}
+
+void fit_step_table(const fs::path& ledger, const std::string& date, const fs::path& out) {
+  const fs::path data = profiles::data_dir();
+  sim::FitStepsOptions options;
+  options.date = date;
+  const sim::FittedSteps fitted = sim::fit_steps(
+      profiles::load_ledger(ledger),
+      profiles::load_step_parameters(data / "fitted" / "step_parameters.json"), options);
+  for (const profiles::StepParameter& p : fitted.parameters.parameters) {
+    if (!p.fitted) continue;
+    fmt::print("{:<40} prior {:<10.4g} fitted {:<10.4g} {:.4g} to {:.4g}\n", p.name, p.prior,
+               p.fitted->value, p.fitted->interval[0], p.fitted->interval[1]);
+  }
+  fmt::print(
+      "errors in %: mean, median, worst; in sample, run left out, source left out; times "
+      "inside the interval\n");
+  for (const auto& [source, score] : fitted.leave_one_out.by_source) print_score(source, score);
+  print_score("all", fitted.leave_one_out.all);
+  for (const fs::path& file : sim::save_steps(fitted, data, out.empty() ? data : out)) {
+    fmt::print("{}\n", file.string());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Fits the cost models to published measurements and rewrites the shipped data"};
+  std::string what;
+  std::string published;
+  std::string out;
+  std::string date = today();
+  app.add_option("what", what, "gemm, collectives, attention, all of these, or steps")
+      ->required()
+      ->check(CLI::IsMember({"gemm", "collectives", "attention", "all", "steps"}));
+  app.add_option("--published", published,
+                 "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv");
+  app.add_option("--out", out,
+                 "file to write, by default the shipped gpu_cost.json; of steps, a data folder");
+  app.add_option("--date", date, "date to record, YYYY-MM-DD");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const fs::path data = profiles::data_dir();
+    const fs::path tables = published.empty() ? data / "published" : fs::path(published);
+    if (what == "steps") {
+      fit_step_table(tables / "ledger.csv", date, out);
+      return static_cast<int>(ExitCode::kDone);
+    }
+    profiles::GpuCosts costs = profiles::load_gpu_costs();
+    if (what == "gemm" || what == "all") fit_gemm_table(tables / "gemm.csv", date, costs);
+    if (what == "collectives" || what == "all")
+      fit_collective_table(tables / "collectives.csv", date, costs);
+    if (what == "attention" || what == "all")
+      fit_attention_table(tables / "attention.csv", date, costs);
+    profiles::save_gpu_costs(costs,
+                             out.empty() ? data / "fitted" / "gpu_cost.json" : fs::path(out));
+    return static_cast<int>(ExitCode::kDone);
+  } catch (const Error& error) {
+    fmt::print(stderr, "shardwright_fit: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

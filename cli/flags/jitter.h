@@ -1,0 +1,27 @@
+// `predict --jitter`: what a step takes when kernels vary from rank to rank and from run to run.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "sim/predict.h"
+
+namespace shardwright::cli {
+
+struct Jitter {
+  double kernel_spread = 0;  // standard deviation of a kernel's time, as a fraction
+  int ranks = 0;             // simulated; the slowest stands for all
+  double slowdown = 0;       // of the step, as a fraction
+  double iteration_s = 0;    // of the slowest rank
+  double waiting_s = 0;      // mean over ranks: in collectives that the last rank has not joined
+  bool settled = true;       // false: the ranks' joining times had not settled, a lower bound
+};
+
+/// For the plan that `predictor` predicted last, see sim/engine/stragglers.h.
+Jitter jitter_of(const sim::Predictor& predictor, const sim::Prediction& prediction,
+                 double kernel_spread);
+
+std::string jitter_sentence(const Jitter& jitter);
+nlohmann::ordered_json jitter_json(const Jitter& jitter);
+
+}  // namespace shardwright::cli

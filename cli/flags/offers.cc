@@ -1,0 +1,126 @@
+#include "cli/flags/offers.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "profiles/data_file.h"
+#include "profiles/gpu_cost.h"
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+#include "sim/core/parse_number.h"
+
+namespace shardwright::cli {
+namespace {
+
+using profiles::DataKind;
+
+Prices::const_iterator price_of(const tuner::Offer& offer, const Prices& prices) {
+  for (const std::string& name :
+       {offer.name, offer.profile.cluster.id, offer.profile.cluster.gpu.id}) {
+    if (const auto at = prices.find(name); at != prices.end()) return at;
+  }
+  return prices.end();
+}
+
+void check_names(const Prices& prices, const std::vector<tuner::Offer>& offers) {
+  std::vector<std::string> known = profiles::shipped_names(DataKind::kCluster);
+  for (const std::string& gpu : profiles::shipped_names(DataKind::kGpu)) known.push_back(gpu);
+  for (const tuner::Offer& offer : offers) {
+    known.push_back(offer.name);
+    known.push_back(offer.profile.cluster.id);
+    known.push_back(offer.profile.cluster.gpu.id);
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  for (const auto& [name, usd] : prices) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    throw Error(
+        fmt::format("--price names '{}', but there is no cluster or GPU of that name; the "
+                    "nearest are {}",
+                    name, fmt::join(nearest_few(name, known, 3), ", ")));
+  }
+}
+
+}  // namespace
+
+void add_price(Prices& prices, const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw Error(fmt::format("--price is '{}', expected NAME=USD, for example h100-80g=2.10", text),
+                ExitCode::kUsage);
+  }
+  const std::optional<double> usd = parse_double(text.substr(equals + 1));
+  if (!usd || *usd <= 0 || *usd > 1e6) {
+    throw Error(
+        fmt::format("--price is '{}', but a GPU hour must cost more than 0 and at most "
+                    "1,000,000 USD",
+                    text));
+  }
+  const std::string name = text.substr(0, equals);
+  if (!prices.emplace(name, *usd).second)
+    throw Error(fmt::format("--price is given twice for '{}', expected once", name));
+}
+
+std::vector<std::string> cluster_names(const std::string& text) {
+  std::vector<std::string> names;
+  if (text == "all") {
+    names = profiles::shipped_names(DataKind::kCluster);
+    // Nobody buys processors to train on.
+    std::erase_if(names, [](const std::string& name) {
+      return profiles::load_cluster(name).cluster.gpu.is_processor();
+    });
+    return names;
+  }
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::string name = text.substr(begin, end - begin);
+    if (name.empty()) {
+      throw Error(fmt::format(
+          "--clusters is '{}', expected all, or names joined by commas such as dgx-h100,p5", text));
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end())
+      throw Error(fmt::format("--clusters is '{}', but it names {} twice", text, name));
+    names.push_back(std::move(name));
+    begin = end + 1;
+  }
+  return names;
+}
+
+std::vector<tuner::Offer> load_offers(const std::vector<std::string>& names,
+                                      const std::string& stack,
+                                      const std::vector<std::string>& overrides,
+                                      const Prices& prices) {
+  // What all clusters share is read once.
+  const profiles::StackFile stack_file = profiles::load_stack(stack);
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
+  std::vector<tuner::Offer> offers;
+  for (const std::string& name : names) {
+    tuner::Offer& offer = offers.emplace_back();
+    offer.name = name;
+    offer.profile =
+        profiles::make_profile(profiles::load_cluster(name), stack_file, costs, overrides);
+    offer.profile.uncertainty = uncertainty;
+    offer.usd_per_gpu_hour = offer.profile.cluster.usd_per_gpu_hour;
+    if (const auto at = price_of(offer, prices); at != prices.end())
+      offer.usd_per_gpu_hour = at->second;
+    offer.profile.cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
+  }
+  check_names(prices, offers);
+  return offers;
+}
+
+std::string price_source(const tuner::Offer& offer, const Prices& prices) {
+  if (price_of(offer, prices) != prices.end()) return "--price";
+  const auto at = offer.profile.origins.find("cluster.usd_per_gpu_hour");
+  if (offer.usd_per_gpu_hour <= 0 || at == offer.profile.origins.end()) return "";
+  std::string words = at->second.source;
+  if (!at->second.date.empty()) words += ", " + at->second.date;
+  if (!at->second.confidence.empty()) words += ", " + at->second.confidence;
+  return words;
+}
+
+}  // namespace shardwright::cli

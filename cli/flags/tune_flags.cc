@@ -1,0 +1,132 @@
+#include "cli/flags/tune_flags.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <vector>
+
+#include "cli/flags/flags.h"
+#include "cli/flags/search_request.h"
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+#include "sim/core/parse_number.h"
+
+namespace shardwright::cli {
+namespace {
+
+constexpr const char* kReduce = "bf16-reduce";
+constexpr const char* kMoments = "bf16-moments";
+
+[[noreturn]] void fail_word(std::string_view flag, std::string_view word,
+                            const std::vector<std::string>& accepted) {
+  throw Error(fmt::format("{} is '{}', but it must be one of {}{}", flag, word,
+                          fmt::join(accepted, ", "), did_you_mean(word, accepted)));
+}
+
+tuner::Objective parse_objective(const std::string& word) {
+  const std::optional<tuner::Objective> objective = tuner::objective_from(word);
+  if (!objective) fail_word("--objective", word, tuner::objective_names());
+  return *objective;
+}
+
+void parse_allowed(const std::string& text, TuneFlags& flags) {
+  std::size_t begin = 0;
+  while (begin <= text.size()) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (word == kReduce) {
+      flags.allow_bf16_reduce = true;
+    } else if (word == kMoments) {
+      flags.allow_bf16_moments = true;
+    } else {
+      fail_word("--allow", word, {kReduce, kMoments});
+    }
+    begin = end + 1;
+  }
+}
+
+void refuse_contradiction(bool allowed, const char* word, std::optional<DType> fixed,
+                          const char* flag) {
+  if (!allowed || !fixed) return;
+  throw Error(
+      fmt::format("--allow {} leaves the choice to the search, but {} is {}; leave one of "
+                  "them out.",
+                  word, flag, name_of(*fixed)));
+}
+
+}  // namespace
+
+double parse_headroom(const std::string& text) {
+  std::string number = text;
+  double unit = 1;
+  if (number.ends_with('%')) {
+    number.pop_back();
+    while (number.ends_with(' ')) number.pop_back();
+    unit = 0.01;
+  }
+  const std::optional<double> value = parse_double(number);
+  if (!value || *value < 0 || *value * unit >= 1) {
+    throw Error(fmt::format(
+        "--headroom is '{}', but it must be a share of the memory, such as 5% or 0.05.", text));
+  }
+  return *value * unit;
+}
+
+void TuneFlags::declare(CLI::App& command) {
+  plan.declare(command, true);
+  add_count(command, "--global-batch", global_batch,
+            "sequences per optimizer step on all GPUs (default: whatever is best)", {1, 1 << 30});
+  command
+      .add_option_function<std::string>(
+          "--objective", [this](const std::string& word) { objective = parse_objective(word); },
+          "what is best: the least time or GPU dollars a token, or the most memory left "
+          "(default: time)")
+      ->type_name(fmt::format("{}", fmt::join(tuner::objective_names(), "|")));
+  command
+      .add_option_function<std::string>(
+          "--headroom", [this](const std::string& text) { headroom = parse_headroom(text); },
+          "memory to keep free, such as 5% (default: 0)")
+      ->type_name("SHARE");
+  command
+      .add_option_function<std::string>(
+          "--allow", [this](const std::string& words) { parse_allowed(words, *this); },
+          fmt::format("changes of the arithmetic that the search may make: {}, {}, or both joined "
+                      "by a comma (default: none)",
+                      kReduce, kMoments))
+      ->type_name("WHAT");
+  command.add_flag("--robust", robust,
+                   "the best in the worst case of: as predicted, memory 5 % above it, bandwidth "
+                   "20 % below it");
+  command.add_flag("--recompute-for-speed", recompute_for_speed,
+                   "on PyTorch's stacks, recompute more layers than memory requires where the "
+                   "simulation finds that faster");
+  add_count(command, "--threads", threads, "threads of the search (default: one for each core)",
+            {1, 1024});
+}
+
+tuner::Request request_of(const TuneFlags& flags, const Job& job) {
+  refuse_contradiction(flags.allow_bf16_reduce, kReduce, flags.plan.reduce_dtype, "--reduce-dtype");
+  refuse_contradiction(flags.allow_bf16_moments, kMoments, flags.plan.moment_dtype,
+                       "--moment-dtype");
+  tuner::Request request = request_from(flags.plan, job.model);
+  request.gpus = job.plan.gpus;
+  request.seq_len = job.plan.seq_len;
+  request.stack = job.plan.stack;
+  request.global_batch = flags.global_batch;
+  request.allow_bf16_reduce = flags.allow_bf16_reduce;
+  request.allow_bf16_moments = flags.allow_bf16_moments;
+  if (flags.plan.plan_file) {
+    // The job of the file; its knobs are what is searched.
+    if (!flags.plan.param_dtype) request.param_dtype = job.plan.param_dtype;
+    request.master_dtype = job.plan.master_dtype;
+    request.offload = job.plan.offload;
+    const bool sets_batch = flags.global_batch || flags.plan.micro_batch || flags.plan.grad_accum;
+    if (!sets_batch && !flags.plan.gpus) {
+      request.global_batch = job.plan.gpus * job.plan.micro_batch * job.plan.grad_accum;
+    }
+  }
+  return request;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,33 @@
+// The flags that only `tune` has, and what all of its flags together ask for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/flags/plan_flags.h"
+#include "tuner/tuning.h"
+
+namespace shardwright::cli {
+
+struct TuneFlags {
+  PlanFlags plan;
+  std::optional<std::int64_t> global_batch;
+  std::int64_t threads = 0;  // 0: one for each core
+  tuner::Objective objective = tuner::Objective::kTime;
+  double headroom = 0;
+  bool allow_bf16_reduce = false, allow_bf16_moments = false;
+  bool robust = false;
+  bool recompute_for_speed = false;
+
+  /// Binds the flags to this object, which must stay where it is.
+  void declare(CLI::App& command);
+};
+
+/// The search that the flags ask for. Throws Error when they contradict each other.
+tuner::Request request_of(const TuneFlags& flags, const Job& job);
+
+/// "5%", "5 %" or "0.05" as 0.05. Throws Error for what is no share of the memory.
+double parse_headroom(const std::string& text);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,105 @@
+#include "cli/inspect/calibration.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
+#include "profiles/cluster_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+using profiles::Calibration;
+using profiles::ClusterFile;
+
+std::string lines(const Terminal& out, const std::string& text) {
+  return fmt::format("{}\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
+}
+
+std::string error_text(const profiles::ErrorSummary& errors) {
+  return errors.n == 0 ? "-" : percent(errors.median);
+}
+
+std::string sources_table(const Calibration& calibration, const Terminal& out) {
+  Table table({{"file"}, {"format"}, {"gpu"}, {"ranks"}, {"software"}, {"date"}});
+  for (const profiles::ObservationSource& source : calibration.sources) {
+    table.add_row({source.file + (source.truncated ? " (cut short)" : ""), source.format,
+                   source.gpu, source.world_size > 0 ? fmt::format("{}", source.world_size) : "",
+                   source.software, source.date});
+  }
+  return table.render(out);
+}
+
+std::string groups_table(const Calibration& calibration, const Terminal& out) {
+  Table table({{"what"},
+               {"operations"},
+               {"timings"},
+               {"before"},
+               {"fitted"},
+               {"held out"},
+               {fmt::format("{} interval", percent(calibration.level, 0)), Align::kRight}});
+  for (const profiles::CalibratedGroup& group : calibration.groups) {
+    table.add_row({std::string(name_of(group.group)), thousands(static_cast<double>(group.rows)),
+                   thousands(static_cast<double>(group.observations)), error_text(group.before),
+                   error_text(group.in_sample), error_text(group.held_out),
+                   group.half_width > 0 ? "+-" + percent(group.half_width) : "not known"});
+  }
+  return table.render(out);
+}
+
+std::string values_table(const Calibration& calibration, const Terminal& out) {
+  Table table({{"value"},
+               {"before", Align::kRight},
+               {"now", Align::kRight},
+               {"95 % interval", Align::kRight},
+               {"operations"}});
+  for (const profiles::CalibratedValue& value : calibration.values) {
+    table.add_row(
+        {value.path, fmt::format("{:.4g}", value.before), fmt::format("{:.4g}", value.after),
+         fmt::format("{:.4g} to {:.4g}", value.low, value.high), fmt::format("{}", value.rows)});
+  }
+  return table.render(out);
+}
+
+}  // namespace
+
+std::string inspect_calibration(const std::string& name, bool json, const Terminal& out) {
+  const ClusterFile file = profiles::load_cluster(name);
+  if (json) return to_json(file) + "\n";
+  std::string text = fmt::format("{}\n", paint(out, Style::kBold, "profile " + file.cluster.id));
+  text += lines(out, file.description);
+  if (!file.calibration) {
+    return text + "\n" +
+           lines(out,
+                 "It carries no calibration: its values are those of the cluster's file and of "
+                 "the parameters that ship (`shardwright inspect cluster`, `inspect gpu`). "
+                 "`shardwright calibrate` makes one from traces.");
+  }
+  const Calibration& calibration = *file.calibration;
+  text +=
+      "\n" +
+      lines(out,
+            fmt::format("Calibrated on {} from {}{}.", calibration.date, calibration.parent,
+                        calibration.stack.empty()
+                            ? std::string()
+                            : fmt::format("; values of the stack hold for {}", calibration.stack)));
+  text += heading(out, "Sources") + sources_table(calibration, out);
+  text += heading(out, "Errors (medians)") + groups_table(calibration, out);
+  if (!calibration.values.empty()) {
+    text += heading(out, "Values that moved") + values_table(calibration, out);
+  }
+  if (!file.measured_products.empty()) {
+    text += "\n" + lines(out, fmt::format("{} matrix products were timed; their times win over the "
+                                          "formula.",
+                                          file.measured_products.size()));
+  }
+  return text;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,286 @@
+#include "cli/inspect/model.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
+#include "profiles/data_dir.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/json_file.h"
+#include "sim/core/model.h"
+#include "sim/core/units.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kSource = "_source";
+
+std::filesystem::path models_folder() {
+  return profiles::data_dir() / "models";
+}
+
+/// 70553706496 is "70,553,706,496".
+std::string grouped(std::int64_t value) {
+  std::string text = fmt::format("{}", value);
+  for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, 1, ',');
+  return text;
+}
+
+std::string_view name_of(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kGeluTanh:
+      return "gelu-tanh";
+    case Activation::kRelu:
+      break;
+  }
+  return "relu";
+}
+
+std::string_view name_of(Position position) {
+  switch (position) {
+    case Position::kRope:
+      return "rope";
+    case Position::kLearned:
+      return "learned";
+    case Position::kAlibi:
+      break;
+  }
+  return "alibi";
+}
+
+std::string_view name_of(RopeScaling scaling) {
+  switch (scaling) {
+    case RopeScaling::kNone:
+      return "none";
+    case RopeScaling::kLinear:
+      return "linear";
+    case RopeScaling::kLlama3:
+      break;
+  }
+  return "llama3";
+}
+
+std::string attention_words(const Model& m) {
+  std::string heads = fmt::format("{} query heads", m.heads);
+  if (m.kv_heads == m.heads) {
+    heads = fmt::format("{} heads of {}", m.heads, m.head_dim);
+  } else {
+    heads += fmt::format(" that share {} key and value head{} of {}", m.kv_heads,
+                         m.kv_heads == 1 ? "" : "s", m.head_dim);
+  }
+  if (m.fused_qkv) heads += " in one matrix";
+  if (m.qk_norm) heads += ", normalised queries and keys";
+  return heads;
+}
+
+std::string position_words(const Model& m) {
+  if (m.position == Position::kAlibi) return "ALiBi positions";
+  if (m.position == Position::kLearned) {
+    return fmt::format("{} learned positions", m.max_positions);
+  }
+  std::string words = fmt::format("RoPE with theta {:g}", m.rope.theta);
+  if (m.rope.scaling != RopeScaling::kNone) {
+    words += fmt::format(" scaled {}-fold ({})", m.rope.factor, name_of(m.rope.scaling));
+  }
+  if (m.rope.rotary_fraction < 1) {
+    words += fmt::format(" on {:g} % of each head", 100 * m.rope.rotary_fraction);
+  }
+  return words + fmt::format(" up to {} positions", m.max_positions);
+}
+
+std::string bias_words(const Model& m) {
+  std::vector<std::string_view> where;
+  if (m.qkv_bias) where.push_back("queries, keys and values");
+  if (m.attention_out_bias) where.push_back("the attention output");
+  if (m.mlp_bias) where.push_back("the MLP");
+  if (m.norm_bias) where.push_back("the norms");
+  return where.empty() ? "no biases" : fmt::format("biases in {}", fmt::join(where, ", "));
+}
+
+/// The architecture in one sentence.
+std::string in_words(const Model& m) {
+  std::vector<std::string> parts = {
+      fmt::format("{} layers of {}", m.layers, m.hidden),
+      attention_words(m),
+      fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
+                  name_of(m.activation)),
+      fmt::format("{} {}s a layer", m.norms_per_layer,
+                  m.norm == Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm"),
+      bias_words(m),
+      position_words(m),
+      fmt::format("vocabulary of {} with {} head", m.vocab,
+                  m.tied_head ? "the embedding as its" : "its own")};
+  if (m.parallel_residual) parts.emplace_back("attention and MLP in parallel");
+  if (m.sliding_window > 0) {
+    parts.push_back(
+        fmt::format("a sliding window of {} in some layers, so that sequences up to {} "
+                    "can be modelled",
+                    m.sliding_window, m.sliding_window));
+  }
+  if (m.attention_softcap > 0)
+    parts.push_back(fmt::format("scores capped at {:g}", m.attention_softcap));
+  if (m.logit_softcap > 0) parts.push_back(fmt::format("logits capped at {:g}", m.logit_softcap));
+  return fmt::format("{}.", fmt::join(parts, "; "));
+}
+
+/// Key and value bytes of one token in all layers, in bf16.
+std::int64_t kv_bytes_per_token(const Model& m) {
+  return 2 * 2 * m.layers * m.kv_dim();
+}
+
+ordered_json to_json(const Model& m) {
+  return {{"family", m.family},
+          {"layers", m.layers},
+          {"hidden", m.hidden},
+          {"heads", m.heads},
+          {"kv_heads", m.kv_heads},
+          {"head_dim", m.head_dim},
+          {"ffn", m.ffn},
+          {"vocab", m.vocab},
+          {"max_positions", m.max_positions},
+          {"sliding_window", m.sliding_window},
+          {"gated_mlp", m.gated_mlp},
+          {"activation", name_of(m.activation)},
+          {"norm", m.norm == Normalization::kRmsNorm ? "rmsnorm" : "layernorm"},
+          {"norms_per_layer", m.norms_per_layer},
+          {"norm_eps", m.norm_eps},
+          {"norm_bias", m.norm_bias},
+          {"qkv_bias", m.qkv_bias},
+          {"attention_out_bias", m.attention_out_bias},
+          {"mlp_bias", m.mlp_bias},
+          {"qk_norm", m.qk_norm},
+          {"fused_qkv", m.fused_qkv},
+          {"fused_gate_up", m.fused_gate_up},
+          {"parallel_residual", m.parallel_residual},
+          {"tied_head", m.tied_head},
+          {"position", name_of(m.position)},
+          {"rope_theta", m.rope.theta},
+          {"rope_scaling", name_of(m.rope.scaling)},
+          {"rope_factor", m.rope.factor},
+          {"rotary_fraction", m.rope.rotary_fraction},
+          {"attention_scale", m.attention_scale},
+          {"attention_softcap", m.attention_softcap},
+          {"logit_softcap", m.logit_softcap},
+          {"embedding_scale", m.embedding_scale}};
+}
+
+ordered_json to_json(const ParameterCounts& counts, std::int64_t layers) {
+  return {{"total", counts.total(layers)},           {"embedding", counts.embedding},
+          {"positions", counts.positions},           {"layer", counts.layer()},
+          {"layer_matrices", counts.layer_matrices}, {"layer_biases", counts.layer_biases},
+          {"layer_norms", counts.layer_norms},       {"layers", layers * counts.layer()},
+          {"final_norm", counts.final_norm},         {"head", counts.head}};
+}
+
+std::string parameter_table(const Model& m, const ParameterCounts& counts, const Terminal& out) {
+  const std::int64_t total = counts.total(m.layers);
+  Table table({{"where"}, {"parameters"}, {"share", Align::kRight}});
+  const auto row = [&](const std::string& where, std::int64_t parameters) {
+    if (parameters == 0) return;
+    table.add_row({where, grouped(parameters),
+                   fmt::format("{:.2f} %", 100.0 * static_cast<double>(parameters) /
+                                               static_cast<double>(total))});
+  };
+  row("embedding", counts.embedding);
+  row("positions", counts.positions);
+  row("a layer", counts.layer());
+  row("  matrices", counts.layer_matrices);
+  row("  biases", counts.layer_biases);
+  row("  norms", counts.layer_norms);
+  row(fmt::format("all {} layers", m.layers), m.layers * counts.layer());
+  row("final norm", counts.final_norm);
+  row("head", counts.head);
+  table.add_rule();
+  row("total", total);
+  return table.render(out);
+}
+
+std::string per_token_table(const Model& m, std::int64_t seq_len, std::int64_t total,
+                            const Terminal& out) {
+  const ForwardFlops flops = forward_flops_per_token(m, seq_len);
+  Table table({{"per token"}, {""}, {""}});
+  table.add_row({"forward products", quantity(flops.matrices, "flop"), "2 per weight of a matrix"});
+  table.add_row({"forward attention", quantity(flops.attention, "flop"),
+                 fmt::format("causal, in a sequence of {}", seq_len)});
+  table.add_row({"training", quantity(3 * flops.total(), "flop"), "three times forward"});
+  table.add_row({"keys and values", quantity(static_cast<double>(kv_bytes_per_token(m)), "byte"),
+                 "bf16, all layers"});
+  table.add_rule();
+  table.add_row({"weights in bf16", quantity(2.0 * static_cast<double>(total), "byte"), ""});
+  table.add_row({"weights in fp32", quantity(4.0 * static_cast<double>(total), "byte"), ""});
+  return table.render(out);
+}
+
+}  // namespace
+
+std::string inspect_model(const std::string& name, std::int64_t seq_len, bool json,
+                          const Terminal& out) {
+  const ModelFile file = find_model(models_folder(), name);
+  const Model model = load_model(models_folder(), name);
+  const ParameterCounts counts = count_parameters(model);
+  const std::int64_t total = counts.total(model.layers);
+  const std::string source =
+      JsonFile::load(file.path).root().optional<std::string>(kSource, file.path.string());
+  if (json) {
+    const ForwardFlops flops = forward_flops_per_token(model, seq_len);
+    return json_text({{"schema", "shardwright.inspection/1.0"},
+                      {"kind", "model"},
+                      {"name", model.name},
+                      {"source", source},
+                      {"model", to_json(model)},
+                      {"parameters", to_json(counts, model.layers)},
+                      {"flops_per_token",
+                       {{"seq_len", seq_len},
+                        {"forward_matrices", flops.matrices},
+                        {"forward_attention", flops.attention},
+                        {"training", 3 * flops.total()}}},
+                      {"kv_bytes_per_token", kv_bytes_per_token(model)}}) +
+           "\n";
+  }
+  const auto paragraph = [&](const std::string& text) {
+    return fmt::format("{}\n\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
+  };
+  return fmt::format("{} ({}, {} parameters)\n",
+                     paint(out, Style::kBold, printable(model.name, out.utf8)), model.family,
+                     grouped(total)) +
+         paragraph(in_words(model)) + parameter_table(model, counts, out) + "\n" +
+         per_token_table(model, seq_len, total, out) + "\n" + paragraph("Source: " + source);
+}
+
+std::string list_models(bool json, const Terminal& out) {
+  Table table(
+      {{"model"}, {"family"}, {"parameters"}, {"layers"}, {"hidden"}, {"heads"}, {"vocabulary"}});
+  ordered_json list = ordered_json::array();
+  for (const std::string& name : builtin_models(models_folder())) {
+    const Model m = load_model(models_folder(), name);
+    const std::int64_t total = count_parameters(m).total(m.layers);
+    list.push_back({{"id", name},
+                    {"family", m.family},
+                    {"parameters", total},
+                    {"layers", m.layers},
+                    {"hidden", m.hidden},
+                    {"heads", m.heads},
+                    {"kv_heads", m.kv_heads},
+                    {"vocab", m.vocab}});
+    table.add_row({name, m.family, grouped(total), fmt::format("{}", m.layers),
+                   fmt::format("{}", m.hidden), fmt::format("{}/{}", m.heads, m.kv_heads),
+                   fmt::format("{}", m.vocab)});
+  }
+  if (!json) return table.render(out);
+  return json_text({{"schema", "shardwright.list/1.0"}, {"models", std::move(list)}}) + "\n";
+}
+
+}  // namespace shardwright::cli

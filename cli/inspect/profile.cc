@@ -1,0 +1,228 @@
+#include "cli/inspect/profile.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <variant>
+
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
+#include "profiles/cluster_file.h"
+#include "profiles/cost_fields.h"
+#include "profiles/data_file.h"
+#include "profiles/gpu_file.h"
+#include "profiles/stack_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using profiles::DataKind;
+using profiles::Field;
+using profiles::FieldList;
+using profiles::Origin;
+using profiles::Origins;
+
+std::string shown_value(const Field& field) {
+  return std::visit(
+      [&](const auto* target) -> std::string {
+        using T = std::remove_cvref_t<decltype(*target)>;
+        if constexpr (std::is_same_v<T, bool>) return *target ? "true" : "false";
+        if constexpr (std::is_same_v<T, std::string>) return *target;
+        if constexpr (std::is_same_v<T, MemoryManager>) {
+          return std::string(profiles::name_of(*target));
+        }
+        if constexpr (std::is_same_v<T, std::vector<double>>) {
+          std::vector<std::string> parts;
+          for (const double value : *target) parts.push_back(quantity(value, field.unit));
+          return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, " + "));
+        }
+        if constexpr (std::is_arithmetic_v<T>) {
+          return quantity(static_cast<double>(*target), field.unit);
+        }
+      },
+      field.target);
+}
+
+std::string shown_source(const Origin& origin) {
+  return origin.date.empty() ? origin.source : fmt::format("{} ({})", origin.source, origin.date);
+}
+
+/// "norm" of norm.forward_bytes, "collectives.nccl" of collectives.nccl.ring_base_s.ll, "" of
+/// hbm_bytes_per_s.
+std::string_view section_of(std::string_view path) {
+  const auto dots = std::count(path.begin(), path.end(), '.');
+  if (dots == 0) return {};
+  const std::size_t first = path.find('.');
+  return path.substr(0, dots < 3 ? first : path.find('.', first + 1));
+}
+
+/// One row per field; a section opens with a row of its name. A source that the row above has too
+/// is not repeated.
+void add_rows(Table& table, const FieldList& fields, const Origins& origins) {
+  std::string_view open_section;
+  std::string last_source;
+  for (const Field& field : fields.fields()) {
+    const std::string_view section = section_of(field.path);
+    if (section != open_section) table.add_row({{std::string(section), Style::kBold}});
+    open_section = section;
+    const std::string name =
+        section.empty() ? field.path : "  " + field.path.substr(section.size() + 1);
+    const auto at = origins.find(field.path);
+    const Origin origin = at == origins.end() ? Origin{"default", "", ""} : at->second;
+    const std::string source = shown_source(origin);
+    table.add_row({name, shown_value(field), origin.confidence,
+                   source == last_source ? Cell("as above", Style::kDim) : Cell(source)});
+    last_source = source;
+  }
+}
+
+Table value_table() {
+  return Table({{"value"}, {"is", Align::kRight}, {"confidence"}, {"source"}});
+}
+
+std::string title(const Terminal& out, const std::string& id, const std::string& description) {
+  return fmt::format("{}\n{}\n\n", paint(out, Style::kBold, id),
+                     fmt::join(wrap(description, out.columns), "\n"));
+}
+
+std::string gpu_section(const profiles::GpuFile& file, const Terminal& out) {
+  Gpu gpu = file.gpu;
+  FieldList fields;
+  describe(fields, gpu);
+  Table table = value_table();
+  add_rows(table, fields, file.origins);
+  return title(out, "gpu " + gpu.id, file.description) + table.render(out);
+}
+
+std::string cost_section(const profiles::GpuFile& file, const Terminal& out) {
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  profiles::GpuCost cost = costs.at(file.cost_as);
+  FieldList fields;
+  describe(fields, cost);
+  Table table = value_table();
+  add_rows(table, fields, origins_of(cost, costs.nccl));
+  const std::string whose =
+      file.cost_as == file.gpu.id ? "" : fmt::format(" (those of {})", file.cost_as);
+  return fmt::format("\n{}{}\n\n", paint(out, Style::kBold, "cost parameters"), whose) +
+         table.render(out);
+}
+
+/// The GPU's file; the cost parameters ride along under a key that loaders take for a comment.
+std::string gpu_json(const profiles::GpuFile& file) {
+  const profiles::GpuCosts costs = profiles::load_gpu_costs();
+  profiles::GpuCost cost = costs.at(file.cost_as);
+  FieldList fields;
+  describe(fields, cost);
+  ordered_json document = ordered_json::parse(to_json(file));
+  document["_cost"] = ordered_json::parse(write_fields(fields, origins_of(cost, costs.nccl), ""));
+  return document.dump(2) + "\n";
+}
+
+std::string list_json(std::string_view key, ordered_json list) {
+  ordered_json document{{"schema", "shardwright.list/1.0"}};
+  document[std::string(key)] = std::move(list);
+  return document.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::string inspect_cluster(const std::string& name, bool json, const Terminal& out) {
+  const profiles::ClusterFile file = profiles::load_cluster(name);
+  if (json) return to_json(file) + "\n";
+  Cluster cluster = file.cluster;
+  FieldList fields;
+  describe(fields, cluster);
+  Table table = value_table();
+  add_rows(table, fields, file.origins);
+  std::string text = title(out, "cluster " + cluster.id, file.description) + table.render(out);
+  for (const profiles::SetEntry& entry : file.set) {
+    const ordered_json value = ordered_json::parse(entry.value_json);
+    text += fmt::format(
+        "sets {} to {}\n", entry.path,
+        value.is_object() && value.contains("value") ? value["value"].dump() : value.dump());
+  }
+  text += fmt::format("\nA node sends {} of {} line rate in large collectives.\n\n",
+                      quantity(cluster.node_net_bytes_per_s() * cluster.nic_efficiency, "byte/s"),
+                      quantity(cluster.node_net_bytes_per_s(), "byte/s"));
+  text += gpu_section(file.gpu, out);
+  return text + "\nOverride with --set cluster.VALUE=..., --set gpu.VALUE=...\n";
+}
+
+std::string inspect_gpu(const std::string& name, bool json, const Terminal& out) {
+  const profiles::GpuFile file = profiles::load_gpu(name);
+  if (json) return gpu_json(file);
+  return gpu_section(file, out) + cost_section(file, out) +
+         "\nOverride with --set gpu.VALUE=..., --set cost.VALUE=..., for example cost.gemm.e=0.9\n";
+}
+
+std::string inspect_stack(const std::string& name, bool json, const Terminal& out) {
+  const profiles::StackFile file = profiles::load_stack(name);
+  if (json) return to_json(file) + "\n";
+  Stack stack = file.stack;
+  FieldList fields;
+  describe(fields, stack);
+  Table table = value_table();
+  add_rows(table, fields, file.origins);
+  return title(out, "stack " + stack.id, stack.description) + table.render(out) +
+         "\nOverride with --set stack.VALUE=..., for example stack.norm.forward_bytes=4\n";
+}
+
+std::string list_clusters(bool json, const Terminal& out) {
+  Table table({{"cluster"}, {"gpu"}, {"GPUs"}, {"NICs"}, {"network"}, {"USD/GPU h"}, {"what"}});
+  ordered_json list = ordered_json::array();
+  for (const std::string& name : profiles::shipped_names(DataKind::kCluster)) {
+    const profiles::ClusterFile file = profiles::load_cluster(name);
+    const Cluster& cluster = file.cluster;
+    list.push_back({{"id", name},
+                    {"description", file.description},
+                    {"gpu", cluster.gpu.id},
+                    {"gpus_per_node", cluster.gpus_per_node},
+                    {"nics_per_node", cluster.nics_per_node},
+                    {"node_net_bytes_per_s", cluster.node_net_bytes_per_s()},
+                    {"usd_per_gpu_hour", cluster.usd_per_gpu_hour}});
+    table.add_row(
+        {name, cluster.gpu.id, quantity(static_cast<double>(cluster.gpus_per_node), ""),
+         quantity(static_cast<double>(cluster.nics_per_node), ""),
+         cluster.nics_per_node == 0 ? "none" : quantity(cluster.node_net_bytes_per_s(), "byte/s"),
+         cluster.usd_per_gpu_hour == 0 ? "-" : fmt::format("{:.2f}", cluster.usd_per_gpu_hour),
+         file.description});
+  }
+  return json ? list_json("clusters", std::move(list)) : table.render(out);
+}
+
+std::string list_gpus(bool json, const Terminal& out) {
+  Table table({{"gpu"}, {"bf16 dense"}, {"memory"}, {"bandwidth"}, {"what"}});
+  ordered_json list = ordered_json::array();
+  for (const std::string& name : profiles::shipped_names(DataKind::kGpu)) {
+    const profiles::GpuFile file = profiles::load_gpu(name);
+    const Gpu& gpu = file.gpu;
+    list.push_back({{"id", name},
+                    {"description", file.description},
+                    {"peak_bf16_flops", gpu.peak_bf16_flops},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"hbm_bytes_per_s", gpu.hbm_bytes_per_s}});
+    table.add_row({name, quantity(gpu.peak_bf16_flops, "flop/s"),
+                   quantity(static_cast<double>(gpu.memory_bytes), "byte"),
+                   quantity(gpu.hbm_bytes_per_s, "byte/s"), file.description});
+  }
+  return json ? list_json("gpus", std::move(list)) : table.render(out);
+}
+
+std::string list_stacks(bool json, const Terminal& out) {
+  Table table({{"stack"}, {"memory"}, {"what"}});
+  ordered_json list = ordered_json::array();
+  for (const std::string& name : profiles::shipped_names(DataKind::kStack)) {
+    const Stack stack = profiles::load_stack(name).stack;
+    const std::string memory(profiles::name_of(stack.memory));
+    list.push_back({{"id", name}, {"description", stack.description}, {"memory", memory}});
+    table.add_row({name, memory, stack.description});
+  }
+  return json ? list_json("stacks", std::move(list)) : table.render(out);
+}
+
+}  // namespace shardwright::cli

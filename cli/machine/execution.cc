@@ -1,0 +1,161 @@
+#include "cli/machine/execution.h"
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <ctime>
+
+#include "cli/machine/build_info.h"
+#ifdef SHARDWRIGHT_HAS_CUDA
+#include "exec/cuda/attention.h"
+#include "exec/cuda/gpus.h"
+#include "exec/cuda/products.h"
+#endif
+#ifdef SHARDWRIGHT_HAS_NCCL
+#include "exec/nccl/nccl_world.h"
+#endif
+#include "sim/core/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+[[noreturn]] void missing(std::string sentence) {
+  throw Error(std::move(sentence), ExitCode::kMissingDevice);
+}
+
+std::string no_cuda(const ExecutionOffer& offer) {
+  if (!offer.cuda_built) {
+    return "this build has no cuda executor, because no CUDA toolkit was found when it was "
+           "configured";
+  }
+  return offer.gpu_problem;
+}
+
+Transport between_processes(const std::string& wish, DeviceKind device,
+                            const exec::LaunchEnvironment& launch, const ExecutionOffer& offer) {
+  const std::string started =
+      fmt::format("{} started {} processes", name_of(launch.launcher), launch.ranks);
+  if (wish == "local") {
+    throw Error(fmt::format("communicator is 'local', but {}, expected auto or {}", started,
+                            device == DeviceKind::kCuda ? "nccl" : "mpi"));
+  }
+  if (device == DeviceKind::kCuda) {
+    if (offer.nccl_built) return Transport::kNccl;
+    missing(started + ", but this build has no nccl executor to connect their GPUs");
+  }
+  if (launch.launcher == exec::Launcher::kTorchrun) {
+    missing(
+        fmt::format("{}, but on the host device only mpirun or srun processes can reach each "
+                    "other; expected one of those, or one process with --ranks {}",
+                    started, launch.ranks));
+  }
+  if (offer.mpi_built) return Transport::kMpi;
+  missing("this build has no mpi executor, expected one process with --ranks");
+}
+
+}  // namespace
+
+std::string_view name_of(DeviceKind device) {
+  return device == DeviceKind::kCuda ? "cuda" : "host";
+}
+
+std::string_view name_of(Transport transport) {
+  switch (transport) {
+    case Transport::kLocal:
+      return "local";
+    case Transport::kMpi:
+      return "mpi";
+    case Transport::kNccl:
+      return "nccl";
+  }
+  return "?";
+}
+
+ExecutionOffer execution_offer() {
+  const BuildInfo build = build_info();
+  ExecutionOffer offer;
+  offer.cuda_built = build.has_executor("cuda");
+  offer.nccl_built = build.has_executor("nccl");
+  offer.mpi_built = build.has_executor("mpi");
+#ifdef SHARDWRIGHT_HAS_CUDA
+  exec::cuda::Gpus found = exec::cuda::find_gpus();
+  offer.gpu_problem = std::move(found.problem);
+  for (exec::cuda::UsableGpu& gpu : found.usable) {
+    offer.gpus.push_back({gpu.index, std::move(gpu.name), gpu.memory_bytes, gpu.multiprocessors});
+  }
+#endif
+  return offer;
+}
+
+DeviceChoice choose_device(const std::string& wish, const ExecutionOffer& offer) {
+  if (wish == "host") return {DeviceKind::kHost, "as asked"};
+  if (offer.cuda_built && !offer.gpus.empty()) {
+    return {DeviceKind::kCuda, fmt::format("{} x {}", offer.gpus.size(), offer.gpus.front().name)};
+  }
+  if (wish == "cuda") missing(fmt::format("device is 'cuda', but {}", no_cuda(offer)));
+  return {DeviceKind::kHost, fmt::format("no GPU: {}", no_cuda(offer))};
+}
+
+Transport choose_transport(const std::string& wish, DeviceKind device,
+                           const exec::LaunchEnvironment& launch, std::int64_t ranks,
+                           const ExecutionOffer& offer) {
+  const bool cuda = device == DeviceKind::kCuda;
+  if (wish == "nccl" && !cuda) {
+    missing("communicator is 'nccl', which connects GPUs, but the device is host");
+  }
+  if (wish == "nccl" && !offer.nccl_built) {
+    missing("communicator is 'nccl', but this build has no nccl executor");
+  }
+  if (wish == "mpi" && cuda) {
+    throw Error(
+        "communicator is 'mpi', which connects processors, but the device is cuda; "
+        "expected auto, local or nccl");
+  }
+  if (launch.launcher != exec::Launcher::kNone) {
+    return between_processes(wish, device, launch, offer);
+  }
+  const bool one_gpu_each = cuda && ranks <= static_cast<std::int64_t>(offer.gpus.size());
+  if (wish == "nccl") {
+    if (one_gpu_each) return Transport::kNccl;
+    throw Error(
+        fmt::format("communicator is 'nccl', which takes one rank a GPU, but there are {} "
+                    "ranks and {} GPUs; expected auto or local",
+                    ranks, offer.gpus.size()));
+  }
+  if (wish == "mpi") {
+    if (offer.mpi_built) return Transport::kMpi;
+    missing("this build has no mpi executor, expected one process with --ranks");
+  }
+  if (wish == "auto" && one_gpu_each && ranks > 1 && offer.nccl_built) return Transport::kNccl;
+  return Transport::kLocal;
+}
+
+CudaParts cuda_parts() {
+  CudaParts parts;
+#ifdef SHARDWRIGHT_HAS_CUDA
+  for (const std::string_view name : exec::cuda::AttentionSet().names()) {
+    parts.attention.emplace_back(name);
+  }
+  parts.products = "cuBLASLt " + exec::cuda::Products::library_version();
+  parts.communicator = "local";
+#ifdef SHARDWRIGHT_HAS_NCCL
+  parts.communicator = exec::NcclWorld::version() + ", or local";
+#endif
+#endif
+  return parts;
+}
+
+TraceOrigin gpu_origin(const std::vector<OfferedGpu>& gpus, std::int64_t ranks) {
+  TraceOrigin origin;
+  origin.device = name_of(DeviceKind::kCuda);
+  origin.device_name = gpus.front().name;
+  origin.units = gpus.front().multiprocessors;
+  origin.memory_bytes = gpus.front().memory_bytes;
+  const auto count = static_cast<std::int64_t>(gpus.size());
+  if (ranks > count) origin.devices = count;
+  origin.software = "shardwright " + build_info().version;
+  origin.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+  return origin;
+}
+
+}  // namespace shardwright::cli

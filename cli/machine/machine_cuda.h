@@ -1,0 +1,11 @@
+// The NVIDIA part of the machine: driver, GPUs, toolkit, NCCL, CUPTI, cuDNN.
+#pragma once
+
+#include "cli/machine/machine.h"
+
+namespace shardwright::cli {
+
+/// Appends the components cuda_driver, gpu, cuda_toolkit, nccl, cupti and cudnn, and fills `gpus`.
+void probe_cuda(Machine& machine);
+
+}  // namespace shardwright::cli

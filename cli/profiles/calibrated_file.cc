@@ -1,0 +1,64 @@
+#include "cli/profiles/calibrated_file.h"
+
+#include <fmt/chrono.h>
+#include <fmt/core.h>
+
+#include <ctime>
+
+#include "sim/core/atomic_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A shipped name stays; a path is given from where the new file stands.
+std::string base_from(const std::string& base, const fs::path& out) {
+  if (base.find('/') == std::string::npos && !base.ends_with(".json")) return base;
+  std::error_code failed;
+  const fs::path folder = fs::absolute(out).parent_path();
+  const fs::path relative = fs::relative(fs::absolute(base), folder, failed);
+  if (failed || relative.empty()) return fs::absolute(base).string();
+  // A bare word would be looked up among the names that ship.
+  return relative.string();
+}
+
+std::string what_from(const std::vector<profiles::ObservationSource>& sources) {
+  if (sources.size() == 1) return sources.front().file;
+  return fmt::format("{} files", sources.size());
+}
+
+}  // namespace
+
+std::string today() {
+  return fmt::format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr)));
+}
+
+void write_calibrated(const fs::path& out, const CalibratedFile& file,
+                      const sim::CalibrationResult& result) {
+  profiles::Calibration record = sim::record_of(result, file.stack, file.level);
+  record.date = file.date;
+  record.parent = file.base;
+  record.sources = file.sources;
+  for (profiles::ObservationSource& source : record.sources) source.step_s.clear();
+  std::vector<profiles::SetEntry> set = file.facts;
+  const std::string from = what_from(file.sources);
+  for (profiles::SetEntry& entry : sim::set_of(result, from, file.date)) {
+    set.push_back(std::move(entry));
+  }
+  const std::string text = profiles::calibrated_json(
+      out.stem().string(), fmt::format("{}, calibrated to {}", file.base, from),
+      base_from(file.base, out), set, result.products, record);
+  const fs::path trial = fs::path(out) += ".new";
+  write_file_atomically(trial, text);
+  try {
+    profiles::load_cluster(fs::absolute(trial).string());
+  } catch (...) {
+    fs::remove(trial);
+    throw;
+  }
+  fs::remove(trial);
+  write_file_atomically(out, text);
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,32 @@
+#include "cli/render/words/plan.h"
+
+#include <fmt/core.h>
+
+namespace shardwright::cli {
+
+std::string checkpoint_words(const Plan& plan) {
+  if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) return "nothing recomputed";
+  return fmt::format("{} layer{} {}", plan.ckpt_layers, plan.ckpt_layers == 1 ? "" : "s",
+                     recompute_name(plan));
+}
+
+std::string plan_words(const Plan& plan) {
+  const Plan usual;
+  std::string text(name_of(plan.strategy));
+  if (plan.strategy == Strategy::kHsdp && plan.shard_group > 0)
+    text += fmt::format(" of {}", plan.shard_group);
+  text += fmt::format(", {} x {}, {}", plan.micro_batch, plan.grad_accum, checkpoint_words(plan));
+  if (plan.buffers != usual.buffers)
+    text += fmt::format(", {} buffer{}", plan.buffers, plan.buffers == 1 ? "" : "s");
+  if (plan.attention != usual.attention)
+    text += fmt::format(", {} attention", name_of(plan.attention));
+  if (plan.param_dtype != usual.param_dtype)
+    text += fmt::format(", {} parameters", name_of(plan.param_dtype));
+  if (plan.reduce_dtype != usual.reduce_dtype)
+    text += fmt::format(", {} reduction", name_of(plan.reduce_dtype));
+  if (plan.moment_dtype != usual.moment_dtype)
+    text += fmt::format(", {} moments", name_of(plan.moment_dtype));
+  return text;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,388 @@
+#include "cli/render/sizing.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/render/text/quantity.h"
+
+namespace shardwright::cli {
+namespace {
+
+using tuner::Sized;
+
+constexpr double kLittle = 0.05;  // more dollars that a faster option is worth a sentence for
+
+std::string price_words(const SizingReport& report, const Sized& option) {
+  return fmt::format("{:.2f} USD per GPU hour", report.offer_of(option).usd_per_gpu_hour);
+}
+
+std::string cost_words(const Sized& option) {
+  return option.usd ? dollars(*option.usd) : "an unknown sum";
+}
+
+std::string brief(const SizingReport& report, const Sized& option) {
+  return fmt::format("{}, {}, {}", fleet_words(report, option), days_words(option.days),
+                     cost_words(option));
+}
+
+double slow_factor(const Sized& option) {
+  return option.days_interval[1] / option.days;
+}
+
+Sized at_slow_end(const Sized& option) {
+  Sized slow = option;
+  slow.days = option.days_interval[1];
+  if (slow.usd) *slow.usd *= slow_factor(option);
+  return slow;
+}
+
+std::string goal_words(const tuner::Goal& goal) {
+  std::vector<std::string> parts;
+  if (goal.deadline_days) {
+    parts.push_back(fmt::format("the deadline of {}", days_words(*goal.deadline_days)));
+  }
+  if (goal.budget_usd) parts.push_back(fmt::format("the budget of {}", dollars(*goal.budget_usd)));
+  return fmt::format("{}", fmt::join(parts, " and "));
+}
+
+std::string take_sentence(const SizingReport& report, const Sized& option) {
+  const sim::Prediction& prediction = option.prediction;
+  const int level = static_cast<int>(std::lround(100 * prediction.time.interval_level));
+  std::string text = fmt::format(
+      "Take {} ({}) with {}: {} tokens take {} ({} to {} at {} %)", fleet_words(report, option),
+      report.offer_of(option).profile.cluster.gpu.id, name_of(prediction.plan.strategy),
+      plain(report.job.tokens), days_words(option.days), days_words(option.days_interval[0]),
+      days_words(option.days_interval[1]), level);
+  if (!option.usd) return text + "; the price of this cluster is unknown, --price tells it.";
+  return text + fmt::format(" and cost {} ({} to {}) at {}.", dollars(*option.usd),
+                            dollars(*option.usd * option.days_interval[0] / option.days),
+                            dollars(*option.usd * slow_factor(option)),
+                            price_words(report, option));
+}
+
+/// Whether the goal is met even at the slow end of the interval, and what would be safe.
+std::string certainty_sentence(const SizingReport& report, const Sized& option) {
+  const tuner::Goal& goal = report.goal;
+  if (!goal.deadline_days && !goal.budget_usd) return "";
+  if (tuner::meets(at_slow_end(option), goal)) {
+    return fmt::format("The slow end of the interval meets {}, too.", goal_words(goal));
+  }
+  std::vector<Sized> slow;
+  for (const Sized& other : report.sweep.options) slow.push_back(at_slow_end(other));
+  const tuner::Choice safe = tuner::choose(slow, goal);
+  const std::string misses =
+      fmt::format("At the slow end of the interval it does not meet {}", goal_words(goal));
+  if (!safe.recommended) return misses + ", and nothing else does.";
+  return fmt::format("{}; safe is {}.", misses, brief(report, report.option(*safe.recommended)));
+}
+
+std::string price_room_sentence(const SizingReport& report, const Sized& option) {
+  if (!report.goal.budget_usd || !option.usd) return "";
+  return fmt::format(
+      "The budget holds up to {:.2f} USD per GPU hour.",
+      report.offer_of(option).usd_per_gpu_hour * *report.goal.budget_usd / *option.usd);
+}
+
+/// The fastest option that costs little more.
+std::string faster_sentence(const SizingReport& report, const Sized& option) {
+  if (!option.usd) return "";
+  for (const std::size_t i : report.choice.pareto) {
+    const Sized& other = report.option(i);
+    if (other.days > 0.8 * option.days) break;
+    if (*other.usd > *option.usd * (1 + kLittle) || !tuner::meets(other, report.goal)) continue;
+    return fmt::format("For {} more dollars, {} finish in {}.",
+                       percent(*other.usd / *option.usd - 1), fleet_words(report, other),
+                       days_words(other.days));
+  }
+  return "";
+}
+
+std::string fewer_sentence(const SizingReport& report, const Sized& option) {
+  if (!report.goal.deadline_days) return "";
+  const std::int64_t node = report.offer_of(option).profile.cluster.gpus_per_node;
+  if (option.gpus() <= node) return "";
+  const double needed =
+      static_cast<double>(option.gpus()) * option.days / *report.goal.deadline_days;
+  const std::int64_t gpus = round_up(static_cast<std::int64_t>(std::ceil(needed)), node);
+  if (static_cast<double>(gpus) > 0.9 * static_cast<double>(option.gpus())) return "";
+  return fmt::format("The deadline alone needs about {} of them.", gpus);
+}
+
+std::string elsewhere_sentence(const SizingReport& report, const Sized& option) {
+  for (const std::size_t i : report.best_of_each) {
+    const Sized& other = report.option(i);
+    if (other.offer == option.offer || !tuner::meets(other, report.goal) || !other.usd) continue;
+    return fmt::format("Next best elsewhere: {}.", brief(report, other));
+  }
+  return "";
+}
+
+std::string batch_sentence(const SizingReport& report, const Sized& option) {
+  std::string text = fmt::format(
+      "A step takes {:g} sequences ({:.3g} M tokens); the critical batch of this model after these "
+      "tokens is about {:.3g} M tokens (Kaplan et al. 2020), beyond which more GPUs cost tokens "
+      "instead of saving time",
+      option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len),
+      option.tokens_per_step / 1e6, report.job.critical_tokens / 1e6);
+  if (option.tokens_per_step <= report.job.critical_tokens) return text + ".";
+  return "Warning: " + text +
+         fmt::format(
+             "; at {:.2g} times that, expect the same loss only after {:.2g} times the "
+             "tokens that small steps need (McCandlish et al. 2018).",
+             option.tokens_per_step / report.job.critical_tokens,
+             1 + option.tokens_per_step / report.job.critical_tokens);
+}
+
+std::string failure_sentence(const Sized& option) {
+  const tuner::Goodput& goodput = option.goodput;
+  return fmt::format(
+      "Expect an interruption every {}; with a checkpoint of {} every {}, {} of the time is "
+      "useful, "
+      "which the days and dollars include.",
+      days_words(goodput.mtbf_s / 86400), quantity(std::round(goodput.checkpoint_s * 10) / 10, "s"),
+      days_words(goodput.interval_s / 86400), percent(goodput.share));
+}
+
+/// What would meet the goal if the batch were let grow.
+std::string beyond_critical_sentence(const SizingReport& report) {
+  if (!report.choice.beyond_critical) return "";
+  const Sized& option = report.option(*report.choice.beyond_critical);
+  return fmt::format(
+      "With steps of {:.3g} M tokens {} would ({}, {}), but the critical batch is about {:.3g} M "
+      "tokens (Kaplan et al. 2020): larger steps cost tokens instead of saving time. "
+      "--global-batch "
+      "{:.0f} tries it.",
+      option.tokens_per_step / 1e6, fleet_words(report, option), days_words(option.days),
+      cost_words(option), report.job.critical_tokens / 1e6,
+      option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len));
+}
+
+/// The part of the growth that is largest.
+std::string main_cause(const tuner::Causes& causes, double dearer) {
+  struct Part {
+    double share;
+    const char* words;
+  };
+  const Part parts[] = {
+      {causes.communication, "communication that no kernel hides"},
+      {causes.compute, "kernels, which are smaller or recompute more"},
+      {causes.host, "the host"},
+      {causes.optimizer, "the optimizer"},
+      {causes.other, "the ends of the step"},
+      {causes.failures, "failures and restarts"},
+  };
+  const auto* most =
+      std::max_element(std::begin(parts), std::end(parts),
+                       [](const Part& a, const Part& b) { return a.share < b.share; });
+  return fmt::format("{} of that is {}", percent(std::min(1.0, most->share / dearer), 0),
+                     most->words);
+}
+
+std::string counted(std::size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+double sequences_per_gpu(const Sized& option) {
+  return static_cast<double>(option.prediction.plan.micro_batch *
+                             option.prediction.plan.grad_accum);
+}
+
+}  // namespace
+
+std::string days_words(double days) {
+  const auto with_unit = [](double value, const char* unit) {
+    const std::string number = value < 100 ? fmt::format("{:.3g}", value) : thousands(value);
+    return fmt::format("{} {}{}", number, unit, number == "1" ? "" : "s");
+  };
+  if (days < 2.0 / 24) return with_unit(days * 1440, "minute");
+  if (days < 2) return with_unit(days * 24, "hour");
+  if (days > 3650) return with_unit(days / 365, "year");
+  return with_unit(days, "day");
+}
+
+std::string fleet_words(const SizingReport& report, const Sized& option) {
+  return fmt::format("{} GPU{} of {}", option.gpus(), option.gpus() == 1 ? "" : "s",
+                     report.offer_of(option).name);
+}
+
+std::vector<std::string> recommendation_sentences(const SizingReport& report) {
+  std::vector<std::string> sentences;
+  const auto add = [&](std::string sentence) {
+    if (!sentence.empty()) sentences.push_back(std::move(sentence));
+  };
+  if (report.choice.recommended) {
+    const Sized& option = report.option(*report.choice.recommended);
+    add(take_sentence(report, option));
+    add(certainty_sentence(report, option));
+    add(price_room_sentence(report, option));
+    add(faster_sentence(report, option));
+    add(fewer_sentence(report, option));
+    add(elsewhere_sentence(report, option));
+    add(failure_sentence(option));
+    add(batch_sentence(report, option));
+  } else {
+    add("None: " + unmet_sentence(report) + ".");
+    add(beyond_critical_sentence(report));
+  }
+  if (report.sweep.stopped) {
+    add("Interrupted: this is the best of what was tried until then.");
+  }
+  return sentences;
+}
+
+std::string unmet_sentence(const SizingReport& report) {
+  const tuner::Choice& choice = report.choice;
+  if (report.sweep.options.empty()) {
+    // Of the most GPUs: where memory is the reason, that one comes closest.
+    const auto& left = report.sweep.left_out;
+    const auto nearest = std::max_element(
+        left.begin(), left.end(), [](const auto& a, const auto& b) { return a.gpus < b.gpus; });
+    return fmt::format("there is no plan for {} on what was asked for; on {} GPUs of {}: {}",
+                       report.model_name, nearest->gpus, report.offers[nearest->offer].name,
+                       nearest->reason);
+  }
+  std::string text = fmt::format("{}nothing meets {}",
+                                 report.sweep.stopped ? "interrupted; of what was tried " : "",
+                                 goal_words(report.goal));
+  const char* separator = ": ";
+  const auto add = [&](const char* words, std::optional<std::size_t> index) {
+    if (!index) return;
+    text += fmt::format("{}{} is {}", separator, words, brief(report, report.option(*index)));
+    separator = "; ";
+  };
+  add("the cheapest", choice.cheapest);
+  add("the fastest", choice.fastest);
+  if (report.goal.deadline_days && report.goal.budget_usd) {
+    add("the cheapest in time", choice.cheapest_in_time);
+    add("the fastest within the budget", choice.fastest_in_budget);
+  }
+  return text;
+}
+
+std::vector<std::string> scaling_sentences(const SizingReport& report) {
+  std::vector<std::string> sentences;
+  const tuner::Scaling& scaling = *report.scaling;
+  if (!scaling.knee) return sentences;
+  const Sized& knee = report.option(*scaling.knee);
+  if (scaling.stops) {
+    const tuner::Growth& stops = scaling.growth[*scaling.stops];
+    const tuner::Causes& causes = *scaling.causes;
+    const Sized& after = report.option(stops.to);
+    sentences.push_back(fmt::format(
+        "More GPUs stop paying at {}: {} are only {:.2f} times as fast, so a token costs {} more; "
+        "{}. Latency, which grows with the number of ranks, takes {} of their step.",
+        knee.gpus(), after.gpus(), stops.speedup, percent(stops.dearer, 0),
+        main_cause(causes, stops.dearer), percent(causes.latency, 0)));
+    if (sequences_per_gpu(after) < sequences_per_gpu(knee)) {
+      sentences.push_back(fmt::format(
+          "The batch is the reason behind it: each GPU is left with {:g} sequence{} of a step "
+          "instead of {:g}, and the same weights and gradients to send.",
+          sequences_per_gpu(after), sequences_per_gpu(after) == 1 ? "" : "s",
+          sequences_per_gpu(knee)));
+    }
+  } else {
+    sentences.push_back(fmt::format(
+        "Up to {} GPUs every doubling pays: it brings at least {:.0f} % of the speed that "
+        "the GPUs added.",
+        knee.gpus(), 100 * tuner::kPaying));
+  }
+  if (scaling.batch_limit) {
+    sentences.push_back(
+        report.job.fixed.global_batch
+            ? fmt::format(
+                  "Beyond, the batch is the limit: a --global-batch of {} sequences leaves no "
+                  "whole sequence for each of more GPUs.",
+                  *report.job.fixed.global_batch)
+            : fmt::format("Beyond, the batch is the limit: with a sequence for each of more GPUs a "
+                          "step would take more than the critical batch, about {:.3g} M tokens. "
+                          "--global-batch lifts that limit.",
+                          report.job.critical_tokens / 1e6));
+  }
+  return sentences;
+}
+
+std::vector<std::string> assumption_sentences(const SizingReport& report) {
+  std::vector<std::string> sentences;
+  const auto source_of = [&](const char* path) {
+    const auto at = report.operations.origins.find(path);
+    return at == report.operations.origins.end() ? std::string{} : at->second.source;
+  };
+  const tuner::SizingJob& job = report.job;
+  const bool own_mtbf = job.mtbf_gpu_hours != report.operations.mtbf_gpu_hours;
+  sentences.push_back(fmt::format(
+      "Failures: one GPU runs {} hours between interruptions ({}), a restart takes {} s{}.",
+      thousands(job.mtbf_gpu_hours),
+      own_mtbf ? "--mtbf-hours" : source_of("failures.mtbf_gpu_hours"), job.restart_s,
+      job.checkpoint_s ? fmt::format(", a checkpoint {} s", *job.checkpoint_s)
+                       : fmt::format("; each GPU writes {} of a checkpoint of 12 bytes a parameter",
+                                     quantity(job.gpu_bytes_per_s, "byte/s"))));
+  if (report.choice.recommended) {
+    const Sized& option = report.option(*report.choice.recommended);
+    const std::string& source = report.price_sources[option.offer];
+    if (!source.empty() && source != "--price") {
+      sentences.push_back(fmt::format(
+          "Prices are defaults and uncertain; that of {} is: {}. --price {}=USD sets yours.",
+          report.offer_of(option).name, source, report.offer_of(option).name));
+    }
+    for (const std::string& what : option.prediction.extrapolated)
+      sentences.push_back(fmt::format("Extrapolated: {}.", what));
+  }
+  sentences.push_back(
+      fmt::format("Considered: {} plans for {} in {}; {} simulated; {:.1f} s.",
+                  thousands(static_cast<double>(report.sweep.considered)),
+                  counted(report.sweep.options.size() + report.sweep.left_out.size(), "size"),
+                  counted(report.offers.size(), "cluster"),
+                  thousands(static_cast<double>(report.sweep.simulated)), report.sweep.seconds));
+  return sentences;
+}
+
+std::vector<std::string> savings_lines(const SizingReport& report) {
+  const tuner::Savings& savings = *report.savings;
+  const tuner::Offer& offer = report.offers[savings.offer];
+  const std::string_view fast = name_of(savings.faster.plan.strategy);
+  const std::string_view slow = name_of(savings.slower.plan.strategy);
+  const double fast_rate = savings.faster.time.tokens_per_gpu_s;
+  const double slow_rate = savings.slower.time.tokens_per_gpu_s;
+  const double fleet = static_cast<double>(savings.gpus);
+  const tuner::EqualThroughput& equal = savings.equal;
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("{} GPUs with {}: {} x {:.1f} = {} tokens/s", savings.gpus, slow,
+                              savings.gpus, slow_rate, thousands(fleet * slow_rate)));
+  lines.push_back(fmt::format("{} needs {} / {:.1f} = {:.1f} GPUs for that: {:.1f} less ({})", fast,
+                              thousands(fleet * slow_rate), fast_rate, equal.gpus_needed,
+                              equal.gpus_saved, percent(equal.gpus_saved / fleet)));
+  if (equal.usd_per_month) {
+    lines.push_back(fmt::format("{:.1f} x {:.2f} USD x {:.0f} h = {} a month", equal.gpus_saved,
+                                offer.usd_per_gpu_hour, tuner::kHoursPerMonth,
+                                dollars(*equal.usd_per_month)));
+  } else {
+    lines.push_back(
+        fmt::format("the price of {} is unknown; --price {}=USD tells it", offer.name, offer.name));
+  }
+  lines.push_back(fmt::format("in whole nodes, {} tuned anew on {} GPUs: {} tokens/s, {} GPUs less",
+                              fast, savings.whole_node_gpus,
+                              thousands(savings.whole_node_tokens_per_s),
+                              savings.gpus - savings.whole_node_gpus));
+  const auto is = [&](Strategy a, Strategy b) {
+    return savings.faster.plan.strategy == a && savings.slower.plan.strategy == b;
+  };
+  if (is(Strategy::kYafsdp, Strategy::kFsdp1) && equal.gpus_saved > 0) {
+    lines.push_back(fmt::format(
+        "the 150 GPUs of the YaFSDP announcement are saved by a fleet of {:.0f}; its 0.5 to 1.5 M "
+        "USD a month are 4.57 to 13.70 USD per GPU hour",
+        150 * fleet / equal.gpus_saved));
+  }
+  for (const Strategy strategy : {savings.faster.plan.strategy, savings.slower.plan.strategy}) {
+    const Strategy executed = tuner::executed_as(strategy, offer.profile.stack);
+    if (executed == strategy) continue;
+    lines.push_back(fmt::format(
+        "the stack {} runs {} by the schedule of {}; --stack hf-eager runs it as PyTorch does",
+        offer.profile.stack.id, name_of(strategy), name_of(executed)));
+  }
+  return lines;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,79 @@
+#include "cli/run/nccl.h"
+
+#ifdef SHARDWRIGHT_HAS_NCCL
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/run/rank_devices.h"
+#include "exec/comm/local_meeting.h"
+#include "exec/comm/rendezvous.h"
+#include "exec/cuda/cuda_device.h"
+#include "exec/nccl/nccl_world.h"
+#include "sim/core/plan_json.h"
+
+namespace shardwright::cli {
+namespace {
+
+/// What must be the same on all ranks, short enough to be shown when it is not.
+std::string fingerprint(const RunOptions& options) {
+  const std::string text = plan_to_json(options.plan).dump() + options.config;
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return fmt::format("shardwright {}, {} steps, seed {}, model and plan {:016x}",
+                     options.train.tool_version, options.train.lr.total_steps, options.train.seed,
+                     hash);
+}
+
+RunOutcome run_one(const Schedule& schedule, RankDevices& devices, int place,
+                   exec::Meeting& meeting, exec::TrainObserver* observer, const RankBody& body) {
+  const std::unique_ptr<exec::Device> device = devices.make(place);
+  const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
+  exec::NcclWorld world(meeting);
+  exec::RankGroups groups =
+      world.groups(static_cast<int>(schedule.shard_ranks), *device,
+                   [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
+  return body(*device, std::move(groups), meeting.rank(), observer);
+}
+
+}  // namespace
+
+RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
+                    exec::TrainObserver& observer, const RankBody& body) {
+  const auto ranks = static_cast<int>(options.plan.gpus);
+  RunOutcome outcome;
+  if (options.launch.launcher == exec::Launcher::kNone) {
+    const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
+    exec::LocalMeetingRoom(ranks).run([&](exec::Meeting& meeting) {
+      const bool shown = meeting.rank() == 0;
+      RunOutcome mine =
+          run_one(schedule, *devices, meeting.rank(), meeting, shown ? &observer : nullptr, body);
+      if (shown) outcome = std::move(mine);
+    });
+    return outcome;
+  }
+  if (options.launch.ranks != options.plan.gpus) {
+    throw Error(fmt::format("{} started {} processes, but the plan has {} ranks",
+                            name_of(options.launch.launcher), options.launch.ranks, ranks));
+  }
+  const exec::Environment environment = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  const exec::Rendezvous rendezvous =
+      exec::choose_rendezvous(options.rendezvous, options.launch, environment);
+  const std::unique_ptr<exec::Meeting> meeting =
+      exec::meet(rendezvous, options.launch, fingerprint(options));
+  const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
+  exec::run_rank(*meeting, [&] {
+    outcome = run_one(schedule, *devices, static_cast<int>(options.launch.local_rank), *meeting,
+                      meeting->rank() == 0 ? &observer : nullptr, body);
+  });
+  return outcome;
+}
+
+}  // namespace shardwright::cli
+#endif

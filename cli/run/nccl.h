@@ -1,0 +1,22 @@
+// Ranks on GPUs of their own, connected by NCCL: threads of this process, or processes that a
+// launcher started.
+#pragma once
+
+#include <functional>
+
+#include "cli/run/ranks.h"
+#include "exec/communicator.h"
+#include "exec/device.h"
+
+namespace shardwright::cli {
+
+/// Trains as rank `rank`; the rank of its process that a person sees gets the observer.
+using RankBody = std::function<RunOutcome(exec::Device& device, exec::RankGroups groups, int rank,
+                                          exec::TrainObserver* observer)>;
+
+/// Rank 0's outcome, or this process's. Throws Error: "rank 2 of 4: ..." is the rank that failed
+/// first.
+RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
+                    exec::TrainObserver& observer, const RankBody& body);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,173 @@
+#include "cli/run/options.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "cli/machine/build_info.h"
+#include "cli/run/plan.h"
+#ifdef SHARDWRIGHT_HAS_CUDA
+#include "exec/cuda/attention.h"
+#endif
+#include "profiles/data_dir.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
+constexpr RealRange kNotNegative{0, 1e300};
+constexpr RealRange kShare{0, 1};
+constexpr std::int64_t kMostLocalRanks = 256;
+
+std::optional<std::string> variable(
+    const std::vector<std::pair<std::string, std::string>>& environment, const std::string& name) {
+  for (const auto& [known, value] : environment) {
+    if (known == name) return value;
+  }
+  return std::nullopt;
+}
+
+/// Which attention runs, "auto" or one of this build's.
+std::string attention_kernel(const RunSettings& settings, DeviceKind device) {
+  const std::string& wish = settings.text("attention-kernel");
+  if (device == DeviceKind::kHost && wish != "auto") {
+    settings.fail("attention-kernel", "auto on the host, which has only one");
+  }
+#ifdef SHARDWRIGHT_HAS_CUDA
+  const exec::cuda::AttentionSet all;
+  const auto names = all.names();
+  if (wish != "auto" && std::find(names.begin(), names.end(), wish) == names.end()) {
+    settings.fail("attention-kernel", fmt::format("auto or one of {}", fmt::join(names, ", ")));
+  }
+#endif
+  return wish;
+}
+
+exec::TrainOptions train_options(const RunSettings& settings) {
+  exec::TrainOptions train;
+  train.lr.total_steps = settings.count("steps", {1, kMostSteps});
+  train.lr.peak = settings.number("lr", kNotNegative);
+  train.lr.shape =
+      *exec::lr_shape_from(settings.word("schedule", {"cosine", "linear", "wsd", "constant"}));
+  train.lr.warmup_steps = settings.count("warmup", {0, train.lr.total_steps});
+  train.lr.final_fraction = settings.number("final-lr-fraction", kShare);
+  train.lr.decay_fraction = settings.number("decay-fraction", kShare);
+  exec::check_lr_schedule(train.lr);
+  train.adamw.weight_decay = settings.number("weight-decay", kNotNegative);
+  train.adamw.beta1 = settings.number("beta1", {0, 0.999999});
+  train.adamw.beta2 = settings.number("beta2", {0, 0.999999});
+  train.adamw.eps = settings.number("eps", kNotNegative);
+  train.clip.max_norm = settings.number("clip", kNotNegative);
+  train.clip.skip_above = settings.number("skip-above", kNotNegative);
+  train.max_loss = settings.number("max-loss", kNotNegative);
+  train.bad_step = settings.word("on-bad-step", {"stop", "skip"}) == "stop"
+                       ? exec::BadStepPolicy::kStop
+                       : exec::BadStepPolicy::kSkip;
+  train.seed = static_cast<std::uint64_t>(settings.count("seed", {0, std::int64_t{1} << 62}));
+  train.eval_every = settings.count("eval-every", {0, kMostSteps});
+  train.eval_sequences = settings.count("eval-sequences", {0, kMostSteps});
+  train.save_every = settings.count("save-every", {0, kMostSteps});
+  train.keep = settings.count("keep", {0, kMostSteps});
+  train.saves = settings.word("save", {"auto", "none"}) != "none";
+  train.trace_step = settings.count("trace-step", {0, train.lr.total_steps});
+  train.trace_steps = settings.count("trace-steps", {1, 1000});
+  train.folder = settings.text("out");
+  train.tool_version = build_info().version;
+  return train;
+}
+
+std::string required(const RunSettings& settings, const std::string& key,
+                     const std::string& otherwise, const char* example) {
+  const std::string& value = settings.text(key).empty() ? otherwise : settings.text(key);
+  if (value.empty()) {
+    throw Error(fmt::format("--{} is missing: give {}", key, example), ExitCode::kUsage);
+  }
+  return value;
+}
+
+}  // namespace
+
+RunOptions run_options(RunSettings& settings) {
+  RunOptions options;
+  const auto environment = process_environment();
+  options.launch = exec::launch_environment(
+      [&](const std::string& name) { return variable(environment, name); });
+  PlanDocument document;
+  const std::string& plan_file = settings.text("plan");
+  if (!plan_file.empty()) document = read_plan(plan_file);
+  options.model_name =
+      required(settings, "model", document.model, "a Hugging Face config.json or a shipped name");
+  settings.decide("model", options.model_name, plan_file);
+  const fs::path models = profiles::data_dir() / "models";
+  options.model = load_model(models, options.model_name);
+  constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
+  options.config = read_file(find_model(models, options.model_name).path, kMostConfigBytes);
+  ExecutionOffer offer = execution_offer();
+  const std::string connects = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
+  std::string on = settings.word("device", {"auto", "host", "cuda"});
+  if (on == "auto" && connects == "mpi") on = "host";
+  const DeviceChoice device = choose_device(on, offer);
+  options.device = device.kind;
+  options.plan = run_plan(settings, document, options.model, options.launch, options.device);
+  if (options.plan.stack != "native") {
+    options.notes.push_back(
+        fmt::format("the plan was made for the stack {}; run executes it with the native one",
+                    options.plan.stack));
+    options.plan.stack = "native";
+  }
+  options.cluster_given = !settings.text("cluster").empty();
+  options.cluster = settings.text("cluster").empty() ? document.cluster : settings.text("cluster");
+  if (options.cluster == document.cluster) options.overrides = document.overrides;
+
+  options.transport =
+      choose_transport(connects, options.device, options.launch, options.plan.gpus, offer);
+  settings.decide("device", std::string(name_of(options.device)), device.why);
+  settings.decide("communicator", std::string(name_of(options.transport)),
+                  name_of(options.launch.launcher));
+  options.rendezvous = settings.text("rendezvous");
+  options.attention_kernel = attention_kernel(settings, options.device);
+  if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
+  if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
+    settings.fail("ranks",
+                  fmt::format("at most {} when ranks are threads of one process", kMostLocalRanks));
+  }
+  options.streams =
+      exec::stream_mode_from(settings.word("streams", {"threads", "inline", "shuffled"}));
+  options.threads = static_cast<int>(settings.count("threads", {0, 4096}));
+  if (options.threads == 0) {
+    const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    const auto sharers = options.transport == Transport::kMpi && options.launch.local_ranks > 0
+                             ? static_cast<int>(options.launch.local_ranks)
+                             : 1;
+    options.threads = std::max(1, cores / sharers);
+  }
+
+  options.train = train_options(settings);
+  options.train.config = options.config;
+  options.data.train = required(settings, "data", "", "a file, or synthetic");
+  options.data.eval = settings.text("eval-data");
+  options.data.format =
+      exec::data_format_from(settings.word("format", {"auto", "text", "bin", "tokens", "sft"}));
+  options.data.held_out_fraction = settings.number("hold-out", {0, 0.9});
+  options.data.holds_out = options.data.held_out_fraction > 0;
+  options.data.seq_len = options.plan.seq_len;
+  options.data.vocab = options.model.vocab;
+  options.data.seed = options.train.seed;
+  options.resume = settings.text("resume");
+  options.weights = settings.text("weights");
+  options.out = settings.text("out");
+  options.log_every = settings.count("log-every", {1, kMostSteps});
+  if (options.out.empty()) settings.fail("out", "the path of a folder");
+  options.trace = settings.text("trace");
+  return options;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,50 @@
+// What a run's settings mean: the model, the plan with every knob decided, data, training options
+// and the machine. Nothing of it has run yet, so wrong values are refused before anything starts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/machine/execution.h"
+#include "cli/run/settings.h"
+#include "exec/host/host_device.h"
+#include "exec/train/data/open_data.h"
+#include "exec/train/launch_environment.h"
+#include "exec/train/trainer.h"
+#include "sim/core/model.h"
+#include "sim/core/plan_json.h"
+
+namespace shardwright::cli {
+
+struct RunOptions {
+  std::string model_name;
+  std::string config;  // the text of its config.json
+  Model model;
+  Plan plan;
+  std::string cluster;                 // the plan's or the one given; empty: none
+  bool cluster_given = false;          // by a setting, not by the plan
+  std::string predicted_for;           // in words; decided when steps are predicted
+  std::vector<std::string> overrides;  // of the profile, kept by the plan
+  exec::LaunchEnvironment launch;
+  DeviceKind device = DeviceKind::kHost;
+  std::vector<OfferedGpu> gpus;           // that ranks take in turn; empty on the host
+  std::string attention_kernel = "auto";  // on GPUs
+  Transport transport = Transport::kLocal;
+  std::string rendezvous = "auto";  // of processes that NCCL connects
+  exec::StreamMode streams = exec::StreamMode::kInline;
+  int threads = 1;
+  exec::DataOptions data;
+  exec::TrainOptions train;
+  std::string resume;   // as given
+  std::string weights;  // as given
+  std::string trace;    // path of the trace; empty: none
+  std::string out;
+  std::int64_t log_every = 1;
+  std::vector<std::string> notes;  // for the person who starts the run
+};
+
+/// Decides what the settings leave open, and writes it back to them. Throws Error.
+RunOptions run_options(RunSettings& settings);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,78 @@
+#include "cli/run/rank_devices.h"
+
+#include <algorithm>
+
+#include "exec/host/host_device.h"
+#include "sim/core/check.h"
+#ifdef SHARDWRIGHT_HAS_CUDA
+#include "exec/cuda/cuda_device.h"
+#endif
+
+namespace shardwright::cli {
+namespace {
+
+class HostRanks final : public RankDevices {
+ public:
+  // Rank threads compute, too.
+  HostRanks(const RunOptions& options, int ranks)
+      : parallel_(std::max(1, options.threads - ranks + 1)),
+        streams_(options.streams),
+        seed_(options.train.seed) {}
+
+  std::unique_ptr<exec::Device> make(int place) override {
+    return std::make_unique<exec::HostDevice>(parallel_, streams_,
+                                              seed_ + static_cast<std::uint64_t>(place));
+  }
+
+ private:
+  kernels::host::Parallel parallel_;
+  exec::StreamMode streams_;
+  std::uint64_t seed_;
+};
+
+#ifdef SHARDWRIGHT_HAS_CUDA
+/// Ranks take the GPUs in turn; where there are more ranks than GPUs, they share.
+class CudaRanks final : public RankDevices {
+ public:
+  explicit CudaRanks(const RunOptions& options) : options_(options) {}
+
+  std::unique_ptr<exec::Device> make(int place) override {
+    const auto gpus = options_.gpus.size();
+    SHARDWRIGHT_CHECK(gpus > 0, "rank {} has no GPU", place);
+    exec::CudaDeviceOptions device;
+    device.gpu = options_.gpus[static_cast<std::size_t>(place) % gpus].index;
+    device.attention = options_.attention_kernel;
+    if (options_.transport == Transport::kLocal) {
+      // Collectives of local ranks are copies and sums over each other's memory.
+      const auto used = std::min(gpus, static_cast<std::size_t>(options_.plan.gpus));
+      for (std::size_t i = 0; i < used; ++i) device.peers.push_back(options_.gpus[i].index);
+    }
+    return std::make_unique<exec::CudaDevice>(device);
+  }
+
+ private:
+  const RunOptions& options_;
+};
+#endif
+
+}  // namespace
+
+std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ranks) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  if (options.device == DeviceKind::kCuda) return std::make_unique<CudaRanks>(options);
+#endif
+  return std::make_unique<HostRanks>(options, ranks);
+}
+
+std::string choice_of(const exec::Device& device) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  if (const auto* cuda = dynamic_cast<const exec::CudaDevice*>(&device)) {
+    return cuda->attention_note();
+  }
+#else
+  static_cast<void>(device);
+#endif
+  return {};
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,64 @@
+#include "cli/run/rank_tracing.h"
+
+#ifdef SHARDWRIGHT_HAS_CUPTI
+#include "exec/cuda/cuda_device.h"
+#include "exec/cupti/cupti_tracer.h"
+#include "sim/core/error.h"
+#endif
+
+namespace shardwright::cli {
+
+#ifdef SHARDWRIGHT_HAS_CUPTI
+
+struct RankTracing::Session {
+  explicit Session(int ranks) : cupti(ranks) {}
+  exec::CuptiSession cupti;
+};
+
+RankTracing::RankTracing(const RunOptions& options, int ranks) : options_(options) {
+  if (options.device != DeviceKind::kCuda || options.train.trace_step == 0) return;
+  try {
+    session_ = std::make_unique<Session>(ranks);
+  } catch (const Error& error) {
+    note_ = std::string(error.what()) + "; the trace has the times of events instead";
+  }
+}
+
+std::unique_ptr<exec::StepTracer> RankTracing::tracer(int rank, const exec::Device& device,
+                                                      const Schedule& schedule) const {
+  if (!session_) return nullptr;
+  const auto& cuda = static_cast<const exec::CudaDevice&>(device);
+  // The executor makes the streams of the schedule first and in its order.
+  const auto streams = [&cuda, &schedule] {
+    std::vector<std::pair<std::string, cudaStream_t>> all;
+    for (std::size_t i = 0; i < schedule.streams.size(); ++i) {
+      all.emplace_back(schedule.streams[i].name, cuda.stream(static_cast<exec::StreamId>(i)));
+    }
+    return all;
+  };
+  return std::make_unique<exec::CuptiTracer>(
+      session_->cupti, rank, static_cast<std::int32_t>(options_.train.trace_step),
+      static_cast<std::int32_t>(options_.train.trace_steps), streams);
+}
+
+#else
+
+struct RankTracing::Session {};
+
+RankTracing::RankTracing(const RunOptions& options, int) : options_(options) {
+  if (options.device != DeviceKind::kCuda || options.train.trace_step == 0) return;
+  note_ =
+      "kernels cannot be traced: this build has no cupti executor; the trace has the times of "
+      "events instead";
+}
+
+std::unique_ptr<exec::StepTracer> RankTracing::tracer(int, const exec::Device&,
+                                                      const Schedule&) const {
+  return nullptr;
+}
+
+#endif
+
+RankTracing::~RankTracing() = default;
+
+}  // namespace shardwright::cli

@@ -1,0 +1,102 @@
+#include "cli/run/ranks.h"
+
+#include <fmt/core.h>
+
+#include <memory>
+#include <utility>
+
+#include "cli/run/nccl.h"
+#include "cli/run/rank_devices.h"
+#include "cli/run/rank_tracing.h"
+#include "exec/comm/local_world.h"
+#ifdef SHARDWRIGHT_HAS_MPI
+#include "exec/comm/mpi_world.h"
+#endif
+#include "sim/core/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+RunOutcome run_local(const RunOptions& options, const Schedule& schedule,
+                     exec::TrainObserver& observer, const RankBody& body) {
+  const auto ranks = static_cast<int>(options.plan.gpus);
+  const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
+  exec::LocalWorld world(ranks, static_cast<int>(schedule.shard_ranks));
+  RunOutcome outcome;
+  try {
+    world.run([&](int rank) {
+      const std::unique_ptr<exec::Device> device = devices->make(rank);
+      RunOutcome mine =
+          body(*device, world.groups(rank, *device), rank, rank == 0 ? &observer : nullptr);
+      if (rank == 0) outcome = std::move(mine);
+    });
+  } catch (const Error& error) {
+    if (ranks == 1) throw;
+    throw Error(fmt::format("rank {} of {}: {}", world.failed_rank(), ranks, error.what()),
+                error.code());
+  }
+  return outcome;
+}
+
+#ifdef SHARDWRIGHT_HAS_MPI
+RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
+                   exec::TrainObserver& observer, const RankBody& body) {
+  exec::MpiWorld world(options.streams != exec::StreamMode::kInline);
+  RunOutcome outcome;
+  world.run([&] {
+    if (world.ranks() != options.plan.gpus) {
+      throw Error(fmt::format("MPI connects {} processes, but the plan has {} ranks", world.ranks(),
+                              options.plan.gpus));
+    }
+    const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
+    const std::unique_ptr<exec::Device> device = devices->make(world.rank());
+    outcome = body(*device, world.groups(static_cast<int>(schedule.shard_ranks), *device),
+                   world.rank(), world.rank() == 0 ? &observer : nullptr);
+  });
+  return outcome;
+}
+#endif
+
+}  // namespace
+
+RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
+                     exec::TrainObserver& observer) {
+  const bool threads = options.launch.launcher == exec::Launcher::kNone;
+  const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
+  if (!tracing.note().empty()) observer.on_note(tracing.note());
+  // One rank from its device to the end of its training.
+  const RankBody body = [&](exec::Device& device, exec::RankGroups groups, int rank,
+                            exec::TrainObserver* shown_to) {
+    const std::unique_ptr<exec::StepTracer> tracer = tracing.tracer(rank, device, schedule);
+    exec::ExecutorOptions executor_options;
+    executor_options.trace = options.train.trace_step > 0;
+    executor_options.tracer = tracer.get();
+    exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
+                            executor_options);
+    RunOutcome outcome;
+    outcome.train = exec::train(executor, options.plan, data, options.train, shown_to);
+    if (shown_to != nullptr && !choice_of(device).empty()) shown_to->on_note(choice_of(device));
+    outcome.planned_bytes = executor.planned_bytes();
+    outcome.peak_bytes = device.peak_allocated_bytes();
+    return outcome;
+  };
+  switch (options.transport) {
+    case Transport::kNccl:
+#ifdef SHARDWRIGHT_HAS_NCCL
+      return run_nccl(options, schedule, observer, body);
+#else
+      break;
+#endif
+    case Transport::kMpi:
+#ifdef SHARDWRIGHT_HAS_MPI
+      return run_mpi(options, schedule, observer, body);
+#else
+      break;
+#endif
+    case Transport::kLocal:
+      break;
+  }
+  return run_local(options, schedule, observer, body);
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,21 @@
+// Starts the ranks of a run and waits for them: threads of this process, or processes that MPI
+// connects.
+#pragma once
+
+#include "cli/run/options.h"
+#include "exec/train/trainer.h"
+#include "sim/core/schedule.h"
+
+namespace shardwright::cli {
+
+struct RunOutcome {
+  exec::TrainResult train;
+  Bytes planned_bytes = 0;  // of one rank's device memory
+  Bytes peak_bytes = 0;     // measured
+};
+
+/// `observer` hears of rank 0. A rank that fails ends all; its error is thrown, with its rank.
+RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
+                     exec::TrainObserver& observer);
+
+}  // namespace shardwright::cli

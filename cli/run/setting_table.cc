@@ -1,0 +1,89 @@
+#include "cli/run/settings.h"
+
+namespace shardwright::cli {
+
+const std::vector<SettingInfo>& setting_table() {
+  static const std::vector<SettingInfo> table = [] {
+    constexpr const char* kWhat = "What";
+    constexpr const char* kHow = "How it is sharded (the plan's values unless given)";
+    constexpr const char* kOptimizer = "How it is trained";
+    constexpr const char* kCourse = "Course of the run";
+    constexpr const char* kMachine = "On what";
+    return std::vector<SettingInfo>{
+        {"plan", "FILE", "", "the plan that tune wrote; without one the defaults below hold",
+         kWhat},
+        {"model", "NAME|PATH", "", "a built-in model, or a Hugging Face config.json or folder",
+         kWhat},
+        {"data", "PATH", "", "training data: a file, or synthetic", kWhat},
+        {"format", "WORD", "auto",
+         "auto, text (bytes), bin (llm.c), tokens (own), sft (JSON lines)", kWhat},
+        {"eval-data", "PATH", "", "evaluation data; without it the end of the data is held out",
+         kWhat},
+        {"hold-out", "SHARE", "0.05", "share of the data that is held out; 0: none", kWhat},
+        {"weights", "PATH", "", "safetensors to start from; without them weights are random",
+         kWhat},
+        {"out", "DIR", "run", "folder of metrics, checkpoints and the final model", kWhat},
+        {"resume", "PATH|auto", "", "a checkpoint; auto: the newest whole one in --out, if any",
+         kWhat},
+        {"ranks", "N", "", "ranks (default: the launcher's, the plan's, or 1)", kHow},
+        {"strategy", "NAME", "", "as in predict (default: yafsdp, or single on one rank)", kHow},
+        {"shard-group", "N", "", "ranks that share one copy of the parameters", kHow},
+        {"seq-len", "S", "", "tokens of a sequence (default: 2048 or what the model takes)", kHow},
+        {"micro-batch", "B", "", "sequences per rank at a time", kHow},
+        {"grad-accum", "A", "", "micro-steps per optimizer step", kHow},
+        {"ckpt-layers", "K|all", "", "layers that recompute", kHow},
+        {"recompute", "WHAT", "",
+         "what they recompute: none, full, or norm,swiglu,ffn,attention,block", kHow},
+        {"param-dtype", "DTYPE", "",
+         "fp32 or bf16 (default without a plan: fp32 on the host, bf16 on cuda)", kHow},
+        {"reduce-dtype", "DTYPE", "", "of gradient reduction", kHow},
+        {"moment-dtype", "DTYPE", "", "of Adam's moments", kHow},
+        {"buffers", "N", "", "rotating gather buffers", kHow},
+        {"prefetch", "N", "", "units gathered ahead", kHow},
+        {"steps", "N", "100", "optimizer steps in all", kOptimizer},
+        {"lr", "X", "3e-4", "peak learning rate", kOptimizer},
+        {"schedule", "WORD", "cosine", "cosine, linear, wsd or constant", kOptimizer},
+        {"warmup", "N", "0", "steps in which the rate rises", kOptimizer},
+        {"final-lr-fraction", "X", "0.1", "of the peak, at the last step", kOptimizer},
+        {"decay-fraction", "X", "0.2", "wsd: share of the steps in which the rate falls",
+         kOptimizer},
+        {"weight-decay", "X", "0.1", "of matrices", kOptimizer},
+        {"beta1", "X", "0.9", "of AdamW", kOptimizer},
+        {"beta2", "X", "0.95", "of AdamW", kOptimizer},
+        {"eps", "X", "1e-8", "of AdamW", kOptimizer},
+        {"clip", "X", "1", "largest gradient norm; 0: no clipping", kOptimizer},
+        {"seed", "N", "1", "of weights, shuffle and rounding", kOptimizer},
+        {"on-bad-step", "WORD", "stop", "stop or skip when loss or gradients are not finite",
+         kOptimizer},
+        {"skip-above", "X", "0", "a gradient norm above it is a bad step, too; 0: none",
+         kOptimizer},
+        {"max-loss", "X", "0", "the run gives up above it; 0: never", kOptimizer},
+        {"eval-every", "N", "0", "steps between evaluations; 0: only at the end", kCourse},
+        {"eval-sequences", "N", "128", "sequences of an evaluation, at most; 0: all", kCourse},
+        {"save-every", "N", "0", "steps between checkpoints; 0: only at the end", kCourse},
+        {"keep", "N", "2", "checkpoints that are kept; 0: all", kCourse},
+        {"save", "WORD", "auto",
+         "auto, or none: no checkpoint and no model, when only time matters", kCourse},
+        {"log-every", "N", "1", "steps between lines; evaluated and skipped steps are always shown",
+         kCourse},
+        {"trace", "FILE", "", "write a Chrome trace of some steps, also as trace.json in --out",
+         kCourse},
+        {"trace-step", "N", "0", "the first of them; 0: the third of this run", kCourse},
+        {"trace-steps", "N", "3", "how many; compare and calibrate take medians", kCourse},
+        {"cluster", "NAME|PATH", "", "what step times are predicted for (default: the plan's)",
+         kMachine},
+        {"device", "WORD", "auto", "auto, host or cuda", kMachine},
+        {"communicator", "WORD", "auto", "auto, local (threads), nccl or mpi", kMachine},
+        {"rendezvous", "WHERE", "auto",
+         "where processes on GPUs meet: auto, tcp://HOST:PORT or file:///PATH", kMachine},
+        {"attention-kernel", "NAME", "auto",
+         "attention on cuda: auto (the fastest that fits), cudnn, flash or naive", kMachine},
+        {"streams", "WORD", "inline", "threads, inline or shuffled: how the host runs streams",
+         kMachine},
+        {"threads", "N", "0", "processor threads in all; 0: one a core", kMachine},
+    };
+  }();
+  return table;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,187 @@
+#include "cli/run/settings.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <fstream>
+#include <sstream>
+
+#include "sim/core/error.h"
+#include "sim/core/nearest.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kConfig = "config";
+constexpr std::string_view kVariablePrefix = "SHARDWRIGHT_RUN_";
+constexpr std::size_t kMostRunFileBytes = std::size_t{1} << 20;
+
+std::string variable_of(const std::string& key) {
+  std::string name(kVariablePrefix);
+  for (const char c : key) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+std::vector<std::string> all_keys() {
+  std::vector<std::string> keys = {kConfig};
+  for (const SettingInfo& info : setting_table()) keys.emplace_back(info.key);
+  return keys;
+}
+
+/// The settings as Boost knows them: all texts.
+po::options_description boost_options() {
+  po::options_description options;
+  for (const std::string& key : all_keys()) {
+    options.add_options()(key.c_str(), po::value<std::string>());
+  }
+  return options;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> process_environment() {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string text = *at;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos) continue;
+    variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+void RunSettings::declare(CLI::App& command) {
+  const auto add = [&](const std::string& key, const char* type, const std::string& help,
+                       const char* group) {
+    command
+        .add_option_function<std::string>(
+            fmt::format("--{}", key),
+            [this, key](const std::string& value) { flags_[key] = value; }, help)
+        ->type_name(type)
+        ->group(group);
+  };
+  add(kConfig, "FILE", "a run file with any of these settings, one KEY = VALUE a line", "What");
+  for (const SettingInfo& info : setting_table()) {
+    const std::string fallback = info.fallback;
+    add(info.key, info.type,
+        fallback.empty() ? info.help : fmt::format("{} (default: {})", info.help, fallback),
+        info.group);
+  }
+}
+
+void RunSettings::take(const std::string& key, const std::string& value, const std::string& origin,
+                       const std::string& name) {
+  if (value.find_first_of("#\n\r") != std::string::npos) {
+    throw Error(
+        fmt::format("{} is '{}', expected a value without # and line ends, which run files "
+                    "cannot hold",
+                    name, value));
+  }
+  settings_[key] = {value, origin, name, true};
+}
+
+void RunSettings::resolve(const std::vector<std::pair<std::string, std::string>>& environment) {
+  settings_.clear();
+  for (const SettingInfo& info : setting_table()) {
+    settings_[info.key] = {info.fallback, "default", fmt::format("--{}", info.key), false};
+  }
+  std::string config;
+  std::map<std::string, std::string> variables;
+  for (const auto& [name, value] : environment) {
+    if (!std::string_view(name).starts_with(kVariablePrefix)) continue;
+    const std::vector<std::string> keys = all_keys();
+    const auto known = std::find_if(
+        keys.begin(), keys.end(), [&](const std::string& key) { return variable_of(key) == name; });
+    if (known == keys.end()) {
+      std::vector<std::string> names;
+      for (const std::string& key : keys) names.push_back(variable_of(key));
+      throw Error(fmt::format("the environment variable {} is no setting of run{}", name,
+                              did_you_mean(name, names)));
+    }
+    variables[*known] = value;
+  }
+  if (variables.contains(kConfig)) config = variables[kConfig];
+  if (flags_.contains(kConfig)) config = flags_[kConfig];
+  if (!config.empty()) read_file(config);
+  for (const auto& [key, value] : variables) {
+    if (key != kConfig) take(key, value, "environment", variable_of(key));
+  }
+  for (const auto& [key, value] : flags_) {
+    if (key != kConfig) take(key, value, "flag", fmt::format("--{}", key));
+  }
+}
+
+void RunSettings::read_file(const std::string& path) {
+  std::istringstream text(shardwright::read_file(path, kMostRunFileBytes));
+  const po::options_description options = boost_options();
+  try {
+    const auto parsed = po::parse_config_file(text, options, /*allow_unregistered=*/true);
+    for (const auto& option : parsed.options) {
+      if (option.unregistered || option.string_key == kConfig) {
+        const std::vector<std::string> keys = all_keys();
+        throw Error(fmt::format("{}: '{}' is no setting of run{}", path, option.string_key,
+                                did_you_mean(option.string_key, keys)));
+      }
+      if (settings_.at(option.string_key).given) {
+        throw Error(fmt::format("{}: '{}' is there twice", path, option.string_key));
+      }
+      take(option.string_key, option.value.empty() ? "" : option.value.front(), path,
+           fmt::format("{} in {}", option.string_key, path));
+    }
+  } catch (const po::error& error) {
+    throw Error(
+        fmt::format("{}: not a run file, expected lines of KEY = VALUE: {}", path, error.what()));
+  }
+  // An empty value means "not given", so that a run file can list every setting.
+  for (auto& [key, setting] : settings_) {
+    if (setting.given && setting.value.empty()) setting.given = false;
+  }
+}
+
+std::int64_t RunSettings::count(const std::string& key, CountRange range) const {
+  return parse_count(at(key).name, at(key).value, range);
+}
+
+double RunSettings::number(const std::string& key, RealRange range) const {
+  return parse_number(at(key).name, at(key).value, range);
+}
+
+std::string RunSettings::word(const std::string& key, const std::vector<std::string>& words) const {
+  const std::string& value = at(key).value;
+  if (std::find(words.begin(), words.end(), value) == words.end()) {
+    fail(key, fmt::format("one of {}{}", fmt::join(words, ", "), did_you_mean(value, words)));
+  }
+  return value;
+}
+
+void RunSettings::fail(const std::string& key, const std::string& accepted) const {
+  throw Error(fmt::format("{} is '{}', but it must be {}", at(key).name, at(key).value, accepted));
+}
+
+void RunSettings::decide(const std::string& key, std::string value, std::string origin) {
+  Setting& setting = settings_.at(key);
+  setting.value = std::move(value);
+  if (!setting.given) setting.origin = std::move(origin);
+}
+
+std::string RunSettings::ini(const std::string& headline) const {
+  std::string text = fmt::format("# {}\n", headline);
+  const char* group = "";
+  for (const SettingInfo& info : setting_table()) {
+    if (std::string_view(group) != info.group) text += fmt::format("\n# {}\n", group = info.group);
+    const Setting& setting = at(info.key);
+    text += fmt::format("{} = {}  # {}\n", info.key, setting.value, setting.origin);
+  }
+  return text;
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,77 @@
+// Every setting of `run`, where its value comes from, and in which order: a flag beats an
+// environment variable, that beats the run file (--config), that beats the plan (--plan), that
+// beats the default.
+//
+// One table lists them all: --grad-accum, SHARDWRIGHT_RUN_GRAD_ACCUM and "grad-accum = 4" in a run
+// file are the same setting. Values are kept as text beside their origin; run_options.h reads them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/flags/flags.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shardwright::cli {
+
+struct SettingInfo {
+  const char* key;  // of flags and run files: "grad-accum"
+  const char* type;
+  const char* fallback;  // empty: none, or said in `help`
+  const char* help;
+  const char* group;
+};
+
+/// All settings but "config", in the order in which they are shown.
+const std::vector<SettingInfo>& setting_table();
+
+struct Setting {
+  std::string value;
+  std::string origin = "default";
+  std::string name;    // for errors: "--steps", "SHARDWRIGHT_RUN_STEPS", "steps in run.ini"
+  bool given = false;  // not a default
+};
+
+/// "NAME=value" strings of the process's environment.
+std::vector<std::pair<std::string, std::string>> process_environment();
+
+class RunSettings {
+ public:
+  /// Binds the flags to this object, which must stay where it is.
+  void declare(CLI::App& command);
+  /// Merges flags, environment and the run file that --config (or SHARDWRIGHT_RUN_CONFIG) names.
+  /// Throws Error naming a setting that does not exist, and the file.
+  void resolve(const std::vector<std::pair<std::string, std::string>>& environment);
+  /// The run file, as if --config had named it.
+  void set_config(const std::string& path) { flags_["config"] = path; }
+
+  const Setting& at(const std::string& key) const { return settings_.at(key); }
+  bool given(const std::string& key) const { return at(key).given; }
+  const std::string& text(const std::string& key) const { return at(key).value; }
+  std::int64_t count(const std::string& key, CountRange range) const;
+  double number(const std::string& key, RealRange range) const;
+  /// One of the words; throws Error naming them all.
+  std::string word(const std::string& key, const std::vector<std::string>& words) const;
+  /// What somebody else decided: the plan, or a default that depends on other settings.
+  void decide(const std::string& key, std::string value, std::string origin);
+  [[noreturn]] void fail(const std::string& key, const std::string& accepted) const;
+
+  /// A run file with every value, and its origin as a comment.
+  std::string ini(const std::string& headline) const;
+
+ private:
+  void take(const std::string& key, const std::string& value, const std::string& origin,
+            const std::string& name);
+  void read_file(const std::string& path);
+
+  std::map<std::string, std::string> flags_;  // given on the command line
+  std::map<std::string, Setting> settings_;
+};
+
+}  // namespace shardwright::cli

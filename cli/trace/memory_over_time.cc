@@ -1,0 +1,72 @@
+#include "cli/trace/memory_over_time.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace shardwright::cli {
+namespace {
+
+struct Change {
+  Nanoseconds at_ns = 0;
+  Bytes bytes = 0;
+};
+
+/// Begin and end of every operation by id; of those without kernels when the host reached them.
+std::vector<Span> spans_by_id(const Schedule& schedule, const Timeline& timeline) {
+  std::size_t count = 0;
+  for_each_op(schedule, [&](const OpInstance&, const Op&) { ++count; });
+  std::vector<Span> spans(count);
+  const auto take = [&](const Span& span) {
+    if (span.id >= 0 && static_cast<std::size_t>(span.id) < count)
+      spans[static_cast<std::size_t>(span.id)] = span;
+  };
+  for (const Span& span : timeline.host) take(span);
+  for (const Span& span : timeline.spans) take(span);
+  return spans;
+}
+
+}  // namespace
+
+std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timeline& timeline) {
+  const std::vector<Span> spans = spans_by_id(schedule, timeline);
+  std::map<std::pair<std::uint16_t, std::int32_t>, Bytes> live;  // by tensor and unit
+  std::vector<Change> changes;
+  std::uint32_t action = 0;
+  for_each_op(schedule, [&](const OpInstance& at, const Op&) {
+    const Block& block = schedule.blocks[at.block];
+    const std::uint32_t local = at.op - block.first_op;
+    if (local == 0) action = block.first_action;
+    const std::uint32_t end = block.first_action + block.action_count;
+    const Span& span = spans[static_cast<std::size_t>(at.id)];
+    const auto drop = [&](Bytes& bytes) {
+      if (bytes > 0) changes.push_back({span.end_ns, -bytes});
+      bytes = 0;
+    };
+    for (; action < end && schedule.memory[action].op == local; ++action) {
+      const MemoryAction& a = schedule.memory[action];
+      if (a.acquire) {
+        live[{a.tensor, at.unit + a.offset}] = a.bytes;
+        changes.push_back({span.begin_ns, a.bytes});
+      } else if (a.offset == kAllUnits) {
+        for (auto& [key, bytes] : live) {
+          if (key.first == a.tensor) drop(bytes);
+        }
+      } else {
+        drop(live[{a.tensor, at.unit + a.offset}]);
+      }
+    }
+  });
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const Change& a, const Change& b) { return a.at_ns < b.at_ns; });
+  Bytes total = 0;
+  for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
+  std::vector<MemorySample> samples{{0, total, 0}};
+  for (const Change& change : changes) {
+    total += change.bytes;
+    samples.push_back({change.at_ns, total, 0});
+  }
+  return samples;
+}
+
+}  // namespace shardwright::cli

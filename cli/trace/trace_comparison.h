@@ -1,0 +1,84 @@
+// A predicted step subtracted from a measured one: operation by operation, by class and phase, and
+// by cause.
+//
+// The difference of the two step times is shared out without rest. Every operation brings the
+// difference of its exposed times (cli/trace/trace_side.h), which is told apart by what differs:
+//
+//     r_m D_m - r_p D_p = (r_m + r_p)/2 (D_m - D_p) + (r_m - r_p) (D_m + D_p)/2
+//
+// where D is a duration and r the exposed share of it. The second term is overlap; the first is, of
+// a kernel, its time alone and what contention adds to it, of a collective, the time of its message
+// and waiting for peers. Idle time is the host's, an operation that only one trace has is missing,
+// and what medians leave over is scatter. A trace compared with itself differs in nothing, exactly.
+//
+// Traces of different plans are compared by class, because equal ids then mean different
+// operations; what differs between the plans is said.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/trace/trace_side.h"
+
+namespace shardwright::cli {
+
+enum class Cause : std::uint8_t {
+  kKernelTime,
+  kContention,
+  kMessageTime,
+  kWaiting,
+  kOverlap,
+  kHost,
+  kMissing,
+  kScatter
+};
+inline constexpr std::size_t kCauses = 8;
+/// "kernel time", "waiting for peers", ...
+std::string_view name_of(Cause cause);
+
+/// A class (phase and kind) or a phase (kind is empty).
+struct ComparedClass {
+  std::string phase;
+  std::string kind;
+  std::int64_t operations = 0;  // in both
+  double predicted_s = 0;       // durations of a step on one rank
+  double measured_s = 0;
+  double exposed_difference_s = 0;  // its part of the difference of the steps
+  double difference_s() const { return measured_s - predicted_s; }
+};
+
+struct ComparedOperation {
+  std::int64_t id = 0;
+  std::string name;
+  double predicted_s = 0;
+  double measured_s = 0;
+  double difference_s() const { return measured_s - predicted_s; }
+};
+
+struct TraceComparison {
+  double predicted_step_s = 0;
+  double measured_step_s = 0;
+  std::int64_t measured_ranks = 0, measured_steps = 0;
+  std::vector<ComparedClass> classes;         // the largest difference first
+  std::vector<ComparedClass> phases;          // in the order of a step
+  std::vector<ComparedOperation> operations;  // the largest difference first; none of other plans
+  std::array<double, kCauses> causes_s{};     // add up to the difference of the steps
+  std::int64_t only_predicted = 0;            // operations without a counterpart
+  std::int64_t only_measured = 0;
+  std::vector<Slow> slow_ranks, slow_steps;   // of the measurement
+  std::vector<std::string> plan_differences;  // empty: the traces are of one plan
+  std::vector<std::string> left_out;
+  double difference_s() const { return measured_step_s - predicted_step_s; }
+  double error() const { return difference_s() / predicted_step_s; }
+  /// Of the difference; 0 where there is none.
+  double share(double seconds) const;
+};
+
+/// The names stand for the files in errors. Throws Error when there is nothing to compare.
+TraceComparison compare_traces(const ReadTrace& predicted, const std::string& predicted_name,
+                               const ReadTrace& measured, const std::string& measured_name);
+
+}  // namespace shardwright::cli

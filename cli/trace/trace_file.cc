@@ -1,0 +1,31 @@
+#include "cli/trace/trace_file.h"
+
+#include <fmt/core.h>
+
+#include "profiles/data_dir.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/read_file.h"
+#include "sim/core/trace_identity.h"
+
+namespace shardwright::cli {
+
+void write_step_trace(const std::string& path, const std::string& verb, const PlanInputs& inputs,
+                      const std::vector<TracedStep>& steps) {
+  std::vector<TracedTimeline> timelines;
+  for (const TracedStep& step : steps)
+    timelines.push_back({step.title, &step.schedule, &step.timeline});
+  const Plan& plan = inputs.plans.front();
+  TraceIdentity identity{inputs.model_name, "", plan, inputs.profile.cluster.gpus_per_node};
+  constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
+  identity.model_config = read_file(
+      find_model(profiles::data_dir() / "models", inputs.model_name).path, kMostConfigBytes);
+  TraceNotes notes = notes_of(identity);
+  notes.insert(notes.begin(), {"tool", "shardwright " + verb});
+  notes.insert(notes.end(),
+               {{"cluster", inputs.cluster_name}, {"gpus", fmt::format("{}", plan.gpus)}});
+  write_chrome_trace(path, timelines, notes);
+  fmt::print(stderr, "The trace is in {}; open it at ui.perfetto.dev.\n", path);
+}
+
+}  // namespace shardwright::cli

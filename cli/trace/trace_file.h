@@ -1,0 +1,25 @@
+// The file that --trace writes: predicted steps as a Chrome trace, for Perfetto.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/flags/plan_flags.h"
+#include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
+
+namespace shardwright::cli {
+
+/// One simulated step: the schedule that the spans refer to, and the spans.
+struct TracedStep {
+  std::string title;  // "predicted, yafsdp"
+  Schedule schedule;
+  Timeline timeline;
+};
+
+/// Writes the steps and says so on stderr. `verb` is named as the origin. Throws Error when the
+/// file cannot be written.
+void write_step_trace(const std::string& path, const std::string& verb, const PlanInputs& inputs,
+                      const std::vector<TracedStep>& steps);
+
+}  // namespace shardwright::cli

@@ -1,0 +1,240 @@
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/flags/flags.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/run_lines.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/trace/trace_comparison.h"
+#include "cli/verbs/verbs.h"
+
+namespace shardwright::cli {
+namespace {
+
+std::string difference_text(double measured_s, double predicted_s) {
+  if (predicted_s <= 0) return measured_s > 0 ? "not predicted" : "";
+  if (measured_s == predicted_s) return "0 %";
+  if (measured_s <= 0) return "not measured";
+  return deviation_text(measured_s, predicted_s);
+}
+
+class CompareVerb : public Verb {
+ public:
+  std::string name() const override { return "compare"; }
+  std::string summary() const override {
+    return "predicted against measured, operation by operation";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    command.add_option("PREDICTED", predicted_, "the trace of predict --trace")->required();
+    command.add_option("MEASURED", measured_, "the trace of run --trace")->required();
+    add_number(command, "--tolerance", tolerance_,
+               "exit with 6 when the step time is off by more than this fraction", {0, 1e6});
+    command.add_option("--out", out_, "write both into one Chrome trace")->type_name("FILE");
+    add_count(command, "--top", top_, "operations to list", {0, 1'000'000});
+    command.add_flag("--json", json_, "print one JSON document");
+  }
+
+  ExitCode run(const Context& context) override {
+    const TraceComparison comparison = compare_traces(read_chrome_trace(predicted_), predicted_,
+                                                      read_chrome_trace(measured_), measured_);
+    if (!out_.empty()) {
+      merge_chrome_traces({predicted_, measured_}, {"predicted", "measured"}, out_);
+      fmt::print(stderr, "Both are in {}; open it at ui.perfetto.dev.\n", out_);
+    }
+    if (json_) {
+      print_json(comparison);
+    } else {
+      print_text(comparison, context.out);
+    }
+    if (tolerance_ && std::abs(comparison.error()) > *tolerance_) {
+      fmt::print(stderr, "The step time is off by {}, more than {}.\n", percent(comparison.error()),
+                 percent(*tolerance_));
+      return ExitCode::kOutsideTolerance;
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  static nlohmann::ordered_json class_json(const TraceComparison& comparison,
+                                           const ComparedClass& c) {
+    nlohmann::ordered_json json{{"phase", c.phase}};
+    if (!c.kind.empty()) json["kind"] = c.kind;
+    json["operations"] = c.operations;
+    json["predicted_s"] = c.predicted_s;
+    json["measured_s"] = c.measured_s;
+    json["difference_s"] = c.difference_s();
+    json["share"] = comparison.share(c.exposed_difference_s);
+    return json;
+  }
+
+  void print_json(const TraceComparison& comparison) const {
+    using Json = nlohmann::ordered_json;
+    Json document{{"schema", "shardwright.comparison/1.1"},
+                  {"step_time_s",
+                   {{"predicted", comparison.predicted_step_s},
+                    {"measured", comparison.measured_step_s},
+                    {"error", comparison.error()}}},
+                  {"measured_ranks", comparison.measured_ranks},
+                  {"measured_steps", comparison.measured_steps},
+                  {"plan_differences", comparison.plan_differences},
+                  {"only_predicted", comparison.only_predicted},
+                  {"only_measured", comparison.only_measured},
+                  {"causes", Json::array()},
+                  {"phases", Json::array()},
+                  {"classes", Json::array()},
+                  {"operations", Json::array()},
+                  {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
+                  {"slow_steps", slow_json("step", comparison.slow_steps)}};
+    for (std::size_t i = 0; i < kCauses; ++i) {
+      document["causes"].push_back({{"cause", name_of(static_cast<Cause>(i))},
+                                    {"difference_s", comparison.causes_s[i]},
+                                    {"share", comparison.share(comparison.causes_s[i])}});
+    }
+    for (const ComparedClass& c : comparison.phases) {
+      document["phases"].push_back(class_json(comparison, c));
+    }
+    for (const ComparedClass& c : comparison.classes) {
+      document["classes"].push_back(class_json(comparison, c));
+    }
+    for (const ComparedOperation& o : top_operations(comparison)) {
+      document["operations"].push_back({{"id", o.id},
+                                        {"name", o.name},
+                                        {"predicted_s", o.predicted_s},
+                                        {"measured_s", o.measured_s},
+                                        {"difference_s", o.difference_s()}});
+    }
+    fmt::print("{}\n", json_text(document));
+  }
+
+  static nlohmann::ordered_json slow_json(const char* what, const std::vector<Slow>& list) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    for (const Slow& slow : list) json.push_back({{what, slow.number}, {"slower_by", slow.by}});
+    return json;
+  }
+
+  std::vector<ComparedOperation> top_operations(const TraceComparison& comparison) const {
+    const auto count =
+        std::min<std::size_t>(static_cast<std::size_t>(top_), comparison.operations.size());
+    return {comparison.operations.begin(),
+            comparison.operations.begin() + static_cast<std::ptrdiff_t>(count)};
+  }
+
+  static std::string share_text(const TraceComparison& comparison, double seconds) {
+    return comparison.difference_s() == 0 ? "" : percent(comparison.share(seconds), 0);
+  }
+
+  static std::string signed_time(double seconds) {
+    if (seconds == 0) return "0 s";
+    return (seconds < 0 ? "-" : "+") + quantity(std::abs(seconds), "s");
+  }
+
+  void print_text(const TraceComparison& comparison, const Terminal& out) const {
+    if (!comparison.plan_differences.empty()) {
+      fmt::print("{} is of another plan than {}, so classes of operations are compared:\n",
+                 measured_, predicted_);
+      for (const std::string& difference : comparison.plan_differences) {
+        fmt::print("  {}\n", difference);
+      }
+    }
+    fmt::print("Step: {} predicted, {} measured, {}.\n", quantity(comparison.predicted_step_s, "s"),
+               quantity(comparison.measured_step_s, "s"),
+               difference_text(comparison.measured_step_s, comparison.predicted_step_s));
+    print_causes(comparison, out);
+    print_classes(comparison, out);
+    print_notes(comparison);
+    if (top_ == 0 || comparison.operations.empty()) return;
+    fmt::print("{}", heading(out, "Largest differences, operation by operation"));
+    Table operations({{"operation"},
+                      {"predicted", Align::kRight},
+                      {"measured", Align::kRight},
+                      {"difference", Align::kRight}});
+    for (const ComparedOperation& o : top_operations(comparison)) {
+      operations.add_row({o.name, quantity(o.predicted_s, "s"), quantity(o.measured_s, "s"),
+                          difference_text(o.measured_s, o.predicted_s)});
+    }
+    fmt::print("{}", operations.render(out));
+  }
+
+  static void print_causes(const TraceComparison& comparison, const Terminal& out) {
+    if (comparison.difference_s() == 0) return;
+    fmt::print("{}", heading(out, "Where the difference comes from"));
+    Table causes({{"cause"}, {"difference", Align::kRight}, {"of the error", Align::kRight}});
+    for (std::size_t i = 0; i < kCauses; ++i) {
+      const double seconds = comparison.causes_s[i];
+      if (std::abs(comparison.share(seconds)) < 0.0005) continue;
+      causes.add_row({std::string(name_of(static_cast<Cause>(i))), signed_time(seconds),
+                      share_text(comparison, seconds)});
+    }
+    fmt::print("{}", causes.render(out));
+  }
+
+  static void print_classes(const TraceComparison& comparison, const Terminal& out) {
+    fmt::print("{}", heading(out, "By phase and class of operations"));
+    Table classes({{""},
+                   {"operations"},
+                   {"predicted", Align::kRight},
+                   {"measured", Align::kRight},
+                   {"difference", Align::kRight},
+                   {"of the error", Align::kRight}});
+    const auto add = [&](const std::string& title, const ComparedClass& c) {
+      classes.add_row({title, fmt::format("{}", c.operations), quantity(c.predicted_s, "s"),
+                       quantity(c.measured_s, "s"), difference_text(c.measured_s, c.predicted_s),
+                       share_text(comparison, c.exposed_difference_s)});
+    };
+    double predicted = 0, measured = 0, exposed = 0;
+    for (const ComparedClass& c : comparison.phases) {
+      add(c.phase, c);
+      predicted += c.predicted_s;
+      measured += c.measured_s;
+      exposed += c.exposed_difference_s;
+    }
+    classes.add_rule();
+    for (const ComparedClass& c : comparison.classes) add(c.phase + " " + c.kind, c);
+    classes.add_rule();
+    classes.add_row({"all operations", fmt::format("{}", comparison.operations.size()),
+                     quantity(predicted, "s"), quantity(measured, "s"),
+                     difference_text(measured, predicted), share_text(comparison, exposed)});
+    fmt::print("{}", classes.render(out));
+  }
+
+  static void print_notes(const TraceComparison& comparison) {
+    if (comparison.measured_ranks > 1 || comparison.measured_steps > 1) {
+      fmt::print("Measured: medians of {} rank{} and {} step{}.\n", comparison.measured_ranks,
+                 comparison.measured_ranks == 1 ? "" : "s", comparison.measured_steps,
+                 comparison.measured_steps == 1 ? "" : "s");
+    }
+    for (const Slow& rank : comparison.slow_ranks) {
+      fmt::print("Straggler: the kernels of rank {} take {} longer than those of most.\n",
+                 rank.number, percent(rank.by));
+    }
+    for (const Slow& step : comparison.slow_steps) {
+      fmt::print("Step {} took {} longer than most.\n", step.number, percent(step.by));
+    }
+    if (comparison.only_predicted + comparison.only_measured > 0) {
+      fmt::print("Without a counterpart: {} predicted and {} measured operations.\n",
+                 comparison.only_predicted, comparison.only_measured);
+    }
+    for (const std::string& sentence : comparison.left_out) fmt::print("{}\n", sentence);
+  }
+
+  std::string predicted_, measured_, out_;
+  std::optional<double> tolerance_;
+  std::int64_t top_ = 5;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_compare_verb() {
+  return std::make_unique<CompareVerb>();
+}
+
+}  // namespace shardwright::cli

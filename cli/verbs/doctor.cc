@@ -1,0 +1,191 @@
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cli/machine/build_info.h"
+#include "cli/machine/capabilities.h"
+#include "cli/machine/execution.h"
+#include "cli/machine/machine.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/table.h"
+#include "cli/verbs/verbs.h"
+#include "sim/core/units.h"
+
+namespace shardwright::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string gibibytes(Bytes bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
+}
+
+// Everything that doctor found out.
+struct Findings {
+  BuildInfo build;
+  Machine machine;
+  std::vector<Capability> capabilities{};
+  std::vector<Advice> advice{};
+  DeviceChoice device{};
+  CudaParts cuda{};
+};
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
+}
+
+Json as_json(const Findings& found) {
+  Json document{{"schema", "shardwright.doctor/1.0"}, {"version", found.build.version}};
+  Json& built = document["built_with"];
+  built = {{"compiler", found.build.compiler},
+           {"build_type", found.build.build_type},
+           {"sanitizers", text_or_null(found.build.sanitizers)},
+           {"executors", found.build.executors}};
+  for (const LibraryVersion& library : found.build.libraries) {
+    built["libraries"][library.name] = text_or_null(library.version);
+  }
+  document["machine"] = {{"operating_system", found.machine.operating_system},
+                         {"processor", found.machine.processor},
+                         {"cores", found.machine.cores},
+                         {"memory_bytes", found.machine.memory_bytes},
+                         {"container", found.machine.in_container},
+                         {"nvidia_pci_devices", found.machine.nvidia_devices}};
+  document["components"] = Json::array();
+  for (const Component& component : found.machine.components) {
+    document["components"].push_back({{"key", component.key},
+                                      {"title", component.title},
+                                      {"present", component.present},
+                                      {"version", text_or_null(component.version)},
+                                      {"detail", component.detail}});
+  }
+  document["gpus"] = Json::array();
+  for (const Gpu& gpu : found.machine.gpus) {
+    document["gpus"].push_back({{"name", gpu.name},
+                                {"memory_bytes", gpu.memory_bytes},
+                                {"compute_capability", gpu.compute_capability},
+                                {"multiprocessors", gpu.multiprocessors}});
+  }
+  document["run"] = {{"device", name_of(found.device.kind)}, {"why", found.device.why}};
+  if (!found.cuda.attention.empty()) {
+    document["run"]["cuda"] = {{"attention", found.cuda.attention},
+                               {"products", found.cuda.products},
+                               {"communicator", found.cuda.communicator}};
+  }
+  document["capabilities"] = Json::array();
+  for (const Capability& capability : found.capabilities) {
+    document["capabilities"].push_back({{"name", capability.name},
+                                        {"available", capability.available},
+                                        {"reason", text_or_null(capability.reason)}});
+  }
+  document["install"] = Json::array();
+  for (const Advice& advice : found.advice) {
+    document["install"].push_back({{"component", advice.component},
+                                   {"command", text_or_null(advice.command)},
+                                   {"note", text_or_null(advice.note)}});
+  }
+  return document;
+}
+
+Cell yes_or_no(bool yes) {
+  return yes ? Cell("yes", Style::kGreen) : Cell("no", Style::kYellow);
+}
+
+void print_text(const Findings& found, const Terminal& out) {
+  const auto heading = [&out](std::string_view text) {
+    fmt::print("\n{}\n", paint(out, Style::kBold, text));
+  };
+  fmt::print("Shardwright {} on {}: {}, {} cores, {}\n", found.build.version,
+             found.machine.operating_system, found.machine.processor, found.machine.cores,
+             gibibytes(found.machine.memory_bytes));
+
+  heading("What is here");
+  Table components(
+      {{"component"}, {"found"}, {"version", Align::kLeft}, {"where, or why not", Align::kLeft}});
+  for (const Component& component : found.machine.components) {
+    components.add_row(
+        {component.title, yes_or_no(component.present), component.version, component.detail});
+  }
+  fmt::print("{}", components.render(out));
+
+  if (!found.machine.gpus.empty()) {
+    heading("GPUs");
+    Table gpus({{"#"}, {"name"}, {"memory"}, {"compute capability"}, {"SMs"}});
+    for (std::size_t i = 0; i < found.machine.gpus.size(); ++i) {
+      const Gpu& gpu = found.machine.gpus[i];
+      gpus.add_row({fmt::format("{}", i), gpu.name, gibibytes(gpu.memory_bytes),
+                    gpu.compute_capability, fmt::format("{}", gpu.multiprocessors)});
+    }
+    fmt::print("{}", gpus.render(out));
+  }
+
+  heading("What that allows");
+  Table allowed({{""}, {""}, {""}});
+  std::vector<std::string> calculating;
+  for (const Capability& capability : found.capabilities) {
+    if (capability.calculates) calculating.push_back(capability.name);
+  }
+  allowed.add_row({fmt::format("{}", fmt::join(calculating, ", ")), yes_or_no(true)});
+  for (const Capability& capability : found.capabilities) {
+    if (capability.calculates) continue;
+    allowed.add_row({capability.name, yes_or_no(capability.available), capability.reason});
+  }
+  fmt::print("{}", allowed.render(out));
+
+  heading("What run uses unless told otherwise");
+  Table used({{""}, {""}});
+  used.add_row({"device", fmt::format("{} ({})", name_of(found.device.kind), found.device.why)});
+  if (!found.cuda.attention.empty()) {
+    used.add_row(
+        {"attention on cuda", fmt::format("of {} the fastest that takes the shape and repeats",
+                                          fmt::join(found.cuda.attention, ", "))});
+    used.add_row({"products on cuda", found.cuda.products});
+    used.add_row({"ranks on cuda", found.cuda.communicator});
+  }
+  fmt::print("{}", used.render(out));
+
+  if (found.advice.empty()) return;
+  heading("To install what is missing");
+  Table install({{""}, {""}, {""}});
+  for (const Advice& advice : found.advice)
+    install.add_row({advice.title, advice.command, advice.note});
+  fmt::print("{}", install.render(out));
+}
+
+class DoctorVerb : public Verb {
+ public:
+  std::string name() const override { return "doctor"; }
+  std::string summary() const override {
+    return "what this machine has and lacks, and what to install";
+  }
+  void declare_flags(CLI::App& command) override {
+    command.add_flag("--json", json_, "Print one JSON document");
+  }
+  ExitCode run(const Context& context) override {
+    std::vector<std::string> verbs;
+    for (const std::unique_ptr<Verb>& verb : make_verbs()) verbs.push_back(verb->name());
+    Findings found{.build = build_info(), .machine = probe_machine()};
+    found.capabilities = capabilities(found.machine, found.build, verbs);
+    found.advice = install_advice(found.machine);
+    found.device = choose_device("auto", execution_offer());
+    found.cuda = cuda_parts();
+    if (json_) {
+      fmt::print("{}\n", json_text(as_json(found)));
+    } else {
+      print_text(found, context.out);
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_doctor_verb() {
+  return std::make_unique<DoctorVerb>();
+}
+
+}  // namespace shardwright::cli

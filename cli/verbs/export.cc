@@ -1,0 +1,171 @@
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/export/settings.h"
+#include "cli/flags/plan_flags.h"
+#include "cli/machine/build_info.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/prediction.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/text.h"
+#include "cli/render/trainer_file.h"
+#include "cli/render/words/plan.h"
+#include "cli/verbs/verbs.h"
+#include "profiles/profile.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/plan_json.h"
+#include "sim/predict.h"
+
+namespace shardwright::cli {
+namespace {
+
+/// What the trainer will do with its settings, predicted.
+struct AsRun {
+  PlanInputs inputs;
+  std::optional<sim::Prediction> prediction;
+  std::string refusal;  // why there is none
+};
+
+AsRun predict_as_run(const PlanInputs& inputs, const TrainerSettings& settings) {
+  AsRun as_run{inputs, {}, {}};
+  as_run.inputs.plans = {settings.as_run};
+  try {
+    std::vector<std::string>& overrides = as_run.inputs.overrides;
+    overrides.insert(overrides.end(), settings.overrides.begin(), settings.overrides.end());
+    as_run.inputs.profile =
+        profiles::load_profile(inputs.cluster_name, settings.as_run.stack, overrides);
+    check_plan(settings.as_run, inputs.model, as_run.inputs.profile.cluster.gpus_per_node);
+    as_run.prediction = sim::predict(inputs.model, as_run.inputs.profile, settings.as_run);
+  } catch (const Error& error) {
+    as_run.refusal = error.what();
+  }
+  return as_run;
+}
+
+std::string cost_words(const sim::Prediction& prediction) {
+  return fmt::format(
+      "{} a step and {} of {} GiB of memory", duration(prediction.time.iteration_s),
+      fmt::format("{:.1f}", static_cast<double>(prediction.memory.total_bytes) / (1 << 30)),
+      fmt::format("{:.1f}", static_cast<double>(prediction.memory.usable_bytes) / (1 << 30)));
+}
+
+class ExportVerb : public Verb {
+ public:
+  std::string name() const override { return "export"; }
+  std::string summary() const override {
+    return "a plan as settings for torchtitan, Accelerate, YaFSDP or DeepSpeed";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    flags_.declare(command);
+    std::vector<std::string> names;
+    for (const Trainer& trainer : trainers()) names.emplace_back(trainer.name);
+    command.add_option("--format", format_, "the trainer whose settings to write")
+        ->type_name(fmt::format("{}", fmt::join(names, "|")))
+        ->required();
+    command.add_option("--out", out_, "write the settings into a file (default: to stdout)")
+        ->type_name("FILE");
+    command.add_flag("--json", json_, "print one JSON document with settings and remarks");
+  }
+
+  ExitCode run(const Context& context) override {
+    const Trainer& trainer = trainer_named(format_);
+    const PlanInputs inputs = resolve(flags_);
+    if (inputs.plans.size() != 1) {
+      throw Error(fmt::format("--strategy names {} strategies, but export takes one.",
+                              inputs.plans.size()));
+    }
+    const Plan& plan = inputs.plans.front();
+    const sim::Prediction planned = sim::predict(inputs.model, inputs.profile, plan);
+    const TrainerSettings settings = trainer.settings(inputs, plan);
+    const AsRun as_run = predict_as_run(inputs, settings);
+    const std::vector<std::string> predicted = prediction_sentences(trainer, planned, as_run);
+    std::vector<std::string> origin = {
+        fmt::format("{} {}, written by shardwright {} export.", trainer.title, trainer.what,
+                    build_info().version),
+        fmt::format("{} on {} x {} ({}): {}.", inputs.model_name, plan.gpus,
+                    inputs.profile.cluster.gpu.id, inputs.cluster_name, plan_words(plan))};
+    origin.insert(origin.end(), predicted.begin(), predicted.end());
+    const std::string text = trainer_file(trainer, settings, origin);
+    if (!out_.empty()) write_file_atomically(out_, text);
+    if (json_) {
+      print_json(trainer, settings, text, as_run);
+    } else if (out_.empty()) {
+      fmt::print("{}", text);
+    }
+    tell(context.err, settings, predicted);
+    return ExitCode::kDone;
+  }
+
+ private:
+  static std::vector<std::string> prediction_sentences(const Trainer& trainer,
+                                                       const sim::Prediction& planned,
+                                                       const AsRun& as_run) {
+    std::vector<std::string> sentences = {
+        fmt::format("Predicted for the plan: {}.", cost_words(planned))};
+    if (!as_run.prediction) {
+      sentences.push_back(fmt::format("What {} makes of these settings cannot be predicted: {}",
+                                      trainer.title, as_run.refusal));
+      return sentences;
+    }
+    const sim::Prediction& run = *as_run.prediction;
+    sentences.push_back(fmt::format("Predicted for {} with these settings ({}, stack {}): {}{}.",
+                                    trainer.title, plan_words(run.plan), run.plan.stack,
+                                    cost_words(run),
+                                    run.memory.fits ? "" : ", which does not fit"));
+    return sentences;
+  }
+
+  void tell(const Terminal& err, const TrainerSettings& settings,
+            const std::vector<std::string>& predicted) const {
+    const auto print = [&](const std::string& text) {
+      for (const std::string& line : wrap(printable(text, err.utf8), err.columns))
+        fmt::print(stderr, "{}\n", line);
+    };
+    for (const Remark& remark : settings.remarks) {
+      if (remark.lost) print("Not expressed: " + remark_text(remark));
+    }
+    for (const std::string& sentence : predicted) print(sentence);
+    if (!out_.empty()) print(fmt::format("The settings are in {}.", out_));
+  }
+
+  void print_json(const Trainer& trainer, const TrainerSettings& settings, const std::string& text,
+                  const AsRun& as_run) const {
+    using Json = nlohmann::ordered_json;
+    Json remarks = Json::array();
+    for (const Remark& remark : settings.remarks) {
+      remarks.push_back(
+          {{"knob", remark.knob}, {"sentence", remark.sentence}, {"expressed", !remark.lost}});
+    }
+    Json run{{"plan", plan_to_json(settings.as_run)}, {"set", as_run.inputs.overrides}};
+    run["prediction"] =
+        as_run.prediction ? prediction_json(as_run.inputs, *as_run.prediction) : Json(nullptr);
+    if (!as_run.prediction) run["refusal"] = as_run.refusal;
+    const Json document{{"schema", "shardwright.export/1.0"},
+                        {"format", trainer.name},
+                        {"settings", text},
+                        {"out", out_.empty() ? Json(nullptr) : Json(out_)},
+                        {"remarks", std::move(remarks)},
+                        {"as_run", std::move(run)}};
+    fmt::print("{}\n", json_text(document));
+  }
+
+  PlanFlags flags_;
+  std::string format_, out_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_export_verb() {
+  return std::make_unique<ExportVerb>();
+}
+
+}  // namespace shardwright::cli

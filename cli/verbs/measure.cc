@@ -1,0 +1,178 @@
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cli/flags/flags.h"
+#include "cli/machine/execution.h"
+#include "cli/measure/host_profile.h"
+#include "cli/measure/measure_model.h"
+#include "cli/measure/measuring_site.h"
+#include "cli/profiles/calibrated_file.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/progress.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/text/table.h"
+#include "cli/verbs/verbs.h"
+#include "profiles/data_dir.h"
+#include "sim/calibrate/gather.h"
+#include "sim/calibrate/rows.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+
+namespace shardwright::cli {
+namespace {
+
+class MeasureVerb : public Verb {
+ public:
+  std::string name() const override { return "measure"; }
+  std::string summary() const override {
+    return "times products, attention, copies and collectives on this machine";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    command
+        .add_option("--model", model_,
+                    "whose shapes are timed: a built-in model, or a Hugging Face config.json or "
+                    "folder (default: a tiny Llama)")
+        ->type_name("NAME|PATH");
+    command.add_option("--device", device_, "what is timed (default: auto)")
+        ->type_name("auto|host|cuda");
+    command.add_option("--out", out_, "the profile to write (default: my-cpu.json or my-gpu.json)")
+        ->type_name("FILE");
+    command
+        .add_option("--base", base_,
+                    "the cluster that the profile starts from (default on the processor: host)")
+        ->type_name("NAME|PATH");
+    add_count(command, "--threads", threads_, "processor threads (default: one a core)", {1, 4096});
+    command.add_flag("--quick", quick_, "fewer shapes and steps: some seconds");
+    command.add_flag("--json", json_, "print one JSON document");
+  }
+
+  ExitCode run(const Context& context) override {
+    const std::unique_ptr<MeasuringSite> site = chosen_site();
+    const TraceOrigin origin = site->origin();
+    if (out_.empty()) out_ = origin.device == "host" ? "my-cpu.json" : "my-gpu.json";
+    const auto models = profiles::data_dir() / "models";
+    if (model_.empty()) model_ = (profiles::data_dir() / "examples" / "tiny-llama.json").string();
+    const Model model = load_model(models, model_);
+
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<Scene> scenes = scenes_of(model, *site, quick_);
+    Progress progress(context.err, "measure", static_cast<std::int64_t>(scenes.size()));
+    const profiles::ObservationSet set =
+        measure_model(model, scenes, *site, [&](std::size_t scene) {
+          progress.update(static_cast<std::int64_t>(scene), describe(scenes[scene]));
+        });
+    progress.finish();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+
+    CalibratedFile file;
+    file.base = base_.empty() ? kHostCluster : base_;
+    file.stack = "native";
+    file.date = origin.date;
+    file.sources = set.sources;
+    profiles::Profile base = profiles::load_profile(file.base, file.stack);
+    file.facts = sim::adopt_processor(set.sources, file.date, base);
+    const sim::CalibrationResult result =
+        sim::calibrate(base, sim::merged(sim::rows_of(set).rows), {file.level});
+    write_calibrated(out_, file, result);
+    if (json_) {
+      print_json(origin, result, set, seconds);
+    } else {
+      print_text(context, origin, result, set, seconds);
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  /// The device that is wished and there.
+  std::unique_ptr<MeasuringSite> chosen_site() const {
+    if (device_ != "auto" && device_ != "host" && device_ != "cuda") {
+      throw Error(fmt::format("--device is '{}', expected auto, host or cuda", device_));
+    }
+    ExecutionOffer offer = execution_offer();
+    if (choose_device(device_, offer).kind == DeviceKind::kHost) {
+      return std::make_unique<HostSite>(static_cast<int>(threads_.value_or(0)));
+    }
+    if (base_.empty()) {
+      throw Error(
+          fmt::format("--base is missing, expected the cluster whose GPU the {} is, for example "
+                      "dgx-h100; --device host measures the processor",
+                      offer.gpus.front().name),
+          ExitCode::kUsage);
+    }
+    return std::make_unique<GpuSite>(std::move(offer.gpus));
+  }
+
+  static std::string error_text(const profiles::ErrorSummary& errors) {
+    return errors.n == 0 ? "-" : percent(errors.median);
+  }
+
+  void print_text(const Context& context, const TraceOrigin& origin,
+                  const sim::CalibrationResult& result, const profiles::ObservationSet& set,
+                  double seconds) const {
+    fmt::print("{} with {} {}: {} timings in {}\n", origin.device_name, origin.units,
+               origin.device == "host" ? "threads" : "multiprocessors",
+               thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
+    Table table({{"group"},
+                 {"operations", Align::kRight},
+                 {"timings", Align::kRight},
+                 {"error before", Align::kRight},
+                 {"after", Align::kRight},
+                 {"held out", Align::kRight}});
+    for (const sim::GroupFit& group : result.groups) {
+      const profiles::CalibratedGroup& errors = group.errors;
+      if (errors.rows == 0) continue;
+      table.add_row({std::string(profiles::name_of(group.group)), fmt::format("{}", errors.rows),
+                     thousands(static_cast<double>(errors.observations)), error_text(errors.before),
+                     error_text(errors.in_sample), error_text(errors.held_out)});
+    }
+    fmt::print("{}", table.render(context.out));
+    fmt::print("Median errors of single operations. The profile is in {}; use it as --cluster {}\n",
+               out_, out_);
+  }
+
+  void print_json(const TraceOrigin& origin, const sim::CalibrationResult& result,
+                  const profiles::ObservationSet& set, double seconds) const {
+    using Json = nlohmann::ordered_json;
+    Json document{{"schema", "shardwright.measurement/1.0"},
+                  {"device", origin.device},
+                  {"device_name", origin.device_name},
+                  {"units", origin.units},
+                  {"seconds", seconds},
+                  {"observations", set.observations.size()},
+                  {"out", out_},
+                  {"groups", Json::array()}};
+    for (const sim::GroupFit& group : result.groups) {
+      const profiles::CalibratedGroup& errors = group.errors;
+      document["groups"].push_back({{"group", profiles::name_of(group.group)},
+                                    {"operations", errors.rows},
+                                    {"timings", errors.observations},
+                                    {"median_error_before", errors.before.median},
+                                    {"median_error", errors.in_sample.median},
+                                    {"median_error_held_out", errors.held_out.median}});
+    }
+    fmt::print("{}\n", json_text(document));
+  }
+
+  std::string model_, device_ = "auto", out_, base_;
+  std::optional<std::int64_t> threads_;
+  bool quick_ = false;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_measure_verb() {
+  return std::make_unique<MeasureVerb>();
+}
+
+}  // namespace shardwright::cli

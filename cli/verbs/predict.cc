@@ -1,0 +1,131 @@
+#include "sim/predict.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags/flags.h"
+#include "cli/flags/jitter.h"
+#include "cli/flags/plan_flags.h"
+#include "cli/render/explanation.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/prediction.h"
+#include "cli/render/text/text.h"
+#include "cli/trace/trace_file.h"
+#include "cli/verbs/verbs.h"
+#include "sim/explain/explain.h"
+
+namespace shardwright::cli {
+namespace {
+
+class PredictVerb : public Verb {
+ public:
+  std::string name() const override { return "predict"; }
+  std::string summary() const override {
+    return "memory, time and a timeline for one plan, or several side by side";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    flags_.declare(command);
+    command.add_flag("--json", json_, "print one JSON document");
+    command.add_flag("--explain", explain_,
+                     "say what bounds each part of the step and what one change would buy");
+    command.add_option("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
+        ->type_name("FILE");
+    add_number(command, "--jitter", jitter_,
+               "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
+               "wait for each other in collectives",
+               {0, 0.5});
+  }
+
+  ExitCode run(const Context& context) override {
+    const PlanInputs inputs = resolve(flags_);
+    sim::Predictor predictor(inputs.model, inputs.profile);
+    std::vector<sim::Prediction> predictions;
+    std::vector<TracedStep> traced;
+    std::vector<Jitter> jitters;
+    for (const Plan& plan : inputs.plans) {
+      sim::PredictOptions options;
+      Timeline timeline;
+      if (!trace_.empty()) options.timeline = &timeline;
+      predictions.push_back(predictor.predict(plan, options));
+      if (!trace_.empty()) {
+        traced.push_back({fmt::format("predicted, {}", name_of(plan.strategy)),
+                          predictor.schedule(), std::move(timeline)});
+      }
+      if (jitter_) jitters.push_back(jitter_of(predictor, predictions.back(), *jitter_));
+    }
+    if (!trace_.empty()) write_step_trace(trace_, name(), inputs, traced);
+    std::vector<sim::Explanation> explanations;
+    if (explain_) {
+      for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
+    }
+    if (json_) {
+      print_json(inputs, predictions, explanations, jitters);
+    } else {
+      print_text(inputs, predictions, explanations, context.out);
+      print_jitter(inputs, jitters, context.out);
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  void print_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
+                  const std::vector<sim::Explanation>& explanations,
+                  const std::vector<Jitter>& jitters) const {
+    const bool one = predictions.size() == 1;
+    nlohmann::ordered_json document =
+        one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
+    for (std::size_t i = 0; i < explanations.size(); ++i) {
+      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
+      of["explanation"] = explanation_json(explanations[i]);
+    }
+    for (std::size_t i = 0; i < jitters.size(); ++i) {
+      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
+      of["jitter"] = jitter_json(jitters[i]);
+    }
+    fmt::print("{}\n", json_text(document));
+  }
+
+  static void print_text(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
+                         const std::vector<sim::Explanation>& explanations, const Terminal& out) {
+    fmt::print("{}", predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
+                                             : comparison_text(inputs, predictions, out));
+    for (std::size_t i = 0; i < explanations.size(); ++i) {
+      if (explanations.size() > 1) {
+        fmt::print("{}", heading(out, name_of(inputs.plans[i].strategy)));
+      }
+      fmt::print("{}", explanation_text(explanations[i], out));
+    }
+  }
+
+  static void print_jitter(const PlanInputs& inputs, const std::vector<Jitter>& jitters,
+                           const Terminal& out) {
+    if (jitters.empty()) return;
+    fmt::print("{}", heading(out, "Ranks that vary"));
+    for (std::size_t i = 0; i < jitters.size(); ++i) {
+      std::string sentence = jitter_sentence(jitters[i]);
+      if (jitters.size() > 1)
+        sentence = fmt::format("{}: {}", name_of(inputs.plans[i].strategy), sentence);
+      for (const std::string& line : wrap(sentence, out.columns)) fmt::print("{}\n", line);
+    }
+  }
+
+  PlanFlags flags_;
+  std::string trace_;
+  std::optional<double> jitter_;
+  bool json_ = false;
+  bool explain_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_predict_verb() {
+  return std::make_unique<PredictVerb>();
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,338 @@
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/measure/host_profile.h"
+#include "cli/measure/measuring_site.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/run_lines.h"
+#include "cli/render/text/quantity.h"
+#include "cli/run/interrupt.h"
+#include "cli/run/options.h"
+#include "cli/run/ranks.h"
+#include "cli/trace/utilisation.h"
+#include "cli/verbs/verbs.h"
+#include "exec/step_memory.h"
+#include "exec/train/train_state.h"
+#include "profiles/profile.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/core/read_file.h"
+#include "sim/core/trace_identity.h"
+#include "sim/predict.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostTraceBytes = std::size_t{1} << 34;
+
+/// What the simulator says about the run's plan.
+struct Predicted {
+  std::optional<double> step_s;
+  Utilisation utilisation;
+  Schedule schedule;
+  std::int64_t gpus_per_node = 1;
+};
+
+/// What calibrate and compare need to know of a trace besides its spans.
+TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
+                       const exec::TrainResult& train) {
+  TraceNotes notes{{"tool", "shardwright run"}};
+  for (auto& note :
+       notes_of({options.model_name, options.config, options.plan, predicted.gpus_per_node})) {
+    notes.push_back(std::move(note));
+  }
+  TraceOrigin origin = options.device == DeviceKind::kCuda
+                           ? gpu_origin(options.gpus, options.plan.gpus)
+                           : host_origin(options.threads, options.streams);
+  origin.step_s = train.traced_step_s;
+  for (auto& note : notes_of(origin)) notes.push_back(std::move(note));
+  notes.insert(notes.end(), {{"ranks", fmt::format("{}", options.plan.gpus)},
+                             {"transport", std::string(name_of(options.transport))}});
+  return notes;
+}
+
+/// The profile that a run is predicted with: the one that is asked for, else that of the GPUs it
+/// runs on, or the host's. A plan that was tuned for GPUs says nothing about the processor.
+profiles::Profile profile_of_run(RunOptions& options) {
+  const bool on_gpu = options.device == DeviceKind::kCuda;
+  if (!options.cluster.empty() && options.cluster != kHostCluster) {
+    profiles::Profile profile =
+        profiles::load_profile(options.cluster, "native", options.overrides);
+    if (options.cluster_given || profile.cluster.gpu.is_processor() != on_gpu) {
+      options.predicted_for = options.cluster;
+      return profile;
+    }
+  }
+  if (on_gpu) {
+    options.predicted_for = options.gpus.front().name;
+    return gpu_profile(options.gpus, options.plan.gpus);
+  }
+  options.predicted_for = fmt::format("{} ({} threads, generic)", kHostCluster, options.threads);
+  return host_profile(options.threads, options.cluster == kHostCluster
+                                           ? options.overrides
+                                           : std::vector<std::string>());
+}
+
+/// The plan lowered for the native stack, and its step time.
+Predicted lower_and_predict(RunOptions& options) {
+  Predicted predicted;
+  predicted.gpus_per_node = options.plan.gpus;
+  if (!options.cluster.empty()) {
+    predicted.gpus_per_node =
+        profiles::load_profile(options.cluster, "native", options.overrides).cluster.gpus_per_node;
+  }
+  predicted.utilisation = utilisation_of(options.model, options.plan, options.gpus);
+  try {
+    sim::PredictOptions fast;
+    fast.reserved = false;
+    const profiles::Profile profile = profile_of_run(options);
+    count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
+    predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
+  } catch (const Error& error) {
+    options.notes.push_back(
+        fmt::format("no step time is predicted for {}: {}", options.predicted_for, error.what()));
+  }
+  check_plan(options.plan, options.model, predicted.gpus_per_node);
+  predicted.schedule = sim::lower(options.model, options.plan, profiles::load_stack("native").stack,
+                                  predicted.gpus_per_node);
+  return predicted;
+}
+
+/// The checkpoint to start from: the one that is named, or the newest whole one. Every process
+/// checks all files, so that all choose the same.
+std::unique_ptr<exec::Checkpoint> find_resume(RunOptions& options) {
+  const auto open = [](const fs::path& path) {
+    auto checkpoint = std::make_unique<exec::Checkpoint>(path);
+    checkpoint->verify();
+    return checkpoint;
+  };
+  if (options.resume.empty()) return nullptr;
+  if (options.resume != "auto") return open(options.resume);
+  const auto found = exec::list_checkpoints(exec::checkpoints_folder(options.out));
+  for (const fs::path& path : found) {
+    try {
+      return open(path);
+    } catch (const Error& error) {
+      options.notes.push_back(fmt::format("{}; the one before it is tried", error.what()));
+    }
+  }
+  if (!found.empty()) {
+    throw Error(fmt::format("{}: none of {} checkpoints is whole, expected one to resume from",
+                            exec::checkpoints_folder(options.out).string(), found.size()));
+  }
+  options.notes.push_back("there is no checkpoint yet, so the run starts from the beginning");
+  return nullptr;
+}
+
+class RunVerb : public Verb {
+ public:
+  std::string name() const override { return "run"; }
+  std::string summary() const override {
+    return "trains for real with a plan; trace, metrics, checkpoints";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    settings_.declare(command);
+    command.add_flag("--json", json_, "print a summary as one JSON document; steps go to stderr");
+    command.add_flag("--show-settings", show_settings_,
+                     "print every setting and its origin as a run file, and do nothing else");
+  }
+
+  ExitCode run(const Context& context) override {
+    settings_.resolve(process_environment());
+    RunOptions options = run_options(settings_);
+    if (show_settings_) {
+      fmt::print("{}", settings_.ini("settings of shardwright run"));
+      return ExitCode::kDone;
+    }
+    const Predicted predicted = lower_and_predict(options);
+    exec::Data data = exec::open_data(options.data);
+    const std::unique_ptr<exec::Checkpoint> resume = find_resume(options);
+    std::unique_ptr<exec::SafetensorsModel> weights;
+    if (resume) {
+      options.train.resume = resume.get();
+    } else if (!options.weights.empty()) {
+      weights = std::make_unique<exec::SafetensorsModel>(options.weights);
+      options.train.weights = weights.get();
+      options.train.weights_name = options.weights;
+    }
+    choose_trace_step(options, resume.get());
+    const bool shown = options.launch.rank == 0;
+    if (shown) prepare_folder(options);
+    const RunReference reference{predicted.step_s, predicted.utilisation,
+                                 exec::StepMemory::planned_bytes(predicted.schedule)};
+    options.train.annotate = [reference](exec::StepMetrics& metrics) {
+      metrics.mfu = reference.utilisation.mfu(metrics.step_time_s);
+      metrics.share_of_best_product = reference.utilisation.of_products(metrics.step_time_s);
+      metrics.predicted_step_time_s = reference.predicted_s;
+    };
+    RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
+                       options.log_every, reference);
+    for (const std::string& note : options.notes) printer.on_note(note);
+    if (shown) fmt::print(stderr, "{}", run_head(options, data, reference));
+    if (resume) {
+      printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
+    }
+
+    const auto begin = std::chrono::steady_clock::now();
+    const Interrupt interrupt;
+    options.train.stop = &interrupt.flag();
+    const RunOutcome outcome = run_ranks(options, predicted.schedule, data, printer);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (!shown) return ExitCode::kDone;
+    return finish(options, predicted, outcome, printer, seconds, resume.get());
+  }
+
+ private:
+  static void choose_trace_step(RunOptions& options, const exec::Checkpoint* resume) {
+    if (options.trace.empty()) {
+      options.train.trace_step = 0;
+    } else if (options.train.trace_step == 0) {
+      // The first steps touch memory for the first time.
+      const std::int64_t done = resume != nullptr ? resume->manifest().step : 0;
+      options.train.trace_step = std::min(done + 3, options.train.lr.total_steps);
+    }
+  }
+
+  void prepare_folder(const RunOptions& options) {
+    std::error_code refused;
+    fs::create_directories(options.out, refused);
+    if (refused) {
+      throw Error(fmt::format("{}: cannot make this folder: {}", options.out, refused.message()));
+    }
+    const fs::path plan = fs::path(options.out) / "plan.json";
+    PlanDocument document;
+    document.model = options.model_name;
+    document.cluster = options.cluster.empty() ? kHostCluster : options.cluster;
+    document.plan = options.plan;
+    document.overrides = options.overrides;
+    document.tool_version = options.train.tool_version;
+    write_plan(plan, document);
+    settings_.decide("plan", plan.string(), "this run");
+    write_file_atomically(fs::path(options.out) / "run.ini",
+                          settings_.ini("written by shardwright run; --config takes it"));
+  }
+
+  ExitCode finish(const RunOptions& options, const Predicted& predicted, const RunOutcome& outcome,
+                  const RunPrinter& printer, double seconds, const exec::Checkpoint* resume) const {
+    const exec::TrainResult& train = outcome.train;
+    if (!options.trace.empty() && !train.timeline.spans.empty()) {
+      const fs::path trace = fs::path(options.out) / "trace.json";
+      write_chrome_trace(
+          trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
+          trace_notes(options, predicted, train));
+      if (fs::absolute(options.trace).lexically_normal() !=
+          fs::absolute(trace).lexically_normal()) {
+        write_file_atomically(options.trace, read_file(trace, kMostTraceBytes));
+      }
+    }
+    fs::path checkpoint;
+    if (train.saved_step >= 0) {
+      checkpoint = exec::checkpoints_folder(options.out) / exec::checkpoint_name(train.saved_step);
+    } else if (resume != nullptr) {
+      checkpoint = resume->folder();
+    }
+    const fs::path model = fs::path(options.out) / "model";
+    const bool complete =
+        options.train.saves && !train.interrupted && train.failure.empty() && !train.save_failed;
+    if (complete) exec::export_model(exec::Checkpoint(checkpoint), model);
+    if (json_) {
+      print_json(options, predicted, outcome, printer, seconds, checkpoint,
+                 complete ? model : fs::path());
+    }
+    print_summary(options, outcome, seconds, checkpoint, complete ? model : fs::path());
+    print_deviation(options, predicted, printer.median_step_s());
+    if (!train.failure.empty()) {
+      throw Error(fmt::format("the run gave up at {}", train.failure), ExitCode::kFailed);
+    }
+    if (train.save_failed) {
+      throw Error("the last checkpoint could not be written", ExitCode::kFailed);
+    }
+    return ExitCode::kDone;
+  }
+
+  static void print_json(const RunOptions& options, const Predicted& predicted,
+                         const RunOutcome& outcome, const RunPrinter& printer, double seconds,
+                         const fs::path& checkpoint, const fs::path& model) {
+    const auto number = [](std::optional<double> value) {
+      return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+    };
+    const auto path = [](const fs::path& value) {
+      return value.empty() ? nlohmann::ordered_json(nullptr)
+                           : nlohmann::ordered_json(value.string());
+    };
+    const exec::TrainResult& train = outcome.train;
+    const double median = printer.median_step_s();
+    const auto tokens = static_cast<double>(options.plan.gpus * options.plan.micro_batch *
+                                            options.plan.grad_accum * options.plan.seq_len);
+    fmt::print("{}\n", json_text({{"schema", "shardwright.run/1.0"},
+                                  {"first_step", train.first_step},
+                                  {"last_step", train.last_step},
+                                  {"loss", train.loss},
+                                  {"eval_loss", number(train.eval_loss)},
+                                  {"skipped_steps", train.skipped_steps},
+                                  {"interrupted", train.interrupted},
+                                  {"failure", train.failure},
+                                  {"seconds", seconds},
+                                  {"median_step_time_s", median},
+                                  {"tokens_per_s", median > 0 ? tokens / median : 0},
+                                  {"predicted_step_time_s", number(predicted.step_s)},
+                                  {"mfu", number(predicted.utilisation.mfu(median))},
+                                  {"predicted_for", options.predicted_for},
+                                  {"planned_memory_bytes", outcome.planned_bytes},
+                                  {"peak_memory_bytes", outcome.peak_bytes},
+                                  {"plan", plan_to_json(options.plan)},
+                                  {"out", options.out},
+                                  {"checkpoint", path(checkpoint)},
+                                  {"model", path(model)},
+                                  {"trace", path(options.trace)},
+                                  {"trace_report", train.trace_report}}));
+  }
+
+  static void print_summary(const RunOptions& options, const RunOutcome& outcome, double seconds,
+                            const fs::path& checkpoint, const fs::path& model) {
+    const exec::TrainResult& train = outcome.train;
+    fmt::print(stderr, "{} {} after {}; memory of a rank {}, {}\n",
+               train.interrupted ? "interrupted at step" : "step", train.last_step,
+               quantity(seconds, "s"), bytes(outcome.peak_bytes),
+               outcome.peak_bytes == outcome.planned_bytes
+                   ? "exactly as planned"
+                   : fmt::format("planned {}", bytes(outcome.planned_bytes)));
+    if (!checkpoint.empty()) fmt::print(stderr, "checkpoint: {}\n", checkpoint.string());
+    if (!model.empty()) fmt::print(stderr, "model: {}\n", model.string());
+    if (!options.trace.empty()) fmt::print(stderr, "trace: {}\n", options.trace);
+    if (train.interrupted) {
+      fmt::print(stderr, "to go on: shardwright run --config {}/run.ini --resume auto\n",
+                 options.out);
+    }
+  }
+
+  static void print_deviation(const RunOptions& options, const Predicted& predicted,
+                              double median_s) {
+    if (!predicted.step_s || median_s <= 0) return;
+    fmt::print(stderr, "a step took {} (median), {} of {} predicted for {}\n",
+               quantity(median_s, "s"), deviation_text(median_s, *predicted.step_s),
+               quantity(*predicted.step_s, "s"), options.predicted_for);
+  }
+
+  RunSettings settings_;
+  bool json_ = false;
+  bool show_settings_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_run_verb() {
+  return std::make_unique<RunVerb>();
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,142 @@
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "cli/flags/tune_flags.h"
+#include "cli/machine/build_info.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/prediction.h"
+#include "cli/render/text/progress.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/tuning.h"
+#include "cli/run/interrupt.h"
+#include "cli/trace/trace_file.h"
+#include "cli/verbs/verbs.h"
+#include "sim/core/plan_json.h"
+#include "sim/predict.h"
+#include "tuner/scenarios.h"
+
+namespace shardwright::cli {
+namespace {
+
+std::string progress_note(const tuner::SearchProgress& now) {
+  std::string note = fmt::format(
+      "{:.2f} million plans a second, {}",
+      static_cast<double>(now.configurations) / std::max(now.seconds, 1e-3) * 1e-6, now.doing);
+  if (now.best != nullptr) {
+    note +=
+        fmt::format(", best so far {} a step with {}", quantity(now.best->time.iteration_s, "s"),
+                    name_of(now.best->plan.strategy));
+  }
+  return note;
+}
+
+class TuneVerb : public Verb {
+ public:
+  std::string name() const override { return "tune"; }
+  std::string summary() const override {
+    return "the best plans for a model on a given cluster, and why they are";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    flags_.declare(command);
+    command.add_flag("--json", json_, "print one JSON document");
+    command.add_option("--out", out_, "write the best plan, for predict, run and export --plan")
+        ->type_name("FILE");
+    command.add_option("--trace", trace_, "write a Chrome trace of the best plan's step")
+        ->type_name("FILE");
+  }
+
+  ExitCode run(const Context& context) override {
+    Job job = resolve_job(flags_.plan);
+    TuningQuestion question;
+    question.request = request_of(flags_, job);
+    question.criteria = {flags_.objective, flags_.headroom, flags_.recompute_for_speed};
+    question.robust = flags_.robust;
+    const Plan given = job.plan;
+    question.inputs = {std::move(job.model_name), std::move(job.cluster_name), std::move(job.model),
+                       std::move(job.profile),    std::move(job.overrides),    {}};
+    const tuner::Tuning tuning = search(question, context);
+    if (flags_.plan.plan_file) question.given = judged(question, given);
+
+    // Files first: whoever reads the answer may rely on them.
+    if (!tuning.top.empty()) {
+      const sim::Prediction& best = tuning.top.front().prediction;
+      if (!out_.empty()) write(question.inputs, best, context);
+      if (!trace_.empty()) write_trace(question.inputs, best.plan);
+    }
+    if (json_) {
+      fmt::print("{}\n", json_text(tuning_json(question, tuning)));
+    } else if (!tuning.top.empty() || tuning.advice) {
+      fmt::print("{}", tuning_text(question, tuning, context.out));
+    }
+    if (!tuning.top.empty()) return ExitCode::kDone;
+    if (tuning.stopped)
+      throw Error("the search was stopped before it found a plan that fits.", ExitCode::kFailed);
+    throw Error(nothing_fits_sentence(tuning), ExitCode::kInfeasible);
+  }
+
+ private:
+  tuner::Tuning search(const TuningQuestion& question, const Context& context) const {
+    Progress progress(context.err, "tune", 0);
+    const Interrupt interrupt;
+    tuner::TuneOptions options;
+    options.search.criteria = question.criteria;
+    options.search.threads = static_cast<int>(flags_.threads);
+    options.search.stop = &interrupt.flag();
+    options.search.progress = [&](const tuner::SearchProgress& now) {
+      progress.update(now.configurations, progress_note(now));
+    };
+    options.robust = question.robust;
+    return tuner::tune(question.inputs.model, question.inputs.profile, question.request, options);
+  }
+
+  static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {
+    std::vector<tuner::Scenario> scenarios{tuner::as_predicted(question.inputs.profile)};
+    if (question.robust) {
+      for (tuner::Scenario& adverse : tuner::adverse_scenarios(question.inputs.profile))
+        scenarios.push_back(std::move(adverse));
+    }
+    return tuner::Evaluator(question.inputs.model, scenarios, question.criteria).judge(plan);
+  }
+
+  void write(const PlanInputs& inputs, const sim::Prediction& best, const Context& context) const {
+    PlanDocument document;
+    document.model = inputs.model_name;
+    document.cluster = inputs.cluster_name;
+    document.plan = best.plan;
+    document.overrides = inputs.overrides;
+    document.prediction = prediction_json(inputs, best).dump();
+    document.command = context.command_line;
+    document.tool_version = build_info().version;
+    write_plan(out_, document);
+    fmt::print(stderr, "The plan is in {0}; shardwright predict --plan {0} predicts it again.\n",
+               out_);
+  }
+
+  void write_trace(const PlanInputs& inputs, const Plan& plan) const {
+    sim::Predictor predictor(inputs.model, inputs.profile);
+    TracedStep step;
+    step.title = fmt::format("predicted, {}", name_of(plan.strategy));
+    predictor.predict(plan, {.timeline = &step.timeline});
+    step.schedule = predictor.schedule();
+    PlanInputs of_plan = inputs;
+    of_plan.plans = {plan};
+    write_step_trace(trace_, name(), of_plan, {step});
+  }
+
+  TuneFlags flags_;
+  std::string out_, trace_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_tune_verb() {
+  return std::make_unique<TuneVerb>();
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,127 @@
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/render/json/json_text.h"
+#include "cli/render/leave_one_out.h"
+#include "cli/render/text/progress.h"
+#include "cli/render/validation.h"
+#include "cli/verbs/verbs.h"
+#include "profiles/data_dir.h"
+#include "profiles/gpu_cost.h"
+#include "profiles/ledger.h"
+#include "profiles/step_parameters.h"
+#include "sim/core/csv.h"
+#include "sim/score/layer_period.h"
+#include "sim/score/score_kernels.h"
+#include "sim/score/validation.h"
+
+namespace shardwright::cli {
+namespace {
+
+class ValidateVerb : public Verb {
+ public:
+  std::string name() const override { return "validate"; }
+  std::string summary() const override {
+    return "predicted against published measurements, row by row";
+  }
+
+  void declare_flags(CLI::App& command) override {
+    command
+        .add_option("--ledger", ledger_,
+                    "CSV of published runs to predict (default: the one that ships)")
+        ->type_name("FILE");
+    command.add_option("--gemm", gemm_, "Also score matrix products: a CSV of measured times")
+        ->type_name("FILE");
+    command
+        .add_option("--collectives", collectives_,
+                    "Also score NCCL collectives: a CSV of measured times")
+        ->type_name("FILE");
+    command
+        .add_option("--set", overrides_,
+                    "Override a value of every row's profile by its path, repeatable")
+        ->type_name("KEY=VALUE")
+        ->take_all();
+    command.add_flag("--leave-one-out", leave_one_out_,
+                     "Also fit the constants of the steps again without each run, and without each "
+                     "source, and score what is then predicted");
+    command.add_flag("--rows", rows_, "Print every row, not only the summary");
+    command.add_flag("--json", json_, "Print one JSON document");
+  }
+
+  ExitCode run(const Context& context) override {
+    // Files first: a wrong one should not cost the time of the others.
+    const std::vector<profiles::LedgerRow> rows =
+        profiles::load_ledger(ledger_.empty() ? profiles::shipped_ledger().string() : ledger_);
+    std::optional<sim::KernelScore> gemm, collectives;
+    if (!gemm_.empty()) gemm = sim::score_gemm(CsvTable::load(gemm_), profiles::load_gpu_costs());
+    if (!collectives_.empty()) {
+      collectives =
+          sim::score_collectives(CsvTable::load(collectives_), profiles::load_gpu_costs());
+    }
+    const sim::Validation validation = validate(rows, context);
+    std::optional<sim::LeaveOneOut> left_out;
+    if (leave_one_out_) left_out = leave_one_out(rows, context);
+    const std::vector<sim::LayerPeriod> periods = sim::predict_layer_periods(
+        CsvTable::load(profiles::data_dir() / "published" / "layer_periods.csv"), overrides_);
+
+    if (json_) {
+      nlohmann::ordered_json document = validation_json(validation);
+      if (left_out) {
+        document["summary"]["leave_one_out"] = leave_one_out_json(*left_out, rows);
+      }
+      document["summary"]["layer_periods"] = layer_periods_json(periods);
+      if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
+      if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
+      fmt::print("{}\n", json_text(document));
+      return ExitCode::kDone;
+    }
+    fmt::print("{}", validation_text(validation, rows_, context.out));
+    if (left_out) fmt::print("{}", leave_one_out_text(*left_out, rows, rows_, context.out));
+    fmt::print("{}", layer_periods_text(periods, context.out));
+    if (gemm) fmt::print("{}", kernel_score_text("Matrix products", *gemm, context.out));
+    if (collectives) {
+      fmt::print("{}", kernel_score_text("Collectives", *collectives, context.out));
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  sim::Validation validate(const std::vector<profiles::LedgerRow>& rows,
+                           const Context& context) const {
+    Progress progress(context.err, "validate", static_cast<std::int64_t>(rows.size()));
+    sim::ValidationOptions options;
+    options.overrides = overrides_;
+    options.progress = [&progress](std::int64_t done) { progress.update(done); };
+    return sim::validate(rows, options);
+  }
+
+  sim::LeaveOneOut leave_one_out(const std::vector<profiles::LedgerRow>& rows,
+                                 const Context& context) const {
+    const profiles::StepParameters steps =
+        profiles::load_step_parameters(profiles::shipped_step_parameters());
+    const sim::LedgerModel model(rows, steps.parameters, overrides_);
+    Progress progress(context.err, "leave one out", static_cast<std::int64_t>(model.size()));
+    sim::LeaveOneOutOptions options;
+    options.progress = [&progress](std::int64_t done) { progress.update(done); };
+    return sim::leave_one_out(model, fit_robust(model.problem(0), model.weights()), options);
+  }
+
+  std::string ledger_;
+  std::string gemm_;
+  std::string collectives_;
+  std::vector<std::string> overrides_;
+  bool leave_one_out_ = false;
+  bool rows_ = false;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_validate_verb() {
+  return std::make_unique<ValidateVerb>();
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,268 @@
+#include "sim/bounds/closed_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/check.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+/// Kernels of one cost: how many there are without checkpoints, how many more per checkpointed
+/// layer.
+struct Kernels {
+  Nanoseconds alone_ns, contended_ns;
+  std::int64_t count;
+  std::int64_t per_layer;
+};
+
+bool is_compute_kernel(const Op& op, const OpCost& cost) {
+  return op.stream == 0 && cost.alone_ns > 0 && op.work.kind != WorkKind::kCollective &&
+         op.work.kind != WorkKind::kHost;
+}
+
+void add(std::vector<Kernels>& list, const OpCost& cost, std::int64_t count,
+         std::int64_t per_layer) {
+  for (Kernels& known : list) {
+    if (known.alone_ns == cost.alone_ns && known.contended_ns == cost.contended_ns) {
+      known.count += count;
+      known.per_layer += per_layer;
+      return;
+    }
+  }
+  list.push_back({cost.alone_ns, cost.contended_ns, count, per_layer});
+}
+
+}  // namespace
+
+/// Holds what the constructor needs and the bound does not.
+class ClosedTimeBuilder {
+ public:
+  using Line = ClosedTime::Line;
+  using Part = ClosedTime::Part;
+  using Group = ClosedTime::Group;
+
+  ClosedTimeBuilder(const Schedule& none, const std::vector<OpCost>& none_costs,
+                    const Schedule& all, const std::vector<OpCost>& all_costs)
+      : none_(none), none_costs_(none_costs), all_(all), all_costs_(all_costs) {
+    SHARDWRIGHT_CHECK(none.blocks.size() == all.blocks.size(),
+                      "{} blocks without checkpoints, {} with", none.blocks.size(),
+                      all.blocks.size());
+  }
+
+  void build(const StepIntervals& intervals, ClosedTime& form) {
+    find_runs();
+    for (const Interval& interval : intervals.phases) {
+      Part part = part_of(interval);
+      // Micro-steps are much alike.
+      const auto same = std::find_if(form.phases_.begin(), form.phases_.end(),
+                                     [&part](const Part& known) { return known.like(part); });
+      if (same == form.phases_.end()) {
+        form.phases_.push_back(std::move(part));
+      } else {
+        same->times += part.times;
+      }
+    }
+    form.last_two_ = part_of(intervals.last_two);
+    form.whole_ = part_of(intervals.whole);
+    const std::size_t phases = intervals.phases.size();
+    for (std::size_t p = phases - std::min<std::size_t>(phases, 2); p < phases; ++p)
+      form.separate_.push_back(part_of(intervals.phases[p]));
+    for (const Section& section : none_.sections) add_host(form, section);
+  }
+
+ private:
+  /// Neighbouring blocks of one phase, the passes of layers among them.
+  struct Run {
+    std::uint32_t first = 0, end = 0;
+    std::vector<Kernels> kernels{};
+    Line host_ns{};
+  };
+
+  bool is_layer(const Block& block) const {
+    return block.first_unit >= 1 && block.first_unit <= none_.layers &&
+           (block.phase == Phase::kForward || block.phase == Phase::kBackward);
+  }
+
+  static void add_block(std::vector<Kernels>& list, const Schedule& schedule,
+                        const std::vector<OpCost>& costs, std::uint32_t b, std::int64_t count,
+                        std::int64_t per_layer) {
+    const Block& block = schedule.blocks[b];
+    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+      if (is_compute_kernel(schedule.ops[i], costs[i])) add(list, costs[i], count, per_layer);
+    }
+  }
+
+  static double host_of(const Schedule& schedule, const std::vector<OpCost>& costs,
+                        std::uint32_t b) {
+    const Block& block = schedule.blocks[b];
+    Nanoseconds host = 0;
+    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+      if (!schedule.ops[i].host_waits) host += costs[i].host_ns;
+    }
+    return static_cast<double>(host);
+  }
+
+  void find_runs() {
+    run_of_.resize(none_.blocks.size());
+    for (const Section& section : none_.sections) {
+      const std::uint32_t end = section.first_block + section.block_count;
+      for (std::uint32_t b = section.first_block; b < end; ++b) {
+        const bool starts =
+            b == section.first_block || none_.blocks[b].phase != none_.blocks[b - 1].phase;
+        if (starts) runs_.push_back({.first = b});
+        runs_.back().end = b + 1;
+        run_of_[b] = runs_.size() - 1;
+      }
+    }
+    for (Run& run : runs_) {
+      std::int64_t most = 0;
+      std::uint32_t layer = run.end;  // the block of layers that repeats most stands for all
+      for (std::uint32_t b = run.first; b < run.end; ++b) {
+        const std::int64_t repeats = none_.blocks[b].repeats;
+        add_block(run.kernels, none_, none_costs_, b, repeats, 0);
+        run.host_ns.at_none += static_cast<double>(repeats) * host_of(none_, none_costs_, b);
+        if (is_layer(none_.blocks[b]) && repeats > most) {
+          most = repeats;
+          layer = b;
+        }
+      }
+      if (layer == run.end) continue;
+      add_block(run.kernels, all_, all_costs_, layer, 0, 1);
+      add_block(run.kernels, none_, none_costs_, layer, 0, -1);
+      run.host_ns.per_layer = host_of(all_, all_costs_, layer) - host_of(none_, none_costs_, layer);
+    }
+  }
+
+  std::vector<Kernels> compute_kernels(const Interval& interval) const {
+    std::vector<Kernels> list;
+    for (const BlockRange& range : interval.blocks) {
+      for (std::uint32_t b = range.first; b < range.first + range.count;) {
+        const Run& run = runs_[run_of_[b]];
+        SHARDWRIGHT_CHECK(b == run.first, "an interval begins within a run of blocks");
+        for (const Kernels& kernels : run.kernels) {
+          add(list, {kernels.alone_ns, kernels.contended_ns, 0}, kernels.count * range.times,
+              kernels.per_layer * range.times);
+        }
+        b = run.end;
+      }
+    }
+    return list;
+  }
+
+  static std::vector<Group> groups_of(std::vector<Kernels>& list) {
+    std::sort(list.begin(), list.end(), [](const Kernels& a, const Kernels& b) {
+      return static_cast<double>(a.alone_ns) * static_cast<double>(b.contended_ns) >
+             static_cast<double>(b.alone_ns) * static_cast<double>(a.contended_ns);
+    });
+    std::vector<Group> groups;
+    for (const Kernels& kernels : list) {
+      if (kernels.count == 0 && kernels.per_layer == 0) continue;
+      const double contended = static_cast<double>(kernels.contended_ns);
+      const double rate = static_cast<double>(kernels.alone_ns) / contended;
+      // Of nearly the same rate: one group at the better one.
+      if (groups.empty() || rate < groups.back().rate * 0.998) groups.push_back({rate, {}});
+      groups.back().contended_ns.at_none += static_cast<double>(kernels.count) * contended;
+      groups.back().contended_ns.per_layer += static_cast<double>(kernels.per_layer) * contended;
+    }
+    return groups;
+  }
+
+  Part part_of(const Interval& interval) const {
+    Part part;
+    part.times = static_cast<double>(interval.times);
+    part.collective_ns = static_cast<double>(interval.collective_ns);
+    part.beside_ns = static_cast<double>(interval.kernels_beside_ns);
+    part.busiest_ns = static_cast<double>(interval.busiest_ns);
+    part.lead_ns = static_cast<double>(interval.lead_ns);
+    std::vector<Kernels> list = compute_kernels(interval);
+    for (const Kernels& kernels : list) {
+      const double alone = static_cast<double>(kernels.alone_ns);
+      part.compute_ns.at_none += alone * static_cast<double>(kernels.count);
+      part.compute_ns.per_layer += alone * static_cast<double>(kernels.per_layer);
+    }
+    part.compute = groups_of(list);
+    if (interval.side.empty()) return part;
+    for (const SideKernel& side : interval.side) {
+      part.side_ns += static_cast<double>(side.alone_ns * side.count);
+      add(list, {side.alone_ns, side.contended_ns, 0}, side.count, 0);
+    }
+    part.compute_and_side = groups_of(list);
+    return part;
+  }
+
+  void add_host(ClosedTime& form, const Section& section) const {
+    const double times = section.repeats;
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
+      form.operations_ += times * none_.blocks[b].repeats * all_.blocks[b].op_count;
+      const Run& run = runs_[run_of_[b]];
+      if (b != run.first) continue;
+      form.host_ns_.at_none += times * run.host_ns.at_none;
+      form.host_ns_.per_layer += times * run.host_ns.per_layer;
+    }
+  }
+
+  const Schedule& none_;
+  const std::vector<OpCost>& none_costs_;
+  const Schedule& all_;
+  const std::vector<OpCost>& all_costs_;
+  std::vector<Run> runs_;
+  std::vector<std::size_t> run_of_;  // by block
+};
+
+namespace {
+
+/// C - P(C): the work that kernels lose at least while collectives are resident for `resident_ns`.
+template <class Groups>
+double lost_ns(const Groups& groups, double resident_ns, double k) {
+  double left = resident_ns;
+  double lost = 0;
+  for (const auto& group : groups) {
+    const double time = std::min(left, std::max(0.0, group.contended_ns.at(k)));
+    lost += time * (1 - group.rate);
+    left -= time;
+    if (left <= 0) return lost;
+  }
+  return lost + left;  // nothing runs beside the rest
+}
+
+}  // namespace
+
+double ClosedTime::Part::bound_ns(double k) const {
+  const double work = compute_ns.at(k);
+  const std::vector<Group>& all = compute_and_side.empty() ? compute : compute_and_side;
+  double bound = std::max(busiest_ns, beside_ns + work + side_ns + lost_ns(all, collective_ns, k));
+  if (lead_ns > 0) {
+    const double behind = std::max(0.0, collective_ns - lead_ns);
+    bound = std::max(bound, lead_ns + work + lost_ns(compute, behind, k));
+  }
+  return bound;
+}
+
+bool ClosedTime::Part::like(const Part& other) const {
+  return collective_ns == other.collective_ns && beside_ns == other.beside_ns &&
+         busiest_ns == other.busiest_ns && lead_ns == other.lead_ns && side_ns == other.side_ns &&
+         compute_ns == other.compute_ns && compute == other.compute &&
+         compute_and_side == other.compute_and_side;
+}
+
+ClosedTime::ClosedTime(const StepIntervals& intervals, const Schedule& none,
+                       const std::vector<OpCost>& none_costs, const Schedule& all,
+                       const std::vector<OpCost>& all_costs) {
+  ClosedTimeBuilder(none, none_costs, all, all_costs).build(intervals, *this);
+}
+
+Nanoseconds ClosedTime::bound_ns(std::int64_t count) const {
+  const auto k = static_cast<double>(count);
+  double sum = 0, separate = 0;
+  for (const Part& phase : phases_) sum += phase.times * phase.bound_ns(k);
+  for (const Part& phase : separate_) separate += phase.bound_ns(k);
+  sum += std::max(0.0, last_two_.bound_ns(k) - separate);
+  const double bound = std::max({sum, whole_.bound_ns(k), host_ns_.at(k)});
+  // The engine rounds to whole nanoseconds wherever a kernel changes its rate.
+  return static_cast<Nanoseconds>(std::max(0.0, std::floor(bound - 2 * operations_)));
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,71 @@
+// A lower bound on the step time of every plan that differs only in how many layers are
+// checkpointed.
+//
+// In any interval of the step (sim/bounds/step_stretches.h) kernels run one at a time, and while a
+// collective is resident they run slower. If collectives are resident for C and kernels need K
+// alone, then at best the collectives lie beside those kernels that they slow least:
+//
+//   length >= K + C - P(C),   P(C) the most work that kernels can do in C while contended.
+//
+// Besides, an interval is never shorter than its busiest stream, nor than what lies before its
+// first compute kernel and all compute kernels after it, and a step never shorter than what the
+// host needs to issue it. The bound of a step is the larger of the bound of the whole and the sum
+// over its phases. Checkpointing adds kernels to the compute stream of forward and backward, so
+// each term is a straight line in the number of checkpointed layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/bounds/step_stretches.h"
+#include "sim/core/schedule.h"
+#include "sim/engine/engine.h"
+
+namespace shardwright::sim {
+
+class ClosedTime {
+ public:
+  /// `none` and `all` are the same plan without and with every layer checkpointed, lowered and
+  /// costed; `intervals` are those of `none`.
+  ClosedTime(const StepIntervals& intervals, const Schedule& none,
+             const std::vector<OpCost>& none_costs, const Schedule& all,
+             const std::vector<OpCost>& all_costs);
+
+  /// Never above the simulated time when `count` layers are checkpointed, whichever they are.
+  Nanoseconds bound_ns(std::int64_t count) const;
+
+ private:
+  friend class ClosedTimeBuilder;
+  /// a + b*k for k checkpointed layers.
+  struct Line {
+    double at_none = 0, per_layer = 0;
+    double at(double k) const { return at_none + per_layer * k; }
+    bool operator==(const Line&) const = default;
+  };
+  /// Kernels that a resident collective slows by the same factor.
+  struct Group {
+    double rate = 1;    // progress while contended
+    Line contended_ns;  // time that they need contended
+    bool operator==(const Group&) const = default;
+  };
+  struct Part {
+    double times = 1;
+    double collective_ns = 0, beside_ns = 0, busiest_ns = 0, lead_ns = 0;
+    Line compute_ns;  // kernels of the compute stream, alone
+    double side_ns = 0;
+    std::vector<Group> compute;           // by rate, fastest first
+    std::vector<Group> compute_and_side;  // the same with side kernels; empty when there are none
+
+    double bound_ns(double k) const;
+    /// Equal but for `times`.
+    bool like(const Part& other) const;
+  };
+
+  Line host_ns_;
+  double operations_ = 0;
+  std::vector<Part> phases_;
+  std::vector<Part> separate_;  // the last two phases, and as one:
+  Part last_two_, whole_;
+};
+
+}  // namespace shardwright::sim

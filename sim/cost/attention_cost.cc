@@ -1,0 +1,58 @@
+#include "sim/cost/attention_cost.h"
+
+#include <algorithm>
+
+namespace shardwright::sim {
+namespace {
+
+/// R relative to head_dim 128. Smaller heads do less product work per element of the softmax: the
+/// time of a score is that of its products and a constant, c (d + d0). Between 64 and 128 the line
+/// through both, larger heads stay at 1.
+double head_dim_factor(double head_dim, double factor64) {
+  if (head_dim >= 128) return 1;
+  if (head_dim >= 64 || factor64 >= 1) return 1 - (1 - factor64) * (128 - head_dim) / 64;
+  // Where d0 would be infinite the softmax is all there is.
+  const double softmax = factor64 > 0.5 ? 128 * (1 - factor64) / (2 * factor64 - 1) : 1e9;
+  return factor64 * head_dim / 64 * (64 + softmax) / (head_dim + softmax);
+}
+
+}  // namespace
+
+double attention_flops(const AttentionShape& shape, bool backward) {
+  const double forward = 4.0 * static_cast<double>(shape.batch_heads) *
+                         static_cast<double>(shape.query_length) *
+                         static_cast<double>(shape.kv_length) *
+                         static_cast<double>(shape.head_dim) * (shape.causal ? 0.5 : 1.0);
+  return backward ? 2.5 * forward : forward;
+}
+
+double attention_time_s(const profiles::AttentionParams& params, const profiles::GpuRates& gpu,
+                        const AttentionShape& shape, bool backward, int sms_available) {
+  if (shape.batch_heads <= 0 || shape.query_length <= 0 || shape.kv_length <= 0 ||
+      shape.head_dim <= 0)
+    return 0;
+  const double head_dim = static_cast<double>(shape.head_dim);
+  const double ceiling_rate = backward ? params.backward_flops : params.forward_flops;
+  const double s0 = backward ? params.backward_s0 : params.forward_s0;
+  // A block of work walks over the keys of its queries, backward over the queries of its keys.
+  const auto inner = static_cast<double>(backward ? shape.query_length : shape.kv_length);
+  double rate = ceiling_rate * inner / (inner + s0);
+  rate *= head_dim_factor(head_dim, params.head64_factor);
+  if (!shape.causal) rate *= params.noncausal_factor;
+
+  constexpr std::int64_t kBlockRows = 128;
+  const std::int64_t rows = backward ? shape.kv_length : shape.query_length;
+  const double blocks =
+      static_cast<double>((rows - 1) / kBlockRows + 1) * static_cast<double>(shape.batch_heads);
+  const double busy = std::min<double>(blocks, std::clamp(sms_available, 1, gpu.sm_count));
+  const double compute_s = attention_flops(shape, backward) * gpu.sm_count / (rate * busy);
+
+  // Forward reads q, k, v and writes o; backward reads those and dO and writes dq, dk, dv.
+  const double q_like = static_cast<double>(shape.batch_heads * shape.query_length) * head_dim;
+  const double kv_like = static_cast<double>(shape.kv_heads * shape.kv_length) * head_dim;
+  const double bytes = 2 * (backward ? 4 * q_like + 4 * kv_like : 2 * q_like + 2 * kv_like);
+  const double traffic_s = bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency);
+  return params.t0_s + std::max(compute_s, traffic_s);
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,166 @@
+#include "sim/cost/cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/check.h"
+#include "sim/core/error.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+Nanoseconds to_ns(double seconds) {
+  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
+}
+
+}  // namespace
+
+double in_device_memory(const profiles::Profile& profile, std::int64_t world_ranks,
+                        profiles::CollectiveParams& params) {
+  const Gpu& gpu = profile.cluster.gpu;
+  const std::int64_t sharers = profile.cluster.ranks_per_device(world_ranks);
+  if (gpu.is_processor()) return turns(gpu, sharers);
+  // The links that the parameters were fitted on are not used: a copy reads and writes memory.
+  const profiles::MemoryParams& memory = profile.cost.memory.values;
+  const double copied = gpu.hbm_bytes_per_s * memory.stream_efficiency / 2;
+  params.simple = {.base_s = 2 * memory.t1_s, .hop_s = memory.t1_s, .bytes_per_s = copied};
+  params.reduce_copy_bytes_per_s = 2 * copied;
+  return static_cast<double>(sharers);
+}
+
+CostModel::CostModel(const profiles::Profile& profile)
+    : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {}
+
+CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, CommGroup group,
+                                     double bytes) const {
+  CollectiveGroup ranks;
+  const std::int64_t per_node = std::min(profile_.cluster.gpus_per_node, schedule.world_ranks);
+  switch (group) {
+    case CommGroup::kShard:
+      ranks.ranks = schedule.shard_ranks;
+      ranks.ranks_per_node = std::min(per_node, schedule.shard_ranks);
+      ranks.groups_per_node = std::max<std::int64_t>(1, per_node / ranks.ranks_per_node);
+      break;
+    case CommGroup::kReplicate:
+      ranks.ranks = schedule.replicate_ranks;
+      ranks.ranks_per_node = std::max<std::int64_t>(1, per_node / schedule.shard_ranks);
+      ranks.groups_per_node = std::max<std::int64_t>(1, per_node / ranks.ranks_per_node);
+      break;
+    case CommGroup::kIntraNode:
+      ranks.ranks = per_node;
+      ranks.ranks_per_node = per_node;
+      break;
+    case CommGroup::kWorld:
+      ranks.ranks = schedule.world_ranks;
+      ranks.ranks_per_node = per_node;
+      break;
+  }
+  profiles::CollectiveParams params = profile_.cost.collectives.values;
+  if (profile_.cluster.devices_per_node > 0) {
+    ranks.copies_take_turns = in_device_memory(profile_, schedule.world_ranks, params);
+  }
+  Collective collective = Collective::kAllGather;
+  if (kind == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
+  if (kind == OpKind::kAllReduce) collective = Collective::kAllReduce;
+  if (kind == OpKind::kBroadcast) collective = Collective::kBroadcast;
+  return collective_cost(params, network_, ranks, collective, bytes);
+}
+
+double CostModel::product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+  const auto [at, fresh] = products_.try_emplace({m, n, k, sms}, 0.0);
+  if (fresh) at->second = gemm_time_s(kernels_.gemm, kernels_.rates, m, n, k, sms);
+  return at->second;
+}
+
+CostModel::Pair CostModel::device_time(const Op& op, const Sharing& resident) {
+  const auto product = [this](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+    return product_s(m, n, k, sms);
+  };
+  return {kernel_time_s(kernels_, op.work, {}, product),
+          kernels_.contention * kernel_time_s(kernels_, op.work, resident, product)};
+}
+
+Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const {
+  // A ring over NVLink shares the memory system with kernels; a ring over NICs has room.
+  const bool over_nics = schedule.shard_ranks > profile_.cluster.gpus_per_node;
+  const profiles::ContentionParams& contention = profile_.cost.contention.values;
+  const double slowdown = over_nics || !profile_.cluster.nvlink ? contention.other_collectives
+                                                                : contention.nvlink_collectives;
+  const double host_turns = turns(profile_.cluster.gpu, sharers_);
+  // In integers, so that how the step is cut into blocks leaves no trace in the last digit.
+  std::int64_t busy_ns = 0, channel_ns = 0, hbm_bytes = 0;
+  const auto add = [&](std::uint32_t i, std::int64_t executions) {
+    const Op& op = schedule.ops[i];
+    const double times = op.work.kernels;
+    const CollectiveCost cost =
+        collective(schedule, op.kind, op.work.group, static_cast<double>(op.work.bytes) / times);
+    if (!std::isfinite(cost.time_s)) {
+      throw Error(
+          fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot "
+                      "train together; at most {} can",
+                      profile_.cluster.id, schedule.world_ranks, profile_.cluster.gpus_per_node));
+    }
+    costs[i].alone_ns = to_ns(times * cost.time_s);
+    costs[i].contended_ns = profile_.cluster.gpu.overlaps_streams
+                                ? to_ns(times * cost.time_s * slowdown)
+                                : costs[i].alone_ns;
+    costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s * host_turns);
+    busy_ns += executions * costs[i].alone_ns;
+    channel_ns += executions * costs[i].alone_ns * cost.channels;
+    hbm_bytes += executions * std::llround(times * cost.hbm_bytes);
+  };
+  for (const Section& section : schedule.sections) {
+    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+         ++b) {
+      const Block& block = schedule.blocks[b];
+      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+        if (schedule.ops[i].work.kind == WorkKind::kCollective)
+          add(i, std::int64_t{block.repeats} * section.repeats);
+      }
+    }
+  }
+  Sharing resident;
+  if (busy_ns > 0) {
+    resident.channels = static_cast<int>((channel_ns + busy_ns / 2) / busy_ns);
+    resident.hbm_bytes_per_s =
+        static_cast<double>(hbm_bytes) / (static_cast<double>(busy_ns) * 1e-9);
+  }
+  return resident;
+}
+
+void CostModel::share_device(const Schedule& schedule) {
+  const std::int64_t sharers = profile_.cluster.ranks_per_device(schedule.world_ranks);
+  if (sharers == sharers_) return;
+  sharers_ = sharers;
+  kernels_ = kernel_costs(profile_, sharers);
+  products_.clear();
+}
+
+void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
+  costs.assign(schedule.ops.size(), {});
+  share_device(schedule);
+  const bool overlaps = profile_.cluster.gpu.overlaps_streams;
+  const double host_turns = turns(profile_.cluster.gpu, sharers_);
+  const Sharing resident = cost_collectives(schedule, costs);
+  for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    if (op.work.kind == WorkKind::kCollective) continue;
+    if (op.work.kind == WorkKind::kHost) {
+      costs[i].host_ns = to_ns(op.work.host_s * host_turns);
+      continue;
+    }
+    const Pair time = device_time(op, resident);
+    costs[i].alone_ns = to_ns(time.alone_s);
+    costs[i].contended_ns =
+        overlaps ? std::max(costs[i].alone_ns, to_ns(time.contended_s)) : costs[i].alone_ns;
+    const bool backward = op.phase == Phase::kBackward || op.phase == Phase::kReduce;
+    const double launch =
+        backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
+    costs[i].host_ns = to_ns((op.work.host_s + op.work.kernels * launch) * host_turns);
+  }
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,43 @@
+// Time of one matrix product on a GPU: tiles, waves and a split of k.
+//
+// C[m,n] = A[m,k] B[k,n] is cut into tiles; each thread block computes one tile, one block runs on
+// an SM at a time, so the product takes as many waves as there are blocks per SM:
+//
+//     blocks = ceil(m/tm) ceil(n/tn) split        u = blocks / SMs available
+//     W      = 1 if u <= 1, else (1-w) u + w ceil(u)
+//     tc     = min over tiles and splits of W 2 tm tn (k/split + k0) / (peak/SMs e (tm tn/32768)^s)
+//              + [split > 1: split_k_s + 4 split m n / HBM]
+//     t      = t0 + max(tc (1 + throttle tc/(tc + throttle_s)), operand and result bytes / HBM)
+//
+// The tile form is that of hardware practice (cuBLAS picks among a few tiles by a similar model);
+// the throttle term says that clocks fall once a kernel is long enough to draw full power. Left
+// out: L2 reuse, epilogues, transposes (they differ by a few percent), structured sparsity.
+// A processor cuts products otherwise: sim/cost/host_gemm_cost.h.
+// Fitted by sim/fit/fit_gemm.h; per-shape measurements from a trace should win over the formula.
+#pragma once
+
+#include <cstdint>
+
+#include "profiles/gpu_params.h"
+
+namespace shardwright::sim {
+
+/// Seconds for `batch` independent m x n x k products in bf16. `sms_available` below the GPU's
+/// count models a collective that holds the rest: waves are counted anew. It is clamped to
+/// [1, sm_count]; a product with an empty dimension takes no time. Never falls when m, n, k or
+/// batch grow, never rises with more SMs or bandwidth.
+double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates& gpu,
+                   std::int64_t m, std::int64_t n, std::int64_t k, int sms_available,
+                   std::int64_t batch = 1);
+
+/// The parameters under training load: e times sustained_factor. Tables of short benchmarks run at
+/// burst clocks that a long run does not hold.
+profiles::GemmParams sustained(profiles::GemmParams params);
+
+/// 2 m n k batch.
+inline double gemm_flops(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch = 1) {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *
+         static_cast<double>(batch);
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,87 @@
+#include "sim/cost/work_time.h"
+
+#include <cmath>
+
+namespace shardwright::sim {
+
+namespace {
+
+void share(KernelCosts& costs, const Gpu& gpu, double sharers) {
+  profiles::GpuRates& rates = costs.rates;
+  rates.peak_flops /= sharers;
+  rates.hbm_bytes_per_s /= sharers;
+  rates.l2_bytes /= sharers;
+  rates.sm_count =
+      std::max(1, static_cast<int>(std::lround(static_cast<double>(gpu.sm_count) / sharers)));
+  costs.attention.forward_flops /= sharers;
+  costs.attention.backward_flops /= sharers;
+  const double stretch = std::max(1.0, sharers / static_cast<double>(gpu.sm_count));
+  for (double* fixed :
+       {&costs.gemm.t0_s, &costs.gemm.split_k_s, &costs.attention.t0_s, &costs.memory.t1_s}) {
+    *fixed *= stretch;
+  }
+}
+
+}  // namespace
+
+double turns(const Gpu& gpu, std::int64_t sharers) {
+  if (!gpu.is_processor()) return 1;
+  return std::max(1.0, static_cast<double>(sharers) / static_cast<double>(gpu.sm_count));
+}
+
+KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers) {
+  const Gpu& gpu = profile.cluster.gpu;
+  KernelCosts costs;
+  costs.rates = profile.cost.rates.values;
+  costs.rates.peak_flops = gpu.peak_bf16_flops;
+  costs.rates.sm_count = gpu.sm_count;
+  costs.rates.hbm_bytes_per_s = gpu.hbm_bytes_per_s;
+  costs.rates.processor = gpu.is_processor();
+  costs.gemm = sustained(profile.cost.gemm.values);
+  costs.attention = profile.attention();
+  costs.memory = profile.cost.memory.values;
+  costs.copies = profile.stack.copies;
+  costs.contention = profile.cost.contention.values.kernels;
+  if (gpu.peak_fp32_flops > 0) costs.fp32_slowdown = gpu.peak_bf16_flops / gpu.peak_fp32_flops;
+  const KernelCosts plain = costs;
+  for (const profiles::MeasuredProduct& product : profile.measured_products) {
+    const ProductShape shape{product.m, product.n, product.k, product.dtype_bytes};
+    // Of several the one on the same part of a device counts.
+    if (costs.measured.contains(shape) && product.sharers != sharers) continue;
+    KernelCosts then = plain;
+    if (product.sharers > 1) share(then, gpu, product.sharers);
+    const double formula =
+        gemm_time_s(then.gemm, then.rates, product.m, product.n, product.k, then.rates.sm_count) *
+        (product.dtype_bytes == 4 ? costs.fp32_slowdown : 1);
+    costs.measured[shape] = product.seconds / formula;
+  }
+  if (sharers > 1) share(costs, gpu, static_cast<double>(sharers));
+  return costs;
+}
+
+double copy_efficiency(const CopyEfficiencies& copies, const Work& work) {
+  switch (work.memory_class) {
+    case MemoryClass::kStream:
+      return work.efficiency;
+    case MemoryClass::kCast:
+      return copies.cast;
+    case MemoryClass::kConcatenate:
+      return copies.concatenate;
+    case MemoryClass::kCopy:
+      return copies.copy;
+    case MemoryClass::kScale:
+      return copies.scale;
+    case MemoryClass::kAdd:
+      return copies.add;
+  }
+  return 1;
+}
+
+double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& sharing) {
+  return kernel_time_s(costs, work, sharing,
+                       [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+                         return gemm_time_s(costs.gemm, costs.rates, m, n, k, sms);
+                       });
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,113 @@
+// The time of one kernel on a profile, alone or beside a collective: which formula applies to an
+// operation's work, and with what of the profile.
+//
+// cost.h costs whole schedules with it, sim/calibrate fits it to measured kernels; so what is
+// fitted is what predicts. A product that the profile has a measurement of takes that time, in
+// place of the formula; with fewer SMs it slows down as the formula says. Left out: collectives
+// (collectives.h), which need to know their group.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+
+#include "profiles/profile.h"
+#include "sim/core/op.h"
+#include "sim/cost/attention_cost.h"
+#include "sim/cost/gemm_cost.h"
+#include "sim/cost/memory_cost.h"
+
+namespace shardwright::sim {
+
+struct ProductShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  int other = 0;  // SMs available, or bytes of an element
+  bool operator==(const ProductShape&) const = default;
+};
+struct ProductShapeHash {
+  std::size_t operator()(const ProductShape& s) const {
+    std::uint64_t h = static_cast<std::uint64_t>(s.m) * 0x9E3779B97F4A7C15ULL;
+    h = (h ^ static_cast<std::uint64_t>(s.n)) * 0xBF58476D1CE4E5B9ULL;
+    h = (h ^ static_cast<std::uint64_t>(s.k)) * 0x94D049BB133111EBULL;
+    return static_cast<std::size_t>(h ^ static_cast<std::uint64_t>(s.other) ^ (h >> 29));
+  }
+};
+
+/// What of a profile the time of a kernel depends on.
+struct KernelCosts {
+  profiles::GpuRates rates;
+  profiles::GemmParams gemm;  // under training load
+  profiles::AttentionParams attention;
+  profiles::MemoryParams memory;
+  CopyEfficiencies copies;
+  double contention = 1;     // a kernel beside a collective, over the model
+  double fp32_slowdown = 1;  // peak of bf16 over that of fp32
+  /// Measured over predicted time, by shape and bytes of an element.
+  std::unordered_map<ProductShape, double, ProductShapeHash> measured;
+};
+
+/// On a device that `sharers` ranks share evenly: each has that part of its units, rates and cache.
+/// More ranks than units take turns on them, which stretches fixed costs, too.
+KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers = 1);
+
+/// By what ranks that share a device stretch what the host does for one of them, and, where copies
+/// are made by one unit each, copies: a processor has a core for each of them or a part of one.
+double turns(const Gpu& gpu, std::int64_t sharers);
+
+/// What a resident collective takes from kernels; nothing: no collective.
+struct Sharing {
+  int channels = 0;
+  double hbm_bytes_per_s = 0;
+};
+
+double copy_efficiency(const CopyEfficiencies& copies, const Work& work);
+
+/// Seconds of products, attention and memory-bound work; 0 for other work. `product(m, n, k, sms)`
+/// gives gemm_time_s, possibly from memory.
+template <typename Product>
+double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& sharing,
+                     Product&& product) {
+  const int sms = std::max(1, costs.rates.sm_count - sharing.channels);
+  const double times = work.kernels;
+  switch (work.kind) {
+    case WorkKind::kGemm: {
+      // fp32 products run at the fp32 (TF32-off) rate: scale by the ratio of the peaks.
+      double scale = work.dtype_bytes == 4 ? costs.fp32_slowdown : 1;
+      if (!costs.measured.empty()) {
+        const auto known = costs.measured.find({work.m, work.n, work.k, work.dtype_bytes});
+        if (known != costs.measured.end()) scale *= known->second;
+      }
+      return times * scale / work.efficiency * product(work.m, work.n, work.k, sms);
+    }
+    case WorkKind::kAttention: {
+      if (work.bytes > 0) {
+        // Eager: two products over all scores (five backward) and passes over the score matrix.
+        const double products = work.backward ? 4 : 2;
+        return products *
+                   gemm_time_s(costs.gemm, costs.rates, work.n, work.n, work.k, sms, work.m) +
+               memory_time_s(costs.memory, costs.rates, static_cast<double>(work.bytes), 1,
+                             sharing.hbm_bytes_per_s) +
+               (times - 1) * costs.memory.t1_s;
+      }
+      AttentionShape shape;
+      shape.batch_heads = work.m;
+      shape.kv_heads = work.m;
+      shape.query_length = shape.kv_length = work.n;
+      shape.head_dim = work.k;
+      shape.causal = work.causal;
+      return attention_time_s(costs.attention, costs.rates, shape, work.backward, sms);
+    }
+    case WorkKind::kMemory:
+      if (work.bytes <= 0) return 0;
+      return (times - 1) * costs.memory.t1_s +
+             memory_time_s(costs.memory, costs.rates, static_cast<double>(work.bytes),
+                           copy_efficiency(costs.copies, work), sharing.hbm_bytes_per_s);
+    default:
+      return 0;
+  }
+}
+
+/// The same without a memory of products.
+double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& sharing = {});
+
+}  // namespace shardwright::sim

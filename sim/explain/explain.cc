@@ -1,0 +1,215 @@
+#include "sim/explain/explain.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "profiles/data_file.h"
+#include "profiles/stack_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::Profile;
+
+/// Tries changes of one plan and keeps what came of them.
+class Trials {
+ public:
+  Trials(Predictor& predictor, const Plan& plan, const Prediction& base)
+      : predictor_(predictor), plan_(plan), base_(base) {}
+
+  void plan(std::string what, std::string also, const std::function<void(Plan&)>& change) {
+    Plan changed = plan_;
+    change(changed);
+    keep(ChangeKind::kPlan, std::move(what), std::move(also),
+         [&] { return predictor_.predict(changed); });
+  }
+  void profile(ChangeKind kind, std::string what, const std::function<void(Profile&)>& change) {
+    Profile changed = predictor_.profile();
+    change(changed);
+    Plan plan = plan_;
+    plan.stack = changed.stack.id;
+    keep(kind, std::move(what), "", [&] { return predict(predictor_.model(), changed, plan); });
+  }
+  /// Whether the plan with that change fits; none when it cannot be predicted.
+  std::optional<bool> fits(const std::function<void(Plan&)>& change) {
+    Plan changed = plan_;
+    change(changed);
+    try {
+      return predictor_.predict(changed).memory.fits;
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+  }
+  std::vector<Change> ranked() && {
+    std::stable_sort(changes_.begin(), changes_.end(),
+                     [](const Change& a, const Change& b) { return a.gain > b.gain; });
+    return std::move(changes_);
+  }
+
+ private:
+  template <typename Predict>
+  void keep(ChangeKind kind, std::string what, std::string also, Predict predict_changed) {
+    try {
+      const Prediction changed = predict_changed();
+      changes_.push_back({kind, std::move(what), std::move(also), changed.time.iteration_s,
+                          changed.time.tokens_per_s / base_.time.tokens_per_s - 1,
+                          changed.memory.total_bytes, changed.memory.fits});
+    } catch (const Error&) {  // this plan does not admit the change
+    }
+  }
+
+  Predictor& predictor_;
+  const Plan& plan_;
+  const Prediction& base_;
+  std::vector<Change> changes_;
+};
+
+bool checkpoints(const Plan& plan) {
+  return plan.recompute != Recompute::kNone && plan.ckpt_layers > 0;
+}
+
+void set_checkpointed(Plan& plan, std::int64_t layers) {
+  plan.ckpt_layers = layers;
+  if (layers == 0) {
+    plan.recompute = Recompute::kNone;
+  } else if (plan.recompute == Recompute::kNone) {
+    plan.recompute = Recompute::kFull;
+  }
+}
+
+/// The fewest checkpointed layers with which the plan fits, where `most` are known to be enough.
+std::int64_t fewest_that_fit(Trials& trials, std::int64_t most) {
+  std::int64_t low = 0, high = most;  // memory never grows with more checkpointed layers
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (trials.fits([&](Plan& p) { set_checkpointed(p, middle); }).value_or(false)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high;
+}
+
+void try_checkpointing(Trials& trials, const Model& model, const Plan& plan, bool plan_fits) {
+  const std::int64_t all = ceil_div(model.layers, plan.ckpt_stride);
+  const std::int64_t now = checkpoints(plan) ? plan.ckpt_layers : 0;
+  const auto with = [&](std::int64_t layers) {
+    return [layers](Plan& p) { set_checkpointed(p, layers); };
+  };
+  if (now > 0) trials.plan("no layer checkpointed", "", with(0));
+  if (plan_fits ? now > 0 : trials.fits(with(all)).value_or(false)) {
+    const std::int64_t fewest = fewest_that_fit(trials, plan_fits ? now : all);
+    if (fewest != now && fewest != 0) {
+      trials.plan(fmt::format("{} layers checkpointed instead of {}", fewest, now),
+                  "the fewest that fit", with(fewest));
+    }
+  } else if (!plan_fits && now < all) {
+    trials.plan("all layers checkpointed", "", with(all));
+  }
+  if (now > 0 && plan.recompute == Recompute::kFull) {
+    trials.plan("selective-op recomputation", "",
+                [](Plan& p) { p.recompute = Recompute::kSelectiveOp; });
+  }
+}
+
+void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_fits) {
+  try_checkpointing(trials, model, plan, plan_fits);
+  if (plan.grad_accum % 2 == 0) {
+    trials.plan("twice the micro-batch, half the micro-steps", "the same batch", [](Plan& p) {
+      p.micro_batch *= 2;
+      p.grad_accum /= 2;
+    });
+  } else {
+    trials.plan("twice the micro-batch", "doubles the batch", [](Plan& p) { p.micro_batch *= 2; });
+  }
+  if (plan.micro_batch % 2 == 0) {
+    trials.plan("half the micro-batch, twice the micro-steps", "the same batch", [](Plan& p) {
+      p.micro_batch /= 2;
+      p.grad_accum *= 2;
+    });
+  }
+  if (plan.gpus == 1) return;
+  trials.plan("twice the micro-steps", "doubles the batch", [](Plan& p) { p.grad_accum *= 2; });
+  if (plan.reduce_dtype == DType::kFp32) {
+    trials.plan("bf16 gradient reduction", "", [](Plan& p) { p.reduce_dtype = DType::kBf16; });
+  }
+  for (const Strategy strategy : {Strategy::kYafsdp, Strategy::kYafsdpZero2, Strategy::kFsdp2,
+                                  Strategy::kFsdp1, Strategy::kHsdp}) {
+    if (strategy == plan.strategy) continue;
+    trials.plan(fmt::format("the strategy {}", name_of(strategy)), "", [&](Plan& p) {
+      p.strategy = strategy;
+      p.shard_group = 0;
+    });
+  }
+}
+
+void try_software(Trials& trials, const Plan& plan) {
+  for (const std::string& name : profiles::shipped_names(profiles::DataKind::kStack)) {
+    if (name == plan.stack) continue;
+    trials.profile(ChangeKind::kSoftware, fmt::format("the stack {}", name),
+                   [&](Profile& p) { p.stack = profiles::load_stack(name).stack; });
+  }
+  trials.profile(ChangeKind::kSoftware, "a host that costs nothing", [](Profile& p) {
+    const int synchronizations = p.stack.host.step_synchronizations;
+    p.stack.host = {.forward_launch_s = 0, .backward_launch_s = 0};
+    p.stack.host.step_synchronizations = synchronizations;
+  });
+}
+
+void try_hardware(Trials& trials, const Plan& plan, const Cluster& cluster) {
+  if (plan.gpus > cluster.gpus_per_node && cluster.nics_per_node > 0) {
+    trials.profile(ChangeKind::kHardware, "twice the NIC bandwidth",
+                   [](Profile& p) { p.cluster.nic_bytes_per_s *= 2; });
+  }
+  if (plan.gpus > 1 && cluster.gpus_per_node > 1) {
+    trials.profile(ChangeKind::kHardware, "twice the bandwidth between GPUs of a node",
+                   [](Profile& p) {
+                     auto& c = p.cost.collectives.values;
+                     for (auto* protocol : {&c.ll, &c.ll128, &c.simple, &c.nvls_simple}) {
+                       protocol->bytes_per_s *= 2;
+                     }
+                     p.cluster.intra_link_bytes_per_s *= 2;
+                   });
+  }
+  trials.profile(ChangeKind::kHardware, "matrix products 20 % faster",
+                 [](Profile& p) { p.cost.gemm.values.e *= 1.2; });
+  trials.profile(ChangeKind::kHardware, "memory bandwidth 20 % higher",
+                 [](Profile& p) { p.cluster.gpu.hbm_bytes_per_s *= 1.2; });
+}
+
+}  // namespace
+
+std::string_view name_of(ChangeKind kind) {
+  switch (kind) {
+    case ChangeKind::kSoftware:
+      return "software";
+    case ChangeKind::kHardware:
+      return "hardware";
+    case ChangeKind::kPlan:
+      break;
+  }
+  return "plan";
+}
+
+Explanation explain(Predictor& predictor, const Plan& plan) {
+  Explanation result;
+  Timeline timeline;
+  PredictOptions options;
+  options.timeline = &timeline;
+  result.base = predictor.predict(plan, options);
+  result.parts = part_times(predictor.schedule(), timeline);
+
+  Trials trials(predictor, plan, result.base);
+  try_plans(trials, predictor.model(), plan, result.base.memory.fits);
+  try_software(trials, plan);
+  try_hardware(trials, plan, predictor.profile().cluster);
+  result.changes = std::move(trials).ranked();
+  return result;
+}
+
+}  // namespace shardwright::sim

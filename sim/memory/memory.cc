@@ -1,0 +1,179 @@
+#include "sim/memory/memory.h"
+
+#include <algorithm>
+
+namespace shardwright::sim {
+
+namespace {
+
+using Breakdown = std::array<Bytes, kMemoryCategories>;
+
+/// Running sum of allocated bytes by category, with its peak.
+struct Walker {
+  Breakdown now{};
+  Bytes total = 0;
+  AllocatedPeak peak;
+
+  void change(MemoryCategory category, Bytes bytes) {
+    now[static_cast<std::size_t>(category)] += bytes;
+    total += bytes;
+  }
+  void walk(const Schedule& schedule, std::uint32_t b, std::int32_t rep, std::int32_t micro) {
+    const Block& block = schedule.blocks[b];
+    for (std::uint32_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
+      const MemoryAction& action = schedule.memory[i];
+      change(action.category, action.acquire ? action.bytes : -action.bytes);
+      if (total > peak.bytes) {
+        peak.bytes = total;
+        peak.breakdown = now;
+        peak.at.op = block.first_op + action.op;
+        peak.at.block = b;
+        peak.at.unit = block.first_unit + rep * block.unit_step;
+        peak.at.micro_step = micro;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+AllocatedPeak allocated_peak(const Schedule& schedule) {
+  Walker walker;
+  for (const PersistentTensor& tensor : schedule.persistent)
+    walker.change(tensor.category, tensor.bytes);
+  walker.peak.bytes = walker.peak.start_bytes = walker.total;
+  walker.peak.breakdown = walker.now;
+  std::int32_t micro = 0;
+  for (const Section& section : schedule.sections) {
+    // Micro-steps of one section are alike: the first two and the last show every level.
+    for (std::int32_t step = 0; step < section.repeats; ++step, ++micro) {
+      if (step == 2 && section.repeats > 3) {
+        micro += section.repeats - 3;
+        step = section.repeats - 1;
+      }
+      for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
+           ++b) {
+        const Block& block = schedule.blocks[b];
+        const std::int32_t repeats = block.repeats;
+        walker.walk(schedule, b, 0, micro);
+        if (repeats == 1) continue;
+        const Breakdown before = walker.now;
+        walker.walk(schedule, b, 1, micro);
+        if (repeats == 2) continue;
+        // Every further repetition changes the level by as much as this one did.
+        Breakdown change;
+        for (std::size_t c = 0; c < change.size(); ++c) change[c] = walker.now[c] - before[c];
+        for (std::size_t c = 0; c < change.size(); ++c) {
+          walker.change(static_cast<MemoryCategory>(c), change[c] * (repeats - 3));
+        }
+        walker.walk(schedule, b, repeats - 1, micro);
+      }
+    }
+  }
+  walker.peak.end_bytes = walker.total;
+  return walker.peak;
+}
+
+ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
+                             CachingAllocator& allocator, std::vector<MemorySample>* samples) {
+  using BlockId = CachingAllocator::BlockId;
+  ReplayedMemory result;
+  for (const PersistentTensor& tensor : schedule.persistent) {
+    if (!allocator.allocate(tensor.bytes, 0, 0)) {
+      result.out_of_memory = true;
+      return result;
+    }
+  }
+  const auto units = static_cast<std::size_t>(schedule.units()) + 1;
+  std::vector<BlockId> live(schedule.tensor_names.size() * units, CachingAllocator::kEmptyBlock);
+  const auto at = [&](std::uint16_t tensor, std::int32_t unit) -> BlockId& {
+    return live[tensor * units + static_cast<std::size_t>(std::max(unit, 0))];
+  };
+  std::vector<Nanoseconds> stream_done(schedule.streams.size());
+  AllocatorStats after_first;
+  AllocatorStats before_last;
+  constexpr int kSteps = 3;
+  for (int step = 0; step < kSteps && !result.out_of_memory; ++step) {
+    if (step == 1) after_first = allocator.stats();
+    if (step == kSteps - 1) before_last = allocator.stats();
+    const Nanoseconds offset = step * clock.step_ns;
+    std::uint32_t action = 0;
+    for_each_op(schedule, [&](const OpInstance& instance, const Op& op) {
+      if (result.out_of_memory) return;
+      const Block& block = schedule.blocks[instance.block];
+      const std::uint32_t local = instance.op - block.first_op;
+      if (local == 0) action = block.first_action;
+      const std::uint32_t end = block.first_action + block.action_count;
+      const auto id = static_cast<std::size_t>(instance.id);
+      const Nanoseconds host_now = offset + clock.issue_ns[id];
+      if (op.work.kind != WorkKind::kHost) {
+        stream_done[op.stream] = std::max(stream_done[op.stream], offset + clock.completion_ns[id]);
+      }
+      for (; action < end && schedule.memory[action].op == local; ++action) {
+        const MemoryAction& a = schedule.memory[action];
+        if (a.acquire) {
+          const auto got = allocator.allocate(a.bytes, a.stream, host_now);
+          if (!got) {
+            result.out_of_memory = true;
+            return;
+          }
+          at(a.tensor, instance.unit + a.offset) = *got;
+        } else if (a.offset == kAllUnits) {
+          for (std::size_t unit = 0; unit < units; ++unit) {
+            BlockId& slot = at(a.tensor, static_cast<std::int32_t>(unit));
+            if (slot != CachingAllocator::kEmptyBlock) allocator.free(slot);
+            slot = CachingAllocator::kEmptyBlock;
+          }
+        } else {
+          BlockId& slot = at(a.tensor, instance.unit + a.offset);
+          if (slot == CachingAllocator::kEmptyBlock) continue;
+          if (a.used_on == 0xff) {
+            allocator.free(slot);
+          } else {
+            allocator.free(slot, {a.used_on, stream_done[a.used_on]});
+          }
+          slot = CachingAllocator::kEmptyBlock;
+        }
+        if (samples != nullptr && step == kSteps - 1) {
+          samples->push_back(
+              {host_now - offset, allocator.stats().allocated.now, allocator.stats().reserved.now});
+        }
+      }
+    });
+  }
+  const AllocatorStats& stats = allocator.stats();
+  result.peak_allocated = stats.allocated.peak;
+  result.peak_active = stats.active.peak;
+  result.peak_reserved = stats.reserved.peak;
+  result.retries = stats.num_alloc_retries - before_last.num_alloc_retries;
+  const std::int64_t calls = stats.num_device_allocs + stats.num_device_frees;
+  const std::int64_t calls_of_first = after_first.num_device_allocs + after_first.num_device_frees;
+  result.device_calls = static_cast<double>(calls - calls_of_first) / (kSteps - 1);
+  return result;
+}
+
+std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock,
+                                              Bytes reserved) {
+  std::vector<MemorySample> samples;
+  Bytes total = 0;
+  for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
+  samples.push_back({0, total, reserved});
+  std::uint32_t action = 0;
+  for_each_op(schedule, [&](const OpInstance& instance, const Op&) {
+    const Block& block = schedule.blocks[instance.block];
+    const std::uint32_t local = instance.op - block.first_op;
+    if (local == 0) action = block.first_action;
+    const std::uint32_t end = block.first_action + block.action_count;
+    const Bytes before = total;
+    for (; action < end && schedule.memory[action].op == local; ++action) {
+      total += schedule.memory[action].acquire ? schedule.memory[action].bytes
+                                               : -schedule.memory[action].bytes;
+    }
+    if (total != before)
+      samples.push_back(
+          {clock.completion_ns[static_cast<std::size_t>(instance.id)], total, reserved});
+  });
+  return samples;
+}
+
+}  // namespace shardwright::sim

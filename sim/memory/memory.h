@@ -1,0 +1,54 @@
+// Memory of a step, from the same schedule that is timed.
+//
+// Three views: the peak of what is allocated (liveness in host order; exact, needs no clock), the
+// layout of static arenas (sim/core/arena.h), and a replay through the caching allocator with the
+// host and completion times of a simulated step, which gives what is active and reserved.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
+#include "sim/memory/allocator.h"
+
+namespace shardwright::sim {
+
+struct AllocatedPeak {
+  Bytes bytes = 0;
+  std::array<Bytes, kMemoryCategories> breakdown{};
+  OpInstance at;        // the operation during which it is reached (id is not set)
+  Bytes end_bytes = 0;  // when the step is over: what it was at the start
+  Bytes start_bytes = 0;
+};
+
+/// Exact peak of allocated bytes over the step. Repetitions are not walked one by one.
+AllocatedPeak allocated_peak(const Schedule& schedule);
+
+/// When the host issues and the device completes each operation of a step, by OpId.
+struct StepClock {
+  const std::vector<Nanoseconds>& issue_ns;
+  const std::vector<Nanoseconds>& completion_ns;
+  Nanoseconds step_ns = 0;
+};
+
+struct ReplayedMemory {
+  Bytes peak_allocated = 0, peak_active = 0, peak_reserved = 0;
+  std::int64_t retries = 0;  // of the last step: cached memory given back for want of free memory
+  double device_calls =
+      0;  // cudaMalloc and cudaFree calls of a step, mean of those after the first
+  bool out_of_memory = false;
+};
+
+/// Replays three steps through `allocator`: the first fills its cache, the others meet it.
+/// `samples` receives the curve of the last step when given.
+ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
+                             CachingAllocator& allocator,
+                             std::vector<MemorySample>* samples = nullptr);
+
+/// The allocated curve of a static-memory step, at completion times.
+std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock,
+                                              Bytes reserved);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,50 @@
+// The operations of one unit (embedding, layer, head) as a stack executes them, with the tensors
+// they read, write and keep for backward.
+//
+// The idea: a unit is a small dataflow program. Forward operations name their input and output
+// tensors; backward operations name the tensors they need. Which tensors survive from forward to
+// backward is the recompute policy: what is needed and was not kept is produced again, by exactly
+// those forward operations that lead from kept tensors to it. Lifetimes follow from first and last
+// use, so memory is liveness over the same operations that are costed. Sharding knows nothing of
+// this; strategies put their gathers and reductions around a unit (sim/strategies/).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "sim/core/op.h"
+#include "sim/core/plan.h"
+#include "sim/core/schedule.h"
+#include "sim/core/stack.h"
+#include "sim/program/unit_program.h"
+
+namespace shardwright::sim {
+
+/// All passes of the three kinds of unit for one (model, plan shape, stack). Independent of the
+/// strategy and of the number of GPUs, so that a search builds it once for many plans.
+class LayerPrograms {
+ public:
+  LayerPrograms(const Model& model, const Plan& plan, const Stack& stack);
+
+  const UnitPass& embedding_forward() const { return embedding_forward_; }
+  const UnitPass& embedding_backward() const { return embedding_backward_; }
+  const UnitPass& layer_forward(bool checkpointed) const { return layer_forward_[checkpointed]; }
+  const UnitPass& layer_backward(bool checkpointed) const { return layer_backward_[checkpointed]; }
+  const UnitPass& head_forward() const { return head_forward_; }
+  const UnitPass& head_backward() const { return head_backward_; }
+
+  /// Sum of bytes that one layer keeps between forward and backward, without its input.
+  Bytes layer_saved_bytes(bool checkpointed) const { return layer_saved_[checkpointed]; }
+  Bytes residual_bytes() const { return tensors_[kX].bytes; }
+
+ private:
+  friend class ProgramBuilder;
+  ProgramTensors tensors_{};
+  UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
+  UnitPass layer_forward_[2], layer_backward_[2];
+  Bytes layer_saved_[2] = {0, 0};
+};
+
+}  // namespace shardwright::sim
