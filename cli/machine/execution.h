@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "exec/train/launch_environment.h"
+#include "exec/comm/launch_environment.h"
 #include "sim/core/trace_identity.h"
 #include "sim/core/units.h"
 

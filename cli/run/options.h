@@ -8,9 +8,9 @@
 
 #include "cli/machine/execution.h"
 #include "cli/run/settings.h"
+#include "exec/comm/launch_environment.h"
 #include "exec/host/host_device.h"
 #include "exec/train/data/open_data.h"
-#include "exec/train/launch_environment.h"
 #include "exec/train/trainer.h"
 #include "sim/core/model.h"
 #include "sim/core/plan_json.h"

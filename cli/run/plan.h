@@ -5,7 +5,7 @@
 
 #include "cli/machine/execution.h"
 #include "cli/run/settings.h"
-#include "exec/train/launch_environment.h"
+#include "exec/comm/launch_environment.h"
 #include "sim/core/model.h"
 #include "sim/core/plan_json.h"
 

@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
+#include "exec/comm/launch_environment.h"
 #include "exec/comm/tcp_meeting.h"
-#include "exec/train/launch_environment.h"
 
 namespace shardwright::exec {
 

@@ -1,5 +1,5 @@
-// Guards exec/train/launch_environment.h: every launcher is recognised, half a set is refused.
-#include "exec/train/launch_environment.h"
+// Guards exec/comm/launch_environment.h: every launcher is recognised, half a set is refused.
+#include "exec/comm/launch_environment.h"
 
 #include <gtest/gtest.h>
 

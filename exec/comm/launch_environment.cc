@@ -1,4 +1,4 @@
-#include "exec/train/launch_environment.h"
+#include "exec/comm/launch_environment.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
