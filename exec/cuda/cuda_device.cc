@@ -76,8 +76,12 @@ class CudaDevice::CudaEvent final : public Event {
   cuda::EventHandle handle_ = cuda::make_event_handle(cuda::EventUse::kOrder);
 };
 
-CudaDevice::CudaDevice(const CudaDeviceOptions& options) : options_(options) {
-  SHARDWRIGHT_CUDA(cudaSetDevice(options_.gpu));
+CudaDevice::CurrentGpu::CurrentGpu(int gpu) {
+  SHARDWRIGHT_CUDA(cudaSetDevice(gpu));
+}
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options)
+    : options_(options), current_gpu_(options.gpu) {
   enable_peer_access(options_.gpu, options_.peers);
   staging_ = cuda::allocate_pinned(kStagingBytes);
 }

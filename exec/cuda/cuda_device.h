@@ -114,6 +114,11 @@ class CudaDevice final : public Device {
  private:
   class CudaAllocation;
   class CudaEvent;
+  /// Makes a GPU the thread's current one. What CUDA and its libraries make afterwards is that
+  /// GPU's, so this stands before every member that makes something.
+  struct CurrentGpu {
+    explicit CurrentGpu(int gpu);
+  };
   struct Stream {
     cuda::StreamHandle handle;
     void* scratch = nullptr;
@@ -162,6 +167,7 @@ class CudaDevice final : public Device {
   void resolve_timestamps();
 
   CudaDeviceOptions options_;
+  CurrentGpu current_gpu_;
   Bytes allocated_ = 0;
   Bytes peak_ = 0;
   Failure failure_;

@@ -38,6 +38,7 @@ struct Product {
 
 class Products {
  public:
+  /// For the calling thread's current GPU, the only one whose matrices it may be given.
   Products();
   ~Products();
   Products(const Products&) = delete;

@@ -9,7 +9,9 @@
 // What the library answers for: layouts, transposes, scales, bias, alignments and workspaces. Its
 // algorithms are numbered; all give the same sums, in the order of k.
 
-struct cublasLtContext {};
+struct cublasLtContext {
+  int gpu = 0;
+};
 struct cublasLtMatmulDescOpaque_t {
   cublasOperation_t transa = CUBLAS_OP_N;
   cublasOperation_t transb = CUBLAS_OP_N;
@@ -104,7 +106,7 @@ std::size_t cublasLtGetVersion() {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  return make(handle, cublasLtContext{});
+  return make(handle, cublasLtContext{cuda_on_cpu::current_gpu()});
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return destroy(handle);
@@ -168,13 +170,14 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* returned) {
   *returned = 0;
+  if (handle->gpu != cuda_on_cpu::current_gpu()) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!fits(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   for (int i = 0; i < kAlgorithms && i < requested; ++i) {
     cublasLtMatmulHeuristicResult_t& result = results[(*returned)++];
@@ -209,7 +212,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t c_layout, void* d,
@@ -219,6 +222,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       algo->data[0] != kMagic || algo->data[6] > workspace_bytes ||
       (algo->data[6] > 0 && workspace == nullptr)) {
     return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  // A handle belongs to one GPU, and so does what it works on.
+  const void* reached[] = {a, b, c, d, workspace};
+  if (handle->gpu != cuda_on_cpu::current_gpu() ||
+      !std::all_of(std::begin(reached), std::end(reached), [&](const void* data) {
+        return data == nullptr || cuda_on_cpu::reaches(handle->gpu, data);
+      })) {
+    return CUBLAS_STATUS_EXECUTION_FAILED;
   }
   const void* operands[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {

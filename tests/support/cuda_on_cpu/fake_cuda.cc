@@ -33,7 +33,8 @@ void reset(const FakeMachine& machine) {
   e.clock_ns = 0;
   e.streams_made = e.events_made = 0;
   e.current = nullptr;
-  e.allocated = 0;
+  e.allocated.clear();
+  e.peer_access.clear();
   last_error = cudaSuccess;
 }
 
@@ -72,7 +73,19 @@ void fail_task(std::int64_t n, cudaError_t error) {
 std::size_t allocated_bytes() {
   Engine& e = engine();
   const std::lock_guard lock(e.mutex);
-  return e.allocated;
+  std::size_t bytes = 0;
+  for (const auto& [gpu, of_gpu] : e.allocated) bytes += of_gpu;
+  return bytes;
+}
+
+int current_gpu() {
+  return current_device;
+}
+
+bool reaches(int gpu, const void* data) {
+  Engine& e = engine();
+  const std::lock_guard lock(e.mutex);
+  return e.reaches(gpu, data);
 }
 
 std::size_t pending_tasks() {
@@ -106,7 +119,9 @@ std::size_t live_host_allocations() {
 cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()> run) {
   call.kind = CallKind::kKernel;
   call.stream = stream == nullptr ? 0 : stream->id;
+  call.stream_gpu = gpu_of(stream);
   return api(std::move(call), [&](Engine& e) {
+    if (gpu_of(stream) != current_device) return cudaErrorInvalidResourceHandle;
     e.at(stream).tasks.push_back({std::move(run)});
     return cudaSuccess;
   });

@@ -6,6 +6,10 @@
 // ask for shows as a wrong number, again and again for the same seed, and no two threads ever
 // race: one lock guards everything. Device memory is host memory that begins as NaNs.
 //
+// Several GPUs differ as they do in CUDA: memory, streams, events and handles of cuBLASLt belong to
+// the one that was the thread's current when they were made, and a launch, a record or a product
+// with those of another one is refused.
+//
 // Every call is logged, so tests can compare what was issued with what should have been; and any
 // call can be made to fail.
 #pragma once
@@ -40,10 +44,12 @@ enum class CallKind {
 
 struct Call {
   CallKind kind = CallKind::kQuery;
-  std::string name;  // of the kernel, or of the function
-  int stream = -1;   // by order of creation; 0 is the default stream
-  int event = -1;    // by order of creation
-  int priority = 0;  // of a stream that is created
+  std::string name;     // of the kernel, or of the function
+  int stream = -1;      // by order of creation; 0 is the default stream
+  int gpu = 0;          // the calling thread's current one
+  int stream_gpu = -1;  // whose stream it is
+  int event = -1;       // by order of creation
+  int priority = 0;     // of a stream that is created
   dim3 grid{0, 0, 0}, block{0, 0, 0};
   std::size_t bytes = 0;  // of memory, or shared memory of a kernel
   const void* to = nullptr;
@@ -56,7 +62,7 @@ struct FakeMachine {
   int driver_version = 13000;
   int runtime_version = 13000;
   cudaError_t device_count_error = cudaSuccess;
-  std::size_t memory_bytes = std::size_t{1} << 30;
+  std::size_t memory_bytes = std::size_t{1} << 30;  // of each device
   int compute_major = 9;
   int compute_minor = 0;
   bool peers = true;  // devices can read each other's memory
@@ -77,7 +83,7 @@ void fail_call(std::int64_t n, cudaError_t error = cudaErrorUnknown);
 /// more and all later calls say so.
 void fail_task(std::int64_t n, cudaError_t error = cudaErrorIllegalAddress);
 
-/// Device bytes in use, and tasks that were enqueued and not run yet.
+/// Bytes in use on all devices, and tasks that were enqueued and not run yet.
 std::size_t allocated_bytes();
 std::size_t pending_tasks();
 /// What was created and not destroyed.
@@ -87,5 +93,9 @@ std::size_t live_host_allocations();
 
 /// For the launcher of kernels and the fake libraries: enqueues `run`, or returns why not.
 cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()> run);
+/// The calling thread's GPU, and whether its kernels reach the memory: its own, pinned, or a peer's
+/// to which access was enabled.
+int current_gpu();
+bool reaches(int gpu, const void* data);
 
 }  // namespace cuda_on_cpu

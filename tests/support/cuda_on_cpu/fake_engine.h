@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,11 +26,13 @@ struct Task {
 
 struct CUstream_st {
   int id = 0;
+  int gpu = 0;
   std::deque<cuda_on_cpu::Task> tasks;
 };
 
 struct CUevent_st {
   int id = 0;
+  int gpu = 0;
   bool timed = true;
   std::uint64_t issued = 0;  // records
   std::uint64_t completed = 0;
@@ -46,6 +49,7 @@ inline constexpr std::int64_t kNever = -1;
 struct Region {
   std::size_t bytes = 0;
   bool device = false;
+  int gpu = 0;
 };
 
 struct Engine {
@@ -68,7 +72,8 @@ struct Engine {
   int events_made = 0;
   CUstream_st* current = nullptr;  // that ran last
   std::map<std::uintptr_t, Region> regions;
-  std::size_t allocated = 0;
+  std::map<int, std::size_t> allocated;       // by GPU
+  std::set<std::pair<int, int>> peer_access;  // whose kernels, whose memory
 
   std::uint64_t draw() {  // splitmix64
     std::uint64_t z = (random += 0x9e3779b97f4a7c15u);
@@ -95,6 +100,11 @@ struct Engine {
   bool is_device(const void* data, std::size_t bytes) const {
     const Region* region = region_of(data, bytes);
     return region != nullptr && region->device;
+  }
+  bool reaches(int gpu, const void* data) const {
+    const Region* region = region_of(data, 0);
+    return region != nullptr &&
+           (!region->device || region->gpu == gpu || peer_access.contains({gpu, region->gpu}));
   }
   bool is_pageable(const void* data) const { return region_of(data, 0) == nullptr; }
 
@@ -160,12 +170,18 @@ template <class Body>
 cudaError_t api(Call call, Body&& body) {
   Engine& e = engine();
   const std::lock_guard lock(e.mutex);
+  call.gpu = current_device;
   e.log.push_back(std::move(call));
   cudaError_t error = e.dead;
   if (e.failable++ == e.failing_call) error = e.call_error;
   if (error == cudaSuccess) error = body(e);
   if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
   return error;
+}
+
+/// The default stream is the current GPU's.
+inline int gpu_of(cudaStream_t stream) {
+  return stream == nullptr ? current_device : stream->gpu;
 }
 
 inline Call named(CallKind kind, const char* name) {
@@ -178,6 +194,7 @@ inline Call named(CallKind kind, const char* name) {
 inline Call on_stream(CallKind kind, const char* name, cudaStream_t stream) {
   Call call = named(kind, name);
   call.stream = stream == nullptr ? 0 : stream->id;
+  call.stream_gpu = gpu_of(stream);
   return call;
 }
 

@@ -13,11 +13,13 @@ cudaError_t make_region(Engine& e, void** data, std::size_t bytes, bool device) 
     *data = nullptr;
     return cudaSuccess;
   }
-  if (device && e.allocated + bytes > e.machine.memory_bytes) return cudaErrorMemoryAllocation;
+  if (device && e.allocated[current_device] + bytes > e.machine.memory_bytes) {
+    return cudaErrorMemoryAllocation;
+  }
   *data = ::operator new (bytes, std::align_val_t{kDeviceAlignment});
   std::memset(*data, 0xff, bytes);
-  e.regions[reinterpret_cast<std::uintptr_t>(*data)] = {bytes, device};
-  if (device) e.allocated += bytes;
+  e.regions[reinterpret_cast<std::uintptr_t>(*data)] = {bytes, device, current_device};
+  if (device) e.allocated[current_device] += bytes;
   return cudaSuccess;
 }
 
@@ -26,7 +28,7 @@ cudaError_t free_region(Engine& e, void* data, bool device) {
   const auto found = e.regions.find(reinterpret_cast<std::uintptr_t>(data));
   if (found == e.regions.end() || found->second.device != device) return cudaErrorInvalidValue;
   e.run_everything();  // as CUDA waits for the device
-  if (device) e.allocated -= found->second.bytes;
+  if (device) e.allocated[found->second.gpu] -= found->second.bytes;
   e.regions.erase(found);
   ::operator delete (data, std::align_val_t{kDeviceAlignment});
   return cudaSuccess;
@@ -82,6 +84,8 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInsufficientDriver";
     case cudaErrorNoDevice:
       return "cudaErrorNoDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
     case cudaErrorIllegalAddress:
       return "cudaErrorIllegalAddress";
     default:
@@ -101,6 +105,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
     case cudaErrorIllegalAddress:
       return "an illegal memory access was encountered";
     default:
@@ -209,9 +215,14 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
   });
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-  return api(named(CallKind::kQuery, "cudaDeviceEnablePeerAccess"),
-             [](Engine&) { return cudaSuccess; });
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  return api(named(CallKind::kQuery, "cudaDeviceEnablePeerAccess"), [&](Engine& e) {
+    if (peer < 0 || peer >= e.machine.devices || peer == current_device || !e.machine.peers) {
+      return cudaErrorInvalidDevice;
+    }
+    const bool is_new = e.peer_access.insert({current_device, peer}).second;
+    return is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+  });
 }
 
 cudaError_t cudaDeviceSynchronize() {
@@ -250,7 +261,7 @@ cudaError_t cudaFreeHost(void* data) {
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return api(named(CallKind::kQuery, "cudaMemGetInfo"), [&](Engine& e) {
     *total = e.machine.memory_bytes;
-    *free = e.machine.memory_bytes - e.allocated;
+    *free = e.machine.memory_bytes - e.allocated[current_device];
     return cudaSuccess;
   });
 }
@@ -306,7 +317,9 @@ cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
   return api(transfer(CallKind::kSet, "cudaMemsetAsync", stream, data, nullptr, bytes),
              [&](Engine& e) {
-               if (!e.is_device(data, bytes)) return cudaErrorInvalidValue;
+               if (!e.is_device(data, bytes) || !e.reaches(gpu_of(stream), data)) {
+                 return cudaErrorInvalidValue;
+               }
                e.at(stream).tasks.push_back({[=] { std::memset(data, value, bytes); }});
                return cudaSuccess;
              });

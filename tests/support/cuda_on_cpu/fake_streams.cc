@@ -12,7 +12,9 @@ cudaError_t make_stream(cudaStream_t* stream, const char* name, int priority) {
     e.streams.push_back(std::make_unique<CUstream_st>());
     *stream = e.streams.back().get();
     (*stream)->id = ++e.streams_made;
+    (*stream)->gpu = current_device;
     e.log.back().stream = (*stream)->id;
+    e.log.back().stream_gpu = current_device;
     return cudaSuccess;
   });
 }
@@ -22,6 +24,7 @@ cudaError_t make_event(cudaEvent_t* event, const char* name, unsigned flags) {
     e.events.push_back(std::make_unique<CUevent_st>());
     *event = e.events.back().get();
     (*event)->id = ++e.events_made;
+    (*event)->gpu = current_device;
     (*event)->timed = (flags & cudaEventDisableTiming) == 0;
     e.log.back().event = (*event)->id;
     return cudaSuccess;
@@ -109,7 +112,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Call call = on_stream(CallKind::kRecord, "cudaEventRecord", stream);
   call.event = event == nullptr ? -1 : event->id;
   return api(std::move(call), [&](Engine& e) {
-    if (event == nullptr) return cudaErrorInvalidResourceHandle;
+    if (event == nullptr || event->gpu != gpu_of(stream)) return cudaErrorInvalidResourceHandle;
     const std::uint64_t record = ++event->issued;
     e.at(stream).tasks.push_back({[event, record] {
       event->completed = record;
@@ -137,7 +140,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   return api(named(CallKind::kQuery, "cudaEventElapsedTime"), [&](Engine&) {
-    if (!begin->timed || !end->timed) return cudaErrorInvalidResourceHandle;
+    if (!begin->timed || !end->timed || begin->gpu != end->gpu)
+      return cudaErrorInvalidResourceHandle;
     if (begin->completed != begin->issued || end->completed != end->issued) {
       return cudaErrorNotReady;
     }
