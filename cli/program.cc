@@ -2,13 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <exception>
 #include <new>
 #include <string>
 
-#include "cli/flags/help.h"
-#include "cli/flags/usage.h"
+#include "cli/flags/command_line.h"
 #include "cli/machine/version.h"
 
 namespace shardwright::cli {
@@ -59,39 +57,25 @@ ExitCode flushed(ExitCode code) {
 
 ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs, ColorMode& color) {
-  CLI::App app{"Predicts, picks and runs sharded training of large language models.",
-               "shardwright"};
-  app.formatter(make_help_formatter());
-  app.footer(kFooter);
-  app.set_version_flag(
-      "--version", [] { return version_text(); },
-      "Print the versions of what was compiled in and found, and exit");
-  app.fallthrough();
-  app.require_subcommand(1);
-  app.add_option_function<std::string>(
-         "--color", [&color](const std::string& text) { color = parse_color_mode(text); },
-         "Colours: auto, always or never; NO_COLOR is respected")
-      ->type_name("WHEN");
-
+  CommandLine line("shardwright",
+                   "Predicts, picks and runs sharded training of large language models.", kFooter);
+  line.set_version([] { return version_text(); });
+  line.root()
+      .add_parsed(
+          "--color", [&color](const std::string& text) { color = parse_color_mode(text); },
+          "Colours: auto, always or never; NO_COLOR is respected")
+      .type_name("WHEN");
   for (const std::unique_ptr<Verb>& verb : verbs) {
-    CLI::App* command = app.add_subcommand(verb->name(), verb->summary());
-    command->group("Verbs");
-    verb->declare_flags(*command);
+    Command command = line.add_verb(verb->name(), verb->summary());
+    verb->declare_flags(command);
   }
-
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {  // --help, --version
-    app.exit(success);
-    return flushed(ExitCode::kDone);
-  } catch (const CLI::ParseError& error) {
-    throw usage_error(app, error);
-  }
+  const CommandLine::Parsed parsed = line.parse(argc, argv);
+  if (parsed.answered) return flushed(ExitCode::kDone);
 
   const Context context{describe_terminal(stdout, color), describe_terminal(stderr, color),
                         command_line(argc, argv)};
   for (const std::unique_ptr<Verb>& verb : verbs) {
-    if (app.got_subcommand(verb->name())) return flushed(verb->run(context));
+    if (parsed.verb == verb->name()) return flushed(verb->run(context));
   }
   throw Error("no verb was given.", ExitCode::kUsage);
 }

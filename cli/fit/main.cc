@@ -9,7 +9,7 @@
 // the values where they live: gpu_cost.json, clusters, stacks, and the record of the fit.
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/flags/command_line.h"
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
 #include "sim/core/error.h"
@@ -204,21 +205,30 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Fits the cost models to published measurements and rewrites the shipped data"};
-  std::string what;
-  std::string published;
-  std::string out;
-  std::string date = today();
-  app.add_option("what", what, "gemm, collectives, attention, all of these, or steps")
-      ->required()
-      ->check(CLI::IsMember({"gemm", "collectives", "attention", "all", "steps"}));
-  app.add_option("--published", published,
-                 "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv");
-  app.add_option("--out", out,
-                 "file to write, by default the shipped gpu_cost.json; of steps, a data folder");
-  app.add_option("--date", date, "date to record, YYYY-MM-DD");
-  CLI11_PARSE(app, argc, argv);
+  const std::vector<std::string> tables_to_fit = {"gemm", "collectives", "attention", "all",
+                                                  "steps"};
+  std::string what, published, out, date = today();
+  cli::CommandLine line(
+      "shardwright_fit",
+      "Fits the cost models to published measurements and rewrites the shipped data");
+  cli::Command command = line.root();
+  command
+      .add_parsed(
+          "what",
+          [&](const std::string& word) {
+            if (std::find(tables_to_fit.begin(), tables_to_fit.end(), word) == tables_to_fit.end())
+              fail_word("what", word, tables_to_fit);
+            what = word;
+          },
+          "gemm, collectives, attention, all of these, or steps")
+      .required();
+  command.add("--published", published,
+              "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv");
+  command.add("--out", out,
+              "file to write, by default the shipped gpu_cost.json; of steps, a data folder");
+  command.add("--date", date, "date to record, YYYY-MM-DD");
   try {
+    if (line.parse(argc, argv).answered) return static_cast<int>(ExitCode::kDone);
     const fs::path data = profiles::data_dir();
     const fs::path tables = published.empty() ? data / "published" : fs::path(published);
     if (what == "steps") {

@@ -1,15 +1,11 @@
 // How --help looks: two columns within 100, long descriptions wrapped under themselves.
 #pragma once
 
-#include <memory>
-
-namespace CLI {
-class FormatterBase;
-}
+#include <string>
 
 namespace shardwright::cli {
 
-/// To set on the root before any verb is added; the verbs inherit it.
-std::shared_ptr<CLI::FormatterBase> make_help_formatter();
+/// "  --gpus N        how many", with a long name on a line of its own.
+std::string help_entry(const std::string& name, const std::string& description);
 
 }  // namespace shardwright::cli

@@ -10,6 +10,7 @@
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
 
 namespace shardwright::cli {
 namespace {
@@ -73,10 +74,7 @@ std::vector<std::string> cluster_names(const std::string& text) {
     });
     return names;
   }
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    std::string name = text.substr(begin, end - begin);
+  for (std::string& name : split_commas(text)) {
     if (name.empty()) {
       throw Error(fmt::format(
           "--clusters is '{}', expected all, or names joined by commas such as dgx-h100,p5", text));
@@ -84,7 +82,6 @@ std::vector<std::string> cluster_names(const std::string& text) {
     if (std::find(names.begin(), names.end(), name) != names.end())
       throw Error(fmt::format("--clusters is '{}', but it names {} twice", text, name));
     names.push_back(std::move(name));
-    begin = end + 1;
   }
   return names;
 }

@@ -3,12 +3,10 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "cli/flags/flags.h"
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
@@ -22,41 +20,31 @@ namespace {
 constexpr const char* kWhat = "What, on what, how";
 constexpr CountRange kKnob{1, std::numeric_limits<int>::max()};
 
-[[noreturn]] void fail_word(std::string_view flag, std::string_view word,
-                            const std::vector<std::string>& accepted) {
-  throw Error(fmt::format("{} is '{}', but it must be one of {}{}", flag, word,
-                          fmt::join(accepted, ", "), did_you_mean(word, accepted)));
-}
-
 /// A flag that takes one of some words.
 template <typename Value, typename Parse>
-void add_word(CLI::App& command, const std::string& flag, std::optional<Value>& value,
+void add_word(Command& command, const std::string& flag, std::optional<Value>& value,
               const std::string& description, Parse parse, std::vector<std::string> words) {
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           flag,
           [&value, flag, parse, words](const std::string& word) {
             value = parse(word);
             if (!value) fail_word(flag, word, words);
           },
           description)
-      ->type_name(fmt::format("{}", fmt::join(words, "|")))
-      ->group(kWhat);
+      .type_name(fmt::format("{}", fmt::join(words, "|")))
+      .group(kWhat);
 }
 
 std::vector<Strategy> parse_strategies(const std::string& text) {
   std::vector<Strategy> strategies;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
+  for (const std::string& word : split_commas(text)) {
     const std::optional<Strategy> strategy = strategy_from(word);
     if (!strategy) fail_word("--strategy", word, strategy_names());
     if (std::find(strategies.begin(), strategies.end(), *strategy) != strategies.end()) {
       throw Error(fmt::format("--strategy is '{}', but it names {} twice.", text, word));
     }
     strategies.push_back(*strategy);
-    begin = end + 1;
   }
   return strategies;
 }
@@ -131,17 +119,17 @@ std::string required(std::string_view flag, const std::optional<std::string>& gi
 
 }  // namespace
 
-void PlanFlags::declare(CLI::App& command, bool searched) {
+void PlanFlags::declare(Command& command, bool searched) {
   const auto knob = [searched](const char* what, const char* otherwise) {
     return fmt::format("{} (default: {})", what, searched ? "searched" : otherwise);
   };
   const auto text = [&](const char* flag, std::optional<std::string>& value, const char* type,
                         const std::string& description) {
-    command.add_option(flag, value, description)->type_name(type)->group(kWhat);
+    command.add(flag, value, description).type_name(type).group(kWhat);
   };
   const auto count = [&](const char* flag, std::optional<std::int64_t>& value,
                          const std::string& description, CountRange range) {
-    add_count(command, flag, value, description, range)->group(kWhat);
+    command.add(flag, value, description, range).group(kWhat);
   };
   text("--model", model, "NAME|PATH", "a built-in model, or a Hugging Face config.json or folder");
   text("--cluster", cluster, "NAME|PATH", "a shipped cluster (see inspect clusters) or a file");
@@ -150,22 +138,22 @@ void PlanFlags::declare(CLI::App& command, bool searched) {
   count("--micro-batch", micro_batch, knob("sequences per GPU at a time", "1"), {1, 1 << 20});
   count("--grad-accum", grad_accum, knob("micro-steps per optimizer step", "1"), {1, 1 << 20});
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--strategy", [this](const std::string& words) { strategies = parse_strategies(words); },
           searched ? fmt::format("{}; several joined by commas (default: all are searched)",
                                  fmt::join(strategy_names(), ", "))
                    : fmt::format("{}; several, joined by commas, are compared (default: yafsdp)",
                                  fmt::join(strategy_names(), ", ")))
-      ->type_name("NAME[,NAME]")
-      ->group(kWhat);
+      .type_name("NAME[,NAME]")
+      .group(kWhat);
   count("--shard-group", shard_group, "GPUs that share one copy of the parameters", {1, 1 << 20});
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--ckpt-layers",
           [this](const std::string& words) { ckpt_layers = parse_checkpointed(words); },
           knob("checkpoint the first K layers, or all; 0 recomputes nothing", "0"))
-      ->type_name("K|all")
-      ->group(kWhat);
+      .type_name("K|all")
+      .group(kWhat);
   text(
       "--recompute", recompute, "WHAT",
       knob("what checkpointed layers recompute: none, full, selective-op, or some of norm, swiglu, "
@@ -185,11 +173,10 @@ void PlanFlags::declare(CLI::App& command, bool searched) {
            {"flash", "eager"});
   text("--stack", stack, "NAME|PATH",
        "the software that executes (see inspect stacks; default: native)");
-  command.add_option("--set", overrides, "override a value of the profile by its path; repeatable")
-      ->type_name("KEY=VALUE")
-      ->take_all()
-      ->expected(1)
-      ->group(kWhat);
+  command.add("--set", overrides, "override a value of the profile by its path; repeatable")
+      .type_name("KEY=VALUE")
+      .repeatable()
+      .group(kWhat);
   text("--plan", plan_file, "FILE",
        searched ? "take model, cluster, batch and the like from a plan that tune wrote"
                 : "start from a plan that tune wrote; flags on the command line change it");

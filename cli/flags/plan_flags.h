@@ -10,13 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/flags/command_line.h"
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
-
-namespace CLI {
-class App;
-}
 
 namespace shardwright::cli {
 
@@ -39,7 +36,7 @@ struct PlanFlags {
 
   /// Binds the flags to this object, which must stay where it is. `searched` says that the verb
   /// tries the values of a knob that is not given, instead of taking a default.
-  void declare(CLI::App& command, bool searched = false);
+  void declare(Command& command, bool searched = false);
 };
 
 /// What is trained and on what, before any knob: what a search is about.

@@ -3,13 +3,10 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <vector>
 
-#include "cli/flags/flags.h"
 #include "cli/flags/search_request.h"
 #include "sim/core/error.h"
-#include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
 
 namespace shardwright::cli {
@@ -18,12 +15,6 @@ namespace {
 constexpr const char* kReduce = "bf16-reduce";
 constexpr const char* kMoments = "bf16-moments";
 
-[[noreturn]] void fail_word(std::string_view flag, std::string_view word,
-                            const std::vector<std::string>& accepted) {
-  throw Error(fmt::format("{} is '{}', but it must be one of {}{}", flag, word,
-                          fmt::join(accepted, ", "), did_you_mean(word, accepted)));
-}
-
 tuner::Objective parse_objective(const std::string& word) {
   const std::optional<tuner::Objective> objective = tuner::objective_from(word);
   if (!objective) fail_word("--objective", word, tuner::objective_names());
@@ -31,10 +22,7 @@ tuner::Objective parse_objective(const std::string& word) {
 }
 
 void parse_allowed(const std::string& text, TuneFlags& flags) {
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
+  for (const std::string& word : split_commas(text)) {
     if (word == kReduce) {
       flags.allow_bf16_reduce = true;
     } else if (word == kMoments) {
@@ -42,7 +30,6 @@ void parse_allowed(const std::string& text, TuneFlags& flags) {
     } else {
       fail_word("--allow", word, {kReduce, kMoments});
     }
-    begin = end + 1;
   }
 }
 
@@ -73,36 +60,36 @@ double parse_headroom(const std::string& text) {
   return *value * unit;
 }
 
-void TuneFlags::declare(CLI::App& command) {
+void TuneFlags::declare(Command& command) {
   plan.declare(command, true);
-  add_count(command, "--global-batch", global_batch,
-            "sequences per optimizer step on all GPUs (default: whatever is best)", {1, 1 << 30});
+  command.add("--global-batch", global_batch,
+              "sequences per optimizer step on all GPUs (default: whatever is best)", {1, 1 << 30});
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--objective", [this](const std::string& word) { objective = parse_objective(word); },
           "what is best: the least time or GPU dollars a token, or the most memory left "
           "(default: time)")
-      ->type_name(fmt::format("{}", fmt::join(tuner::objective_names(), "|")));
+      .type_name(fmt::format("{}", fmt::join(tuner::objective_names(), "|")));
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--headroom", [this](const std::string& text) { headroom = parse_headroom(text); },
           "memory to keep free, such as 5% (default: 0)")
-      ->type_name("SHARE");
+      .type_name("SHARE");
   command
-      .add_option_function<std::string>(
+      .add_parsed(
           "--allow", [this](const std::string& words) { parse_allowed(words, *this); },
           fmt::format("changes of the arithmetic that the search may make: {}, {}, or both joined "
                       "by a comma (default: none)",
                       kReduce, kMoments))
-      ->type_name("WHAT");
-  command.add_flag("--robust", robust,
-                   "the best in the worst case of: as predicted, memory 5 % above it, bandwidth "
-                   "20 % below it");
-  command.add_flag("--recompute-for-speed", recompute_for_speed,
-                   "on PyTorch's stacks, recompute more layers than memory requires where the "
-                   "simulation finds that faster");
-  add_count(command, "--threads", threads, "threads of the search (default: one for each core)",
-            {1, 1024});
+      .type_name("WHAT");
+  command.add("--robust", robust,
+              "the best in the worst case of: as predicted, memory 5 % above it, bandwidth "
+              "20 % below it");
+  command.add("--recompute-for-speed", recompute_for_speed,
+              "on PyTorch's stacks, recompute more layers than memory requires where the "
+              "simulation finds that faster");
+  command.add("--threads", threads, "threads of the search (default: one for each core)",
+              {1, 1024});
 }
 
 tuner::Request request_of(const TuneFlags& flags, const Job& job) {

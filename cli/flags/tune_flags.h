@@ -21,7 +21,7 @@ struct TuneFlags {
   bool recompute_for_speed = false;
 
   /// Binds the flags to this object, which must stay where it is.
-  void declare(CLI::App& command);
+  void declare(Command& command);
 };
 
 /// The search that the flags ask for. Throws Error when they contradict each other.

@@ -1,17 +1,26 @@
-// Turns CLI11's parse errors into the project's: one sentence, the flag and value named, exit
-// code 2.
+// Turns what the parser refused into the project's errors: one sentence, the flag and value named,
+// exit code 2.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "sim/core/error.h"
 
-namespace CLI {
-class App;
-class ParseError;
-}  // namespace CLI
-
 namespace shardwright::cli {
 
-/// `app` is the root after the failed parse; what it could not place decides the sentence.
-Error usage_error(const CLI::App& app, const CLI::ParseError& error);
+/// What is known of a line after it could not be parsed.
+struct FailedParse {
+  std::string program;
+  std::string verb;                   // that was given; empty: none
+  std::vector<std::string> verbs;     // that there are
+  std::vector<std::string> flags;     // "--gpus": of the program and of the verb
+  std::vector<std::string> unplaced;  // words that mean nothing there
+  bool wrong_number_of_values = false;
+  bool something_is_missing = false;
+  std::string said;  // by the parser
+};
+
+Error usage_error(const FailedParse& failed);
 
 }  // namespace shardwright::cli

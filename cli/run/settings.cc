@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <fstream>
@@ -59,15 +58,15 @@ std::vector<std::pair<std::string, std::string>> process_environment() {
   return variables;
 }
 
-void RunSettings::declare(CLI::App& command) {
+void RunSettings::declare(Command& command) {
   const auto add = [&](const std::string& key, const char* type, const std::string& help,
                        const char* group) {
     command
-        .add_option_function<std::string>(
+        .add_parsed(
             fmt::format("--{}", key),
             [this, key](const std::string& value) { flags_[key] = value; }, help)
-        ->type_name(type)
-        ->group(group);
+        .type_name(type)
+        .group(group);
   };
   add(kConfig, "FILE", "a run file with any of these settings, one KEY = VALUE a line", "What");
   for (const SettingInfo& info : setting_table()) {

@@ -12,11 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/flags/flags.h"
-
-namespace CLI {
-class App;
-}
+#include "cli/flags/command_line.h"
 
 namespace shardwright::cli {
 
@@ -44,7 +40,7 @@ std::vector<std::pair<std::string, std::string>> process_environment();
 class RunSettings {
  public:
   /// Binds the flags to this object, which must stay where it is.
-  void declare(CLI::App& command);
+  void declare(Command& command);
   /// Merges flags, environment and the run file that --config (or SHARDWRIGHT_RUN_CONFIG) names.
   /// Throws Error naming a setting that does not exist, and the file.
   void resolve(const std::vector<std::pair<std::string, std::string>>& environment);

@@ -1,14 +1,12 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/flags/flags.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/profiles/calibrated_file.h"
 #include "cli/render/calibration.h"
@@ -36,33 +34,30 @@ class CalibrateVerb : public Verb {
     return "traces and nccl-tests logs into a hardware profile";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     const auto files = [&](const char* flag, std::vector<std::string>& into, const char* what) {
-      command.add_option(flag, into, what)->type_name("FILE...");
+      command.add(flag, into, what).type_name("FILE...");
     };
     files("--trace", traces_, "of run --trace, torch.profiler or nsys; one or many, ranks too");
     files("--nccl-tests", logs_, "output of nccl-tests");
-    command.add_option("--base", base_, "the profile to start from: a cluster's name or file")
-        ->type_name("PROFILE");
-    command.add_option("--out", out_, "write the calibrated profile")->type_name("FILE");
-    command.add_option("--stack", stack_, "the software that was traced, if not this program")
-        ->type_name("NAME");
+    command.add("--base", base_, "the profile to start from: a cluster's name or file")
+        .type_name("PROFILE");
+    command.add("--out", out_, "write the calibrated profile").type_name("FILE");
+    command.add("--stack", stack_, "the software that was traced, if not this program")
+        .type_name("NAME");
     command
-        .add_option("--stack-out", stack_out_,
-                    "write the stack that a PyTorch trace shows; needs --model")
-        ->type_name("FILE");
-    command.add_option("--model", model_, "what was trained, for traces that do not say")
-        ->type_name("NAME|PATH");
-    command.add_option("--plan", plan_, "the plan to find the most useful measurement for")
-        ->type_name("FILE");
-    add_count(command, "--gpus-per-node", gpus_per_node_,
-              "of the traced job; of the base, unless given");
-    command
-        .add_option("--check", check_, "say whether this profile still holds; exit with 6 if not")
-        ->type_name("PROFILE");
-    command.add_option("--merge", merge_, "calibrated profiles whose measurements to add")
-        ->type_name("PROFILE...");
-    command.add_flag("--json", json_, "print one JSON document");
+        .add("--stack-out", stack_out_, "write the stack that a PyTorch trace shows; needs --model")
+        .type_name("FILE");
+    command.add("--model", model_, "what was trained, for traces that do not say")
+        .type_name("NAME|PATH");
+    command.add("--plan", plan_, "the plan to find the most useful measurement for")
+        .type_name("FILE");
+    command.add("--gpus-per-node", gpus_per_node_, "of the traced job; of the base, unless given");
+    command.add("--check", check_, "say whether this profile still holds; exit with 6 if not")
+        .type_name("PROFILE");
+    command.add("--merge", merge_, "calibrated profiles whose measurements to add")
+        .type_name("PROFILE...");
+    command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {

@@ -1,13 +1,11 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
-#include "cli/flags/flags.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/run_lines.h"
 #include "cli/render/text/quantity.h"
@@ -32,14 +30,14 @@ class CompareVerb : public Verb {
     return "predicted against measured, operation by operation";
   }
 
-  void declare_flags(CLI::App& command) override {
-    command.add_option("PREDICTED", predicted_, "the trace of predict --trace")->required();
-    command.add_option("MEASURED", measured_, "the trace of run --trace")->required();
-    add_number(command, "--tolerance", tolerance_,
-               "exit with 6 when the step time is off by more than this fraction", {0, 1e6});
-    command.add_option("--out", out_, "write both into one Chrome trace")->type_name("FILE");
-    add_count(command, "--top", top_, "operations to list", {0, 1'000'000});
-    command.add_flag("--json", json_, "print one JSON document");
+  void declare_flags(Command& command) override {
+    command.add("PREDICTED", predicted_, "the trace of predict --trace").required();
+    command.add("MEASURED", measured_, "the trace of run --trace").required();
+    command.add("--tolerance", tolerance_,
+                "exit with 6 when the step time is off by more than this fraction", {0, 1e6});
+    command.add("--out", out_, "write both into one Chrome trace").type_name("FILE");
+    command.add("--top", top_, "operations to list", {0, 1'000'000});
+    command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {

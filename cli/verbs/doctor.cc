@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "cli/machine/build_info.h"
@@ -159,8 +158,8 @@ class DoctorVerb : public Verb {
   std::string summary() const override {
     return "what this machine has and lacks, and what to install";
   }
-  void declare_flags(CLI::App& command) override {
-    command.add_flag("--json", json_, "Print one JSON document");
+  void declare_flags(Command& command) override {
+    command.add("--json", json_, "Print one JSON document");
   }
   ExitCode run(const Context& context) override {
     std::vector<std::string> verbs;

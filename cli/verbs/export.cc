@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -63,16 +62,16 @@ class ExportVerb : public Verb {
     return "a plan as settings for torchtitan, Accelerate, YaFSDP or DeepSpeed";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     flags_.declare(command);
     std::vector<std::string> names;
     for (const Trainer& trainer : trainers()) names.emplace_back(trainer.name);
-    command.add_option("--format", format_, "the trainer whose settings to write")
-        ->type_name(fmt::format("{}", fmt::join(names, "|")))
-        ->required();
-    command.add_option("--out", out_, "write the settings into a file (default: to stdout)")
-        ->type_name("FILE");
-    command.add_flag("--json", json_, "print one JSON document with settings and remarks");
+    command.add("--format", format_, "the trainer whose settings to write")
+        .type_name(fmt::format("{}", fmt::join(names, "|")))
+        .required();
+    command.add("--out", out_, "write the settings into a file (default: to stdout)")
+        .type_name("FILE");
+    command.add("--json", json_, "print one JSON document with settings and remarks");
   }
 
   ExitCode run(const Context& context) override {

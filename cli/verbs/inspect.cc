@@ -1,12 +1,10 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <string>
 #include <vector>
 
-#include "cli/flags/flags.h"
 #include "cli/inspect/calibration.h"
 #include "cli/inspect/model.h"
 #include "cli/inspect/plan.h"
@@ -103,15 +101,15 @@ class InspectVerb : public Verb {
   std::string summary() const override {
     return "a model, plan, run file, checkpoint, cluster, gpu, stack or profile, in words";
   }
-  void declare_flags(CLI::App& command) override {
-    command.add_option(
+  void declare_flags(Command& command) override {
+    command.add(
         "KIND", request_.kind,
         "model, plan, run, checkpoint, cluster, gpu, stack or profile; models, clusters, gpus and "
         "stacks list what ships");
-    command.add_option("NAME", request_.name, "a shipped name, or the path of a file");
-    add_count(command, "--seq-len", request_.seq_len,
-              "sequence length for a model's operations per token", {1, 1 << 24});
-    command.add_flag("--json", request_.json, "print one JSON document");
+    command.add("NAME", request_.name, "a shipped name, or the path of a file");
+    command.add("--seq-len", request_.seq_len, "sequence length for a model's operations per token",
+                {1, 1 << 24});
+    command.add("--json", request_.json, "print one JSON document");
   }
   ExitCode run(const Context& context) override {
     fmt::print("{}", find_kind(request_).show(request_, context.out));

@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "cli/flags/flags.h"
 #include "cli/machine/execution.h"
 #include "cli/measure/host_profile.h"
 #include "cli/measure/measure_model.h"
@@ -36,23 +34,22 @@ class MeasureVerb : public Verb {
     return "times products, attention, copies and collectives on this machine";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     command
-        .add_option("--model", model_,
-                    "whose shapes are timed: a built-in model, or a Hugging Face config.json or "
-                    "folder (default: a tiny Llama)")
-        ->type_name("NAME|PATH");
-    command.add_option("--device", device_, "what is timed (default: auto)")
-        ->type_name("auto|host|cuda");
-    command.add_option("--out", out_, "the profile to write (default: my-cpu.json or my-gpu.json)")
-        ->type_name("FILE");
+        .add("--model", model_,
+             "whose shapes are timed: a built-in model, or a Hugging Face config.json or "
+             "folder (default: a tiny Llama)")
+        .type_name("NAME|PATH");
+    command.add("--device", device_, "what is timed (default: auto)").type_name("auto|host|cuda");
+    command.add("--out", out_, "the profile to write (default: my-cpu.json or my-gpu.json)")
+        .type_name("FILE");
     command
-        .add_option("--base", base_,
-                    "the cluster that the profile starts from (default on the processor: host)")
-        ->type_name("NAME|PATH");
-    add_count(command, "--threads", threads_, "processor threads (default: one a core)", {1, 4096});
-    command.add_flag("--quick", quick_, "fewer shapes and steps: some seconds");
-    command.add_flag("--json", json_, "print one JSON document");
+        .add("--base", base_,
+             "the cluster that the profile starts from (default on the processor: host)")
+        .type_name("NAME|PATH");
+    command.add("--threads", threads_, "processor threads (default: one a core)", {1, 4096});
+    command.add("--quick", quick_, "fewer shapes and steps: some seconds");
+    command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {

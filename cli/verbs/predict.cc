@@ -2,13 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/flags/flags.h"
 #include "cli/flags/jitter.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/explanation.h"
@@ -29,17 +27,17 @@ class PredictVerb : public Verb {
     return "memory, time and a timeline for one plan, or several side by side";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     flags_.declare(command);
-    command.add_flag("--json", json_, "print one JSON document");
-    command.add_flag("--explain", explain_,
-                     "say what bounds each part of the step and what one change would buy");
-    command.add_option("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
-        ->type_name("FILE");
-    add_number(command, "--jitter", jitter_,
-               "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
-               "wait for each other in collectives",
-               {0, 0.5});
+    command.add("--json", json_, "print one JSON document");
+    command.add("--explain", explain_,
+                "say what bounds each part of the step and what one change would buy");
+    command.add("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
+        .type_name("FILE");
+    command.add("--jitter", jitter_,
+                "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
+                "wait for each other in collectives",
+                {0, 0.5});
   }
 
   ExitCode run(const Context& context) override {

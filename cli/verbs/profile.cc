@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -67,18 +66,18 @@ class ProfileVerb : public Verb {
     return "compares two hardware profiles, or checks one before it is shared";
   }
 
-  void declare_flags(CLI::App& command) override {
-    command.add_option("ACTION", action_, "diff A B, or validate FILE...")->required();
-    command.add_option("PROFILE", names_,
-                       "clusters (calibrated profiles are clusters) or stacks: a shipped name or "
-                       "the path of a file");
-    command.add_option("--stack", stack_, "the stack that clusters are compared with")
-        ->type_name("NAME")
-        ->capture_default_str();
-    command.add_option("--cluster", cluster_, "the cluster that stacks are compared on")
-        ->type_name("NAME")
-        ->capture_default_str();
-    command.add_flag("--json", json_, "print one JSON document");
+  void declare_flags(Command& command) override {
+    command.add("ACTION", action_, "diff A B, or validate FILE...").required();
+    command.add("PROFILE", names_,
+                "clusters (calibrated profiles are clusters) or stacks: a shipped name or "
+                "the path of a file");
+    command.add("--stack", stack_, "the stack that clusters are compared with")
+        .type_name("NAME")
+        .shows_default();
+    command.add("--cluster", cluster_, "the cluster that stacks are compared on")
+        .type_name("NAME")
+        .shows_default();
+    command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {

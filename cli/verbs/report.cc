@@ -1,7 +1,6 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <ctime>
 #include <string>
 #include <utility>
@@ -25,16 +24,14 @@ class ReportVerb : public Verb {
     return "one self-contained HTML file about a plan and what was measured";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     flags_.declare(command);
-    command
-        .add_option("--trace", trace_, "draw this trace of predict --trace, not a new prediction")
-        ->type_name("FILE");
-    command.add_option("--measured", measured_, "compare with this trace of run --trace")
-        ->type_name("FILE");
-    command.add_option("--tuning", tuning_, "what tune --json printed: why this plan")
-        ->type_name("FILE");
-    command.add_option("--out", out_, "the HTML file to write")->type_name("FILE")->required();
+    command.add("--trace", trace_, "draw this trace of predict --trace, not a new prediction")
+        .type_name("FILE");
+    command.add("--measured", measured_, "compare with this trace of run --trace")
+        .type_name("FILE");
+    command.add("--tuning", tuning_, "what tune --json printed: why this plan").type_name("FILE");
+    command.add("--out", out_, "the HTML file to write").type_name("FILE").required();
   }
 
   ExitCode run(const Context& context) override {

@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -139,11 +138,11 @@ class RunVerb : public Verb {
     return "trains for real with a plan; trace, metrics, checkpoints";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     settings_.declare(command);
-    command.add_flag("--json", json_, "print a summary as one JSON document; steps go to stderr");
-    command.add_flag("--show-settings", show_settings_,
-                     "print every setting and its origin as a run file, and do nothing else");
+    command.add("--json", json_, "print a summary as one JSON document; steps go to stderr");
+    command.add("--show-settings", show_settings_,
+                "print every setting and its origin as a run file, and do nothing else");
   }
 
   ExitCode run(const Context& context) override {

@@ -1,13 +1,10 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/flags/duration.h"
-#include "cli/flags/flags.h"
 #include "cli/flags/offers.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/search_request.h"
@@ -70,68 +67,67 @@ class SizeVerb : public Verb {
     return "the kind and number of GPUs for a goal: tokens, deadline, budget";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     flags_.declare(command, true);
-    command.get_option("--cluster")->description("the only cluster, instead of --clusters");
-    command.get_option("--gpus")->description("the only number of GPUs to try");
-    command.get_option("--attention")->description("attention kernel (default: flash)");
-    command.get_option("--plan")->group("");  // refused in words of its own
-    add_number(command, "--tokens", tokens_, "tokens to train on, as 2e12; required", {1, 1e18})
-        ->group(kGoal);
+    command.at("--cluster").description("the only cluster, instead of --clusters");
+    command.at("--gpus").description("the only number of GPUs to try");
+    command.at("--attention").description("attention kernel (default: flash)");
+    command.at("--plan").group("");  // refused in words of its own
+    command.add("--tokens", tokens_, "tokens to train on, as 2e12; required", {1, 1e18})
+        .group(kGoal);
     command
-        .add_option_function<std::string>(
+        .add_parsed(
             "--deadline",
             [this](const std::string& text) {
               goal_.deadline_days = parse_days("--deadline", text);
             },
             "time that the run may take: 36h, 30d, 6w")
-        ->type_name("TIME")
-        ->group(kGoal);
-    add_number(command, "--budget", goal_.budget_usd, "US dollars that the run may cost", {1, 1e15})
-        ->group(kGoal);
+        .type_name("TIME")
+        .group(kGoal);
+    command.add("--budget", goal_.budget_usd, "US dollars that the run may cost", {1, 1e15})
+        .group(kGoal);
     command
-        .add_option("--clusters", clusters_,
-                    "all that ship, or names and files joined by commas (default: all)")
-        ->type_name("all|NAME[,NAME]")
-        ->group(kGoal);
-    add_count(command, "--max-gpus", max_gpus_, "most GPUs to try (default: 16384)", {1, kMostGpus})
-        ->group(kGoal);
-    add_count(command, "--global-batch", global_batch_,
-              "sequences per optimizer step, of all GPUs (default: what stays below the critical "
-              "batch)",
-              {1, std::int64_t{1} << 40})
-        ->group(kGoal);
+        .add("--clusters", clusters_,
+             "all that ship, or names and files joined by commas (default: all)")
+        .type_name("all|NAME[,NAME]")
+        .group(kGoal);
+    command.add("--max-gpus", max_gpus_, "most GPUs to try (default: 16384)", {1, kMostGpus})
+        .group(kGoal);
     command
-        .add_option_function<std::vector<std::string>>(
-            "--price",
-            [this](const std::vector<std::string>& texts) {
-              for (const std::string& text : texts) add_price(prices_, text);
-            },
+        .add("--global-batch", global_batch_,
+             "sequences per optimizer step, of all GPUs (default: what stays below the critical "
+             "batch)",
+             {1, std::int64_t{1} << 40})
+        .group(kGoal);
+    command
+        .add_repeated(
+            "--price", [this](const std::string& text) { add_price(prices_, text); },
             "US dollars per GPU hour of a cluster or a GPU; repeatable (default: list prices of "
             "the cluster files, dated and uncertain)")
-        ->type_name("NAME=USD")
-        ->take_all()
-        ->expected(1)
-        ->group(kGoal);
+        .type_name("NAME=USD")
+        .group(kGoal);
     command
-        .add_option_function<std::string>(
+        .add_parsed(
             "--compare", [this](const std::string& text) { compare_ = parse_pair(text); },
             "two strategies: GPUs and dollars a month that one saves at equal throughput")
-        ->type_name("NAME,NAME")
-        ->group(kGoal);
-    add_number(command, "--mtbf-hours", mtbf_hours_,
-               "hours that one GPU runs between interruptions of the job (default: 50677)",
-               {1e-3, 1e12})
-        ->group(kLosses);
-    add_number(command, "--restart-s", restart_s_,
-               "seconds from an interruption to the next step (default: 900)", {0, 1e9})
-        ->group(kLosses);
-    add_number(command, "--checkpoint-s", checkpoint_s_,
-               "seconds that writing a checkpoint holds training up (default: its size over what "
-               "the storage takes)",
-               {1e-3, 1e9})
-        ->group(kLosses);
-    command.add_flag("--json", json_, "print one JSON document");
+        .type_name("NAME,NAME")
+        .group(kGoal);
+    command
+        .add("--mtbf-hours", mtbf_hours_,
+             "hours that one GPU runs between interruptions of the job (default: 50677)",
+             {1e-3, 1e12})
+        .group(kLosses);
+    command
+        .add("--restart-s", restart_s_,
+             "seconds from an interruption to the next step (default: 900)", {0, 1e9})
+        .group(kLosses);
+    command
+        .add("--checkpoint-s", checkpoint_s_,
+             "seconds that writing a checkpoint holds training up (default: its size over what "
+             "the storage takes)",
+             {1e-3, 1e9})
+        .group(kLosses);
+    command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {

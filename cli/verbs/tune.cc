@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -41,13 +40,13 @@ class TuneVerb : public Verb {
     return "the best plans for a model on a given cluster, and why they are";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     flags_.declare(command);
-    command.add_flag("--json", json_, "print one JSON document");
-    command.add_option("--out", out_, "write the best plan, for predict, run and export --plan")
-        ->type_name("FILE");
-    command.add_option("--trace", trace_, "write a Chrome trace of the best plan's step")
-        ->type_name("FILE");
+    command.add("--json", json_, "print one JSON document");
+    command.add("--out", out_, "write the best plan, for predict, run and export --plan")
+        .type_name("FILE");
+    command.add("--trace", trace_, "write a Chrome trace of the best plan's step")
+        .type_name("FILE");
   }
 
   ExitCode run(const Context& context) override {

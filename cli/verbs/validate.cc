@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -28,27 +27,23 @@ class ValidateVerb : public Verb {
     return "predicted against published measurements, row by row";
   }
 
-  void declare_flags(CLI::App& command) override {
+  void declare_flags(Command& command) override {
     command
-        .add_option("--ledger", ledger_,
-                    "CSV of published runs to predict (default: the one that ships)")
-        ->type_name("FILE");
-    command.add_option("--gemm", gemm_, "Also score matrix products: a CSV of measured times")
-        ->type_name("FILE");
+        .add("--ledger", ledger_, "CSV of published runs to predict (default: the one that ships)")
+        .type_name("FILE");
+    command.add("--gemm", gemm_, "Also score matrix products: a CSV of measured times")
+        .type_name("FILE");
     command
-        .add_option("--collectives", collectives_,
-                    "Also score NCCL collectives: a CSV of measured times")
-        ->type_name("FILE");
+        .add("--collectives", collectives_, "Also score NCCL collectives: a CSV of measured times")
+        .type_name("FILE");
     command
-        .add_option("--set", overrides_,
-                    "Override a value of every row's profile by its path, repeatable")
-        ->type_name("KEY=VALUE")
-        ->take_all();
-    command.add_flag("--leave-one-out", leave_one_out_,
-                     "Also fit the constants of the steps again without each run, and without each "
-                     "source, and score what is then predicted");
-    command.add_flag("--rows", rows_, "Print every row, not only the summary");
-    command.add_flag("--json", json_, "Print one JSON document");
+        .add("--set", overrides_, "Override a value of every row's profile by its path, repeatable")
+        .type_name("KEY=VALUE");
+    command.add("--leave-one-out", leave_one_out_,
+                "Also fit the constants of the steps again without each run, and without each "
+                "source, and score what is then predicted");
+    command.add("--rows", rows_, "Print every row, not only the summary");
+    command.add("--json", json_, "Print one JSON document");
   }
 
   ExitCode run(const Context& context) override {

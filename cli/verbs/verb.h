@@ -1,9 +1,8 @@
 // A verb of the command line: `shardwright predict`, `shardwright doctor`, ...
 //
 // Each verb is one class in cli/verbs/<name>.cc. Its flags are data members that declare_flags()
-// binds to a CLI11 sub-command; run() does the work once the whole command line has been
-// understood. cli/verbs/verbs.h declares the factories and verbs.cc lists them in the order of
-// --help. CLI11 stays out of headers because it is slow to compile.
+// binds to the command line; run() does the work once the whole of it has been understood.
+// cli/verbs/verbs.h declares the factories and verbs.cc lists them in the order of --help.
 //
 // Manners: results go to stdout, everything else to stderr; bad input throws Error; nothing calls
 // exit().
@@ -11,12 +10,9 @@
 
 #include <string>
 
+#include "cli/flags/command_line.h"
 #include "cli/render/text/terminal.h"
 #include "sim/core/error.h"
-
-namespace CLI {
-class App;
-}
 
 namespace shardwright::cli {
 
@@ -35,7 +31,7 @@ class Verb {
   /// One line for the list of verbs in --help; no full stop.
   virtual std::string summary() const = 0;
   /// Binds flags to members of this object. Called once, before parsing.
-  virtual void declare_flags(CLI::App& command) = 0;
+  virtual void declare_flags(Command& command) = 0;
   /// Does the work. Returns the exit code; bad input throws Error with a code of its own.
   virtual ExitCode run(const Context& context) = 0;
 };

@@ -110,7 +110,7 @@ class FakeVerb : public Verb {
   explicit FakeVerb(std::function<ExitCode()> body) : body_(std::move(body)) {}
   std::string name() const override { return "fake"; }
   std::string summary() const override { return "does what the test wants"; }
-  void declare_flags(CLI::App& /*command*/) override {}
+  void declare_flags(Command& /*command*/) override {}
   ExitCode run(const Context& /*context*/) override { return body_(); }
 
  private:

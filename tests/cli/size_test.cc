@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/flags/duration.h"
 #include "cli/flags/offers.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/scatter.h"
@@ -219,14 +218,6 @@ TEST(Size, BadInputIsOneSentence) {
   expect_error({"--model", "llama-3-8b", "--tokens", "0"}, 3, "--tokens is 0");
   expect_error({"--model", "llama-3-8b"}, 2, "--tokens is missing");
   expect_error({"--tokens", "1e12"}, 2, "--model is missing");
-}
-
-TEST(Duration, HasAUnit) {
-  EXPECT_DOUBLE_EQ(parse_days("--deadline", "36h"), 1.5);
-  EXPECT_DOUBLE_EQ(parse_days("--deadline", "30d"), 30);
-  EXPECT_DOUBLE_EQ(parse_days("--deadline", "1.5w"), 10.5);
-  for (const char* text : {"", "d", "30", "3 d", "30x", "1e99d", "-2d", "nand"})
-    EXPECT_THROW(parse_days("--deadline", text), Error) << text;
 }
 
 TEST(Offers, APriceOfTheClusterCountsBeforeThatOfItsGpu) {

@@ -1,13 +1,14 @@
-#include "cli/flags/flags.h"
+#include "sim/core/parse_value.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <CLI/CLI.hpp>
 
 #include "sim/core/error.h"
 
-namespace shardwright::cli {
+namespace shardwright {
 namespace {
+
+using ::testing::ElementsAre;
 
 // The code of the Error that `parse` throws; kDone when it throws none.
 template <typename Parse>
@@ -47,17 +48,30 @@ TEST(ParseNumber, IsFiniteAndInRange) {
             ExitCode::kBadInput);
 }
 
-TEST(AddCount, NamesTheFlagOnACommandLine) {
-  CLI::App app;
-  std::int64_t gpus = 8;
-  std::optional<std::int64_t> layers;
-  add_count(app, "--gpus", gpus, "GPUs");
-  add_count(app, "--layers", layers, "layers", {.least = 0});
-  app.parse("--layers 0");
-  EXPECT_EQ(gpus, 8);
-  EXPECT_EQ(layers, 0);
-  EXPECT_EQ(code_of([&app] { app.parse("--gpus -1"); }), ExitCode::kBadInput);
+TEST(ParseDays, NeedsAUnit) {
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "36h"), 1.5);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "30d"), 30);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "1.5w"), 10.5);
+  for (const char* text : {"", "d", "30", "3 d", "30x", "1e99d", "-2d", "nand"})
+    EXPECT_THROW(parse_days("--deadline", text), Error) << text;
+}
+
+TEST(SplitCommas, KeepsEmptyWords) {
+  EXPECT_THAT(split_commas("a,bc"), ElementsAre("a", "bc"));
+  EXPECT_THAT(split_commas(""), ElementsAre(""));
+  EXPECT_THAT(split_commas(",a,"), ElementsAre("", "a", ""));
+}
+
+TEST(FailWord, NamesTheNearest) {
+  try {
+    fail_word("--strategy", "yafdsp", {"ddp", "yafsdp"});
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "--strategy is 'yafdsp', but it must be one of ddp, yafsdp, did you mean "
+                 "'yafsdp'?");
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+  }
 }
 
 }  // namespace
-}  // namespace shardwright::cli
+}  // namespace shardwright

@@ -1,0 +1,209 @@
+#include "cli/flags/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "cli/flags/help.h"
+#include "cli/flags/usage.h"
+
+namespace shardwright::cli {
+namespace {
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() {
+    label("SUBCOMMAND", "VERB");
+    label("OPTIONS", "options");
+  }
+
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    std::string name = make_option_name(option, is_positional);
+    const std::size_t comma = name.find(',');
+    if (comma != std::string::npos) name.insert(comma + 1, " ");
+    return help_entry(name + make_option_opts(option), make_option_desc(option));
+  }
+
+  std::string make_subcommand(const CLI::App* verb) const override {
+    return help_entry(verb->get_name(), verb->get_description());
+  }
+};
+
+Option parsed(CLI::App& app, const std::string& name, std::function<void(const std::string&)> take,
+              const std::string& description, const char* type) {
+  CLI::Option* option = app.add_option_function<std::string>(name, std::move(take), description);
+  if (type != nullptr) option->type_name(type);
+  return Option(option);
+}
+
+template <typename Value>
+Option counted(CLI::App& app, const std::string& name, Value& value, const std::string& description,
+               CountRange range) {
+  return parsed(
+      app, name,
+      [&value, name, range](const std::string& text) { value = parse_count(name, text, range); },
+      description, "N");
+}
+
+template <typename Value>
+Option measured(CLI::App& app, const std::string& name, Value& value,
+                const std::string& description, RealRange range) {
+  return parsed(
+      app, name,
+      [&value, name, range](const std::string& text) { value = parse_number(name, text, range); },
+      description, "X");
+}
+
+// The verb that was given, or the root when none was.
+const CLI::App& innermost(const CLI::App& app) {
+  const std::vector<CLI::App*> verbs = app.get_subcommands();
+  return verbs.empty() ? app : *verbs.back();
+}
+
+FailedParse describe(const CLI::App& app, const CLI::ParseError& error) {
+  FailedParse failed;
+  failed.program = app.get_name();
+  const CLI::App& inner = innermost(app);
+  if (&inner != &app) failed.verb = inner.get_name();
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    failed.verbs.push_back(verb->get_name());
+  }
+  const auto append_flags = [&failed](const CLI::App& from) {
+    for (const CLI::Option* option : from.get_options()) {
+      for (const std::string& name : option->get_lnames()) failed.flags.push_back("--" + name);
+    }
+  };
+  append_flags(app);
+  if (&inner != &app) append_flags(inner);
+  failed.unplaced = app.remaining(true);
+  failed.wrong_number_of_values = error.get_name() == "ArgumentMismatch";
+  failed.something_is_missing = error.get_name() == "RequiredError";
+  failed.said = error.what();
+  return failed;
+}
+
+}  // namespace
+
+const Option& Option::type_name(const std::string& name) const {
+  option_->type_name(name);
+  return *this;
+}
+
+const Option& Option::group(const std::string& heading) const {
+  option_->group(heading);
+  return *this;
+}
+
+const Option& Option::description(const std::string& text) const {
+  option_->description(text);
+  return *this;
+}
+
+const Option& Option::required() const {
+  option_->required();
+  return *this;
+}
+
+const Option& Option::repeatable() const {
+  option_->take_all()->expected(1);
+  return *this;
+}
+
+const Option& Option::shows_default() const {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option Command::add(const std::string& name, bool& value, const std::string& description) {
+  return Option(app_->add_flag(name, value, description));
+}
+
+Option Command::add(const std::string& name, std::string& value, const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Command::add(const std::string& name, std::optional<std::string>& value,
+                    const std::string& description) {
+  return Option(app_->add_option(name, value, description));
+}
+
+Option Command::add(const std::string& name, std::vector<std::string>& values,
+                    const std::string& description) {
+  return Option(app_->add_option(name, values, description));
+}
+
+Option Command::add(const std::string& name, std::int64_t& value, const std::string& description,
+                    CountRange range) {
+  return counted(*app_, name, value, description, range);
+}
+
+Option Command::add(const std::string& name, std::optional<std::int64_t>& value,
+                    const std::string& description, CountRange range) {
+  return counted(*app_, name, value, description, range);
+}
+
+Option Command::add(const std::string& name, double& value, const std::string& description,
+                    RealRange range) {
+  return measured(*app_, name, value, description, range);
+}
+
+Option Command::add(const std::string& name, std::optional<double>& value,
+                    const std::string& description, RealRange range) {
+  return measured(*app_, name, value, description, range);
+}
+
+Option Command::add_parsed(const std::string& name, std::function<void(const std::string&)> take,
+                           const std::string& description) {
+  return parsed(*app_, name, std::move(take), description, nullptr);
+}
+
+Option Command::add_repeated(const std::string& name, std::function<void(const std::string&)> take,
+                             const std::string& description) {
+  const Option option(app_->add_option_function<std::vector<std::string>>(
+      name,
+      [take = std::move(take)](const std::vector<std::string>& words) {
+        for (const std::string& word : words) take(word);
+      },
+      description));
+  return option.repeatable();
+}
+
+Option Command::at(const std::string& name) const {
+  return Option(app_->get_option(name));
+}
+
+CommandLine::CommandLine(const std::string& program, const std::string& description,
+                         const std::string& footer)
+    : app_(std::make_unique<CLI::App>(description, program)) {
+  app_->formatter(std::make_shared<HelpFormatter>());
+  app_->footer(footer);
+  app_->fallthrough();
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::set_version(std::function<std::string()> text) {
+  app_->set_version_flag("--version", std::move(text),
+                         "Print the versions of what was compiled in and found, and exit");
+}
+
+Command CommandLine::add_verb(const std::string& name, const std::string& summary) {
+  app_->require_subcommand(1);
+  CLI::App* command = app_->add_subcommand(name, summary);
+  command->group("Verbs");
+  return Command(command);
+}
+
+CommandLine::Parsed CommandLine::parse(int argc, const char* const* argv) {
+  try {
+    app_->parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    app_->exit(success);
+    return {.answered = true, .verb = {}};
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(describe(*app_, error));
+  }
+  const CLI::App& inner = innermost(*app_);
+  return {.answered = false, .verb = &inner == app_.get() ? "" : inner.get_name()};
+}
+
+}  // namespace shardwright::cli

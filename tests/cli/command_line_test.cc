@@ -1,0 +1,95 @@
+#include "cli/flags/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/core/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+CommandLine::Parsed parse(CommandLine& line, std::vector<const char*> words) {
+  words.insert(words.begin(), "x");
+  return line.parse(static_cast<int>(words.size()), words.data());
+}
+
+TEST(CommandLine, SetsVariablesByTheirType) {
+  CommandLine line("x", "");
+  Command root = line.root();
+  std::int64_t gpus = 8;
+  std::optional<std::int64_t> layers;
+  double rate = 0.5;
+  std::string out = "kept";
+  std::vector<std::string> files, prices;
+  bool json = false;
+  root.add("--gpus", gpus, "GPUs");
+  root.add("--layers", layers, "layers", {.least = 0});
+  root.add("--rate", rate, "a rate");
+  root.add("--out", out, "a file");
+  root.add("--trace", files, "files");
+  root.add_repeated(
+      "--price", [&](const std::string& word) { prices.push_back(word); }, "prices");
+  root.add("--json", json, "one document");
+  const CommandLine::Parsed parsed =
+      parse(line, {"--layers", "0", "--rate", "2e-3", "--trace", "a", "b", "--price", "p=1",
+                   "--price", "q=2", "--json"});
+  EXPECT_FALSE(parsed.answered);
+  EXPECT_EQ(parsed.verb, "");
+  EXPECT_EQ(gpus, 8);
+  EXPECT_EQ(layers, 0);
+  EXPECT_EQ(rate, 2e-3);
+  EXPECT_EQ(out, "kept");
+  EXPECT_THAT(files, ElementsAre("a", "b"));
+  EXPECT_THAT(prices, ElementsAre("p=1", "q=2"));
+  EXPECT_TRUE(json);
+}
+
+TEST(CommandLine, ErrorsNameTheFlag) {
+  CommandLine line("x", "");
+  std::int64_t gpus = 8;
+  line.root().add("--gpus", gpus, "GPUs");
+  const auto refused = [&](std::vector<const char*> words, ExitCode code, const char* sentence) {
+    try {
+      parse(line, std::move(words));
+      ADD_FAILURE() << "accepted: " << sentence;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_STREQ(error.what(), sentence);
+    }
+  };
+  refused({"--gpus", "-1"}, ExitCode::kBadInput,
+          "--gpus is -1, but it must be a whole number of at least 1.");
+  refused({"--gpus"}, ExitCode::kUsage, "x: --gpus takes one value, but none was given.");
+  refused({"--gpsu", "1"}, ExitCode::kUsage, "x has no flag '--gpsu', did you mean '--gpus'?");
+  refused({"word"}, ExitCode::kUsage, "x takes no further argument, but 'word' was given.");
+}
+
+TEST(CommandLine, TellsTheVerb) {
+  CommandLine line("x", "");
+  bool json = false;
+  line.add_verb("one", "first");
+  line.add_verb("two", "second").add("--json", json, "one document");
+  EXPECT_EQ(parse(line, {"two", "--json"}).verb, "two");
+  EXPECT_TRUE(json);
+}
+
+// A long description continues under itself, and a long name has a line of its own.
+TEST(CommandLine, HelpWrapsDescriptions) {
+  CommandLine line("x", "");
+  bool nothing = false;
+  line.root().add("-n,--nothing", nothing, std::string(60, 'a') + " " + std::string(60, 'b'));
+  line.root().add("--a-name-that-is-longer-than-its-column", nothing, "short");
+  ::testing::internal::CaptureStdout();
+  EXPECT_TRUE(parse(line, {"--help"}).answered);
+  const std::string help = ::testing::internal::GetCapturedStdout();
+  const std::string indent(34, ' ');
+  EXPECT_THAT(help, HasSubstr("  -n, --nothing" + std::string(19, ' ') + std::string(60, 'a') +
+                              "\n" + indent + std::string(60, 'b') + "\n"));
+  EXPECT_THAT(help, HasSubstr("  --a-name-that-is-longer-than-its-column\n" + indent + "short\n"));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
