@@ -17,9 +17,9 @@
 #include <optional>
 #include <vector>
 
+#include "sim/core/worker_pool.h"
 #include "tuner/evaluator.h"
 #include "tuner/space.h"
-#include "tuner/worker_pool.h"
 
 namespace shardwright::tuner {
 

@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "sim/core/error.h"
-#include "sim/parallel.h"
+#include "sim/core/worker_pool.h"
 #include "tuner/search.h"
 #include "tuner/space_limits.h"
 
@@ -113,7 +113,7 @@ class Sweeper {
     total_ = static_cast<std::int64_t>(tasks.size());
     std::vector<Outcome> outcomes(tasks.size());
     const std::vector<std::size_t> order = order_of(tasks);
-    sim::for_each_index(order.size(), static_cast<unsigned>(options_.threads), [&](std::size_t i) {
+    for_each_index(order.size(), static_cast<unsigned>(options_.threads), [&](std::size_t i) {
       const Task& task = tasks[order[i]];
       if (stopped() && any()) return;
       outcomes[order[i]] = tune(task);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/core/worker_pool.h"
 #include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
 #include "sim/fit/held_out.h"
-#include "sim/parallel.h"
 #include "sim/score/error_summary.h"
 
 namespace shardwright::sim {

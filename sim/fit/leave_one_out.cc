@@ -4,8 +4,8 @@
 #include <cmath>
 #include <mutex>
 
+#include "sim/core/worker_pool.h"
 #include "sim/doubt/conformal.h"
-#include "sim/parallel.h"
 #include "sim/score/error_summary.h"
 
 namespace shardwright::sim {

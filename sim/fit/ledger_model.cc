@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
-#include "sim/parallel.h"
+#include "sim/core/worker_pool.h"
 
 namespace shardwright::sim {
 namespace {

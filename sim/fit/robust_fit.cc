@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "sim/core/check.h"
-#include "sim/parallel.h"
+#include "sim/core/worker_pool.h"
 
 namespace shardwright::sim {
 namespace {

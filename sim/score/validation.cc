@@ -6,7 +6,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/units.h"
-#include "sim/parallel.h"
+#include "sim/core/worker_pool.h"
 #include "sim/score/error_summary.h"
 
 namespace shardwright::sim {

@@ -1,7 +1,10 @@
 // Threads that share out the items of a loop. Which thread does which item is not fixed, so
-// results must go to places that belong to items.
+// results must go to places that belong to items. A pool serves many short loops (the rounds of a
+// search); for_each_index is one loop with threads of its own. The processor's kernels have a third
+// kind (kernels/host/parallel.h), for reasons given there.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -11,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-namespace shardwright::tuner {
+namespace shardwright {
 
 class WorkerPool {
  public:
@@ -44,4 +47,14 @@ class WorkerPool {
   std::exception_ptr failure_;
 };
 
-}  // namespace shardwright::tuner
+/// body(i) for i below n, in any order, on `threads` threads (0: all cores, never more than n); the
+/// calling thread is one of them. The first exception ends the loop and is thrown again here.
+template <typename Body>
+void for_each_index(std::size_t n, unsigned threads, const Body& body) {
+  if (n == 0) return;
+  const std::size_t wanted = threads > 0 ? threads : std::thread::hardware_concurrency();
+  WorkerPool pool(static_cast<int>(std::clamp<std::size_t>(wanted, 1, n)));
+  pool.run(n, [&](std::size_t, std::size_t i) { body(i); });
+}
+
+}  // namespace shardwright

@@ -1,8 +1,8 @@
-#include "tuner/worker_pool.h"
+#include "sim/core/worker_pool.h"
 
 #include <algorithm>
 
-namespace shardwright::tuner {
+namespace shardwright {
 
 WorkerPool::WorkerPool(int threads) {
   const std::size_t wanted = threads > 0 ? static_cast<std::size_t>(threads)
@@ -71,4 +71,4 @@ void WorkerPool::wait_for_work(std::size_t worker) {
   }
 }
 
-}  // namespace shardwright::tuner
+}  // namespace shardwright
