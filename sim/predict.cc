@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -55,6 +56,11 @@ double model_flops(const Model& model, const Plan& plan) {
   return tokens * (6.0 * matrix_parameters(model) + attention);
 }
 
+double TimePrediction::other_s() const {
+  const double rest = iteration_s - (compute_s + exposed_communication_s + host_s + optimizer_s);
+  return std::abs(rest) < 1e-9 ? 0 : rest;
+}
+
 struct Predictor::State {
   State(Model m, profiles::Profile p)
       : model(std::move(m)), profile(std::move(p)), costs(profile) {}
@@ -82,7 +88,6 @@ struct Predictor::State {
     t.exposed_communication_s = seconds(step.time.exposed_ns);
     t.host_s = seconds(step.time.host_ns) + pressure_s;
     t.optimizer_s = seconds(step.time.optimizer_ns);
-    t.other_s = seconds(step.time.other_ns);
     const auto phase = [&](Phase which) {
       return seconds(step.phase_ns[static_cast<std::size_t>(which)]);
     };

@@ -38,12 +38,16 @@ struct TimePrediction {
   double iteration_s = 0;
   double interval_s[2] = {0, 0};  // at interval_level
   double interval_level = 0.9;
-  double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0, other_s = 0;
+  double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0;
   double tokens_per_gpu_s = 0, tokens_per_s = 0;
   double peak_flops = 0;           // dense bf16, what mfu and hfu refer to
   double model_flops_per_gpu = 0;  // per second
   double mfu = 0, hfu = 0;
   double forward_s = 0, backward_s = 0;  // compute-stream kernels by phase
+
+  /// What the four parts leave of the iteration. The simulator gives every nanosecond to one of
+  /// them, so a rest below one is rounding and counts as none.
+  double other_s() const;
 };
 
 struct Prediction {

@@ -8,16 +8,16 @@ namespace {
 
 /// GPU seconds that a token takes, by where they go.
 struct GpuTime {
-  double compute = 0, communication = 0, host = 0, optimizer = 0, other = 0, failures = 0;
+  double compute = 0, communication = 0, host = 0, optimizer = 0, failures = 0;
 
-  double total() const { return compute + communication + host + optimizer + other + failures; }
+  double total() const { return compute + communication + host + optimizer + failures; }
 };
 
 GpuTime gpu_time(const Sized& option) {
   const sim::TimePrediction& time = option.prediction.time;
   const double unit = static_cast<double>(option.gpus()) / option.tokens_per_step;
   GpuTime result{unit * time.compute_s, unit * time.exposed_communication_s, unit * time.host_s,
-                 unit * time.optimizer_s, unit * time.other_s};
+                 unit * time.optimizer_s};
   result.failures = unit * time.iteration_s * (1 / option.goodput.share - 1);
   return result;
 }
@@ -47,7 +47,6 @@ Causes causes_of(const Sized& before, const Sized& after) {
           (b.compute - a.compute) * unit,
           (b.host - a.host) * unit,
           (b.optimizer - a.optimizer) * unit,
-          (b.other - a.other) * unit,
           (b.failures - a.failures) * unit,
           0};
 }

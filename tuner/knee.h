@@ -29,7 +29,7 @@ struct Growth {
 
 /// What `dearer` is made of; shares of the GPU time of a token before. They add up to it.
 struct Causes {
-  double communication = 0, compute = 0, host = 0, optimizer = 0, other = 0, failures = 0;
+  double communication = 0, compute = 0, host = 0, optimizer = 0, failures = 0;
   double latency = 0;  // part of the step after, that latency takes: not added
 };
 

@@ -78,8 +78,7 @@ constexpr TimePart kTimeParts[] = {
     {"compute", &sim::TimePrediction::compute_s},
     {"exposed communication", &sim::TimePrediction::exposed_communication_s},
     {"host", &sim::TimePrediction::host_s},
-    {"optimizer", &sim::TimePrediction::optimizer_s},
-    {"other", &sim::TimePrediction::other_s}};
+    {"optimizer", &sim::TimePrediction::optimizer_s}};
 
 std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
   const sim::TimePrediction& time = prediction.time;

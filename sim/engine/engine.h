@@ -35,12 +35,12 @@ struct OpCost {
   Nanoseconds host_ns = 0;  // time the host needs to issue it
 };
 
+/// Every nanosecond of a step is one of these.
 struct TimeBreakdown {
   Nanoseconds compute_ns = 0;    // a kernel runs, outside the optimizer
   Nanoseconds exposed_ns = 0;    // only collectives run
   Nanoseconds host_ns = 0;       // the device waits for the host
   Nanoseconds optimizer_ns = 0;  // kernels of the optimizer phase
-  Nanoseconds other_ns = 0;
 };
 
 /// One rank among several whose kernels do not all take the same time (sim/engine/stragglers.h).

@@ -83,7 +83,6 @@ void Engine::skip(std::int32_t periods, std::int32_t reps, const Snapshot& now,
   add(acc_.time.exposed_ns, t1.exposed_ns, t0.exposed_ns);
   add(acc_.time.host_ns, t1.host_ns, t0.host_ns);
   add(acc_.time.optimizer_ns, t1.optimizer_ns, t0.optimizer_ns);
-  add(acc_.time.other_ns, t1.other_ns, t0.other_ns);
   add(acc_.communication_ns, now.accumulated.communication_ns, before.accumulated.communication_ns);
   for (std::size_t i = 0; i < acc_.phase_ns.size(); ++i)
     add(acc_.phase_ns[i], now.accumulated.phase_ns[i], before.accumulated.phase_ns[i]);

@@ -258,9 +258,9 @@ TEST(Knee, IsFoundAndItsCausesAddUp) {
   EXPECT_FALSE(stops.pays());
   for (std::size_t i = 0; i < *scaling.stops; ++i) EXPECT_TRUE(scaling.growth[i].pays());
   const Causes& causes = *scaling.causes;
-  EXPECT_NEAR(causes.communication + causes.compute + causes.host + causes.optimizer +
-                  causes.other + causes.failures,
-              stops.dearer, 1e-6);
+  EXPECT_NEAR(
+      causes.communication + causes.compute + causes.host + causes.optimizer + causes.failures,
+      stops.dearer, 1e-6);
   EXPECT_GT(causes.communication, 0.5 * stops.dearer);
   EXPECT_GE(causes.latency, 0);
   EXPECT_LT(causes.latency, 1);

@@ -91,7 +91,6 @@ std::string time_picture(const sim::TimePrediction& time) {
   add("exposed", "exposed communication", time.exposed_communication_s);
   add("host", "host", time.host_s);
   add("optimizer", "optimizer", time.optimizer_s);
-  add("workspace", "other", time.other_s);
   return svg(kWidth, kBar, "Where the time goes",
              stacked(parts, kWidth / std::max(time.iteration_s, 1e-12), 0)) +
          keys_of(parts);

@@ -58,7 +58,7 @@ Json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction
             {"exposed_communication", time.exposed_communication_s},
             {"host", time.host_s},
             {"optimizer", time.optimizer_s},
-            {"other", time.other_s}}},
+            {"other", time.other_s()}}},
           {"communication_bytes",
            {{"all_gather", prediction.communication.all_gather},
             {"reduce_scatter", prediction.communication.reduce_scatter},

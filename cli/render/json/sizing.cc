@@ -75,7 +75,6 @@ Json scaling_json(const SizingReport& report) {
               {"compute", c.compute},
               {"host", c.host},
               {"optimizer", c.optimizer},
-              {"other", c.other},
               {"failures", c.failures},
               {"latency_of_step", c.latency}};
   }

@@ -171,7 +171,6 @@ std::string main_cause(const tuner::Causes& causes, double dearer) {
       {causes.compute, "kernels, which are smaller or recompute more"},
       {causes.host, "the host"},
       {causes.optimizer, "the optimizer"},
-      {causes.other, "the ends of the step"},
       {causes.failures, "failures and restarts"},
   };
   const auto* most =

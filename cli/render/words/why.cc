@@ -24,12 +24,11 @@ std::vector<std::string> time_lags(const sim::Prediction& plan, const sim::Predi
   const auto lag = [&](const char* name, double sim::TimePrediction::*part) {
     return Lag{name, scale * plan.time.*part - choice.time.*part};
   };
-  std::array<Lag, 5> lags{
+  std::array<Lag, 4> lags{
       lag("exposed communication", &sim::TimePrediction::exposed_communication_s),
       lag("compute", &sim::TimePrediction::compute_s),
       lag("host time", &sim::TimePrediction::host_s),
-      lag("optimizer", &sim::TimePrediction::optimizer_s),
-      lag("other time", &sim::TimePrediction::other_s)};
+      lag("optimizer", &sim::TimePrediction::optimizer_s)};
   std::stable_sort(lags.begin(), lags.end(),
                    [](const Lag& a, const Lag& b) { return a.seconds > b.seconds; });
   const double whole = scale * plan.time.iteration_s - choice.time.iteration_s;
