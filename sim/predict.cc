@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "sim/accounting.h"
@@ -16,7 +15,7 @@
 #include "sim/doubt/extrapolation.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
-#include "sim/program/layer_program.h"
+#include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
@@ -41,12 +40,6 @@ double tokens_per_step(const Plan& plan) {
          static_cast<double>(plan.grad_accum);
 }
 
-/// What LayerPrograms depend on.
-auto program_key(const Plan& plan) {
-  return std::make_tuple(plan.micro_batch, plan.seq_len, plan.recompute, plan.pieces,
-                         plan.attention, plan.param_dtype);
-}
-
 }  // namespace
 
 double model_flops(const Model& model, const Plan& plan) {
@@ -63,23 +56,19 @@ double TimePrediction::other_s() const {
 
 struct Predictor::State {
   State(Model m, profiles::Profile p)
-      : model(std::move(m)), profile(std::move(p)), costs(profile) {}
+      : model(std::move(m)),
+        profile(std::move(p)),
+        costs(profile),
+        programs(model, profile.stack) {}
 
   Model model;
   profiles::Profile profile;
   CostModel costs;
+  ProgramCache programs;
   Engine engine;
   Schedule schedule;
   std::vector<OpCost> op_costs;
-  std::map<decltype(program_key(Plan{})), LayerPrograms> programs;
 
-  const LayerPrograms& programs_for(const Plan& plan) {
-    const auto key = program_key(plan);
-    auto at = programs.find(key);
-    if (at == programs.end())
-      at = programs.emplace(key, LayerPrograms(model, plan, profile.stack)).first;
-    return at->second;
-  }
   /// `pressure_s`: what allocating at the memory limit adds, with the device idle.
   void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step,
                  double pressure_s) const {
@@ -173,7 +162,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
-  lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs_for(plan), s.schedule);
+  lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 
   const bool replays =

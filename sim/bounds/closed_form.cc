@@ -1,36 +1,28 @@
 #include "sim/bounds/closed_form.h"
 
-#include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "sim/bounds/closed_memory.h"
 #include "sim/bounds/closed_time.h"
 #include "sim/bounds/step_stretches.h"
 #include "sim/cost/cost.h"
-#include "sim/program/layer_program.h"
+#include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
 
-namespace {
-
-auto program_key(const Plan& plan) {
-  return std::make_tuple(plan.micro_batch, plan.seq_len, plan.recompute, plan.pieces,
-                         plan.attention, plan.param_dtype);
-}
-
-}  // namespace
-
 struct ClosedForm::State {
   State(Model m, profiles::Profile p)
-      : model(std::move(m)), profile(std::move(p)), costs(profile) {}
+      : model(std::move(m)),
+        profile(std::move(p)),
+        costs(profile),
+        programs(model, profile.stack) {}
 
   Model model;
   profiles::Profile profile;
   CostModel costs;
-  std::map<decltype(program_key(Plan{})), LayerPrograms> programs;
+  ProgramCache programs;
   Schedule none, all;
   std::vector<OpCost> none_costs, all_costs;
   IntervalFinder finder;
@@ -50,11 +42,7 @@ struct ClosedForm::State {
   }
 
   void lower_with(const Plan& plan, Schedule& schedule, std::vector<OpCost>& op_costs) {
-    const auto key = program_key(plan);
-    auto at = programs.find(key);
-    if (at == programs.end())
-      at = programs.emplace(key, LayerPrograms(model, plan, profile.stack)).first;
-    lower(model, plan, profile.stack, profile.cluster.gpus_per_node, at->second, schedule);
+    lower(model, plan, profile.stack, profile.cluster.gpus_per_node, programs.at(plan), schedule);
     costs.cost(schedule, op_costs);
   }
 };

@@ -1,0 +1,32 @@
+#include "sim/program/program_cache.h"
+
+#include <map>
+#include <tuple>
+
+namespace shardwright::sim {
+
+namespace {
+
+auto key_of(const Plan& plan) {
+  return std::make_tuple(plan.micro_batch, plan.seq_len, plan.recompute, plan.pieces,
+                         plan.attention, plan.param_dtype);
+}
+
+}  // namespace
+
+struct ProgramCache::Table {
+  std::map<decltype(key_of(Plan{})), LayerPrograms> programs;
+};
+
+ProgramCache::ProgramCache(const Model& model, const Stack& stack)
+    : model_(model), stack_(stack), table_(std::make_unique<Table>()) {}
+ProgramCache::~ProgramCache() = default;
+
+const LayerPrograms& ProgramCache::at(const Plan& plan) {
+  const auto key = key_of(plan);
+  const auto known = table_->programs.find(key);
+  if (known != table_->programs.end()) return known->second;
+  return table_->programs.emplace(key, LayerPrograms(model_, plan, stack_)).first->second;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,33 @@
+// Layer programs by what they depend on, so that plans which differ in anything else share them.
+//
+// A field of Plan that LayerPrograms begins to read belongs into the key of program_cache.cc:
+// bounds and predictions both ask here, so they cannot disagree about it.
+#pragma once
+
+#include <memory>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/stack.h"
+#include "sim/program/layer_program.h"
+
+namespace shardwright::sim {
+
+/// Not thread-safe.
+class ProgramCache {
+ public:
+  /// Of one model on one stack; both outlive the cache.
+  ProgramCache(const Model& model, const Stack& stack);
+  ~ProgramCache();
+
+  /// Stays valid as long as the cache.
+  const LayerPrograms& at(const Plan& plan);
+
+ private:
+  struct Table;
+  const Model& model_;
+  const Stack& stack_;
+  std::unique_ptr<Table> table_;
+};
+
+}  // namespace shardwright::sim
