@@ -488,11 +488,6 @@ class ProgramBuilder {
       std::vector<ProgramOp> both = recomputation(forward, needed, kept);
       both.insert(both.end(), backward.begin(), backward.end());
       out_.layer_backward_[checkpointed] = with_lifetimes(both, tensors_, kept, TensorSet{}, true);
-      Bytes saved = 0;
-      for (std::uint16_t t = 1; t < kTensorCount; ++t) {
-        if (kept.test(t) && t != kX) saved += tensors_[t].bytes;
-      }
-      out_.layer_saved_[checkpointed] = saved;
     }
   }
 

@@ -35,8 +35,6 @@ class LayerPrograms {
   const UnitPass& head_forward() const { return head_forward_; }
   const UnitPass& head_backward() const { return head_backward_; }
 
-  /// Sum of bytes that one layer keeps between forward and backward, without its input.
-  Bytes layer_saved_bytes(bool checkpointed) const { return layer_saved_[checkpointed]; }
   Bytes residual_bytes() const { return tensors_[kX].bytes; }
 
  private:
@@ -44,7 +42,6 @@ class LayerPrograms {
   ProgramTensors tensors_{};
   UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
   UnitPass layer_forward_[2], layer_backward_[2];
-  Bytes layer_saved_[2] = {0, 0};
 };
 
 }  // namespace shardwright::sim
