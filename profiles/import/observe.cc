@@ -12,8 +12,8 @@
 #include "profiles/import/model_operation.h"
 #include "profiles/import/operator_work.h"
 #include "profiles/import/range_walk.h"
-#include "profiles/import/span_union.h"
 #include "profiles/import/tensor_shapes.h"
+#include "sim/core/span_union.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -91,14 +91,13 @@ class Observer {
       const bool nccl = is_collective_kernel(t_.names.text(span.name));
       (nccl ? collective : compute)[span.device].emplace_back(span.begin, span.end);
     }
-    for (auto& [device, list] : compute) compute_.emplace(device, IntervalUnion(std::move(list)));
+    for (auto& [device, list] : compute) compute_.emplace(device, SpanUnion(std::move(list)));
     for (auto& [device, list] : collective) {
-      collectives_.emplace(device, IntervalUnion(std::move(list)));
+      collectives_.emplace(device, SpanUnion(std::move(list)));
     }
   }
 
-  static Nanoseconds overlap(const std::map<std::int32_t, IntervalUnion>& of,
-                             const DeviceSpan& span) {
+  static Nanoseconds overlap(const std::map<std::int32_t, SpanUnion>& of, const DeviceSpan& span) {
     const auto found = of.find(span.device);
     return found == of.end() ? 0 : found->second.overlap(span.begin, span.end);
   }
@@ -419,7 +418,7 @@ class Observer {
   std::int32_t source_ = 0;
   std::int64_t world_ = 0, per_node_ = 0;
   bool node_unknown_ = false;
-  std::map<std::int32_t, IntervalUnion> compute_, collectives_;
+  std::map<std::int32_t, SpanUnion> compute_, collectives_;
   std::vector<Group> groups_;
   std::size_t single_ = 0;  // observations that no group stands for
   std::unordered_map<std::uint32_t, std::size_t> group_of_;

@@ -25,8 +25,8 @@ struct ClosedForm::State {
   ProgramCache programs;
   Schedule none, all;
   std::vector<OpCost> none_costs, all_costs;
-  IntervalFinder finder;
-  StepIntervals intervals;        // of `none`
+  StretchFinder finder;
+  StepStretches stretches;        // of `none`
   std::optional<Plan> none_plan;  // what `none` was lowered from
 
   /// Families that differ in what they recompute share the schedule without checkpoints.
@@ -37,7 +37,7 @@ struct ClosedForm::State {
     if (none_plan == plan) return;
     none_plan.reset();
     lower_with(plan, none, none_costs);
-    intervals = finder.find(none, none_costs);
+    stretches = finder.find(none, none_costs);
     none_plan = plan;
   }
 
@@ -69,7 +69,7 @@ FamilyBounds ClosedForm::family(const Plan& plan) {
   const std::vector<OpCost>& all_costs = recomputes ? s.all_costs : s.none_costs;
 
   const ClosedMemory memory(s.none, all, s.profile.stack.memory);
-  const ClosedTime time(s.intervals, s.none, s.none_costs, all, all_costs);
+  const ClosedTime time(s.stretches, s.none, s.none_costs, all, all_costs);
   const std::int64_t most = recomputes ? ceil_div(s.model.layers, plan.ckpt_stride) : 0;
   FamilyBounds bounds;
   if (plan.ckpt_stride == 1 && recomputes) {

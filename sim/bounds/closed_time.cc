@@ -51,10 +51,10 @@ class ClosedTimeBuilder {
                       all.blocks.size());
   }
 
-  void build(const StepIntervals& intervals, ClosedTime& form) {
+  void build(const StepStretches& stretches, ClosedTime& form) {
     find_runs();
-    for (const Interval& interval : intervals.phases) {
-      Part part = part_of(interval);
+    for (const Stretch& stretch : stretches.phases) {
+      Part part = part_of(stretch);
       // Micro-steps are much alike.
       const auto same = std::find_if(form.phases_.begin(), form.phases_.end(),
                                      [&part](const Part& known) { return known.like(part); });
@@ -64,11 +64,11 @@ class ClosedTimeBuilder {
         same->times += part.times;
       }
     }
-    form.last_two_ = part_of(intervals.last_two);
-    form.whole_ = part_of(intervals.whole);
-    const std::size_t phases = intervals.phases.size();
+    form.last_two_ = part_of(stretches.last_two);
+    form.whole_ = part_of(stretches.whole);
+    const std::size_t phases = stretches.phases.size();
     for (std::size_t p = phases - std::min<std::size_t>(phases, 2); p < phases; ++p)
-      form.separate_.push_back(part_of(intervals.phases[p]));
+      form.separate_.push_back(part_of(stretches.phases[p]));
     for (const Section& section : none_.sections) add_host(form, section);
   }
 
@@ -135,12 +135,12 @@ class ClosedTimeBuilder {
     }
   }
 
-  std::vector<Kernels> compute_kernels(const Interval& interval) const {
+  std::vector<Kernels> compute_kernels(const Stretch& stretch) const {
     std::vector<Kernels> list;
-    for (const BlockRange& range : interval.blocks) {
+    for (const BlockRange& range : stretch.blocks) {
       for (std::uint32_t b = range.first; b < range.first + range.count;) {
         const Run& run = runs_[run_of_[b]];
-        SHARDWRIGHT_CHECK(b == run.first, "an interval begins within a run of blocks");
+        SHARDWRIGHT_CHECK(b == run.first, "a stretch begins within a run of blocks");
         for (const Kernels& kernels : run.kernels) {
           add(list, {kernels.alone_ns, kernels.contended_ns, 0}, kernels.count * range.times,
               kernels.per_layer * range.times);
@@ -169,22 +169,22 @@ class ClosedTimeBuilder {
     return groups;
   }
 
-  Part part_of(const Interval& interval) const {
+  Part part_of(const Stretch& stretch) const {
     Part part;
-    part.times = static_cast<double>(interval.times);
-    part.collective_ns = static_cast<double>(interval.collective_ns);
-    part.beside_ns = static_cast<double>(interval.kernels_beside_ns);
-    part.busiest_ns = static_cast<double>(interval.busiest_ns);
-    part.lead_ns = static_cast<double>(interval.lead_ns);
-    std::vector<Kernels> list = compute_kernels(interval);
+    part.times = static_cast<double>(stretch.times);
+    part.collective_ns = static_cast<double>(stretch.collective_ns);
+    part.beside_ns = static_cast<double>(stretch.kernels_beside_ns);
+    part.busiest_ns = static_cast<double>(stretch.busiest_ns);
+    part.lead_ns = static_cast<double>(stretch.lead_ns);
+    std::vector<Kernels> list = compute_kernels(stretch);
     for (const Kernels& kernels : list) {
       const double alone = static_cast<double>(kernels.alone_ns);
       part.compute_ns.at_none += alone * static_cast<double>(kernels.count);
       part.compute_ns.per_layer += alone * static_cast<double>(kernels.per_layer);
     }
     part.compute = groups_of(list);
-    if (interval.side.empty()) return part;
-    for (const SideKernel& side : interval.side) {
+    if (stretch.side.empty()) return part;
+    for (const SideKernel& side : stretch.side) {
       part.side_ns += static_cast<double>(side.alone_ns * side.count);
       add(list, {side.alone_ns, side.contended_ns, 0}, side.count, 0);
     }
@@ -248,10 +248,10 @@ bool ClosedTime::Part::like(const Part& other) const {
          compute_and_side == other.compute_and_side;
 }
 
-ClosedTime::ClosedTime(const StepIntervals& intervals, const Schedule& none,
+ClosedTime::ClosedTime(const StepStretches& stretches, const Schedule& none,
                        const std::vector<OpCost>& none_costs, const Schedule& all,
                        const std::vector<OpCost>& all_costs) {
-  ClosedTimeBuilder(none, none_costs, all, all_costs).build(intervals, *this);
+  ClosedTimeBuilder(none, none_costs, all, all_costs).build(stretches, *this);
 }
 
 Nanoseconds ClosedTime::bound_ns(std::int64_t count) const {

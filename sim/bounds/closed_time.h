@@ -1,13 +1,13 @@
 // A lower bound on the step time of every plan that differs only in how many layers are
 // checkpointed.
 //
-// In any interval of the step (sim/bounds/step_stretches.h) kernels run one at a time, and while a
+// In any stretch of the step (sim/bounds/step_stretches.h) kernels run one at a time, and while a
 // collective is resident they run slower. If collectives are resident for C and kernels need K
 // alone, then at best the collectives lie beside those kernels that they slow least:
 //
 //   length >= K + C - P(C),   P(C) the most work that kernels can do in C while contended.
 //
-// Besides, an interval is never shorter than its busiest stream, nor than what lies before its
+// Besides, a stretch is never shorter than its busiest stream, nor than what lies before its
 // first compute kernel and all compute kernels after it, and a step never shorter than what the
 // host needs to issue it. The bound of a step is the larger of the bound of the whole and the sum
 // over its phases. Checkpointing adds kernels to the compute stream of forward and backward, so
@@ -26,8 +26,8 @@ namespace shardwright::sim {
 class ClosedTime {
  public:
   /// `none` and `all` are the same plan without and with every layer checkpointed, lowered and
-  /// costed; `intervals` are those of `none`.
-  ClosedTime(const StepIntervals& intervals, const Schedule& none,
+  /// costed; `stretches` are those of `none`.
+  ClosedTime(const StepStretches& stretches, const Schedule& none,
              const std::vector<OpCost>& none_costs, const Schedule& all,
              const std::vector<OpCost>& all_costs);
 

@@ -77,7 +77,7 @@ bool is_collective(const Op& op) {
 }  // namespace
 
 /// What a walk may keep for the next one.
-struct IntervalFinder::Buffers {
+struct StretchFinder::Buffers {
   std::vector<std::int32_t> events;  // by name and unit: index into records
   std::vector<Knowledge> records;
   std::vector<StreamLog> logs;  // by stream
@@ -87,7 +87,7 @@ namespace {
 
 class Walk {
  public:
-  Walk(const Schedule& schedule, const std::vector<OpCost>& costs, IntervalFinder::Buffers& buffers)
+  Walk(const Schedule& schedule, const std::vector<OpCost>& costs, StretchFinder::Buffers& buffers)
       : schedule_(schedule),
         costs_(costs),
         units_(schedule.units()),
@@ -104,7 +104,7 @@ class Walk {
     for (const Block& block : schedule.blocks) lists_.push_back(stops_of(block));
   }
 
-  StepIntervals run() {
+  StepStretches run() {
     begin_phase();
     for (std::size_t s = 0; s < schedule_.sections.size(); ++s) {
       const Section& section = schedule_.sections[s];
@@ -122,7 +122,7 @@ class Walk {
       }
     }
     end_phase();
-    return intervals();
+    return stretches();
   }
 
  private:
@@ -279,9 +279,9 @@ class Walk {
     }
   }
 
-  Interval interval(const Positions& begin, const Positions& end, std::size_t first_phase,
-                    std::size_t phase_count) const {
-    Interval result;
+  Stretch stretch(const Positions& begin, const Positions& end, std::size_t first_phase,
+                  std::size_t phase_count) const {
+    Stretch result;
     std::size_t main = 0;
     for (std::size_t s = 1; s < logs_.size(); ++s) {
       if (end[s] <= begin[s]) continue;
@@ -306,17 +306,17 @@ class Walk {
   }
 
   /// Whether the stream is the one with most collective time so far.
-  static bool take_stream(Interval& interval, Nanoseconds collective, Nanoseconds kernel) {
-    interval.busiest_ns = std::max(interval.busiest_ns, collective + kernel);
-    if (collective <= interval.collective_ns) return false;
-    interval.collective_ns = collective;
-    interval.kernels_beside_ns = kernel;
+  static bool take_stream(Stretch& stretch, Nanoseconds collective, Nanoseconds kernel) {
+    stretch.busiest_ns = std::max(stretch.busiest_ns, collective + kernel);
+    if (collective <= stretch.collective_ns) return false;
+    stretch.collective_ns = collective;
+    stretch.kernels_beside_ns = kernel;
     return true;
   }
 
   /// Everything, also the micro-steps that were not walked.
-  Interval whole() const {
-    Interval result;
+  Stretch whole() const {
+    Stretch result;
     std::array<Nanoseconds, kStreams> collective{}, kernel{};
     const auto for_each = [&](auto&& f) {
       for (const Section& section : schedule_.sections) {
@@ -346,17 +346,17 @@ class Walk {
     return result;
   }
 
-  StepIntervals intervals() const {
-    StepIntervals result;
+  StepStretches stretches() const {
+    StepStretches result;
     Positions everything{};
     for (std::size_t s = 0; s < logs_.size(); ++s) everything[s] = logs_[s].count();
     const std::size_t count = phases_.size();
     for (std::size_t p = 0; p < count; ++p) {
       const Positions& end = p + 1 == count ? everything : phases_[p].end;
-      result.phases.push_back(interval(phases_[p].begin, end, p, 1));
+      result.phases.push_back(stretch(phases_[p].begin, end, p, 1));
       result.phases.back().times = phases_[p].times;
     }
-    if (count >= 2) result.last_two = interval(phases_[count - 2].begin, everything, count - 2, 2);
+    if (count >= 2) result.last_two = stretch(phases_[count - 2].begin, everything, count - 2, 2);
     result.whole = whole();
     return result;
   }
@@ -377,10 +377,10 @@ class Walk {
 
 }  // namespace
 
-IntervalFinder::IntervalFinder() : buffers_(std::make_unique<Buffers>()) {}
-IntervalFinder::~IntervalFinder() = default;
+StretchFinder::StretchFinder() : buffers_(std::make_unique<Buffers>()) {}
+StretchFinder::~StretchFinder() = default;
 
-StepIntervals IntervalFinder::find(const Schedule& schedule, const std::vector<OpCost>& costs) {
+StepStretches StretchFinder::find(const Schedule& schedule, const std::vector<OpCost>& costs) {
   return Walk(schedule, costs, *buffers_).run();
 }
 

@@ -4,7 +4,7 @@
 // operation of the compute stream. An operation of another stream lies between two cuts when it
 // depends on the first (events and stream order, transitively) and the second depends on it. The
 // dependencies are read off the schedule once; they do not change with checkpointing, which only
-// adds operations to the compute stream. closed_time.h turns intervals into lower bounds.
+// adds operations to the compute stream. closed_time.h turns stretches into lower bounds.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace shardwright::sim {
 
-/// Blocks whose operations of the compute stream run in an interval, each `times` times.
+/// Blocks whose operations of the compute stream run in a stretch, each `times` times.
 struct BlockRange {
   std::uint32_t first = 0, count = 0;
   std::int64_t times = 1;
@@ -29,9 +29,9 @@ struct SideKernel {
 };
 
 /// Times are those of operations that run alone.
-struct Interval {
+struct Stretch {
   std::vector<BlockRange> blocks;
-  std::int64_t times = 1;  // how many intervals of the step are like this one
+  std::int64_t times = 1;  // how many stretches of the step are like this one
   /// Of the stream with most collective time inside.
   Nanoseconds collective_ns = 0;
   Nanoseconds kernels_beside_ns = 0;  // kernels of that stream: they do not overlap with it
@@ -40,18 +40,18 @@ struct Interval {
   Nanoseconds lead_ns = 0;            // before the first compute kernel can start
 };
 
-struct StepIntervals {
-  std::vector<Interval> phases;  // one after another, from the start of the step to its end
-  Interval last_two;             // the last two of them as one: backward and optimizer
-  Interval whole;                // the step as one
+struct StepStretches {
+  std::vector<Stretch> phases;  // one after another, from the start of the step to its end
+  Stretch last_two;             // the last two of them as one: backward and optimizer
+  Stretch whole;                // the step as one
 };
 
 /// Keeps its buffers between schedules.
-class IntervalFinder {
+class StretchFinder {
  public:
-  IntervalFinder();
-  ~IntervalFinder();
-  StepIntervals find(const Schedule& schedule, const std::vector<OpCost>& costs);
+  StretchFinder();
+  ~StretchFinder();
+  StepStretches find(const Schedule& schedule, const std::vector<OpCost>& costs);
   struct Buffers;
 
  private:

@@ -1,17 +1,16 @@
 #include "sim/explain/step_parts.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
+
+#include "sim/core/span_union.h"
 
 namespace shardwright::sim {
 namespace {
 
-struct Interval {
-  Nanoseconds begin = 0, end = 0;
-};
-
 struct Kernel {
-  Interval at;
+  Nanoseconds begin = 0, end = 0;
   StepPart part = StepPart::kForward;
   WorkKind work = WorkKind::kMemory;
 };
@@ -36,35 +35,6 @@ StepPart part_of(Phase phase) {
 double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
-
-/// Answers how much of an interval is covered by sorted intervals that do not overlap.
-class Coverage {
- public:
-  explicit Coverage(std::vector<Interval> intervals) {
-    std::sort(intervals.begin(), intervals.end(),
-              [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-    for (const Interval& interval : intervals) {
-      if (!merged_.empty() && interval.begin <= merged_.back().end) {
-        merged_.back().end = std::max(merged_.back().end, interval.end);
-      } else {
-        merged_.push_back(interval);
-      }
-    }
-  }
-  Nanoseconds of(Interval asked) const {
-    auto at = std::partition_point(merged_.begin(), merged_.end(), [&](const Interval& interval) {
-      return interval.end <= asked.begin;
-    });
-    Nanoseconds covered = 0;
-    for (; at != merged_.end() && at->begin < asked.end; ++at) {
-      covered += std::min(at->end, asked.end) - std::max(at->begin, asked.begin);
-    }
-    return covered;
-  }
-
- private:
-  std::vector<Interval> merged_;
-};
 
 void add_kernel_time(PartTimes& part, WorkKind work, double time_s) {
   part.kernels_s += time_s;
@@ -120,47 +90,46 @@ StepParts part_times(const Schedule& schedule, const Timeline& timeline) {
     return parts[static_cast<std::size_t>(which)];
   };
   std::vector<Kernel> kernels;
-  std::vector<Interval> collectives;
+  std::vector<std::pair<Nanoseconds, Nanoseconds>> collectives;
   for (const Span& span : timeline.spans) {
     if (span.id < 0 || static_cast<std::size_t>(span.id) >= op_of.size()) continue;
     const Op& op = schedule.ops[op_of[static_cast<std::size_t>(span.id)]];
-    const Interval at{span.begin_ns, span.end_ns};
     if (!is_collective(op.kind)) {
-      kernels.push_back({at, part_of(op.phase), op.work.kind});
+      kernels.push_back({span.begin_ns, span.end_ns, part_of(op.phase), op.work.kind});
       continue;
     }
-    collectives.push_back(at);
+    collectives.emplace_back(span.begin_ns, span.end_ns);
     PartTimes& issued_in = part(part_of(op.phase));
     const bool gather = op.kind == OpKind::kAllGather || op.kind == OpKind::kBroadcast;
-    (gather ? issued_in.gathers_s : issued_in.reductions_s) += seconds(at.end - at.begin);
+    (gather ? issued_in.gathers_s : issued_in.reductions_s) += seconds(span.end_ns - span.begin_ns);
     ++(gather ? issued_in.gathers : issued_in.reductions);
   }
   std::sort(kernels.begin(), kernels.end(),
-            [](const Kernel& a, const Kernel& b) { return a.at.begin < b.at.begin; });
+            [](const Kernel& a, const Kernel& b) { return a.begin < b.begin; });
 
-  const Coverage communicating(std::move(collectives));
-  const auto wait = [&](Interval gap, StepPart which) {
-    const Nanoseconds covered = communicating.of(gap);
+  const SpanUnion communicating(std::move(collectives));
+  const auto wait = [&](Nanoseconds begin, Nanoseconds end, StepPart which) {
+    const Nanoseconds covered = communicating.overlap(begin, end);
     part(which).awaits_communication_s += seconds(covered);
-    part(which).awaits_host_s += seconds(gap.end - gap.begin - covered);
+    part(which).awaits_host_s += seconds(end - begin - covered);
   };
   Nanoseconds now = 0;
   StepPart before = StepPart::kEnds;  // of the kernel that ended last
   for (const Kernel& kernel : kernels) {
-    if (kernel.at.begin > now) {
+    if (kernel.begin > now) {
       const bool hides_nothing = before == StepPart::kEnds ||
                                  (before != kernel.part && kernel.part == StepPart::kOptimizer);
-      wait({now, kernel.at.begin}, hides_nothing ? StepPart::kEnds : kernel.part);
-      now = kernel.at.begin;
+      wait(now, kernel.begin, hides_nothing ? StepPart::kEnds : kernel.part);
+      now = kernel.begin;
     }
     // Kernels of two streams may overlap where one displaces the other; an instant counts once.
-    if (kernel.at.end > now) {
-      add_kernel_time(part(kernel.part), kernel.work, seconds(kernel.at.end - now));
-      now = kernel.at.end;
+    if (kernel.end > now) {
+      add_kernel_time(part(kernel.part), kernel.work, seconds(kernel.end - now));
+      now = kernel.end;
     }
     before = kernel.part;
   }
-  if (timeline.step_ns > now) wait({now, timeline.step_ns}, StepPart::kEnds);
+  if (timeline.step_ns > now) wait(now, timeline.step_ns, StepPart::kEnds);
   return parts;
 }
 

@@ -1,12 +1,12 @@
-#include "profiles/import/span_union.h"
+#include "sim/core/span_union.h"
 
 #include <algorithm>
 
-namespace shardwright::profiles {
+namespace shardwright {
 
-IntervalUnion::IntervalUnion(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals) {
-  std::sort(intervals.begin(), intervals.end());
-  for (const auto& [begin, end] : intervals) {
+SpanUnion::SpanUnion(std::vector<std::pair<Nanoseconds, Nanoseconds>> spans) {
+  std::sort(spans.begin(), spans.end());
+  for (const auto& [begin, end] : spans) {
     if (end <= begin) continue;
     if (!merged_.empty() && begin <= merged_.back().second) {
       merged_.back().second = std::max(merged_.back().second, end);
@@ -18,7 +18,7 @@ IntervalUnion::IntervalUnion(std::vector<std::pair<Nanoseconds, Nanoseconds>> in
   for (const auto& [begin, end] : merged_) covered_.push_back(sum += end - begin);
 }
 
-Nanoseconds IntervalUnion::before(Nanoseconds at) const {
+Nanoseconds SpanUnion::before(Nanoseconds at) const {
   const auto after = std::partition_point(merged_.begin(), merged_.end(),
                                           [&](const auto& piece) { return piece.second <= at; });
   const auto index = static_cast<std::size_t>(after - merged_.begin());
@@ -26,8 +26,8 @@ Nanoseconds IntervalUnion::before(Nanoseconds at) const {
   return after == merged_.end() ? whole : whole + std::max<Nanoseconds>(0, at - after->first);
 }
 
-Nanoseconds IntervalUnion::overlap(Nanoseconds begin, Nanoseconds end) const {
+Nanoseconds SpanUnion::overlap(Nanoseconds begin, Nanoseconds end) const {
   return end <= begin ? 0 : before(end) - before(begin);
 }
 
-}  // namespace shardwright::profiles
+}  // namespace shardwright

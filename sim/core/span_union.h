@@ -1,4 +1,4 @@
-// The union of time intervals, and how much of a given interval it covers.
+// The union of stretches of time, and how much of a given stretch it covers.
 #pragma once
 
 #include <utility>
@@ -6,13 +6,13 @@
 
 #include "sim/core/units.h"
 
-namespace shardwright::profiles {
+namespace shardwright {
 
-class IntervalUnion {
+class SpanUnion {
  public:
-  IntervalUnion() = default;
-  /// Intervals {begin, end} in any order; those that end before they begin count nothing.
-  explicit IntervalUnion(std::vector<std::pair<Nanoseconds, Nanoseconds>> intervals);
+  SpanUnion() = default;
+  /// Pairs {begin, end} in any order; those that end before they begin count nothing.
+  explicit SpanUnion(std::vector<std::pair<Nanoseconds, Nanoseconds>> spans);
 
   Nanoseconds total() const { return covered_.empty() ? 0 : covered_.back(); }
   /// Nanoseconds of [begin, end) that lie in the union.
@@ -24,4 +24,4 @@ class IntervalUnion {
   std::vector<Nanoseconds> covered_;  // up to the end of merged_[i]
 };
 
-}  // namespace shardwright::profiles
+}  // namespace shardwright

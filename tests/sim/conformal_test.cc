@@ -1,10 +1,10 @@
+#include "sim/doubt/conformal.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
-
-#include "sim/doubt/conformal.h"
 
 namespace shardwright::sim {
 namespace {
