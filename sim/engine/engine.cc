@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "sim/core/check.h"
+#include "sim/engine/engine_impl.h"
 
 namespace shardwright::sim {
 
@@ -22,246 +23,27 @@ Nanoseconds convert(Nanoseconds remaining, Nanoseconds from, Nanoseconds to) {
 
 }  // namespace
 
-void Engine::prepare(const Schedule& schedule, const std::vector<OpCost>& costs) {
-  SHARDWRIGHT_CHECK(costs.size() == schedule.ops.size(), "{} costs for {} operations", costs.size(),
-                    schedule.ops.size());
-  schedule_ = &schedule;
-  hot_.resize(schedule.ops.size());
-  for (std::size_t i = 0; i < hot_.size(); ++i) {
-    const Op& op = schedule.ops[i];
-    HotOp& hot = hot_[i];
-    hot.alone_ns = costs[i].alone_ns;
-    hot.contended_ns = costs[i].contended_ns;
-    hot.host_ns = costs[i].host_ns;
-    hot.record = op.record;
-    hot.stream = options_.in_order ? std::uint8_t{0} : op.stream;
-    hot.phase = op.phase;
-    hot.host_waits = op.host_waits;
-    hot.wait_count = 0;
-    for (const EventRef& wait : op.waits) {
-      if (wait && !(options_.in_order && !op.host_waits)) hot.waits[hot.wait_count++] = wait;
-    }
-    if (op.work.kind == WorkKind::kHost) {
-      hot.cls = Class::kHost;
-    } else if (op.work.kind == WorkKind::kCollective && hot.alone_ns > 0) {
-      hot.cls = Class::kCollective;
-    } else if (hot.alone_ns > 0) {
-      hot.cls = Class::kKernel;
-    } else {
-      hot.cls = Class::kNone;
-    }
-  }
-  units_ = schedule.units();
-  window_ = kLookAhead;
-  for (const HotOp& hot : hot_) {
-    for (int i = 0; i < hot.wait_count; ++i)
-      window_ = std::max(window_, kLookAhead + std::abs(hot.waits[i].offset));
-    window_ = std::max(window_, kLookAhead + std::abs(hot.record.offset));
-  }
-  events_.assign(schedule.event_names.size() * static_cast<std::size_t>(units_), -1);
-  streams_.resize(schedule.streams.size());
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    StreamState& stream = streams_[s];
-    stream.queue.clear();
-    stream.head = 0;
-    stream.running = -1;
-    stream.admitted_after = -1;
-    stream.contended = false;
-    stream.begun = false;
-    stream.priority = schedule.streams[s].priority;
-    stream.collective_priority = schedule.streams[s].collective_priority;
-  }
-  const std::size_t blocks = schedule.blocks.size();
-  stream_mask_.assign(blocks, 0);
-  boundary_op_.assign(blocks, std::numeric_limits<std::uint32_t>::max());
-  section_of_block_.assign(blocks, 0);
-  host_waits_.clear();
-  for (std::size_t b = 0; b < blocks; ++b) {
-    const Block& block = schedule.blocks[b];
-    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-      if (hot_[i].cls == Class::kHost) {
-        if (hot_[i].host_waits && hot_[i].wait_count > 0) {
-          const EventRef wait = hot_[i].waits[0];
-          const auto equal = [wait](EventRef known) {
-            return known.name == wait.name && known.offset == wait.offset;
-          };
-          if (std::none_of(host_waits_.begin(), host_waits_.end(), equal))
-            host_waits_.push_back(wait);
-        }
-        continue;
-      }
-      stream_mask_[b] |= 1U << hot_[i].stream;
-      if (hot_[i].stream == 0) boundary_op_[b] = i;
-    }
-  }
-  section_boundary_block_.assign(schedule.sections.size(),
-                                 std::numeric_limits<std::uint32_t>::max());
-  for (std::size_t s = 0; s < schedule.sections.size(); ++s) {
-    const Section& section = schedule.sections[s];
-    for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
-         ++b) {
-      section_of_block_[b] = static_cast<std::uint32_t>(s);
-      if (boundary_op_[b] != std::numeric_limits<std::uint32_t>::max())
-        section_boundary_block_[s] = b;
-    }
-  }
-  // A block looks one block ahead, so that work which may start early has been issued.
-  std::uint32_t next = 0;
-  for (std::size_t b = blocks; b-- > 0;) {
-    const std::uint32_t own = stream_mask_[b];
-    stream_mask_[b] = own | next;
-    next = own;
-  }
-  instances_.clear();
-  cursor_ = {};
-  while (!cursor_.at_end && schedule.sections[cursor_.section].block_count == 0) {
-    if (++cursor_.section == schedule.sections.size()) cursor_.at_end = true;
-  }
-  if (!cursor_.at_end) cursor_.block = schedule.sections[cursor_.section].first_block;
-  now_ns_ = host_clock_ns_ = last_done_ns_ = 0;
-  blocked_on_ = active_ = last_served_ = -1;
-  draining_ = host_bound_ = false;
-  resident_ = 0;
-  acc_ = {};
-  block_snapshot_count_ = section_snapshot_count_ = 0;
-  snapshot_block_ = snapshot_section_ = std::numeric_limits<std::uint32_t>::max();
-  simulated_ = 0;
-  completion_ns_.clear();
-  issue_ns_.clear();
-}
-
-std::int32_t* Engine::event_slot(std::uint8_t name, std::int32_t unit) {
-  if (unit < 0 || unit >= units_) return nullptr;
-  return &events_[static_cast<std::size_t>(name) * static_cast<std::size_t>(units_) +
-                  static_cast<std::size_t>(unit)];
-}
-
-void Engine::advance_cursor() {
-  const Schedule& s = *schedule_;
-  ++cursor_.id;
-  if (++cursor_.op < s.blocks[cursor_.block].op_count) return;
-  cursor_.op = 0;
-  if (++cursor_.rep < s.blocks[cursor_.block].repeats) return;
-  cursor_.rep = 0;
-  const Section* section = &s.sections[cursor_.section];
-  if (++cursor_.block < section->first_block + section->block_count) return;
-  if (++cursor_.micro < section->repeats) {
-    cursor_.block = section->first_block;
-    return;
-  }
-  cursor_.micro = 0;
-  do {
-    if (++cursor_.section == s.sections.size()) {
-      cursor_.at_end = true;
-      return;
-    }
-  } while (s.sections[cursor_.section].block_count == 0);
-  cursor_.block = s.sections[cursor_.section].first_block;
-}
-
-bool Engine::issue_next() {
-  if (blocked_on_ >= 0) {
-    const Instance& awaited = instances_[static_cast<std::size_t>(blocked_on_)];
-    if (awaited.done_ns == kPending) return false;
-    const HotOp& waiting = hot_[schedule_->blocks[cursor_.block].first_op + cursor_.op];
-    host_clock_ns_ = std::max(host_clock_ns_, awaited.done_ns + waiting.host_ns);
-    blocked_on_ = -1;
-    if (options_.timeline != nullptr)
-      completion_ns_[static_cast<std::size_t>(cursor_.id)] = host_clock_ns_;
-    advance_cursor();
-    return true;
-  }
-  if (draining_) {
-    for (const StreamState& stream : streams_) {
-      if (stream.running >= 0 || !stream.empty()) return false;
-    }
-    host_clock_ns_ = std::max(host_clock_ns_, last_done_ns_);
-    draining_ = false;
-    if (options_.timeline != nullptr)
-      completion_ns_[static_cast<std::size_t>(cursor_.id)] = host_clock_ns_;
-    advance_cursor();
-    return true;
-  }
-  if (cursor_.at_end) return false;
-  if (options_.in_order) host_clock_ns_ = std::max(host_clock_ns_, now_ns_);
-  const Block& block = schedule_->blocks[cursor_.block];
-  const std::uint32_t index = block.first_op + cursor_.op;
-  const HotOp& hot = hot_[index];
-  const std::int32_t unit = block.first_unit + cursor_.rep * block.unit_step;
-  if (options_.timeline != nullptr) {
-    const auto wanted = static_cast<std::size_t>(cursor_.id) + 1;
-    if (completion_ns_.size() < wanted) {
-      completion_ns_.resize(wanted, 0);
-      issue_ns_.resize(wanted, 0);
-    }
-    issue_ns_[wanted - 1] = host_clock_ns_;
-  }
-  if (hot.cls == Class::kHost) {
-    if (hot.host_waits && hot.wait_count == 0) {
-      draining_ = true;
-      return true;
-    }
-    if (hot.host_waits) {
-      const std::int32_t* slot = event_slot(hot.waits[0].name, unit + hot.waits[0].offset);
-      if (slot != nullptr && *slot >= 0) {
-        const Nanoseconds done = instances_[static_cast<std::size_t>(*slot)].done_ns;
-        if (done == kPending) {
-          blocked_on_ = *slot;
-          return true;
-        }
-        if (done > host_clock_ns_) host_clock_ns_ = done + hot.host_ns;
-      }
-    } else {
-      host_clock_ns_ += hot.host_ns;
-    }
-    if (options_.timeline != nullptr)
-      completion_ns_[static_cast<std::size_t>(cursor_.id)] = host_clock_ns_;
-    advance_cursor();
-    return true;
-  }
-  host_clock_ns_ += hot.host_ns;
-  const auto seq = static_cast<std::int32_t>(instances_.size());
-  Instance& instance = instances_.emplace_back();
-  instance.op = index;
-  instance.block = cursor_.block;
-  instance.rep = cursor_.rep;
-  instance.enqueue_ns = host_clock_ns_;
-  instance.done_ns = kPending;
-  instance.id = cursor_.id;
-  for (int i = 0; i < kMaxWaits; ++i) {
-    instance.deps[i] = -1;
-    if (i >= hot.wait_count) continue;
-    const std::int32_t* slot = event_slot(hot.waits[i].name, unit + hot.waits[i].offset);
-    if (slot != nullptr) instance.deps[i] = *slot;
-  }
-  if (hot.record) {
-    if (std::int32_t* slot = event_slot(hot.record.name, unit + hot.record.offset)) *slot = seq;
-  }
-  streams_[hot.stream].queue.push_back(seq);
-  ++simulated_;
-  advance_cursor();
-  return true;
-}
-
-void Engine::issue_as_needed() {
-  while (!cursor_.at_end) {
-    const std::uint32_t mask = stream_mask_[cursor_.block];
-    bool needed = blocked_on_ >= 0 || draining_;
-    for (std::size_t s = 0; s < streams_.size() && !needed; ++s) {
-      needed = (mask >> s & 1U) != 0 && streams_[s].running < 0 && streams_[s].empty();
-    }
-    if (!needed || !issue_next()) return;
-  }
-}
-
-bool Engine::ready(const Instance& instance) const {
+bool Engine::Impl::ready(const Instance& instance) const {
   for (std::int32_t dep : instance.deps) {
     if (dep >= 0 && instances_[static_cast<std::size_t>(dep)].done_ns == kPending) return false;
   }
   return true;
 }
 
-bool Engine::starts() {
+/// Whether a collective finds SMs: unless its stream has priority it waits for the kernel that runs
+/// when it is first ready.
+bool Engine::Impl::admits(StreamState& stream) {
+  if (stream.admitted_after < 0 && active_ >= 0 &&
+      stream.collective_priority >= this->stream(active_).priority) {
+    stream.admitted_after = this->stream(active_).running;
+  }
+  if (stream.admitted_after >= 0 && instance(stream.admitted_after).done_ns == kPending)
+    return false;
+  stream.admitted_after = -1;
+  return true;
+}
+
+bool Engine::Impl::starts() {
   bool progressed = false;
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     StreamState& stream = streams_[s];
@@ -271,14 +53,7 @@ bool Engine::starts() {
     if (instance.enqueue_ns > now_ns_ || !ready(instance)) continue;
     const HotOp& hot = hot_[instance.op];
     if (hot.cls == Class::kCollective) {
-      if (stream.admitted_after < 0 && active_ >= 0 &&
-          stream.collective_priority >= streams_[static_cast<std::size_t>(active_)].priority) {
-        stream.admitted_after = streams_[static_cast<std::size_t>(active_)].running;
-      }
-      if (stream.admitted_after >= 0 &&
-          instances_[static_cast<std::size_t>(stream.admitted_after)].done_ns == kPending)
-        continue;
-      stream.admitted_after = -1;
+      if (!admits(stream)) continue;
       ++resident_;
     }
     if (instance.enqueue_ns == now_ns_ && now_ns_ > 0) host_bound_ = true;
@@ -301,7 +76,7 @@ bool Engine::starts() {
 }
 
 /// A collective is resident from when its own rank joins, and moves once the last one has joined.
-void Engine::vary(StreamState& stream, const Instance& instance) {
+void Engine::Impl::vary(StreamState& stream, const Instance& instance) {
   const RankVariation& rank = *options_.variation;
   const auto id = static_cast<std::size_t>(instance.id);
   if (stream.cls == Class::kCollective) {
@@ -316,7 +91,7 @@ void Engine::vary(StreamState& stream, const Instance& instance) {
   }
 }
 
-void Engine::complete(std::size_t s) {
+void Engine::Impl::complete(std::size_t s) {
   StreamState& stream = streams_[s];
   Instance& instance = instances_[static_cast<std::size_t>(stream.running)];
   instance.done_ns = now_ns_;
@@ -326,7 +101,7 @@ void Engine::complete(std::size_t s) {
   if (stream.cls == Class::kKernel) last_served_ = static_cast<std::int32_t>(s);
   stream.running = -1;
   if (options_.timeline != nullptr) {
-    completion_ns_[static_cast<std::size_t>(instance.id)] = now_ns_;
+    completion_ns[static_cast<std::size_t>(instance.id)] = now_ns_;
     if (stream.cls != Class::kNone) {
       Span span;
       span.id = instance.id;
@@ -341,7 +116,7 @@ void Engine::complete(std::size_t s) {
   }
 }
 
-void Engine::choose_kernel() {
+void Engine::Impl::choose_kernel() {
   std::int32_t best = active_;
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     if (!streams_[s].runs(Class::kKernel) || static_cast<std::int32_t>(s) == active_) continue;
@@ -373,7 +148,7 @@ void Engine::choose_kernel() {
   }
 }
 
-void Engine::update_regimes() {
+void Engine::Impl::update_regimes() {
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     StreamState& stream = streams_[s];
     if (stream.running < 0) continue;
@@ -386,7 +161,7 @@ void Engine::update_regimes() {
   }
 }
 
-void Engine::account(Nanoseconds dt) {
+void Engine::Impl::account(Nanoseconds dt) {
   if (resident_ > 0) acc_.communication_ns += dt;
   if (active_ >= 0) {
     const Phase phase = streams_[static_cast<std::size_t>(active_)].phase;
@@ -399,12 +174,12 @@ void Engine::account(Nanoseconds dt) {
   }
 }
 
-bool Engine::progresses(std::size_t stream) const {
+bool Engine::Impl::progresses(std::size_t stream) const {
   return static_cast<std::int32_t>(stream) == active_ || streams_[stream].cls == Class::kCollective;
 }
 
 /// Advances the clock to the next completion or arrival. Returns false when the step is over.
-bool Engine::step_time() {
+bool Engine::Impl::step_time() {
   Nanoseconds dt = kNever;
   for (std::size_t s = 0; s < streams_.size(); ++s) {
     const StreamState& stream = streams_[s];
@@ -436,12 +211,11 @@ bool Engine::step_time() {
   return true;
 }
 
-StepTime Engine::run(const Schedule& schedule, const std::vector<OpCost>& costs,
-                     const EngineOptions& options) {
+StepTime Engine::Impl::run(const Schedule& schedule, const std::vector<OpCost>& costs,
+                           const EngineOptions& options) {
   options_ = options;
   if (options_.timeline != nullptr || options_.variation != nullptr) options_.skip_repeats = false;
   prepare(schedule, costs);
-  pending_boundary_ = -1;
   do {
     if (pending_boundary_ >= 0) {
       const std::int32_t seq = pending_boundary_;
@@ -462,6 +236,20 @@ StepTime Engine::run(const Schedule& schedule, const std::vector<OpCost>& costs,
   result.phase_ns = acc_.phase_ns;
   result.simulated_ops = simulated_;
   return result;
+}
+
+Engine::Engine() : impl_(std::make_unique<Impl>()) {}
+Engine::~Engine() = default;
+
+StepTime Engine::run(const Schedule& schedule, const std::vector<OpCost>& costs,
+                     const EngineOptions& options) {
+  return impl_->run(schedule, costs, options);
+}
+const std::vector<Nanoseconds>& Engine::completion_ns() const {
+  return impl_->completion_ns;
+}
+const std::vector<Nanoseconds>& Engine::issue_ns() const {
+  return impl_->issue_ns;
 }
 
 }  // namespace shardwright::sim

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <limits>
 
-#include "sim/engine/engine.h"
+#include "sim/engine/engine_impl.h"
 
 namespace shardwright::sim {
 
-void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32_t rep) {
+void Engine::Impl::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32_t rep) {
   std::vector<std::int64_t>& state = snapshot.state;
   state.clear();
   snapshot.now_ns = now_ns_;
@@ -32,8 +32,7 @@ void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32
          static_cast<std::int64_t>(stream.queue.size() - stream.head)});
     if (!stream.empty()) state.push_back(relative(stream.queue[stream.head]));
     for (std::size_t i = stream.head; i < stream.queue.size(); ++i) {
-      const Nanoseconds ahead =
-          instances_[static_cast<std::size_t>(stream.queue[i])].enqueue_ns - now_ns_;
+      const Nanoseconds ahead = instance(stream.queue[i]).enqueue_ns - now_ns_;
       if (ahead > 0) state.push_back(ahead);
     }
   }
@@ -49,7 +48,7 @@ void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32
       const std::int32_t* slot = event_slot(wait.name, unit);
       Nanoseconds late = 0;
       if (slot != nullptr && *slot >= 0) {
-        const Nanoseconds done = instances_[static_cast<std::size_t>(*slot)].done_ns;
+        const Nanoseconds done = instance(*slot).done_ns;
         late = done == kPending ? kPending : std::max<Nanoseconds>(done - host_clock_ns_, 0);
       }
       state.push_back(late);
@@ -57,7 +56,7 @@ void Engine::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std::int32
   }
 }
 
-bool Engine::same(const Snapshot& a, const Snapshot& b) const {
+bool Engine::Impl::same(const Snapshot& a, const Snapshot& b) const {
   // The same lead of the host over the device: whatever it did to this period, it does to the next.
   const Nanoseconds drift = (a.host_ns - a.now_ns) - (b.host_ns - b.now_ns);
   // A host that runs ahead and never binds may also drift further ahead, not fall behind.
@@ -66,8 +65,8 @@ bool Engine::same(const Snapshot& a, const Snapshot& b) const {
   return a.state == b.state;
 }
 
-void Engine::skip(std::int32_t periods, std::int32_t reps, const Snapshot& now,
-                  const Snapshot& before, std::int32_t unit, std::int32_t unit_step) {
+void Engine::Impl::skip(std::int32_t periods, std::int32_t reps, const Snapshot& now,
+                        const Snapshot& before, std::int32_t unit, std::int32_t unit_step) {
   const Nanoseconds shift = (now.now_ns - before.now_ns) * periods;
   const Nanoseconds host_shift = (now.host_ns - before.host_ns) * periods;
   now_ns_ += shift;
@@ -110,63 +109,61 @@ void Engine::skip(std::int32_t periods, std::int32_t reps, const Snapshot& now,
   }
 }
 
-void Engine::at_block_boundary(std::int32_t seq) {
-  const Instance instance = instances_[static_cast<std::size_t>(seq)];
-  const Block& block = schedule_->blocks[instance.block];
-  if (block.repeats < 5) return;
-  if (snapshot_block_ != instance.block || instance.rep == 0) {
-    snapshot_block_ = instance.block;
-    block_snapshot_count_ = 0;
-  }
-  if (cursor_.at_end || cursor_.block != instance.block || cursor_.rep < instance.rep) return;
+/// Whether all that runs or waits in a queue lies where `inside` says.
+template <typename Inside>
+bool Engine::Impl::only_inside(const Inside& inside) const {
   for (const StreamState& stream : streams_) {
-    if (stream.running >= 0 &&
-        instances_[static_cast<std::size_t>(stream.running)].block != instance.block)
-      return;
+    if (stream.running >= 0 && !inside(instance(stream.running))) return false;
     for (std::size_t i = stream.head; i < stream.queue.size(); ++i) {
-      if (instances_[static_cast<std::size_t>(stream.queue[i])].block != instance.block) return;
+      if (!inside(instance(stream.queue[i]))) return false;
     }
   }
+  return true;
+}
+
+void Engine::Impl::at_block_boundary(std::int32_t seq) {
+  const Instance last = instance(seq);
+  const Block& block = schedule_->blocks[last.block];
+  if (block.repeats < 5) return;
+  if (snapshot_block_ != last.block || last.rep == 0) {
+    snapshot_block_ = last.block;
+    block_snapshot_count_ = 0;
+  }
+  if (cursor_.at_end || cursor_.block != last.block || cursor_.rep < last.rep) return;
+  if (!only_inside([&](const Instance& open) { return open.block == last.block; })) return;
   if (block_snapshots_.size() <= block_snapshot_count_)
     block_snapshots_.resize(block_snapshot_count_ + 1);
   Snapshot& current = block_snapshots_[block_snapshot_count_++];
-  take_snapshot(current, seq, instance.rep);
-  current.state.push_back(cursor_.rep - instance.rep);
+  take_snapshot(current, seq, last.rep);
+  current.state.push_back(cursor_.rep - last.rep);
   const std::int32_t left = block.repeats - 1 - cursor_.rep;
   for (std::size_t back = 1; back <= 4 && back < block_snapshot_count_; ++back) {
     const Snapshot& before = block_snapshots_[block_snapshot_count_ - 1 - back];
-    const std::int32_t period = instance.rep - before.rep;
+    const std::int32_t period = last.rep - before.rep;
     if (left < period || !same(current, before)) continue;
     const std::int32_t periods = left / period;
-    skip(periods, periods * period, current, before,
-         block.first_unit + instance.rep * block.unit_step, block.unit_step);
+    skip(periods, periods * period, current, before, block.first_unit + last.rep * block.unit_step,
+         block.unit_step);
     cursor_.rep += periods * period;
     block_snapshot_count_ = 0;
     return;
   }
 }
 
-void Engine::at_section_boundary(std::int32_t seq) {
-  const Instance instance = instances_[static_cast<std::size_t>(seq)];
-  const std::uint32_t s = section_of_block_[instance.block];
+void Engine::Impl::at_section_boundary(std::int32_t seq) {
+  const Instance last = instance(seq);
+  const std::uint32_t s = section_of_block_[last.block];
   const Section& section = schedule_->sections[s];
-  if (section.repeats < 4 || instance.block != section_boundary_block_[s] ||
-      instance.rep + 1 != schedule_->blocks[instance.block].repeats)
+  if (section.repeats < 4 || last.block != section_boundary_block_[s] ||
+      last.rep + 1 != schedule_->blocks[last.block].repeats)
     return;
   if (cursor_.at_end || cursor_.section != s) return;
   if (snapshot_section_ != s) {
     snapshot_section_ = s;
     section_snapshot_count_ = 0;
   }
-  for (const StreamState& stream : streams_) {
-    if (stream.running >= 0 &&
-        section_of_block_[instances_[static_cast<std::size_t>(stream.running)].block] != s)
-      return;
-    for (std::size_t i = stream.head; i < stream.queue.size(); ++i) {
-      if (section_of_block_[instances_[static_cast<std::size_t>(stream.queue[i])].block] != s)
-        return;
-    }
-  }
+  if (!only_inside([&](const Instance& open) { return section_of_block_[open.block] == s; }))
+    return;
   if (section_snapshots_.size() <= section_snapshot_count_)
     section_snapshots_.resize(section_snapshot_count_ + 1);
   Snapshot& current = section_snapshots_[section_snapshot_count_++];
