@@ -65,6 +65,12 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
   };
   const exec::Rendezvous rendezvous =
       exec::choose_rendezvous(options.rendezvous, options.launch, environment);
+  if (options.launch.rank == 0 && !rendezvous.is_secret()) {
+    observer.on_note(
+        fmt::format("ranks meet at {} without a secret, so whoever reaches that port and guesses "
+                    "the job's name can take part; give all ranks SHARDWRIGHT_MEETING_KEY",
+                    rendezvous.name()));
+  }
   const std::unique_ptr<exec::Meeting> meeting =
       exec::meet(rendezvous, options.launch, fingerprint(options));
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -13,9 +14,9 @@ namespace shardwright::exec {
 namespace {
 
 // The last digit is the version of the protocol. A machine of another byte order is not understood.
-constexpr std::uint32_t kMagic = 0x5357'4d31;
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 34;
+constexpr std::uint32_t kMagic = 0x5357'4d32;
 constexpr std::size_t kReadBytes = std::size_t{1} << 16;
+constexpr std::size_t kMostSentenceBytes = 4096;
 
 struct Header {
   std::uint32_t magic = kMagic;
@@ -41,6 +42,20 @@ std::optional<std::vector<std::string>> lines_of(std::string text, std::size_t c
   return lines;
 }
 
+/// Cut, and without what a terminal would obey: ASCII's control characters and, in UTF-8, those of
+/// Latin 1 (U+0080 to U+009F).
+std::string one_line(std::string text) {
+  text.resize(std::min(text.size(), kMostSentenceBytes));
+  unsigned char before = 0;
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool control = byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte < 0xa0);
+    if (control) c = byte == '\n' || byte == '\t' ? ' ' : '?';
+    before = byte;
+  }
+  return text;
+}
+
 std::optional<int> small_number(const std::string& text) {
   const std::optional<std::int64_t> value = parse_int64(text);
   if (!value || *value < 0 || *value > (1 << 24)) return std::nullopt;
@@ -59,16 +74,16 @@ void Message::set_text(const std::string& text) {
 }
 
 std::string Introduction::text() const {
-  return fmt::format("{}\n{}\n{}\n{}", rank, ranks, run, fingerprint);
+  return fmt::format("{}\n{}\n{}", rank, ranks, fingerprint);
 }
 
 std::optional<Introduction> Introduction::from(const std::string& text) {
-  const auto lines = lines_of(text, 4);
+  const auto lines = lines_of(text, 3);
   if (!lines) return std::nullopt;
   const std::optional<int> rank = small_number((*lines)[0]);
   const std::optional<int> ranks = small_number((*lines)[1]);
   if (!rank || !ranks) return std::nullopt;
-  return Introduction{*rank, *ranks, (*lines)[2], (*lines)[3]};
+  return Introduction{*rank, *ranks, one_line((*lines)[2])};
 }
 
 std::string failure_text(const RankFailure& failure) {
@@ -80,8 +95,11 @@ std::optional<RankFailure> failure_from(const std::string& text) {
   if (!lines) return std::nullopt;
   const std::optional<int> rank = small_number((*lines)[0]);
   const std::optional<int> code = small_number((*lines)[1]);
-  if (!rank || !code || *code > static_cast<int>(ExitCode::kOutsideTolerance)) return std::nullopt;
-  return RankFailure{*rank, static_cast<ExitCode>(*code), (*lines)[2]};
+  if (!rank || !code || *code < static_cast<int>(ExitCode::kFailed) ||
+      *code > static_cast<int>(ExitCode::kOutsideTolerance)) {
+    return std::nullopt;
+  }
+  return RankFailure{*rank, static_cast<ExitCode>(*code), one_line((*lines)[2])};
 }
 
 bool send_message(const Socket& socket, const Message& message) noexcept {
@@ -111,7 +129,7 @@ bool MessageReader::cut() {
   while (bytes_.size() - begin >= sizeof(Header)) {
     Header header;
     std::memcpy(&header, bytes_.data() + begin, sizeof header);
-    if (header.magic != kMagic || header.bytes > kMostBytes || header.kind == 0 ||
+    if (header.magic != kMagic || header.bytes > most_bytes_ || header.kind == 0 ||
         header.kind > static_cast<std::uint32_t>(MessageKind::kBye)) {
       return false;
     }

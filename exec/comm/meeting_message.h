@@ -15,13 +15,14 @@
 namespace shardwright::exec {
 
 enum class MessageKind : std::uint32_t {
-  kHello = 1,  // a rank introduces itself: Introduction
-  kWelcome,    // all ranks are there
-  kOtherRun,   // the server belongs to another run: try again later
-  kExchange,   // what a place of a group gives
-  kReply,      // what all places gave
-  kFailure,    // to the server: this rank failed; from it: the first one that did
-  kBye         // the rank needs nobody any more
+  kChallenge = 1,  // the server's first word: a nonce
+  kHello,          // a rank introduces itself: nonce, proof, Introduction (exec/comm/meeting_key.h)
+  kAccepted,       // the server's proof that it knows the key, too
+  kWelcome,        // all ranks are there
+  kExchange,       // what a place of a group gives
+  kReply,          // what all places gave
+  kFailure,        // to the server: this rank failed; from it: the first one that did
+  kBye             // the rank needs nobody any more
 };
 
 struct Message {
@@ -38,7 +39,6 @@ struct Message {
 struct Introduction {
   int rank = 0;
   int ranks = 1;
-  std::string run;          // tells runs apart that meet at the same place; may be empty
   std::string fingerprint;  // of everything that must be the same on all ranks
 
   std::string text() const;
@@ -47,20 +47,30 @@ struct Introduction {
 };
 
 std::string failure_text(const RankFailure& failure);
+/// None when the text is no failure: a rank below zero, or an exit code that is none of a failure.
+/// The sentence is cut to 4 KiB, and what a terminal would obey is replaced.
 std::optional<RankFailure> failure_from(const std::string& text);
 
 bool send_message(const Socket& socket, const Message& message) noexcept;
 
+/// The largest payloads that are taken: from whoever connects, and from ranks that are known.
+inline constexpr std::size_t kMostStrangerBytes = std::size_t{16} << 10;
+inline constexpr std::size_t kMostMemberBytes = std::size_t{1} << 30;
+
 /// Cuts what arrives into messages.
 class MessageReader {
  public:
-  /// Reads once; false when the connection has ended or speaks something else.
+  /// The other side has shown who it is: from now on its messages may be large.
+  void trust() { most_bytes_ = kMostMemberBytes; }
+  /// Reads once; false when the connection has ended, speaks something else, or announces a
+  /// message that is too large.
   bool read_from(const Socket& socket);
   std::optional<Message> next();
 
  private:
   bool cut();
 
+  std::size_t most_bytes_ = kMostStrangerBytes;
   std::vector<std::byte> bytes_;
   std::deque<Message> messages_;
 };

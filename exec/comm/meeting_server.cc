@@ -5,6 +5,8 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <exception>
 #include <utility>
 
 namespace shardwright::exec {
@@ -13,6 +15,13 @@ namespace {
 // How long ranks may take to leave after one of them has failed.
 constexpr double kPartingSeconds = 20;
 constexpr int kPollMilliseconds = 50;
+// Connections that have not said who they are, beyond one for every rank.
+constexpr std::size_t kMostStrangers = 64;
+// How long nobody is let in when the system has no descriptor left and no stranger holds one.
+constexpr double kBreathSeconds = 0.1;
+// Exchanges that wait for somebody, a rank; ranks have a handful of groups.
+constexpr std::size_t kMostGatherings = 64;
+constexpr const char* kOutOfStep = "it does not do the same as the other ranks";
 
 /// "rank 2 has", "ranks 1, 3 have"; long lists are cut.
 std::string ranks_have(const std::vector<int>& ranks) {
@@ -27,12 +36,18 @@ std::string ranks_have(const std::vector<int>& ranks) {
 }  // namespace
 
 MeetingServer::MeetingServer(Listener listener, Socket own, const Introduction& self,
-                             const MeetingTimes& times)
+                             const MeetingKey& key, const MeetingTimes& times)
     : listener_(std::move(listener)),
       self_(self),
+      key_(key),
       times_(times),
       join_deadline_(deadline_in(times.join_s)) {
-  peers_.emplace_back().socket = std::move(own);
+  Peer& first = peers_.emplace_back();
+  first.socket = std::move(own);
+  first.socket.set_send_timeout(times_.send_s);
+  first.reader.trust();
+  first.rank = 0;
+  if (++joined_ == self_.ranks) welcome();
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -43,68 +58,134 @@ MeetingServer::~MeetingServer() {
 bool MeetingServer::done() const {
   const bool all_gone = std::all_of(peers_.begin(), peers_.end(),
                                     [](const Peer& peer) { return peer.left || peer.rank < 0; });
-  if (failure_) return all_gone || std::chrono::steady_clock::now() > end_;
+  const bool rank_0_gone = peers_.front().left;
+  if (failure_ || rank_0_gone) return all_gone || std::chrono::steady_clock::now() > end_;
   return joined_ == self_.ranks && all_gone;
 }
 
-void MeetingServer::serve() {
-  while (!done()) {
-    wait_for_input();
-    check_deadlines();
+void MeetingServer::serve() noexcept {
+  try {
+    while (!done()) {
+      wait_for_input();
+      check_deadlines();
+    }
+  } catch (const std::exception& error) {
+    // The ranks hear it when there is memory enough to tell; when not, the end of their connections
+    // says that rank 0 is gone.
+    try {
+      announce({0, ExitCode::kFailed, fmt::format("it cannot serve the others: {}", error.what())});
+    } catch (const std::exception&) {
+      for (Peer& peer : peers_) peer.socket.shut_down();
+    }
   }
 }
 
 void MeetingServer::wait_for_input() {
-  std::vector<pollfd> waiting{{listener_.socket.fd(), POLLIN, 0}};
+  std::vector<pollfd> waiting;
   for (const Peer& peer : peers_) {
     waiting.push_back({peer.socket.is_open() ? peer.socket.fd() : -1, POLLIN, 0});
   }
-  if (poll(waiting.data(), waiting.size(), kPollMilliseconds) <= 0) return;
-  for (std::size_t i = 0; i + 1 < waiting.size(); ++i) {
-    if (waiting[i + 1].revents != 0) take(peers_[i]);
+  const std::size_t known = peers_.size();
+  if (std::chrono::steady_clock::now() >= accept_again_) {
+    for (const Socket& socket : listener_.sockets) waiting.push_back({socket.fd(), POLLIN, 0});
   }
+  const bool any = poll(waiting.data(), waiting.size(), kPollMilliseconds) > 0;
+  for (std::size_t i = 0; any && i < known; ++i) {
+    if (waiting[i].revents != 0 && peers_[i].socket.is_open()) take(peers_[i]);
+  }
+  drop_late_strangers();
   std::erase_if(peers_, [](const Peer& peer) { return peer.rank < 0 && !peer.socket.is_open(); });
-  if (waiting[0].revents == 0) return;
-  Socket socket = accept_from(listener_);
-  if (socket.is_open()) peers_.emplace_back().socket = std::move(socket);
+  // The last rank may just have come, and then nobody listens any more.
+  for (std::size_t i = known; any && !listener_.sockets.empty() && i < waiting.size(); ++i) {
+    if (waiting[i].revents != 0) accept_one(listener_.sockets[i - known]);
+  }
+}
+
+void MeetingServer::accept_one(const Socket& listening) {
+  const auto strangers = static_cast<std::size_t>(
+      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.rank < 0; }));
+  if (strangers >= kMostStrangers + static_cast<std::size_t>(self_.ranks)) drop_oldest_stranger();
+  Socket socket = accept_from(listening);
+  if (!socket.is_open()) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      if (!drop_oldest_stranger()) accept_again_ = deadline_in(kBreathSeconds);
+    }
+    return;
+  }
+  Peer& peer = peers_.emplace_back();
+  peer.socket = std::move(socket);
+  peer.socket.set_send_timeout(times_.send_s);
+  peer.challenge = fresh_nonce();
+  peer.hello_by = deadline_in(times_.stranger_s);
+  Message challenge;
+  challenge.kind = MessageKind::kChallenge;
+  challenge.payload.assign(peer.challenge.begin(), peer.challenge.end());
+  send_message(peer.socket, challenge);
+}
+
+bool MeetingServer::drop_oldest_stranger() {
+  const auto oldest = std::find_if(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    return peer.rank < 0 && peer.socket.is_open();
+  });
+  if (oldest == peers_.end()) return false;
+  oldest->socket.close();
+  return true;
+}
+
+void MeetingServer::drop_late_strangers() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool all_are_here = joined_ == self_.ranks;
+  for (Peer& peer : peers_) {
+    if (peer.rank < 0 && (all_are_here || now > peer.hello_by)) peer.socket.close();
+  }
 }
 
 void MeetingServer::take(Peer& peer) {
   const bool alive = peer.reader.read_from(peer.socket);
   while (std::optional<Message> message = peer.reader.next()) {
-    switch (message->kind) {
-      case MessageKind::kHello:
-        if (const auto introduction = Introduction::from(message->text())) {
-          introduce(peer, *introduction);
-        }
-        break;
-      case MessageKind::kExchange:
-        if (peer.rank >= 0) gather(peer, std::move(*message));
-        break;
-      case MessageKind::kFailure:
-        if (const auto failure = failure_from(message->text())) announce(*failure);
-        break;
-      case MessageKind::kBye:
-        peer.left = true;
-        break;
-      default:
-        break;
+    if (peer.rank < 0) {
+      greet(peer, *message);
+    } else {
+      take_from_rank(peer, std::move(*message));
     }
     if (!peer.socket.is_open()) return;
   }
   if (!alive) lose(peer);
 }
 
-void MeetingServer::introduce(Peer& peer, const Introduction& peer_says) {
-  const auto reply = [&peer](MessageKind kind) {
-    Message message;
-    message.kind = kind;
-    send_message(peer.socket, message);
-  };
-  if (peer_says.run != self_.run) {
-    reply(MessageKind::kOtherRun);
-    return peer.socket.close();
+void MeetingServer::take_from_rank(Peer& peer, Message message) {
+  switch (message.kind) {
+    case MessageKind::kExchange:
+      return gather(peer, std::move(message));
+    case MessageKind::kFailure:
+      if (const auto failure = failure_from(message.text())) {
+        announce({peer.rank, failure->code, failure->what});
+      }
+      return;
+    case MessageKind::kBye:
+      peer.left = true;
+      if (peer.rank == 0) end_ = deadline_in(times_.exchange_s);
+      return;
+    default:
+      return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
   }
+}
+
+void MeetingServer::greet(Peer& peer, const Message& message) {
+  const std::optional<Hello> hello = message.kind == MessageKind::kHello
+                                         ? check_hello(key_, peer.challenge, message.payload)
+                                         : std::nullopt;
+  const auto introduction = hello ? Introduction::from(hello->text) : std::nullopt;
+  if (!introduction) return peer.socket.close();
+  Message accepted;
+  accepted.kind = MessageKind::kAccepted;
+  const Digest proof = acceptance(key_, peer.challenge, hello->nonce);
+  accepted.payload.assign(proof.begin(), proof.end());
+  send_message(peer.socket, accepted);
+  introduce(peer, *introduction);
+}
+
+void MeetingServer::introduce(Peer& peer, const Introduction& peer_says) {
   peer.rank = peer_says.rank;
   const bool twice = std::count_if(peers_.begin(), peers_.end(), [&](const Peer& other) {
                        return other.rank == peer_says.rank;
@@ -131,26 +212,37 @@ void MeetingServer::introduce(Peer& peer, const Introduction& peer_says) {
     send_message(peer.socket, late);
     return;
   }
-  if (++joined_ < self_.ranks) return;
-  Message welcome;
-  welcome.kind = MessageKind::kWelcome;
-  send_all(welcome);
+  peer.reader.trust();
+  if (++joined_ == self_.ranks) welcome();
+}
+
+void MeetingServer::welcome() {
+  listener_.sockets.clear();
+  Message message;
+  message.kind = MessageKind::kWelcome;
+  send_all(message);
 }
 
 void MeetingServer::gather(const Peer& peer, Message message) {
   const MeetingGroup& group = message.group;
+  // A rank waits for its welcome, asks for places that exist and for one answer a group at a time.
+  if (joined_ < self_.ranks || group.places < 1 || group.places > self_.ranks || group.place < 0 ||
+      group.place >= group.places ||
+      gatherings_.size() > kMostGatherings * static_cast<std::size_t>(self_.ranks)) {
+    return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
+  }
   const auto key = std::tuple(group.channel, message.sequence);
   const bool is_new = !gatherings_.contains(key);
   Gathering& gathering = gatherings_[key];
   if (is_new) {
-    gathering.parts.resize(static_cast<std::size_t>(std::max(group.places, 1)));
+    gathering.parts.resize(static_cast<std::size_t>(group.places));
     gathering.ranks.assign(gathering.parts.size(), -1);
     gathering.deadline = deadline_in(times_.exchange_s);
   }
   const auto place = static_cast<std::size_t>(group.place);
   if (static_cast<std::size_t>(group.places) != gathering.parts.size() ||
-      place >= gathering.parts.size() || gathering.ranks[place] >= 0) {
-    return announce({peer.rank, ExitCode::kFailed, "it does not do the same as the other ranks"});
+      gathering.ranks[place] >= 0) {
+    return announce({peer.rank, ExitCode::kFailed, kOutOfStep});
   }
   gathering.parts[place] = std::move(message.payload);
   gathering.ranks[place] = peer.rank;
@@ -223,6 +315,7 @@ void MeetingServer::announce(const RankFailure& failure) {
 }
 
 void MeetingServer::send_all(const Message& message) {
+  // A peer that takes nothing shows at the next reading: its connection is ended.
   for (const Peer& peer : peers_) {
     if (peer.rank >= 0 && peer.socket.is_open()) send_message(peer.socket, message);
   }

@@ -3,11 +3,13 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
 
-#include "sim/core/atomic_file.h"
+#include "exec/comm/private_file.h"
+#include "sim/core/error.h"
 #include "sim/core/parse_number.h"
-#include "sim/core/read_file.h"
 
 namespace shardwright::exec {
 namespace {
@@ -15,26 +17,28 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostFileBytes = 4096;
+constexpr std::size_t kLeastKeyBytes = 16;
 // Ports made from a job's number: above what systems reserve, below what they give to clients.
 constexpr std::int64_t kFirstPort = 20000;
 constexpr std::int64_t kPorts = 12000;
 
-std::optional<MeetingAddress> read_address(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
-  std::string text;
-  try {
-    text = read_file(path, kMostFileBytes);
-  } catch (const Error&) {
-    return std::nullopt;  // not there yet, or being replaced
+/// "HOST PORT SECRET" of the file that rank 0 wrote.
+std::optional<MeetingAddress> read_address(const fs::path& path, std::string& why) {
+  const std::optional<std::string> text = read_private_file(path, kMostFileBytes, why);
+  if (!text) {
+    why = fmt::format("{}: {}", path.string(), why);
+    return std::nullopt;
   }
-  const std::size_t space = text.find(' ');
-  if (space == std::string::npos) return std::nullopt;
-  std::string port = text.substr(space + 1);
-  while (!port.empty() && (port.back() == '\n' || port.back() == ' ')) port.pop_back();
+  std::istringstream words(*text);
+  MeetingAddress address;
+  std::string port;
+  words >> address.host >> port >> address.secret;
   const std::optional<std::int64_t> number = parse_int64(port);
-  if (!number || *number < 1 || *number > 65535) return std::nullopt;
-  MeetingAddress address{text.substr(0, space), static_cast<int>(*number)};
+  if (!number || *number < 1 || *number > 65535 || address.secret.empty()) {
+    why = fmt::format("{}: it does not say where rank 0 listens", path.string());
+    return std::nullopt;
+  }
+  address.port = static_cast<int>(*number);
   // A machine's own name is not always one that it can look up.
   if (address.host == host_name()) address.host = "localhost";
   return address;
@@ -72,6 +76,17 @@ std::string run_of(const Environment& environment) {
   return run;
 }
 
+std::string key_of(const Environment& environment) {
+  std::string key = environment("SHARDWRIGHT_MEETING_KEY").value_or("");
+  if (!key.empty() && key.size() < kLeastKeyBytes) {
+    throw Error(
+        fmt::format("SHARDWRIGHT_MEETING_KEY has {} characters, expected at least {} that "
+                    "nobody can guess, the same for all ranks",
+                    key.size(), kLeastKeyBytes));
+  }
+  return key;
+}
+
 }  // namespace
 
 std::string Rendezvous::name() const {
@@ -83,16 +98,22 @@ std::string Rendezvous::name() const {
 MeetingPlace Rendezvous::place() const {
   MeetingPlace place;
   place.name = name();
+  place.key = key;
+  place.run = run;
   if (file.empty()) {
     place.port = port;
     place.port_advice = "expected a free one: choose it with MASTER_PORT or --rendezvous";
-    place.find = [address = MeetingAddress{host, port}] { return address; };
+    place.find = [address = MeetingAddress{host, port, {}}](std::string&) { return address; };
+    place.host = host;
+    // Many a machine knows itself by its own name as 127.0.1.1, where ranks on others find nobody.
+    if (!on_one_machine && !is_numeric_address(host) && names_loopback(host)) place.host.clear();
     return place;
   }
+  if (on_one_machine) place.host = "127.0.0.1";
   place.publish = [path = file](const MeetingAddress& address) {
-    write_file_atomically(path, fmt::format("{} {}\n", address.host, address.port));
+    write_private_file(path, fmt::format("{} {} {}\n", address.host, address.port, address.secret));
   };
-  place.find = [path = file] { return read_address(path); };
+  place.find = [path = file](std::string& why) { return read_address(path, why); };
   place.port_advice = "expected a port that is free";
   return place;
 }
@@ -111,13 +132,11 @@ std::string first_slurm_host(const std::string& list) {
 
 Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& launch,
                              const Environment& environment) {
-  Rendezvous result;
-  if (wish != "auto") {
-    result = parse(wish);
-    result.run = run_of(environment);
-    return result;
-  }
+  Rendezvous result = wish == "auto" ? Rendezvous() : parse(wish);
   result.run = run_of(environment);
+  result.key = key_of(environment);
+  result.on_one_machine = launch.local_ranks == launch.ranks;
+  if (wish != "auto") return result;
   if (!launch.address.empty()) {
     result.host = launch.address;
     result.port = static_cast<int>(launch.port);
@@ -127,18 +146,18 @@ Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& l
     const auto hosts = environment("SLURM_STEP_NODELIST");
     const auto job = environment("SLURM_JOB_ID");
     const std::optional<std::int64_t> number = job ? parse_int64(*job) : std::nullopt;
-    if (hosts && number) {
+    if (hosts && number && *number >= 0) {
       const std::int64_t step = parse_int64(environment("SLURM_STEP_ID").value_or("0")).value_or(0);
       result.host = first_slurm_host(*hosts);
-      result.port = static_cast<int>(kFirstPort + (*number * 16 + step) % kPorts);
+      result.port = static_cast<int>(
+          kFirstPort + (*number % kPorts * 16 + std::max<std::int64_t>(step, 0) % kPorts) % kPorts);
       if (!result.host.empty()) return result;
     }
   }
-  if (launch.local_ranks == launch.ranks) {
+  if (result.on_one_machine) {
     // All ranks have one parent, who is there as long as they are.
     result.file =
-        (fs::temp_directory_path() / fmt::format("shardwright-meeting-{}-{}", getuid(), getppid()))
-            .string();
+        (private_folder(environment) / fmt::format("shardwright-meeting-{}", getppid())).string();
     return result;
   }
   throw Error(
@@ -153,7 +172,6 @@ std::unique_ptr<Meeting> meet(const Rendezvous& rendezvous, const LaunchEnvironm
   Introduction self;
   self.rank = static_cast<int>(launch.rank);
   self.ranks = static_cast<int>(launch.ranks);
-  self.run = rendezvous.run;
   self.fingerprint = fingerprint;
   std::unique_ptr<Meeting> meeting = join_meeting(rendezvous.place(), self, times);
   if (self.rank == 0 && !rendezvous.file.empty()) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace shardwright::exec {
 
@@ -26,7 +27,10 @@ class Socket {
   void close() noexcept;
   /// Wakes whoever reads from it.
   void shut_down() noexcept;
-  /// False when the other side is gone.
+  /// How long a peer may take nothing of what is sent to it; without, for ever.
+  void set_send_timeout(double seconds) noexcept;
+  /// False when the other side is gone or takes nothing; the connection is then of no use and
+  /// ended.
   bool send_all(std::span<const std::byte> bytes) const noexcept;
   /// Waits until there is something to read or the connection has ended; false at the deadline.
   bool await_input(Deadline deadline) const;
@@ -39,12 +43,18 @@ class Socket {
 std::pair<Socket, Socket> socket_pair();
 
 struct Listener {
-  Socket socket;
+  std::vector<Socket> sockets;  // one an address
   int port = 0;
 };
-/// Listens on all addresses of this machine; port 0 takes a free one. Throws std::system_error.
-Listener listen_on(int port);
-Socket accept_from(const Listener& listener);
+/// Listens on the addresses of `host` that are this machine's; "" stands for all of the machine.
+/// Port 0 takes a free one. Throws std::system_error.
+Listener listen_on(const std::string& host, int port);
+/// A connection, or one that is not open and errno.
+Socket accept_from(const Socket& listening);
+
+/// Whether this machine takes the name for itself alone: "localhost", and often its own name.
+bool names_loopback(const std::string& host);
+bool is_numeric_address(const std::string& host);
 
 /// A connection, or one that is not open and in `why` the system's reason.
 Socket connect_to(const std::string& host, int port, Deadline deadline, std::string& why);

@@ -21,12 +21,13 @@ constexpr std::chrono::milliseconds kRetry{50};
 class TcpMeeting final : public Meeting {
  public:
   TcpMeeting(std::unique_ptr<MeetingServer> server, Socket socket, MessageReader reader,
-             const Introduction& self)
+             const Introduction& self, const MeetingTimes& times)
       : server_(std::move(server)),
         socket_(std::move(socket)),
         reader_(std::move(reader)),
         rank_(self.rank),
         ranks_(self.ranks),
+        times_(times),
         thread_([this] { listen(); }) {}
 
   ~TcpMeeting() override {
@@ -66,7 +67,15 @@ class TcpMeeting final : public Meeting {
       send_message(socket_, message);  // a connection that is lost shows below
     }
     lock.lock();
-    changed_.wait(lock, [&] { return replies_.contains(key) || failure_; });
+    // The server tells who lacks; when it does not speak either, rank 0 hangs.
+    const double patience_s = times_.exchange_s + times_.answer_s;
+    const bool answered = changed_.wait_until(lock, deadline_in(patience_s),
+                                              [&] { return replies_.contains(key) || failure_; });
+    if (!answered) {
+      failure_ = RankFailure{0, ExitCode::kFailed,
+                             fmt::format("it has not answered for {} s", patience_s)};
+      changed_.notify_all();
+    }
     const auto reply = replies_.find(key);
     if (reply == replies_.end()) throw Aborted();
     SHARDWRIGHT_CHECK(reply->second.size() == all.size(), "{} bytes of an exchange, expected {}",
@@ -124,6 +133,7 @@ class TcpMeeting final : public Meeting {
   MessageReader reader_;
   int rank_;
   int ranks_;
+  MeetingTimes times_;
   std::mutex send_mutex_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -145,10 +155,15 @@ std::optional<Message> first_answer(const Socket& socket, MessageReader& reader,
 
 Listener listen_at(const MeetingPlace& place) {
   try {
-    return listen_on(place.port);
+    return listen_on(place.host, place.port);
   } catch (const std::system_error& error) {
-    throw Error(fmt::format("rank 0 cannot listen on port {}: {}; {}", place.port,
-                            error.code().message(), place.port_advice),
+    const bool elsewhere = error.code() == std::errc::address_not_available;
+    throw Error(elsewhere
+                    ? fmt::format("rank 0 cannot listen at {}: {} is no address of this machine, "
+                                  "expected one",
+                                  place.name, place.host)
+                    : fmt::format("rank 0 cannot listen on port {}: {}; {}", place.port,
+                                  error.code().message(), place.port_advice),
                 ExitCode::kFailed);
   }
 }
@@ -160,22 +175,66 @@ Listener listen_at(const MeetingPlace& place) {
 std::unique_ptr<Meeting> open_meeting(const MeetingPlace& place, const Introduction& self,
                                       const MeetingTimes& times) {
   Listener listener = listen_at(place);
-  if (place.publish) place.publish({host_name(), listener.port});
+  MeetingAddress address{host_name(), listener.port, {}};
+  if (place.publish) {
+    address.secret = random_secret();
+    place.publish(address);
+  }
   auto [own, served] = socket_pair();
-  Message hello;
-  hello.set_text(self.text());
-  send_message(own, hello);
   auto server =
-      std::make_unique<MeetingServer>(std::move(listener), std::move(served), self, times);
+      std::make_unique<MeetingServer>(std::move(listener), std::move(served), self,
+                                      meeting_key(place.key, address.secret, place.run), times);
   MessageReader reader;
+  reader.trust();
   const auto answer = first_answer(own, reader, deadline_in(times.join_s + 2 * times.answer_s));
   if (answer && answer->kind == MessageKind::kWelcome) {
-    return std::make_unique<TcpMeeting>(std::move(server), std::move(own), std::move(reader), self);
+    return std::make_unique<TcpMeeting>(std::move(server), std::move(own), std::move(reader), self,
+                                        times);
   }
   const auto failure = answer ? failure_from(answer->text()) : std::nullopt;
   own.close();  // lets the server end
   throw_failure(failure.value_or(RankFailure{0, ExitCode::kFailed, "the meeting ended"}),
                 self.ranks);
+}
+
+/// Challenge, hello and proof; false when what answers does not know the key.
+bool is_rank_0(const Socket& socket, MessageReader& reader, const Introduction& self,
+               const MeetingKey& key, Deadline deadline) {
+  const auto challenge = first_answer(socket, reader, deadline);
+  if (!challenge || challenge->kind != MessageKind::kChallenge) return false;
+  const Nonce nonce = fresh_nonce();
+  Message hello;
+  hello.kind = MessageKind::kHello;
+  hello.payload = make_hello(key, challenge->payload, nonce, self.text());
+  send_message(socket, hello);
+  const auto accepted = first_answer(socket, reader, deadline);
+  return accepted && accepted->kind == MessageKind::kAccepted &&
+         same_digest(acceptance(key, challenge->payload, nonce), accepted->payload);
+}
+
+/// Null, and in `why` the reason, as long as rank 0 of this run does not answer at the address.
+std::unique_ptr<Meeting> try_to_join(const MeetingPlace& place, const MeetingAddress& address,
+                                     const Introduction& self, const MeetingTimes& times,
+                                     Deadline deadline, std::string& why) {
+  Socket socket = connect_to(address.host, address.port, deadline, why);
+  if (!socket.is_open()) return nullptr;
+  socket.set_send_timeout(times.send_s);
+  MessageReader reader;
+  const MeetingKey key = meeting_key(place.key, address.secret, place.run);
+  if (!is_rank_0(socket, reader, self, key, std::min(deadline, deadline_in(times.stranger_s)))) {
+    why = "what answers there is not rank 0 of this run, or has another key";
+    return nullptr;
+  }
+  reader.trust();
+  const auto answer = first_answer(socket, reader, deadline);
+  if (answer && answer->kind == MessageKind::kWelcome) {
+    return std::make_unique<TcpMeeting>(nullptr, std::move(socket), std::move(reader), self, times);
+  }
+  if (answer && answer->kind == MessageKind::kFailure) {
+    if (const auto failure = failure_from(answer->text())) throw_failure(*failure, self.ranks);
+  }
+  why = "rank 0 ended before all ranks were there";
+  return nullptr;
 }
 
 }  // namespace
@@ -184,28 +243,10 @@ std::unique_ptr<Meeting> join_meeting(const MeetingPlace& place, const Introduct
                                       const MeetingTimes& times) {
   if (self.rank == 0) return open_meeting(place, self, times);
   const Deadline deadline = deadline_in(times.join_s + times.answer_s);
-  std::string why = "rank 0 has not said where it listens";
+  std::string why;
   do {
-    const std::optional<MeetingAddress> address = place.find();
-    if (!address) {
-      std::this_thread::sleep_for(kRetry);
-      continue;
-    }
-    Socket socket = connect_to(address->host, address->port, deadline, why);
-    if (socket.is_open()) {
-      Message hello;
-      hello.set_text(self.text());
-      send_message(socket, hello);
-      MessageReader reader;
-      const auto answer = first_answer(socket, reader, deadline);
-      if (answer && answer->kind == MessageKind::kWelcome) {
-        return std::make_unique<TcpMeeting>(nullptr, std::move(socket), std::move(reader), self);
-      }
-      if (answer && answer->kind == MessageKind::kFailure) {
-        if (const auto failure = failure_from(answer->text())) throw_failure(*failure, self.ranks);
-      }
-      why = answer ? "rank 0 of another run answers there"
-                   : "what answers there is no rank 0 that waits";
+    if (const std::optional<MeetingAddress> address = place.find(why)) {
+      if (auto meeting = try_to_join(place, *address, self, times, deadline, why)) return meeting;
     }
     std::this_thread::sleep_for(kRetry);
   } while (std::chrono::steady_clock::now() < deadline);

@@ -14,16 +14,20 @@ namespace shardwright::exec {
 struct MeetingAddress {
   std::string host;
   int port = 0;
+  std::string secret;  // that rank 0 wrote beside them; may be empty
 };
 
 /// Where rank 0 listens, told to whom it may concern.
 struct MeetingPlace {
   std::string name;  // "tcp://n0:29501", for people
+  std::string host;  // whose addresses rank 0 listens on; empty: all of its machine
   int port = 0;      // that rank 0 listens on; 0: a free one
-  /// Rank 0 says where it listens.
+  std::string key;   // that all ranks were given; may be empty
+  std::string run;   // tells runs apart that meet at the same place; may be empty
+  /// Rank 0 says where it listens, and a secret. Empty: all know.
   std::function<void(const MeetingAddress& address)> publish;
-  /// Where rank 0 listens, or none as long as that is not known.
-  std::function<std::optional<MeetingAddress>()> find;
+  /// Where rank 0 listens, or none as long as that is not known, and in `why` the reason.
+  std::function<std::optional<MeetingAddress>(std::string& why)> find;
   /// How a port that is taken can be changed.
   std::string port_advice;
 };

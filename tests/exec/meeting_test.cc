@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,71 +13,23 @@
 #include <thread>
 
 #include "exec/comm/local_meeting.h"
+#include "exec/comm/private_file.h"
 #include "exec/comm/rendezvous.h"
 #include "exec/communicator.h"
-#include "sim/core/read_file.h"
+#include "tests/exec/meeting_support.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::exec {
 namespace {
 
+using shardwright::testing::at_port;
+using shardwright::testing::free_port;
+using shardwright::testing::in_processes;
+using shardwright::testing::kQuick;
+using shardwright::testing::launched;
+using shardwright::testing::Sayings;
 using shardwright::testing::TempFolder;
 using ::testing::HasSubstr;
-
-constexpr MeetingTimes kQuick{20, 20};
-
-int free_port() {
-  return listen_on(0).port;
-}
-
-/// What a process said when it ended: its error's sentence, or "done".
-using Sayings = std::vector<std::string>;
-
-/// Forks `ranks` processes; body(rank) ends with "done" or its error's words. A process that was
-/// killed says nothing.
-Sayings in_processes(int ranks, const std::function<void(int rank)>& body) {
-  const TempFolder folder;
-  const auto path = [&](int rank) { return folder.path() / fmt::format("said-{}", rank); };
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      std::string said = "done";
-      try {
-        body(rank);
-      } catch (const std::exception& error) {
-        said = error.what();
-      }
-      std::ofstream(path(rank)) << said;
-      _exit(0);
-    }
-    children.push_back(child);
-  }
-  Sayings sayings;
-  for (int rank = 0; rank < ranks; ++rank) {
-    int status = 0;
-    waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
-    std::error_code missing;
-    sayings.push_back(std::filesystem::exists(path(rank), missing) ? read_file(path(rank), 4096)
-                                                                   : "");
-  }
-  return sayings;
-}
-
-LaunchEnvironment launched(int rank, int ranks) {
-  LaunchEnvironment launch;
-  launch.launcher = Launcher::kTorchrun;
-  launch.rank = rank;
-  launch.ranks = ranks;
-  return launch;
-}
-
-Rendezvous at_port(int port) {
-  Rendezvous rendezvous;
-  rendezvous.host = "127.0.0.1";
-  rendezvous.port = port;
-  return rendezvous;
-}
 
 /// Every rank sees every rank's number, in the world and in pairs (0, 1), (2, 3).
 void exchange_all(Meeting& meeting) {
@@ -146,7 +97,7 @@ TEST(Meeting, AFileOfAnEarlierRunDoesNoHarm) {
   rendezvous.file = (folder.path() / "meet").string();
   rendezvous.run = "second";
   // Nobody listens there any more.
-  std::ofstream(rendezvous.file) << "localhost " << free_port() << "\n";
+  write_private_file(rendezvous.file, fmt::format("localhost {} secret\n", free_port()));
   const auto said = in_processes(2, [&](int rank) {
     if (rank == 0) usleep(200'000);
     meet(rendezvous, launched(rank, 2), "plan", kQuick);
@@ -166,6 +117,7 @@ TEST(Meeting, RanksOfAnotherRunAreSentAway) {
   EXPECT_EQ(said[0], "done");
   EXPECT_EQ(said[1], "done");
   EXPECT_THAT(said[2], HasSubstr("rank 1 of 2 did not find rank 0 at tcp://127.0.0.1"));
+  EXPECT_THAT(said[2], HasSubstr("is not rank 0 of this run, or has another key"));
 }
 
 TEST(Meeting, RanksThatDisagreeAboutTheJobAreRefused) {
@@ -211,7 +163,7 @@ TEST(Meeting, NobodyWaitsForEver) {
 }
 
 TEST(Meeting, APortInUseIsNamed) {
-  const Listener other = listen_on(0);
+  const Listener other = listen_on("", 0);
   try {
     meet(at_port(other.port), launched(0, 2), "plan", kQuick);
     ADD_FAILURE() << "nothing was thrown";
@@ -222,6 +174,37 @@ TEST(Meeting, APortInUseIsNamed) {
                     "one: choose it with MASTER_PORT or --rendezvous",
                     other.port));
   }
+}
+
+TEST(Meeting, AnAddressOfAnotherMachineIsNamed) {
+  Rendezvous elsewhere = at_port(29501);
+  elsewhere.host = "192.0.2.1";  // of the network that is kept for documents
+  try {
+    meet(elsewhere, launched(0, 2), "plan", kQuick);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "rank 0 cannot listen at tcp://192.0.2.1:29501: 192.0.2.1 is no address of this "
+                 "machine, expected one");
+  }
+}
+
+TEST(Meeting, ListensAtTheAddressThatIsGivenOnly) {
+  const Listener one = listen_on("127.0.0.1", 0);
+  std::string why;
+  EXPECT_TRUE(connect_to("127.0.0.1", one.port, deadline_in(5), why).is_open());
+  EXPECT_FALSE(connect_to("127.0.0.2", one.port, deadline_in(5), why).is_open());
+  const Listener all = listen_on("", 0);
+  EXPECT_TRUE(connect_to("127.0.0.2", all.port, deadline_in(5), why).is_open());
+}
+
+TEST(Meeting, ANameThatMeansOnlyThisMachineIsNoneForOthers) {
+  Rendezvous rendezvous = at_port(29501);
+  EXPECT_EQ(rendezvous.place().host, "127.0.0.1");
+  rendezvous.host = "localhost";
+  EXPECT_EQ(rendezvous.place().host, "");
+  rendezvous.on_one_machine = true;
+  EXPECT_EQ(rendezvous.place().host, "localhost");
 }
 
 TEST(Meeting, ARankThatDiesOrFailsEndsAll) {
@@ -245,26 +228,6 @@ TEST(Meeting, ARankThatDiesOrFailsEndsAll) {
     EXPECT_THAT(end_with([] { throw Error("the disk is full", ExitCode::kFailed); }),
                 ::testing::Each(fmt::format("rank {} of 4: the disk is full", victim)));
   }
-}
-
-TEST(Meeting, StrangersAreIgnored) {
-  const int port = free_port();
-  const auto said = in_processes(3, [&](int rank) {
-    if (rank < 2) {
-      if (rank == 1) usleep(300'000);
-      const auto meeting = meet(at_port(port), launched(rank, 2), "plan", kQuick);
-      meeting->exchange({0, rank, 2}, {}, {});
-      return;
-    }
-    usleep(100'000);
-    std::string why;
-    for (int i = 0; i < 20; ++i) {
-      const Socket stranger = connect_to("127.0.0.1", port, deadline_in(1), why);
-      const std::string words = "GET / HTTP/1.1\r\nHost: shardwright, whoever that may be\r\n\r\n";
-      stranger.send_all(std::as_bytes(std::span(words)));
-    }
-  });
-  EXPECT_THAT(said, ::testing::Each("done"));
 }
 
 TEST(MessageReader, TakesAnythingInAnyPieces) {
@@ -332,9 +295,34 @@ TEST(Rendezvous, FollowsTheLauncher) {
   mpi.launcher = Launcher::kOpenMpi;
   mpi.ranks = mpi.local_ranks = 4;
   EXPECT_THAT(choose_rendezvous("auto", mpi, of({})).name(),
-              HasSubstr(fmt::format("shardwright-meeting-{}-{}", getuid(), getppid())));
+              HasSubstr(fmt::format("shardwright-{}/shardwright-meeting-{}", getuid(), getppid())));
   mpi.local_ranks = 2;
   EXPECT_THROW(choose_rendezvous("auto", mpi, of({})), Error);
+}
+
+TEST(Rendezvous, TellsWhetherStrangersCanGuessTheKey) {
+  const std::string key = "0123456789abcdef";
+  EXPECT_FALSE(choose_rendezvous("tcp://n0:80", launched(0, 2), of({})).is_secret());
+  EXPECT_TRUE(choose_rendezvous("file:///a/b", launched(0, 2), of({})).is_secret());
+  EXPECT_TRUE(
+      choose_rendezvous("tcp://n0:80", launched(0, 2), of({{"SHARDWRIGHT_MEETING_KEY", key}}))
+          .is_secret());
+  EXPECT_THROW(
+      choose_rendezvous("tcp://n0:80", launched(0, 2), of({{"SHARDWRIGHT_MEETING_KEY", "short"}})),
+      Error);
+}
+
+TEST(Rendezvous, SurvivesNumbersOfAnySize) {
+  LaunchEnvironment slurm;
+  slurm.launcher = Launcher::kSlurm;
+  slurm.ranks = 4;
+  slurm.local_ranks = 0;
+  const Rendezvous far = choose_rendezvous("auto", slurm,
+                                           of({{"SLURM_STEP_NODELIST", "n1"},
+                                               {"SLURM_JOB_ID", "9223372036854775807"},
+                                               {"SLURM_STEP_ID", "9223372036854775807"}}));
+  EXPECT_GE(far.port, 20000);
+  EXPECT_LT(far.port, 32000);
 }
 
 TEST(Rendezvous, RefusesWhatIsNoAddress) {
