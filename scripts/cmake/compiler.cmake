@@ -27,15 +27,22 @@ function(shardwright_warnings target)
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SHARDWRIGHT_WERROR}>>:-Werror>)
 endfunction()
 
-# shardwright_library(NAME SOURCES ... DEPENDS ...): a static library with alias shardwright::NAME,
+# shardwright_optimize(TARGET LEVEL): how hard the compiler works on this target, unless the build is for a debugger.
+# For what costs more to compile than to run (words, files, tests); the others take the level of the build type.
+function(shardwright_optimize target level)
+  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O${level}>)
+endfunction()
+
+# shardwright_library(NAME [OPTIMIZE LEVEL] SOURCES ... DEPENDS ...): a static library with alias shardwright::NAME,
 # whose headers are included by their path from the top of the repository ("sim/core/error.h").
 function(shardwright_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "OPTIMIZE" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(shardwright_${name} STATIC ${ARG_SOURCES})
   add_library(shardwright::${name} ALIAS shardwright_${name})
-  set_target_properties(shardwright_${name} PROPERTIES EXPORT_NAME ${name})
-  target_include_directories(shardwright_${name} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/shardwright>)
+  target_include_directories(shardwright_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(shardwright_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   shardwright_warnings(shardwright_${name})
+  if(DEFINED ARG_OPTIMIZE)
+    shardwright_optimize(shardwright_${name} ${ARG_OPTIMIZE})
+  endif()
 endfunction()
