@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <string_view>
 #include <utility>
 
 #include "sim/core/check.h"
@@ -14,8 +13,6 @@
 namespace shardwright::exec {
 
 namespace {
-
-constexpr std::int8_t kNormTarget = 127;  // Op::target of the norm unit
 
 Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) {
   if (plan.attention != AttentionKind::kFlash) {
@@ -58,7 +55,7 @@ std::int64_t count_ops(const Schedule& schedule) {
 
 Bytes logits_bytes(const Schedule& schedule) {
   for (const MemoryAction& action : schedule.memory) {
-    if (std::string_view(schedule.tensor_names[action.tensor]) == "logits") return action.bytes;
+    if (action.tensor == Tensor::kLogits) return action.bytes;
   }
   return 0;
 }
@@ -91,8 +88,8 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       sharding_(plan_, schedule_, layout_, memory_, groups_.shard->rank()),
       activations_(schedule_, memory_.arena(), memory_.activations()),
       workspace_(model_, plan_,
-                 static_cast<std::byte*>(
-                     memory_.persistent("workspace", plan_workspace(model, plan).size_bytes))),
+                 static_cast<std::byte*>(memory_.persistent(
+                     Persistent::kWorkspace, plan_workspace(model, plan).size_bytes))),
       streams_(make_streams(schedule_, device)),
       model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_[0],
                  groups_.world->rank()),
@@ -186,7 +183,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
   const bool is_head = op.kind == OpKind::kHeadProjection;
   // The head's operations run together, so what they write is needed now.
-  acquire(at, is_head ? 3 : 0);
+  acquire(at, is_head ? ModelOps::kHeadOps - 1 : 0);
   wait_for(at, op);
   const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
   if (micro_step != micro_step_) {
@@ -195,7 +192,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
   }
   const StreamId stream = streams_[op.stream];
   if (is_head) {
-    model_ops_.run_head(at.id, at.unit, recorder_, true);
+    model_ops_.run_head({&op, ModelOps::kHeadOps}, at.id, at.unit, recorder_);
   } else if (at.unit == schedule_.head_unit() && ModelOps::runs_with_head(op)) {
     // Done with the projection.
   } else {
@@ -258,10 +255,6 @@ void Executor::wait_for(const OpInstance& at, const Op& op) {
 
 void Executor::record_for(const OpInstance& at, const Op& op) {
   if (Event* recorded = event(op.record, at.unit)) device_.record(streams_[op.stream], *recorded);
-}
-
-std::int32_t Executor::target(const OpInstance& at, const Op& op) const {
-  return op.target == kNormTarget ? schedule_.norm_unit() : at.unit + op.target;
 }
 
 }  // namespace shardwright::exec

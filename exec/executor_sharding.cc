@@ -6,7 +6,7 @@ namespace shardwright::exec {
 
 void Executor::run_sharding(const OpInstance& at, const Op& op) {
   const StreamId stream = streams_[op.stream];
-  const std::int32_t unit = target(at, op);
+  const std::int32_t unit = schedule_.target(op, at.unit);
   switch (op.kind) {
     case OpKind::kCastShard:
       return cast_owned(stream);

@@ -60,9 +60,9 @@ LossSums Executor::evaluate(Batch batch) {
       const Phase phase = schedule_.blocks[at.block].phase;
       const bool first = at.micro_step <= first_micro_;
       if (first && op.kind == OpKind::kHeadProjection) {
-        acquire(at, 3);
+        acquire(at, ModelOps::kHeadOps - 1);
         wait_for(at, op);
-        model_ops_.run_head(at.id, at.unit, recorder_, false);
+        model_ops_.run_head({&op, ModelOps::kHeadOpsWithoutGradients}, at.id, at.unit, recorder_);
       } else if (first && (phase == Phase::kForward || phase == Phase::kPrepare)) {
         run_op(at, op, {});
       }

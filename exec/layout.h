@@ -10,6 +10,7 @@
 // ranks: initial values, random rounding and checkpoints are keyed by it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 
 #include "exec/device.h"
 #include "sim/core/model.h"
+#include "sim/core/tensor.h"
 
 namespace shardwright::exec {
 
@@ -33,20 +35,14 @@ struct ParameterTensor {
   bool decays = false;  // matrices do, norms and biases do not
 };
 
-/// Indices into ParameterLayout::tensors(); -1 where a layer has no such tensor.
-struct LayerTensors {
-  int qkv = -1;  // the query matrix, which key and value follow
-  int qkv_bias = -1;
-  int output = -1;
-  int output_bias = -1;
-  int gate_up = -1;  // gate, which up follows; just up without gate
-  int gate_up_bias = -1;
-  int down = -1;
-  int down_bias = -1;
-  int norm1 = -1;
-  int norm2 = -1;
-  int query_norm = -1;
-  int key_norm = -1;
+/// The tensors that make one weight: indices into ParameterLayout::tensors(), -1 where there is no
+/// such tensor.
+struct WeightTensors {
+  int first = -1;         // those that are packed with it follow it
+  int second = -1;        // of the two norms of heads: that of keys
+  int bias = -1;          // of `first`; likewise
+  std::int64_t rows = 0;  // of all of them together
+  std::int64_t cols = 1;
 };
 
 struct ParameterUnit {
@@ -95,26 +91,26 @@ class ParameterLayout {
   /// Parameters of the model, without padding.
   std::int64_t parameters() const { return parameters_; }
 
-  int embedding() const { return embedding_; }
-  int final_norm() const { return final_norm_; }
-  int head() const { return head_; }  // the embedding when tied
-  bool tied() const { return head_ == embedding_; }
-  const LayerTensors& layer(std::int64_t index) const {
-    return layers_[static_cast<std::size_t>(index)];
+  bool tied() const { return tied_; }
+  /// A weight that operations of `unit` name.
+  const WeightTensors& weight(Weight weight, std::int32_t unit) const {
+    return weights_[static_cast<std::size_t>(unit)][static_cast<std::size_t>(weight)];
   }
 
   /// What rank `shard_rank` owns of a unit, in order.
   std::vector<OwnedPart> owned(std::int32_t unit, std::int64_t shard_rank) const;
 
  private:
+  struct Draft;
+  static std::vector<Draft> drafts_of(const Model& model);
+  void place(const Draft& draft, std::int32_t unit, std::uint64_t first_index);
+
   std::int64_t shard_ranks_;
   std::int64_t parameters_ = 0;
   std::vector<ParameterTensor> tensors_;
   std::vector<ParameterUnit> units_;
-  std::vector<LayerTensors> layers_;
-  int embedding_ = -1;
-  int final_norm_ = -1;
-  int head_ = -1;
+  std::vector<std::array<WeightTensors, kWeights>> weights_;  // by unit that uses them
+  bool tied_;
 };
 
 }  // namespace shardwright::exec

@@ -67,14 +67,14 @@ void Sharding::place_parameters(const StepMemory& memory) {
   const std::int64_t total = layout_.padded_elements();
   const std::int64_t owned = layout_.owned_elements();
   const std::int32_t norms = layout_.norm_unit();
-  void* master = memory.persistent("master parameters", bytes_of(plan_.master_dtype) * owned);
+  void* master = memory.persistent(Persistent::kMaster, bytes_of(plan_.master_dtype) * owned);
   if (kind_ != ShardingKind::kParameters) {
     void* compute = master;
     if (copies) {
-      compute = memory.persistent("compute parameters", width * total);
+      compute = memory.persistent(Persistent::kWholeParameters, width * total);
     } else if (kind_ != ShardingKind::kReplicated) {
       // The master is the own part of the whole, so the rest was declared beside it.
-      memory.persistent("compute parameters", width * (total - owned));
+      memory.persistent(Persistent::kWholeParameters, width * (total - owned));
     }
     for (std::int32_t u = 0; u < layout_.units(); ++u) {
       UnitMemory& unit = units_[static_cast<std::size_t>(u)];
@@ -84,18 +84,18 @@ void Sharding::place_parameters(const StepMemory& memory) {
     }
     return;
   }
-  void* source = copies ? memory.persistent("sharded compute parameters", width * owned) : master;
+  void* source = copies ? memory.persistent(Persistent::kShardedParameters, width * owned) : master;
   const std::int64_t norm_elements = layout_.unit(norms).padded;
-  void* norm_buffer = memory.persistent("norm weight buffer", width * norm_elements);
+  void* norm_buffer = memory.persistent(Persistent::kNormWeights, width * norm_elements);
   const bool reshards = Sharding::reshards(plan_.strategy);
   const std::int64_t layer = layout_.unit(1).padded;
   const std::int64_t largest = layout_.tied() ? layer : layout_.largest_unit();
   void* buffers =
-      reshards ? memory.persistent("rotating weight buffers", plan_.buffers * width * largest)
-               : memory.persistent("weight buffers", width * (total - norm_elements));
-  void* tied = reshards && layout_.tied()
-                   ? memory.persistent("tied embedding buffer", width * layout_.unit(0).padded)
-                   : nullptr;
+      reshards ? memory.persistent(Persistent::kRotatingWeights, plan_.buffers * width * largest)
+               : memory.persistent(Persistent::kGatheredWeights, width * (total - norm_elements));
+  void* tied = reshards && layout_.tied() ? memory.persistent(Persistent::kTiedEmbeddingWeights,
+                                                              width * layout_.unit(0).padded)
+                                          : nullptr;
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
     UnitMemory& unit = units_[static_cast<std::size_t>(u)];
     const std::int64_t padded = layout_.unit(u).padded;
@@ -117,7 +117,7 @@ void Sharding::place_parameters(const StepMemory& memory) {
 void Sharding::place_states(const StepMemory& memory) {
   const std::int64_t owned = layout_.owned_elements();
   const DType moment = plan_.moment_dtype;
-  void* moments = memory.persistent("Adam moments", 2 * bytes_of(moment) * owned);
+  void* moments = memory.persistent(Persistent::kMoments, 2 * bytes_of(moment) * owned);
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
     UnitMemory& unit = units_[static_cast<std::size_t>(u)];
     unit.first_moment = owned_at(moments, moment, u);
@@ -137,26 +137,28 @@ void Sharding::place_gradients(const StepMemory& memory) {
   const std::int64_t norm_elements = layout_.unit(norms).padded;
 
   const bool single = kind_ == ShardingKind::kReplicated;
-  void* rotating = single ? memory.persistent("unit gradient buffer", width * largest)
-                          : memory.persistent("rotating gradient buffers", 2 * width * largest);
-  void* tied = layout_.tied() ? memory.persistent("tied embedding gradient buffer",
+  void* rotating = single ? memory.persistent(Persistent::kRotatingGradients, width * largest)
+                          : memory.persistent(Persistent::kRotatingGradients, 2 * width * largest);
+  void* tied = layout_.tied() ? memory.persistent(Persistent::kTiedEmbeddingGradients,
                                                   width * layout_.unit(0).padded)
                               : nullptr;
-  void* norm_buffer = memory.persistent("norm gradient buffer", width * norm_elements);
+  void* norm_buffer = memory.persistent(Persistent::kNormGradients, width * norm_elements);
   const bool whole_sums = single || kind_ == ShardingKind::kOptimizerState;
   // Gradients of unreplicated parameters are summed in the master's type, the others as reduced.
   const DType sum_dtype = kind_ == ShardingKind::kParameters ? plan_.master_dtype : reduce;
-  void* sums = memory.persistent(whole_sums ? "gradients" : "sharded gradients",
-                                 bytes_of(sum_dtype) * (whole_sums ? total : owned));
+  void* sums =
+      memory.persistent(whole_sums ? Persistent::kWholeGradients : Persistent::kShardedGradients,
+                        bytes_of(sum_dtype) * (whole_sums ? total : owned));
   const bool converts = reduce != dtype && !whole_sums;
   void* converted = converts
-                        ? memory.persistent("reduction buffer",
+                        ? memory.persistent(Persistent::kReductionBuffer,
                                             bytes_of(reduce) * std::max(largest_any, norm_elements))
                         : nullptr;
   const std::int64_t largest_share = largest_any / shard_ranks_;
-  void* scratch = memory.declares("reduced shard")
-                      ? memory.persistent("reduced shard", bytes_of(reduce) * largest_share)
-                      : nullptr;
+  void* scratch =
+      memory.declares(Persistent::kReducedShard)
+          ? memory.persistent(Persistent::kReducedShard, bytes_of(reduce) * largest_share)
+          : nullptr;
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
     UnitMemory& unit = units_[static_cast<std::size_t>(u)];
     const std::int64_t padded = layout_.unit(u).padded;

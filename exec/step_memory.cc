@@ -16,13 +16,13 @@ Bytes StepMemory::planned_bytes(const Schedule& schedule) {
 
 StepMemory::StepMemory(const Schedule& schedule, Device& device) : arena_(plan_arena(schedule)) {
   for (const PersistentTensor& tensor : schedule.persistent) {
-    places_.push_back({tensor.what, tensor.bytes, 0});
+    places_.push_back({tensor.kind, tensor.bytes, 0});
   }
   // Whole parameters of which the own part is the master are one array in two declarations.
   std::stable_partition(places_.begin(), places_.end(),
-                        [](const Place& p) { return p.what == "compute parameters"; });
+                        [](const Place& p) { return p.kind == Persistent::kWholeParameters; });
   std::stable_partition(places_.begin(), places_.end(),
-                        [](const Place& p) { return p.what == "master parameters"; });
+                        [](const Place& p) { return p.kind == Persistent::kMaster; });
   Bytes offset = 0;
   for (Place& place : places_) {
     place.offset = offset;
@@ -33,9 +33,9 @@ StepMemory::StepMemory(const Schedule& schedule, Device& device) : arena_(plan_a
   activations_ = device.allocate(arena_.size_bytes);
 }
 
-const StepMemory::Place* StepMemory::find(std::string_view what) const {
+const StepMemory::Place* StepMemory::find(Persistent kind) const {
   const auto at = std::find_if(places_.begin(), places_.end(),
-                               [what](const Place& place) { return place.what == what; });
+                               [kind](const Place& place) { return place.kind == kind; });
   return at == places_.end() ? nullptr : &*at;
 }
 
@@ -43,16 +43,16 @@ void StepMemory::clear(Device& device, StreamId stream) const {
   device.zero(stream, persistent_->data(), persistent_bytes_);
 }
 
-bool StepMemory::declares(std::string_view what) const {
-  return find(what) != nullptr;
+bool StepMemory::declares(Persistent kind) const {
+  return find(kind) != nullptr;
 }
 
-void* StepMemory::persistent(std::string_view what, Bytes bytes) const {
-  const Place* place = find(what);
-  SHARDWRIGHT_CHECK(place != nullptr || bytes == 0, "the schedule declares no '{}'", what);
+void* StepMemory::persistent(Persistent kind, Bytes bytes) const {
+  const Place* place = find(kind);
+  SHARDWRIGHT_CHECK(place != nullptr || bytes == 0, "the schedule declares no '{}'", name_of(kind));
   if (place == nullptr) return nullptr;
   SHARDWRIGHT_CHECK(place->bytes == bytes, "the schedule declares {} bytes of {}, expected {}",
-                    place->bytes, what, bytes);
+                    place->bytes, name_of(kind), bytes);
   return static_cast<std::byte*>(persistent_->data()) + place->offset;
 }
 

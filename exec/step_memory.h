@@ -1,12 +1,11 @@
 // All device memory of a rank: exactly what the plan predicts, allocated before the first step.
 //
-// One allocation holds the tensors that outlive a step, as the schedule declares them by name; one
+// One allocation holds the tensors that outlive a step, as the schedule lists them; one
 // holds the activations, laid out by plan_arena. Nothing is allocated later, so the measured peak
 // is the predicted one to the byte.
 #pragma once
 
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "exec/device.h"
@@ -22,10 +21,10 @@ class StepMemory {
   /// The bytes that the schedule needs on a device.
   static Bytes planned_bytes(const Schedule& schedule);
 
-  /// A persistent tensor by its name in the schedule. Aborts when it is not declared or has another
+  /// A persistent tensor of the schedule. Aborts when it is not declared or has another
   /// size: schedule and executor then disagree about the plan.
-  void* persistent(std::string_view what, Bytes bytes) const;
-  bool declares(std::string_view what) const;
+  void* persistent(Persistent kind, Bytes bytes) const;
+  bool declares(Persistent kind) const;
   /// Zeroes the persistent tensors.
   void clear(Device& device, StreamId stream) const;
 
@@ -38,11 +37,11 @@ class StepMemory {
 
  private:
   struct Place {
-    std::string_view what;
+    Persistent kind = Persistent::kMaster;
     Bytes bytes = 0;
     Bytes offset = 0;
   };
-  const Place* find(std::string_view what) const;
+  const Place* find(Persistent kind) const;
 
   ArenaPlan arena_;
   std::vector<Place> places_;

@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "sim/core/op.h"
+#include "sim/core/persistent.h"
+#include "sim/core/tensor.h"
 #include "sim/core/units.h"
 
 namespace shardwright {
@@ -31,27 +33,6 @@ struct Stream {
   int collective_priority = 0;  // of the stream that a communicator runs its kernels on
 };
 
-enum class MemoryCategory : std::uint8_t {
-  kParameters,
-  kMaster,
-  kGradients,
-  kOptimizer,
-  kGatherBuffers,
-  kGradientBuffers,
-  kActivations,
-  kLoss,
-  kWorkspace
-};
-inline constexpr int kMemoryCategories = 9;
-std::string_view name_of(MemoryCategory category);
-
-/// A tensor that outlives the step: it is there before the first operation and after the last.
-struct PersistentTensor {
-  MemoryCategory category = MemoryCategory::kParameters;
-  Bytes bytes = 0;
-  const char* what = "";
-};
-
 /// MemoryAction::offset of a release that covers the tensor of every unit.
 inline constexpr std::int16_t kAllUnits = 0x7fff;
 
@@ -63,9 +44,9 @@ struct MemoryAction {
   std::uint8_t stream = 0;      // the pool it is taken from (caching allocator)
   std::uint8_t used_on = 0xff;  // another stream that must be done with it before reuse; 0xff: none
   MemoryCategory category = MemoryCategory::kActivations;
-  std::uint16_t tensor = 0;  // slot: index into Schedule::tensor_names
-  std::int16_t offset = 0;   // unit it belongs to, relative to the block's unit
-  Bytes bytes = 0;           // of the tensor, also when releasing
+  Tensor tensor = Tensor::kNone;
+  std::int16_t offset = 0;  // unit it belongs to, relative to the block's unit
+  Bytes bytes = 0;          // of the tensor, also when releasing
 };
 
 /// Operations [first_op, first_op + op_count) run for units first_unit, first_unit + unit_step, ...
@@ -95,8 +76,7 @@ struct Schedule {
   std::vector<Block> blocks;
   std::vector<Section> sections;
   std::vector<PersistentTensor> persistent;
-  std::vector<const char*> event_names;   // [0] is unused
-  std::vector<const char*> tensor_names;  // [0] is unused
+  std::vector<const char*> event_names;  // [0] is unused
   std::int64_t layers = 0;
   std::int64_t shard_ranks = 1;      // ranks of CommGroup::kShard
   std::int64_t replicate_ranks = 1;  // ranks of CommGroup::kReplicate
@@ -105,6 +85,10 @@ struct Schedule {
   std::int32_t units() const { return static_cast<std::int32_t>(layers) + 3; }
   std::int32_t head_unit() const { return static_cast<std::int32_t>(layers) + 1; }
   std::int32_t norm_unit() const { return static_cast<std::int32_t>(layers) + 2; }
+  /// The unit that an operation of `unit` gathers, reduces or casts.
+  std::int32_t target(const Op& op, std::int32_t unit) const {
+    return op.target == kNormUnit ? norm_unit() : unit + op.target;
+  }
   void clear();
 };
 

@@ -36,34 +36,25 @@ class FlatSharded final : public ShardingStrategy {
     const std::int64_t owned = w.total_elements() / w.shard_ranks();
     const std::int64_t width = bytes_of(plan.param_dtype);
     declare_optimizer_state(w, owned);
-    if (has_compute_copy(plan))
-      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
-    w.persistent(MemoryCategory::kGradients, bytes_of(plan.master_dtype) * owned,
-                 "sharded gradients");
+    if (has_compute_copy(plan)) w.persistent(Persistent::kShardedParameters, width * owned);
+    w.persistent(Persistent::kShardedGradients, bytes_of(plan.master_dtype) * owned);
     const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
     const std::int64_t rotating = tied_ ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
     if (reshards_) {
-      w.persistent(MemoryCategory::kGatherBuffers, buffers_ * width * rotating,
-                   "rotating weight buffers");
-      if (tied_)
-        w.persistent(MemoryCategory::kGatherBuffers, width * embedding, "tied embedding buffer");
+      w.persistent(Persistent::kRotatingWeights, buffers_ * width * rotating);
+      if (tied_) w.persistent(Persistent::kTiedEmbeddingWeights, width * embedding);
     } else {
-      w.persistent(MemoryCategory::kGatherBuffers, width * w.total_elements(), "weight buffers");
+      w.persistent(Persistent::kGatheredWeights, width * w.total_elements());
     }
-    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * rotating,
-                 "rotating gradient buffers");
+    w.persistent(Persistent::kRotatingGradients, 2 * width * rotating);
     // The head's gradient waits there for the embedding's while layers use the others.
-    if (tied_)
-      w.persistent(MemoryCategory::kGradientBuffers, width * embedding,
-                   "tied embedding gradient buffer");
+    if (tied_) w.persistent(Persistent::kTiedEmbeddingGradients, width * embedding);
     if (plan.reduce_dtype != plan.param_dtype) {
-      w.persistent(MemoryCategory::kGradientBuffers, bytes_of(plan.reduce_dtype) * w.largest_unit(),
-                   "reduction buffer");
+      w.persistent(Persistent::kReductionBuffer, bytes_of(plan.reduce_dtype) * w.largest_unit());
     }
     if (reduces_through_output(plan, w)) {
-      w.persistent(MemoryCategory::kGradientBuffers,
-                   bytes_of(plan.reduce_dtype) * (w.largest_unit() / w.shard_ranks()),
-                   "reduced shard");
+      w.persistent(Persistent::kReducedShard,
+                   bytes_of(plan.reduce_dtype) * (w.largest_unit() / w.shard_ranks()));
     }
   }
 

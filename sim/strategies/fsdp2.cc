@@ -49,7 +49,7 @@ class Fsdp2 final : public ShardingStrategy {
 
   void after_forward(StepWriter& w) override {
     if (w.elements() == 0) return;
-    if (reshards_ && !is_root(w, 0)) w.release(kGathered, 0);
+    if (reshards_ && !is_root(w, 0)) w.release(Tensor::kGathered, 0);
   }
 
   void before_backward(StepWriter& w) override {
@@ -76,15 +76,17 @@ class Fsdp2 final : public ShardingStrategy {
     w.memory_op(OpKind::kCopyIn, 0, Phase::kReduce, MemoryClass::kCopy,
                 (width + reduced_width) * elements, 0)
         .record = {reduce_ready_, 0};
-    if (reshards_ || w.last_micro_step()) w.release(kGathered, 0);
-    w.acquire(kReduceInput, 0, reduced_width * elements, 0, MemoryCategory::kGradientBuffers);
+    if (reshards_ || w.last_micro_step()) w.release(Tensor::kGathered, 0);
+    w.acquire(Tensor::kReduceInput, 0, reduced_width * elements, 0,
+              MemoryCategory::kGradientBuffers);
     w.release_weight_gradients();
     Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
                                reduced_width * elements, plan.reduce_dtype);
     scatter.waits[0] = {reduce_ready_, 0};
     scatter.record = {reduced_, 0};
-    w.acquire(kReduceOutput, 0, reduced_width * owned, comm_, MemoryCategory::kGradientBuffers);
-    w.release(kReduceInput, 0);
+    w.acquire(Tensor::kReduceOutput, 0, reduced_width * owned, comm_,
+              MemoryCategory::kGradientBuffers);
+    w.release(Tensor::kReduceInput, 0);
     EventRef ready{reduced_, 0};
     std::uint8_t last_stream = comm_;
     if (hybrid_ && w.replicate_ranks() > 1) {
@@ -103,8 +105,8 @@ class Fsdp2 final : public ShardingStrategy {
                 master_width * owned)
         .record = {finished_, 0};
     if (!accumulates)
-      w.acquire(kShardGradient, 0, master_width * owned, comm_, MemoryCategory::kGradients);
-    w.release(kReduceOutput, 0);
+      w.acquire(Tensor::kShardGradient, 0, master_width * owned, comm_, MemoryCategory::kGradients);
+    w.release(Tensor::kReduceOutput, 0);
   }
 
   void end_micro_step(StepWriter& w) override {
@@ -129,7 +131,8 @@ class Fsdp2 final : public ShardingStrategy {
                          (cast + 2 * width) * owned, 0, {{shard_ready_, 0}, after});
     in.target = at;
     in.record = {copied_in_, at};
-    w.acquire(kGatherOutput, offset, width * elements, copy_in_, MemoryCategory::kGatherBuffers);
+    w.acquire(Tensor::kGatherOutput, offset, width * elements, copy_in_,
+              MemoryCategory::kGatherBuffers);
     Op& op = w.collective(OpKind::kAllGather, comm_, phase, width * elements, plan.param_dtype);
     op.target = at;
     op.waits[0] = {copied_in_, at};
@@ -142,8 +145,8 @@ class Fsdp2 final : public ShardingStrategy {
     w.memory_op(OpKind::kCopyOut, 0, Phase::kForward, MemoryClass::kCopy, 2 * width * w.elements(),
                 0)
         .record = {copied_out_, 0};
-    w.acquire(kGathered, 0, width * w.elements(), 0, MemoryCategory::kGatherBuffers);
-    w.release(kGatherOutput, 0);
+    w.acquire(Tensor::kGathered, 0, width * w.elements(), 0, MemoryCategory::kGatherBuffers);
+    w.release(Tensor::kGatherOutput, 0);
   }
 
   bool reshards_, hybrid_;

@@ -90,8 +90,8 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
       0xffff));
   const auto temporary = static_cast<std::int64_t>(stack.optimizer.temporary_master_copies *
                                                    static_cast<double>(master * owned));
-  w.acquire(kOptimizerTemporary, 0, temporary, 0, MemoryCategory::kOptimizer);
-  w.release(kOptimizerTemporary, 0);
+  w.acquire(Tensor::kOptimizerTemporary, 0, temporary, 0, MemoryCategory::kOptimizer);
+  w.release(Tensor::kOptimizerTemporary, 0);
   strategy.after_optimizer(w);
   if (stack.host.step_synchronizations > 0) w.synchronize(Phase::kOptimizer);
   w.end_block();
@@ -139,7 +139,7 @@ void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);
   if (stack.memory == MemoryManager::kStatic) {
-    w.persistent(MemoryCategory::kWorkspace, plan_workspace(model, plan).size_bytes, "workspace");
+    w.persistent(Persistent::kWorkspace, plan_workspace(model, plan).size_bytes);
   }
   Section prologue;
   w.begin_block(0, 1, Phase::kPrepare);

@@ -30,21 +30,18 @@ class Replicated final : public ShardingStrategy {
     declare_optimizer_state(w, w.total_elements());
     if (native_) {
       if (has_compute_copy(plan)) {
-        w.persistent(MemoryCategory::kParameters, bytes_of(plan.param_dtype) * w.total_elements(),
-                     "compute parameters");
+        w.persistent(Persistent::kWholeParameters, bytes_of(plan.param_dtype) * w.total_elements());
       }
-      w.persistent(MemoryCategory::kGradients, gradient_width(plan) * w.total_elements(),
-                   "gradients");
+      w.persistent(Persistent::kWholeGradients, gradient_width(plan) * w.total_elements());
       const std::int64_t width = bytes_of(plan.param_dtype);
       const bool tied = w.elements_of(UnitKind::kHead) == 0;
       const std::int64_t largest = tied ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
-      w.persistent(MemoryCategory::kGradientBuffers, width * largest, "unit gradient buffer");
+      w.persistent(Persistent::kRotatingGradients, width * largest);
       if (tied)
-        w.persistent(MemoryCategory::kGradientBuffers, width * w.elements_of(UnitKind::kEmbedding),
-                     "tied embedding gradient buffer");
+        w.persistent(Persistent::kTiedEmbeddingGradients,
+                     width * w.elements_of(UnitKind::kEmbedding));
     } else if (reduces_) {
-      w.persistent(MemoryCategory::kGradientBuffers, gradient_width(plan) * w.total_elements(),
-                   "all-reduce buckets");
+      w.persistent(Persistent::kAllReduceBuckets, gradient_width(plan) * w.total_elements());
     }
   }
 
@@ -60,7 +57,7 @@ class Replicated final : public ShardingStrategy {
     if (native_ || !has_compute_copy(plan) || w.elements() == 0) return;
     w.memory_op(OpKind::kCastShard, 0, Phase::kForward, MemoryClass::kCast,
                 cast_bytes(plan.master_dtype, plan.param_dtype) * w.elements(), 0);
-    w.acquire(kCastedShard, 0, bytes_of(plan.param_dtype) * w.elements(), 0,
+    w.acquire(Tensor::kCastedShard, 0, bytes_of(plan.param_dtype) * w.elements(), 0,
               MemoryCategory::kParameters);
   }
 
@@ -78,8 +75,8 @@ class Replicated final : public ShardingStrategy {
                     (bytes_of(plan.param_dtype) + width) * elements, 0);
       }
       if (!native_ && w.first_micro_step())
-        w.acquire(kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);
-      if (!native_ && has_compute_copy(plan)) w.release(kCastedShard, 0);
+        w.acquire(Tensor::kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);
+      if (!native_ && has_compute_copy(plan)) w.release(Tensor::kCastedShard, 0);
       w.release_weight_gradients();
     }
     w.record_on_compute(backward_done_);
@@ -99,7 +96,7 @@ class Replicated final : public ShardingStrategy {
 
   void after_optimizer(StepWriter& w) override {
     if (!native_)
-      w.release_all(kFullGradient, gradient_width(w.plan()) * w.total_elements(),
+      w.release_all(Tensor::kFullGradient, gradient_width(w.plan()) * w.total_elements(),
                     MemoryCategory::kGradients);
   }
 

@@ -13,10 +13,8 @@ namespace shardwright::sim {
 inline void declare_optimizer_state(StepWriter& w, std::int64_t owned_elements) {
   const Plan& plan = w.plan();
   if (plan.offload == Offload::kOptimizer) return;
-  w.persistent(MemoryCategory::kMaster, bytes_of(plan.master_dtype) * owned_elements,
-               "master parameters");
-  w.persistent(MemoryCategory::kOptimizer, 2 * bytes_of(plan.moment_dtype) * owned_elements,
-               "Adam moments");
+  w.persistent(Persistent::kMaster, bytes_of(plan.master_dtype) * owned_elements);
+  w.persistent(Persistent::kMoments, 2 * bytes_of(plan.moment_dtype) * owned_elements);
 }
 
 /// A compute copy exists beside the master when their dtypes differ.

@@ -31,7 +31,6 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
   schedule_.shard_ranks = resolved_shard_group(plan, gpus_per_node);
   schedule_.replicate_ranks = plan.gpus / schedule_.shard_ranks;
   schedule_.event_names.push_back("");
-  for (std::uint16_t t = 0; t < kTensorCount; ++t) schedule_.tensor_names.push_back(tensor_name(t));
   stream("compute", StreamRole::kCompute, 0);
   set_layout({});
 }
@@ -84,8 +83,8 @@ std::uint8_t StepWriter::event(const char* name) {
   return static_cast<std::uint8_t>(schedule_.event_names.size() - 1);
 }
 
-void StepWriter::persistent(MemoryCategory category, std::int64_t bytes, const char* what) {
-  if (bytes > 0) schedule_.persistent.push_back({category, bytes, what});
+void StepWriter::persistent(Persistent kind, std::int64_t bytes) {
+  if (bytes > 0) schedule_.persistent.push_back({kind, bytes});
 }
 
 UnitKind StepWriter::kind_at(std::int32_t unit) const {
@@ -228,8 +227,8 @@ void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uin
   action.stream = stream;
   action.category = category;
   schedule_.memory.push_back(action);
-  acquired_bytes_[tensor][static_cast<std::size_t>(kind_at(unit_ + offset))] = bytes;
-  category_[tensor] = category;
+  acquired_bytes_[index_of(tensor)][static_cast<std::size_t>(kind_at(unit_ + offset))] = bytes;
+  category_[index_of(tensor)] = category;
 }
 
 void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
@@ -240,8 +239,9 @@ void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
   action.used_on = used_on;
-  action.bytes = acquired_bytes_[tensor][static_cast<std::size_t>(kind_at(unit_ + offset))];
-  action.category = category_[tensor];
+  action.bytes =
+      acquired_bytes_[index_of(tensor)][static_cast<std::size_t>(kind_at(unit_ + offset))];
+  action.category = category_[index_of(tensor)];
   if (action.bytes > 0) schedule_.memory.push_back(action);
 }
 
@@ -258,7 +258,7 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
 }
 
 void StepWriter::release_shard_gradients() {
-  release_all(kShardGradient,
+  release_all(Tensor::kShardGradient,
               bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks),
               MemoryCategory::kGradients);
 }
@@ -266,12 +266,11 @@ void StepWriter::release_shard_gradients() {
 void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   const auto of_pass = [&](const UnitPass& pass, int offset) {
     for (const MemoryAction& action : pass.memory) {
-      if (action.acquire && action.tensor >= kWeightGradient0 &&
-          action.tensor <= kWeightGradientLast) {
-        acquired_bytes_[action.tensor][static_cast<std::size_t>(kind_at(unit_ + offset))] =
-            action.bytes;
-        category_[action.tensor] = action.category;
-        release(static_cast<Tensor>(action.tensor), offset, used_on);
+      if (action.acquire && is_weight_gradient(action.tensor)) {
+        acquired_bytes_[index_of(action.tensor)]
+                       [static_cast<std::size_t>(kind_at(unit_ + offset))] = action.bytes;
+        category_[index_of(action.tensor)] = action.category;
+        release(action.tensor, offset, used_on);
       }
     }
   };

@@ -43,7 +43,7 @@ class StepWriter {
   void set_layout(const UnitLayout& layout);
   std::uint8_t stream(const char* name, StreamRole role, int priority, int collective_priority = 0);
   std::uint8_t event(const char* name);
-  void persistent(MemoryCategory category, std::int64_t bytes, const char* what);
+  void persistent(Persistent kind, std::int64_t bytes);
 
   // Questions about the unit at `offset` from the current one.
   UnitKind kind(int offset = 0);

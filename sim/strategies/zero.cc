@@ -41,26 +41,23 @@ class Zero final : public ShardingStrategy {
     const std::int64_t reduced = bytes_of(plan.reduce_dtype);
     declare_optimizer_state(w, owned);
     if (stage_ < 3)
-      w.persistent(MemoryCategory::kParameters,
-                   width * (has_compute_copy(plan) ? total : total - owned), "compute parameters");
+      w.persistent(Persistent::kWholeParameters,
+                   width * (has_compute_copy(plan) ? total : total - owned));
     if (stage_ == 3 && has_compute_copy(plan))
-      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
-    w.persistent(MemoryCategory::kGradients, reduced * (stage_ == 1 ? total : owned),
-                 stage_ == 1 ? "gradients" : "sharded gradients");
+      w.persistent(Persistent::kShardedParameters, width * owned);
+    w.persistent(stage_ == 1 ? Persistent::kWholeGradients : Persistent::kShardedGradients,
+                 reduced * (stage_ == 1 ? total : owned));
     if (native_) {
       const std::int64_t rotating =
           w.elements_of(UnitKind::kHead) == 0 ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
-      w.persistent(MemoryCategory::kGradientBuffers, 2 * width * rotating,
-                   "rotating gradient buffers");
+      w.persistent(Persistent::kRotatingGradients, 2 * width * rotating);
       if (w.elements_of(UnitKind::kHead) == 0)
-        w.persistent(MemoryCategory::kGradientBuffers, width * w.elements_of(UnitKind::kEmbedding),
-                     "tied embedding gradient buffer");
+        w.persistent(Persistent::kTiedEmbeddingGradients,
+                     width * w.elements_of(UnitKind::kEmbedding));
       if (reduced != width && stage_ > 1)
-        w.persistent(MemoryCategory::kGradientBuffers, reduced * w.largest_unit(),
-                     "reduction buffer");
+        w.persistent(Persistent::kReductionBuffer, reduced * w.largest_unit());
     } else {
-      w.persistent(MemoryCategory::kGradientBuffers, 2 * reduced * kBucketElements,
-                   "gradient buckets");
+      w.persistent(Persistent::kGradientBuckets, 2 * reduced * kBucketElements);
     }
   }
 
@@ -78,7 +75,7 @@ class Zero final : public ShardingStrategy {
   }
 
   void after_forward(StepWriter& w) override {
-    if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) w.release(kGathered, 0);
+    if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) w.release(Tensor::kGathered, 0);
   }
 
   void before_backward(StepWriter& w) override {
@@ -110,7 +107,7 @@ class Zero final : public ShardingStrategy {
                   {{backward_done_, 0}})
           .record = {bucket_ready_, 0};
     }
-    if (stage_ == 3) w.release(kGathered, 0);
+    if (stage_ == 3) w.release(Tensor::kGathered, 0);
     w.release_weight_gradients(reduce_stream_);
     if (!reduces(w)) return;
     Op& scatter = w.collective(OpKind::kReduceScatter, gather_stream_, Phase::kReduce,
@@ -156,7 +153,8 @@ class Zero final : public ShardingStrategy {
     Op& op = w.collective(OpKind::kAllGather, gather_stream_, phase, width * w.elements(),
                           w.plan().param_dtype);
     op.record = {gathered_, 0};
-    w.acquire(kGathered, 0, width * w.elements(), gather_stream_, MemoryCategory::kGatherBuffers);
+    w.acquire(Tensor::kGathered, 0, width * w.elements(), gather_stream_,
+              MemoryCategory::kGatherBuffers);
     w.memory_op(OpKind::kCopyOut, gather_stream_, phase, MemoryClass::kCopy,
                 2 * width * w.elements(), 0)
         .record = {unpacked_, 0};

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 #include "profiles/stack_file.h"
 #include "sim/core/arena.h"
@@ -25,16 +24,16 @@ Schedule native(const Model& model, const Plan& plan) {
   return lower(model, plan, profiles::load_stack("native").stack, 2);
 }
 
-std::set<std::string> acquired(const Schedule& schedule, Phase phase) {
-  std::set<std::string> names;
+std::set<Tensor> acquired(const Schedule& schedule, Phase phase) {
+  std::set<Tensor> tensors;
   for (const Block& block : schedule.blocks) {
     if (block.phase != phase) continue;
     for (std::uint32_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
       const MemoryAction& action = schedule.memory[i];
-      if (action.acquire) names.insert(schedule.tensor_names[action.tensor]);
+      if (action.acquire) tensors.insert(action.tensor);
     }
   }
-  return names;
+  return tensors;
 }
 
 TEST(NativeSchedule, TellsTheNormsOfALayerApart) {
@@ -61,14 +60,16 @@ TEST(NativeSchedule, SaysWhichBiasAGradientBelongsTo) {
 TEST(NativeSchedule, KeepsHeadsAsTheyWereBeforeTheirNorm) {
   Plan plan = tiny_plan(Strategy::kSingle, 1);
   EXPECT_THAT(acquired(native(tiny_qwen3(), plan), Phase::kForward),
-              ::testing::IsSupersetOf({"q_raw", "k_raw", "qk_norm_saved"}));
+              ::testing::IsSupersetOf({Tensor::kQRaw, Tensor::kKRaw, Tensor::kQkNormSaved}));
   plan.ckpt_layers = 3;
   set_recompute(plan, "selective-op");
   const Schedule selective = native(tiny_qwen3(), plan);
-  EXPECT_THAT(acquired(selective, Phase::kBackward), ::testing::Not(::testing::Contains("q_raw")));
+  EXPECT_THAT(acquired(selective, Phase::kBackward),
+              ::testing::Not(::testing::Contains(Tensor::kQRaw)));
   set_recompute(plan, "attention");
-  EXPECT_THAT(acquired(native(tiny_qwen3(), plan), Phase::kBackward),
-              ::testing::IsSupersetOf({"qkv", "q_raw", "k_raw", "qk_norm_saved"}));
+  EXPECT_THAT(
+      acquired(native(tiny_qwen3(), plan), Phase::kBackward),
+      ::testing::IsSupersetOf({Tensor::kQkv, Tensor::kQRaw, Tensor::kKRaw, Tensor::kQkNormSaved}));
 }
 
 TEST(NativeSchedule, DeclaresTheWorkspaceThatTheExecutorAllocates) {
@@ -77,7 +78,7 @@ TEST(NativeSchedule, DeclaresTheWorkspaceThatTheExecutorAllocates) {
   const Schedule schedule = native(tiny_llama(), plan);
   const auto declared =
       std::find_if(schedule.persistent.begin(), schedule.persistent.end(),
-                   [](const PersistentTensor& t) { return std::string(t.what) == "workspace"; });
+                   [](const PersistentTensor& t) { return t.kind == Persistent::kWorkspace; });
   ASSERT_NE(declared, schedule.persistent.end());
   EXPECT_EQ(declared->bytes, workspace.size_bytes);
   EXPECT_EQ(workspace.batch_bytes, 4 * 4 * 2 * 32);
@@ -96,9 +97,8 @@ TEST(NativeSchedule, GivesTheTiedGradientABufferOfItsOwn) {
     const std::int64_t ranks = strategy == Strategy::kSingle ? 1 : 2;
     const Schedule schedule = native(tied(tiny_llama()), tiny_plan(strategy, ranks));
     const auto buffer = std::find_if(
-        schedule.persistent.begin(), schedule.persistent.end(), [](const PersistentTensor& t) {
-          return std::string(t.what) == "tied embedding gradient buffer";
-        });
+        schedule.persistent.begin(), schedule.persistent.end(),
+        [](const PersistentTensor& t) { return t.kind == Persistent::kTiedEmbeddingGradients; });
     ASSERT_NE(buffer, schedule.persistent.end()) << name_of(strategy);
     EXPECT_GE(buffer->bytes, 4 * 101 * 64);
   }
