@@ -25,11 +25,11 @@ Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) 
                     "device",
                     name_of(plan.offload)));
   }
-  SHARDWRIGHT_CHECK(schedule.world_ranks == groups.world->size() &&
-                        schedule.shard_ranks == groups.shard->size() &&
-                        schedule.replicate_ranks == groups.replicate->size(),
+  SHARDWRIGHT_CHECK(schedule.world_ranks() == groups.world->size() &&
+                        schedule.shard_ranks() == groups.shard->size() &&
+                        schedule.replicate_ranks() == groups.replicate->size(),
                     "a schedule for {} = {} x {} ranks, groups of {} = {} x {}",
-                    schedule.world_ranks, schedule.shard_ranks, schedule.replicate_ranks,
+                    schedule.world_ranks(), schedule.shard_ranks(), schedule.replicate_ranks(),
                     groups.world->size(), groups.shard->size(), groups.replicate->size());
   return schedule;
 }
@@ -83,13 +83,12 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       device_(device),
       groups_(std::move(groups)),
       options_(options),
-      layout_(model, Sharding::separates_norms(plan.strategy), schedule_.shard_ranks),
-      memory_(schedule_, device),
-      sharding_(plan_, schedule_, layout_, memory_, groups_.shard->rank()),
+      layout_(model, schedule_),
+      memory_(schedule_, groups_.shard->rank(), device),
+      sharding_(schedule_, layout_, memory_.placement(), memory_.persistent(),
+                groups_.shard->rank()),
       activations_(schedule_, memory_.arena(), memory_.activations()),
-      workspace_(model_, plan_,
-                 static_cast<std::byte*>(memory_.persistent(
-                     Persistent::kWorkspace, plan_workspace(model, plan).size_bytes))),
+      workspace_(model_, plan_, memory_.persistent(Persistent::kWorkspace)),
       streams_(make_streams(schedule_, device)),
       model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_[0],
                  groups_.world->rank()),
@@ -154,7 +153,7 @@ StepResult Executor::step(Batch batch, const StepOptions& options) {
   begin_walk(batch, plan_.grad_accum, static_cast<std::int32_t>(options.adamw.step));
   finish_work([&] {
     for_each_op(schedule_, [&](const OpInstance& at, const Op& op) { run_op(at, op, options); });
-    device_.copy(streams_[0], &totals, workspace_.totals(schedule_.world_ranks), sizeof totals);
+    device_.copy(streams_[0], &totals, workspace_.totals(schedule_.world_ranks()), sizeof totals);
   });
   StepResult result;
   result.loss_sum = totals.loss;

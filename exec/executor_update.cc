@@ -11,9 +11,9 @@ void Executor::run_update(const Op& op, const StepOptions& options) {
       return sum_gradients();
     case OpKind::kClip: {
       const StepRecords records{workspace_.record(0), workspace_.plan().exchange_bytes / 8,
-                                schedule_.world_ranks, schedule_.shard_ranks, plan_.grad_accum};
+                                schedule_.world_ranks(), schedule_.shard_ranks(), plan_.grad_accum};
       return device_.finish_gradients(streams_[0], records, options.clip,
-                                      workspace_.totals(schedule_.world_ranks));
+                                      workspace_.totals(schedule_.world_ranks()));
     }
     case OpKind::kOptimizer:
       return update(options);
@@ -38,7 +38,7 @@ void Executor::sum_gradients() {
 }
 
 void Executor::update(const StepOptions& options) {
-  const StepTotals* totals = workspace_.totals(schedule_.world_ranks);
+  const StepTotals* totals = workspace_.totals(schedule_.world_ranks());
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
     const UnitMemory& unit = sharding_.unit(u);
     const std::vector<UpdateSegment>& segments = segments_[static_cast<std::size_t>(u)];

@@ -7,7 +7,6 @@
 
 #include "sim/core/check.h"
 #include "sim/core/error.h"
-#include "sim/core/units.h"
 
 namespace shardwright::exec {
 
@@ -98,8 +97,8 @@ std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m) {
   return drafts;
 }
 
-ParameterLayout::ParameterLayout(const Model& model, bool separates_norms, std::int64_t shard_ranks)
-    : shard_ranks_(shard_ranks), tied_(model.tied_head) {
+ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
+    : shard_ranks_(schedule.shard_ranks()), tied_(model.tied_head) {
   check_executable(model);
   units_.resize(static_cast<std::size_t>(model.layers) + 3);
   weights_.resize(units_.size());
@@ -107,7 +106,7 @@ ParameterLayout::ParameterLayout(const Model& model, bool separates_norms, std::
   std::uint64_t index = 0;
   std::vector<std::pair<Draft, std::uint64_t>> apart;
   for (const Draft& draft : drafts_of(model)) {
-    if (separates_norms && draft.is_norm) {
+    if (schedule.sharding.separates_norms && draft.is_norm) {
       apart.emplace_back(draft, index);
     } else {
       place(draft, draft.unit, index);
@@ -123,11 +122,11 @@ ParameterLayout::ParameterLayout(const Model& model, bool separates_norms, std::
         weight(Weight::kEmbedding, 0);
   }
 
-  std::int64_t owned = 0;
-  for (ParameterUnit& unit : units_) {
-    unit.padded = unit.elements == 0 ? 0 : round_up(unit.elements, shard_ranks);
-    unit.first_owned = owned;
-    owned += unit.padded / shard_ranks;
+  for (std::int32_t u = 0; u < units(); ++u) {
+    ParameterUnit& unit = units_[static_cast<std::size_t>(u)];
+    unit.padded = schedule.unit_elements(u);
+    SHARDWRIGHT_CHECK(unit.elements <= unit.padded, "{} parameters in a unit of {}", unit.elements,
+                      unit.padded);
   }
 }
 
@@ -171,18 +170,6 @@ int ParameterLayout::find(std::string_view name) const {
     if (tensors_[i].name == name) return static_cast<int>(i);
   }
   return -1;
-}
-
-std::int64_t ParameterLayout::padded_elements() const {
-  std::int64_t total = 0;
-  for (const ParameterUnit& unit : units_) total += unit.padded;
-  return total;
-}
-
-std::int64_t ParameterLayout::largest_unit() const {
-  std::int64_t largest = 0;
-  for (std::int32_t u = 0; u < norm_unit(); ++u) largest = std::max(largest, unit(u).padded);
-  return largest;
 }
 
 std::vector<OwnedPart> ParameterLayout::owned(std::int32_t unit_index,

@@ -18,6 +18,7 @@
 
 #include "exec/device.h"
 #include "sim/core/model.h"
+#include "sim/core/schedule.h"
 #include "sim/core/tensor.h"
 
 namespace shardwright::exec {
@@ -46,9 +47,8 @@ struct WeightTensors {
 };
 
 struct ParameterUnit {
-  std::int64_t elements = 0;     // of its tensors
-  std::int64_t padded = 0;       // a multiple of the shard group; 0: the unit does not exist
-  std::int64_t first_owned = 0;  // place of the unit's share among all shares of a rank
+  std::int64_t elements = 0;  // of its tensors
+  std::int64_t padded = 0;    // as the schedule has it; 0: the unit does not exist
   int first_tensor = 0;
   int tensors = 0;
 };
@@ -63,9 +63,9 @@ struct OwnedPart {
 
 class ParameterLayout {
  public:
-  /// Throws Error naming what the executor cannot run: it trains RMSNorm decoders with rotary
-  /// positions.
-  ParameterLayout(const Model& model, bool separates_norms, std::int64_t shard_ranks);
+  /// The model's tensors in the units of the schedule. Throws Error naming what the executor cannot
+  /// run: it trains RMSNorm decoders with rotary positions.
+  ParameterLayout(const Model& model, const Schedule& schedule);
 
   /// By unit and place.
   const std::vector<ParameterTensor>& tensors() const { return tensors_; }
@@ -85,9 +85,6 @@ class ParameterLayout {
   std::int64_t share(std::int32_t unit_index) const {
     return unit(unit_index).padded / shard_ranks_;
   }
-  std::int64_t padded_elements() const;
-  std::int64_t owned_elements() const { return padded_elements() / shard_ranks_; }
-  std::int64_t largest_unit() const;  // norms apart
   /// Parameters of the model, without padding.
   std::int64_t parameters() const { return parameters_; }
 
@@ -109,7 +106,7 @@ class ParameterLayout {
   std::int64_t parameters_ = 0;
   std::vector<ParameterTensor> tensors_;
   std::vector<ParameterUnit> units_;
-  std::vector<std::array<WeightTensors, kWeights>> weights_;  // by unit that uses them
+  std::vector<std::array<WeightTensors, kWeightKinds>> weights_;  // by unit that uses them
   bool tied_;
 };
 

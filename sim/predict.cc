@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "sim/accounting.h"
-#include "sim/core/arena.h"
 #include "sim/core/error.h"
+#include "sim/core/placement.h"
 #include "sim/cost/cost.h"
 #include "sim/doubt/calibrated_interval.h"
 #include "sim/doubt/conformal.h"
@@ -29,12 +29,6 @@ double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// Parameters that multiply activations: every matrix but the embedding table, the head included.
-double matrix_parameters(const Model& model) {
-  const ParameterCounts counts = count_parameters(model);
-  return static_cast<double>(model.layers * counts.layer_matrices + model.vocab * model.hidden);
-}
-
 double tokens_per_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len * plan.micro_batch) *
          static_cast<double>(plan.grad_accum);
@@ -44,9 +38,8 @@ double tokens_per_step(const Plan& plan) {
 
 double model_flops(const Model& model, const Plan& plan) {
   const double tokens = tokens_per_step(plan);
-  const double attention = 6.0 * static_cast<double>(model.layers) *
-                           static_cast<double>(plan.seq_len) * static_cast<double>(model.q_dim());
-  return tokens * (6.0 * matrix_parameters(model) + attention);
+  // Backward does each product of forward twice, for the input's and the weight's gradient.
+  return tokens * (3 * forward_flops_per_token(model, plan.seq_len).total());
 }
 
 double TimePrediction::other_s() const {
@@ -107,13 +100,11 @@ struct Predictor::State {
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
     m.runtime_bytes = profile.cluster.gpu.runtime_bytes;
-    m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks);
+    m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
     double device_calls = 0;
     if (profile.stack.memory == MemoryManager::kStatic) {
-      Bytes arenas = plan_arena(schedule).size_bytes;
-      for (const PersistentTensor& tensor : schedule.persistent)
-        arenas += round_up(tensor.bytes, kArenaAlignment);
+      const Bytes arenas = static_memory_bytes(schedule);
       m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
           arenas - peak.bytes;
       m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "sim/core/rank_group.h"
 #include "sim/core/tensor.h"
 #include "sim/core/units.h"
 
@@ -77,8 +78,6 @@ enum class WorkKind : std::uint8_t { kNone, kGemm, kAttention, kMemory, kCollect
 /// What a memory-bound kernel does: its share of the streaming bandwidth comes from the stack by
 /// this name.
 enum class MemoryClass : std::uint8_t { kStream, kCast, kConcatenate, kCopy, kScale, kAdd };
-
-enum class CommGroup : std::uint8_t { kShard, kReplicate, kIntraNode, kWorld };
 
 /// The amount of work. Only the fields of its kind mean anything.
 struct Work {

@@ -109,8 +109,12 @@ void Schedule::clear() {
   ops.clear();
   memory.clear();
   blocks.clear();
+  bodies.clear();
   sections.clear();
   persistent.clear();
+  groups.fill({});
+  sharding = {};
+  unit_sizes = {};
   event_names.clear();
 }
 

@@ -161,6 +161,6 @@ enum class Weight : std::uint8_t {
   kFinalNorm,  // [C]
   kHead        // [V, C]; the embedding's where they are tied
 };
-inline constexpr int kWeights = static_cast<int>(Weight::kHead) + 1;
+inline constexpr int kWeightKinds = static_cast<int>(Weight::kHead) + 1;
 
 }  // namespace shardwright

@@ -18,7 +18,8 @@ namespace {
 
 class Fsdp1 final : public ShardingStrategy {
  public:
-  Fsdp1(bool reshards, bool hybrid) : reshards_(reshards), hybrid_(hybrid) {}
+  explicit Fsdp1(const StrategyInfo& strategy)
+      : strategy_(strategy), reshards_(strategy.reshards), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
@@ -39,7 +40,7 @@ class Fsdp1 final : public ShardingStrategy {
     reduced_ = w.event("reduced");
     replicated_ = w.event("replicated");
     finished_ = w.event("finished");
-    declare_optimizer_state(w, w.total_elements() / w.shard_ranks());
+    w.state(facts_of(strategy_, w));
   }
 
   void before_forward(StepWriter& w) override {
@@ -179,6 +180,7 @@ class Fsdp1 final : public ShardingStrategy {
     if (has_compute_copy(plan)) w.release(Tensor::kCastedShard, offset, comm_);
   }
 
+  const StrategyInfo& strategy_;
   bool reshards_, hybrid_;
   std::uint8_t unshard_ = 0, pre_unshard_ = 0, post_backward_ = 0, comm_ = 0, replicate_ = 0;
   std::uint8_t shard_cast_ = 0, gathered_ = 0, freed_ = 0, backward_done_ = 0, concatenated_ = 0,
@@ -187,8 +189,9 @@ class Fsdp1 final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_fsdp1(bool reshards, bool hybrid) {
-  return std::make_unique<Fsdp1>(reshards, hybrid);
+std::unique_ptr<ShardingStrategy> make_fsdp1(const StrategyInfo& strategy, const Stack& stack) {
+  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy);
+  return std::make_unique<Fsdp1>(strategy);
 }
 
 }  // namespace shardwright::sim

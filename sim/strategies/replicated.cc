@@ -16,33 +16,25 @@ constexpr std::int64_t kBucketBytes = 25 * 1024 * 1024;  // DDP's default bucket
 
 class Replicated final : public ShardingStrategy {
  public:
-  explicit Replicated(bool reduces) : reduces_(reduces) {}
+  explicit Replicated(const StrategyInfo& strategy)
+      : strategy_(strategy), reduces_(!strategy.one_rank) {}
 
   void declare(StepWriter& w) override {
     native_ = w.stack().memory == MemoryManager::kStatic;
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
-    const Plan& plan = w.plan();
     comm_ = reduces_ ? w.stream("communication", StreamRole::kCommunication, 0, native_ ? -1 : 0)
                      : std::uint8_t{0};
     cast_ = w.event("cast");
     backward_done_ = w.event("backward_done");
     reduced_ = w.event("reduced");
-    declare_optimizer_state(w, w.total_elements());
-    if (native_) {
-      if (has_compute_copy(plan)) {
-        w.persistent(Persistent::kWholeParameters, bytes_of(plan.param_dtype) * w.total_elements());
-      }
-      w.persistent(Persistent::kWholeGradients, gradient_width(plan) * w.total_elements());
-      const std::int64_t width = bytes_of(plan.param_dtype);
-      const bool tied = w.elements_of(UnitKind::kHead) == 0;
-      const std::int64_t largest = tied ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
-      w.persistent(Persistent::kRotatingGradients, width * largest);
-      if (tied)
-        w.persistent(Persistent::kTiedEmbeddingGradients,
-                     width * w.elements_of(UnitKind::kEmbedding));
-    } else if (reduces_) {
-      w.persistent(Persistent::kAllReduceBuckets, gradient_width(plan) * w.total_elements());
-    }
+    ShardingFacts facts = facts_of(strategy_, w);
+    facts.keeps_parameters = native_;
+    facts.keeps_sums = native_;
+    facts.sum_dtype = w.plan().reduce_dtype;
+    facts.gradients.count = native_ ? 1 : 0;
+    if (reduces_ && !native_)
+      facts.all_reduce_bucket_bytes = gradient_width(w.plan()) * w.total_elements();
+    w.state(facts);
   }
 
   void begin_step(StepWriter& w) override {
@@ -104,6 +96,7 @@ class Replicated final : public ShardingStrategy {
   /// Gradients are held in the wider of what is reduced and what is updated.
   static std::int64_t gradient_width(const Plan& plan) { return bytes_of(plan.reduce_dtype); }
 
+  const StrategyInfo& strategy_;
   bool reduces_;
   bool native_ = false;
   std::uint8_t comm_ = 0, cast_ = 0, backward_done_ = 0, reduced_ = 0;
@@ -111,11 +104,11 @@ class Replicated final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_single() {
-  return std::make_unique<Replicated>(false);
+std::unique_ptr<ShardingStrategy> make_single(const StrategyInfo& strategy, const Stack&) {
+  return std::make_unique<Replicated>(strategy);
 }
-std::unique_ptr<ShardingStrategy> make_ddp() {
-  return std::make_unique<Replicated>(true);
+std::unique_ptr<ShardingStrategy> make_ddp(const StrategyInfo& strategy, const Stack&) {
+  return std::make_unique<Replicated>(strategy);
 }
 
 }  // namespace shardwright::sim

@@ -27,9 +27,12 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
     : model_(model), plan_(plan), stack_(stack), programs_(programs), schedule_(out) {
   schedule_.clear();
   schedule_.layers = model.layers;
-  schedule_.world_ranks = plan.gpus;
-  schedule_.shard_ranks = resolved_shard_group(plan, gpus_per_node);
-  schedule_.replicate_ranks = plan.gpus / schedule_.shard_ranks;
+  const std::int64_t shard = resolved_shard_group(plan, gpus_per_node);
+  schedule_.group(CommGroup::kWorld) = {plan.gpus, 1};
+  schedule_.group(CommGroup::kShard) = {shard, 1};
+  schedule_.group(CommGroup::kReplicate) = {plan.gpus / shard, shard};
+  if (info_of(plan.strategy).second_shard)
+    schedule_.group(CommGroup::kSecondShard) = {std::min(gpus_per_node, shard), 1};
   schedule_.event_names.push_back("");
   stream("compute", StreamRole::kCompute, 0);
   set_layout({});
@@ -38,7 +41,7 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
 void StepWriter::set_layout(const UnitLayout& layout) {
   layout_ = layout;
   const ParameterCounts counts = count_parameters(model_);
-  const std::int64_t n = schedule_.shard_ranks;
+  const std::int64_t n = schedule_.shard_ranks();
   const std::int64_t c = model_.hidden;
   const auto pad = [n](std::int64_t elements) { return elements == 0 ? 0 : round_up(elements, n); };
   const std::int64_t layer_norms = layout.separates_norms ? 0 : counts.layer_norms;
@@ -63,13 +66,11 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   } else {
     elements_ = {0, pad(vocabulary + counts.positions + head + final_norm), layer, 0};
   }
-  norm_elements_ =
-      layout.separates_norms ? pad(model_.layers * counts.layer_norms + counts.final_norm) : 0;
-  total_elements_ = elements_[1] + model_.layers * elements_[2] + elements_[3] + norm_elements_;
-}
-
-std::int64_t StepWriter::largest_unit() const {
-  return *std::max_element(elements_.begin(), elements_.end());
+  UnitSizes& sizes = schedule_.unit_sizes;
+  sizes = {elements_[1], elements_[2], elements_[3]};
+  if (layout.separates_norms)
+    sizes.norms = pad(model_.layers * counts.layer_norms + counts.final_norm);
+  total_elements_ = sizes.total(model_.layers);
 }
 
 std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
@@ -81,10 +82,6 @@ std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
 std::uint8_t StepWriter::event(const char* name) {
   schedule_.event_names.push_back(name);
   return static_cast<std::uint8_t>(schedule_.event_names.size() - 1);
-}
-
-void StepWriter::persistent(Persistent kind, std::int64_t bytes) {
-  if (bytes > 0) schedule_.persistent.push_back({kind, bytes});
 }
 
 UnitKind StepWriter::kind_at(std::int32_t unit) const {
@@ -259,7 +256,7 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
 
 void StepWriter::release_shard_gradients() {
   release_all(Tensor::kShardGradient,
-              bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks),
+              bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks()),
               MemoryCategory::kGradients);
 }
 
@@ -279,6 +276,31 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   if (kind() == UnitKind::kEmbedding && elements_of(UnitKind::kHead) == 0) {
     of_pass(programs_.head_backward(), static_cast<int>(model_.layers) + 1);
   }
+}
+
+void StepWriter::begin_section() {
+  Section& section = schedule_.sections.emplace_back();
+  section.first_block = static_cast<std::uint32_t>(schedule_.blocks.size());
+  section.first_body = static_cast<std::uint32_t>(schedule_.bodies.size());
+}
+
+void StepWriter::end_section(std::int32_t repeats, std::int32_t first_micro_batch) {
+  Section& section = schedule_.sections.back();
+  section.block_count = static_cast<std::uint32_t>(schedule_.blocks.size()) - section.first_block;
+  section.body_count = static_cast<std::uint32_t>(schedule_.bodies.size()) - section.first_body;
+  section.repeats = repeats;
+  section.forward_micro_batch = section.backward_micro_batch = first_micro_batch;
+}
+
+void StepWriter::begin_body(Direction direction) {
+  Body& body = schedule_.bodies.emplace_back();
+  body.first_block = static_cast<std::uint32_t>(schedule_.blocks.size());
+  body.direction = direction;
+}
+
+void StepWriter::end_body() {
+  Body& body = schedule_.bodies.back();
+  body.block_count = static_cast<std::uint32_t>(schedule_.blocks.size()) - body.first_block;
 }
 
 void StepWriter::begin_block(std::int32_t unit, int step, Phase phase) {

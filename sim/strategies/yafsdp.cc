@@ -20,16 +20,17 @@ namespace {
 
 class Yafsdp final : public ShardingStrategy {
  public:
-  explicit Yafsdp(bool reshards) : reshards_(reshards) {}
+  explicit Yafsdp(const StrategyInfo& strategy)
+      : strategy_(strategy), reshards_(strategy.reshards) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
     const Plan& plan = w.plan();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
-    tied_ = w.elements_of(UnitKind::kHead) == 0;
-    const bool native = w.stack().memory == MemoryManager::kStatic;
-    comm_ = w.stream("communication", StreamRole::kCommunication, -1, native ? -1 : 0);
+    tied_ = w.tied();
+    native_ = w.stack().memory == MemoryManager::kStatic;
+    comm_ = w.stream("communication", StreamRole::kCommunication, -1, native_ ? -1 : 0);
     shard_ready_ = w.event("shard_ready");
     norms_ready_ = w.event("norms_ready");
     gathered_ = w.event("gathered");
@@ -38,30 +39,15 @@ class Yafsdp final : public ShardingStrategy {
     gradient_taken_ = w.event("gradient_taken");
     reduced_ = w.event("reduced");
 
-    const std::int64_t owned = w.total_elements() / w.shard_ranks();
-    const std::int64_t width = bytes_of(plan.param_dtype);
-    declare_optimizer_state(w, owned);
-    if (has_compute_copy(plan)) w.persistent(Persistent::kShardedParameters, width * owned);
-    w.persistent(Persistent::kShardedGradients, bytes_of(plan.master_dtype) * owned);
-    const std::int64_t layer = w.elements_of(UnitKind::kLayer);
-    const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
-    const std::int64_t largest = tied_ ? layer : w.largest_unit();
-    native_ = native;
-    if (reshards_) {
-      w.persistent(Persistent::kRotatingWeights, buffers_ * width * largest);
-      if (tied_) w.persistent(Persistent::kTiedEmbeddingWeights, width * embedding);
-    } else {
-      w.persistent(Persistent::kGatheredWeights, width * (w.total_elements() - w.norm_elements()));
-    }
-    w.persistent(Persistent::kNormWeights, width * w.norm_elements());
-    w.persistent(Persistent::kRotatingGradients, 2 * width * largest);
-    // The head's gradient waits there for the embedding's while layers use the others.
-    if (tied_) w.persistent(Persistent::kTiedEmbeddingGradients, width * embedding);
-    w.persistent(Persistent::kNormGradients, width * w.norm_elements());
-    if (casts(plan)) {
-      w.persistent(Persistent::kReductionBuffer,
-                   bytes_of(plan.reduce_dtype) * std::max(w.largest_unit(), w.norm_elements()));
-    }
+    ShardingFacts facts = facts_of(strategy_, w);
+    facts.separates_norms = true;
+    facts.keeps_parameters = true;
+    facts.keeps_sums = true;
+    facts.weights.count = reshards_ ? buffers_ : UnitBuffers::kEveryUnit;
+    facts.gradients.count = 2;
+    // The flat buffer of units and that of norms.
+    facts.update_tensors = 2;
+    w.state(facts);
   }
 
   void begin_step(StepWriter& w) override {
@@ -190,6 +176,7 @@ class Yafsdp final : public ShardingStrategy {
     }
   }
 
+  const StrategyInfo& strategy_;
   bool reshards_;
   bool tied_ = false;
   bool native_ = false;
@@ -202,8 +189,8 @@ class Yafsdp final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_yafsdp(bool reshards) {
-  return std::make_unique<Yafsdp>(reshards);
+std::unique_ptr<ShardingStrategy> make_yafsdp(const StrategyInfo& strategy, const Stack&) {
+  return std::make_unique<Yafsdp>(strategy);
 }
 
 }  // namespace shardwright::sim

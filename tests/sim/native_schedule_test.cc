@@ -104,5 +104,56 @@ TEST(NativeSchedule, GivesTheTiedGradientABufferOfItsOwn) {
   }
 }
 
+// Bodies and the program are what pipelines will be written in; today they say what a step of one
+// stage is.
+TEST(NativeSchedule, IsAProgramOfBodies) {
+  for (const std::int64_t micro_steps : {1, 2, 5}) {
+    const Schedule schedule = native(tiny_llama(), tiny_plan(Strategy::kFsdp2, 2, micro_steps));
+    EXPECT_EQ(schedule.stages, 1);
+    std::uint32_t next_block = 0;
+    std::int32_t micro_batch = 0;
+    for (const Section& section : schedule.sections) {
+      EXPECT_EQ(section.first_block, next_block);
+      std::uint32_t blocks = 0;
+      for (std::uint32_t b = 0; b < section.body_count; ++b) {
+        const Body& body = schedule.bodies[section.first_body + b];
+        EXPECT_EQ(body.first_block, section.first_block + blocks);
+        blocks += body.block_count;
+        if (section.body_count == 1) {
+          EXPECT_EQ(body.direction, Direction::kNone);
+        } else {
+          EXPECT_EQ(body.direction, b == 0 ? Direction::kForward : Direction::kBackward);
+        }
+      }
+      EXPECT_EQ(blocks, section.block_count);
+      next_block += blocks;
+      if (section.body_count == 1) continue;
+      EXPECT_EQ(section.forward_micro_batch, micro_batch);
+      EXPECT_EQ(section.backward_micro_batch, micro_batch);
+      micro_batch += section.repeats;
+    }
+    EXPECT_EQ(next_block, schedule.blocks.size());
+    EXPECT_EQ(micro_batch, micro_steps);
+  }
+}
+
+// The executor takes views from operands: every operation of the model names what it reads.
+TEST(NativeSchedule, NamesTheOperandsOfEveryOperation) {
+  const Schedule schedule = native(tiny_qwen3(), tiny_plan(Strategy::kYafsdp, 2));
+  int seen = 0;
+  for (const Op& op : schedule.ops) {
+    if (op.kind > OpKind::kWeightGradient) continue;
+    ++seen;
+    EXPECT_TRUE(op.in[0] || op.kind == OpKind::kEmbedding) << name_of(op.kind);
+    const bool in_place = op.kind == OpKind::kRope || op.kind == OpKind::kLoss ||
+                          (op.kind == OpKind::kQkNorm && op.phase == Phase::kBackward);
+    EXPECT_EQ(static_cast<bool>(op.out[0]), !in_place) << name_of(op.kind);
+    const bool weightless = op.kind == OpKind::kRope || op.kind == OpKind::kAttention ||
+                            op.kind == OpKind::kActivation || op.kind == OpKind::kLoss;
+    EXPECT_EQ(op.weight == Weight::kNone, weightless) << name_of(op.kind);
+  }
+  EXPECT_GT(seen, 20);
+}
+
 }  // namespace
 }  // namespace shardwright::sim
