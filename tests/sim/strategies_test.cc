@@ -131,6 +131,34 @@ TEST(Strategies, HybridShardingAllReducesTheShards) {
   EXPECT_NEAR(bytes.all_reduce, 2 * 4 * parameters / 8 * 7 / 8, 1e-3 * parameters);
 }
 
+// hpZ (ZeRO++, section 3.2): forward gathers over all ranks, backward inside the node; what
+// backward gathers from is held from forward to backward.
+TEST(Strategies, ASecondShardKeepsBackwardGathersInsideTheNode) {
+  const Model model = model_of("llama-2-7b");
+  const ParameterCounts counts = count_parameters(model);
+  const double parameters = static_cast<double>(counts.total(model.layers));
+  // Embedding and head are the root, which keeps its parameters.
+  const double root = static_cast<double>(counts.embedding + counts.head + counts.final_norm);
+  Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
+  const auto predicted = [&](Strategy strategy) {
+    return predictor.predict(plan_of(strategy, "hf-eager", 64), {.reserved = false});
+  };
+  const Prediction plain = predicted(Strategy::kFsdp2), hpz = predicted(Strategy::kFsdp2Hpz);
+  const bool wraps = profiles::load_stack("hf-eager").stack.wraps_embedding_and_head;
+  const double again = 2 * (wraps ? parameters : parameters - root);
+  EXPECT_NEAR(plain.communication.all_gather, (2 * parameters + again) * 63 / 64,
+              1e-4 * parameters);
+  EXPECT_NEAR(hpz.communication.all_gather, 2 * parameters * 63 / 64 + again * 7 / 8,
+              1e-4 * parameters);
+  EXPECT_EQ(hpz.communication.reduce_scatter, plain.communication.reduce_scatter);
+  EXPECT_LT(hpz.time.exposed_communication_s, plain.time.exposed_communication_s);
+  // The peak comes at the end of forward, or after some of the shards have been given back.
+  const double more =
+      static_cast<double>(hpz.memory.peak_allocated_bytes - plain.memory.peak_allocated_bytes);
+  EXPECT_GT(more, 0.8 * again / 8);
+  EXPECT_LT(more, 1.01 * again / 8);
+}
+
 TEST(Strategies, ANativeStackRefusesWhatItHasNoScheduleOf) {
   const Stack native = profiles::load_stack("native").stack;
   for (const Strategy strategy : all_strategies()) {
