@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <string_view>
 #include <utility>
 
 #include "sim/core/check.h"
@@ -14,8 +13,6 @@
 namespace shardwright::exec {
 
 namespace {
-
-constexpr std::int8_t kNormTarget = 127;  // Op::target of the norm unit
 
 Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) {
   if (plan.attention != AttentionKind::kFlash) {
@@ -28,11 +25,11 @@ Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) 
                     "device",
                     name_of(plan.offload)));
   }
-  SHARDWRIGHT_CHECK(schedule.world_ranks == groups.world->size() &&
-                        schedule.shard_ranks == groups.shard->size() &&
-                        schedule.replicate_ranks == groups.replicate->size(),
+  SHARDWRIGHT_CHECK(schedule.world_ranks() == groups.world->size() &&
+                        schedule.shard_ranks() == groups.shard->size() &&
+                        schedule.replicate_ranks() == groups.replicate->size(),
                     "a schedule for {} = {} x {} ranks, groups of {} = {} x {}",
-                    schedule.world_ranks, schedule.shard_ranks, schedule.replicate_ranks,
+                    schedule.world_ranks(), schedule.shard_ranks(), schedule.replicate_ranks(),
                     groups.world->size(), groups.shard->size(), groups.replicate->size());
   return schedule;
 }
@@ -58,7 +55,7 @@ std::int64_t count_ops(const Schedule& schedule) {
 
 Bytes logits_bytes(const Schedule& schedule) {
   for (const MemoryAction& action : schedule.memory) {
-    if (std::string_view(schedule.tensor_names[action.tensor]) == "logits") return action.bytes;
+    if (action.tensor == Tensor::kLogits) return action.bytes;
   }
   return 0;
 }
@@ -86,13 +83,12 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       device_(device),
       groups_(std::move(groups)),
       options_(options),
-      layout_(model, Sharding::separates_norms(plan.strategy), schedule_.shard_ranks),
-      memory_(schedule_, device),
-      sharding_(plan_, schedule_, layout_, memory_, groups_.shard->rank()),
+      layout_(model, schedule_),
+      memory_(schedule_, groups_.shard->rank(), device),
+      sharding_(schedule_, layout_, memory_.placement(), memory_.persistent(),
+                groups_.shard->rank()),
       activations_(schedule_, memory_.arena(), memory_.activations()),
-      workspace_(model_, plan_,
-                 static_cast<std::byte*>(
-                     memory_.persistent("workspace", plan_workspace(model, plan).size_bytes))),
+      workspace_(model_, plan_, memory_.persistent(Persistent::kWorkspace)),
       streams_(make_streams(schedule_, device)),
       model_ops_(model_, plan_, sharding_, activations_, workspace_, device, streams_[0],
                  groups_.world->rank()),
@@ -157,7 +153,7 @@ StepResult Executor::step(Batch batch, const StepOptions& options) {
   begin_walk(batch, plan_.grad_accum, static_cast<std::int32_t>(options.adamw.step));
   finish_work([&] {
     for_each_op(schedule_, [&](const OpInstance& at, const Op& op) { run_op(at, op, options); });
-    device_.copy(streams_[0], &totals, workspace_.totals(schedule_.world_ranks), sizeof totals);
+    device_.copy(streams_[0], &totals, workspace_.totals(schedule_.world_ranks()), sizeof totals);
   });
   StepResult result;
   result.loss_sum = totals.loss;
@@ -186,7 +182,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
   const bool is_head = op.kind == OpKind::kHeadProjection;
   // The head's operations run together, so what they write is needed now.
-  acquire(at, is_head ? 3 : 0);
+  acquire(at, is_head ? ModelOps::kHeadOps - 1 : 0);
   wait_for(at, op);
   const std::int64_t micro_step = std::max(at.micro_step - first_micro_, 0);
   if (micro_step != micro_step_) {
@@ -195,7 +191,7 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
   }
   const StreamId stream = streams_[op.stream];
   if (is_head) {
-    model_ops_.run_head(at.id, at.unit, recorder_, true);
+    model_ops_.run_head({&op, ModelOps::kHeadOps}, at.id, at.unit, recorder_);
   } else if (at.unit == schedule_.head_unit() && ModelOps::runs_with_head(op)) {
     // Done with the projection.
   } else {
@@ -258,10 +254,6 @@ void Executor::wait_for(const OpInstance& at, const Op& op) {
 
 void Executor::record_for(const OpInstance& at, const Op& op) {
   if (Event* recorded = event(op.record, at.unit)) device_.record(streams_[op.stream], *recorded);
-}
-
-std::int32_t Executor::target(const OpInstance& at, const Op& op) const {
-  return op.target == kNormTarget ? schedule_.norm_unit() : at.unit + op.target;
 }
 
 }  // namespace shardwright::exec

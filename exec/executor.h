@@ -124,7 +124,6 @@ class Executor {
   void wait_for(const OpInstance& at, const Op& op);
   void record_for(const OpInstance& at, const Op& op);
   Event* event(const EventRef& ref, std::int32_t unit) const;
-  std::int32_t target(const OpInstance& at, const Op& op) const;
 
   void run_sharding(const OpInstance& at, const Op& op);
   void gather(std::int32_t unit, StreamId stream);

@@ -6,7 +6,7 @@ namespace shardwright::exec {
 
 void Executor::run_sharding(const OpInstance& at, const Op& op) {
   const StreamId stream = streams_[op.stream];
-  const std::int32_t unit = target(at, op);
+  const std::int32_t unit = schedule_.target(op, at.unit);
   switch (op.kind) {
     case OpKind::kCastShard:
       return cast_owned(stream);
@@ -21,7 +21,7 @@ void Executor::run_sharding(const OpInstance& at, const Op& op) {
       return all_reduce(unit, stream);
     case OpKind::kAccumulate:
       // Sharded reductions have added onto the sum themselves.
-      if (sharding_.kind() == ShardingKind::kReplicated) take_gradient(unit, op.kind, stream);
+      if (sharding_.divides() == Sharded::kNothing) take_gradient(unit, op.kind, stream);
       return;
     case OpKind::kScale:
       return;  // the update divides
@@ -46,9 +46,7 @@ void Executor::gather(std::int32_t u, StreamId stream) {
 void Executor::take_gradient(std::int32_t u, OpKind kind, StreamId stream) {
   const UnitMemory& unit = sharding_.unit(u);
   // Sums that stay whole on a rank are added to; otherwise a gradient is only converted.
-  const bool sums = sharding_.kind() == ShardingKind::kReplicated ||
-                    sharding_.kind() == ShardingKind::kOptimizerState;
-  if (sums && micro_step_ > 0) {
+  if (sharding_.sums_whole_gradients() && micro_step_ > 0) {
     device_.accumulate(stream, unit.gradient, unit.reduced);
   } else {
     SHARDWRIGHT_CHECK(kind != OpKind::kAccumulate, "nothing to add the gradient of unit {} to", u);
@@ -60,7 +58,7 @@ void Executor::take_gradient(std::int32_t u, OpKind kind, StreamId stream) {
 void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
   const UnitMemory& unit = sharding_.unit(u);
   Communicator& chain = *groups_.replicate;
-  const bool whole = sharding_.kind() == ShardingKind::kOptimizerState;
+  const bool whole = sharding_.sums_whole_gradients();
   bool adds = !whole && micro_step_ > 0;
   // Groups of equal shards add one after the other onto one sum, which the last one then shows to
   // all: that keeps the order of ranks over the whole world. Where sums have no order anyway, each
@@ -85,7 +83,7 @@ void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
 void Executor::all_reduce(std::int32_t u, StreamId stream) {
   const UnitMemory& unit = sharding_.unit(u);
   Communicator& group = *groups_.replicate;
-  if (sharding_.kind() == ShardingKind::kReplicated) {
+  if (sharding_.divides() == Sharded::kNothing) {
     group.all_reduce(stream, unit.gradient_sum);
   } else if (group.ordered()) {
     group.broadcast(stream, unit.gradient_sum, group.size() - 1);

@@ -11,9 +11,9 @@ void Executor::run_update(const Op& op, const StepOptions& options) {
       return sum_gradients();
     case OpKind::kClip: {
       const StepRecords records{workspace_.record(0), workspace_.plan().exchange_bytes / 8,
-                                schedule_.world_ranks, schedule_.shard_ranks, plan_.grad_accum};
+                                schedule_.world_ranks(), schedule_.shard_ranks(), plan_.grad_accum};
       return device_.finish_gradients(streams_[0], records, options.clip,
-                                      workspace_.totals(schedule_.world_ranks));
+                                      workspace_.totals(schedule_.world_ranks()));
     }
     case OpKind::kOptimizer:
       return update(options);
@@ -38,7 +38,7 @@ void Executor::sum_gradients() {
 }
 
 void Executor::update(const StepOptions& options) {
-  const StepTotals* totals = workspace_.totals(schedule_.world_ranks);
+  const StepTotals* totals = workspace_.totals(schedule_.world_ranks());
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
     const UnitMemory& unit = sharding_.unit(u);
     const std::vector<UpdateSegment>& segments = segments_[static_cast<std::size_t>(u)];
@@ -60,9 +60,9 @@ LossSums Executor::evaluate(Batch batch) {
       const Phase phase = schedule_.blocks[at.block].phase;
       const bool first = at.micro_step <= first_micro_;
       if (first && op.kind == OpKind::kHeadProjection) {
-        acquire(at, 3);
+        acquire(at, ModelOps::kHeadOps - 1);
         wait_for(at, op);
-        model_ops_.run_head(at.id, at.unit, recorder_, false);
+        model_ops_.run_head({&op, ModelOps::kHeadOpsWithoutGradients}, at.id, at.unit, recorder_);
       } else if (first && (phase == Phase::kForward || phase == Phase::kPrepare)) {
         run_op(at, op, {});
       }

@@ -3,13 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <utility>
 
 #include "sim/core/check.h"
 #include "sim/core/error.h"
-#include "sim/core/units.h"
 
 namespace shardwright::exec {
 
@@ -31,117 +28,141 @@ void check_executable(const Model& m) {
   if (m.embedding_scale != 1.0) refuse("scales its embedding");
 }
 
-/// A tensor before it has a place.
-struct Draft {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  Initial initial = Initial::kNormal;
-  int* slot = nullptr;  // where the index goes that the tensor gets
-};
-
 }  // namespace
 
-ParameterLayout::ParameterLayout(const Model& model, bool separates_norms, std::int64_t shard_ranks)
-    : shard_ranks_(shard_ranks), layers_(static_cast<std::size_t>(model.layers)) {
-  check_executable(model);
-  const std::int64_t c = model.hidden, q = model.q_dim(), kv = model.kv_dim(), f = model.ffn;
-  const auto units = static_cast<std::size_t>(model.layers) + 3;
-  units_.resize(units);
-  // Matrices and biases of each unit, then norms, which may go to a unit of their own. The global
-  // index follows the canonical order, units without separated norms.
-  std::vector<std::vector<Draft>> drafts(units), norms(units);
-  drafts.front() = {{"model.embed_tokens.weight", {model.vocab, c}, Initial::kNormal, &embedding_}};
-  for (std::int64_t i = 0; i < model.layers; ++i) {
-    LayerTensors& t = layers_[static_cast<std::size_t>(i)];
-    const auto unit = static_cast<std::size_t>(i) + 1;
-    const auto add = [&](std::string_view name, std::vector<std::int64_t> shape, int* slot) {
-      const bool is_norm = name.find("norm") != std::string_view::npos;
-      const Initial initial = is_norm             ? Initial::kOnes
-                              : shape.size() == 1 ? Initial::kZeros
-                                                  : Initial::kNormal;
-      (is_norm ? norms : drafts)[unit].push_back(
-          {fmt::format("model.layers.{}.{}", i, name), std::move(shape), initial, slot});
-    };
-    add("self_attn.q_proj.weight", {q, c}, &t.qkv);
-    add("self_attn.k_proj.weight", {kv, c}, nullptr);
-    add("self_attn.v_proj.weight", {kv, c}, nullptr);
-    add("self_attn.o_proj.weight", {c, q}, &t.output);
-    if (model.gated_mlp) add("mlp.gate_proj.weight", {f, c}, &t.gate_up);
-    add("mlp.up_proj.weight", {f, c}, model.gated_mlp ? nullptr : &t.gate_up);
-    add("mlp.down_proj.weight", {c, f}, &t.down);
-    if (model.qkv_bias) {
-      add("self_attn.q_proj.bias", {q}, &t.qkv_bias);
-      add("self_attn.k_proj.bias", {kv}, nullptr);
-      add("self_attn.v_proj.bias", {kv}, nullptr);
-    }
-    if (model.attention_out_bias) add("self_attn.o_proj.bias", {c}, &t.output_bias);
-    if (model.mlp_bias) {
-      if (model.gated_mlp) add("mlp.gate_proj.bias", {f}, &t.gate_up_bias);
-      add("mlp.up_proj.bias", {f}, model.gated_mlp ? nullptr : &t.gate_up_bias);
-      add("mlp.down_proj.bias", {c}, &t.down_bias);
-    }
-    add("input_layernorm.weight", {c}, &t.norm1);
-    add("post_attention_layernorm.weight", {c}, &t.norm2);
-    if (model.qk_norm) {
-      add("self_attn.q_norm.weight", {model.head_dim}, &t.query_norm);
-      add("self_attn.k_norm.weight", {model.head_dim}, &t.key_norm);
-    }
-  }
-  const auto head_index = static_cast<std::size_t>(head_unit());
-  if (!model.tied_head) {
-    drafts[head_index] = {{"lm_head.weight", {model.vocab, c}, Initial::kNormal, &head_}};
-  }
-  const std::size_t final_norm_unit = model.tied_head ? 0 : head_index;
-  norms[final_norm_unit].push_back({"model.norm.weight", {c}, Initial::kOnes, &final_norm_});
+/// A tensor before it has a place.
+struct ParameterLayout::Draft {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int32_t unit = 0;  // where it lies unless norms are apart
+  std::int32_t user = 0;  // the unit whose operations name it
+  Weight weight = Weight::kNone;
+  bool is_norm = false;
+  bool is_bias = false;
+};
 
-  const auto place = [&](std::int32_t unit_index, const Draft& draft, std::uint64_t first_index) {
-    ParameterUnit& unit = units_[static_cast<std::size_t>(unit_index)];
-    ParameterTensor tensor;
-    tensor.name = draft.name;
-    tensor.shape = draft.shape;
-    tensor.unit = unit_index;
-    tensor.offset = unit.elements;
-    tensor.size = 1;
-    for (const std::int64_t n : draft.shape) tensor.size *= n;
-    tensor.first_index = first_index;
-    tensor.initial = draft.initial;
-    tensor.decays = draft.shape.size() > 1;
-    if (draft.slot != nullptr) *draft.slot = static_cast<int>(tensors_.size());
-    if (unit.tensors++ == 0) unit.first_tensor = static_cast<int>(tensors_.size());
-    unit.elements += tensor.size;
-    tensors_.push_back(std::move(tensor));
-  };
+/// All tensors in the order of their global index: by unit, in it matrices and biases before norms.
+std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m) {
+  const std::int64_t c = m.hidden, q = m.q_dim(), kv = m.kv_dim(), f = m.ffn;
+  const auto head = static_cast<std::int32_t>(m.layers) + 1;
+  std::vector<Draft> drafts;
+  drafts.push_back({"model.embed_tokens.weight", {m.vocab, c}, 0, 0, Weight::kEmbedding});
+  const Draft final_norm{"model.norm.weight", {c}, m.tied_head ? 0 : head, head,
+                         Weight::kFinalNorm,  true};
+  if (m.tied_head) drafts.push_back(final_norm);
+  const Weight up = m.gated_mlp ? Weight::kGateUp : Weight::kUp;
+  for (std::int32_t unit = 1; unit < head; ++unit) {
+    const auto name = [&](std::string_view part) {
+      return fmt::format("model.layers.{}.{}", unit - 1, part);
+    };
+    const auto matrix = [&](std::string_view part, std::int64_t rows, std::int64_t cols,
+                            Weight weight) {
+      drafts.push_back({name(part), {rows, cols}, unit, unit, weight});
+    };
+    const auto bias = [&](std::string_view part, std::int64_t size, Weight weight) {
+      drafts.push_back({name(part), {size}, unit, unit, weight, false, true});
+    };
+    const auto norm = [&](std::string_view part, std::int64_t size, Weight weight) {
+      drafts.push_back({name(part), {size}, unit, unit, weight, true});
+    };
+    matrix("self_attn.q_proj.weight", q, c, Weight::kQkv);
+    matrix("self_attn.k_proj.weight", kv, c, Weight::kQkv);
+    matrix("self_attn.v_proj.weight", kv, c, Weight::kQkv);
+    matrix("self_attn.o_proj.weight", c, q, Weight::kOutput);
+    if (m.gated_mlp) matrix("mlp.gate_proj.weight", f, c, up);
+    matrix("mlp.up_proj.weight", f, c, up);
+    matrix("mlp.down_proj.weight", c, f, Weight::kDown);
+    if (m.qkv_bias) {
+      bias("self_attn.q_proj.bias", q, Weight::kQkv);
+      bias("self_attn.k_proj.bias", kv, Weight::kQkv);
+      bias("self_attn.v_proj.bias", kv, Weight::kQkv);
+    }
+    if (m.attention_out_bias) bias("self_attn.o_proj.bias", c, Weight::kOutput);
+    if (m.mlp_bias) {
+      if (m.gated_mlp) bias("mlp.gate_proj.bias", f, up);
+      bias("mlp.up_proj.bias", f, up);
+      bias("mlp.down_proj.bias", c, Weight::kDown);
+    }
+    norm("input_layernorm.weight", c, Weight::kNorm1);
+    norm("post_attention_layernorm.weight", c, Weight::kNorm2);
+    if (m.qk_norm) {
+      norm("self_attn.q_norm.weight", m.head_dim, Weight::kQkNorm);
+      norm("self_attn.k_norm.weight", m.head_dim, Weight::kQkNorm);
+    }
+  }
+  if (!m.tied_head) {
+    drafts.push_back({"lm_head.weight", {m.vocab, c}, head, head, Weight::kHead});
+    drafts.push_back(final_norm);
+  }
+  return drafts;
+}
+
+ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
+    : shard_ranks_(schedule.shard_ranks()), tied_(model.tied_head) {
+  check_executable(model);
+  units_.resize(static_cast<std::size_t>(model.layers) + 3);
+  weights_.resize(units_.size());
+  // Norms that are apart lie behind everything else, but keep their global index.
   std::uint64_t index = 0;
-  std::vector<std::pair<const Draft*, std::uint64_t>> separated;
-  const auto size_of = [](const Draft& draft) {
+  std::vector<std::pair<Draft, std::uint64_t>> apart;
+  for (const Draft& draft : drafts_of(model)) {
+    if (schedule.sharding.separates_norms && draft.is_norm) {
+      apart.emplace_back(draft, index);
+    } else {
+      place(draft, draft.unit, index);
+    }
     std::uint64_t size = 1;
     for (const std::int64_t n : draft.shape) size *= static_cast<std::uint64_t>(n);
-    return size;
-  };
-  for (std::int32_t u = 0; u < static_cast<std::int32_t>(units); ++u) {
-    for (const Draft& draft : drafts[static_cast<std::size_t>(u)]) {
-      place(u, draft, index);
-      index += size_of(draft);
-    }
-    for (const Draft& draft : norms[static_cast<std::size_t>(u)]) {
-      if (separates_norms) {
-        separated.emplace_back(&draft, index);
-      } else {
-        place(u, draft, index);
-      }
-      index += size_of(draft);
-    }
+    index += size;
   }
-  for (const auto& [draft, first_index] : separated) place(norm_unit(), *draft, first_index);
+  for (const auto& [draft, first_index] : apart) place(draft, norm_unit(), first_index);
   parameters_ = static_cast<std::int64_t>(index);
-  if (model.tied_head) head_ = embedding_;
-
-  std::int64_t owned = 0;
-  for (ParameterUnit& unit : units_) {
-    unit.padded = unit.elements == 0 ? 0 : round_up(unit.elements, shard_ranks);
-    unit.first_owned = owned;
-    owned += unit.padded / shard_ranks;
+  if (tied_) {
+    weights_[static_cast<std::size_t>(head_unit())][static_cast<std::size_t>(Weight::kHead)] =
+        weight(Weight::kEmbedding, 0);
   }
+
+  for (std::int32_t u = 0; u < units(); ++u) {
+    ParameterUnit& unit = units_[static_cast<std::size_t>(u)];
+    unit.padded = schedule.unit_elements(u);
+    SHARDWRIGHT_CHECK(unit.elements <= unit.padded, "{} parameters in a unit of {}", unit.elements,
+                      unit.padded);
+  }
+}
+
+void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
+                            std::uint64_t first_index) {
+  ParameterUnit& unit = units_[static_cast<std::size_t>(unit_index)];
+  const int tensor_index = static_cast<int>(tensors_.size());
+  ParameterTensor& tensor = tensors_.emplace_back();
+  tensor.name = draft.name;
+  tensor.shape = draft.shape;
+  tensor.unit = unit_index;
+  tensor.offset = unit.elements;
+  tensor.size = 1;
+  for (const std::int64_t n : draft.shape) tensor.size *= n;
+  tensor.first_index = first_index;
+  tensor.initial = draft.is_norm   ? Initial::kOnes
+                   : draft.is_bias ? Initial::kZeros
+                                   : Initial::kNormal;
+  tensor.decays = draft.shape.size() > 1;
+  if (unit.tensors++ == 0) unit.first_tensor = tensor_index;
+  unit.elements += tensor.size;
+
+  WeightTensors& weight =
+      weights_[static_cast<std::size_t>(draft.user)][static_cast<std::size_t>(draft.weight)];
+  if (draft.is_bias) {
+    if (weight.bias < 0) weight.bias = tensor_index;
+    return;
+  }
+  if (weight.first < 0) {
+    weight.first = tensor_index;
+    if (draft.shape.size() > 1) weight.cols = draft.shape[1];
+  } else if (draft.is_norm) {
+    weight.second = tensor_index;
+    return;
+  }
+  weight.rows += draft.shape[0];
 }
 
 int ParameterLayout::find(std::string_view name) const {
@@ -149,18 +170,6 @@ int ParameterLayout::find(std::string_view name) const {
     if (tensors_[i].name == name) return static_cast<int>(i);
   }
   return -1;
-}
-
-std::int64_t ParameterLayout::padded_elements() const {
-  std::int64_t total = 0;
-  for (const ParameterUnit& unit : units_) total += unit.padded;
-  return total;
-}
-
-std::int64_t ParameterLayout::largest_unit() const {
-  std::int64_t largest = 0;
-  for (std::int32_t u = 0; u < norm_unit(); ++u) largest = std::max(largest, unit(u).padded);
-  return largest;
 }
 
 std::vector<OwnedPart> ParameterLayout::owned(std::int32_t unit_index,

@@ -10,6 +10,7 @@
 // ranks: initial values, random rounding and checkpoints are keyed by it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@
 
 #include "exec/device.h"
 #include "sim/core/model.h"
+#include "sim/core/schedule.h"
+#include "sim/core/tensor.h"
 
 namespace shardwright::exec {
 
@@ -33,26 +36,19 @@ struct ParameterTensor {
   bool decays = false;  // matrices do, norms and biases do not
 };
 
-/// Indices into ParameterLayout::tensors(); -1 where a layer has no such tensor.
-struct LayerTensors {
-  int qkv = -1;  // the query matrix, which key and value follow
-  int qkv_bias = -1;
-  int output = -1;
-  int output_bias = -1;
-  int gate_up = -1;  // gate, which up follows; just up without gate
-  int gate_up_bias = -1;
-  int down = -1;
-  int down_bias = -1;
-  int norm1 = -1;
-  int norm2 = -1;
-  int query_norm = -1;
-  int key_norm = -1;
+/// The tensors that make one weight: indices into ParameterLayout::tensors(), -1 where there is no
+/// such tensor.
+struct WeightTensors {
+  int first = -1;         // those that are packed with it follow it
+  int second = -1;        // of the two norms of heads: that of keys
+  int bias = -1;          // of `first`; likewise
+  std::int64_t rows = 0;  // of all of them together
+  std::int64_t cols = 1;
 };
 
 struct ParameterUnit {
-  std::int64_t elements = 0;     // of its tensors
-  std::int64_t padded = 0;       // a multiple of the shard group; 0: the unit does not exist
-  std::int64_t first_owned = 0;  // place of the unit's share among all shares of a rank
+  std::int64_t elements = 0;  // of its tensors
+  std::int64_t padded = 0;    // as the schedule has it; 0: the unit does not exist
   int first_tensor = 0;
   int tensors = 0;
 };
@@ -67,9 +63,9 @@ struct OwnedPart {
 
 class ParameterLayout {
  public:
-  /// Throws Error naming what the executor cannot run: it trains RMSNorm decoders with rotary
-  /// positions.
-  ParameterLayout(const Model& model, bool separates_norms, std::int64_t shard_ranks);
+  /// The model's tensors in the units of the schedule. Throws Error naming what the executor cannot
+  /// run: it trains RMSNorm decoders with rotary positions.
+  ParameterLayout(const Model& model, const Schedule& schedule);
 
   /// By unit and place.
   const std::vector<ParameterTensor>& tensors() const { return tensors_; }
@@ -89,32 +85,29 @@ class ParameterLayout {
   std::int64_t share(std::int32_t unit_index) const {
     return unit(unit_index).padded / shard_ranks_;
   }
-  std::int64_t padded_elements() const;
-  std::int64_t owned_elements() const { return padded_elements() / shard_ranks_; }
-  std::int64_t largest_unit() const;  // norms apart
   /// Parameters of the model, without padding.
   std::int64_t parameters() const { return parameters_; }
 
-  int embedding() const { return embedding_; }
-  int final_norm() const { return final_norm_; }
-  int head() const { return head_; }  // the embedding when tied
-  bool tied() const { return head_ == embedding_; }
-  const LayerTensors& layer(std::int64_t index) const {
-    return layers_[static_cast<std::size_t>(index)];
+  bool tied() const { return tied_; }
+  /// A weight that operations of `unit` name.
+  const WeightTensors& weight(Weight weight, std::int32_t unit) const {
+    return weights_[static_cast<std::size_t>(unit)][static_cast<std::size_t>(weight)];
   }
 
   /// What rank `shard_rank` owns of a unit, in order.
   std::vector<OwnedPart> owned(std::int32_t unit, std::int64_t shard_rank) const;
 
  private:
+  struct Draft;
+  static std::vector<Draft> drafts_of(const Model& model);
+  void place(const Draft& draft, std::int32_t unit, std::uint64_t first_index);
+
   std::int64_t shard_ranks_;
   std::int64_t parameters_ = 0;
   std::vector<ParameterTensor> tensors_;
   std::vector<ParameterUnit> units_;
-  std::vector<LayerTensors> layers_;
-  int embedding_ = -1;
-  int final_norm_ = -1;
-  int head_ = -1;
+  std::vector<std::array<WeightTensors, kWeightKinds>> weights_;  // by unit that uses them
+  bool tied_;
 };
 
 }  // namespace shardwright::exec

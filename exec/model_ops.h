@@ -1,11 +1,18 @@
-// The operations of the model: each one of the schedule with its views, handed to the device.
+// The operations of the model: a table from what an operation is to the call of the device that
+// does it.
 //
-// Which tensors an operation reads and writes follows from what it is (sim/program/layer_program.h
-// writes the same down for native schedules); where they lie is asked from Activations and
-// Sharding.
+// An operation names its operands and its weight (sim/program writes them); a call takes them in
+// the order in which the program of a unit gives them, asks Activations and Sharding where they
+// lie, and hands the views to the device. Nothing here knows which operation comes before or after
+// another. Only native programs are run: packed heads, packed gate and up, residuals added by
+// products, losses in chunks.
+//
+// The head's four operations run chunk by chunk of tokens; the views of all others are of all
+// tokens.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "exec/activations.h"
 #include "exec/batch.h"
@@ -34,34 +41,55 @@ class ModelOps {
   /// Whether the operation, of the head's unit, is one that run_head covers after the projection.
   static bool runs_with_head(const Op& op);
 
-  /// The four operations of the head, from its projection to its weight gradient, chunk by chunk.
-  /// `first` is the id of the projection; without gradients only it and the loss run.
-  void run_head(OpId first, std::int32_t unit, Recorder& recorder, bool gradients);
+  /// The operations of the head, from its projection to its weight gradient, chunk by chunk.
+  /// `first` is the id of the first one; without gradients only projection and loss are given.
+  void run_head(std::span<const Op> ops, OpId first, std::int32_t unit, Recorder& recorder);
+  static constexpr std::uint32_t kHeadOps = 4;
+  static constexpr std::uint32_t kHeadOpsWithoutGradients = 2;
   /// The most chunks that run_head makes.
   std::int64_t head_chunks(Bytes logits_bytes) const;
 
  private:
-  void forward(const Op& op, std::int32_t unit);
-  void backward(const Op& op, std::int32_t unit);
+  using Call = void (ModelOps::*)(const Op& op, std::int32_t unit);
+  struct Entry {
+    OpKind kind;
+    bool backward;
+    Call call;
+  };
+  static const Entry kTable[];
+
+  void embedding(const Op& op, std::int32_t unit);
+  void embedding_backward(const Op& op, std::int32_t unit);
+  void norm(const Op& op, std::int32_t unit);
   void norm_backward(const Op& op, std::int32_t unit);
+  void head_norms(const Op& op, std::int32_t unit);
+  void head_norms_backward(const Op& op, std::int32_t unit);
+  void rope(const Op& op, std::int32_t unit);
+  void attention(const Op& op, std::int32_t unit);
+  void attention_backward(const Op& op, std::int32_t unit);
+  void activation(const Op& op, std::int32_t unit);
+  void activation_backward(const Op& op, std::int32_t unit);
+  void product(const Op& op, std::int32_t unit);
   void input_gradient(const Op& op, std::int32_t unit);
   void weight_gradient(const Op& op, std::int32_t unit);
   void bias_gradient(const Op& op, std::int32_t unit);
+  void loss(const Op& op, std::int32_t unit);
 
-  Matrix activation(Tensor tensor, std::int32_t unit, std::int64_t cols) const;
-  float* statistics(Tensor tensor, std::int32_t unit) const;
-  PackedHeads packed(Tensor tensor, std::int32_t unit) const;
+  /// [tokens of the chunk, columns of the tensor]
+  Matrix rows(const Operand& operand, std::int32_t unit) const;
+  /// fp32, some for each token.
+  float* statistics(const Operand& operand, std::int32_t unit) const;
+  PackedHeads packed(const Operand& operand, std::int32_t unit) const;
+  /// [tokens, heads, head_dim] of packed heads or of query (key) heads alone.
   Heads query_heads(const Matrix& from) const;
   Heads key_heads(const Matrix& from) const;
-  /// `rows` of a weight that may span several neighbouring tensors.
-  Matrix weight(int tensor, std::int64_t rows, std::int64_t cols) const;
-  Matrix weight_gradient_of(int tensor, std::int64_t rows, std::int64_t cols) const;
-  Array vector(int tensor, std::int64_t size) const;
-  Array vector_gradient(int tensor, std::int64_t size) const;
-  Array gradient_of(int tensor) const;
-  /// Without data when there is no such tensor.
-  Array bias(int tensor, std::int64_t size) const;
-  const LayerTensors& layer(std::int32_t unit) const { return layout_.layer(unit - 1); }
+
+  const WeightTensors& tensors_of(const Op& op, std::int32_t unit) const;
+  Matrix weight(const Op& op, std::int32_t unit) const;  // [out, in]
+  Matrix gradient(const Op& op, std::int32_t unit) const;
+  /// A single tensor; without data when there is none.
+  Array parameter(int tensor, std::int64_t size) const;
+  Array parameter_gradient(int tensor, std::int64_t size) const;
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
 
   const Model& model_;
@@ -75,10 +103,13 @@ class ModelOps {
   DType dtype_;
   std::int64_t tokens_;
   std::int64_t packed_cols_;
-  std::int64_t gate_up_rows_;
   kernels::AttentionShape attention_;
   std::int64_t micro_step_ = 0;
   DeviceBatch batch_;
+  // The tokens that operations work on, and whether a loss leaves its gradient.
+  std::int64_t first_row_ = 0;
+  std::int64_t row_count_;
+  bool makes_gradients_ = true;
 };
 
 }  // namespace shardwright::exec

@@ -218,7 +218,7 @@ Plan read_plan(const Reader& read, std::int64_t layers) {
   plan.gpus = read.count("gpus");
   plan.shard_group = read.count("shard_group");
   // Of a strategy that shards nothing the column can only say that all ranks take part.
-  if (plan.strategy == Strategy::kSingle || plan.strategy == Strategy::kDdp) plan.shard_group = 0;
+  if (info_of(plan.strategy).replicates()) plan.shard_group = 0;
   plan.seq_len = read.count("seq_len");
   plan.micro_batch = read.count("micro_batch");
   plan.grad_accum = read.count("grad_accum");

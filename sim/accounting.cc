@@ -28,9 +28,7 @@ double executed_flops(const Schedule& schedule) {
 CommunicationBytes communication_bytes(const Schedule& schedule) {
   CommunicationBytes bytes;
   const auto share = [&](CommGroup group) {
-    const double n = static_cast<double>(group == CommGroup::kReplicate ? schedule.replicate_ranks
-                                         : group == CommGroup::kWorld   ? schedule.world_ranks
-                                                                        : schedule.shard_ranks);
+    const double n = static_cast<double>(schedule.group(group).size);
     return (n - 1) / n;
   };
   for (const Section& section : schedule.sections) {

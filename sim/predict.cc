@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "sim/accounting.h"
-#include "sim/core/arena.h"
 #include "sim/core/error.h"
+#include "sim/core/placement.h"
 #include "sim/cost/cost.h"
 #include "sim/doubt/calibrated_interval.h"
 #include "sim/doubt/conformal.h"
@@ -37,8 +37,8 @@ double tokens_per_step(const Plan& plan) {
 }  // namespace
 
 double model_flops(const Model& model, const Plan& plan) {
-  const ForwardFlops forward = forward_flops_per_token(model, plan.seq_len);
-  return tokens_per_step(plan) * (3 * (forward.matrices + forward.attention));
+  // Backward does each product of forward twice, for the input's and the weight's gradient.
+  return tokens_per_step(plan) * (3 * forward_flops_per_token(model, plan.seq_len).total());
 }
 
 double TimePrediction::other_s() const {
@@ -99,13 +99,11 @@ struct Predictor::State {
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
     m.runtime_bytes = profile.cluster.gpu.runtime_bytes;
-    m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks);
+    m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
     double device_calls = 0;
     if (profile.stack.memory == MemoryManager::kStatic) {
-      Bytes arenas = plan_arena(schedule).size_bytes;
-      for (const PersistentTensor& tensor : schedule.persistent)
-        arenas += round_up(tensor.bytes, kArenaAlignment);
+      const Bytes arenas = static_memory_bytes(schedule);
       m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
           arenas - peak.bytes;
       m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = arenas;

@@ -178,7 +178,7 @@ void free_others(Changes& changes) {
       changed.strategies = {plan.strategy};
       std::string what = fmt::format("the strategy {}", name_of(plan.strategy));
       std::string flags = fmt::format("--strategy {}", name_of(plan.strategy));
-      if (plan.strategy == Strategy::kHsdp || request.shard_group) {
+      if (info_of(plan.strategy).hybrid || request.shard_group) {
         const std::int64_t group =
             resolved_shard_group(plan, changes.profile().cluster.gpus_per_node);
         what += fmt::format(" in groups of {}", group);

@@ -165,7 +165,7 @@ class Trials {
   }
 
   void shard_group() {
-    if (choice_.strategy != Strategy::kHsdp) return;
+    if (!info_of(choice_.strategy).hybrid) return;
     const std::int64_t now = resolved_shard_group(choice_, profile_.cluster.gpus_per_node);
     const Freedom freedom = request_.shard_group ? Freedom::kFixed : Freedom::kSearched;
     if (now % 2 == 0 && now > 2) number("shard-group", freedom, now, now / 2, &Plan::shard_group);

@@ -89,11 +89,10 @@ std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) 
   if (!request.strategies.empty()) return request.strategies;
   if (request.gpus == 1) return {Strategy::kSingle};
   std::vector<Strategy> strategies;
-  for (int s = 0; s < kStrategyCount; ++s) {
-    const auto strategy = static_cast<Strategy>(s);
-    if (strategy == Strategy::kSingle || executed_as(strategy, stack) != strategy) continue;
-    if (request.shard_group && *request.shard_group < request.gpus && strategy != Strategy::kHsdp)
-      continue;
+  for (const Strategy strategy : all_strategies()) {
+    const StrategyInfo& info = info_of(strategy);
+    if (!info.tuned || info.one_rank || executed_as(strategy, stack) != strategy) continue;
+    if (request.shard_group && *request.shard_group < request.gpus && !info.hybrid) continue;
     strategies.push_back(strategy);
   }
   return strategies;
@@ -158,21 +157,13 @@ Plan Family::at(std::int64_t ckpt_layers) const {
 
 Strategy executed_as(Strategy strategy, const Stack& stack) {
   if (stack.memory != MemoryManager::kStatic) return strategy;
-  switch (strategy) {
-    case Strategy::kZero3:
-    case Strategy::kFsdp1:
-      return Strategy::kFsdp2;
-    case Strategy::kFsdp1GradOp:
-      return Strategy::kFsdp2NoReshard;
-    default:
-      return strategy;
-  }
+  return info_of(strategy).native_twin.value_or(strategy);
 }
 
 bool uses_buffers(Strategy strategy, const Stack& stack) {
-  if (strategy == Strategy::kYafsdp) return true;
-  if (stack.memory != MemoryManager::kStatic) return false;
-  return strategy == Strategy::kHsdp || executed_as(strategy, stack) == Strategy::kFsdp2;
+  const bool native = stack.memory == MemoryManager::kStatic;
+  const Buffers buffers = info_of(executed_as(strategy, stack)).buffers;
+  return buffers == Buffers::kAlways || (native && buffers == Buffers::kNative);
 }
 
 int arithmetic_changes(const Plan& plan) {
@@ -286,9 +277,7 @@ std::vector<Family> families_of(const Space& space, const Model& model,
   const std::vector<std::int64_t> whole{space.base.shard_group};
   expand(
       plans,
-      [&](const Plan& plan) {
-        return plan.strategy == Strategy::kHsdp ? space.shard_groups : whole;
-      },
+      [&](const Plan& plan) { return info_of(plan.strategy).hybrid ? space.shard_groups : whole; },
       &Plan::shard_group);
   plans = with_batches(plans, space.batches);
   expand(

@@ -64,7 +64,7 @@ class Prober {
 
   /// Over the shard groups that the strategy takes.
   Bytes least_bytes(Strategy strategy, const Batch& batch) {
-    if (strategy != Strategy::kHsdp) return least_bytes(strategy, base_.shard_group, batch);
+    if (!info_of(strategy).hybrid) return least_bytes(strategy, base_.shard_group, batch);
     Bytes least = kUnknown;
     // Larger groups take less; the first that fits is enough.
     for (auto group = space_.shard_groups.rbegin(); group != space_.shard_groups.rend(); ++group) {
@@ -119,13 +119,12 @@ Space without_misfits(const Space& space, const Model& model, const profiles::Pr
     return over(kept.strategies,
                 [&](Strategy strategy) { return prober.least_bytes(strategy, batch); });
   });
-  const bool hybrid = std::find(kept.strategies.begin(), kept.strategies.end(), Strategy::kHsdp) !=
-                      kept.strategies.end();
-  if (!hybrid) return kept;
+  const auto hybrid = std::find_if(kept.strategies.begin(), kept.strategies.end(),
+                                   [](Strategy strategy) { return info_of(strategy).hybrid; });
+  if (hybrid == kept.strategies.end()) return kept;
   kept.shard_groups = fitting(space.shard_groups, prober.allowed(), [&](std::int64_t group) {
-    return over(kept.batches, [&](const Batch& batch) {
-      return prober.least_bytes(Strategy::kHsdp, group, batch);
-    });
+    return over(kept.batches,
+                [&](const Batch& batch) { return prober.least_bytes(*hybrid, group, batch); });
   });
   return kept;
 }

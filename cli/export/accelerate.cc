@@ -20,33 +20,19 @@ const char* yes(bool value) {
 Wrapper choose_wrapper(const Plan& plan, const Ranks& ranks, bool hybrid_on_fsdp1,
                        TrainerSettings& settings) {
   Plan& run = settings.as_run;
-  switch (plan.strategy) {
-    case Strategy::kSingle:
-      return Wrapper::kNone;
-    case Strategy::kDdp:
-      return Wrapper::kDdp;
-    case Strategy::kFsdp1:
-    case Strategy::kFsdp1GradOp:
-      return Wrapper::kFsdp1;
-    case Strategy::kFsdp2:
-    case Strategy::kFsdp2NoReshard:
-      return Wrapper::kFsdp2;
-    case Strategy::kHsdp:
-      // FSDP1's HYBRID_SHARD always shards within a node.
-      if (hybrid_on_fsdp1 && ranks.shard == ranks.per_node) return Wrapper::kFsdp1;
-      settings.overrides.emplace_back("stack.hsdp_on_fsdp1=false");
-      return Wrapper::kFsdp2;
-    case Strategy::kZero1:
-    case Strategy::kZero2:
-    case Strategy::kYafsdpZero2:
-      run.strategy = Strategy::kFsdp2NoReshard;
-      break;
-    case Strategy::kZero3:
-    case Strategy::kYafsdp:
-      run.strategy = Strategy::kFsdp2;
-      break;
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.hybrid) {
+    // FSDP1's HYBRID_SHARD always shards within a node.
+    if (hybrid_on_fsdp1 && ranks.shard == ranks.per_node) return Wrapper::kFsdp1;
+    settings.overrides.emplace_back("stack.hsdp_on_fsdp1=false");
+    return Wrapper::kFsdp2;
   }
-  const bool yafsdp = plan.strategy == Strategy::kYafsdp || plan.strategy == Strategy::kYafsdpZero2;
+  if (strategy.software == Software::kNone) return Wrapper::kNone;
+  if (strategy.software == Software::kDdp) return Wrapper::kDdp;
+  if (strategy.software == Software::kFsdp1) return Wrapper::kFsdp1;
+  if (strategy.software == Software::kFsdp2 && !strategy.second_shard) return Wrapper::kFsdp2;
+  run.strategy = nearest_fsdp2(plan.strategy);
+  const bool yafsdp = strategy.software == Software::kYafsdp;
   settings.lost(
       "strategy",
       fmt::format("Accelerate has no {}; the settings run FSDP2 {} resharding after "
@@ -115,13 +101,13 @@ void remark_dtypes(const Plan& plan, Wrapper wrapper, TrainerSettings& settings)
 std::string fsdp_section(const Plan& plan, Wrapper wrapper, const PlanInputs& inputs,
                          TrainerSettings& settings) {
   const ModuleNames& names = module_names(inputs.model);
-  const bool resharded = !keeps_gathered(settings.as_run.strategy);
+  const bool resharded = info_of(settings.as_run.strategy).reshards;
   const bool checkpoints = checkpoints_all(plan, inputs.model.layers, names, settings);
   std::string text = "fsdp_config:\n";
   if (wrapper == Wrapper::kFsdp1) {
-    const char* sharding = plan.strategy == Strategy::kHsdp ? "HYBRID_SHARD"
-                           : resharded                      ? "FULL_SHARD"
-                                                            : "SHARD_GRAD_OP";
+    const char* sharding = info_of(plan.strategy).hybrid ? "HYBRID_SHARD"
+                           : resharded                   ? "FULL_SHARD"
+                                                         : "SHARD_GRAD_OP";
     text += fmt::format(
         "  fsdp_version: 1\n"
         "  fsdp_sharding_strategy: {}\n"

@@ -18,43 +18,32 @@ constexpr std::int64_t kBucketElements = 500'000'000;
 
 void set_strategy(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
-  switch (plan.strategy) {
-    case Strategy::kSingle:
-    case Strategy::kDdp:
-    case Strategy::kZero1:
-    case Strategy::kZero2:
-    case Strategy::kZero3:
-      return;
-    case Strategy::kFsdp1GradOp:
-    case Strategy::kFsdp2NoReshard:
-    case Strategy::kYafsdpZero2:
-      run.strategy = Strategy::kZero2;
-      settings.lost("strategy",
-                    fmt::format("{} shards parameters between steps; the nearest is stage 2, which "
-                                "keeps them whole and gathers them after the optimizer",
-                                name_of(plan.strategy)));
-      return;
-    case Strategy::kFsdp1:
-    case Strategy::kFsdp2:
-    case Strategy::kYafsdp:
-      settings.lost(
-          "strategy",
-          fmt::format("{} becomes ZeRO stage 3, which gathers parameter by parameter into "
-                      "fresh memory and reduces gradients in buckets",
-                      name_of(plan.strategy)));
-      break;
-    case Strategy::kHsdp:
-      settings.lost("strategy",
-                    "hsdp becomes MiCS, stage 3 within each group: the script must build the model "
-                    "under deepspeed.zero.MiCS_Init");
-      break;
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.replicates() || strategy.software == Software::kDeepSpeed) return;
+  if (!strategy.reshards) {
+    run.strategy = Strategy::kZero2;
+    settings.lost("strategy",
+                  fmt::format("{} shards parameters between steps; the nearest is stage 2, which "
+                              "keeps them whole and gathers them after the optimizer",
+                              strategy.name));
+    return;
   }
   run.strategy = Strategy::kZero3;
+  if (strategy.hybrid) {
+    settings.lost("strategy",
+                  "hsdp becomes MiCS, stage 3 within each group: the script must build the model "
+                  "under deepspeed.zero.MiCS_Init");
+    return;
+  }
+  settings.lost("strategy",
+                fmt::format("{} becomes ZeRO stage 3, which gathers parameter by parameter into "
+                            "fresh memory and reduces gradients in buckets",
+                            strategy.name));
 }
 
 Json zero_section(const Plan& plan, const Ranks& ranks, const ParameterCounts& counts,
                   TrainerSettings& settings) {
-  const int stage = zero_stage(plan.strategy);
+  const int stage = info_of(plan.strategy).zero_stage();
   Json zero{{"stage", stage}};
   if (stage == 0) return zero;
   zero["overlap_comm"] = true;
@@ -75,6 +64,7 @@ Json zero_section(const Plan& plan, const Ranks& ranks, const ParameterCounts& c
                               "stage3_max_live_parameters count parameters",
                               ahead == 1 ? "1 layer" : fmt::format("{} layers", ahead)));
     if (ranks.replicate > 1) zero["mics_shard_size"] = ranks.shard;
+    if (info_of(plan.strategy).second_shard) zero["zero_hpz_partition_size"] = ranks.per_node;
   }
   if (plan.offload == Offload::kOptimizer)
     zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
@@ -85,7 +75,7 @@ Json precision_section(const Plan& plan, TrainerSettings& settings) {
   Json bf16{{"enabled", plan.param_dtype == DType::kBf16}};
   if (plan.master_dtype == DType::kFp32 && plan.moment_dtype == DType::kFp32) return bf16;
   if (plan.param_dtype == DType::kBf16 && plan.master_dtype == DType::kBf16 &&
-      zero_stage(plan.strategy) > 0) {
+      info_of(plan.strategy).zero_stage() > 0) {
     bf16["bf16_master_weights_and_grads"] = true;
     bf16["bf16_optimizer_states"] = plan.moment_dtype == DType::kBf16;
     return bf16;

@@ -48,31 +48,8 @@ Ranks ranks_of(const PlanInputs& inputs, const Plan& plan) {
   return ranks;
 }
 
-bool keeps_gathered(Strategy strategy) {
-  return strategy == Strategy::kFsdp1GradOp || strategy == Strategy::kFsdp2NoReshard ||
-         strategy == Strategy::kYafsdpZero2;
-}
-
-int zero_stage(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kSingle:
-    case Strategy::kDdp:
-      return 0;
-    case Strategy::kZero1:
-      return 1;
-    case Strategy::kZero2:
-    case Strategy::kFsdp1GradOp:
-    case Strategy::kFsdp2NoReshard:
-    case Strategy::kYafsdpZero2:
-      return 2;
-    case Strategy::kZero3:
-    case Strategy::kFsdp1:
-    case Strategy::kFsdp2:
-    case Strategy::kHsdp:
-    case Strategy::kYafsdp:
-      break;
-  }
-  return 3;
+Strategy nearest_fsdp2(Strategy strategy) {
+  return info_of(strategy).reshards ? Strategy::kFsdp2 : Strategy::kFsdp2NoReshard;
 }
 
 std::int64_t checkpointed_layers(const Plan& plan) {

@@ -60,10 +60,8 @@ struct Ranks {
 };
 Ranks ranks_of(const PlanInputs& inputs, const Plan& plan);
 
-/// Parameters stay gathered between forward and backward.
-bool keeps_gathered(Strategy strategy);
-/// The nearest of DeepSpeed's stages: 0 replicates everything, 3 shards everything.
-int zero_stage(Strategy strategy);
+/// The FSDP2 strategy that divides what `strategy` divides between forward and backward.
+Strategy nearest_fsdp2(Strategy strategy);
 /// Checkpointed layers under any policy.
 std::int64_t checkpointed_layers(const Plan& plan);
 /// "20 of 80 layers".

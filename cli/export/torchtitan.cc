@@ -48,28 +48,15 @@ std::string model_section(const Model& model, TrainerSettings& settings) {
 void set_strategy(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
   const std::string_view name = name_of(plan.strategy);
-  switch (plan.strategy) {
-    case Strategy::kSingle:
-    case Strategy::kDdp:
-    case Strategy::kFsdp2:
-    case Strategy::kFsdp2NoReshard:
-      return;
-    case Strategy::kHsdp:
-      settings.overrides.emplace_back("stack.hsdp_on_fsdp1=false");
-      settings.said("strategy", "hsdp runs on FSDP2 (fully_shard over a two-dimensional mesh)");
-      return;
-    case Strategy::kZero1:
-    case Strategy::kZero2:
-    case Strategy::kFsdp1GradOp:
-    case Strategy::kYafsdpZero2:
-      run.strategy = Strategy::kFsdp2NoReshard;
-      break;
-    case Strategy::kZero3:
-    case Strategy::kFsdp1:
-    case Strategy::kYafsdp:
-      run.strategy = Strategy::kFsdp2;
-      break;
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.hybrid) {
+    settings.overrides.emplace_back("stack.hsdp_on_fsdp1=false");
+    settings.said("strategy", "hsdp runs on FSDP2 (fully_shard over a two-dimensional mesh)");
+    return;
   }
+  if (strategy.replicates()) return;
+  if (strategy.software == Software::kFsdp2 && !strategy.second_shard) return;
+  run.strategy = nearest_fsdp2(plan.strategy);
   settings.lost(
       "strategy",
       fmt::format("torchtitan has no {}; the settings run FSDP2 (fully_shard) {} resharding after "

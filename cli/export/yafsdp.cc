@@ -15,16 +15,18 @@ namespace {
 
 void set_strategy(const Plan& plan, const Ranks& ranks, TrainerSettings& settings) {
   Plan& run = settings.as_run;
-  if (zero_stage(plan.strategy) < 2) {
+  if (info_of(plan.strategy).zero_stage() < 2) {
     throw Error(
         fmt::format("--format is 'yafsdp', but the plan's strategy is {}, which YaFSDP has "
                     "nothing like; expected a strategy that shards parameters or gradients.",
                     name_of(plan.strategy)));
   }
-  run.strategy = zero_stage(plan.strategy) == 3 ? Strategy::kYafsdp : Strategy::kYafsdpZero2;
+  run.strategy =
+      info_of(plan.strategy).zero_stage() == 3 ? Strategy::kYafsdp : Strategy::kYafsdpZero2;
   if (run.strategy != plan.strategy) {
-    settings.lost("strategy", fmt::format("{} becomes YaFSDP with zero_stage {}",
-                                          name_of(plan.strategy), zero_stage(plan.strategy)));
+    settings.lost("strategy",
+                  fmt::format("{} becomes YaFSDP with zero_stage {}", name_of(plan.strategy),
+                              info_of(plan.strategy).zero_stage()));
   }
   if (ranks.replicate > 1) {
     settings.lost("shard_group",
@@ -144,7 +146,7 @@ TrainerSettings yafsdp_settings(const PlanInputs& inputs, const Plan& plan) {
   remark_stack(plan, "YaFSDP with Transformers", "hf-eager", settings);
   remark_knobs(plan, inputs.model.layers, inputs.model.tied_head, settings);
   settings.body = module_text(plan, ranks, module_names(inputs.model), inputs.model.tied_head,
-                              zero_stage(plan.strategy));
+                              info_of(plan.strategy).zero_stage());
   return settings;
 }
 

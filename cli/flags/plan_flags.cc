@@ -219,7 +219,7 @@ PlanInputs resolve(const PlanFlags& flags) {
   if (strategies.empty()) strategies = {job.plan.strategy};
   for (const Strategy strategy : strategies) {
     Plan plan = plan_for(flags, job.plan, inputs.model);
-    if (strategy == Strategy::kSingle && !flags.gpus && !flags.plan_file) plan.gpus = 1;
+    if (info_of(strategy).one_rank && !flags.gpus && !flags.plan_file) plan.gpus = 1;
     plan.strategy = strategy;
     check_plan(plan, inputs.model, inputs.profile.cluster.gpus_per_node);
     inputs.plans.push_back(std::move(plan));

@@ -18,29 +18,12 @@ namespace {
 using nlohmann::ordered_json;
 
 std::string sharding_words(const Plan& plan) {
-  const std::string group = plan.shard_group == 0 || plan.shard_group == plan.gpus
-                                ? "all GPUs"
-                                : fmt::format("groups of {}", plan.shard_group);
-  switch (plan.strategy) {
-    case Strategy::kSingle:
-      return "nothing is sharded or reduced";
-    case Strategy::kDdp:
-      return "every rank holds everything; gradients are reduced over all ranks";
-    case Strategy::kZero1:
-      return "optimizer state is sharded over " + group;
-    case Strategy::kZero2:
-    case Strategy::kFsdp1GradOp:
-    case Strategy::kFsdp2NoReshard:
-    case Strategy::kYafsdpZero2:
-      return "gradients and optimizer state are sharded over " + group +
-             "; parameters stay gathered from forward to backward";
-    case Strategy::kHsdp:
-      return plan.shard_group == 0
-                 ? "everything is sharded within a node and replicated across"
-                 : "everything is sharded within " + group + " and replicated across";
-    default:
-      return "parameters, gradients and optimizer state are sharded over " + group;
-  }
+  const bool whole = plan.shard_group == 0 || plan.shard_group == plan.gpus;
+  const bool node = info_of(plan.strategy).hybrid && plan.shard_group == 0;
+  const std::string group = node    ? "a node"
+                            : whole ? "all GPUs"
+                                    : fmt::format("groups of {}", plan.shard_group);
+  return shardwright::sharding_words(plan.strategy, group);
 }
 
 std::string checkpointing_words(const Plan& plan) {

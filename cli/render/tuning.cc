@@ -168,8 +168,7 @@ std::string alike_words(const TuningQuestion& question) {
   if (!question.request.strategies.empty() || question.request.gpus == 1) return "";
   const Stack& stack = question.inputs.profile.stack;
   std::vector<std::string> words;
-  for (int s = 0; s < kStrategyCount; ++s) {
-    const auto strategy = static_cast<Strategy>(s);
+  for (const Strategy strategy : all_strategies()) {
     const Strategy stands_for = tuner::executed_as(strategy, stack);
     if (stands_for != strategy)
       words.push_back(fmt::format("{} as {}", name_of(strategy), name_of(stands_for)));

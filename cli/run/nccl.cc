@@ -34,7 +34,7 @@ RunOutcome run_one(const Schedule& schedule, RankDevices& devices, int place,
   const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
   exec::NcclWorld world(meeting);
   exec::RankGroups groups =
-      world.groups(static_cast<int>(schedule.shard_ranks), *device,
+      world.groups(static_cast<int>(schedule.shard_ranks()), *device,
                    [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
   return body(*device, std::move(groups), meeting.rank(), observer);
 }

@@ -30,7 +30,7 @@ std::vector<Span> spans_by_id(const Schedule& schedule, const Timeline& timeline
 
 std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timeline& timeline) {
   const std::vector<Span> spans = spans_by_id(schedule, timeline);
-  std::map<std::pair<std::uint16_t, std::int32_t>, Bytes> live;  // by tensor and unit
+  std::map<std::pair<Tensor, std::int32_t>, Bytes> live;  // by tensor and unit
   std::vector<Change> changes;
   std::uint32_t action = 0;
   for_each_op(schedule, [&](const OpInstance& at, const Op&) {

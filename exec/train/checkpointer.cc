@@ -23,11 +23,11 @@ Checkpointer::Checkpointer(Executor& executor, std::filesystem::path folder, std
 
 bool Checkpointer::writes() const {
   // Ranks of the first shard group own everything once.
-  return executor_.world().rank() < executor_.schedule().shard_ranks;
+  return executor_.world().rank() < executor_.schedule().shard_ranks();
 }
 
 std::string Checkpointer::file_name(std::int64_t rank) const {
-  return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, executor_.schedule().shard_ranks);
+  return fmt::format("rank-{:05}-of-{:05}.safetensors", rank, executor_.schedule().shard_ranks());
 }
 
 CheckpointWriter::State Checkpointer::state() const {
@@ -76,7 +76,7 @@ void Checkpointer::commit(const std::vector<Vote>& votes) {
   }
   if (error.empty()) {
     manifest_.files.clear();
-    for (std::int64_t rank = 0; rank < executor_.schedule().shard_ranks; ++rank) {
+    for (std::int64_t rank = 0; rank < executor_.schedule().shard_ranks(); ++rank) {
       const Vote& vote = votes[static_cast<std::size_t>(rank)];
       manifest_.files.push_back({file_name(rank), vote.bytes, vote.crc});
     }

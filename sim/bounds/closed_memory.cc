@@ -4,6 +4,7 @@
 
 #include "sim/core/arena.h"
 #include "sim/core/check.h"
+#include "sim/core/placement.h"
 
 namespace shardwright::sim {
 
@@ -61,8 +62,11 @@ std::vector<ClosedMemory::Section> ClosedMemory::sections_of(const Schedule& non
 
 ClosedMemory::ClosedMemory(const Schedule& none, const Schedule& all, MemoryManager manager)
     : layers_(none.layers), arenas_(manager == MemoryManager::kStatic) {
-  for (const PersistentTensor& tensor : none.persistent)
-    persistent_ += arenas_ ? round_up(tensor.bytes, kArenaAlignment) : tensor.bytes;
+  if (arenas_) {
+    persistent_ = persistent_bytes(none);
+  } else {
+    for (const PersistentTensor& tensor : none.persistent) persistent_ += tensor.bytes;
+  }
   if (arenas_) {
     add_arenas(none, all);
   } else {

@@ -15,7 +15,7 @@ constexpr Bytes aligned(Bytes bytes) {
 /// First-fit packing of the tensors that live inside one pass.
 class Scratch {
  public:
-  Bytes place(std::uint16_t tensor, Bytes bytes) {
+  Bytes place(Tensor tensor, Bytes bytes) {
     Bytes at = 0;
     auto next = used_.begin();
     for (; next != used_.end() && next->begin - at < bytes; ++next) at = next->end;
@@ -23,7 +23,7 @@ class Scratch {
     high_ = std::max(high_, at + bytes);
     return at;
   }
-  void remove(std::uint16_t tensor) {
+  void remove(Tensor tensor) {
     const auto at = std::find_if(used_.begin(), used_.end(),
                                  [tensor](const Range& r) { return r.tensor == tensor; });
     if (at != used_.end()) used_.erase(at);
@@ -33,7 +33,7 @@ class Scratch {
  private:
   struct Range {
     Bytes begin, end;
-    std::uint16_t tensor;
+    Tensor tensor;
   };
   std::vector<Range> used_;  // by address
   Bytes high_ = 0;

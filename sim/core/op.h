@@ -3,12 +3,16 @@
 //
 // An Op is a template: it belongs to a Block that may repeat over many units (layers), so it names
 // events and tensors relative to the unit it runs for. The simulator gives an Op a duration, the
-// executor gives it a kernel or a collective; both read the same fields.
+// executor gives it a kernel or a collective; both read the same fields. What an operation of the
+// model reads and writes stands in its operands, in the order that the program of its unit
+// (sim/program) gives them; operations of sharding work on the flat arrays of their target unit.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
+#include "sim/core/rank_group.h"
+#include "sim/core/tensor.h"
 #include "sim/core/units.h"
 
 namespace shardwright {
@@ -75,8 +79,6 @@ enum class WorkKind : std::uint8_t { kNone, kGemm, kAttention, kMemory, kCollect
 /// this name.
 enum class MemoryClass : std::uint8_t { kStream, kCast, kConcatenate, kCopy, kScale, kAdd };
 
-enum class CommGroup : std::uint8_t { kShard, kReplicate, kIntraNode, kWorld };
-
 /// The amount of work. Only the fields of its kind mean anything.
 struct Work {
   WorkKind kind = WorkKind::kNone;
@@ -101,17 +103,26 @@ struct EventRef {
 };
 
 inline constexpr int kMaxWaits = 4;
+inline constexpr int kMaxInputs = 6;
+inline constexpr int kMaxOutputs = 5;
+
+/// Op::target of what works on the norm unit, wherever the operation itself runs. No other target
+/// is that far away.
+inline constexpr std::int8_t kNormUnit = 127;
 
 struct Op {
   OpKind kind = OpKind::kHostWork;
   Phase phase = Phase::kForward;
-  OpKind of = OpKind::kHostWork;  // for kInputGradient, kWeightGradient and the kAccumulate of a
-                                  // bias: the product they belong to
-  std::uint8_t stream = 0;        // index into Schedule::streams
-  std::uint8_t part =
-      0;  // n-th piece of an operation that runs as several kernels; 1: a layer's second norm
-  std::int8_t target = 0;   // unit offset of what is gathered, reduced or cast
+  // For kInputGradient, kWeightGradient and the kAccumulate of a bias: the product they belong to.
+  OpKind of = OpKind::kHostWork;
+  std::uint8_t stream = 0;  // index into Schedule::streams
+  // n-th piece of an operation that runs as several kernels; 1: a layer's second norm.
+  std::uint8_t part = 0;
+  std::int8_t target = 0;   // unit offset of what is gathered, reduced or cast, or kNormUnit
   bool host_waits = false;  // the host blocks until `waits` have completed before it goes on
+  Weight weight = Weight::kNone;
+  Operand in[kMaxInputs];    // up to the first without a tensor
+  Operand out[kMaxOutputs];  // likewise
   EventRef waits[kMaxWaits];
   EventRef record;
   Work work;

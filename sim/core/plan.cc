@@ -14,9 +14,6 @@
 namespace shardwright {
 namespace {
 
-constexpr std::array<std::string_view, kStrategyCount> kStrategyNames = {
-    "single",        "ddp",   "zero1",           "zero2", "zero3",  "fsdp1",
-    "fsdp1-grad-op", "fsdp2", "fsdp2-noreshard", "hsdp",  "yafsdp", "yafsdp-zero2"};
 constexpr std::array<std::string_view, 2> kDTypeNames = {"fp32", "bf16"};
 constexpr std::array<std::string_view, 2> kAttentionNames = {"flash", "eager"};
 constexpr std::array<std::string_view, 2> kOffloadNames = {"none", "optimizer"};
@@ -62,10 +59,6 @@ void check_range(std::string_view knob, std::int64_t value, std::int64_t least, 
   }
 }
 
-bool replicates(Strategy strategy) {
-  return strategy == Strategy::kSingle || strategy == Strategy::kDdp;
-}
-
 void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
   check_range("gpus", plan.gpus, 1, 1 << 20);
   SHARDWRIGHT_CHECK(gpus_per_node >= 1, "gpus_per_node is {}", gpus_per_node);
@@ -73,20 +66,22 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
     throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a node", plan.gpus,
                             gpus_per_node));
   }
-  if (plan.strategy == Strategy::kSingle && plan.gpus != 1) {
-    throw Error(fmt::format("gpus is {}, expected 1 for the strategy single", plan.gpus));
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.one_rank && plan.gpus != 1) {
+    throw Error(
+        fmt::format("gpus is {}, expected 1 for the strategy {}", plan.gpus, strategy.name));
   }
   if (plan.shard_group < 0) {
     throw Error(fmt::format("shard_group is {}, expected 0 (the strategy's own) or more",
                             plan.shard_group));
   }
-  if (replicates(plan.strategy) && plan.shard_group > 1) {
+  if (strategy.replicates() && plan.shard_group > 1) {
     throw Error(
         fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
                     plan.shard_group, name_of(plan.strategy)));
   }
   const bool whole = plan.shard_group == 0 || plan.shard_group == plan.gpus;
-  if (!replicates(plan.strategy) && plan.strategy != Strategy::kHsdp && !whole) {
+  if (!strategy.replicates() && !strategy.hybrid && !whole) {
     throw Error(fmt::format(
         "shard_group is {}, but the strategy {} shards over all {} GPUs, expected 0, {} or the "
         "strategy hsdp",
@@ -127,9 +122,6 @@ void check_recompute(const Plan& plan, std::int64_t model_layers) {
 
 }  // namespace
 
-std::string_view name_of(Strategy strategy) {
-  return name_in(kStrategyNames, strategy);
-}
 std::string_view name_of(DType dtype) {
   return name_in(kDTypeNames, dtype);
 }
@@ -140,13 +132,6 @@ std::string_view name_of(Offload offload) {
   return name_in(kOffloadNames, offload);
 }
 
-std::vector<std::string> strategy_names() {
-  return {kStrategyNames.begin(), kStrategyNames.end()};
-}
-
-std::optional<Strategy> strategy_from(std::string_view name) {
-  return value_in<Strategy>(kStrategyNames, name);
-}
 std::optional<DType> dtype_from(std::string_view name) {
   return value_in<DType>(kDTypeNames, name);
 }
@@ -204,9 +189,10 @@ void set_recompute(Plan& plan, std::string_view words) {
 }
 
 std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node) {
-  if (replicates(plan.strategy)) return 1;
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.replicates()) return 1;
   if (plan.shard_group > 0) return plan.shard_group;
-  return plan.strategy == Strategy::kHsdp ? std::min(gpus_per_node, plan.gpus) : plan.gpus;
+  return strategy.hybrid ? std::min(gpus_per_node, plan.gpus) : plan.gpus;
 }
 
 void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node) {

@@ -8,30 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/dtype.h"
+#include "sim/core/strategy.h"
+
 namespace shardwright {
 
 struct Model;
-
-enum class Strategy : std::uint8_t {
-  kSingle,
-  kDdp,
-  kZero1,
-  kZero2,
-  kZero3,
-  kFsdp1,
-  kFsdp1GradOp,
-  kFsdp2,
-  kFsdp2NoReshard,
-  kHsdp,
-  kYafsdp,
-  kYafsdpZero2
-};
-inline constexpr int kStrategyCount = 12;
-
-enum class DType : std::uint8_t { kFp32, kBf16 };
-constexpr std::int64_t bytes_of(DType dtype) {
-  return dtype == DType::kFp32 ? 4 : 2;
-}
 
 enum class AttentionKind : std::uint8_t { kFlash, kEager };
 
@@ -90,15 +72,11 @@ struct Plan {
   }
 };
 
-std::string_view name_of(Strategy strategy);
 std::string_view name_of(DType dtype);
 std::string_view name_of(AttentionKind attention);
 std::string_view name_of(Offload offload);
-/// All strategy names in the order of the enum, for messages and help texts.
-std::vector<std::string> strategy_names();
 std::string recompute_name(const Plan& plan);  // "none", "full", "selective-op", "norm,swiglu"
 
-std::optional<Strategy> strategy_from(std::string_view name);
 std::optional<DType> dtype_from(std::string_view name);
 std::optional<AttentionKind> attention_from(std::string_view name);
 std::optional<Offload> offload_from(std::string_view name);

@@ -104,39 +104,18 @@ std::string_view name_of(Phase phase) {
   return "?";
 }
 
-std::string_view name_of(MemoryCategory category) {
-  switch (category) {
-    case MemoryCategory::kParameters:
-      return "parameters";
-    case MemoryCategory::kMaster:
-      return "master";
-    case MemoryCategory::kGradients:
-      return "gradients";
-    case MemoryCategory::kOptimizer:
-      return "optimizer";
-    case MemoryCategory::kGatherBuffers:
-      return "gather_buffers";
-    case MemoryCategory::kGradientBuffers:
-      return "gradient_buffers";
-    case MemoryCategory::kActivations:
-      return "activations";
-    case MemoryCategory::kLoss:
-      return "loss";
-    case MemoryCategory::kWorkspace:
-      return "workspace";
-  }
-  return "?";
-}
-
 void Schedule::clear() {
   streams.clear();
   ops.clear();
   memory.clear();
   blocks.clear();
+  bodies.clear();
   sections.clear();
   persistent.clear();
+  groups.fill({});
+  sharding = {};
+  unit_sizes = {};
   event_names.clear();
-  tensor_names.clear();
 }
 
 std::string unit_name(const Schedule& schedule, std::int32_t unit) {
@@ -147,11 +126,10 @@ std::string unit_name(const Schedule& schedule, std::int32_t unit) {
 
 std::string describe(const Schedule& schedule, const OpInstance& instance) {
   const Op& op = schedule.ops[instance.op];
-  // A target far outside the units stands for the norm unit (strategies that keep norms apart).
   const bool step_wide = op.phase == Phase::kOptimizer || op.phase == Phase::kPrepare;
-  const std::int32_t target = op.target == 127 ? schedule.norm_unit() : instance.unit + op.target;
-  const bool names_unit = !step_wide || op.target == 127;
-  std::string text = names_unit ? unit_name(schedule, target) + "." : "";
+  const bool names_unit = !step_wide || op.target == kNormUnit;
+  std::string text =
+      names_unit ? unit_name(schedule, schedule.target(op, instance.unit)) + "." : "";
   text += name_of(op.phase);
   text += ".";
   if (op.kind == OpKind::kInputGradient || op.kind == OpKind::kWeightGradient) {

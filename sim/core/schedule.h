@@ -3,21 +3,35 @@
 // operation by operation.
 //
 // A schedule is compact. Operations are listed in the order in which the host issues them, in
-// Blocks that repeat over units (embedding = 0, layers = 1..L, head = L+1, shared norms = L+2), in
-// Sections that repeat over micro-steps. Streams run their operations in order; an operation also
-// waits for the events it names. An event is the last recorded instance at the time the wait is
-// issued, as with CUDA events; waiting for an event that was never recorded is no wait.
+// Blocks that repeat over units (embedding = 0, layers = 1..L, head = L+1, shared norms = L+2). The
+// blocks of one pass through a chunk of the model are a Body; the step is a program of bodies,
+// run-length encoded in Sections. Today's programs are: what begins a step; forward and backward of
+// the first micro-batch, of those between, of the last; the update. Streams run their operations in
+// order; an operation also waits for the events it names. An event is the last recorded instance at
+// the time the wait is issued, as with CUDA events; waiting for an event that was never recorded is
+// no wait.
 //
 // Memory is part of the schedule: every block lists, in host order, which tensors come to life and
-// die. for_each_op walks the expanded step. Read next: sim/strategies/lower.h (who writes it),
-// sim/engine/engine.h (who costs it), exec/executor.h (who runs it).
+// die. What outlives the step is listed apart (persistent), with the facts about sharding from
+// which its sizes and places follow (sim/core/placement.h). for_each_op walks the expanded step.
+//
+// A schedule is the view of one rank of one pipeline stage. There is one stage so far, with one
+// chunk; pipelines will have a schedule for each stage, in which bodies stand once and the program
+// tells them apart by chunk and micro-batch (1F1B: w times F, m - w times F and B, w times B). What
+// reads sections today takes each block to belong to one of them. Read next: sim/strategies/lower.h
+// (who writes it), sim/engine/engine.h (who costs it), exec/executor.h (who runs it).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "sim/core/op.h"
+#include "sim/core/persistent.h"
+#include "sim/core/rank_group.h"
+#include "sim/core/sharding_facts.h"
+#include "sim/core/tensor.h"
 #include "sim/core/units.h"
 
 namespace shardwright {
@@ -31,27 +45,6 @@ struct Stream {
   int collective_priority = 0;  // of the stream that a communicator runs its kernels on
 };
 
-enum class MemoryCategory : std::uint8_t {
-  kParameters,
-  kMaster,
-  kGradients,
-  kOptimizer,
-  kGatherBuffers,
-  kGradientBuffers,
-  kActivations,
-  kLoss,
-  kWorkspace
-};
-inline constexpr int kMemoryCategories = 9;
-std::string_view name_of(MemoryCategory category);
-
-/// A tensor that outlives the step: it is there before the first operation and after the last.
-struct PersistentTensor {
-  MemoryCategory category = MemoryCategory::kParameters;
-  Bytes bytes = 0;
-  const char* what = "";
-};
-
 /// MemoryAction::offset of a release that covers the tensor of every unit.
 inline constexpr std::int16_t kAllUnits = 0x7fff;
 
@@ -63,9 +56,9 @@ struct MemoryAction {
   std::uint8_t stream = 0;      // the pool it is taken from (caching allocator)
   std::uint8_t used_on = 0xff;  // another stream that must be done with it before reuse; 0xff: none
   MemoryCategory category = MemoryCategory::kActivations;
-  std::uint16_t tensor = 0;  // slot: index into Schedule::tensor_names
-  std::int16_t offset = 0;   // unit it belongs to, relative to the block's unit
-  Bytes bytes = 0;           // of the tensor, also when releasing
+  Tensor tensor = Tensor::kNone;
+  std::int16_t offset = 0;  // unit it belongs to, relative to the block's unit
+  Bytes bytes = 0;          // of the tensor, also when releasing
 };
 
 /// Operations [first_op, first_op + op_count) run for units first_unit, first_unit + unit_step, ...
@@ -81,11 +74,29 @@ struct Block {
   Phase phase = Phase::kForward;
 };
 
-/// Blocks [first_block, first_block + block_count) run for `repeats` micro-steps.
-struct Section {
+/// Which way a body goes through its chunk of the model. kWeights: the gradients of weights alone,
+/// where a pipeline delays them.
+enum class Direction : std::uint8_t { kNone, kForward, kBackward, kWeights };
+
+/// Neighbouring blocks that pass a chunk of the model once in one direction, or do what a step does
+/// once (kNone).
+struct Body {
   std::uint32_t first_block = 0;
   std::uint32_t block_count = 0;
+  Direction direction = Direction::kNone;
+  std::int32_t chunk = 0;
+};
+
+/// An entry of a step's program: some bodies one after the other, `repeats` times, each time for
+/// the next micro-batch.
+struct Section {
+  std::uint32_t first_block = 0;  // of its bodies, which are neighbours
+  std::uint32_t block_count = 0;
   std::int32_t repeats = 1;
+  std::uint32_t first_body = 0;
+  std::uint32_t body_count = 0;
+  std::int32_t forward_micro_batch = 0;  // of the first time
+  std::int32_t backward_micro_batch = 0;
 };
 
 struct Schedule {
@@ -93,18 +104,36 @@ struct Schedule {
   std::vector<Op> ops;
   std::vector<MemoryAction> memory;
   std::vector<Block> blocks;
-  std::vector<Section> sections;
+  std::vector<Body> bodies;
+  std::vector<Section> sections;  // the program
   std::vector<PersistentTensor> persistent;
-  std::vector<const char*> event_names;   // [0] is unused
-  std::vector<const char*> tensor_names;  // [0] is unused
+  std::vector<const char*> event_names;  // [0] is unused
   std::int64_t layers = 0;
-  std::int64_t shard_ranks = 1;      // ranks of CommGroup::kShard
-  std::int64_t replicate_ranks = 1;  // ranks of CommGroup::kReplicate
-  std::int64_t world_ranks = 1;
+  std::array<RankGroup, kCommGroups> groups{};
+  ShardingFacts sharding;
+  UnitSizes unit_sizes;
+  std::int32_t stage = 0;
+  std::int32_t stages = 1;
+
+  const RankGroup& group(CommGroup kind) const { return groups[static_cast<std::size_t>(kind)]; }
+  RankGroup& group(CommGroup kind) { return groups[static_cast<std::size_t>(kind)]; }
+  std::int64_t shard_ranks() const { return group(CommGroup::kShard).size; }
+  std::int64_t replicate_ranks() const { return group(CommGroup::kReplicate).size; }
+  std::int64_t world_ranks() const { return group(CommGroup::kWorld).size; }
 
   std::int32_t units() const { return static_cast<std::int32_t>(layers) + 3; }
   std::int32_t head_unit() const { return static_cast<std::int32_t>(layers) + 1; }
   std::int32_t norm_unit() const { return static_cast<std::int32_t>(layers) + 2; }
+  /// The unit that an operation of `unit` gathers, reduces or casts.
+  std::int32_t target(const Op& op, std::int32_t unit) const {
+    return op.target == kNormUnit ? norm_unit() : unit + op.target;
+  }
+  /// Parameters of a unit, padded to a multiple of the shard group.
+  std::int64_t unit_elements(std::int32_t unit) const {
+    if (unit == 0) return unit_sizes.embedding;
+    if (unit == norm_unit()) return unit_sizes.norms;
+    return unit == head_unit() ? unit_sizes.head : unit_sizes.layer;
+  }
   void clear();
 };
 

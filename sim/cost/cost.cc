@@ -36,31 +36,15 @@ CostModel::CostModel(const profiles::Profile& profile)
 
 CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, CommGroup group,
                                      double bytes) const {
+  const std::int64_t per_node = std::min(profile_.cluster.gpus_per_node, schedule.world_ranks());
+  const RankGroup& members = schedule.group(group);
   CollectiveGroup ranks;
-  const std::int64_t per_node = std::min(profile_.cluster.gpus_per_node, schedule.world_ranks);
-  switch (group) {
-    case CommGroup::kShard:
-      ranks.ranks = schedule.shard_ranks;
-      ranks.ranks_per_node = std::min(per_node, schedule.shard_ranks);
-      ranks.groups_per_node = std::max<std::int64_t>(1, per_node / ranks.ranks_per_node);
-      break;
-    case CommGroup::kReplicate:
-      ranks.ranks = schedule.replicate_ranks;
-      ranks.ranks_per_node = std::max<std::int64_t>(1, per_node / schedule.shard_ranks);
-      ranks.groups_per_node = std::max<std::int64_t>(1, per_node / ranks.ranks_per_node);
-      break;
-    case CommGroup::kIntraNode:
-      ranks.ranks = per_node;
-      ranks.ranks_per_node = per_node;
-      break;
-    case CommGroup::kWorld:
-      ranks.ranks = schedule.world_ranks;
-      ranks.ranks_per_node = per_node;
-      break;
-  }
+  ranks.ranks = members.size;
+  ranks.ranks_per_node = members.members_per_node(per_node);
+  ranks.groups_per_node = std::max<std::int64_t>(1, per_node / ranks.ranks_per_node);
   profiles::CollectiveParams params = profile_.cost.collectives.values;
   if (profile_.cluster.devices_per_node > 0) {
-    ranks.copies_take_turns = in_device_memory(profile_, schedule.world_ranks, params);
+    ranks.copies_take_turns = in_device_memory(profile_, schedule.world_ranks(), params);
   }
   Collective collective = Collective::kAllGather;
   if (kind == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
@@ -85,7 +69,7 @@ CostModel::Pair CostModel::device_time(const Op& op, const Sharing& resident) {
 
 Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const {
   // A ring over NVLink shares the memory system with kernels; a ring over NICs has room.
-  const bool over_nics = schedule.shard_ranks > profile_.cluster.gpus_per_node;
+  const bool over_nics = schedule.shard_ranks() > profile_.cluster.gpus_per_node;
   const profiles::ContentionParams& contention = profile_.cost.contention.values;
   const double slowdown = over_nics || !profile_.cluster.nvlink ? contention.other_collectives
                                                                 : contention.nvlink_collectives;
@@ -101,7 +85,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
       throw Error(
           fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot "
                       "train together; at most {} can",
-                      profile_.cluster.id, schedule.world_ranks, profile_.cluster.gpus_per_node));
+                      profile_.cluster.id, schedule.world_ranks(), profile_.cluster.gpus_per_node));
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
     costs[i].contended_ns = profile_.cluster.gpu.overlaps_streams
@@ -133,7 +117,7 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
 }
 
 void CostModel::share_device(const Schedule& schedule) {
-  const std::int64_t sharers = profile_.cluster.ranks_per_device(schedule.world_ranks);
+  const std::int64_t sharers = profile_.cluster.ranks_per_device(schedule.world_ranks());
   if (sharers == sharers_) return;
   sharers_ = sharers;
   kernels_ = kernel_costs(profile_, sharers);

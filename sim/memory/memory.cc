@@ -40,7 +40,7 @@ struct Walker {
 AllocatedPeak allocated_peak(const Schedule& schedule) {
   Walker walker;
   for (const PersistentTensor& tensor : schedule.persistent)
-    walker.change(tensor.category, tensor.bytes);
+    walker.change(tensor.category(), tensor.bytes);
   walker.peak.bytes = walker.peak.start_bytes = walker.total;
   walker.peak.breakdown = walker.now;
   std::int32_t micro = 0;
@@ -85,9 +85,9 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
     }
   }
   const auto units = static_cast<std::size_t>(schedule.units()) + 1;
-  std::vector<BlockId> live(schedule.tensor_names.size() * units, CachingAllocator::kEmptyBlock);
-  const auto at = [&](std::uint16_t tensor, std::int32_t unit) -> BlockId& {
-    return live[tensor * units + static_cast<std::size_t>(std::max(unit, 0))];
+  std::vector<BlockId> live(kTensorCount * units, CachingAllocator::kEmptyBlock);
+  const auto at = [&](Tensor tensor, std::int32_t unit) -> BlockId& {
+    return live[index_of(tensor) * units + static_cast<std::size_t>(std::max(unit, 0))];
   };
   std::vector<Nanoseconds> stream_done(schedule.streams.size());
   AllocatorStats after_first;

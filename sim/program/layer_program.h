@@ -35,11 +35,8 @@ class LayerPrograms {
   const UnitPass& head_forward() const { return head_forward_; }
   const UnitPass& head_backward() const { return head_backward_; }
 
-  Bytes residual_bytes() const { return tensors_[kX].bytes; }
-
  private:
-  friend class ProgramBuilder;
-  ProgramTensors tensors_{};
+  ProgramTensors tensors_;
   UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
   UnitPass layer_forward_[2], layer_backward_[2];
 };

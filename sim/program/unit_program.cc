@@ -4,6 +4,8 @@
 
 namespace shardwright::sim {
 
+using enum Tensor;
+
 TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<ProgramOp>& forward,
                        const TensorSet& needed, const ProgramTensors& tensors) {
   TensorSet kept;
@@ -18,12 +20,12 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
       kept.set(plan.attention == AttentionKind::kFlash ? kAttentionStats : kProbabilities);
       int products = 0;
       for (const ProgramOp& p : forward) {
-        if (p.op.work.kind == WorkKind::kGemm && ++products % 2 == 1 && !(p.out[0] & kNextUnit))
-          kept.set(p.out[0]);
+        if (p.op.work.kind == WorkKind::kGemm && ++products % 2 == 1 && p.op.out[0].offset == 0)
+          kept.set(p.op.out[0].tensor);
       }
       // Kept after its heads were normalised in place: the heads before that cannot be rebuilt.
       if (model.qk_norm && kept.test(kQkv)) {
-        for (std::uint16_t t : {kQRaw, kKRaw, kQkNormSaved}) kept.set(t);
+        for (const Tensor t : {kQRaw, kKRaw, kQkNormSaved}) kept.set(t);
       }
       return kept;
     }
@@ -32,14 +34,16 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
   }
   kept = needed;
   kept.set(kX);
-  const auto drop = [&kept](std::initializer_list<std::uint16_t> slots) {
-    for (std::uint16_t t : slots) kept.reset(t);
+  const auto drop = [&kept](std::initializer_list<Tensor> dropped) {
+    for (const Tensor t : dropped) kept.reset(t);
   };
   const auto drop_norm = [&](bool second) {
-    const std::uint16_t saved = second ? kNorm2Saved0 : kNorm1Saved0;
+    const std::array<Tensor, 3> saved = second
+                                            ? std::array{kNorm2Saved0, kNorm2Saved1, kNorm2Saved2}
+                                            : std::array{kNorm1Saved0, kNorm1Saved1, kNorm1Saved2};
     drop({second ? kNorm2Out : kNorm1Out});
-    if (tensors[saved].bytes > 0 || tensors[saved + 1].bytes > 0) {
-      for (std::uint16_t i = 0; i < 3; ++i) kept.reset(saved + i);
+    if (tensors[saved[0]].bytes > 0 || tensors[saved[1]].bytes > 0) {
+      for (const Tensor t : saved) kept.reset(t);
       if (second) kept.set(kXMid);
     }
   };
@@ -61,7 +65,7 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
     drop_norm(false);
   }
   if (pieces & kPieceBlock) {
-    kept.reset();
+    kept.clear();
     kept.set(kX);
   }
   return kept;
@@ -69,20 +73,20 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
 
 std::vector<ProgramOp> recomputation(const std::vector<ProgramOp>& forward, const TensorSet& needed,
                                      const TensorSet& kept) {
-  TensorSet wanted = needed & ~kept;
+  TensorSet wanted = needed.without(kept);
   std::vector<ProgramOp> list;
   for (std::size_t i = forward.size(); i-- > 0;) {
     const ProgramOp& p = forward[i];
     bool leads = false;
-    for (std::uint16_t t : p.out)
-      leads = leads || (t != kNoTensor && !(t & kNextUnit) && wanted.test(t));
+    for (const Operand& out : p.op.out)
+      leads = leads || (out && out.offset == 0 && wanted.test(out.tensor));
     // In-place operations (RoPE and norms on the packed product) write what they read.
     const bool works_in_place =
-        p.out[0] == kNoTensor || (p.op.kind == OpKind::kQkNorm && p.in[0] == kQkv);
-    const bool in_place = works_in_place && p.in[0] != kNoTensor && wanted.test(p.in[0]);
+        !p.op.out[0] || (p.op.kind == OpKind::kQkNorm && p.op.in[0] == Operand(kQkv));
+    const bool in_place = works_in_place && p.op.in[0] && wanted.test(p.op.in[0].tensor);
     if (!leads && !in_place) continue;
-    for (std::uint16_t t : p.in) {
-      if (t != kNoTensor && !kept.test(t)) wanted.set(t);
+    for (const Operand& in : p.op.in) {
+      if (in && !kept.test(in.tensor)) wanted.set(in.tensor);
     }
     list.push_back(p);
     list.back().op.phase = Phase::kRecompute;
@@ -99,42 +103,43 @@ UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTens
   bool next_dx_used = false;
   int next_dx_last = -1;
   for (std::size_t i = 0; i < program.size(); ++i) {
-    const auto touch = [&](std::uint16_t t) {
-      if (t == (kDX | kNextUnit)) {
+    const auto touch = [&](const Operand& operand) {
+      if (operand == of_next_unit(kDX)) {
         next_dx_used = true;
         next_dx_last = static_cast<int>(i);
-      } else if (t != kNoTensor && !(t & kNextUnit)) {
-        last_use[t] = static_cast<int>(i);
+      } else if (operand && operand.offset == 0) {
+        last_use[index_of(operand.tensor)] = static_cast<int>(i);
       }
     };
-    for (std::uint16_t t : program[i].in) touch(t);
-    for (std::uint16_t t : program[i].out) touch(t);
+    for (const Operand& in : program[i].op.in) touch(in);
+    for (const Operand& out : program[i].op.out) touch(out);
   }
   TensorSet live = alive;
   if (!backward)
     live.set(kX, std::any_of(program.begin(), program.end(), [](const ProgramOp& p) {
-               return std::find(p.in.begin(), p.in.end(), kX) != p.in.end();
+               return std::find(std::begin(p.op.in), std::end(p.op.in), Operand(kX)) !=
+                      std::end(p.op.in);
              }));
-  const auto act = [&](std::size_t op, bool acquire, std::uint16_t t) {
+  const auto act = [&](std::size_t op, bool acquire, const Operand& operand) {
     MemoryAction action;
     action.op = static_cast<std::uint32_t>(op);
     action.acquire = acquire;
-    action.tensor = slot_of(t);
-    action.offset = (t & kNextUnit) ? std::int16_t{1} : std::int16_t{0};
-    action.category = tensors[slot_of(t)].category;
-    action.bytes = tensors[slot_of(t)].bytes;
+    action.tensor = operand.tensor;
+    action.offset = operand.offset;
+    action.category = tensors[operand.tensor].category;
+    action.bytes = tensors[operand.tensor].bytes;
     if (action.bytes > 0) pass.memory.push_back(action);
   };
   for (std::size_t i = 0; i < program.size(); ++i) {
     const ProgramOp& p = program[i];
     pass.ops.push_back(p.op);
-    for (std::uint16_t t : p.out) {
-      if (t == kNoTensor) continue;
-      if (t & kNextUnit) {
-        act(i, true, t);
-      } else if (!live.test(t)) {
-        act(i, true, t);
-        live.set(t);
+    for (const Operand& out : p.op.out) {
+      if (!out) continue;
+      if (out.offset != 0) {
+        act(i, true, out);
+      } else if (!live.test(out.tensor)) {
+        act(i, true, out);
+        live.set(out.tensor);
       }
     }
     if (p.temporary_bytes > 0) {
@@ -149,87 +154,21 @@ UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTens
       action.acquire = false;
       pass.memory.push_back(action);
     }
-    for (std::uint16_t t = 1; t < kTensorCount; ++t) {
-      const bool gradient_of_weight = t >= kWeightGradient0 && t <= kWeightGradientLast;
-      const bool pass_output = gradient_of_weight || (backward && t == kDX);
-      const bool unused_at_end = live.test(t) && last_use[t] < 0 && i + 1 == program.size();
-      if (live.test(t) && (last_use[t] == static_cast<int>(i) || unused_at_end) && !kept.test(t) &&
-          !pass_output) {
-        act(i, false, t);
-        live.reset(t);
-      }
-    }
-    if (next_dx_used && next_dx_last == static_cast<int>(i)) act(i, false, kDX | kNextUnit);
+    TensorSet dying;
+    live.for_each([&](Tensor t) {
+      const int last = last_use[index_of(t)];
+      const bool pass_output = is_weight_gradient(t) || (backward && t == kDX);
+      const bool unused_at_end = last < 0 && i + 1 == program.size();
+      if ((last == static_cast<int>(i) || unused_at_end) && !kept.test(t) && !pass_output)
+        dying.set(t);
+    });
+    dying.for_each([&](Tensor t) {
+      act(i, false, t);
+      live.reset(t);
+    });
+    if (next_dx_used && next_dx_last == static_cast<int>(i)) act(i, false, of_next_unit(kDX));
   }
   return pass;
-}
-
-const char* tensor_name(std::uint16_t tensor) {
-  static constexpr const char* kNames[kTensorCount] = {"",
-                                                       "tokens",
-                                                       "x",
-                                                       "norm1_saved0",
-                                                       "norm1_saved1",
-                                                       "norm1_saved2",
-                                                       "norm1_out",
-                                                       "qkv",
-                                                       "q_raw",
-                                                       "k_raw",
-                                                       "q",
-                                                       "k",
-                                                       "v",
-                                                       "k_repeated",
-                                                       "v_repeated",
-                                                       "probabilities",
-                                                       "attention_out",
-                                                       "attention_stats",
-                                                       "qk_norm_saved",
-                                                       "projected",
-                                                       "x_mid",
-                                                       "norm2_saved0",
-                                                       "norm2_saved1",
-                                                       "norm2_saved2",
-                                                       "norm2_out",
-                                                       "gate_up",
-                                                       "gate",
-                                                       "up",
-                                                       "activation_saved0",
-                                                       "activation_saved1",
-                                                       "activation_out",
-                                                       "down",
-                                                       "logits",
-                                                       "logits_fp32",
-                                                       "loss_saved0",
-                                                       "loss_saved1",
-                                                       "d_x",
-                                                       "d_activation",
-                                                       "d_gate_up",
-                                                       "d_norm2",
-                                                       "d_x_mid",
-                                                       "d_attention",
-                                                       "d_qkv",
-                                                       "d_norm1",
-                                                       "d_logits",
-                                                       "d_logits_fp32",
-                                                       "weight_gradient0",
-                                                       "weight_gradient1",
-                                                       "weight_gradient2",
-                                                       "weight_gradient3",
-                                                       "weight_gradient4",
-                                                       "weight_gradient5",
-                                                       "weight_gradient6",
-                                                       "weight_gradient7",
-                                                       "temporary",
-                                                       "gathered",
-                                                       "gather_output",
-                                                       "casted_shard",
-                                                       "flat_gradient",
-                                                       "reduce_input",
-                                                       "reduce_output",
-                                                       "shard_gradient",
-                                                       "full_gradient",
-                                                       "optimizer_temporary"};
-  return tensor < kTensorCount ? kNames[tensor] : "";
 }
 
 }  // namespace shardwright::sim

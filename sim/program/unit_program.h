@@ -7,7 +7,6 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstdint>
 #include <vector>
 
@@ -15,83 +14,15 @@
 #include "sim/core/op.h"
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
+#include "sim/core/tensor.h"
 
 namespace shardwright::sim {
 
-/// Tensors of a unit. Activations first, gradients after, then what sharding adds.
-enum Tensor : std::uint16_t {
-  kNoTensor = 0,
-  kTokens,
-  kX,  // residual stream entering the unit, (B*T, C)
-  kNorm1Saved0,
-  kNorm1Saved1,
-  kNorm1Saved2,
-  kNorm1Out,
-  kQkv,
-  kQRaw,
-  kKRaw,
-  kQ,
-  kK,
-  kV,
-  kKRepeated,
-  kVRepeated,
-  kProbabilities,
-  kAttentionOut,
-  kAttentionStats,
-  kQkNormSaved,
-  kProjected,
-  kXMid,
-  kNorm2Saved0,
-  kNorm2Saved1,
-  kNorm2Saved2,
-  kNorm2Out,
-  kGateUp,
-  kGate,
-  kUp,
-  kActivationSaved0,
-  kActivationSaved1,
-  kActivationOut,
-  kDown,
-  kLogits,
-  kLogitsFloat,
-  kLossSaved0,
-  kLossSaved1,
-  kDX,
-  kDActivation,
-  kDGateUp,
-  kDNorm2,
-  kDXMid,
-  kDAttention,
-  kDQkv,
-  kDNorm1,
-  kDLogits,
-  kDLogitsFloat,
-  kWeightGradient0,
-  kWeightGradientLast = kWeightGradient0 + 7,
-  kTemporary,
-  kGathered,
-  kGatherOutput,
-  kCastedShard,
-  kFlatGradient,
-  kReduceInput,
-  kReduceOutput,
-  kShardGradient,
-  kFullGradient,
-  kOptimizerTemporary,
-  kTensorCount
-};
-const char* tensor_name(std::uint16_t tensor);
-
+/// An operation, and what it needs beside its operands while it runs.
 struct ProgramOp {
   Op op;
-  std::array<std::uint16_t, 6> in{};   // tensors read; 0 terminated
-  std::array<std::uint16_t, 5> out{};  // tensors written
-  Bytes temporary_bytes = 0;           // alive while the operation runs
+  Bytes temporary_bytes = 0;
 };
-
-/// Where kX and kDX of the next unit are written, out tensors carry this bit (the unit at offset
-/// +1).
-inline constexpr std::uint16_t kNextUnit = 0x8000;
 
 struct ProgramTensor {
   Bytes bytes = 0;
@@ -104,12 +35,15 @@ struct UnitPass {
   std::vector<MemoryAction> memory;  // op indices local to this pass
 };
 
-using TensorSet = std::bitset<kTensorCount>;
-using ProgramTensors = std::array<ProgramTensor, kTensorCount>;
+/// Bytes and category of each tensor of a unit.
+class ProgramTensors {
+ public:
+  ProgramTensor& operator[](Tensor tensor) { return sizes_[index_of(tensor)]; }
+  const ProgramTensor& operator[](Tensor tensor) const { return sizes_[index_of(tensor)]; }
 
-constexpr std::uint16_t slot_of(std::uint16_t tensor) {
-  return static_cast<std::uint16_t>(tensor & ~kNextUnit);
-}
+ private:
+  std::array<ProgramTensor, kTensorCount> sizes_{};
+};
 
 /// What `plan` keeps of a layer whose backward needs `needed` (its input included), `forward` being
 /// the layer's forward operations.

@@ -16,12 +16,13 @@ namespace {
 
 class FlatSharded final : public ShardingStrategy {
  public:
-  FlatSharded(bool reshards, bool hybrid) : reshards_(reshards), hybrid_(hybrid) {}
+  explicit FlatSharded(const StrategyInfo& strategy)
+      : strategy_(strategy), reshards_(strategy.reshards), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
     const Plan& plan = w.plan();
-    tied_ = w.elements_of(UnitKind::kHead) == 0;
+    tied_ = w.tied();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
     comm_ = w.stream("communication", StreamRole::kCommunication, -1, -1);
@@ -33,38 +34,14 @@ class FlatSharded final : public ShardingStrategy {
     gradient_taken_ = w.event("gradient_taken");
     finished_ = w.event("finished");
 
-    const std::int64_t owned = w.total_elements() / w.shard_ranks();
-    const std::int64_t width = bytes_of(plan.param_dtype);
-    declare_optimizer_state(w, owned);
-    if (has_compute_copy(plan))
-      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
-    w.persistent(MemoryCategory::kGradients, bytes_of(plan.master_dtype) * owned,
-                 "sharded gradients");
-    const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
-    const std::int64_t rotating = tied_ ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
-    if (reshards_) {
-      w.persistent(MemoryCategory::kGatherBuffers, buffers_ * width * rotating,
-                   "rotating weight buffers");
-      if (tied_)
-        w.persistent(MemoryCategory::kGatherBuffers, width * embedding, "tied embedding buffer");
-    } else {
-      w.persistent(MemoryCategory::kGatherBuffers, width * w.total_elements(), "weight buffers");
-    }
-    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * rotating,
-                 "rotating gradient buffers");
-    // The head's gradient waits there for the embedding's while layers use the others.
-    if (tied_)
-      w.persistent(MemoryCategory::kGradientBuffers, width * embedding,
-                   "tied embedding gradient buffer");
-    if (plan.reduce_dtype != plan.param_dtype) {
-      w.persistent(MemoryCategory::kGradientBuffers, bytes_of(plan.reduce_dtype) * w.largest_unit(),
-                   "reduction buffer");
-    }
-    if (reduces_through_output(plan, w)) {
-      w.persistent(MemoryCategory::kGradientBuffers,
-                   bytes_of(plan.reduce_dtype) * (w.largest_unit() / w.shard_ranks()),
-                   "reduced shard");
-    }
+    ShardingFacts facts = facts_of(strategy_, w);
+    facts.keeps_parameters = true;
+    facts.keeps_sums = true;
+    facts.weights.count = reshards_ ? buffers_ : UnitBuffers::kEveryUnit;
+    facts.gradients.count = 2;
+    facts.reduces_through_shard =
+        plan.grad_accum > 1 || plan.reduce_dtype != plan.master_dtype || w.replicate_ranks() > 1;
+    w.state(facts);
   }
 
   void begin_step(StepWriter& w) override {
@@ -155,10 +132,6 @@ class FlatSharded final : public ShardingStrategy {
   }
 
  private:
-  static bool reduces_through_output(const Plan& plan, const StepWriter& w) {
-    return plan.grad_accum > 1 || plan.reduce_dtype != plan.master_dtype || w.replicate_ranks() > 1;
-  }
-
   /// Whether backward gathers the unit at `offset` again.
   bool regathered(StepWriter& w, int offset) {
     if (w.elements(offset) == 0) return false;
@@ -177,6 +150,7 @@ class FlatSharded final : public ShardingStrategy {
     op.record = {gathered_, at};
   }
 
+  const StrategyInfo& strategy_;
   bool reshards_, hybrid_;
   bool tied_ = false;
   int buffers_ = 2;
@@ -188,8 +162,8 @@ class FlatSharded final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_flat_sharded(bool reshards, bool hybrid) {
-  return std::make_unique<FlatSharded>(reshards, hybrid);
+std::unique_ptr<ShardingStrategy> make_flat_sharded(const StrategyInfo& strategy) {
+  return std::make_unique<FlatSharded>(strategy);
 }
 
 }  // namespace shardwright::sim

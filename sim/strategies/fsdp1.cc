@@ -18,7 +18,8 @@ namespace {
 
 class Fsdp1 final : public ShardingStrategy {
  public:
-  Fsdp1(bool reshards, bool hybrid) : reshards_(reshards), hybrid_(hybrid) {}
+  explicit Fsdp1(const StrategyInfo& strategy)
+      : strategy_(strategy), reshards_(strategy.reshards), hybrid_(strategy.hybrid) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
@@ -39,7 +40,7 @@ class Fsdp1 final : public ShardingStrategy {
     reduced_ = w.event("reduced");
     replicated_ = w.event("replicated");
     finished_ = w.event("finished");
-    declare_optimizer_state(w, w.total_elements() / w.shard_ranks());
+    w.state(facts_of(strategy_, w));
   }
 
   void before_forward(StepWriter& w) override {
@@ -60,7 +61,7 @@ class Fsdp1 final : public ShardingStrategy {
   void after_forward(StepWriter& w) override {
     if (w.elements() == 0) return;
     w.record_on_compute(freed_);
-    if (reshards_ && !is_root(w, 0)) w.release(kGathered, 0);
+    if (reshards_ && !is_root(w, 0)) w.release(Tensor::kGathered, 0);
   }
 
   void before_backward(StepWriter& w) override {
@@ -90,17 +91,18 @@ class Fsdp1 final : public ShardingStrategy {
         2 * width * elements, 0,
         {{backward_done_, 0}, w.elements(-1) > 0 ? EventRef{gathered_, -1} : EventRef{}});
     concatenate.record = {concatenated_, 0};
-    w.acquire(kFlatGradient, 0, width * elements, unshard_, MemoryCategory::kGradientBuffers);
-    w.release(kGathered, 0, unshard_);
+    w.acquire(Tensor::kFlatGradient, 0, width * elements, unshard_,
+              MemoryCategory::kGradientBuffers);
+    w.release(Tensor::kGathered, 0, unshard_);
     w.release_weight_gradients(unshard_);
 
     if (plan.reduce_dtype != plan.param_dtype) {
       w.memory_op(OpKind::kCastGradient, post_backward_, Phase::kReduce, MemoryClass::kCast,
                   cast_bytes(plan.param_dtype, plan.reduce_dtype) * elements,
                   reduced_width * elements, {{concatenated_, 0}});
-      w.acquire(kReduceInput, 0, reduced_width * elements, post_backward_,
+      w.acquire(Tensor::kReduceInput, 0, reduced_width * elements, post_backward_,
                 MemoryCategory::kGradientBuffers);
-      w.release(kFlatGradient, 0, post_backward_);
+      w.release(Tensor::kFlatGradient, 0, post_backward_);
     }
     w.memory_op(OpKind::kScale, post_backward_, Phase::kReduce, MemoryClass::kScale,
                 2 * reduced_width * elements, reduced_width * elements, {{concatenated_, 0}})
@@ -109,9 +111,10 @@ class Fsdp1 final : public ShardingStrategy {
                                reduced_width * elements, plan.reduce_dtype);
     scatter.waits[0] = {prepared_, 0};
     scatter.record = {reduced_, 0};
-    w.acquire(kReduceOutput, 0, reduced_width * owned, post_backward_,
+    w.acquire(Tensor::kReduceOutput, 0, reduced_width * owned, post_backward_,
               MemoryCategory::kGradientBuffers);
-    w.release(plan.reduce_dtype != plan.param_dtype ? kReduceInput : kFlatGradient, 0, comm_);
+    w.release(plan.reduce_dtype != plan.param_dtype ? Tensor::kReduceInput : Tensor::kFlatGradient,
+              0, comm_);
     EventRef ready{reduced_, 0};
     if (hybrid_ && w.replicate_ranks() > 1) {
       Op& all_reduce =
@@ -130,9 +133,9 @@ class Fsdp1 final : public ShardingStrategy {
                 reduced_width * owned, {ready})
         .record = {finished_, 0};
     if (!accumulates)
-      w.acquire(kShardGradient, 0, master_width * owned, post_backward_,
+      w.acquire(Tensor::kShardGradient, 0, master_width * owned, post_backward_,
                 MemoryCategory::kGradients);
-    w.release(kReduceOutput, 0);
+    w.release(Tensor::kReduceOutput, 0);
   }
 
   void end_micro_step(StepWriter& w) override {
@@ -164,7 +167,7 @@ class Fsdp1 final : public ShardingStrategy {
                              bytes_of(plan.master_dtype) * owned);
       cast.target = at;
       cast.record = {shard_cast_, at};
-      w.acquire(kCastedShard, offset, bytes_of(plan.param_dtype) * owned, pre_unshard_,
+      w.acquire(Tensor::kCastedShard, offset, bytes_of(plan.param_dtype) * owned, pre_unshard_,
                 MemoryCategory::kParameters);
     }
     Op& op = w.collective(OpKind::kAllGather, comm_, phase, bytes_of(plan.param_dtype) * elements,
@@ -172,11 +175,12 @@ class Fsdp1 final : public ShardingStrategy {
     op.target = at;
     op.waits[0] = {shard_cast_, at};
     op.record = {gathered_, at};
-    w.acquire(kGathered, offset, bytes_of(plan.param_dtype) * elements, unshard_,
+    w.acquire(Tensor::kGathered, offset, bytes_of(plan.param_dtype) * elements, unshard_,
               MemoryCategory::kGatherBuffers);
-    if (has_compute_copy(plan)) w.release(kCastedShard, offset, comm_);
+    if (has_compute_copy(plan)) w.release(Tensor::kCastedShard, offset, comm_);
   }
 
+  const StrategyInfo& strategy_;
   bool reshards_, hybrid_;
   std::uint8_t unshard_ = 0, pre_unshard_ = 0, post_backward_ = 0, comm_ = 0, replicate_ = 0;
   std::uint8_t shard_cast_ = 0, gathered_ = 0, freed_ = 0, backward_done_ = 0, concatenated_ = 0,
@@ -185,8 +189,9 @@ class Fsdp1 final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_fsdp1(bool reshards, bool hybrid) {
-  return std::make_unique<Fsdp1>(reshards, hybrid);
+std::unique_ptr<ShardingStrategy> make_fsdp1(const StrategyInfo& strategy, const Stack& stack) {
+  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy);
+  return std::make_unique<Fsdp1>(strategy);
 }
 
 }  // namespace shardwright::sim

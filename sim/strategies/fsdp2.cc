@@ -6,156 +6,155 @@
 // A gather may start once the previous one has been copied out; the next reduction's input may be
 // written once the previous reduction has ended. Hybrid sharding all-reduces the reduced shards
 // across groups. The native stack runs the same order with flat units: flat_sharded.cc.
+#include "sim/strategies/fsdp2.h"
+
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
 
 namespace shardwright::sim {
 
-namespace {
+void Fsdp2::declare(StepWriter& w) {
+  w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
+                .separates_norms = false,
+                .pads_rows = true});
+  copy_in_ = w.stream("copy-in", StreamRole::kSide, -1);
+  comm_ = w.stream("communication", StreamRole::kCommunication, -1);
+  if (hybrid_) replicate_ = w.stream("all-reduce", StreamRole::kCommunication, 0);
+  shard_ready_ = w.event("shard_ready");
+  gathered_ = w.event("gathered");
+  copied_out_ = w.event("copied_out");
+  reduce_ready_ = w.event("reduce_ready");
+  reduced_ = w.event("reduced");
+  finished_ = w.event("finished");
+  copied_in_ = w.event("copied_in");
+  w.state(facts_of(strategy_, w));
+}
 
-class Fsdp2 final : public ShardingStrategy {
- public:
-  Fsdp2(bool reshards, bool hybrid) : reshards_(reshards), hybrid_(hybrid) {}
+void Fsdp2::begin_step(StepWriter& w) {
+  // Marks the optimizer's last write; copy-in waits for it.
+  w.op(OpKind::kHostWork, 0, Phase::kPrepare).record = {shard_ready_, 0};
+}
 
-  void declare(StepWriter& w) override {
-    w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
-                  .separates_norms = false,
-                  .pads_rows = true});
-    copy_in_ = w.stream("copy-in", StreamRole::kSide, -1);
-    comm_ = w.stream("communication", StreamRole::kCommunication, -1);
-    if (hybrid_) replicate_ = w.stream("all-reduce", StreamRole::kCommunication, 0);
-    shard_ready_ = w.event("shard_ready");
-    gathered_ = w.event("gathered");
-    copied_out_ = w.event("copied_out");
-    reduce_ready_ = w.event("reduce_ready");
-    reduced_ = w.event("reduced");
-    finished_ = w.event("finished");
-    copied_in_ = w.event("copied_in");
-    declare_optimizer_state(w, w.total_elements() / w.shard_ranks());
+void Fsdp2::before_forward(StepWriter& w) {
+  w.unit_hook();
+  if (w.elements() == 0 || (!reshards_ && !w.first_micro_step())) return;
+  gather_shards(w, 0, Phase::kForward, {copied_out_, -1});
+  copy_out(w);
+}
+
+void Fsdp2::after_forward(StepWriter& w) {
+  if (w.elements() == 0) return;
+  if (reshards_ && !is_root(w, 0)) w.release(Tensor::kGathered, 0);
+}
+
+void Fsdp2::before_backward(StepWriter& w) {
+  w.unit_hook();
+  if (!reshards_) return;
+  if (w.kind() == UnitKind::kHead && w.elements() > 0) regather(w, 0, {});
+  if (w.elements() > 0 && !is_root(w, 0)) copy_out(w);
+  if (w.elements(-1) > 0 && !is_root(w, -1)) {
+    regather(w, -1, w.elements() > 0 ? EventRef{copied_out_, 0} : EventRef{});
   }
+}
 
-  void begin_step(StepWriter& w) override {
-    // Marks the optimizer's last write; copy-in waits for it.
-    w.op(OpKind::kHostWork, 0, Phase::kPrepare).record = {shard_ready_, 0};
+void Fsdp2::after_backward(StepWriter& w) {
+  const std::int64_t elements = w.elements();
+  if (elements == 0) return;
+  const Plan& plan = w.plan();
+  const std::int64_t width = bytes_of(plan.param_dtype);
+  const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
+  const std::int64_t master_width = bytes_of(plan.master_dtype);
+  const std::int64_t owned = elements / w.shard_ranks();
+  if (w.elements(1) > 0) w.wait_on_compute({reduced_, 1});
+  // Weight gradients are copied, cast on the way, into the reduction's input; freed parameters
+  // come first.
+  w.memory_op(OpKind::kCopyIn, 0, Phase::kReduce, MemoryClass::kCopy,
+              (width + reduced_width) * elements, 0)
+      .record = {reduce_ready_, 0};
+  if (reshards_ || w.last_micro_step()) w.release(Tensor::kGathered, 0);
+  w.acquire(Tensor::kReduceInput, 0, reduced_width * elements, 0, MemoryCategory::kGradientBuffers);
+  w.release_weight_gradients();
+  Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
+                             reduced_width * elements, plan.reduce_dtype);
+  scatter.waits[0] = {reduce_ready_, 0};
+  scatter.record = {reduced_, 0};
+  w.acquire(Tensor::kReduceOutput, 0, reduced_width * owned, comm_,
+            MemoryCategory::kGradientBuffers);
+  w.release(Tensor::kReduceInput, 0);
+  EventRef ready{reduced_, 0};
+  std::uint8_t last_stream = comm_;
+  if (hybrid_ && w.replicate_ranks() > 1) {
+    Op& all_reduce = w.collective(OpKind::kAllReduce, replicate_, Phase::kReduce,
+                                  reduced_width * owned, plan.reduce_dtype, CommGroup::kReplicate);
+    all_reduce.waits[0] = ready;
+    last_stream = replicate_;
   }
+  // The reduced shard becomes the gradient, or is cast and added to it.
+  const bool accumulates = !w.first_micro_step();
+  const bool converts = plan.reduce_dtype != plan.master_dtype;
+  const std::int64_t bytes =
+      (accumulates ? 3 * master_width : 0) + (converts ? reduced_width + master_width : 0);
+  w.memory_op(OpKind::kAccumulate, last_stream, Phase::kReduce, MemoryClass::kAdd, bytes * owned,
+              master_width * owned)
+      .record = {finished_, 0};
+  if (!accumulates)
+    w.acquire(Tensor::kShardGradient, 0, master_width * owned, comm_, MemoryCategory::kGradients);
+  w.release(Tensor::kReduceOutput, 0);
+}
 
-  void before_forward(StepWriter& w) override {
-    w.unit_hook();
-    if (w.elements() == 0 || (!reshards_ && !w.first_micro_step())) return;
-    gather(w, 0, Phase::kForward, {copied_out_, -1});
-    copy_out(w);
-  }
+void Fsdp2::end_micro_step(StepWriter& w) {
+  if (w.last_micro_step()) w.wait_on_compute({finished_, 0});
+}
 
-  void after_forward(StepWriter& w) override {
-    if (w.elements() == 0) return;
-    if (reshards_ && !is_root(w, 0)) w.release(kGathered, 0);
-  }
+void Fsdp2::after_optimizer(StepWriter& w) {
+  w.release_shard_gradients();
+}
 
-  void before_backward(StepWriter& w) override {
-    w.unit_hook();
-    if (!reshards_) return;
-    if (w.kind() == UnitKind::kHead && w.elements() > 0) gather(w, 0, Phase::kBackward, {});
-    if (w.elements() > 0 && !is_root(w, 0)) copy_out(w);
-    if (w.elements(-1) > 0 && !is_root(w, -1)) {
-      gather(w, -1, Phase::kBackward, w.elements() > 0 ? EventRef{copied_out_, 0} : EventRef{});
-    }
-  }
+bool Fsdp2::is_root(StepWriter& w, int offset) {
+  return w.kind(offset) == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
+}
+void Fsdp2::regather(StepWriter& w, int offset, EventRef after) {
+  gather_shards(w, offset, Phase::kBackward, after);
+}
 
-  void after_backward(StepWriter& w) override {
-    const std::int64_t elements = w.elements();
-    if (elements == 0) return;
-    const Plan& plan = w.plan();
-    const std::int64_t width = bytes_of(plan.param_dtype);
-    const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
-    const std::int64_t master_width = bytes_of(plan.master_dtype);
-    const std::int64_t owned = elements / w.shard_ranks();
-    if (w.elements(1) > 0) w.wait_on_compute({reduced_, 1});
-    // Weight gradients are copied, cast on the way, into the reduction's input; freed parameters
-    // come first.
-    w.memory_op(OpKind::kCopyIn, 0, Phase::kReduce, MemoryClass::kCopy,
-                (width + reduced_width) * elements, 0)
-        .record = {reduce_ready_, 0};
-    if (reshards_ || w.last_micro_step()) w.release(kGathered, 0);
-    w.acquire(kReduceInput, 0, reduced_width * elements, 0, MemoryCategory::kGradientBuffers);
-    w.release_weight_gradients();
-    Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
-                               reduced_width * elements, plan.reduce_dtype);
-    scatter.waits[0] = {reduce_ready_, 0};
-    scatter.record = {reduced_, 0};
-    w.acquire(kReduceOutput, 0, reduced_width * owned, comm_, MemoryCategory::kGradientBuffers);
-    w.release(kReduceInput, 0);
-    EventRef ready{reduced_, 0};
-    std::uint8_t last_stream = comm_;
-    if (hybrid_ && w.replicate_ranks() > 1) {
-      Op& all_reduce =
-          w.collective(OpKind::kAllReduce, replicate_, Phase::kReduce, reduced_width * owned,
-                       plan.reduce_dtype, CommGroup::kReplicate);
-      all_reduce.waits[0] = ready;
-      last_stream = replicate_;
-    }
-    // The reduced shard becomes the gradient, or is cast and added to it.
-    const bool accumulates = !w.first_micro_step();
-    const bool converts = plan.reduce_dtype != plan.master_dtype;
-    const std::int64_t bytes =
-        (accumulates ? 3 * master_width : 0) + (converts ? reduced_width + master_width : 0);
-    w.memory_op(OpKind::kAccumulate, last_stream, Phase::kReduce, MemoryClass::kAdd, bytes * owned,
-                master_width * owned)
-        .record = {finished_, 0};
-    if (!accumulates)
-      w.acquire(kShardGradient, 0, master_width * owned, comm_, MemoryCategory::kGradients);
-    w.release(kReduceOutput, 0);
-  }
+void Fsdp2::gather_shards(StepWriter& w, int offset, Phase phase, EventRef after) {
+  const Plan& plan = w.plan();
+  const std::int64_t owned = w.elements(offset) / w.shard_ranks();
+  const std::int64_t cast =
+      has_compute_copy(plan) ? cast_bytes(plan.master_dtype, plan.param_dtype) : 0;
+  gather(w, offset, phase, (cast + 2 * bytes_of(plan.param_dtype)) * owned, {shard_ready_, 0},
+         after, CommGroup::kShard);
+}
 
-  void end_micro_step(StepWriter& w) override {
-    if (w.last_micro_step()) w.wait_on_compute({finished_, 0});
-  }
+void Fsdp2::gather(StepWriter& w, int offset, Phase phase, std::int64_t copied_bytes,
+                   EventRef ready, EventRef after, CommGroup group) {
+  const DType dtype = w.plan().param_dtype;
+  const std::int64_t bytes = bytes_of(dtype) * w.elements(offset);
+  const auto at = static_cast<std::int8_t>(offset);
+  Op& in = w.memory_op(OpKind::kCastShard, copy_in_, phase, MemoryClass::kCast, copied_bytes, 0,
+                       {ready, after});
+  in.target = at;
+  in.record = {copied_in_, at};
+  w.acquire(Tensor::kGatherOutput, offset, bytes, copy_in_, MemoryCategory::kGatherBuffers);
+  Op& op = w.collective(OpKind::kAllGather, comm_, phase, bytes, dtype, group);
+  op.target = at;
+  op.waits[0] = {copied_in_, at};
+  op.record = {gathered_, at};
+}
 
-  void after_optimizer(StepWriter& w) override { w.release_shard_gradients(); }
+void Fsdp2::copy_out(StepWriter& w) {
+  const std::int64_t width = bytes_of(w.plan().param_dtype);
+  w.wait_on_compute({gathered_, 0});
+  w.memory_op(OpKind::kCopyOut, 0, Phase::kForward, MemoryClass::kCopy, 2 * width * w.elements(), 0)
+      .record = {copied_out_, 0};
+  w.acquire(Tensor::kGathered, 0, width * w.elements(), 0, MemoryCategory::kGatherBuffers);
+  w.release(Tensor::kGatherOutput, 0);
+}
 
- private:
-  bool is_root(StepWriter& w, int offset) {
-    return w.kind(offset) == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
-  }
-  void gather(StepWriter& w, int offset, Phase phase, EventRef after) {
-    const Plan& plan = w.plan();
-    const std::int64_t elements = w.elements(offset);
-    const std::int64_t owned = elements / w.shard_ranks();
-    const std::int64_t width = bytes_of(plan.param_dtype);
-    const auto at = static_cast<std::int8_t>(offset);
-    const std::int64_t cast =
-        has_compute_copy(plan) ? cast_bytes(plan.master_dtype, plan.param_dtype) : 0;
-    Op& in = w.memory_op(OpKind::kCastShard, copy_in_, phase, MemoryClass::kCast,
-                         (cast + 2 * width) * owned, 0, {{shard_ready_, 0}, after});
-    in.target = at;
-    in.record = {copied_in_, at};
-    w.acquire(kGatherOutput, offset, width * elements, copy_in_, MemoryCategory::kGatherBuffers);
-    Op& op = w.collective(OpKind::kAllGather, comm_, phase, width * elements, plan.param_dtype);
-    op.target = at;
-    op.waits[0] = {copied_in_, at};
-    op.record = {gathered_, at};
-  }
-
-  void copy_out(StepWriter& w) {
-    const std::int64_t width = bytes_of(w.plan().param_dtype);
-    w.wait_on_compute({gathered_, 0});
-    w.memory_op(OpKind::kCopyOut, 0, Phase::kForward, MemoryClass::kCopy, 2 * width * w.elements(),
-                0)
-        .record = {copied_out_, 0};
-    w.acquire(kGathered, 0, width * w.elements(), 0, MemoryCategory::kGatherBuffers);
-    w.release(kGatherOutput, 0);
-  }
-
-  bool reshards_, hybrid_;
-  std::uint8_t copy_in_ = 0, comm_ = 0, replicate_ = 0;
-  std::uint8_t shard_ready_ = 0, gathered_ = 0, copied_out_ = 0, reduce_ready_ = 0, reduced_ = 0,
-               finished_ = 0, copied_in_ = 0;
-};
-
-}  // namespace
-
-std::unique_ptr<ShardingStrategy> make_fsdp2(bool reshards, bool hybrid) {
-  return std::make_unique<Fsdp2>(reshards, hybrid);
+std::unique_ptr<ShardingStrategy> make_fsdp2(const StrategyInfo& strategy, const Stack& stack) {
+  if (stack.memory == MemoryManager::kStatic) return make_flat_sharded(strategy);
+  return std::make_unique<Fsdp2>(strategy);
 }
 
 }  // namespace shardwright::sim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/core/placement.h"
 #include "sim/core/workspace.h"
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
@@ -10,6 +11,14 @@
 namespace shardwright::sim {
 
 namespace {
+
+/// Stacks count the optimizer's traffic with a master and two moments in fp32.
+constexpr double kFp32StateBytes = 3 * 4.0;
+
+/// Tensors that a foreach kernel takes at once: PyTorch's multi_tensor_apply has room for 36 in its
+/// arguments with four lists, as Adam's, and for 30 with five (depth_to_max_tensors in
+/// ATen/native/cuda/MultiTensorApply.cuh).
+constexpr std::int64_t kTensorsPerLaunch = 32;
 
 void write_forward(StepWriter& w, ShardingStrategy& strategy, std::int32_t last_unit) {
   for (std::int32_t unit = 0; unit <= last_unit; ++unit) {
@@ -34,37 +43,31 @@ void write_backward(StepWriter& w, ShardingStrategy& strategy, std::int32_t last
 }
 
 void write_micro_steps(StepWriter& w, ShardingStrategy& strategy, bool first, bool last,
-                       std::int32_t repeats) {
-  Schedule& schedule = w.schedule();
-  Section section;
-  section.first_block = static_cast<std::uint32_t>(schedule.blocks.size());
-  section.repeats = repeats;
+                       std::int32_t repeats, std::int32_t first_micro_batch) {
+  const std::int32_t head = w.schedule().head_unit();
   w.set_micro_step(first, last);
-  const std::int32_t head = schedule.head_unit();
+  w.begin_section();
+  w.begin_body(Direction::kForward);
   write_forward(w, strategy, head);
+  w.end_body();
+  w.begin_body(Direction::kBackward);
   write_backward(w, strategy, head);
   w.begin_block(0, 1, Phase::kReduce);
   strategy.end_micro_step(w);
   w.end_block();
-  section.block_count = static_cast<std::uint32_t>(schedule.blocks.size()) - section.first_block;
-  schedule.sections.push_back(section);
+  w.end_body();
+  w.end_section(repeats, first_micro_batch);
 }
 
 /// Gradient norm, clip and update of the owned shard.
 void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
   const Plan& plan = w.plan();
   const Stack& stack = w.stack();
-  Schedule& schedule = w.schedule();
-  const bool replicated = plan.strategy == Strategy::kSingle || plan.strategy == Strategy::kDdp;
-  const std::int64_t owned = replicated ? w.total_elements() : w.total_elements() / w.shard_ranks();
+  const std::int64_t owned = w.total_elements() / w.shard_ranks();
   const std::int64_t master = bytes_of(plan.master_dtype);
-  // A flat shard is a few tensors, per-parameter sharding has one for each matrix.
-  const std::int64_t tensors =
-      plan.strategy == Strategy::kYafsdp || plan.strategy == Strategy::kYafsdpZero2
-          ? 2
-          : schedule.layers + 2;
-  Section section;
-  section.first_block = static_cast<std::uint32_t>(schedule.blocks.size());
+  const std::int64_t tensors = w.schedule().sharding.update_tensors;
+  w.begin_section();
+  w.begin_body(Direction::kNone);
   w.begin_block(0, 1, Phase::kOptimizer);
   Op& norm = w.memory_op(OpKind::kGradientNorm, 0, Phase::kOptimizer, MemoryClass::kStream,
                          static_cast<std::int64_t>(stack.gradient_norm_bytes_per_parameter / 4.0 *
@@ -77,84 +80,54 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
   w.memory_op(OpKind::kClip, 0, Phase::kOptimizer, MemoryClass::kScale,
               native ? 0 : 2 * master * owned, 0);
   const double state_width =
-      (2.0 * static_cast<double>(bytes_of(plan.moment_dtype)) + static_cast<double>(master)) / 12.0;
+      (2.0 * static_cast<double>(bytes_of(plan.moment_dtype)) + static_cast<double>(master)) /
+      kFp32StateBytes;
   const double optimizer_bytes =
       stack.optimizer.bytes_per_parameter * state_width * static_cast<double>(owned);
   Op& update = w.memory_op(OpKind::kOptimizer, 0, Phase::kOptimizer, MemoryClass::kStream,
                            static_cast<std::int64_t>(optimizer_bytes), 0);
   update.work.efficiency = stack.optimizer.efficiency;
   update.work.kernels = static_cast<std::uint16_t>(std::min<std::int64_t>(
-      stack.optimizer.foreach
-          ? std::max<std::int64_t>(1, stack.optimizer.kernels_per_tensor * tensors / 32)
-          : stack.optimizer.kernels_per_tensor * tensors,
+      stack.optimizer.foreach ? std::max<std::int64_t>(1, stack.optimizer.kernels_per_tensor *
+                                                              tensors / kTensorsPerLaunch)
+                              : stack.optimizer.kernels_per_tensor * tensors,
       0xffff));
   const auto temporary = static_cast<std::int64_t>(stack.optimizer.temporary_master_copies *
                                                    static_cast<double>(master * owned));
-  w.acquire(kOptimizerTemporary, 0, temporary, 0, MemoryCategory::kOptimizer);
-  w.release(kOptimizerTemporary, 0);
+  w.acquire(Tensor::kOptimizerTemporary, 0, temporary, 0, MemoryCategory::kOptimizer);
+  w.release(Tensor::kOptimizerTemporary, 0);
   strategy.after_optimizer(w);
   if (stack.host.step_synchronizations > 0) w.synchronize(Phase::kOptimizer);
   w.end_block();
-  section.block_count = static_cast<std::uint32_t>(schedule.blocks.size()) - section.first_block;
-  schedule.sections.push_back(section);
+  w.end_body();
+  w.end_section(1, 0);
 }
 
 }  // namespace
-
-std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {
-  const bool native = stack.memory == MemoryManager::kStatic;
-  switch (plan.strategy) {
-    case Strategy::kSingle:
-      return make_single();
-    case Strategy::kDdp:
-      return make_ddp();
-    case Strategy::kZero1:
-      return make_zero(1);
-    case Strategy::kZero2:
-      return make_zero(2);
-    case Strategy::kZero3:
-      return native ? make_flat_sharded(true, false) : make_zero(3);
-    case Strategy::kFsdp1:
-      return native ? make_flat_sharded(true, false) : make_fsdp1(true, false);
-    case Strategy::kFsdp1GradOp:
-      return native ? make_flat_sharded(false, false) : make_fsdp1(false, false);
-    case Strategy::kFsdp2:
-      return native ? make_flat_sharded(true, false) : make_fsdp2(true, false);
-    case Strategy::kFsdp2NoReshard:
-      return native ? make_flat_sharded(false, false) : make_fsdp2(false, false);
-    case Strategy::kHsdp:
-      if (native) return make_flat_sharded(true, true);
-      return stack.hsdp_on_fsdp1 ? make_fsdp1(true, true) : make_fsdp2(true, true);
-    case Strategy::kYafsdp:
-      return make_yafsdp(true);
-    case Strategy::kYafsdpZero2:
-      return make_yafsdp(false);
-  }
-  return make_single();
-}
 
 void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
            const LayerPrograms& programs, Schedule& out) {
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);
-  if (stack.memory == MemoryManager::kStatic) {
-    w.persistent(MemoryCategory::kWorkspace, plan_workspace(model, plan).size_bytes, "workspace");
-  }
-  Section prologue;
+  if (stack.memory == MemoryManager::kStatic)
+    out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
+  list_persistent(out);
+  w.begin_section();
+  w.begin_body(Direction::kNone);
   w.begin_block(0, 1, Phase::kPrepare);
   w.host_work(stack.host.step_s, Phase::kPrepare);
   strategy->begin_step(w);
   w.end_block();
-  prologue.block_count = static_cast<std::uint32_t>(out.blocks.size());
-  out.sections.push_back(prologue);
+  w.end_body();
+  w.end_section(1, 0);
   const auto micro_steps = static_cast<std::int32_t>(plan.grad_accum);
   if (micro_steps == 1) {
-    write_micro_steps(w, *strategy, true, true, 1);
+    write_micro_steps(w, *strategy, true, true, 1, 0);
   } else {
-    write_micro_steps(w, *strategy, true, false, 1);
-    if (micro_steps > 2) write_micro_steps(w, *strategy, false, false, micro_steps - 2);
-    write_micro_steps(w, *strategy, false, true, 1);
+    write_micro_steps(w, *strategy, true, false, 1, 0);
+    if (micro_steps > 2) write_micro_steps(w, *strategy, false, false, micro_steps - 2, 1);
+    write_micro_steps(w, *strategy, false, true, 1, micro_steps - 1);
   }
   write_optimizer(w, *strategy);
 }

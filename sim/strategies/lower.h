@@ -13,6 +13,9 @@
 
 namespace shardwright::sim {
 
+/// Whether the stack runs the strategy; otherwise lower throws Error.
+bool has_schedule(Strategy strategy, const Stack& stack);
+
 /// Fills `out` (reusing its memory). `programs` must come from the same model, stack and plan shape
 /// (micro_batch, seq_len, recompute, attention, param_dtype).
 void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,

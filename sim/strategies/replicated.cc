@@ -16,36 +16,25 @@ constexpr std::int64_t kBucketBytes = 25 * 1024 * 1024;  // DDP's default bucket
 
 class Replicated final : public ShardingStrategy {
  public:
-  explicit Replicated(bool reduces) : reduces_(reduces) {}
+  explicit Replicated(const StrategyInfo& strategy)
+      : strategy_(strategy), reduces_(!strategy.one_rank) {}
 
   void declare(StepWriter& w) override {
     native_ = w.stack().memory == MemoryManager::kStatic;
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
-    const Plan& plan = w.plan();
     comm_ = reduces_ ? w.stream("communication", StreamRole::kCommunication, 0, native_ ? -1 : 0)
                      : std::uint8_t{0};
     cast_ = w.event("cast");
     backward_done_ = w.event("backward_done");
     reduced_ = w.event("reduced");
-    declare_optimizer_state(w, w.total_elements());
-    if (native_) {
-      if (has_compute_copy(plan)) {
-        w.persistent(MemoryCategory::kParameters, bytes_of(plan.param_dtype) * w.total_elements(),
-                     "compute parameters");
-      }
-      w.persistent(MemoryCategory::kGradients, gradient_width(plan) * w.total_elements(),
-                   "gradients");
-      const std::int64_t width = bytes_of(plan.param_dtype);
-      const bool tied = w.elements_of(UnitKind::kHead) == 0;
-      const std::int64_t largest = tied ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
-      w.persistent(MemoryCategory::kGradientBuffers, width * largest, "unit gradient buffer");
-      if (tied)
-        w.persistent(MemoryCategory::kGradientBuffers, width * w.elements_of(UnitKind::kEmbedding),
-                     "tied embedding gradient buffer");
-    } else if (reduces_) {
-      w.persistent(MemoryCategory::kGradientBuffers, gradient_width(plan) * w.total_elements(),
-                   "all-reduce buckets");
-    }
+    ShardingFacts facts = facts_of(strategy_, w);
+    facts.keeps_parameters = native_;
+    facts.keeps_sums = native_;
+    facts.sum_dtype = w.plan().reduce_dtype;
+    facts.gradients.count = native_ ? 1 : 0;
+    if (reduces_ && !native_)
+      facts.all_reduce_bucket_bytes = gradient_width(w.plan()) * w.total_elements();
+    w.state(facts);
   }
 
   void begin_step(StepWriter& w) override {
@@ -60,7 +49,7 @@ class Replicated final : public ShardingStrategy {
     if (native_ || !has_compute_copy(plan) || w.elements() == 0) return;
     w.memory_op(OpKind::kCastShard, 0, Phase::kForward, MemoryClass::kCast,
                 cast_bytes(plan.master_dtype, plan.param_dtype) * w.elements(), 0);
-    w.acquire(kCastedShard, 0, bytes_of(plan.param_dtype) * w.elements(), 0,
+    w.acquire(Tensor::kCastedShard, 0, bytes_of(plan.param_dtype) * w.elements(), 0,
               MemoryCategory::kParameters);
   }
 
@@ -78,8 +67,8 @@ class Replicated final : public ShardingStrategy {
                     (bytes_of(plan.param_dtype) + width) * elements, 0);
       }
       if (!native_ && w.first_micro_step())
-        w.acquire(kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);
-      if (!native_ && has_compute_copy(plan)) w.release(kCastedShard, 0);
+        w.acquire(Tensor::kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);
+      if (!native_ && has_compute_copy(plan)) w.release(Tensor::kCastedShard, 0);
       w.release_weight_gradients();
     }
     w.record_on_compute(backward_done_);
@@ -99,7 +88,7 @@ class Replicated final : public ShardingStrategy {
 
   void after_optimizer(StepWriter& w) override {
     if (!native_)
-      w.release_all(kFullGradient, gradient_width(w.plan()) * w.total_elements(),
+      w.release_all(Tensor::kFullGradient, gradient_width(w.plan()) * w.total_elements(),
                     MemoryCategory::kGradients);
   }
 
@@ -107,6 +96,7 @@ class Replicated final : public ShardingStrategy {
   /// Gradients are held in the wider of what is reduced and what is updated.
   static std::int64_t gradient_width(const Plan& plan) { return bytes_of(plan.reduce_dtype); }
 
+  const StrategyInfo& strategy_;
   bool reduces_;
   bool native_ = false;
   std::uint8_t comm_ = 0, cast_ = 0, backward_done_ = 0, reduced_ = 0;
@@ -114,11 +104,11 @@ class Replicated final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_single() {
-  return std::make_unique<Replicated>(false);
+std::unique_ptr<ShardingStrategy> make_single(const StrategyInfo& strategy, const Stack&) {
+  return std::make_unique<Replicated>(strategy);
 }
-std::unique_ptr<ShardingStrategy> make_ddp() {
-  return std::make_unique<Replicated>(true);
+std::unique_ptr<ShardingStrategy> make_ddp(const StrategyInfo& strategy, const Stack&) {
+  return std::make_unique<Replicated>(strategy);
 }
 
 }  // namespace shardwright::sim

@@ -1,5 +1,4 @@
-// Bytes that a rank holds for the whole step: parameters, master copy, gradients and optimizer
-// state.
+// What the strategies' files share about what a rank holds for the whole step.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +7,20 @@
 
 namespace shardwright::sim {
 
-/// Declares optimizer state and, where it differs from what is computed with, the master copy, over
-/// `owned_elements` parameters.
-inline void declare_optimizer_state(StepWriter& w, std::int64_t owned_elements) {
+/// What every strategy says alike: what is divided, and the plan's types.
+inline ShardingFacts facts_of(const StrategyInfo& strategy, const StepWriter& w) {
   const Plan& plan = w.plan();
-  if (plan.offload == Offload::kOptimizer) return;
-  w.persistent(MemoryCategory::kMaster, bytes_of(plan.master_dtype) * owned_elements,
-               "master parameters");
-  w.persistent(MemoryCategory::kOptimizer, 2 * bytes_of(plan.moment_dtype) * owned_elements,
-               "Adam moments");
+  ShardingFacts facts;
+  facts.divides = strategy.divides;
+  facts.parameter_dtype = plan.param_dtype;
+  facts.reduce_dtype = plan.reduce_dtype;
+  facts.master_dtype = plan.master_dtype;
+  facts.moment_dtype = plan.moment_dtype;
+  facts.sum_dtype = plan.master_dtype;
+  facts.keeps_optimizer = plan.offload != Offload::kOptimizer;
+  // One for each matrix, which a layer's are counted as: foreach kernels take many at once.
+  facts.update_tensors = w.layers() + 2;
+  return facts;
 }
 
 /// A compute copy exists beside the master when their dtypes differ.

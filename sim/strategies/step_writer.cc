@@ -27,11 +27,13 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
     : model_(model), plan_(plan), stack_(stack), programs_(programs), schedule_(out) {
   schedule_.clear();
   schedule_.layers = model.layers;
-  schedule_.world_ranks = plan.gpus;
-  schedule_.shard_ranks = resolved_shard_group(plan, gpus_per_node);
-  schedule_.replicate_ranks = plan.gpus / schedule_.shard_ranks;
+  const std::int64_t shard = resolved_shard_group(plan, gpus_per_node);
+  schedule_.group(CommGroup::kWorld) = {plan.gpus, 1};
+  schedule_.group(CommGroup::kShard) = {shard, 1};
+  schedule_.group(CommGroup::kReplicate) = {plan.gpus / shard, shard};
+  if (info_of(plan.strategy).second_shard)
+    schedule_.group(CommGroup::kSecondShard) = {std::min(gpus_per_node, shard), 1};
   schedule_.event_names.push_back("");
-  for (std::uint16_t t = 0; t < kTensorCount; ++t) schedule_.tensor_names.push_back(tensor_name(t));
   stream("compute", StreamRole::kCompute, 0);
   set_layout({});
 }
@@ -39,7 +41,7 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
 void StepWriter::set_layout(const UnitLayout& layout) {
   layout_ = layout;
   const ParameterCounts counts = count_parameters(model_);
-  const std::int64_t n = schedule_.shard_ranks;
+  const std::int64_t n = schedule_.shard_ranks();
   const std::int64_t c = model_.hidden;
   const auto pad = [n](std::int64_t elements) { return elements == 0 ? 0 : round_up(elements, n); };
   const std::int64_t layer_norms = layout.separates_norms ? 0 : counts.layer_norms;
@@ -64,13 +66,11 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   } else {
     elements_ = {0, pad(vocabulary + counts.positions + head + final_norm), layer, 0};
   }
-  norm_elements_ =
-      layout.separates_norms ? pad(model_.layers * counts.layer_norms + counts.final_norm) : 0;
-  total_elements_ = elements_[1] + model_.layers * elements_[2] + elements_[3] + norm_elements_;
-}
-
-std::int64_t StepWriter::largest_unit() const {
-  return *std::max_element(elements_.begin(), elements_.end());
+  UnitSizes& sizes = schedule_.unit_sizes;
+  sizes = {elements_[1], elements_[2], elements_[3]};
+  if (layout.separates_norms)
+    sizes.norms = pad(model_.layers * counts.layer_norms + counts.final_norm);
+  total_elements_ = sizes.total(model_.layers);
 }
 
 std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
@@ -82,10 +82,6 @@ std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
 std::uint8_t StepWriter::event(const char* name) {
   schedule_.event_names.push_back(name);
   return static_cast<std::uint8_t>(schedule_.event_names.size() - 1);
-}
-
-void StepWriter::persistent(MemoryCategory category, std::int64_t bytes, const char* what) {
-  if (bytes > 0) schedule_.persistent.push_back({category, bytes, what});
 }
 
 UnitKind StepWriter::kind_at(std::int32_t unit) const {
@@ -228,8 +224,8 @@ void StepWriter::acquire(Tensor tensor, int offset, std::int64_t bytes, std::uin
   action.stream = stream;
   action.category = category;
   schedule_.memory.push_back(action);
-  acquired_bytes_[tensor][static_cast<std::size_t>(kind_at(unit_ + offset))] = bytes;
-  category_[tensor] = category;
+  acquired_bytes_[index_of(tensor)][static_cast<std::size_t>(kind_at(unit_ + offset))] = bytes;
+  category_[index_of(tensor)] = category;
 }
 
 void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
@@ -240,8 +236,9 @@ void StepWriter::release(Tensor tensor, int offset, std::uint8_t used_on) {
   action.tensor = tensor;
   action.offset = static_cast<std::int16_t>(offset);
   action.used_on = used_on;
-  action.bytes = acquired_bytes_[tensor][static_cast<std::size_t>(kind_at(unit_ + offset))];
-  action.category = category_[tensor];
+  action.bytes =
+      acquired_bytes_[index_of(tensor)][static_cast<std::size_t>(kind_at(unit_ + offset))];
+  action.category = category_[index_of(tensor)];
   if (action.bytes > 0) schedule_.memory.push_back(action);
 }
 
@@ -258,20 +255,19 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
 }
 
 void StepWriter::release_shard_gradients() {
-  release_all(kShardGradient,
-              bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks),
+  release_all(Tensor::kShardGradient,
+              bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks()),
               MemoryCategory::kGradients);
 }
 
 void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   const auto of_pass = [&](const UnitPass& pass, int offset) {
     for (const MemoryAction& action : pass.memory) {
-      if (action.acquire && action.tensor >= kWeightGradient0 &&
-          action.tensor <= kWeightGradientLast) {
-        acquired_bytes_[action.tensor][static_cast<std::size_t>(kind_at(unit_ + offset))] =
-            action.bytes;
-        category_[action.tensor] = action.category;
-        release(static_cast<Tensor>(action.tensor), offset, used_on);
+      if (action.acquire && is_weight_gradient(action.tensor)) {
+        acquired_bytes_[index_of(action.tensor)]
+                       [static_cast<std::size_t>(kind_at(unit_ + offset))] = action.bytes;
+        category_[index_of(action.tensor)] = action.category;
+        release(action.tensor, offset, used_on);
       }
     }
   };
@@ -280,6 +276,31 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   if (kind() == UnitKind::kEmbedding && elements_of(UnitKind::kHead) == 0) {
     of_pass(programs_.head_backward(), static_cast<int>(model_.layers) + 1);
   }
+}
+
+void StepWriter::begin_section() {
+  Section& section = schedule_.sections.emplace_back();
+  section.first_block = static_cast<std::uint32_t>(schedule_.blocks.size());
+  section.first_body = static_cast<std::uint32_t>(schedule_.bodies.size());
+}
+
+void StepWriter::end_section(std::int32_t repeats, std::int32_t first_micro_batch) {
+  Section& section = schedule_.sections.back();
+  section.block_count = static_cast<std::uint32_t>(schedule_.blocks.size()) - section.first_block;
+  section.body_count = static_cast<std::uint32_t>(schedule_.bodies.size()) - section.first_body;
+  section.repeats = repeats;
+  section.forward_micro_batch = section.backward_micro_batch = first_micro_batch;
+}
+
+void StepWriter::begin_body(Direction direction) {
+  Body& body = schedule_.bodies.emplace_back();
+  body.first_block = static_cast<std::uint32_t>(schedule_.blocks.size());
+  body.direction = direction;
+}
+
+void StepWriter::end_body() {
+  Body& body = schedule_.bodies.back();
+  body.block_count = static_cast<std::uint32_t>(schedule_.blocks.size()) - body.first_block;
 }
 
 void StepWriter::begin_block(std::int32_t unit, int step, Phase phase) {

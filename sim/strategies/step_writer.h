@@ -34,8 +34,9 @@ class StepWriter {
 
   const Plan& plan() const { return plan_; }
   const Stack& stack() const { return stack_; }
-  std::int64_t shard_ranks() const { return schedule_.shard_ranks; }
-  std::int64_t replicate_ranks() const { return schedule_.replicate_ranks; }
+  std::int64_t layers() const { return schedule_.layers; }
+  std::int64_t shard_ranks() const { return schedule_.shard_ranks(); }
+  std::int64_t replicate_ranks() const { return schedule_.replicate_ranks(); }
   bool first_micro_step() const { return first_micro_; }
   bool last_micro_step() const { return last_micro_; }
 
@@ -43,7 +44,8 @@ class StepWriter {
   void set_layout(const UnitLayout& layout);
   std::uint8_t stream(const char* name, StreamRole role, int priority, int collective_priority = 0);
   std::uint8_t event(const char* name);
-  void persistent(MemoryCategory category, std::int64_t bytes, const char* what);
+  /// What outlives operations; replaces what was stated before.
+  void state(const ShardingFacts& facts) { schedule_.sharding = facts; }
 
   // Questions about the unit at `offset` from the current one.
   UnitKind kind(int offset = 0);
@@ -53,11 +55,12 @@ class StepWriter {
   std::int64_t elements_of(UnitKind kind) const {
     return elements_[static_cast<std::size_t>(kind)];
   }
+  /// The head's weights belong to the embedding's unit.
+  bool tied() const { return schedule_.unit_sizes.tied(); }
   /// Norm weights that form a unit of their own, padded; 0 when they live in their layers.
-  std::int64_t norm_elements() const { return norm_elements_; }
+  std::int64_t norm_elements() const { return schedule_.unit_sizes.norms; }
   /// All parameters of the model, padded.
   std::int64_t total_elements() const { return total_elements_; }
-  std::int64_t largest_unit() const;
 
   // Operations. References are valid until the next operation is written.
   Op& op(OpKind kind, std::uint8_t stream, Phase phase);
@@ -94,7 +97,11 @@ class StepWriter {
   void release_shard_gradients();
   static constexpr std::uint8_t kSameStream = 0xff;
 
-  // Blocks; driven by lower.cc.
+  // Blocks, bodies and sections; driven by lower.cc.
+  void begin_section();
+  void end_section(std::int32_t repeats, std::int32_t first_micro_batch);
+  void begin_body(Direction direction);
+  void end_body();
   void begin_block(std::int32_t unit, int step, Phase phase);
   void end_block();
   /// Extends the block just written to `unit` if it would have come out the same.
@@ -119,7 +126,6 @@ class StepWriter {
   Schedule& schedule_;
   UnitLayout layout_;
   std::array<std::int64_t, 4> elements_{};
-  std::int64_t norm_elements_ = 0;
   std::int64_t total_elements_ = 0;
   bool first_micro_ = true;
   bool last_micro_ = true;

@@ -1,12 +1,14 @@
 // A sharding strategy writes what happens around a unit's own operations: gathers, casts,
-// reductions, and who waits for whom. One file per strategy implements this interface;
-// step_writer.h is what it writes with, lower.h drives it over the units of a step.
+// reductions, and who waits for whom. One file per strategy implements this interface and a line of
+// sim/core/strategies.def names it; step_writer.h is what it writes with, lower.h drives it over
+// the units of a step.
 #pragma once
 
 #include <memory>
 
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
+#include "sim/core/strategy.h"
 
 namespace shardwright::sim {
 
@@ -15,7 +17,7 @@ class StepWriter;
 class ShardingStrategy {
  public:
   virtual ~ShardingStrategy() = default;
-  /// Streams, events and tensors that live longer than a step.
+  /// Streams, events, and what is kept beyond operations (StepWriter::state).
   virtual void declare(StepWriter& w) = 0;
   /// Before the first micro-step.
   virtual void begin_step(StepWriter&) {}
@@ -29,13 +31,16 @@ class ShardingStrategy {
   virtual void after_optimizer(StepWriter&) {}
 };
 
-std::unique_ptr<ShardingStrategy> make_single();
-std::unique_ptr<ShardingStrategy> make_ddp();
-std::unique_ptr<ShardingStrategy> make_zero(int stage);
-std::unique_ptr<ShardingStrategy> make_fsdp1(bool reshards, bool hybrid);
-std::unique_ptr<ShardingStrategy> make_fsdp2(bool reshards, bool hybrid);
-std::unique_ptr<ShardingStrategy> make_yafsdp(bool reshards);
-std::unique_ptr<ShardingStrategy> make_flat_sharded(bool reshards, bool hybrid);
+/// The factories that sim/core/strategies.def names.
+#define STRATEGY(id, name, factory, ...) \
+  std::unique_ptr<ShardingStrategy> factory(const StrategyInfo& strategy, const Stack& stack);
+#include "sim/core/strategies.def"
+#undef STRATEGY
+
+/// Full sharding as the native stack runs it, whatever the strategy is called.
+std::unique_ptr<ShardingStrategy> make_flat_sharded(const StrategyInfo& strategy);
+
+/// Throws Error when the stack cannot run the plan's strategy.
 std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack);
 
 }  // namespace shardwright::sim

@@ -20,16 +20,17 @@ namespace {
 
 class Yafsdp final : public ShardingStrategy {
  public:
-  explicit Yafsdp(bool reshards) : reshards_(reshards) {}
+  explicit Yafsdp(const StrategyInfo& strategy)
+      : strategy_(strategy), reshards_(strategy.reshards) {}
 
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
     const Plan& plan = w.plan();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
-    tied_ = w.elements_of(UnitKind::kHead) == 0;
-    const bool native = w.stack().memory == MemoryManager::kStatic;
-    comm_ = w.stream("communication", StreamRole::kCommunication, -1, native ? -1 : 0);
+    tied_ = w.tied();
+    native_ = w.stack().memory == MemoryManager::kStatic;
+    comm_ = w.stream("communication", StreamRole::kCommunication, -1, native_ ? -1 : 0);
     shard_ready_ = w.event("shard_ready");
     norms_ready_ = w.event("norms_ready");
     gathered_ = w.event("gathered");
@@ -38,40 +39,15 @@ class Yafsdp final : public ShardingStrategy {
     gradient_taken_ = w.event("gradient_taken");
     reduced_ = w.event("reduced");
 
-    const std::int64_t owned = w.total_elements() / w.shard_ranks();
-    const std::int64_t width = bytes_of(plan.param_dtype);
-    declare_optimizer_state(w, owned);
-    if (has_compute_copy(plan))
-      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
-    w.persistent(MemoryCategory::kGradients, bytes_of(plan.master_dtype) * owned,
-                 "sharded gradients");
-    const std::int64_t layer = w.elements_of(UnitKind::kLayer);
-    const std::int64_t embedding = w.elements_of(UnitKind::kEmbedding);
-    const std::int64_t largest = tied_ ? layer : w.largest_unit();
-    native_ = native;
-    if (reshards_) {
-      w.persistent(MemoryCategory::kGatherBuffers, buffers_ * width * largest,
-                   "rotating weight buffers");
-      if (tied_)
-        w.persistent(MemoryCategory::kGatherBuffers, width * embedding, "tied embedding buffer");
-    } else {
-      w.persistent(MemoryCategory::kGatherBuffers, width * (w.total_elements() - w.norm_elements()),
-                   "weight buffers");
-    }
-    w.persistent(MemoryCategory::kGatherBuffers, width * w.norm_elements(), "norm weight buffer");
-    w.persistent(MemoryCategory::kGradientBuffers, 2 * width * largest,
-                 "rotating gradient buffers");
-    // The head's gradient waits there for the embedding's while layers use the others.
-    if (tied_)
-      w.persistent(MemoryCategory::kGradientBuffers, width * embedding,
-                   "tied embedding gradient buffer");
-    w.persistent(MemoryCategory::kGradientBuffers, width * w.norm_elements(),
-                 "norm gradient buffer");
-    if (casts(plan)) {
-      w.persistent(MemoryCategory::kGradientBuffers,
-                   bytes_of(plan.reduce_dtype) * std::max(w.largest_unit(), w.norm_elements()),
-                   "reduction buffer");
-    }
+    ShardingFacts facts = facts_of(strategy_, w);
+    facts.separates_norms = true;
+    facts.keeps_parameters = true;
+    facts.keeps_sums = true;
+    facts.weights.count = reshards_ ? buffers_ : UnitBuffers::kEveryUnit;
+    facts.gradients.count = 2;
+    // The flat buffer of units and that of norms.
+    facts.update_tensors = 2;
+    w.state(facts);
   }
 
   void begin_step(StepWriter& w) override {
@@ -85,7 +61,7 @@ class Yafsdp final : public ShardingStrategy {
     }
     Op& gather = w.collective(OpKind::kAllGather, comm_, Phase::kPrepare,
                               bytes_of(plan.param_dtype) * w.norm_elements(), plan.param_dtype);
-    gather.target = kNorms;
+    gather.target = kNormUnit;
     gather.waits[0] = {shard_ready_, 0};
     gather.record = {norms_ready_, 0};
     w.wait_on_compute({norms_ready_, 0});
@@ -148,7 +124,6 @@ class Yafsdp final : public ShardingStrategy {
   }
 
  private:
-  static constexpr std::int8_t kNorms = 127;  // Op::target of the norm unit
   static std::int8_t offset(int value) { return static_cast<std::int8_t>(value); }
   static bool casts(const Plan& plan) { return plan.reduce_dtype != plan.param_dtype; }
 
@@ -166,7 +141,7 @@ class Yafsdp final : public ShardingStrategy {
   }
 
   void reduce_norms(StepWriter& w) {
-    reduce_flat(w, kNorms, w.norm_elements(), {backward_done_, 0});
+    reduce_flat(w, kNormUnit, w.norm_elements(), {backward_done_, 0});
   }
 
   void reduce_flat(StepWriter& w, int at, std::int64_t elements, EventRef ready) {
@@ -174,13 +149,13 @@ class Yafsdp final : public ShardingStrategy {
     const std::int64_t owned = elements / w.shard_ranks();
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
-    const std::int8_t event_offset = at == kNorms ? std::int8_t{0} : offset(at);
+    const std::int8_t event_offset = at == kNormUnit ? std::int8_t{0} : offset(at);
     if (casts(plan)) {
       Op& cast = w.memory_op(OpKind::kCastGradient, comm_, Phase::kReduce, MemoryClass::kCast,
                              cast_bytes(plan.param_dtype, plan.reduce_dtype) * elements,
                              reduced_width * elements, {ready});
       cast.target = offset(at);
-      if (at != kNorms) cast.record = {gradient_taken_, event_offset};
+      if (at != kNormUnit) cast.record = {gradient_taken_, event_offset};
     }
     Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
                                reduced_width * elements, plan.reduce_dtype);
@@ -194,13 +169,14 @@ class Yafsdp final : public ShardingStrategy {
                           (reduced_width + 2 * master_width) * owned, master_width * owned);
       last->target = offset(at);
     }
-    if (at == kNorms) {
+    if (at == kNormUnit) {
       last->record = {reduced_, 0};
     } else if (!casts(plan)) {
       last->record = {gradient_taken_, event_offset};
     }
   }
 
+  const StrategyInfo& strategy_;
   bool reshards_;
   bool tied_ = false;
   bool native_ = false;
@@ -213,8 +189,8 @@ class Yafsdp final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_yafsdp(bool reshards) {
-  return std::make_unique<Yafsdp>(reshards);
+std::unique_ptr<ShardingStrategy> make_yafsdp(const StrategyInfo& strategy, const Stack&) {
+  return std::make_unique<Yafsdp>(strategy);
 }
 
 }  // namespace shardwright::sim

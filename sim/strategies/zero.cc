@@ -18,12 +18,12 @@ constexpr std::int64_t kBucketElements =
 
 class Zero final : public ShardingStrategy {
  public:
-  explicit Zero(int stage) : stage_(stage) {}
+  explicit Zero(const StrategyInfo& strategy)
+      : strategy_(strategy), stage_(strategy.zero_stage()) {}
 
   void declare(StepWriter& w) override {
     native_ = w.stack().memory == MemoryManager::kStatic;
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
-    const Plan& plan = w.plan();
     gather_stream_ =
         w.stream("communication", StreamRole::kCommunication, native_ ? -1 : 0, native_ ? -1 : 0);
     reduce_stream_ = native_ ? gather_stream_ : w.stream("reduce", StreamRole::kSide, 0);
@@ -35,33 +35,13 @@ class Zero final : public ShardingStrategy {
     finished_ = w.event("finished");
     updated_ = w.event("updated");
 
-    const std::int64_t total = w.total_elements();
-    const std::int64_t owned = total / w.shard_ranks();
-    const std::int64_t width = bytes_of(plan.param_dtype);
-    const std::int64_t reduced = bytes_of(plan.reduce_dtype);
-    declare_optimizer_state(w, owned);
-    if (stage_ < 3)
-      w.persistent(MemoryCategory::kParameters,
-                   width * (has_compute_copy(plan) ? total : total - owned), "compute parameters");
-    if (stage_ == 3 && has_compute_copy(plan))
-      w.persistent(MemoryCategory::kParameters, width * owned, "sharded compute parameters");
-    w.persistent(MemoryCategory::kGradients, reduced * (stage_ == 1 ? total : owned),
-                 stage_ == 1 ? "gradients" : "sharded gradients");
-    if (native_) {
-      const std::int64_t rotating =
-          w.elements_of(UnitKind::kHead) == 0 ? w.elements_of(UnitKind::kLayer) : w.largest_unit();
-      w.persistent(MemoryCategory::kGradientBuffers, 2 * width * rotating,
-                   "rotating gradient buffers");
-      if (w.elements_of(UnitKind::kHead) == 0)
-        w.persistent(MemoryCategory::kGradientBuffers, width * w.elements_of(UnitKind::kEmbedding),
-                     "tied embedding gradient buffer");
-      if (reduced != width && stage_ > 1)
-        w.persistent(MemoryCategory::kGradientBuffers, reduced * w.largest_unit(),
-                     "reduction buffer");
-    } else {
-      w.persistent(MemoryCategory::kGradientBuffers, 2 * reduced * kBucketElements,
-                   "gradient buckets");
-    }
+    ShardingFacts facts = facts_of(strategy_, w);
+    facts.keeps_parameters = true;
+    facts.keeps_sums = true;
+    facts.sum_dtype = w.plan().reduce_dtype;
+    facts.gradients.count = native_ ? 2 : 0;
+    if (!native_) facts.gradient_bucket_bytes = 2 * bytes_of(facts.reduce_dtype) * kBucketElements;
+    w.state(facts);
   }
 
   void before_forward(StepWriter& w) override {
@@ -78,7 +58,7 @@ class Zero final : public ShardingStrategy {
   }
 
   void after_forward(StepWriter& w) override {
-    if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) w.release(kGathered, 0);
+    if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) w.release(Tensor::kGathered, 0);
   }
 
   void before_backward(StepWriter& w) override {
@@ -110,7 +90,7 @@ class Zero final : public ShardingStrategy {
                   {{backward_done_, 0}})
           .record = {bucket_ready_, 0};
     }
-    if (stage_ == 3) w.release(kGathered, 0);
+    if (stage_ == 3) w.release(Tensor::kGathered, 0);
     w.release_weight_gradients(reduce_stream_);
     if (!reduces(w)) return;
     Op& scatter = w.collective(OpKind::kReduceScatter, gather_stream_, Phase::kReduce,
@@ -147,22 +127,22 @@ class Zero final : public ShardingStrategy {
 
  private:
   bool reduces(const StepWriter& w) const { return stage_ > 1 || w.last_micro_step(); }
-  bool holds_tied(StepWriter& w) {
-    return w.kind() == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
-  }
+  bool holds_tied(StepWriter& w) { return w.kind() == UnitKind::kEmbedding && w.tied(); }
 
   void gather(StepWriter& w, Phase phase) {
     const std::int64_t width = bytes_of(w.plan().param_dtype);
     Op& op = w.collective(OpKind::kAllGather, gather_stream_, phase, width * w.elements(),
                           w.plan().param_dtype);
     op.record = {gathered_, 0};
-    w.acquire(kGathered, 0, width * w.elements(), gather_stream_, MemoryCategory::kGatherBuffers);
+    w.acquire(Tensor::kGathered, 0, width * w.elements(), gather_stream_,
+              MemoryCategory::kGatherBuffers);
     w.memory_op(OpKind::kCopyOut, gather_stream_, phase, MemoryClass::kCopy,
                 2 * width * w.elements(), 0)
         .record = {unpacked_, 0};
     w.wait_on_compute({unpacked_, 0});
   }
 
+  const StrategyInfo& strategy_;
   int stage_;
   bool native_ = false;
   std::uint8_t gather_stream_ = 0, reduce_stream_ = 0;
@@ -172,8 +152,10 @@ class Zero final : public ShardingStrategy {
 
 }  // namespace
 
-std::unique_ptr<ShardingStrategy> make_zero(int stage) {
-  return std::make_unique<Zero>(stage);
+std::unique_ptr<ShardingStrategy> make_zero(const StrategyInfo& strategy, const Stack& stack) {
+  const bool native = stack.memory == MemoryManager::kStatic;
+  if (native && strategy.divides == Sharded::kParameters) return make_flat_sharded(strategy);
+  return std::make_unique<Zero>(strategy);
 }
 
 }  // namespace shardwright::sim

@@ -93,7 +93,7 @@ class Importer {
     copies_on_gpus_ = note(trace, "device") == "cuda" && note(trace, "transport") == "local";
     const std::int64_t devices = integer_note(trace, "devices");
     if (devices > 0) {
-      sharers_ = static_cast<std::int32_t>((schedule_.world_ranks - 1) / devices + 1);
+      sharers_ = static_cast<std::int32_t>((schedule_.world_ranks() - 1) / devices + 1);
     }
   }
 
@@ -125,7 +125,7 @@ class Importer {
     source.gpu = note(trace_, "device_name");
     source.sm_count = integer_note(trace_, "device_units");
     source.memory_bytes = integer_note(trace_, "device_memory_bytes");
-    source.world_size = schedule_.world_ranks;
+    source.world_size = schedule_.world_ranks();
     source.software = note(trace_, "software");
     source.date = note(trace_, "date");
     source.step_s = step_times(trace_);
@@ -179,23 +179,13 @@ class Importer {
 
   /// Whether ranks wait for each other in it.
   bool waits(const Op& op) const {
-    return schedule_.world_ranks > 1 &&
+    return schedule_.world_ranks() > 1 &&
            (op.work.kind == WorkKind::kCollective || op.kind == OpKind::kGradientNorm);
   }
 
   std::int64_t ranks_of(const Op& op) const {
-    if (op.work.kind != WorkKind::kCollective) return schedule_.world_ranks;
-    switch (op.work.group) {
-      case CommGroup::kShard:
-        return schedule_.shard_ranks;
-      case CommGroup::kReplicate:
-        return schedule_.replicate_ranks;
-      case CommGroup::kIntraNode:
-        return std::min(gpus_per_node_, schedule_.world_ranks);
-      case CommGroup::kWorld:
-        return schedule_.world_ranks;
-    }
-    return 1;
+    if (op.work.kind != WorkKind::kCollective) return schedule_.world_ranks();
+    return schedule_.group(op.work.group).size;
   }
 
   void read_lane(const Lane& lane, std::int32_t rank, std::int32_t step) {
@@ -255,14 +245,10 @@ class Importer {
     }
   }
 
-  /// Numbers what the ranks of one group do together. Ranks of a shard group follow one another.
+  /// Numbers what the ranks of one group do together.
   std::int64_t instance_of(const Op& op, std::int32_t step, std::int64_t id, std::int32_t rank) {
-    std::int64_t group = 0;
-    if (op.work.kind == WorkKind::kCollective) {
-      if (op.work.group == CommGroup::kShard) group = rank / schedule_.shard_ranks;
-      if (op.work.group == CommGroup::kReplicate) group = rank % schedule_.shard_ranks;
-      if (op.work.group == CommGroup::kIntraNode) group = rank / gpus_per_node_;
-    }
+    const std::int64_t group =
+        op.work.kind == WorkKind::kCollective ? schedule_.group(op.work.group).number_of(rank) : 0;
     const auto fresh = static_cast<std::int64_t>(instances_seen_.size());
     return instances_seen_.emplace(std::tuple(step, id, group), fresh).first->second;
   }

@@ -62,7 +62,7 @@ void step_bench(benchmark::State& state, Strategy strategy, std::int64_t ranks, 
   const Schedule schedule =
       sim::lower(model, plan, profiles::load_stack("native").stack, plan.gpus);
   kernels::host::Parallel parallel(static_cast<int>(state.range(0)));
-  LocalWorld world(static_cast<int>(ranks), static_cast<int>(schedule.shard_ranks));
+  LocalWorld world(static_cast<int>(ranks), static_cast<int>(schedule.shard_ranks()));
   world.run([&](int rank) {
     HostDevice device(parallel, mode);
     Executor executor(model, plan, schedule, device, world.groups(rank, device));

@@ -18,6 +18,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
+#include "sim/strategies/lower.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -47,6 +48,7 @@ std::vector<Plan> plans_for(const PlanInputs& inputs, const std::string& stack) 
   for (int s = 0; s < kStrategyCount; ++s) {
     Plan plan;
     plan.strategy = static_cast<Strategy>(s);
+    if (!sim::has_schedule(plan.strategy, inputs.profile.stack)) continue;
     plan.gpus = plan.strategy == Strategy::kSingle ? 1 : 16;
     plan.seq_len = 512;
     plan.micro_batch = 2;
@@ -91,7 +93,7 @@ TEST(Export, WhatATrainerDoesOtherwiseIsAlwaysRemarkedOn) {
       const PlanInputs inputs = inputs_for(model, stack);
       for (const Plan& plan : plans_for(inputs, stack)) {
         for (const Trainer& trainer : trainers()) {
-          if (trainer.name == "yafsdp" && zero_stage(plan.strategy) < 2) {
+          if (trainer.name == "yafsdp" && info_of(plan.strategy).zero_stage() < 2) {
             EXPECT_THROW(trainer.settings(inputs, plan), Error);
             continue;
           }
@@ -161,7 +163,7 @@ TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
     const PlanInputs inputs = inputs_for(model, "torch-eager");
     for (const Plan& plan : plans_for(inputs, "torch-eager")) {
       for (const Trainer& trainer : trainers()) {
-        if (trainer.name == "yafsdp" && zero_stage(plan.strategy) < 2) continue;
+        if (trainer.name == "yafsdp" && info_of(plan.strategy).zero_stage() < 2) continue;
         const std::string text =
             trainer_file(trainer, trainer.settings(inputs, plan),
                          {"a name\nwith = a line\x01 \"of\" its own", "import nonsense ]["});

@@ -68,7 +68,7 @@ class CheckpointTest : public ::testing::Test {
                                  .vocab = model_.vocab,
                                  .seed = 3});
     kernels::host::Parallel parallel(1);
-    LocalWorld world(static_cast<int>(plan.gpus), static_cast<int>(schedule.shard_ranks));
+    LocalWorld world(static_cast<int>(plan.gpus), static_cast<int>(schedule.shard_ranks()));
     Outcome outcome;
     Listener listener(outcome);
     world.run([&](int rank) {

@@ -236,8 +236,7 @@ TEST(Poison, ShowsActivationsThatAreReadAfterTheyDie) {
       const auto begin = schedule.memory.begin() + block.first_action;
       const auto end = begin + block.action_count;
       for (auto action = begin; action != end; ++action) {
-        const std::string_view name = schedule.tensor_names[action->tensor];
-        if (!action->acquire && name == "gate_up") action->op = 0;
+        if (!action->acquire && action->tensor == Tensor::kGateUp) action->op = 0;
       }
       std::stable_sort(begin, end,
                        [](const MemoryAction& a, const MemoryAction& b) { return a.op < b.op; });

@@ -135,7 +135,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
   Schedule schedule = sim::lower(training.model, training.plan, stack, training.gpus_per_node);
   if (training.change) training.change(schedule);
   kernels::host::Parallel parallel(1);
-  LocalWorld world(static_cast<int>(training.plan.gpus), static_cast<int>(schedule.shard_ranks));
+  LocalWorld world(static_cast<int>(training.plan.gpus), static_cast<int>(schedule.shard_ranks()));
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
   world.run([&](int rank) {
@@ -153,7 +153,7 @@ inline std::vector<TrainedStep> train(const Training& training) {
           executor.step(batch_of(training, step, rank), step_options(training, step));
       const std::lock_guard lock(mutex);
       if (rank == 0) out.result = result;
-      if (rank < schedule.shard_ranks) collect(executor, out);
+      if (rank < schedule.shard_ranks()) collect(executor, out);
     }
     if (training.inspect) training.inspect(rank, executor);
   });

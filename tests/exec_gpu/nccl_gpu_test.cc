@@ -109,11 +109,11 @@ TEST(NcclOnGpus, TrainsAsLocalRanksDo) {
   on_all_gpus([&](Meeting& meeting, CudaDevice& device, NcclWorld& world) {
     train_with(
         [&] {
-          return world.groups(static_cast<int>(schedule.shard_ranks), device, streams_of(device));
+          return world.groups(static_cast<int>(schedule.shard_ranks()), device, streams_of(device));
         },
         device, meeting.rank(), nccl);
   });
-  LocalWorld world(ranks_with_gpus(), static_cast<int>(schedule.shard_ranks));
+  LocalWorld world(ranks_with_gpus(), static_cast<int>(schedule.shard_ranks()));
   world.run([&](int rank) {
     CudaDevice device;  // all ranks on the first GPU
     train_with([&] { return world.groups(rank, device); }, device, rank, local);

@@ -41,7 +41,7 @@ std::vector<TrainedStep> train_over_nccl(const Training& training) {
     };
     NcclWorld world(meeting);
     Executor executor(training.model, training.plan, schedule, device,
-                      world.groups(static_cast<int>(schedule.shard_ranks), device, native),
+                      world.groups(static_cast<int>(schedule.shard_ranks()), device, native),
                       training.options);
     executor.initialize(3);
     for (int step = 1; step <= training.steps; ++step) {
@@ -50,7 +50,7 @@ std::vector<TrainedStep> train_over_nccl(const Training& training) {
       const std::lock_guard lock(mutex);
       TrainedStep& out = trained[static_cast<std::size_t>(step) - 1];
       if (rank == 0) out.result = result;
-      if (rank < schedule.shard_ranks) collect(executor, out);
+      if (rank < schedule.shard_ranks()) collect(executor, out);
     }
   });
   EXPECT_EQ(shardwright::testing::live_nccl_objects(), 0);

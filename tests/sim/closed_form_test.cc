@@ -15,6 +15,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/core/plan.h"
 #include "sim/predict.h"
+#include "sim/strategies/lower.h"
 
 namespace shardwright::sim {
 namespace {
@@ -42,10 +43,12 @@ class RandomPlans {
   std::int64_t below(std::int64_t end) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(end));
   }
-  Plan plan(const std::string& stack, const Cluster& cluster, std::int64_t layers) {
+  Plan plan(const Stack& stack, const Cluster& cluster, std::int64_t layers) {
     Plan plan;
-    plan.stack = stack;
-    plan.strategy = static_cast<Strategy>(below(kStrategyCount));
+    plan.stack = stack.id;
+    do {
+      plan.strategy = static_cast<Strategy>(below(kStrategyCount));
+    } while (!has_schedule(plan.strategy, stack));
     plan.gpus = pick<std::int64_t>({1, 2, 8, 16, 64, 512});
     if (cluster.nics_per_node == 0) plan.gpus = std::min(plan.gpus, cluster.gpus_per_node);
     if (plan.strategy == Strategy::kSingle) plan.gpus = 1;
@@ -84,7 +87,7 @@ std::vector<double> check_random_plans(unsigned seed, int trials, const char* st
     Predictor predictor(model, profile);
     ClosedForm closed(model, profile);
     for (int trial = 0; trial < trials; ++trial) {
-      const Plan plan = random.plan(stack, profile.cluster, model.layers);
+      const Plan plan = random.plan(profile.stack, profile.cluster, model.layers);
       Prediction simulated;
       try {
         simulated = predictor.predict(plan, {.reserved = false});

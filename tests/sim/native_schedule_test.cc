@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 
 #include "profiles/stack_file.h"
 #include "sim/core/arena.h"
@@ -25,16 +24,16 @@ Schedule native(const Model& model, const Plan& plan) {
   return lower(model, plan, profiles::load_stack("native").stack, 2);
 }
 
-std::set<std::string> acquired(const Schedule& schedule, Phase phase) {
-  std::set<std::string> names;
+std::set<Tensor> acquired(const Schedule& schedule, Phase phase) {
+  std::set<Tensor> tensors;
   for (const Block& block : schedule.blocks) {
     if (block.phase != phase) continue;
     for (std::uint32_t i = block.first_action; i < block.first_action + block.action_count; ++i) {
       const MemoryAction& action = schedule.memory[i];
-      if (action.acquire) names.insert(schedule.tensor_names[action.tensor]);
+      if (action.acquire) tensors.insert(action.tensor);
     }
   }
-  return names;
+  return tensors;
 }
 
 TEST(NativeSchedule, TellsTheNormsOfALayerApart) {
@@ -61,14 +60,16 @@ TEST(NativeSchedule, SaysWhichBiasAGradientBelongsTo) {
 TEST(NativeSchedule, KeepsHeadsAsTheyWereBeforeTheirNorm) {
   Plan plan = tiny_plan(Strategy::kSingle, 1);
   EXPECT_THAT(acquired(native(tiny_qwen3(), plan), Phase::kForward),
-              ::testing::IsSupersetOf({"q_raw", "k_raw", "qk_norm_saved"}));
+              ::testing::IsSupersetOf({Tensor::kQRaw, Tensor::kKRaw, Tensor::kQkNormSaved}));
   plan.ckpt_layers = 3;
   set_recompute(plan, "selective-op");
   const Schedule selective = native(tiny_qwen3(), plan);
-  EXPECT_THAT(acquired(selective, Phase::kBackward), ::testing::Not(::testing::Contains("q_raw")));
+  EXPECT_THAT(acquired(selective, Phase::kBackward),
+              ::testing::Not(::testing::Contains(Tensor::kQRaw)));
   set_recompute(plan, "attention");
-  EXPECT_THAT(acquired(native(tiny_qwen3(), plan), Phase::kBackward),
-              ::testing::IsSupersetOf({"qkv", "q_raw", "k_raw", "qk_norm_saved"}));
+  EXPECT_THAT(
+      acquired(native(tiny_qwen3(), plan), Phase::kBackward),
+      ::testing::IsSupersetOf({Tensor::kQkv, Tensor::kQRaw, Tensor::kKRaw, Tensor::kQkNormSaved}));
 }
 
 TEST(NativeSchedule, DeclaresTheWorkspaceThatTheExecutorAllocates) {
@@ -77,7 +78,7 @@ TEST(NativeSchedule, DeclaresTheWorkspaceThatTheExecutorAllocates) {
   const Schedule schedule = native(tiny_llama(), plan);
   const auto declared =
       std::find_if(schedule.persistent.begin(), schedule.persistent.end(),
-                   [](const PersistentTensor& t) { return std::string(t.what) == "workspace"; });
+                   [](const PersistentTensor& t) { return t.kind == Persistent::kWorkspace; });
   ASSERT_NE(declared, schedule.persistent.end());
   EXPECT_EQ(declared->bytes, workspace.size_bytes);
   EXPECT_EQ(workspace.batch_bytes, 4 * 4 * 2 * 32);
@@ -96,12 +97,62 @@ TEST(NativeSchedule, GivesTheTiedGradientABufferOfItsOwn) {
     const std::int64_t ranks = strategy == Strategy::kSingle ? 1 : 2;
     const Schedule schedule = native(tied(tiny_llama()), tiny_plan(strategy, ranks));
     const auto buffer = std::find_if(
-        schedule.persistent.begin(), schedule.persistent.end(), [](const PersistentTensor& t) {
-          return std::string(t.what) == "tied embedding gradient buffer";
-        });
+        schedule.persistent.begin(), schedule.persistent.end(),
+        [](const PersistentTensor& t) { return t.kind == Persistent::kTiedEmbeddingGradients; });
     ASSERT_NE(buffer, schedule.persistent.end()) << name_of(strategy);
     EXPECT_GE(buffer->bytes, 4 * 101 * 64);
   }
+}
+
+// Bodies and the program are what pipelines will be written in; today they say what a step of one
+// stage is.
+TEST(NativeSchedule, IsAProgramOfBodies) {
+  for (const std::int64_t micro_steps : {1, 2, 5}) {
+    const Schedule schedule = native(tiny_llama(), tiny_plan(Strategy::kFsdp2, 2, micro_steps));
+    EXPECT_EQ(schedule.stages, 1);
+    std::uint32_t next_block = 0;
+    std::int32_t micro_batch = 0;
+    for (const Section& section : schedule.sections) {
+      EXPECT_EQ(section.first_block, next_block);
+      std::uint32_t blocks = 0;
+      for (std::uint32_t b = 0; b < section.body_count; ++b) {
+        const Body& body = schedule.bodies[section.first_body + b];
+        EXPECT_EQ(body.first_block, section.first_block + blocks);
+        blocks += body.block_count;
+        if (section.body_count == 1) {
+          EXPECT_EQ(body.direction, Direction::kNone);
+        } else {
+          EXPECT_EQ(body.direction, b == 0 ? Direction::kForward : Direction::kBackward);
+        }
+      }
+      EXPECT_EQ(blocks, section.block_count);
+      next_block += blocks;
+      if (section.body_count == 1) continue;
+      EXPECT_EQ(section.forward_micro_batch, micro_batch);
+      EXPECT_EQ(section.backward_micro_batch, micro_batch);
+      micro_batch += section.repeats;
+    }
+    EXPECT_EQ(next_block, schedule.blocks.size());
+    EXPECT_EQ(micro_batch, micro_steps);
+  }
+}
+
+// The executor takes views from operands: every operation of the model names what it reads.
+TEST(NativeSchedule, NamesTheOperandsOfEveryOperation) {
+  const Schedule schedule = native(tiny_qwen3(), tiny_plan(Strategy::kYafsdp, 2));
+  int seen = 0;
+  for (const Op& op : schedule.ops) {
+    if (op.kind > OpKind::kWeightGradient) continue;
+    ++seen;
+    EXPECT_TRUE(op.in[0] || op.kind == OpKind::kEmbedding) << name_of(op.kind);
+    const bool in_place = op.kind == OpKind::kRope || op.kind == OpKind::kLoss ||
+                          (op.kind == OpKind::kQkNorm && op.phase == Phase::kBackward);
+    EXPECT_EQ(static_cast<bool>(op.out[0]), !in_place) << name_of(op.kind);
+    const bool weightless = op.kind == OpKind::kRope || op.kind == OpKind::kAttention ||
+                            op.kind == OpKind::kActivation || op.kind == OpKind::kLoss;
+    EXPECT_EQ(op.weight == Weight::kNone, weightless) << name_of(op.kind);
+  }
+  EXPECT_GT(seen, 20);
 }
 
 }  // namespace

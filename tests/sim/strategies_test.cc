@@ -8,6 +8,8 @@
 #include <string>
 
 #include "profiles/data_dir.h"
+#include "profiles/stack_file.h"
+#include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/memory/memory.h"
 #include "sim/predict.h"
@@ -16,14 +18,17 @@
 namespace shardwright::sim {
 namespace {
 
-constexpr std::array kStrategies = {
-    Strategy::kSingle,         Strategy::kDdp,   Strategy::kZero1,       Strategy::kZero2,
-    Strategy::kZero3,          Strategy::kFsdp1, Strategy::kFsdp1GradOp, Strategy::kFsdp2,
-    Strategy::kFsdp2NoReshard, Strategy::kHsdp,  Strategy::kYafsdp,      Strategy::kYafsdpZero2};
 constexpr std::array kStacks = {"native", "hf-eager", "torch-eager", "torch-compile", "mpt-eager"};
 
 Model model_of(const std::string& name) {
   return load_model(profiles::data_dir() / "models", name);
+}
+
+std::vector<Strategy> strategies_of(const std::string& stack) {
+  std::vector<Strategy> strategies = all_strategies();
+  const Stack loaded = profiles::load_stack(stack).stack;
+  std::erase_if(strategies, [&](Strategy s) { return !has_schedule(s, loaded); });
+  return strategies;
 }
 
 Plan plan_of(Strategy strategy, const std::string& stack, std::int64_t gpus) {
@@ -44,7 +49,7 @@ Predictor predictor_of(const std::string& model, const std::string& stack,
 TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
   for (const char* model : {"llama-2-7b", "qwen2.5-0.5b"}) {
     for (const char* stack : kStacks) {
-      for (Strategy strategy : kStrategies) {
+      for (Strategy strategy : strategies_of(stack)) {
         for (std::int64_t accumulation : {1, 2, 5}) {
           Plan plan = plan_of(strategy, stack, 16);
           plan.grad_accum = accumulation;
@@ -66,7 +71,7 @@ TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
 TEST(Strategies, OneRankHasNoCommunication) {
   for (const char* stack : {"native", "hf-eager"}) {
     Predictor predictor = predictor_of("llama-3.2-1b", stack);
-    for (Strategy strategy : kStrategies) {
+    for (Strategy strategy : strategies_of(stack)) {
       const Prediction p = predictor.predict(plan_of(strategy, stack, 1), {.reserved = false});
       EXPECT_EQ(
           p.communication.all_gather + p.communication.reduce_scatter + p.communication.all_reduce,
@@ -126,8 +131,53 @@ TEST(Strategies, HybridShardingAllReducesTheShards) {
   EXPECT_NEAR(bytes.all_reduce, 2 * 4 * parameters / 8 * 7 / 8, 1e-3 * parameters);
 }
 
+// hpZ (ZeRO++, section 3.2): forward gathers over all ranks, backward inside the node; what
+// backward gathers from is held from forward to backward.
+TEST(Strategies, ASecondShardKeepsBackwardGathersInsideTheNode) {
+  const Model model = model_of("llama-2-7b");
+  const ParameterCounts counts = count_parameters(model);
+  const double parameters = static_cast<double>(counts.total(model.layers));
+  // Embedding and head are the root, which keeps its parameters.
+  const double root = static_cast<double>(counts.embedding + counts.head + counts.final_norm);
+  Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
+  const auto predicted = [&](Strategy strategy) {
+    return predictor.predict(plan_of(strategy, "hf-eager", 64), {.reserved = false});
+  };
+  const Prediction plain = predicted(Strategy::kFsdp2), hpz = predicted(Strategy::kFsdp2Hpz);
+  const bool wraps = profiles::load_stack("hf-eager").stack.wraps_embedding_and_head;
+  const double again = 2 * (wraps ? parameters : parameters - root);
+  EXPECT_NEAR(plain.communication.all_gather, (2 * parameters + again) * 63 / 64,
+              1e-4 * parameters);
+  EXPECT_NEAR(hpz.communication.all_gather, 2 * parameters * 63 / 64 + again * 7 / 8,
+              1e-4 * parameters);
+  EXPECT_EQ(hpz.communication.reduce_scatter, plain.communication.reduce_scatter);
+  EXPECT_LT(hpz.time.exposed_communication_s, plain.time.exposed_communication_s);
+  // The peak comes at the end of forward, or after some of the shards have been given back.
+  const double more =
+      static_cast<double>(hpz.memory.peak_allocated_bytes - plain.memory.peak_allocated_bytes);
+  EXPECT_GT(more, 0.8 * again / 8);
+  EXPECT_LT(more, 1.01 * again / 8);
+}
+
+TEST(Strategies, ANativeStackRefusesWhatItHasNoScheduleOf) {
+  const Stack native = profiles::load_stack("native").stack;
+  for (const Strategy strategy : all_strategies()) {
+    const Plan plan = plan_of(strategy, "native", 16);
+    if (has_schedule(strategy, native)) {
+      EXPECT_NO_THROW(lower(model_of("llama-3.2-1b"), plan, native, 8)) << name_of(strategy);
+      continue;
+    }
+    try {
+      lower(model_of("llama-3.2-1b"), plan, native, 8);
+      ADD_FAILURE() << name_of(strategy) << " was lowered";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(name_of(strategy)), std::string::npos);
+    }
+  }
+}
+
 TEST(Strategies, TimeNeverFallsWhenTheNetworkGetsSlower) {
-  for (Strategy strategy : kStrategies) {
+  for (Strategy strategy : strategies_of("hf-eager")) {
     double before = 0;
     for (const char* efficiency : {"1", "0.8", "0.5", "0.25", "0.1"}) {
       Predictor predictor = predictor_of("llama-2-7b", "hf-eager",
@@ -145,7 +195,7 @@ TEST(Strategies, TimeNeverFallsWhenTheNetworkGetsSlower) {
 TEST(Strategies, MemoryNeverGrowsWithMoreShards) {
   for (const char* stack : {"native", "hf-eager", "torch-eager"}) {
     Predictor predictor = predictor_of("llama-2-13b", stack);
-    for (Strategy strategy : kStrategies) {
+    for (Strategy strategy : strategies_of(stack)) {
       if (strategy == Strategy::kSingle || strategy == Strategy::kHsdp) continue;
       Bytes before = std::numeric_limits<Bytes>::max();
       for (std::int64_t gpus : {8, 16, 64, 256, 1024}) {

@@ -13,7 +13,7 @@ std::string checkpoint_words(const Plan& plan) {
 std::string plan_words(const Plan& plan) {
   const Plan usual;
   std::string text(name_of(plan.strategy));
-  if (plan.strategy == Strategy::kHsdp && plan.shard_group > 0)
+  if (info_of(plan.strategy).hybrid && plan.shard_group > 0)
     text += fmt::format(" of {}", plan.shard_group);
   text += fmt::format(", {} x {}, {}", plan.micro_batch, plan.grad_accum, checkpoint_words(plan));
   if (plan.buffers != usual.buffers)

@@ -37,7 +37,7 @@ int differences(MpiWorld& world, Strategy strategy, std::int64_t shard_group, St
   kernels::host::Parallel parallel(1);
   HostDevice device(parallel, mode, static_cast<std::uint64_t>(world.rank()));
   Executor executor(training.model, training.plan, schedule, device,
-                    world.groups(static_cast<int>(schedule.shard_ranks), device));
+                    world.groups(static_cast<int>(schedule.shard_ranks()), device));
   executor.initialize(3);
   int different = 0;
   for (int step = 1; step <= training.steps; ++step) {

@@ -1,0 +1,48 @@
+// Which ranks take part in a collective.
+//
+// Groups of one kind divide the ranks of the world evenly: `size` members, `stride` apart. Ranks
+// are numbered with tensor parallelism fastest, then context, expert, data and pipeline, so that
+// each dimension is such a group. A schedule has a table of them by name.
+//
+// Today's schedules divide nothing but data: a shard group of neighbours, replicas of it, for one
+// strategy a second shard group within a node, and the world. The dimensions of the model have
+// their names here so that whoever writes schedules of them finds the cost, the traces and the
+// accounting ready; no schedule sets them yet, so each has one rank.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace shardwright {
+
+enum class CommGroup : std::uint8_t {
+  kShard,        // ranks that hold one copy of the parameters between them
+  kReplicate,    // equal shards of different shard groups
+  kSecondShard,  // ranks of a node that hold one more copy between them
+  kWorld,
+  // Dimensions that no schedule divides yet.
+  kTensor,
+  kContext,
+  kExpert,
+  kExpertData,
+  kData,
+  kPipeline
+};
+inline constexpr int kCommGroups = 10;
+
+struct RankGroup {
+  std::int64_t size = 1;
+  std::int64_t stride = 1;
+
+  /// Members in one node of `ranks_per_node` ranks.
+  std::int64_t members_per_node(std::int64_t ranks_per_node) const {
+    return std::clamp<std::int64_t>(ranks_per_node / stride, 1, size);
+  }
+  /// Number of the group that a rank belongs to, among those of its kind.
+  std::int64_t number_of(std::int64_t rank) const {
+    return rank / (size * stride) * stride + rank % stride;
+  }
+  bool operator==(const RankGroup&) const = default;
+};
+
+}  // namespace shardwright

@@ -1,0 +1,69 @@
+// What a strategy says about the memory that outlives operations: what is divided, where gathered
+// parameters and fresh gradients are kept, in which types sums are made. A strategy states it once
+// (ShardingStrategy::declare); sim/core/placement.h turns it into bytes and addresses, for memory
+// prediction and executor alike.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "sim/core/dtype.h"
+#include "sim/core/strategy.h"
+#include "sim/core/units.h"
+
+namespace shardwright {
+
+/// Parameters of each kind of unit, padded to a multiple of the shard group; 0: no such unit.
+struct UnitSizes {
+  std::int64_t embedding = 0, layer = 0, head = 0;
+  std::int64_t norms = 0;  // of all layers, where a strategy keeps them apart
+
+  /// The head's weights belong to the embedding's unit.
+  bool tied() const { return head == 0; }
+  /// Norms apart.
+  std::int64_t largest() const { return std::max({embedding, layer, head}); }
+  std::int64_t total(std::int64_t layers) const {
+    return embedding + layers * layer + head + norms;
+  }
+};
+
+/// Gathered parameters, or what backward writes, of a step.
+struct UnitBuffers {
+  /// Units that have a place at once: they take turns. 0: they come and go (MemoryActions).
+  std::int32_t count = 0;
+  static constexpr std::int32_t kEveryUnit = -1;
+
+  bool rotate() const { return count > 0; }
+  bool every_unit() const { return count == kEveryUnit; }
+};
+
+struct ShardingFacts {
+  Sharded divides = Sharded::kNothing;
+  DType parameter_dtype = DType::kBf16;  // computed with and gathered
+  DType reduce_dtype = DType::kFp32;
+  DType master_dtype = DType::kFp32;
+  DType moment_dtype = DType::kFp32;
+  DType sum_dtype = DType::kFp32;  // of gradients over micro-steps
+  bool separates_norms = false;    // norms of all layers are a unit of their own
+  bool keeps_optimizer = true;     // master and moments are on the device
+  /// Beside the master there is, for the whole step, what is computed with: whole, or the share
+  /// that is gathered.
+  bool keeps_parameters = false;
+  bool keeps_sums = false;  // sums of gradients are there for the whole step
+  UnitBuffers weights;
+  UnitBuffers gradients;
+  /// A reduction's result has a place of its own before it is added to the sum.
+  bool reduces_through_shard = false;
+  Bytes gradient_bucket_bytes = 0;
+  Bytes all_reduce_bucket_bytes = 0;
+  Bytes workspace_bytes = 0;
+  /// Tensors that the optimizer updates, for what launches kernels for each.
+  std::int64_t update_tensors = 1;
+
+  /// What is computed with has another type than what is updated.
+  bool has_compute_copy() const { return parameter_dtype != master_dtype; }
+  /// Sums are made of whole gradients, not of shares.
+  bool sums_whole_gradients() const { return divides <= Sharded::kOptimizer; }
+};
+
+}  // namespace shardwright

@@ -1,0 +1,127 @@
+#include "sim/core/tensor.h"
+
+#include <array>
+
+#include "sim/core/model.h"
+
+namespace shardwright {
+
+namespace {
+
+constexpr std::array<std::string_view, kTensorCount> kNames = {"",
+                                                               "tokens",
+                                                               "x",
+                                                               "norm1_saved0",
+                                                               "norm1_saved1",
+                                                               "norm1_saved2",
+                                                               "norm1_out",
+                                                               "qkv",
+                                                               "q_raw",
+                                                               "k_raw",
+                                                               "q",
+                                                               "k",
+                                                               "v",
+                                                               "k_repeated",
+                                                               "v_repeated",
+                                                               "probabilities",
+                                                               "attention_out",
+                                                               "attention_stats",
+                                                               "qk_norm_saved",
+                                                               "projected",
+                                                               "x_mid",
+                                                               "norm2_saved0",
+                                                               "norm2_saved1",
+                                                               "norm2_saved2",
+                                                               "norm2_out",
+                                                               "gate_up",
+                                                               "gate",
+                                                               "up",
+                                                               "activation_saved0",
+                                                               "activation_saved1",
+                                                               "activation_out",
+                                                               "down",
+                                                               "logits",
+                                                               "logits_fp32",
+                                                               "loss_saved0",
+                                                               "loss_saved1",
+                                                               "d_x",
+                                                               "d_activation",
+                                                               "d_gate_up",
+                                                               "d_norm2",
+                                                               "d_x_mid",
+                                                               "d_attention",
+                                                               "d_qkv",
+                                                               "d_norm1",
+                                                               "d_logits",
+                                                               "d_logits_fp32",
+                                                               "weight_gradient0",
+                                                               "weight_gradient1",
+                                                               "weight_gradient2",
+                                                               "weight_gradient3",
+                                                               "weight_gradient4",
+                                                               "weight_gradient5",
+                                                               "weight_gradient6",
+                                                               "weight_gradient7",
+                                                               "temporary",
+                                                               "gathered",
+                                                               "gather_output",
+                                                               "casted_shard",
+                                                               "secondary_shard",
+                                                               "flat_gradient",
+                                                               "reduce_input",
+                                                               "reduce_output",
+                                                               "shard_gradient",
+                                                               "full_gradient",
+                                                               "optimizer_temporary"};
+
+}  // namespace
+
+std::string_view name_of(Tensor tensor) {
+  return kNames[index_of(tensor)];
+}
+
+std::int64_t columns_of(Tensor tensor, const Model& model) {
+  switch (tensor) {
+    case Tensor::kX:
+    case Tensor::kXMid:
+    case Tensor::kNorm1Out:
+    case Tensor::kNorm2Out:
+    case Tensor::kProjected:
+    case Tensor::kDown:
+    case Tensor::kDX:
+    case Tensor::kDXMid:
+    case Tensor::kDNorm1:
+    case Tensor::kDNorm2:
+      return model.hidden;
+    case Tensor::kQkv:
+    case Tensor::kDQkv:
+      return model.q_dim() + 2 * model.kv_dim();
+    case Tensor::kQ:
+    case Tensor::kQRaw:
+    case Tensor::kKRepeated:
+    case Tensor::kVRepeated:
+    case Tensor::kAttentionOut:
+    case Tensor::kDAttention:
+      return model.q_dim();
+    case Tensor::kK:
+    case Tensor::kKRaw:
+    case Tensor::kV:
+      return model.kv_dim();
+    case Tensor::kGateUp:
+      return 2 * model.ffn;
+    case Tensor::kDGateUp:
+      return (model.gated_mlp ? 2 : 1) * model.ffn;
+    case Tensor::kGate:
+    case Tensor::kUp:
+    case Tensor::kActivationOut:
+    case Tensor::kDActivation:
+      return model.ffn;
+    case Tensor::kLogits:
+    case Tensor::kDLogits:
+      return model.vocab;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace shardwright

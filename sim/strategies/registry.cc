@@ -1,0 +1,38 @@
+#include <fmt/core.h>
+
+#include <array>
+
+#include "sim/core/error.h"
+#include "sim/strategies/lower.h"
+#include "sim/strategies/strategy.h"
+
+namespace shardwright::sim {
+
+namespace {
+
+using Factory = std::unique_ptr<ShardingStrategy> (*)(const StrategyInfo&, const Stack&);
+
+constexpr std::array<Factory, kStrategyCount> kFactories = {
+#define STRATEGY(id, name, factory, ...) &factory,
+#include "sim/core/strategies.def"
+#undef STRATEGY
+};
+
+}  // namespace
+
+bool has_schedule(Strategy strategy, const Stack& stack) {
+  return info_of(strategy).native || stack.memory != MemoryManager::kStatic;
+}
+
+std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (!has_schedule(plan.strategy, stack)) {
+    throw Error(fmt::format(
+        "strategy is {}, which the stack {} does not run, expected another strategy or a stack of "
+        "PyTorch",
+        strategy.name, stack.id));
+  }
+  return kFactories[static_cast<std::size_t>(plan.strategy)](strategy, stack);
+}
+
+}  // namespace shardwright::sim
