@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 
 std::string inspect_run(const std::string& path, bool json, const Terminal& out) {
   RunSettings settings;
-  settings.set_config(path);
+  settings.set_flag(kConfig, path);
   settings.resolve(process_environment());
   const RunOptions options = run_options(settings);
   if (json) {
