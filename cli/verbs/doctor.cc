@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 #include "cli/machine/capabilities.h"
 #include "cli/machine/execution.h"
 #include "cli/machine/machine.h"

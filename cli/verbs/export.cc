@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "cli/build_info.h"
 #include "cli/export/settings.h"
 #include "cli/flags/plan_flags.h"
-#include "cli/machine/build_info.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/quantity.h"

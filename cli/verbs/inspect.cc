@@ -31,10 +31,14 @@ struct Kind {
   const char* word;
   Named named = nullptr;    // takes a name or a path
   Listed listed = nullptr;  // lists what ships
+  bool beyond_planning = false;
 
   bool takes_a_name() const { return listed == nullptr; }
   std::string show(const Request& request, const Terminal& out) const {
     if (listed != nullptr) return listed(request.form, out);
+    if (beyond_planning && named == nullptr) {
+      throw not_in_this_build(fmt::format("inspect {}", word));
+    }
     if (named != nullptr) return named(request.name, request.form, out);
     return inspect_model(request.name, request.seq_len, request.form, out);
   }
@@ -43,8 +47,10 @@ struct Kind {
 constexpr std::array kKinds = {
     Kind{.word = "model"},
     Kind{.word = "plan", .named = inspect_plan},
-    Kind{.word = "run", .named = inspect_run},
-    Kind{.word = "checkpoint", .named = inspect_checkpoint},
+    Kind{.word = "run", .named = SHARDWRIGHT_BEYOND_PLANNING(inspect_run), .beyond_planning = true},
+    Kind{.word = "checkpoint",
+         .named = SHARDWRIGHT_BEYOND_PLANNING(inspect_checkpoint),
+         .beyond_planning = true},
     Kind{.word = "cluster", .named = inspect_cluster},
     Kind{.word = "gpu", .named = inspect_gpu},
     Kind{.word = "stack", .named = inspect_stack},

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/machine/interrupt.h"
+#include "cli/interrupt.h"
 #include "cli/measure/host_profile.h"
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"

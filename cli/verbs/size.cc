@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cli/flags/size_flags.h"
-#include "cli/machine/interrupt.h"
+#include "cli/interrupt.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/sizing.h"
 #include "cli/render/text/progress.h"

@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "cli/build_info.h"
 #include "cli/flags/tune_flags.h"
-#include "cli/machine/build_info.h"
-#include "cli/machine/interrupt.h"
+#include "cli/interrupt.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/progress.h"

@@ -1,5 +1,5 @@
 // Ctrl-C asks once, then kills; afterwards everything is as before.
-#include "cli/machine/interrupt.h"
+#include "cli/interrupt.h"
 
 #include <gtest/gtest.h>
 

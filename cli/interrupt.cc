@@ -1,4 +1,4 @@
-#include "cli/machine/interrupt.h"
+#include "cli/interrupt.h"
 
 #include <array>
 #include <csignal>
