@@ -2,5 +2,6 @@
 #include "cli/verbs/verbs.h"
 
 int main(int argc, char** argv) {
-  return shardwright::cli::run_program(argc, argv, shardwright::cli::make_verbs());
+  return shardwright::cli::run_program(argc, argv, shardwright::cli::make_verbs(),
+                                       shardwright::cli::absent_verbs());
 }

@@ -2,12 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
 
 #include "cli/flags/command_line.h"
-#include "cli/machine/version.h"
+#include "cli/verbs/verbs.h"
+#include "cli/version.h"
 
 namespace shardwright::cli {
 namespace {
@@ -55,8 +57,23 @@ ExitCode flushed(ExitCode code) {
               ExitCode::kFailed);
 }
 
+/// The first word that names a verb, if that one is left out.
+void refuse_absent(int argc, const char* const* argv,
+                   const std::vector<std::unique_ptr<Verb>>& verbs,
+                   const std::vector<std::string>& absent) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (std::any_of(verbs.begin(), verbs.end(), [&](const auto& v) { return v->name() == word; }))
+      return;
+    if (std::find(absent.begin(), absent.end(), word) != absent.end())
+      throw not_in_this_build(word);
+  }
+}
+
 ExitCode parse_and_run(int argc, const char* const* argv,
-                       const std::vector<std::unique_ptr<Verb>>& verbs, ColorMode& color) {
+                       const std::vector<std::unique_ptr<Verb>>& verbs,
+                       const std::vector<std::string>& absent, ColorMode& color) {
+  refuse_absent(argc, argv, verbs, absent);
   CommandLine line("shardwright",
                    "Predicts, picks and runs sharded training of large language models.", kFooter);
   line.set_version([] { return version_text(); });
@@ -82,11 +99,11 @@ ExitCode parse_and_run(int argc, const char* const* argv,
 
 }  // namespace
 
-int run_program(int argc, const char* const* argv,
-                const std::vector<std::unique_ptr<Verb>>& verbs) {
+int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs,
+                const std::vector<std::string>& absent) {
   ColorMode color = ColorMode::kAuto;
   try {
-    return static_cast<int>(parse_and_run(argc, argv, verbs, color));
+    return static_cast<int>(parse_and_run(argc, argv, verbs, absent, color));
   } catch (const Error& error) {
     return fail(color, error.what(), error.code());
   } catch (const std::bad_alloc&) {

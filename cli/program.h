@@ -10,6 +10,9 @@
 namespace shardwright::cli {
 
 /// Never throws. Errors are one sentence on stderr; the result is the process's exit code.
-int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs);
+/// `absent` names verbs that this build leaves out: asking for one is told apart from a typing
+/// error.
+int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs,
+                const std::vector<std::string>& absent = {});
 
 }  // namespace shardwright::cli

@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <ranges>
+#include <string>
+#include <vector>
 
 #include "profiles/cost_fields.h"
 #include "sim/core/error.h"
@@ -13,6 +14,13 @@
 
 namespace shardwright::profiles {
 namespace {
+
+template <typename Map>
+std::vector<std::string> keys_of(const Map& map) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : map) keys.push_back(key);
+  return keys;
+}
 
 void adopt(Origins& all, std::string_view group, const Origins& part) {
   for (const auto& [path, origin] : part) all[fmt::format("{}.{}", group, path)] = origin;
@@ -40,7 +48,7 @@ GpuCost cost_of(const ClusterFile& cluster, const GpuCosts& costs) {
     throw Error(fmt::format(
         "gpu '{}' has no cost parameters of its own; its file needs a \"cost_as\" that names the "
         "most similar of those that have: {}",
-        cluster.gpu.gpu.id, fmt::join(std::views::keys(costs.gpus), ", ")));
+        cluster.gpu.gpu.id, fmt::join(keys_of(costs.gpus), ", ")));
   }
   return costs.at(id);
 }
@@ -57,8 +65,7 @@ const AttentionParams& Profile::attention() const {
       std::find(kKernels.begin(), kKernels.end(), stack.attention_kernel) != kKernels.end();
   if (known && fallback != cost.attention.end()) return fallback->second.values;
   throw Error(fmt::format("stack.attention_kernel is '{}', expected one of {}",
-                          stack.attention_kernel,
-                          fmt::join(std::views::keys(cost.attention), ", ")));
+                          stack.attention_kernel, fmt::join(keys_of(cost.attention), ", ")));
 }
 
 FieldList fields_of(Profile& profile) {

@@ -88,7 +88,8 @@ struct Predictor::State {
     const double width =
         calibrated_half_width(profile, schedule, op_costs,
                               {t.iteration_s, t.exposed_communication_s, t.host_s}, published);
-    std::ranges::copy(interval_around(t.iteration_s, width), t.interval_s);
+    const auto interval = interval_around(t.iteration_s, width);
+    std::copy(interval.begin(), interval.end(), t.interval_s);
     t.interval_level = profile.uncertainty.level;
   }
 

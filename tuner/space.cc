@@ -149,6 +149,24 @@ std::vector<Plan> with_batches(const std::vector<Plan>& plans, const std::vector
 
 }  // namespace
 
+Request request_holding(const GivenKnobs& knobs, const Model& model) {
+  Request request;
+  request.seq_len = knobs.seq_len.value_or(usual_seq_len(model));
+  request.strategies = knobs.strategies;
+  request.shard_group = knobs.shard_group;
+  request.micro_batch = knobs.micro_batch;
+  request.grad_accum = knobs.grad_accum;
+  if (knobs.ckpt_layers) request.ckpt_layers = knobs.ckpt_layers->of(model.layers);
+  request.recompute = knobs.recompute;
+  request.buffers = knobs.buffers;
+  request.prefetch = knobs.prefetch;
+  request.attention = knobs.attention;
+  request.reduce_dtype = knobs.reduce_dtype;
+  request.moment_dtype = knobs.moment_dtype;
+  request.param_dtype = knobs.param_dtype.value_or(request.param_dtype);
+  return request;
+}
+
 Plan Family::at(std::int64_t ckpt_layers) const {
   Plan chosen = plan;
   chosen.ckpt_layers = ckpt_layers;

@@ -16,14 +16,9 @@
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
+#include "sim/core/plan_knobs.h"
 
 namespace shardwright::tuner {
-
-struct Recomputation {
-  Recompute recompute = Recompute::kFull;
-  std::uint8_t pieces = 0;
-  bool operator==(const Recomputation&) const = default;
-};
 
 /// What is held fixed. A knob that is not given is searched.
 struct Request {
@@ -44,6 +39,10 @@ struct Request {
   std::int64_t ckpt_stride = 1;
   std::string stack;  // as plans are to name it; empty: by its id
 };
+
+/// Every knob that was given, held fixed; sequences as long as usual for the model unless given.
+/// The number of GPUs, the global batch and the stack are left to the caller.
+Request request_holding(const GivenKnobs& knobs, const Model& model);
 
 struct Batch {
   std::int64_t micro_batch = 1, grad_accum = 1;

@@ -98,7 +98,7 @@ void remark_dtypes(const Plan& plan, Wrapper wrapper, TrainerSettings& settings)
   }
 }
 
-std::string fsdp_section(const Plan& plan, Wrapper wrapper, const PlanInputs& inputs,
+std::string fsdp_section(const Plan& plan, Wrapper wrapper, const sim::Job& inputs,
                          TrainerSettings& settings) {
   const ModuleNames& names = module_names(inputs.model);
   const bool resharded = info_of(settings.as_run.strategy).reshards;
@@ -133,7 +133,7 @@ std::string fsdp_section(const Plan& plan, Wrapper wrapper, const PlanInputs& in
 
 }  // namespace
 
-TrainerSettings accelerate_settings(const PlanInputs& inputs, const Plan& plan) {
+TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

@@ -110,7 +110,7 @@ Json checkpoint_section(const Plan& plan, std::int64_t layers, TrainerSettings& 
 
 }  // namespace
 
-TrainerSettings deepspeed_settings(const PlanInputs& inputs, const Plan& plan) {
+TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

@@ -38,7 +38,7 @@ const Trainer& trainer_named(const std::string& name) {
                           fmt::join(names, ", "), did_you_mean(name, names)));
 }
 
-Ranks ranks_of(const PlanInputs& inputs, const Plan& plan) {
+Ranks ranks_of(const sim::Job& inputs, const Plan& plan) {
   const std::int64_t gpus_per_node = inputs.profile.cluster.gpus_per_node;
   Ranks ranks;
   ranks.shard = resolved_shard_group(plan, gpus_per_node);

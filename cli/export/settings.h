@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/flags/plan_flags.h"
 #include "sim/core/plan.h"
+#include "sim/job.h"
 
 namespace shardwright::cli {
 
@@ -36,7 +36,7 @@ struct Trainer {
   std::string_view title;           // as people write it
   std::string_view what;            // of the file: "job config (TOML)"
   std::string_view comment_prefix;  // of a line; empty: JSON, where remarks become a member
-  TrainerSettings (*settings)(const PlanInputs& inputs, const Plan& plan);
+  TrainerSettings (*settings)(const sim::Job& inputs, const Plan& plan);
 };
 
 /// All trainers, in the order of the documentation.
@@ -46,10 +46,10 @@ const Trainer& trainer_named(const std::string& name);
 
 /// The settings for one plan of `inputs`. Throw Error for a strategy that is nothing like what the
 /// trainer does.
-TrainerSettings torchtitan_settings(const PlanInputs& inputs, const Plan& plan);
-TrainerSettings accelerate_settings(const PlanInputs& inputs, const Plan& plan);
-TrainerSettings yafsdp_settings(const PlanInputs& inputs, const Plan& plan);
-TrainerSettings deepspeed_settings(const PlanInputs& inputs, const Plan& plan);
+TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan);
 
 /// How the ranks are arranged.
 struct Ranks {
@@ -58,7 +58,7 @@ struct Ranks {
   std::int64_t nodes = 1;
   std::int64_t per_node = 1;
 };
-Ranks ranks_of(const PlanInputs& inputs, const Plan& plan);
+Ranks ranks_of(const sim::Job& inputs, const Plan& plan);
 
 /// The FSDP2 strategy that divides what `strategy` divides between forward and backward.
 Strategy nearest_fsdp2(Strategy strategy);

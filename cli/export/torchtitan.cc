@@ -170,7 +170,7 @@ std::string parallelism_section(const Ranks& ranks, const Plan& run) {
 
 }  // namespace
 
-TrainerSettings torchtitan_settings(const PlanInputs& inputs, const Plan& plan) {
+TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
   settings.as_run = plan;
   set_strategy(plan, settings);

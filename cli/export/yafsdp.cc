@@ -138,7 +138,7 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
 
 }  // namespace
 
-TrainerSettings yafsdp_settings(const PlanInputs& inputs, const Plan& plan) {
+TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "cli/flags/search_request.h"
 #include "sim/core/error.h"
 #include "sim/core/parse_number.h"
 
@@ -92,25 +91,26 @@ void TuneFlags::declare(Command& command) {
               {1, 1024});
 }
 
-tuner::Request request_of(const TuneFlags& flags, const Job& job) {
-  refuse_contradiction(flags.allow_bf16_reduce, kReduce, flags.plan.reduce_dtype, "--reduce-dtype");
-  refuse_contradiction(flags.allow_bf16_moments, kMoments, flags.plan.moment_dtype,
-                       "--moment-dtype");
-  tuner::Request request = request_from(flags.plan, job.model);
-  request.gpus = job.plan.gpus;
-  request.seq_len = job.plan.seq_len;
-  request.stack = job.plan.stack;
+tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
+  const GivenKnobs& knobs = flags.plan.knobs;
+  const Plan& plan = job.plans.front();
+  refuse_contradiction(flags.allow_bf16_reduce, kReduce, knobs.reduce_dtype, "--reduce-dtype");
+  refuse_contradiction(flags.allow_bf16_moments, kMoments, knobs.moment_dtype, "--moment-dtype");
+  tuner::Request request = tuner::request_holding(knobs, job.model);
+  request.gpus = plan.gpus;
+  request.seq_len = plan.seq_len;
+  request.stack = plan.stack;
   request.global_batch = flags.global_batch;
   request.allow_bf16_reduce = flags.allow_bf16_reduce;
   request.allow_bf16_moments = flags.allow_bf16_moments;
   if (flags.plan.plan_file) {
     // The job of the file; its knobs are what is searched.
-    if (!flags.plan.param_dtype) request.param_dtype = job.plan.param_dtype;
-    request.master_dtype = job.plan.master_dtype;
-    request.offload = job.plan.offload;
-    const bool sets_batch = flags.global_batch || flags.plan.micro_batch || flags.plan.grad_accum;
+    if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;
+    request.master_dtype = plan.master_dtype;
+    request.offload = plan.offload;
+    const bool sets_batch = flags.global_batch || knobs.micro_batch || knobs.grad_accum;
     if (!sets_batch && !flags.plan.gpus) {
-      request.global_batch = job.plan.gpus * job.plan.micro_batch * job.plan.grad_accum;
+      request.global_batch = plan.gpus * plan.micro_batch * plan.grad_accum;
     }
   }
   return request;

@@ -24,8 +24,9 @@ struct TuneFlags {
   void declare(Command& command);
 };
 
-/// The search that the flags ask for. Throws Error when they contradict each other.
-tuner::Request request_of(const TuneFlags& flags, const Job& job);
+/// The search that the flags ask for, of the job that resolve_base() made of flags.plan. Throws
+/// Error when they contradict each other.
+tuner::Request request_of(const TuneFlags& flags, const sim::Job& job);
 
 /// "5%", "5 %" or "0.05" as 0.05. Throws Error for what is no share of the memory.
 double parse_headroom(const std::string& text);

@@ -69,9 +69,9 @@ std::string values_table(const Calibration& calibration, const Terminal& out) {
 
 }  // namespace
 
-std::string inspect_calibration(const std::string& name, bool json, const Terminal& out) {
+std::string inspect_calibration(const std::string& name, Form form, const Terminal& out) {
   const ClusterFile file = profiles::load_cluster(name);
-  if (json) return to_json(file) + "\n";
+  if (form == Form::kJson) return to_json(file) + "\n";
   std::string text = fmt::format("{}\n", paint(out, Style::kBold, "profile " + file.cluster.id));
   text += lines(out, file.description);
   if (!file.calibration) {

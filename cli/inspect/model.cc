@@ -226,7 +226,7 @@ std::string per_token_table(const Model& m, std::int64_t seq_len, std::int64_t t
 
 }  // namespace
 
-std::string inspect_model(const std::string& name, std::int64_t seq_len, bool json,
+std::string inspect_model(const std::string& name, std::int64_t seq_len, Form form,
                           const Terminal& out) {
   const ModelFile file = find_model(models_folder(), name);
   const Model model = load_model(models_folder(), name);
@@ -234,7 +234,7 @@ std::string inspect_model(const std::string& name, std::int64_t seq_len, bool js
   const std::int64_t total = counts.total(model.layers);
   const std::string source =
       JsonFile::load(file.path).root().optional<std::string>(kSource, file.path.string());
-  if (json) {
+  if (form == Form::kJson) {
     const ForwardFlops flops = forward_flops_per_token(model, seq_len);
     return json_text({{"schema", "shardwright.inspection/1.0"},
                       {"kind", "model"},
@@ -260,7 +260,7 @@ std::string inspect_model(const std::string& name, std::int64_t seq_len, bool js
          per_token_table(model, seq_len, total, out) + "\n" + paragraph("Source: " + source);
 }
 
-std::string list_models(bool json, const Terminal& out) {
+std::string list_models(Form form, const Terminal& out) {
   Table table(
       {{"model"}, {"family"}, {"parameters"}, {"layers"}, {"hidden"}, {"heads"}, {"vocabulary"}});
   ordered_json list = ordered_json::array();
@@ -279,7 +279,7 @@ std::string list_models(bool json, const Terminal& out) {
                    fmt::format("{}", m.hidden), fmt::format("{}/{}", m.heads, m.kv_heads),
                    fmt::format("{}", m.vocab)});
   }
-  if (!json) return table.render(out);
+  if (form == Form::kText) return table.render(out);
   return json_text({{"schema", "shardwright.list/1.0"}, {"models", std::move(list)}}) + "\n";
 }
 

@@ -91,9 +91,9 @@ std::string origin_words(const PlanDocument& document) {
 
 }  // namespace
 
-std::string inspect_plan(const std::string& path, bool json, const Terminal& out) {
+std::string inspect_plan(const std::string& path, Form form, const Terminal& out) {
   const PlanDocument document = read_plan(path);
-  if (json) {
+  if (form == Form::kJson) {
     ordered_json inspection{{"schema", "shardwright.inspection/1.0"},
                             {"kind", "plan"},
                             {"name", path},

@@ -3,11 +3,12 @@
 
 #include <string>
 
+#include "cli/inspect/form.h"
 #include "cli/render/text/terminal.h"
 
 namespace shardwright::cli {
 
 /// What to print on stdout. Throws Error for a file that is no plan.
-std::string inspect_plan(const std::string& path, bool json, const Terminal& out);
+std::string inspect_plan(const std::string& path, Form form, const Terminal& out);
 
 }  // namespace shardwright::cli

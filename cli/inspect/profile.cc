@@ -131,9 +131,9 @@ std::string list_json(std::string_view key, ordered_json list) {
 
 }  // namespace
 
-std::string inspect_cluster(const std::string& name, bool json, const Terminal& out) {
+std::string inspect_cluster(const std::string& name, Form form, const Terminal& out) {
   const profiles::ClusterFile file = profiles::load_cluster(name);
-  if (json) return to_json(file) + "\n";
+  if (form == Form::kJson) return to_json(file) + "\n";
   Cluster cluster = file.cluster;
   FieldList fields;
   describe(fields, cluster);
@@ -153,16 +153,16 @@ std::string inspect_cluster(const std::string& name, bool json, const Terminal& 
   return text + "\nOverride with --set cluster.VALUE=..., --set gpu.VALUE=...\n";
 }
 
-std::string inspect_gpu(const std::string& name, bool json, const Terminal& out) {
+std::string inspect_gpu(const std::string& name, Form form, const Terminal& out) {
   const profiles::GpuFile file = profiles::load_gpu(name);
-  if (json) return gpu_json(file);
+  if (form == Form::kJson) return gpu_json(file);
   return gpu_section(file, out) + cost_section(file, out) +
          "\nOverride with --set gpu.VALUE=..., --set cost.VALUE=..., for example cost.gemm.e=0.9\n";
 }
 
-std::string inspect_stack(const std::string& name, bool json, const Terminal& out) {
+std::string inspect_stack(const std::string& name, Form form, const Terminal& out) {
   const profiles::StackFile file = profiles::load_stack(name);
-  if (json) return to_json(file) + "\n";
+  if (form == Form::kJson) return to_json(file) + "\n";
   Stack stack = file.stack;
   FieldList fields;
   describe(fields, stack);
@@ -172,7 +172,7 @@ std::string inspect_stack(const std::string& name, bool json, const Terminal& ou
          "\nOverride with --set stack.VALUE=..., for example stack.norm.forward_bytes=4\n";
 }
 
-std::string list_clusters(bool json, const Terminal& out) {
+std::string list_clusters(Form form, const Terminal& out) {
   Table table({{"cluster"}, {"gpu"}, {"GPUs"}, {"NICs"}, {"network"}, {"USD/GPU h"}, {"what"}});
   ordered_json list = ordered_json::array();
   for (const std::string& name : profiles::shipped_names(DataKind::kCluster)) {
@@ -192,10 +192,10 @@ std::string list_clusters(bool json, const Terminal& out) {
          cluster.usd_per_gpu_hour == 0 ? "-" : fmt::format("{:.2f}", cluster.usd_per_gpu_hour),
          file.description});
   }
-  return json ? list_json("clusters", std::move(list)) : table.render(out);
+  return form == Form::kJson ? list_json("clusters", std::move(list)) : table.render(out);
 }
 
-std::string list_gpus(bool json, const Terminal& out) {
+std::string list_gpus(Form form, const Terminal& out) {
   Table table({{"gpu"}, {"bf16 dense"}, {"memory"}, {"bandwidth"}, {"what"}});
   ordered_json list = ordered_json::array();
   for (const std::string& name : profiles::shipped_names(DataKind::kGpu)) {
@@ -210,10 +210,10 @@ std::string list_gpus(bool json, const Terminal& out) {
                    quantity(static_cast<double>(gpu.memory_bytes), "byte"),
                    quantity(gpu.hbm_bytes_per_s, "byte/s"), file.description});
   }
-  return json ? list_json("gpus", std::move(list)) : table.render(out);
+  return form == Form::kJson ? list_json("gpus", std::move(list)) : table.render(out);
 }
 
-std::string list_stacks(bool json, const Terminal& out) {
+std::string list_stacks(Form form, const Terminal& out) {
   Table table({{"stack"}, {"memory"}, {"what"}});
   ordered_json list = ordered_json::array();
   for (const std::string& name : profiles::shipped_names(DataKind::kStack)) {
@@ -222,7 +222,7 @@ std::string list_stacks(bool json, const Terminal& out) {
     list.push_back({{"id", name}, {"description", stack.description}, {"memory", memory}});
     table.add_row({name, memory, stack.description});
   }
-  return json ? list_json("stacks", std::move(list)) : table.render(out);
+  return form == Form::kJson ? list_json("stacks", std::move(list)) : table.render(out);
 }
 
 }  // namespace shardwright::cli

@@ -17,12 +17,12 @@ using nlohmann::ordered_json;
 
 }  // namespace
 
-std::string inspect_run(const std::string& path, bool json, const Terminal& out) {
+std::string inspect_run(const std::string& path, Form form, const Terminal& out) {
   RunSettings settings;
-  settings.set_config(path);
+  settings.set_flag(kConfig, path);
   settings.resolve(process_environment());
   const RunOptions options = run_options(settings);
-  if (json) {
+  if (form == Form::kJson) {
     ordered_json document{{"schema", "shardwright.inspection/1.0"},
                           {"kind", "run"},
                           {"name", path},
@@ -46,7 +46,7 @@ std::string inspect_run(const std::string& path, bool json, const Terminal& out)
   return text;
 }
 
-std::string inspect_checkpoint(const std::string& path, bool json, const Terminal& out) {
+std::string inspect_checkpoint(const std::string& path, Form form, const Terminal& out) {
   const exec::Checkpoint checkpoint(path);
   checkpoint.verify();
   const exec::CheckpointManifest& manifest = checkpoint.manifest();
@@ -57,7 +57,7 @@ std::string inspect_checkpoint(const std::string& path, bool json, const Termina
     parameters += size;
   }
   for (const exec::CheckpointFile& file : manifest.files) bytes += file.bytes;
-  if (json) {
+  if (form == Form::kJson) {
     return json_text(ordered_json{{"schema", "shardwright.inspection/1.0"},
                                   {"kind", "checkpoint"},
                                   {"name", path},

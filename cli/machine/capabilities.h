@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 #include "cli/machine/machine.h"
 
 namespace shardwright::cli {

@@ -5,7 +5,7 @@
 
 #include <ctime>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #include "exec/cuda/gpus.h"

@@ -19,7 +19,7 @@ struct Component {
   std::string detail{};   // where it is, or one clause on why it is not there
 };
 
-struct Gpu {
+struct InstalledGpu {
   std::string name{};
   Bytes memory_bytes = 0;
   std::string compute_capability{};  // "9.0"
@@ -38,7 +38,7 @@ struct Machine {
   /// The newest CUDA that the driver supports: 13000 is 13.0; 0 without a driver.
   int driver_cuda_version = 0;
   std::vector<Component> components{};
-  std::vector<Gpu> gpus{};
+  std::vector<InstalledGpu> gpus{};
 
   /// The component with that key; asking for one that is not probed is a bug.
   const Component& component(std::string_view key) const;

@@ -95,7 +95,7 @@ class Driver {
   }
 
   /// Fills `gpus`; the component says how many there are or why there are none.
-  Component list_gpus(std::vector<Gpu>& gpus) const {
+  Component list_gpus(std::vector<InstalledGpu>& gpus) const {
     Component component{.key = "gpu", .title = "GPU"};
     if (!problem_.empty()) {
       component.detail = "no driver to ask";
@@ -130,12 +130,12 @@ class Driver {
     return text;
   }
 
-  Gpu describe_gpu(int device) const {
+  InstalledGpu describe_gpu(int device) const {
     // CUdevice_attribute of cuda.h.
     constexpr int kMultiprocessors = 16;
     constexpr int kCapabilityMajor = 75;
     constexpr int kCapabilityMinor = 76;
-    Gpu gpu;
+    InstalledGpu gpu;
     std::array<char, 256> name{};
     auto* get_name = library_.function<int(char*, int, int)>("cuDeviceGetName");
     if (get_name != nullptr &&

@@ -10,11 +10,8 @@ namespace shardwright::cli {
 
 inline constexpr const char* kHostCluster = "host";
 
-/// What turns the generic processor of a profile into one of `cores` cores with `memory_bytes`, as
-/// --set takes it: rates stay what they are for each core.
-std::vector<std::string> sized_to(const profiles::Profile& generic, int cores, Bytes memory_bytes);
-
-/// The shipped host, sized so, with the native stack; `overrides` after that. Throws Error.
+/// The shipped host with `threads` cores and this machine's memory, rates being what they are for
+/// each core, and the native stack; `overrides` after that. Throws Error.
 profiles::Profile host_profile(int threads, const std::vector<std::string>& overrides = {});
 
 }  // namespace shardwright::cli

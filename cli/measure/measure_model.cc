@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "exec/executor.h"
@@ -71,7 +70,6 @@ exec::Batch random_batch(const Model& model, const Plan& plan, int rank, int ste
 profiles::ObservationSet run_scene(const Model& model, const Scene& scene, MeasuringSite& site) {
   const Plan& plan = scene.plan;
   const Schedule schedule = lowered(model, plan);
-  std::mutex mutex;
   profiles::ObservationSet set;
   TraceOrigin origin = site.origin();
   site.run(static_cast<int>(plan.gpus), [&](int rank, exec::Device& device,
@@ -95,7 +93,6 @@ profiles::ObservationSet run_scene(const Model& model, const Scene& scene, Measu
       all.host.insert(all.host.end(), timeline.host.begin(), timeline.host.end());
     }
     if (rank != 0) return;
-    const std::lock_guard lock(mutex);
     origin.step_s = step_s;
     set = sim::timeline_observations(schedule, all, plan.gpus, notes_of(origin), describe(scene));
   });

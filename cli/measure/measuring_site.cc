@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 #include "cli/machine/processor.h"
 #include "cli/run/rank_devices.h"
 #include "exec/comm/local_world.h"

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kBarColumns = 40;
 
-std::string what_is_trained(const PlanInputs& inputs, const Plan& plan) {
+std::string what_is_trained(const sim::Job& inputs, const Plan& plan) {
   constexpr std::size_t kColumns = 100;
   const Cluster& cluster = inputs.profile.cluster;
   const std::string head = fmt::format("{} on {} x {} ({}), stack {}\n", inputs.model_name,
@@ -44,7 +44,7 @@ double hours_of_a_trillion_tokens(const sim::Prediction& prediction) {
 }
 
 /// What 10^12 tokens cost, where the price is known.
-std::string price_words(const PlanInputs& inputs, const sim::Prediction& prediction) {
+std::string price_words(const sim::Job& inputs, const sim::Prediction& prediction) {
   const double price = inputs.profile.cluster.usd_per_gpu_hour;
   if (price <= 0) return "";
   const double gpu_hours =
@@ -52,7 +52,7 @@ std::string price_words(const PlanInputs& inputs, const sim::Prediction& predict
   return fmt::format("{} USD at {:.2f} USD per GPU hour", thousands(gpu_hours * price), price);
 }
 
-std::string speed_table(const PlanInputs& inputs, const sim::Prediction& prediction,
+std::string speed_table(const sim::Job& inputs, const sim::Prediction& prediction,
                         const Terminal& out) {
   const sim::TimePrediction& time = prediction.time;
   Table table({{""}, {"", Align::kLeft}, {"", Align::kLeft}});
@@ -149,7 +149,7 @@ std::string extrapolation_words(const std::vector<sim::Prediction>& predictions)
 
 }  // namespace
 
-std::string prediction_text(const PlanInputs& inputs, const sim::Prediction& prediction,
+std::string prediction_text(const sim::Job& inputs, const sim::Prediction& prediction,
                             const Terminal& out) {
   std::string text = paint(out, Style::kBold, name_of(prediction.plan.strategy)) + ": " +
                      what_is_trained(inputs, prediction.plan) + "\n";
@@ -160,8 +160,8 @@ std::string prediction_text(const PlanInputs& inputs, const sim::Prediction& pre
   return extrapolated.empty() ? text : text + "\n" + extrapolated;
 }
 
-std::string comparison_text(const PlanInputs& inputs,
-                            const std::vector<sim::Prediction>& predictions, const Terminal& out) {
+std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
+                            const Terminal& out) {
   std::vector<Column> columns{{""}};
   for (const sim::Prediction& prediction : predictions) {
     columns.push_back({std::string(name_of(prediction.plan.strategy)), Align::kRight});

@@ -23,7 +23,7 @@ std::string wrapped(const std::string& text, const Terminal& out) {
 }
 
 std::string job_words(const TuningQuestion& question) {
-  const PlanInputs& inputs = question.inputs;
+  const sim::Job& inputs = question.job;
   std::string text =
       fmt::format("{} on {} x {} ({}), stack {}, sequences of {} tokens", inputs.model_name,
                   question.request.gpus, inputs.profile.cluster.gpu.id, inputs.cluster_name,
@@ -166,7 +166,7 @@ std::string strategies_table(const TuningQuestion& question, const tuner::Tuning
 
 std::string alike_words(const TuningQuestion& question) {
   if (!question.request.strategies.empty() || question.request.gpus == 1) return "";
-  const Stack& stack = question.inputs.profile.stack;
+  const Stack& stack = question.job.profile.stack;
   std::vector<std::string> words;
   for (const Strategy strategy : all_strategies()) {
     const Strategy stands_for = tuner::executed_as(strategy, stack);
@@ -244,7 +244,7 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
   if (tuning.stopped)
     text += paint(out, Style::kYellow, "Stopped early: the best so far, not the optimum.") + "\n";
   text += heading(out, "The best plan");
-  text += prediction_text(question.inputs, tuning.top.front().prediction, out);
+  text += prediction_text(question.job, tuning.top.front().prediction, out);
   const std::string spare = spare_sentence(tuning, question.criteria.objective);
   if (!spare.empty()) text += "\n" + wrapped(spare, out);
   if (question.given) text += "\n" + wrapped(given_words(question, tuning), out);

@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags/plan_flags.h"
 #include "cli/render/text/terminal.h"
+#include "sim/job.h"
 #include "tuner/tuning.h"
 
 namespace shardwright::cli {
 
-/// What was asked of the search; `inputs.plans` is empty.
+/// What was asked of the search; `job.plans` is empty.
 struct TuningQuestion {
-  PlanInputs inputs;
+  sim::Job job;
   tuner::Request request;
   tuner::Criteria criteria;
   bool robust = false;

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 #include "cli/run/plan.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"

@@ -18,7 +18,6 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kConfig = "config";
 constexpr std::string_view kVariablePrefix = "SHARDWRIGHT_RUN_";
 constexpr std::size_t kMostRunFileBytes = std::size_t{1} << 20;
 
@@ -45,6 +44,25 @@ po::options_description boost_options() {
   return options;
 }
 
+/// Boost 1.74 never returns from telling about some lines that it refuses, so those that it would
+/// refuse are told about here.
+void check_lines(const std::string& path, const std::string& text) {
+  constexpr const char* kBlank = " \t\r";
+  constexpr std::size_t kMostShown = 40;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    line.resize(std::min(line.find('#'), line.size()));
+    const std::size_t begin = line.find_first_not_of(kBlank);
+    if (begin == std::string::npos) continue;
+    line = line.substr(begin, line.find_last_not_of(kBlank) - begin + 1);
+    const bool heading = line.front() == '[' && line.back() == ']';
+    if (heading || line.find('=') != std::string::npos) continue;
+    throw Error(fmt::format("{}: line {} is '{}', but it must be KEY = VALUE or a comment after #",
+                            path, number, line.substr(0, kMostShown)));
+  }
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> process_environment() {
@@ -56,25 +74,6 @@ std::vector<std::pair<std::string, std::string>> process_environment() {
     variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return variables;
-}
-
-void RunSettings::declare(Command& command) {
-  const auto add = [&](const std::string& key, const char* type, const std::string& help,
-                       const char* group) {
-    command
-        .add_parsed(
-            fmt::format("--{}", key),
-            [this, key](const std::string& value) { flags_[key] = value; }, help)
-        .type_name(type)
-        .group(group);
-  };
-  add(kConfig, "FILE", "a run file with any of these settings, one KEY = VALUE a line", "What");
-  for (const SettingInfo& info : setting_table()) {
-    const std::string fallback = info.fallback;
-    add(info.key, info.type,
-        fallback.empty() ? info.help : fmt::format("{} (default: {})", info.help, fallback),
-        info.group);
-  }
 }
 
 void RunSettings::take(const std::string& key, const std::string& value, const std::string& origin,
@@ -120,25 +119,22 @@ void RunSettings::resolve(const std::vector<std::pair<std::string, std::string>>
 }
 
 void RunSettings::read_file(const std::string& path) {
-  std::istringstream text(shardwright::read_file(path, kMostRunFileBytes));
+  const std::string content = shardwright::read_file(path, kMostRunFileBytes);
+  check_lines(path, content);
+  std::istringstream text(content);
   const po::options_description options = boost_options();
-  try {
-    const auto parsed = po::parse_config_file(text, options, /*allow_unregistered=*/true);
-    for (const auto& option : parsed.options) {
-      if (option.unregistered || option.string_key == kConfig) {
-        const std::vector<std::string> keys = all_keys();
-        throw Error(fmt::format("{}: '{}' is no setting of run{}", path, option.string_key,
-                                did_you_mean(option.string_key, keys)));
-      }
-      if (settings_.at(option.string_key).given) {
-        throw Error(fmt::format("{}: '{}' is there twice", path, option.string_key));
-      }
-      take(option.string_key, option.value.empty() ? "" : option.value.front(), path,
-           fmt::format("{} in {}", option.string_key, path));
+  const auto parsed = po::parse_config_file(text, options, /*allow_unregistered=*/true);
+  for (const auto& option : parsed.options) {
+    if (option.unregistered || option.string_key == kConfig) {
+      const std::vector<std::string> keys = all_keys();
+      throw Error(fmt::format("{}: '{}' is no setting of run{}", path, option.string_key,
+                              did_you_mean(option.string_key, keys)));
     }
-  } catch (const po::error& error) {
-    throw Error(
-        fmt::format("{}: not a run file, expected lines of KEY = VALUE: {}", path, error.what()));
+    if (settings_.at(option.string_key).given) {
+      throw Error(fmt::format("{}: '{}' is there twice", path, option.string_key));
+    }
+    take(option.string_key, option.value.empty() ? "" : option.value.front(), path,
+         fmt::format("{} in {}", option.string_key, path));
   }
   // An empty value means "not given", so that a run file can list every setting.
   for (auto& [key, setting] : settings_) {

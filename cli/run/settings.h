@@ -3,16 +3,16 @@
 // beats the default.
 //
 // One table lists them all: --grad-accum, SHARDWRIGHT_RUN_GRAD_ACCUM and "grad-accum = 4" in a run
-// file are the same setting. Values are kept as text beside their origin; run_options.h reads them.
+// file are the same setting. Values are kept as text beside their origin; options.h reads them, and
+// the plan's own by the table of sim/core/plan_knobs.h.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cli/flags/command_line.h"
+#include "sim/core/parse_value.h"
 
 namespace shardwright::cli {
 
@@ -24,7 +24,10 @@ struct SettingInfo {
   const char* group;
 };
 
-/// All settings but "config", in the order in which they are shown.
+/// The setting that names a run file.
+inline constexpr const char* kConfig = "config";
+
+/// All settings but kConfig, in the order in which they are shown.
 const std::vector<SettingInfo>& setting_table();
 
 struct Setting {
@@ -39,14 +42,13 @@ std::vector<std::pair<std::string, std::string>> process_environment();
 
 class RunSettings {
  public:
-  /// Binds the flags to this object, which must stay where it is.
-  void declare(Command& command);
+  /// What the command line gives for a setting of the table, or for "config".
+  void set_flag(const std::string& key, const std::string& value) { flags_[key] = value; }
   /// Merges flags, environment and the run file that --config (or SHARDWRIGHT_RUN_CONFIG) names.
   /// Throws Error naming a setting that does not exist, and the file.
   void resolve(const std::vector<std::pair<std::string, std::string>>& environment);
-  /// The run file, as if --config had named it.
-  void set_config(const std::string& path) { flags_["config"] = path; }
 
+  bool knows(const std::string& key) const { return settings_.contains(key); }
   const Setting& at(const std::string& key) const { return settings_.at(key); }
   bool given(const std::string& key) const { return at(key).given; }
   const std::string& text(const std::string& key) const { return at(key).value; }

@@ -10,7 +10,7 @@
 
 namespace shardwright::cli {
 
-void write_step_trace(const std::string& path, const std::string& verb, const PlanInputs& inputs,
+void write_step_trace(const std::string& path, const std::string& verb, const sim::Job& inputs,
                       const std::vector<TracedStep>& steps) {
   std::vector<TracedTimeline> timelines;
   for (const TracedStep& step : steps)

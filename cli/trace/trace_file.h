@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags/plan_flags.h"
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
+#include "sim/job.h"
 
 namespace shardwright::cli {
 
@@ -19,7 +19,7 @@ struct TracedStep {
 
 /// Writes the steps and says so on stderr. `verb` is named as the origin. Throws Error when the
 /// file cannot be written.
-void write_step_trace(const std::string& path, const std::string& verb, const PlanInputs& inputs,
+void write_step_trace(const std::string& path, const std::string& verb, const sim::Job& inputs,
                       const std::vector<TracedStep>& steps);
 
 }  // namespace shardwright::cli

@@ -212,10 +212,10 @@ class CalibrateVerb : public Verb {
       flags.plan_file = plan_;
       flags.model = model_;
       flags.cluster = file.base;
-      PlanInputs inputs = resolve(flags);
-      model = std::move(inputs.model);
-      plan = inputs.plans.front();
-      asked_of = fmt::format("{} by {}", inputs.model_name, *plan_);
+      sim::Job job = resolve(flags);
+      model = std::move(job.model);
+      plan = job.plans.front();
+      asked_of = fmt::format("{} by {}", job.model_name, *plan_);
     } else if (gathered.identity) {
       model = parse_hf_config(gathered.identity->model_config, "the trace's model_config",
                               gathered.identity->model);

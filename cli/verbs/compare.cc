@@ -7,7 +7,6 @@
 #include <string>
 
 #include "cli/render/json/json_text.h"
-#include "cli/render/run_lines.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/trace/trace_comparison.h"

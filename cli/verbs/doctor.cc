@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 #include "cli/machine/capabilities.h"
 #include "cli/machine/execution.h"
 #include "cli/machine/machine.h"
@@ -60,7 +60,7 @@ Json as_json(const Findings& found) {
                                       {"detail", component.detail}});
   }
   document["gpus"] = Json::array();
-  for (const Gpu& gpu : found.machine.gpus) {
+  for (const InstalledGpu& gpu : found.machine.gpus) {
     document["gpus"].push_back({{"name", gpu.name},
                                 {"memory_bytes", gpu.memory_bytes},
                                 {"compute_capability", gpu.compute_capability},
@@ -112,7 +112,7 @@ void print_text(const Findings& found, const Terminal& out) {
     heading("GPUs");
     Table gpus({{"#"}, {"name"}, {"memory"}, {"compute capability"}, {"SMs"}});
     for (std::size_t i = 0; i < found.machine.gpus.size(); ++i) {
-      const Gpu& gpu = found.machine.gpus[i];
+      const InstalledGpu& gpu = found.machine.gpus[i];
       gpus.add_row({fmt::format("{}", i), gpu.name, gibibytes(gpu.memory_bytes),
                     gpu.compute_capability, fmt::format("{}", gpu.multiprocessors)});
     }

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "cli/build_info.h"
 #include "cli/export/settings.h"
 #include "cli/flags/plan_flags.h"
-#include "cli/machine/build_info.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/quantity.h"
@@ -27,12 +27,12 @@ namespace {
 
 /// What the trainer will do with its settings, predicted.
 struct AsRun {
-  PlanInputs inputs;
+  sim::Job inputs;
   std::optional<sim::Prediction> prediction;
   std::string refusal;  // why there is none
 };
 
-AsRun predict_as_run(const PlanInputs& inputs, const TrainerSettings& settings) {
+AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings) {
   AsRun as_run{inputs, {}, {}};
   as_run.inputs.plans = {settings.as_run};
   try {
@@ -76,7 +76,7 @@ class ExportVerb : public Verb {
 
   ExitCode run(const Context& context) override {
     const Trainer& trainer = trainer_named(format_);
-    const PlanInputs inputs = resolve(flags_);
+    const sim::Job inputs = resolve(flags_);
     if (inputs.plans.size() != 1) {
       throw Error(fmt::format("--strategy names {} strategies, but export takes one.",
                               inputs.plans.size()));

@@ -20,47 +20,45 @@ struct Request {
   std::string kind;
   std::string name;
   std::int64_t seq_len = 2048;
-  bool json = false;
+  Form form = Form::kText;
 };
 
+using Named = std::string (*)(const std::string& name, Form form, const Terminal& out);
+using Listed = std::string (*)(Form form, const Terminal& out);
+
+/// Each kind is one of the two, but for models, whose numbers depend on the sequence length.
 struct Kind {
   const char* word;
-  bool named;  // takes a name; the others list what ships
-  std::string (*show)(const Request&, const Terminal&);
+  Named named = nullptr;    // takes a name or a path
+  Listed listed = nullptr;  // lists what ships
+  bool beyond_planning = false;
+
+  bool takes_a_name() const { return listed == nullptr; }
+  std::string show(const Request& request, const Terminal& out) const {
+    if (listed != nullptr) return listed(request.form, out);
+    if (beyond_planning && named == nullptr) {
+      throw not_in_this_build(fmt::format("inspect {}", word));
+    }
+    if (named != nullptr) return named(request.name, request.form, out);
+    return inspect_model(request.name, request.seq_len, request.form, out);
+  }
 };
 
 constexpr std::array kKinds = {
-    Kind{"model", true,
-         [](const Request& r, const Terminal& out) {
-           return inspect_model(r.name, r.seq_len, r.json, out);
-         }},
-    Kind{"plan", true,
-         [](const Request& r, const Terminal& out) { return inspect_plan(r.name, r.json, out); }},
-    Kind{"run", true,
-         [](const Request& r, const Terminal& out) { return inspect_run(r.name, r.json, out); }},
-    Kind{"checkpoint", true,
-         [](const Request& r, const Terminal& out) {
-           return inspect_checkpoint(r.name, r.json, out);
-         }},
-    Kind{
-        "cluster", true,
-        [](const Request& r, const Terminal& out) { return inspect_cluster(r.name, r.json, out); }},
-    Kind{"gpu", true,
-         [](const Request& r, const Terminal& out) { return inspect_gpu(r.name, r.json, out); }},
-    Kind{"stack", true,
-         [](const Request& r, const Terminal& out) { return inspect_stack(r.name, r.json, out); }},
-    Kind{"profile", true,
-         [](const Request& r, const Terminal& out) {
-           return inspect_calibration(r.name, r.json, out);
-         }},
-    Kind{"models", false,
-         [](const Request& r, const Terminal& out) { return list_models(r.json, out); }},
-    Kind{"clusters", false,
-         [](const Request& r, const Terminal& out) { return list_clusters(r.json, out); }},
-    Kind{"gpus", false,
-         [](const Request& r, const Terminal& out) { return list_gpus(r.json, out); }},
-    Kind{"stacks", false,
-         [](const Request& r, const Terminal& out) { return list_stacks(r.json, out); }},
+    Kind{.word = "model"},
+    Kind{.word = "plan", .named = inspect_plan},
+    Kind{.word = "run", .named = SHARDWRIGHT_BEYOND_PLANNING(inspect_run), .beyond_planning = true},
+    Kind{.word = "checkpoint",
+         .named = SHARDWRIGHT_BEYOND_PLANNING(inspect_checkpoint),
+         .beyond_planning = true},
+    Kind{.word = "cluster", .named = inspect_cluster},
+    Kind{.word = "gpu", .named = inspect_gpu},
+    Kind{.word = "stack", .named = inspect_stack},
+    Kind{.word = "profile", .named = inspect_calibration},
+    Kind{.word = "models", .listed = list_models},
+    Kind{.word = "clusters", .listed = list_clusters},
+    Kind{.word = "gpus", .listed = list_gpus},
+    Kind{.word = "stacks", .listed = list_stacks},
 };
 
 std::vector<std::string> kind_words() {
@@ -77,11 +75,11 @@ const Kind& find_kind(const Request& request) {
   }
   for (const Kind& kind : kKinds) {
     if (request.kind != kind.word) continue;
-    if (kind.named && request.name.empty()) {
+    if (kind.takes_a_name() && request.name.empty()) {
       throw Error(fmt::format("shardwright inspect {} needs a name or a path.", kind.word),
                   ExitCode::kUsage);
     }
-    if (!kind.named && !request.name.empty()) {
+    if (!kind.takes_a_name() && !request.name.empty()) {
       throw Error(
           fmt::format("shardwright inspect {} takes no further argument, but '{}' was given.",
                       kind.word, request.name),
@@ -109,15 +107,17 @@ class InspectVerb : public Verb {
     command.add("NAME", request_.name, "a shipped name, or the path of a file");
     command.add("--seq-len", request_.seq_len, "sequence length for a model's operations per token",
                 {1, 1 << 24});
-    command.add("--json", request_.json, "print one JSON document");
+    command.add("--json", json_, "print one JSON document");
   }
   ExitCode run(const Context& context) override {
+    if (json_) request_.form = Form::kJson;
     fmt::print("{}", find_kind(request_).show(request_, context.out));
     return ExitCode::kDone;
   }
 
  private:
   Request request_;
+  bool json_ = false;
 };
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags/jitter.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/explanation.h"
+#include "cli/render/jitter.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/text.h"
@@ -41,11 +41,11 @@ class PredictVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
-    const PlanInputs inputs = resolve(flags_);
+    const sim::Job inputs = resolve(flags_);
     sim::Predictor predictor(inputs.model, inputs.profile);
     std::vector<sim::Prediction> predictions;
     std::vector<TracedStep> traced;
-    std::vector<Jitter> jitters;
+    std::vector<sim::Jitter> jitters;
     for (const Plan& plan : inputs.plans) {
       sim::PredictOptions options;
       Timeline timeline;
@@ -55,7 +55,7 @@ class PredictVerb : public Verb {
         traced.push_back({fmt::format("predicted, {}", name_of(plan.strategy)),
                           predictor.schedule(), std::move(timeline)});
       }
-      if (jitter_) jitters.push_back(jitter_of(predictor, predictions.back(), *jitter_));
+      if (jitter_) jitters.push_back(sim::jitter_of(predictor, predictions.back(), *jitter_));
     }
     if (!trace_.empty()) write_step_trace(trace_, name(), inputs, traced);
     std::vector<sim::Explanation> explanations;
@@ -72,9 +72,9 @@ class PredictVerb : public Verb {
   }
 
  private:
-  void print_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
+  void print_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
                   const std::vector<sim::Explanation>& explanations,
-                  const std::vector<Jitter>& jitters) const {
+                  const std::vector<sim::Jitter>& jitters) const {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
@@ -89,7 +89,7 @@ class PredictVerb : public Verb {
     fmt::print("{}\n", json_text(document));
   }
 
-  static void print_text(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions,
+  static void print_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
                          const std::vector<sim::Explanation>& explanations, const Terminal& out) {
     fmt::print("{}", predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
                                              : comparison_text(inputs, predictions, out));
@@ -101,7 +101,7 @@ class PredictVerb : public Verb {
     }
   }
 
-  static void print_jitter(const PlanInputs& inputs, const std::vector<Jitter>& jitters,
+  static void print_jitter(const sim::Job& inputs, const std::vector<sim::Jitter>& jitters,
                            const Terminal& out) {
     if (jitters.empty()) return;
     fmt::print("{}", heading(out, "Ranks that vary"));

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
-#include "cli/machine/build_info.h"
 #include "cli/render/html/report_page.h"
 #include "cli/trace/memory_over_time.h"
 #include "cli/trace/timeline_trace.h"

@@ -5,13 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/interrupt.h"
 #include "cli/measure/host_profile.h"
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"
-#include "cli/render/run_lines.h"
 #include "cli/render/text/quantity.h"
-#include "cli/run/interrupt.h"
 #include "cli/run/options.h"
+#include "cli/run/printer.h"
 #include "cli/run/ranks.h"
 #include "cli/trace/utilisation.h"
 #include "cli/verbs/verbs.h"
@@ -139,7 +139,10 @@ class RunVerb : public Verb {
   }
 
   void declare_flags(Command& command) override {
-    settings_.declare(command);
+    declare_setting(command,
+                    {kConfig, "FILE", "",
+                     "a run file with any of these settings, one KEY = VALUE a line", "What"});
+    for (const SettingInfo& info : setting_table()) declare_setting(command, info);
     command.add("--json", json_, "print a summary as one JSON document; steps go to stderr");
     command.add("--show-settings", show_settings_,
                 "print every setting and its origin as a run file, and do nothing else");
@@ -192,6 +195,19 @@ class RunVerb : public Verb {
   }
 
  private:
+  void declare_setting(Command& command, const SettingInfo& info) {
+    const std::string fallback = info.fallback;
+    command
+        .add_parsed(
+            fmt::format("--{}", info.key),
+            [this, key = std::string(info.key)](const std::string& value) {
+              settings_.set_flag(key, value);
+            },
+            fallback.empty() ? info.help : fmt::format("{} (default: {})", info.help, fallback))
+        .type_name(info.type)
+        .group(info.group);
+  }
+
   static void choose_trace_step(RunOptions& options, const exec::Checkpoint* resume) {
     if (options.trace.empty()) {
       options.train.trace_step = 0;

@@ -1,49 +1,22 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/flags/offers.h"
-#include "cli/flags/plan_flags.h"
-#include "cli/flags/search_request.h"
+#include "cli/flags/size_flags.h"
+#include "cli/interrupt.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/sizing.h"
 #include "cli/render/text/progress.h"
 #include "cli/render/text/quantity.h"
-#include "cli/run/interrupt.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "sim/core/nearest.h"
 #include "tuner/critical_batch.h"
 
 namespace shardwright::cli {
 namespace {
-
-constexpr const char* kGoal = "The goal";
-constexpr const char* kLosses = "Failures and checkpoints";
-constexpr std::int64_t kMostGpus = 1 << 20;
-
-std::array<Strategy, 2> parse_pair(const std::string& text) {
-  const std::size_t comma = text.find(',');
-  std::array<Strategy, 2> pair{};
-  const std::array<std::string, 2> words{text.substr(0, comma),
-                                         comma == text.npos ? "" : text.substr(comma + 1)};
-  for (std::size_t i = 0; i < 2; ++i) {
-    const std::optional<Strategy> strategy = strategy_from(words[i]);
-    if (!strategy) {
-      throw Error(fmt::format(
-          "--compare is '{}', expected two strategies joined by a comma, such as yafsdp,fsdp1{}",
-          text, did_you_mean(words[i], strategy_names())));
-    }
-    pair[i] = *strategy;
-  }
-  if (pair[0] == pair[1])
-    throw Error(fmt::format("--compare is '{}', expected two different strategies", text));
-  return pair;
-}
 
 /// "1024 x dgx-h100, 17.3 days, 999 k USD; 410 k plans/s": the best so far.
 std::string note_of(const tuner::SweepProgress& progress, const std::vector<tuner::Offer>& offers,
@@ -68,65 +41,7 @@ class SizeVerb : public Verb {
   }
 
   void declare_flags(Command& command) override {
-    flags_.declare(command, true);
-    command.at("--cluster").description("the only cluster, instead of --clusters");
-    command.at("--gpus").description("the only number of GPUs to try");
-    command.at("--attention").description("attention kernel (default: flash)");
-    command.at("--plan").group("");  // refused in words of its own
-    command.add("--tokens", tokens_, "tokens to train on, as 2e12; required", {1, 1e18})
-        .group(kGoal);
-    command
-        .add_parsed(
-            "--deadline",
-            [this](const std::string& text) {
-              goal_.deadline_days = parse_days("--deadline", text);
-            },
-            "time that the run may take: 36h, 30d, 6w")
-        .type_name("TIME")
-        .group(kGoal);
-    command.add("--budget", goal_.budget_usd, "US dollars that the run may cost", {1, 1e15})
-        .group(kGoal);
-    command
-        .add("--clusters", clusters_,
-             "all that ship, or names and files joined by commas (default: all)")
-        .type_name("all|NAME[,NAME]")
-        .group(kGoal);
-    command.add("--max-gpus", max_gpus_, "most GPUs to try (default: 16384)", {1, kMostGpus})
-        .group(kGoal);
-    command
-        .add("--global-batch", global_batch_,
-             "sequences per optimizer step, of all GPUs (default: what stays below the critical "
-             "batch)",
-             {1, std::int64_t{1} << 40})
-        .group(kGoal);
-    command
-        .add_repeated(
-            "--price", [this](const std::string& text) { add_price(prices_, text); },
-            "US dollars per GPU hour of a cluster or a GPU; repeatable (default: list prices of "
-            "the cluster files, dated and uncertain)")
-        .type_name("NAME=USD")
-        .group(kGoal);
-    command
-        .add_parsed(
-            "--compare", [this](const std::string& text) { compare_ = parse_pair(text); },
-            "two strategies: GPUs and dollars a month that one saves at equal throughput")
-        .type_name("NAME,NAME")
-        .group(kGoal);
-    command
-        .add("--mtbf-hours", mtbf_hours_,
-             "hours that one GPU runs between interruptions of the job (default: 50677)",
-             {1e-3, 1e12})
-        .group(kLosses);
-    command
-        .add("--restart-s", restart_s_,
-             "seconds from an interruption to the next step (default: 900)", {0, 1e9})
-        .group(kLosses);
-    command
-        .add("--checkpoint-s", checkpoint_s_,
-             "seconds that writing a checkpoint holds training up (default: its size over what "
-             "the storage takes)",
-             {1e-3, 1e9})
-        .group(kLosses);
+    flags_.declare(command);
     command.add("--json", json_, "print one JSON document");
   }
 
@@ -139,9 +54,9 @@ class SizeVerb : public Verb {
     if (const std::optional<std::size_t> focus = focus_of(report.choice)) {
       const std::size_t offer = report.option(*focus).offer;
       report.scaling = tuner::scaling_of(report.model, report.offers[offer], offer, report.sweep);
-      if (compare_) {
+      if (flags_.compare) {
         report.savings = tuner::compare_strategies(report.model, report.offers, offer, report.job,
-                                                   report.option(*focus).gpus(), *compare_);
+                                                   report.option(*focus).gpus(), *flags_.compare);
       }
     }
     if (json_) {
@@ -166,52 +81,44 @@ class SizeVerb : public Verb {
     return std::nullopt;
   }
 
-  std::vector<std::string> names() const {
-    if (!flags_.cluster) return cluster_names(clusters_.value_or("all"));
-    if (clusters_) {
-      throw Error("--cluster and --clusters are both given, expected one of them.",
-                  ExitCode::kUsage);
-    }
-    return {*flags_.cluster};
-  }
-
   void prepare(SizingReport& report) const {
-    if (flags_.plan_file) {
+    if (flags_.plan.plan_file) {
       throw Error(
           "size takes no --plan, because it searches one for each size; give the knobs to "
           "hold fixed as flags.",
           ExitCode::kUsage);
     }
-    if (!flags_.model || flags_.model->empty()) {
+    if (!flags_.plan.model || flags_.plan.model->empty()) {
       throw Error("--model is missing: give a shipped name such as llama-3-70b, or a path.",
                   ExitCode::kUsage);
     }
-    if (!tokens_) {
+    if (!flags_.tokens) {
       throw Error("--tokens is missing: give the tokens to train on, such as 2e12.",
                   ExitCode::kUsage);
     }
-    report.model_name = *flags_.model;
+    report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
-    report.overrides = flags_.overrides;
+    report.overrides = flags_.plan.overrides;
     report.offers =
-        load_offers(names(), flags_.stack.value_or(Plan{}.stack), flags_.overrides, prices_);
+        tuner::load_offers(cluster_names(flags_), flags_.plan.stack.value_or(Plan{}.stack),
+                           flags_.plan.overrides, flags_.prices);
     for (const tuner::Offer& offer : report.offers)
-      report.price_sources.push_back(price_source(offer, prices_));
-    report.goal = goal_;
+      report.price_sources.push_back(tuner::price_source(offer, flags_.prices));
+    report.goal = flags_.goal;
     report.operations = profiles::load_operations();
     tuner::SizingJob& job = report.job;
-    job.fixed = request_from(flags_, report.model);
-    job.fixed.global_batch = global_batch_;
+    job.fixed = tuner::request_holding(flags_.plan.knobs, report.model);
+    job.fixed.global_batch = flags_.global_batch;
     // Eager attention is neither faster nor smaller anywhere.
     if (!job.fixed.attention) job.fixed.attention = AttentionKind::kFlash;
-    job.tokens = *tokens_;
+    job.tokens = *flags_.tokens;
     job.critical_tokens = tuner::critical_tokens(report.model, job.tokens, report.operations);
-    job.gpus = flags_.gpus;
-    job.max_gpus = max_gpus_;
-    job.mtbf_gpu_hours = mtbf_hours_.value_or(report.operations.mtbf_gpu_hours);
-    job.restart_s = restart_s_.value_or(report.operations.restart_s);
+    job.gpus = flags_.plan.gpus;
+    job.max_gpus = flags_.max_gpus;
+    job.mtbf_gpu_hours = flags_.mtbf_hours.value_or(report.operations.mtbf_gpu_hours);
+    job.restart_s = flags_.restart_s.value_or(report.operations.restart_s);
     job.gpu_bytes_per_s = report.operations.gpu_bytes_per_s;
-    job.checkpoint_s = checkpoint_s_;
+    job.checkpoint_s = flags_.checkpoint_s;
   }
 
   tuner::Sweep search(const SizingReport& report, const Context& context) const {
@@ -219,25 +126,17 @@ class SizeVerb : public Verb {
     std::optional<Progress> line;
     tuner::SweepOptions options;
     options.stop = &interrupt.flag();
-    options.near_days = goal_.deadline_days;
+    options.near_days = flags_.goal.deadline_days;
     if (context.err.interactive) {
       options.progress = [&](const tuner::SweepProgress& progress) {
         if (!line) line.emplace(context.err, "size", progress.total);
-        line->update(progress.done, note_of(progress, report.offers, goal_));
+        line->update(progress.done, note_of(progress, report.offers, flags_.goal));
       };
     }
     return tuner::sweep(report.model, report.offers, report.job, options);
   }
 
-  PlanFlags flags_;
-  std::optional<double> tokens_;
-  tuner::Goal goal_;
-  std::optional<std::string> clusters_;
-  std::int64_t max_gpus_ = 16384;
-  std::optional<std::int64_t> global_batch_;
-  Prices prices_;
-  std::optional<std::array<Strategy, 2>> compare_;
-  std::optional<double> mtbf_hours_, restart_s_, checkpoint_s_;
+  SizeFlags flags_;
   bool json_ = false;
 };
 

@@ -4,14 +4,14 @@
 #include <string>
 #include <utility>
 
+#include "cli/build_info.h"
 #include "cli/flags/tune_flags.h"
-#include "cli/machine/build_info.h"
+#include "cli/interrupt.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/progress.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/tuning.h"
-#include "cli/run/interrupt.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/plan_json.h"
@@ -50,22 +50,22 @@ class TuneVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
-    Job job = resolve_job(flags_.plan);
+    sim::Job job = resolve_base(flags_.plan);
     TuningQuestion question;
     question.request = request_of(flags_, job);
     question.criteria = {flags_.objective, flags_.headroom, flags_.recompute_for_speed};
     question.robust = flags_.robust;
-    const Plan given = job.plan;
-    question.inputs = {std::move(job.model_name), std::move(job.cluster_name), std::move(job.model),
-                       std::move(job.profile),    std::move(job.overrides),    {}};
+    const Plan given = job.plans.front();
+    question.job = std::move(job);
+    question.job.plans.clear();
     const tuner::Tuning tuning = search(question, context);
     if (flags_.plan.plan_file) question.given = judged(question, given);
 
     // Files first: whoever reads the answer may rely on them.
     if (!tuning.top.empty()) {
       const sim::Prediction& best = tuning.top.front().prediction;
-      if (!out_.empty()) write(question.inputs, best, context);
-      if (!trace_.empty()) write_trace(question.inputs, best.plan);
+      if (!out_.empty()) write(question.job, best, context);
+      if (!trace_.empty()) write_trace(question.job, best.plan);
     }
     if (json_) {
       fmt::print("{}\n", json_text(tuning_json(question, tuning)));
@@ -90,19 +90,19 @@ class TuneVerb : public Verb {
       progress.update(now.configurations, progress_note(now));
     };
     options.robust = question.robust;
-    return tuner::tune(question.inputs.model, question.inputs.profile, question.request, options);
+    return tuner::tune(question.job.model, question.job.profile, question.request, options);
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {
-    std::vector<tuner::Scenario> scenarios{tuner::as_predicted(question.inputs.profile)};
+    std::vector<tuner::Scenario> scenarios{tuner::as_predicted(question.job.profile)};
     if (question.robust) {
-      for (tuner::Scenario& adverse : tuner::adverse_scenarios(question.inputs.profile))
+      for (tuner::Scenario& adverse : tuner::adverse_scenarios(question.job.profile))
         scenarios.push_back(std::move(adverse));
     }
-    return tuner::Evaluator(question.inputs.model, scenarios, question.criteria).judge(plan);
+    return tuner::Evaluator(question.job.model, scenarios, question.criteria).judge(plan);
   }
 
-  void write(const PlanInputs& inputs, const sim::Prediction& best, const Context& context) const {
+  void write(const sim::Job& inputs, const sim::Prediction& best, const Context& context) const {
     PlanDocument document;
     document.model = inputs.model_name;
     document.cluster = inputs.cluster_name;
@@ -116,13 +116,13 @@ class TuneVerb : public Verb {
                out_);
   }
 
-  void write_trace(const PlanInputs& inputs, const Plan& plan) const {
+  void write_trace(const sim::Job& inputs, const Plan& plan) const {
     sim::Predictor predictor(inputs.model, inputs.profile);
     TracedStep step;
     step.title = fmt::format("predicted, {}", name_of(plan.strategy));
     predictor.predict(plan, {.timeline = &step.timeline});
     step.schedule = predictor.schedule();
-    PlanInputs of_plan = inputs;
+    sim::Job of_plan = inputs;
     of_plan.plans = {plan};
     write_step_trace(trace_, name(), of_plan, {step});
   }

@@ -1,14 +1,31 @@
 // The list of verbs, in the order in which --help shows them.
+//
+// A build with SHARDWRIGHT_RUN=OFF has only those that plan: it needs no executor and none of its
+// libraries.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/verbs/verb.h"
 
 namespace shardwright::cli {
 
+/// A function of a file that a planner-only build leaves out: there it is null.
+#ifdef SHARDWRIGHT_PLANNER_ONLY
+#define SHARDWRIGHT_BEYOND_PLANNING(function) nullptr
+#else
+#define SHARDWRIGHT_BEYOND_PLANNING(function) function
+#endif
+
 std::vector<std::unique_ptr<Verb>> make_verbs();
+
+/// The names of those that this build leaves out.
+std::vector<std::string> absent_verbs();
+/// The Error of asking for one ("run", "inspect run"), with the code of a missing library.
+Error not_in_this_build(std::string_view what);
 
 std::unique_ptr<Verb> make_predict_verb();
 std::unique_ptr<Verb> make_tune_verb();

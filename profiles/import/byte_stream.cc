@@ -1,15 +1,37 @@
 #include "profiles/import/byte_stream.h"
 
 #include <fmt/format.h>
+#ifdef SHARDWRIGHT_HAS_ZLIB
 #include <zlib.h>
+#endif
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "sim/core/error.h"
 
 namespace shardwright::profiles {
+
+namespace {
+
+void refuse_folder(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw Error(
+        fmt::format("{} is a folder, expected the file of a trace or a log.", path.string()));
+  }
+}
+
+[[noreturn]] void fail_to_open(const std::filesystem::path& path) {
+  throw Error(fmt::format("{} cannot be read: {}.", path.string(),
+                          errno != 0 ? std::strerror(errno) : "out of memory"));
+}
+
+}  // namespace
+
+#ifdef SHARDWRIGHT_HAS_ZLIB
 
 struct ByteStream::Handle {
   gzFile file = nullptr;
@@ -19,21 +41,12 @@ struct ByteStream::Handle {
 };
 
 ByteStream::ByteStream(const std::filesystem::path& path) : handle_(std::make_unique<Handle>()) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    throw Error(
-        fmt::format("{} is a folder, expected the file of a trace or a log.", path.string()));
-  }
+  refuse_folder(path);
   errno = 0;
   handle_->file = gzopen(path.c_str(), "rb");
-  if (handle_->file == nullptr) {
-    throw Error(fmt::format("{} cannot be read: {}.", path.string(),
-                            errno != 0 ? std::strerror(errno) : "out of memory"));
-  }
+  if (handle_->file == nullptr) fail_to_open(path);
   gzbuffer(handle_->file, 1U << 18);
 }
-
-ByteStream::~ByteStream() = default;
 
 std::size_t ByteStream::read(char* to, std::size_t size) {
   if (damaged_) return 0;
@@ -44,5 +57,39 @@ std::size_t ByteStream::read(char* to, std::size_t size) {
   damaged_ = status != Z_OK && status != Z_STREAM_END;
   return count > 0 ? static_cast<std::size_t>(count) : 0;
 }
+
+#else
+
+struct ByteStream::Handle {
+  std::FILE* file = nullptr;
+  ~Handle() {
+    if (file != nullptr) std::fclose(file);
+  }
+};
+
+ByteStream::ByteStream(const std::filesystem::path& path) : handle_(std::make_unique<Handle>()) {
+  refuse_folder(path);
+  errno = 0;
+  handle_->file = std::fopen(path.c_str(), "rb");
+  if (handle_->file == nullptr) fail_to_open(path);
+  unsigned char magic[2] = {};
+  if (std::fread(magic, 1, 2, handle_->file) == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
+    throw Error(fmt::format(
+        "{} is packed with gzip, which this build cannot read; unpack it with gunzip first",
+        path.string()));
+  }
+  std::rewind(handle_->file);
+}
+
+std::size_t ByteStream::read(char* to, std::size_t size) {
+  if (damaged_) return 0;
+  const std::size_t count = std::fread(to, 1, size, handle_->file);
+  damaged_ = std::ferror(handle_->file) != 0;
+  return count;
+}
+
+#endif
+
+ByteStream::~ByteStream() = default;
 
 }  // namespace shardwright::profiles

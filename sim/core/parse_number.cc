@@ -1,7 +1,12 @@
 #include "sim/core/parse_number.h"
 
+#include <locale.h>
+#include <stdlib.h>
+
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <string>
 #include <system_error>
 
 namespace shardwright {
@@ -15,10 +20,30 @@ std::optional<std::int64_t> exact_integer(double value) {
 }
 
 std::optional<double> parse_double(std::string_view text) {
+#ifdef __cpp_lib_to_chars
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+#else
+  return parse_double_by_locale(text);
+#endif
+}
+
+std::optional<double> parse_double_by_locale(std::string_view text) {
+  // strtod also takes blanks, a plus, hexadecimal numbers and names.
+  const bool plain = text.find_first_not_of("0123456789.eE+-") == std::string_view::npos;
+  if (text.empty() || !plain || text.front() == '+') return std::nullopt;
+  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);
+  const std::string terminated(text);
+  char* stop = nullptr;
+  errno = 0;
+  const double value = strtod_l(terminated.c_str(), &stop, c_locale);
+  const bool underflow = errno == ERANGE && value == 0;
+  if (stop != terminated.c_str() + terminated.size() || underflow || !std::isfinite(value)) {
+    return std::nullopt;
+  }
   return value;
 }
 

@@ -18,6 +18,10 @@ std::optional<std::int64_t> exact_integer(double value);
 /// match.
 std::optional<double> parse_double(std::string_view text);
 
+/// The same by the C library, for standard libraries whose from_chars knows no floating point: what
+/// parse_double uses there.
+std::optional<double> parse_double_by_locale(std::string_view text);
+
 /// As parse_double, for integers: "4096", "2e12" and "64.0" are integers, "3.5" and "1e30" are not.
 std::optional<std::int64_t> parse_int64(std::string_view text);
 

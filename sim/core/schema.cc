@@ -2,14 +2,24 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
 #include "sim/core/error.h"
+#include "sim/core/parse_number.h"
 
 namespace shardwright {
 namespace {
+
+/// Digits alone.
+std::optional<int> version_part(std::string_view text) {
+  if (text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  const std::optional<std::int64_t> value = parse_int64(text);
+  if (!value || *value > std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(*value);
+}
 
 /// The major version of "NAME/MAJOR.MINOR", or none when the text is something else.
 std::optional<int> major_of(std::string_view schema, std::string_view name) {
@@ -17,14 +27,10 @@ std::optional<int> major_of(std::string_view schema, std::string_view name) {
   schema.remove_prefix(name.size());
   if (!schema.starts_with('/')) return std::nullopt;
   schema.remove_prefix(1);
-  const char* end = schema.data() + schema.size();
-  int major = 0;
-  int minor = 0;
-  const auto [dot, first_error] = std::from_chars(schema.data(), end, major);
-  if (first_error != std::errc() || dot == end || *dot != '.' || major < 0) return std::nullopt;
-  const auto [stop, second_error] = std::from_chars(dot + 1, end, minor);
-  if (second_error != std::errc() || stop != end || minor < 0) return std::nullopt;
-  return major;
+  const std::size_t dot = schema.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::optional<int> major = version_part(schema.substr(0, dot));
+  return version_part(schema.substr(dot + 1)) ? major : std::nullopt;
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 
-PlanInputs inputs_for(const std::string& model, const std::string& stack) {
-  PlanInputs inputs;
+sim::Job inputs_for(const std::string& model, const std::string& stack) {
+  sim::Job inputs;
   inputs.model_name = model;
   inputs.cluster_name = "dgx-h100";
   inputs.model = load_model(profiles::data_dir() / "models", model);
@@ -42,7 +42,7 @@ PlanInputs inputs_for(const std::string& model, const std::string& stack) {
 }
 
 /// Plans of every strategy, and of every knob that a trainer may lack, on two nodes.
-std::vector<Plan> plans_for(const PlanInputs& inputs, const std::string& stack) {
+std::vector<Plan> plans_for(const sim::Job& inputs, const std::string& stack) {
   const std::int64_t layers = inputs.model.layers;
   std::vector<Plan> plans;
   for (int s = 0; s < kStrategyCount; ++s) {
@@ -90,7 +90,7 @@ TEST(Export, WhatATrainerDoesOtherwiseIsAlwaysRemarkedOn) {
   int changes = 0;
   for (const char* model : {"llama-2-7b", "gpt2", "qwen3-8b"}) {
     for (const char* stack : {"native", "torch-compile"}) {
-      const PlanInputs inputs = inputs_for(model, stack);
+      const sim::Job inputs = inputs_for(model, stack);
       for (const Plan& plan : plans_for(inputs, stack)) {
         for (const Trainer& trainer : trainers()) {
           if (trainer.name == "yafsdp" && info_of(plan.strategy).zero_stage() < 2) {
@@ -160,7 +160,7 @@ TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
       {"torchtitan", ".toml"}, {"accelerate", ".yaml"}, {"yafsdp", ".py"}, {"deepspeed", ".json"}};
   int files = 0;
   for (const char* model : {"llama-3-8b", "gpt2", "pythia-160m", "gemma-2-2b"}) {
-    const PlanInputs inputs = inputs_for(model, "torch-eager");
+    const sim::Job inputs = inputs_for(model, "torch-eager");
     for (const Plan& plan : plans_for(inputs, "torch-eager")) {
       for (const Trainer& trainer : trainers()) {
         if (trainer.name == "yafsdp" && info_of(plan.strategy).zero_stage() < 2) continue;
@@ -199,7 +199,7 @@ print(count))",
 }
 
 TEST(Export, TellsTorchtitanWhichLayersToCheckpoint) {
-  const PlanInputs inputs = inputs_for("llama-3-70b", "torch-eager");
+  const sim::Job inputs = inputs_for("llama-3-70b", "torch-eager");
   Plan plan;
   plan.strategy = Strategy::kFsdp2;
   plan.gpus = 64;
@@ -235,7 +235,7 @@ TEST(Export, NamesTheLayersOfEveryFamily) {
 }
 
 TEST(Export, ArrangesHybridShardingInEveryTrainer) {
-  const PlanInputs inputs = inputs_for("llama-2-7b", "hf-eager");
+  const sim::Job inputs = inputs_for("llama-2-7b", "hf-eager");
   Plan plan;
   plan.strategy = Strategy::kHsdp;
   plan.gpus = 32;

@@ -33,18 +33,18 @@ void expect_fits(const std::string& text) {
 
 TEST(InspectProfile, EveryShippedThingFitsAHundredColumns) {
   for (const auto& name : profiles::shipped_names(profiles::DataKind::kCluster))
-    expect_fits(inspect_cluster(name, false, kPlain));
+    expect_fits(inspect_cluster(name, Form::kText, kPlain));
   for (const auto& name : profiles::shipped_names(profiles::DataKind::kGpu))
-    expect_fits(inspect_gpu(name, false, kPlain));
+    expect_fits(inspect_gpu(name, Form::kText, kPlain));
   for (const auto& name : profiles::shipped_names(profiles::DataKind::kStack))
-    expect_fits(inspect_stack(name, false, kPlain));
-  expect_fits(list_clusters(false, kPlain));
-  expect_fits(list_gpus(false, kPlain));
-  expect_fits(list_stacks(false, kPlain));
+    expect_fits(inspect_stack(name, Form::kText, kPlain));
+  expect_fits(list_clusters(Form::kText, kPlain));
+  expect_fits(list_gpus(Form::kText, kPlain));
+  expect_fits(list_stacks(Form::kText, kPlain));
 }
 
 TEST(InspectProfile, ShowsEveryValueOfAStack) {
-  const std::string text = inspect_stack("hf-eager", false, kPlain);
+  const std::string text = inspect_stack("hf-eager", Form::kText, kPlain);
   Stack stack;
   profiles::FieldList fields;
   describe(fields, stack);
@@ -55,23 +55,24 @@ TEST(InspectProfile, ShowsEveryValueOfAStack) {
 }
 
 TEST(InspectProfile, ShowsWhatAClusterRestsOn) {
-  const std::string text = inspect_cluster("a100-80g-4xhdr200", false, kPlain);
+  const std::string text = inspect_cluster("a100-80g-4xhdr200", Form::kText, kPlain);
   EXPECT_THAT(text, HasSubstr("inferred"));
   EXPECT_THAT(text, HasSubstr("25 GB/s"));
   EXPECT_THAT(text, HasSubstr("79.15 GiB"));
 }
 
 TEST(InspectProfile, ShowsFittedParametersWithTheirErrors) {
-  const std::string text = inspect_gpu("a100-80g", false, kPlain);
+  const std::string text = inspect_gpu("a100-80g", Form::kText, kPlain);
   EXPECT_THAT(text, HasSubstr("fa2.forward_flops"));
   EXPECT_THAT(text, HasSubstr("held out"));
 }
 
 TEST(InspectProfile, JsonIsADataFile) {
-  const std::string text = inspect_cluster("p5", true, kPlain);
+  const std::string text = inspect_cluster("p5", Form::kJson, kPlain);
   EXPECT_EQ(profiles::parse_cluster(text, "p5.json").cluster.nics_per_node, 32);
-  EXPECT_EQ(profiles::parse_gpu(inspect_gpu("h200", true, kPlain), "h200.json").gpu.sm_count, 132);
-  const auto list = nlohmann::json::parse(list_gpus(true, kPlain));
+  EXPECT_EQ(profiles::parse_gpu(inspect_gpu("h200", Form::kJson, kPlain), "h200.json").gpu.sm_count,
+            132);
+  const auto list = nlohmann::json::parse(list_gpus(Form::kJson, kPlain));
   EXPECT_EQ(list.at("gpus").size(), profiles::shipped_names(profiles::DataKind::kGpu).size());
 }
 

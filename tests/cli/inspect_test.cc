@@ -92,13 +92,13 @@ TEST(Inspect, ModelInWords) {
 
 TEST(Inspect, EveryModelFitsAHundredColumns) {
   for (const std::string& name : builtin_models(profiles::data_dir() / "models")) {
-    expect_fits(inspect_model(name, 2048, false, kPlain));
+    expect_fits(inspect_model(name, 2048, Form::kText, kPlain));
   }
-  expect_fits(list_models(false, kPlain));
+  expect_fits(list_models(Form::kText, kPlain));
 }
 
 TEST(Inspect, ModelAsJson) {
-  const json document = json::parse(inspect_model("qwen2.5-0.5b", 1024, true, kPlain));
+  const json document = json::parse(inspect_model("qwen2.5-0.5b", 1024, Form::kJson, kPlain));
   EXPECT_EQ(document.at("schema"), "shardwright.inspection/1.0");
   EXPECT_EQ(document.at("kind"), "model");
   EXPECT_EQ(document.at("name"), "qwen2.5-0.5b");
@@ -148,7 +148,7 @@ TEST(Inspect, PlanInWordsAndAsJson) {
     EXPECT_THAT(unwrapped(words.out), HasSubstr(part));
   }
 
-  const json inspection = json::parse(inspect_plan(path.string(), true, kPlain));
+  const json inspection = json::parse(inspect_plan(path.string(), Form::kJson, kPlain));
   EXPECT_EQ(inspection.at("kind"), "plan");
   EXPECT_EQ(inspection.at("document"), json::parse(plan_text(document)));
 

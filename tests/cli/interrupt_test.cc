@@ -1,5 +1,5 @@
 // Ctrl-C asks once, then kills; afterwards everything is as before.
-#include "cli/run/interrupt.h"
+#include "cli/interrupt.h"
 
 #include <gtest/gtest.h>
 

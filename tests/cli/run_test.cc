@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "cli/machine/program_path.h"
 #include "cli/run/settings.h"
@@ -318,6 +319,20 @@ TEST_F(RunTest, EverySettingShowsItsOrigin) {
   EXPECT_THAT(flags.out, HasSubstr("\nclip = 3  # flag\n"));
   EXPECT_THAT(flags.out, HasSubstr("\nlr = 0.25  # environment\n"));
 
+  // What is shown is a run file of the same settings.
+  put("again.ini", flags.out);
+  const ProgramResult again =
+      run({SHARDWRIGHT_BINARY, "run", "--config", at("again.ini"), "--show-settings"});
+  const auto values = [](const std::string& ini) {
+    std::vector<std::string> lines;
+    std::istringstream text(ini);
+    for (std::string line; std::getline(text, line);)
+      lines.push_back(line.substr(0, line.find('#')));
+    return lines;
+  };
+  ASSERT_GT(values(flags.out).size(), setting_table().size());
+  EXPECT_EQ(values(again.out), values(flags.out));
+
   // A plan gives what nobody else does.
   ASSERT_EQ(run(small("out", {"--prefetch", "2"})).exit_code, 0);
   const ProgramResult planned =
@@ -351,6 +366,12 @@ TEST_F(RunTest, WrongSettingsAreRefusedByName) {
               HasSubstr("'stepz' is no setting of run, did you mean 'steps'"));
   EXPECT_THAT(refusal({"--config", put("b.ini", "buffers = few\n").string()}, 2),
               HasSubstr("buffers in "));
+  // Boost would never return from this one.
+  EXPECT_THAT(
+      refusal({"--config", put("c.ini", "steps = 3\n\na%invalid_line%b # x\n").string()}, 3),
+      HasSubstr("c.ini: line 3 is 'a%invalid_line%b', but it must be KEY = VALUE"));
+  EXPECT_THAT(refusal({"--strategy", "ddp,fsdp2"}, 3), HasSubstr("--strategy is 'ddp,fsdp2'"));
+  EXPECT_THAT(refusal({"--ckpt-layers", "99"}, 3), HasSubstr("--ckpt-layers is 99, but"));
   EXPECT_THAT(refusal({"--resume", at("nowhere")}, 3), HasSubstr("nowhere: no such folder"));
   const ProgramResult no_data = run({SHARDWRIGHT_BINARY, "run", "--model", at("model.json")});
   EXPECT_EQ(no_data.exit_code, 2);
@@ -370,7 +391,7 @@ TEST_F(RunTest, DamagedRunFilesDoNoHarm) {
     }
     const std::string path = put("x.ini", damaged).string();
     RunSettings settings;
-    settings.set_config(path);
+    settings.set_flag(kConfig, path);
     try {
       settings.resolve({});
       settings.count("steps", {});

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/flags/offers.h"
+#include "cli/flags/size_flags.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/scatter.h"
 #include "sim/core/error.h"
@@ -221,17 +221,17 @@ TEST(Size, BadInputIsOneSentence) {
 }
 
 TEST(Offers, APriceOfTheClusterCountsBeforeThatOfItsGpu) {
-  Prices prices;
+  tuner::Prices prices;
   add_price(prices, "h100-80g=2.5");
   add_price(prices, "p5=4");
   EXPECT_THROW(add_price(prices, "p5=5"), Error);
   const std::vector<tuner::Offer> offers =
-      load_offers({"dgx-h100", "p5", "p4d"}, "native", {}, prices);
+      tuner::load_offers({"dgx-h100", "p5", "p4d"}, "native", {}, prices);
   EXPECT_EQ(offers[0].usd_per_gpu_hour, 2.5);
   EXPECT_EQ(offers[1].usd_per_gpu_hour, 4);
   EXPECT_EQ(offers[2].usd_per_gpu_hour, 2.75);
-  EXPECT_EQ(price_source(offers[1], prices), "--price");
-  EXPECT_THAT(price_source(offers[2], prices), HasSubstr("2025-06, uncertain"));
+  EXPECT_EQ(tuner::price_source(offers[1], prices), "--price");
+  EXPECT_THAT(tuner::price_source(offers[2], prices), HasSubstr("2025-06, uncertain"));
 }
 
 TEST(Quantity, NumbersOfARun) {

@@ -1,9 +1,13 @@
 #include "sim/core/parse_number.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <random>
+#include <string>
 
 namespace shardwright {
 namespace {
@@ -18,6 +22,50 @@ TEST(ParseNumber, WholeTextMustBeTheNumber) {
        {"", " 1", "1 ", "+1", "1x", "0x10", "1,000", "nan", "inf", "1e999", "--1"}) {
     EXPECT_FALSE(parse_double(text)) << text;
     EXPECT_FALSE(parse_int64(text)) << text;
+  }
+}
+
+// What stands in for from_chars where a library has none must be the same function.
+TEST(ParseNumber, BothWaysOfReadingADoubleAgree) {
+  for (const char* text : {"",
+                           " 1",
+                           "1 ",
+                           "+1",
+                           "1x",
+                           "0x10",
+                           "1,000",
+                           "nan",
+                           "inf",
+                           "1e999",
+                           "-1e999",
+                           "--1",
+                           "1e-999",
+                           "-",
+                           ".",
+                           "e5",
+                           "1e",
+                           "1e+",
+                           "1e+5",
+                           "1e5.3",
+                           "1.",
+                           ".5",
+                           "-.5",
+                           "-0",
+                           "00012",
+                           "5e-324",
+                           "2.2250738585072011e-308",
+                           "1.7976931348623157e308",
+                           "0.1",
+                           "123456789012345678901234567890"}) {
+    EXPECT_EQ(parse_double_by_locale(text), parse_double(text)) << text;
+  }
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const auto value = std::bit_cast<double>(random());
+    if (!std::isfinite(value)) continue;
+    const std::string text = fmt::format("{}", value);
+    ASSERT_EQ(parse_double_by_locale(text), value) << text;
+    ASSERT_EQ(parse_double(text), value) << text;
   }
 }
 

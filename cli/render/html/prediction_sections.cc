@@ -47,7 +47,7 @@ std::string checkpoint_row(const Plan& plan, std::int64_t layers) {
 
 std::string head_section(const Report& report) {
   if (!report.inputs) return "<h1>Timeline of a step</h1>\n";
-  const PlanInputs& inputs = *report.inputs;
+  const sim::Job& inputs = *report.inputs;
   const sim::Prediction& prediction = report.explanation->base;
   const sim::TimePrediction& time = prediction.time;
   const Plan& plan = prediction.plan;
@@ -74,7 +74,7 @@ std::string head_section(const Report& report) {
 
 std::string asked_section(const Report& report) {
   if (!report.inputs) return "";
-  const PlanInputs& inputs = *report.inputs;
+  const sim::Job& inputs = *report.inputs;
   const Plan& plan = inputs.plans.front();
   const Cluster& cluster = inputs.profile.cluster;
   const std::int64_t group = resolved_shard_group(plan, cluster.gpus_per_node);

@@ -6,7 +6,6 @@
 
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
-#include "cli/render/run_lines.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
 

@@ -7,18 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "cli/flags/plan_flags.h"
-#include "cli/flags/tuning_file.h"
 #include "cli/render/html/strip.h"
+#include "cli/render/json/tuning_file.h"
 #include "cli/trace/trace_comparison.h"
 #include "sim/explain/explain.h"
+#include "sim/job.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli::html {
 
 /// What is not there leaves its section out.
 struct Report {
-  std::optional<PlanInputs> inputs;  // with one plan
+  std::optional<sim::Job> inputs;  // with one plan
   std::optional<sim::Explanation> explanation;
   std::vector<MemorySample> memory;  // of the predicted step
   std::vector<Strip> strips;         // predicted, then measured

@@ -27,7 +27,7 @@ Json memory_json(const sim::MemoryPrediction& memory) {
           {"breakdown_bytes", std::move(breakdown)}};
 }
 
-Json inputs_json(const PlanInputs& inputs, const Plan& plan) {
+Json inputs_json(const sim::Job& inputs, const Plan& plan) {
   const Cluster& cluster = inputs.profile.cluster;
   return {{"model", inputs.model_name},
           {"parameters", count_parameters(inputs.model).total(inputs.model.layers)},
@@ -42,7 +42,7 @@ Json inputs_json(const PlanInputs& inputs, const Plan& plan) {
 
 }  // namespace
 
-Json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction) {
+Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) {
   const sim::TimePrediction& time = prediction.time;
   return {{"schema", "shardwright.prediction/1.0"},
           {"iteration_time_s", time.iteration_s},
@@ -68,7 +68,7 @@ Json prediction_json(const PlanInputs& inputs, const sim::Prediction& prediction
           {"inputs", inputs_json(inputs, prediction.plan)}};
 }
 
-Json comparison_json(const PlanInputs& inputs, const std::vector<sim::Prediction>& predictions) {
+Json comparison_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions) {
   Json document{{"schema", "shardwright.prediction/1.0"}, {"predictions", Json::array()}};
   Json saved = Json::array();
   for (const sim::Prediction& prediction : predictions) {

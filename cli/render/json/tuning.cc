@@ -24,7 +24,7 @@ std::string_view name_of(tuner::Freedom freedom) {
   return "searched";
 }
 
-Json plan_and_prediction(const PlanInputs& inputs, const sim::Prediction& prediction) {
+Json plan_and_prediction(const sim::Job& inputs, const sim::Prediction& prediction) {
   return {{"plan", plan_to_json(prediction.plan)},
           {"prediction", prediction_json(inputs, prediction)}};
 }
@@ -43,7 +43,7 @@ Json stress_json(const tuner::Tuning& tuning, std::size_t plan, double behind) {
   return cases;
 }
 
-Json top_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
+Json top_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   for (std::size_t i = 0; i < tuning.top.size(); ++i) {
     const double cost = tuning.top[i].score / tuning.top.front().score - 1;
@@ -55,7 +55,7 @@ Json top_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
   return all;
 }
 
-Json pareto_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
+Json pareto_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   for (const tuner::Found& found : tuning.pareto) {
     const sim::MemoryPrediction& memory = found.prediction.memory;
@@ -82,7 +82,7 @@ Json knobs_json(const tuner::Tuning& tuning) {
   return all;
 }
 
-Json strategies_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
+Json strategies_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   for (const tuner::OtherStrategy& other : tuning.others) {
     Json one{{"strategy", shardwright::name_of(other.strategy)}, {"fits", other.best.has_value()}};
@@ -95,7 +95,7 @@ Json strategies_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
   return all;
 }
 
-Json robustness_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
+Json robustness_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   if (!tuning.robustness) return all;
   for (const tuner::Robustness::Case& in_case : tuning.robustness->cases) {
@@ -106,7 +106,7 @@ Json robustness_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
   return all;
 }
 
-Json ways_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
+Json ways_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   if (!tuning.advice) return all;
   for (const tuner::Way& way : tuning.advice->ways) {
@@ -121,7 +121,7 @@ Json ways_json(const PlanInputs& inputs, const tuner::Tuning& tuning) {
 }  // namespace
 
 Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
-  const PlanInputs& inputs = question.inputs;
+  const sim::Job& inputs = question.job;
   const tuner::Counts& counts = tuning.counts;
   Json document{{"schema", "shardwright.tuning/1.0"},
                 {"objective", tuner::name_of(question.criteria.objective)},

@@ -103,4 +103,10 @@ std::string percent(double fraction, int decimals) {
   return fmt::format("{:.{}f} %", 100 * fraction, decimals);
 }
 
+std::string deviation_text(double measured, double predicted) {
+  const double ratio = measured / predicted;
+  if (ratio >= 10) return fmt::format("x {:.0f}", ratio);
+  return fmt::format("{:+.1f} %", 100 * (ratio - 1));
+}
+
 }  // namespace shardwright::cli

@@ -33,4 +33,7 @@ std::string duration(double value_s);
 /// A fraction as "39.6 %".
 std::string percent(double fraction, int decimals = 1);
 
+/// "+1.8 %"; from 1000 % on as a multiple, "x 57".
+std::string deviation_text(double measured, double predicted);
+
 }  // namespace shardwright::cli

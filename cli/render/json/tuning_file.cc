@@ -1,4 +1,4 @@
-#include "cli/flags/tuning_file.h"
+#include "cli/render/json/tuning_file.h"
 
 #include "sim/core/json_file.h"
 #include "sim/core/plan_json.h"

@@ -1,8 +1,8 @@
-#include "cli/machine/version.h"
+#include "cli/version.h"
 
 #include <fmt/core.h>
 
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 
 namespace shardwright::cli {
 

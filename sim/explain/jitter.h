@@ -1,12 +1,9 @@
-// `predict --jitter`: what a step takes when kernels vary from rank to rank and from run to run.
+// What a step takes when kernels vary from rank to rank and from run to run (predict --jitter).
 #pragma once
-
-#include <nlohmann/json_fwd.hpp>
-#include <string>
 
 #include "sim/predict.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 
 struct Jitter {
   double kernel_spread = 0;  // standard deviation of a kernel's time, as a fraction
@@ -18,10 +15,6 @@ struct Jitter {
 };
 
 /// For the plan that `predictor` predicted last, see sim/engine/stragglers.h.
-Jitter jitter_of(const sim::Predictor& predictor, const sim::Prediction& prediction,
-                 double kernel_spread);
+Jitter jitter_of(const Predictor& predictor, const Prediction& prediction, double kernel_spread);
 
-std::string jitter_sentence(const Jitter& jitter);
-nlohmann::ordered_json jitter_json(const Jitter& jitter);
-
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

@@ -48,7 +48,4 @@ class RunPrinter final : public exec::TrainObserver {
   std::vector<double> step_times_s_;
 };
 
-/// "+1.8 %"; from 1000 % on as a multiple, "x 57".
-std::string deviation_text(double measured, double predicted);
-
 }  // namespace shardwright::cli

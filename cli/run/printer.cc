@@ -1,4 +1,4 @@
-#include "cli/render/run_lines.h"
+#include "cli/run/printer.h"
 
 #include <fmt/core.h>
 
@@ -31,12 +31,6 @@ std::string share_text(std::optional<double> share) {
 }
 
 }  // namespace
-
-std::string deviation_text(double measured, double predicted) {
-  const double ratio = measured / predicted;
-  if (ratio >= 10) return fmt::format("x {:.0f}", ratio);
-  return fmt::format("{:+.1f} %", 100 * (ratio - 1));
-}
 
 std::string run_head(const RunOptions& options, const exec::Data& data,
                      const RunReference& reference) {

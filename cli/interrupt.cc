@@ -1,4 +1,4 @@
-#include "cli/run/interrupt.h"
+#include "cli/interrupt.h"
 
 #include <array>
 #include <csignal>

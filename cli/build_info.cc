@@ -1,4 +1,4 @@
-#include "cli/machine/build_info.h"
+#include "cli/build_info.h"
 
 #include <algorithm>
 

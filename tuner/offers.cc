@@ -1,4 +1,4 @@
-#include "cli/flags/offers.h"
+#include "tuner/offers.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -9,15 +9,13 @@
 #include "profiles/gpu_cost.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
-#include "sim/core/parse_number.h"
-#include "sim/core/parse_value.h"
 
-namespace shardwright::cli {
+namespace shardwright::tuner {
 namespace {
 
 using profiles::DataKind;
 
-Prices::const_iterator price_of(const tuner::Offer& offer, const Prices& prices) {
+Prices::const_iterator price_of(const Offer& offer, const Prices& prices) {
   for (const std::string& name :
        {offer.name, offer.profile.cluster.id, offer.profile.cluster.gpu.id}) {
     if (const auto at = prices.find(name); at != prices.end()) return at;
@@ -25,10 +23,10 @@ Prices::const_iterator price_of(const tuner::Offer& offer, const Prices& prices)
   return prices.end();
 }
 
-void check_names(const Prices& prices, const std::vector<tuner::Offer>& offers) {
+void check_names(const Prices& prices, const std::vector<Offer>& offers) {
   std::vector<std::string> known = profiles::shipped_names(DataKind::kCluster);
   for (const std::string& gpu : profiles::shipped_names(DataKind::kGpu)) known.push_back(gpu);
-  for (const tuner::Offer& offer : offers) {
+  for (const Offer& offer : offers) {
     known.push_back(offer.name);
     known.push_back(offer.profile.cluster.id);
     known.push_back(offer.profile.cluster.gpu.id);
@@ -46,57 +44,23 @@ void check_names(const Prices& prices, const std::vector<tuner::Offer>& offers) 
 
 }  // namespace
 
-void add_price(Prices& prices, const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw Error(fmt::format("--price is '{}', expected NAME=USD, for example h100-80g=2.10", text),
-                ExitCode::kUsage);
-  }
-  const std::optional<double> usd = parse_double(text.substr(equals + 1));
-  if (!usd || *usd <= 0 || *usd > 1e6) {
-    throw Error(
-        fmt::format("--price is '{}', but a GPU hour must cost more than 0 and at most "
-                    "1,000,000 USD",
-                    text));
-  }
-  const std::string name = text.substr(0, equals);
-  if (!prices.emplace(name, *usd).second)
-    throw Error(fmt::format("--price is given twice for '{}', expected once", name));
-}
-
-std::vector<std::string> cluster_names(const std::string& text) {
-  std::vector<std::string> names;
-  if (text == "all") {
-    names = profiles::shipped_names(DataKind::kCluster);
-    // Nobody buys processors to train on.
-    std::erase_if(names, [](const std::string& name) {
-      return profiles::load_cluster(name).cluster.gpu.is_processor();
-    });
-    return names;
-  }
-  for (std::string& name : split_commas(text)) {
-    if (name.empty()) {
-      throw Error(fmt::format(
-          "--clusters is '{}', expected all, or names joined by commas such as dgx-h100,p5", text));
-    }
-    if (std::find(names.begin(), names.end(), name) != names.end())
-      throw Error(fmt::format("--clusters is '{}', but it names {} twice", text, name));
-    names.push_back(std::move(name));
-  }
+std::vector<std::string> clusters_on_offer() {
+  std::vector<std::string> names = profiles::shipped_names(DataKind::kCluster);
+  std::erase_if(names, [](const std::string& name) {
+    return profiles::load_cluster(name).cluster.gpu.is_processor();
+  });
   return names;
 }
 
-std::vector<tuner::Offer> load_offers(const std::vector<std::string>& names,
-                                      const std::string& stack,
-                                      const std::vector<std::string>& overrides,
-                                      const Prices& prices) {
+std::vector<Offer> load_offers(const std::vector<std::string>& names, const std::string& stack,
+                               const std::vector<std::string>& overrides, const Prices& prices) {
   // What all clusters share is read once.
   const profiles::StackFile stack_file = profiles::load_stack(stack);
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
   const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
-  std::vector<tuner::Offer> offers;
+  std::vector<Offer> offers;
   for (const std::string& name : names) {
-    tuner::Offer& offer = offers.emplace_back();
+    Offer& offer = offers.emplace_back();
     offer.name = name;
     offer.profile =
         profiles::make_profile(profiles::load_cluster(name), stack_file, costs, overrides);
@@ -110,7 +74,7 @@ std::vector<tuner::Offer> load_offers(const std::vector<std::string>& names,
   return offers;
 }
 
-std::string price_source(const tuner::Offer& offer, const Prices& prices) {
+std::string price_source(const Offer& offer, const Prices& prices) {
   if (price_of(offer, prices) != prices.end()) return "--price";
   const auto at = offer.profile.origins.find("cluster.usd_per_gpu_hour");
   if (offer.usd_per_gpu_hour <= 0 || at == offer.profile.origins.end()) return "";
@@ -120,4 +84,4 @@ std::string price_source(const tuner::Offer& offer, const Prices& prices) {
   return words;
 }
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::tuner

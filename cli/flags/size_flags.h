@@ -1,0 +1,37 @@
+// The flags that only `size` has: the goal, what is on offer, and what failures cost.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags/plan_flags.h"
+#include "tuner/offers.h"
+#include "tuner/sizing_choice.h"
+
+namespace shardwright::cli {
+
+struct SizeFlags {
+  PlanFlags plan;
+  std::optional<double> tokens;
+  tuner::Goal goal;
+  std::optional<std::string> clusters;
+  std::int64_t max_gpus = 16384;
+  std::optional<std::int64_t> global_batch;
+  tuner::Prices prices;
+  std::optional<std::array<Strategy, 2>> compare;
+  std::optional<double> mtbf_hours, restart_s, checkpoint_s;
+
+  /// Binds the flags to this object, which must stay where it is.
+  void declare(Command& command);
+};
+
+/// Of --cluster or --clusters. Throws Error when both are given, or one cluster twice.
+std::vector<std::string> cluster_names(const SizeFlags& flags);
+
+/// Adds the NAME=USD of one --price. Throws Error when it is none.
+void add_price(tuner::Prices& prices, const std::string& text);
+
+}  // namespace shardwright::cli
