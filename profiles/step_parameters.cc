@@ -16,14 +16,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::string_view kSchema = "shardwright.step_parameters/1.0";
+constexpr std::string_view kStepsSchema = "shardwright.step_parameters/1.0";
 
 /// The first word of the paths that a file of this scope holds.
 std::string_view group_of(StepScope scope) {
   return scope == StepScope::kGpu ? "cost." : scope == StepScope::kCluster ? "cluster." : "stack.";
 }
 
-ErrorSummary read_errors(const JsonReader& from, std::string_view key) {
+ErrorSummary read_summary(const JsonReader& from, std::string_view key) {
   const JsonReader object = from.require_object(key);
   object.reject_unknown_keys({"n", "mape", "median", "p90"});
   return {object.require<std::int64_t>("n", at_least(std::int64_t{0})),
@@ -32,7 +32,7 @@ ErrorSummary read_errors(const JsonReader& from, std::string_view key) {
           object.require<double>("p90", at_least(0.0))};
 }
 
-ordered_json write_errors(const ErrorSummary& errors) {
+ordered_json write_summary(const ErrorSummary& errors) {
   return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
 }
 
@@ -88,8 +88,8 @@ StepParameter read_parameter(const JsonReader& from) {
   if (const auto fitted = from.find_object("fitted")) {
     fitted->reject_unknown_keys({"value", "interval", "in_sample", "held_out"});
     p.fitted = {fitted->require<double>("value", between(p.min, p.max)),
-                read_pair(*fitted, "interval"), read_errors(*fitted, "in_sample"),
-                read_errors(*fitted, "held_out")};
+                read_pair(*fitted, "interval"), read_summary(*fitted, "in_sample"),
+                read_summary(*fitted, "held_out")};
   }
   return p;
 }
@@ -104,8 +104,8 @@ ordered_json write_parameter(const StepParameter& p) {
   if (p.fitted) {
     json["fitted"] = {{"value", p.fitted->value},
                       {"interval", p.fitted->interval},
-                      {"in_sample", write_errors(p.fitted->in_sample)},
-                      {"held_out", write_errors(p.fitted->held_out)}};
+                      {"in_sample", write_summary(p.fitted->in_sample)},
+                      {"held_out", write_summary(p.fitted->held_out)}};
   }
   return json;
 }
@@ -123,7 +123,7 @@ std::filesystem::path shipped_step_parameters() {
 StepParameters load_step_parameters(const std::filesystem::path& file) {
   const JsonFile document = JsonFile::load(file);
   const JsonReader root = document.root();
-  root.require_choice("schema", {kSchema});
+  root.require_choice("schema", {kStepsSchema});
   root.reject_unknown_keys({"schema", "parameters", "fit"});
   StepParameters result;
   for (const JsonReader& parameter : root.require_array("parameters")) {
@@ -136,15 +136,15 @@ StepParameters load_step_parameters(const std::filesystem::path& file) {
     result.command = fit->require<std::string>("command");
     result.date = fit->require<std::string>("date");
     result.interval_level = fit->require<double>("interval_level", between(0.5, 0.999));
-    result.in_sample = read_errors(*fit, "in_sample");
-    result.held_out = read_errors(*fit, "held_out");
-    result.source_held_out = read_errors(*fit, "source_held_out");
+    result.in_sample = read_summary(*fit, "in_sample");
+    result.held_out = read_summary(*fit, "held_out");
+    result.source_held_out = read_summary(*fit, "source_held_out");
   }
   return result;
 }
 
 void save_step_parameters(const StepParameters& parameters, const std::filesystem::path& file) {
-  ordered_json json{{"schema", kSchema}, {"parameters", ordered_json::array()}};
+  ordered_json json{{"schema", kStepsSchema}, {"parameters", ordered_json::array()}};
   for (const StepParameter& p : parameters.parameters) {
     json["parameters"].push_back(write_parameter(p));
   }
@@ -153,9 +153,9 @@ void save_step_parameters(const StepParameters& parameters, const std::filesyste
                    {"command", parameters.command},
                    {"date", parameters.date},
                    {"interval_level", parameters.interval_level},
-                   {"in_sample", write_errors(parameters.in_sample)},
-                   {"held_out", write_errors(parameters.held_out)},
-                   {"source_held_out", write_errors(parameters.source_held_out)}};
+                   {"in_sample", write_summary(parameters.in_sample)},
+                   {"held_out", write_summary(parameters.held_out)},
+                   {"source_held_out", write_summary(parameters.source_held_out)}};
   }
   write_file_atomically(file, json.dump(1) + "\n");
 }
