@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLargest = 1e18;
+constexpr double kLargestAmount = 1e18;
 constexpr double kBytesPerGbit = 1e9 / 8;
 constexpr std::int64_t kMostGpusPerNode = 4096;
 
@@ -86,7 +86,7 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
 }  // namespace
 
 void describe(FieldList& fields, Cluster& cluster) {
-  const auto amount = between(0.0, kLargest);
+  const auto amount = between(0.0, kLargestAmount);
   fields.add("gpus_per_node", &cluster.gpus_per_node, "", "GPUs that share the fast link",
              between<double>(1, kMostGpusPerNode));
   fields.add("devices_per_node", &cluster.devices_per_node, "",
@@ -173,7 +173,7 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
   if (!inter_gbps_per_node) return result;
 
   const double bytes_per_s = *inter_gbps_per_node * kBytesPerGbit;
-  if (!(bytes_per_s >= 0 && bytes_per_s < kLargest)) {
+  if (!(bytes_per_s >= 0 && bytes_per_s < kLargestAmount)) {
     throw Error(fmt::format("the network between nodes is {} Gb/s, expected a number of at least 0",
                             *inter_gbps_per_node));
   }

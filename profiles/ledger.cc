@@ -81,9 +81,9 @@ constexpr std::array<Family, 10> kFamilies = {{
 }};
 
 /// One row being read: values that make no sense are errors naming file, line and column.
-class Reader {
+class RowReader {
  public:
-  explicit Reader(const CsvRow& row) : row_(row) {}
+  explicit RowReader(const CsvRow& row) : row_(row) {}
 
   std::string text(std::string_view column) const { return row_.require<std::string>(column); }
 
@@ -130,7 +130,7 @@ class Reader {
   const CsvRow& row_;
 };
 
-Model read_model(const Reader& read, std::int64_t seq_len) {
+Model read_model(const RowReader& read, std::int64_t seq_len) {
   Model model;
   model.name = read.text("model");
   const std::string_view arch = read.row().text("arch");
@@ -177,7 +177,7 @@ std::optional<std::int64_t> stride_of(std::string_view recompute) {
   return parse_int64(recompute.substr(kEvery.size()));
 }
 
-void read_recompute(const Reader& read, std::int64_t layers, Plan& plan) {
+void read_recompute(const RowReader& read, std::int64_t layers, Plan& plan) {
   const std::string_view word = read.row().text("recompute");
   const bool says_how_many = !read.row().text("ckpt_layers").empty();
   const std::int64_t ckpt_layers = says_how_many ? read.count("ckpt_layers", 0, layers) : layers;
@@ -211,7 +211,7 @@ void read_recompute(const Reader& read, std::int64_t layers, Plan& plan) {
   }
 }
 
-Plan read_plan(const Reader& read, std::int64_t layers) {
+Plan read_plan(const RowReader& read, std::int64_t layers) {
   const std::vector<std::string> dtypes = {"fp32", "bf16"};
   Plan plan;
   plan.strategy = read.word("strategy", strategy_from, strategy_names());
@@ -238,7 +238,7 @@ Plan read_plan(const Reader& read, std::int64_t layers) {
   return plan;
 }
 
-void read_measurements(const Reader& read, LedgerRow& out) {
+void read_measurements(const RowReader& read, LedgerRow& out) {
   out.iteration_s = read.positive("iter_time_s");
   out.tokens_per_gpu_s = read.positive("tokens_per_gpu_s");
   out.peak_gib = read.positive("peak_mem_gib");
@@ -256,7 +256,7 @@ void read_measurements(const Reader& read, LedgerRow& out) {
 
 LedgerRow read_row(const CsvRow& row, const std::string& file,
                    const std::vector<std::string>& gpus) {
-  const Reader read(row);
+  const RowReader read(row);
   LedgerRow out;
   out.line = row.line();
   out.id = read.text("id");

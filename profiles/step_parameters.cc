@@ -16,14 +16,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::string_view kSchema = "shardwright.step_parameters/1.0";
+constexpr std::string_view kStepsSchema = "shardwright.step_parameters/1.0";
 
 /// The first word of the paths that a file of this scope holds.
 std::string_view group_of(StepScope scope) {
   return scope == StepScope::kGpu ? "cost." : scope == StepScope::kCluster ? "cluster." : "stack.";
 }
 
-ordered_json write_errors(const ErrorSummary& errors) {
+ordered_json write_summary(const ErrorSummary& errors) {
   return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
 }
 
@@ -95,8 +95,8 @@ ordered_json write_parameter(const StepParameter& p) {
   if (p.fitted) {
     json["fitted"] = {{"value", p.fitted->value},
                       {"interval", p.fitted->interval},
-                      {"in_sample", write_errors(p.fitted->in_sample)},
-                      {"held_out", write_errors(p.fitted->held_out)}};
+                      {"in_sample", write_summary(p.fitted->in_sample)},
+                      {"held_out", write_summary(p.fitted->held_out)}};
   }
   return json;
 }
@@ -114,7 +114,7 @@ std::filesystem::path shipped_step_parameters() {
 StepParameters load_step_parameters(const std::filesystem::path& file) {
   const JsonFile document = JsonFile::load(file);
   const JsonReader root = document.root();
-  root.require_choice("schema", {kSchema});
+  root.require_choice("schema", {kStepsSchema});
   root.reject_unknown_keys({"schema", "parameters", "fit"});
   StepParameters result;
   for (const JsonReader& parameter : root.require_array("parameters")) {
@@ -135,7 +135,7 @@ StepParameters load_step_parameters(const std::filesystem::path& file) {
 }
 
 void save_step_parameters(const StepParameters& parameters, const std::filesystem::path& file) {
-  ordered_json json{{"schema", kSchema}, {"parameters", ordered_json::array()}};
+  ordered_json json{{"schema", kStepsSchema}, {"parameters", ordered_json::array()}};
   for (const StepParameter& p : parameters.parameters) {
     json["parameters"].push_back(write_parameter(p));
   }
@@ -144,9 +144,9 @@ void save_step_parameters(const StepParameters& parameters, const std::filesyste
                    {"command", parameters.command},
                    {"date", parameters.date},
                    {"interval_level", parameters.interval_level},
-                   {"in_sample", write_errors(parameters.in_sample)},
-                   {"held_out", write_errors(parameters.held_out)},
-                   {"source_held_out", write_errors(parameters.source_held_out)}};
+                   {"in_sample", write_summary(parameters.in_sample)},
+                   {"held_out", write_summary(parameters.held_out)},
+                   {"source_held_out", write_summary(parameters.source_held_out)}};
   }
   write_file_atomically(file, json.dump(1) + "\n");
 }

@@ -12,7 +12,7 @@ namespace shardwright::tuner {
 
 namespace {
 
-constexpr Bytes kUnknown = std::numeric_limits<Bytes>::max();
+constexpr Bytes kNothingFound = std::numeric_limits<Bytes>::max();
 
 template <class Value>
 Value smallest(const std::vector<Value>& values, Value preferred) {
@@ -47,7 +47,7 @@ class Prober {
     plan.shard_group = shard_group;
     plan.micro_batch = batch.micro_batch;
     plan.grad_accum = batch.grad_accum;
-    Bytes least = kUnknown;
+    Bytes least = kNothingFound;
     for (const Recomputation& recomputation : recomputations_) {
       plan.recompute = recomputation.recompute;
       plan.pieces = recomputation.pieces;
@@ -65,7 +65,7 @@ class Prober {
   /// Over the shard groups that the strategy takes.
   Bytes least_bytes(Strategy strategy, const Batch& batch) {
     if (!info_of(strategy).hybrid) return least_bytes(strategy, base_.shard_group, batch);
-    Bytes least = kUnknown;
+    Bytes least = kNothingFound;
     // Larger groups take less; the first that fits is enough.
     for (auto group = space_.shard_groups.rbegin(); group != space_.shard_groups.rend(); ++group) {
       least = std::min(least, least_bytes(strategy, *group, batch));
@@ -88,7 +88,7 @@ class Prober {
 template <class Value, class Least>
 std::vector<Value> fitting(const std::vector<Value>& values, Bytes allowed, Least least_of) {
   std::vector<Value> kept;
-  std::pair<Bytes, const Value*> closest{kUnknown, nullptr};
+  std::pair<Bytes, const Value*> closest{kNothingFound, nullptr};
   for (const Value& value : values) {
     const Bytes least = least_of(value);
     if (least <= allowed) kept.push_back(value);
@@ -104,7 +104,7 @@ Space without_misfits(const Space& space, const Model& model, const profiles::Pr
   Prober prober(space, model, profile);
   Space kept = space;
   const auto over = [&](const auto& values, const auto& least_of) {
-    Bytes least = kUnknown;
+    Bytes least = kNothingFound;
     for (const auto& value : values) {
       least = std::min(least, least_of(value));
       if (least <= prober.allowed()) break;

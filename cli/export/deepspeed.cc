@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 // What the simulated stages use, and DeepSpeed's own default.
 constexpr std::int64_t kBucketElements = 500'000'000;
 
-void set_strategy(const Plan& plan, TrainerSettings& settings) {
+void set_zero_strategy(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (strategy.replicates() || strategy.software == Software::kDeepSpeed) return;
@@ -114,7 +114,7 @@ TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);
-  set_strategy(plan, settings);
+  set_zero_strategy(plan, settings);
   remark_stack(plan, "DeepSpeed with Transformers", "hf-eager", settings);
   Json config{{"train_batch_size", plan.gpus * plan.micro_batch * plan.grad_accum},
               {"train_micro_batch_size_per_gpu", plan.micro_batch},

@@ -45,7 +45,7 @@ std::string model_section(const Model& model, TrainerSettings& settings) {
   return "# [model]\n# name = \"...\"\n# flavor = \"...\"\n";
 }
 
-void set_strategy(const Plan& plan, TrainerSettings& settings) {
+void set_parallelism(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
   const std::string_view name = name_of(plan.strategy);
   const StrategyInfo& strategy = info_of(plan.strategy);
@@ -67,7 +67,8 @@ void set_strategy(const Plan& plan, TrainerSettings& settings) {
 
 /// The [activation_checkpoint] section. torchtitan counts layers from 1 and checkpoints those whose
 /// number its selective_ac_option divides (activation_checkpoint.py, _apply_layer_sac).
-std::string checkpoint_section(const Plan& plan, std::int64_t layers, TrainerSettings& settings) {
+std::string activation_checkpoint_section(const Plan& plan, std::int64_t layers,
+                                          TrainerSettings& settings) {
   const std::int64_t k = checkpointed_layers(plan);
   Plan& run = settings.as_run;
   std::string section = "[activation_checkpoint]\n";
@@ -173,7 +174,7 @@ std::string parallelism_section(const Ranks& ranks, const Plan& run) {
 TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
   settings.as_run = plan;
-  set_strategy(plan, settings);
+  set_parallelism(plan, settings);
   const bool compiled = plan.stack == "torch-compile";
   remark_stack(plan, "torchtitan", compiled ? "torch-compile" : "torch-eager", settings);
   if (ranks_of(inputs, plan).shard > 1) {
@@ -190,7 +191,7 @@ TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
   settings.body =
       model_section(inputs.model, settings) + "\n" + training_section(plan, settings) + "\n" +
       parallelism_section(ranks, settings.as_run) + "\n" +
-      checkpoint_section(plan, inputs.model.layers, settings) + "\n" +
+      activation_checkpoint_section(plan, inputs.model.layers, settings) + "\n" +
       fmt::format("[compile]\nenable = {}\ncomponents = [\"model\", \"loss\"]\n", compiled);
   settings.said("gpus", fmt::format("start with torchrun --nnodes={} --nproc_per_node={} -m "
                                     "torchtitan.train --job.config_file=FILE",

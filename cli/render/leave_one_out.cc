@@ -4,16 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 
 namespace shardwright::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string percent(double fraction) {
-  return fmt::format("{:.1f} %", 100 * fraction);
-}
 
 std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore& score) {
   std::vector<Cell> cells{name, fmt::format("{}", score.time[0].n)};

@@ -18,21 +18,21 @@ using tuner::Sized;
 
 constexpr std::size_t kClusters = 14;  // rows; the rest is named in a sentence
 
-/// Units in which the fastest and the cheapest option still have a digit before the point.
-struct Units {
+/// SizingUnits in which the fastest and the cheapest option still have a digit before the point.
+struct SizingUnits {
   const char* time = "days";
   double days = 1;  // of one unit
   const char* money = "M USD";
   double usd = 1e6;
 };
 
-Units units_of(const SizingReport& report) {
+SizingUnits units_of(const SizingReport& report) {
   double least_days = 1e18, least_usd = 1e18;
   for (const std::size_t i : report.choice.pareto) {
     least_days = std::min(least_days, report.option(i).days);
     least_usd = std::min(least_usd, report.option(i).usd.value_or(1e18));
   }
-  Units units;
+  SizingUnits units;
   if (least_days < 0.1) units.time = "hours", units.days = 1.0 / 24;
   if (least_days < 0.1 / 24) units.time = "minutes", units.days = 1.0 / 1440;
   if (least_usd < 5e4) units.money = "k USD", units.usd = 1e3;
@@ -40,17 +40,17 @@ Units units_of(const SizingReport& report) {
   return units;
 }
 
-std::string time_cell(double days, const Units& units) {
+std::string time_cell(double days, const SizingUnits& units) {
   const double value = days / units.days;
   return value < 1000 ? fmt::format("{:.1f}", value) : thousands(value);
 }
 
-std::string interval_cell(const Sized& option, const Units& units) {
+std::string interval_cell(const Sized& option, const SizingUnits& units) {
   return fmt::format("{}-{}", time_cell(option.days_interval[0], units),
                      time_cell(option.days_interval[1], units));
 }
 
-std::string money_cell(const std::optional<double>& usd, const Units& units) {
+std::string money_cell(const std::optional<double>& usd, const SizingUnits& units) {
   return usd ? fmt::format("{:.3f}", *usd / units.usd) : "?";
 }
 
@@ -70,7 +70,7 @@ Cell goal_cell(bool met, bool asked, std::string text) {
 
 std::string options_table(const SizingReport& report, const std::vector<std::size_t>& indices,
                           const Terminal& out) {
-  const Units units = units_of(report);
+  const SizingUnits units = units_of(report);
   Table table({{"cluster"},
                {"GPUs", Align::kRight},
                {units.time, Align::kRight},
@@ -98,7 +98,7 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
 }
 
 std::string scaling_table(const SizingReport& report, const Terminal& out) {
-  const Units units = units_of(report);
+  const SizingUnits units = units_of(report);
   Table table({{""},
                {"GPUs", Align::kRight},
                {units.time, Align::kRight},
@@ -133,7 +133,7 @@ std::string scaling_table(const SizingReport& report, const Terminal& out) {
 std::string chart(const SizingReport& report, const Terminal& out) {
   constexpr int kRows = 16;
   constexpr std::size_t kWorthwhile = 16;  // points; fewer read better in the tables
-  const Units units = units_of(report);
+  const SizingUnits units = units_of(report);
   // Far-off options would press the interesting ones into a corner.
   double slowest = 0, dearest = report.goal.budget_usd.value_or(0);
   for (const std::size_t i : report.choice.pareto) {

@@ -18,7 +18,7 @@ namespace {
 constexpr double kMicro = 1e-6;
 constexpr double kSlowRank = 0.1;
 constexpr double kSlowStep = 0.25;
-constexpr double kAlone = 0.02;  // contended share below which a kernel ran alone
+constexpr double kRanAlone = 0.02;  // contended share below which a kernel ran alone
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -250,7 +250,7 @@ class SideReader {
         if (at == lane.sums.end()) continue;
         const auto step = least.try_emplace(key.first, durations.back()).first;
         step->second = std::min(step->second, durations.back());
-        if (!operation.collective && share < kAlone) {
+        if (!operation.collective && share < kRanAlone) {
           alone[without_layer(operation.name)].push_back(durations.back());
         }
       }

@@ -10,7 +10,7 @@
 namespace shardwright::kernels::host {
 namespace {
 
-constexpr std::int64_t kGrain = 16384;  // elements of one task, widened in scratch
+constexpr std::int64_t kMomentGrain = 16384;  // elements of one task, widened in scratch
 
 AdamWNumbers numbers_of(const AdamW& o) {
   const double t = static_cast<double>(o.step);
@@ -48,7 +48,7 @@ void adamw(Parallel& parallel, const AdamW& options, std::uint64_t first_index,
   const Kernels& kernels = parallel.kernels();
   const AdamWNumbers numbers = numbers_of(options);
   const auto step = static_cast<std::uint32_t>(options.step);
-  parallel.for_ranges(std::ssize(parameter), kGrain,
+  parallel.for_ranges(std::ssize(parameter), kMomentGrain,
                       [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
                         const std::int64_t count = end - begin;
                         const float* g = widened(kernels, gradient.data() + begin, count, scratch);

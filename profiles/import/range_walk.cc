@@ -13,10 +13,6 @@ constexpr int kDeepest = 64;  // hostile nesting must not cost a walk per kernel
 constexpr std::string_view kEvaluate = "autograd::engine::evaluate_function: ";
 constexpr std::string_view kStepName = "ProfilerStep#";
 
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 }  // namespace
 
 RangeWalk::RangeWalk(const TraceTables& tables) : tables_(tables) {
@@ -26,10 +22,11 @@ RangeWalk::RangeWalk(const TraceTables& tables) : tables_(tables) {
     int mark = 0;
     if (class_of(name) != OperatorClass::kUnknown) mark |= kKnownOperator;
     if (name.starts_with(kEvaluate)) mark |= kAutograd;
-    if (name.starts_with(kEvaluate) && contains(name, "CheckpointFunctionBackward")) {
+    if (name.starts_with(kEvaluate) && name.find("CheckpointFunctionBackward") != name.npos) {
       mark |= kCheckpoint;
     }
-    if (name.starts_with("Optimizer.") || contains(name, "clip_grad_norm")) mark |= kOptimizerStep;
+    if (name.starts_with("Optimizer.") || name.find("clip_grad_norm") != name.npos)
+      mark |= kOptimizerStep;
     if (only_forward(name)) mark |= kOnlyForward;
     if (name.starts_with("FSDP::") || name.starts_with("FullyShardedDataParallel.")) mark |= kFsdp;
     if (name == "record_param_comms" || name.starts_with("nccl:")) mark |= kCollective;

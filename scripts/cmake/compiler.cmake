@@ -33,6 +33,26 @@ function(shardwright_optimize target level)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O${level}>)
 endfunction()
 
+# shardwright_unity(TARGET SOURCES...): with SHARDWRIGHT_UNITY, files of one folder are compiled up to ten at a time.
+# Most of the time of a small file goes into the headers of the standard library, fmt and JSON, which then are read
+# once for all of them. So no two files of a folder may name a helper alike.
+function(shardwright_unity target)
+  if(NOT SHARDWRIGHT_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS ARGN)
+    if(source MATCHES "\\.cc$")
+      get_filename_component(folder "${source}" DIRECTORY)
+      file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${folder}")
+      string(MAKE_C_IDENTIFIER "${folder}" folder)
+      math(EXPR count_${folder} "0${count_${folder}} + 1")
+      math(EXPR group "${count_${folder}} / 10")
+      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${group}")
+    endif()
+  endforeach()
+endfunction()
+
 # shardwright_library(NAME [OPTIMIZE LEVEL] SOURCES ... DEPENDS ...): a static library with alias shardwright::NAME,
 # whose headers are included by their path from the top of the repository ("sim/core/error.h").
 function(shardwright_library name)
@@ -42,6 +62,7 @@ function(shardwright_library name)
   target_include_directories(shardwright_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(shardwright_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   shardwright_warnings(shardwright_${name})
+  shardwright_unity(shardwright_${name} ${ARG_SOURCES})
   if(DEFINED ARG_OPTIMIZE)
     shardwright_optimize(shardwright_${name} ${ARG_OPTIMIZE})
   endif()

@@ -15,7 +15,7 @@ namespace {
 using profiles::CostGroup;
 using profiles::MeasuredRow;
 
-constexpr std::int64_t kFewestTimings = 5;
+constexpr std::int64_t kFewestCalls = 5;
 
 struct Sum {
   double seconds = 0, launches = 0, variance = 0;  // of the mean of one timing
@@ -75,7 +75,7 @@ GroupFit fit_host(EditableProfile& profile, const std::vector<MeasuredRow>& rows
     double& number = *profile.find(adjustable.path);
     value.before = value.after = value.low = value.high = number;
     value.rows = sum.rows;
-    value.determined = sum.timings >= kFewestTimings;
+    value.determined = sum.timings >= kFewestCalls;
     double relative = adjustable.spread;
     if (value.determined) {
       const double mean = sum.seconds / sum.launches;

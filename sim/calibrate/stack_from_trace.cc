@@ -20,7 +20,7 @@ using profiles::Observation;
 using profiles::ObservationSet;
 
 constexpr double kAlone = 0.05;                 // contended for less than this share: ran alone
-constexpr std::int64_t kFewest = 3;             // kernels below which nothing is concluded
+constexpr std::int64_t kFewestKernels = 3;      // kernels below which nothing is concluded
 constexpr double kLowest = 0.02, kHighest = 5;  // efficiencies; caches lift them above 1
 
 /// Memory-bound work of one operation and direction.
@@ -109,7 +109,8 @@ class StackFitter {
     const double t1 = static_cast<double>(totals.alone_kernels) * profile_.cost.memory.values.t1_s;
     const double moving = totals.alone_s - t1, ideal = totals.streaming_s - t1;
     // Launches that hide what is moved say nothing about bandwidth.
-    if (totals.alone_kernels < kFewest || moving < 0.3 * totals.alone_s || ideal <= 0) return NAN;
+    if (totals.alone_kernels < kFewestKernels || moving < 0.3 * totals.alone_s || ideal <= 0)
+      return NAN;
     const double efficiency = ideal / moving;
     return efficiency >= kLowest && efficiency <= kHighest ? efficiency : NAN;
   }
@@ -151,7 +152,7 @@ class StackFitter {
       const double per_element = totals.bytes / (elements * passes);
       // A trace that shows a fraction of the operation, or another's kernels with it, does not say
       // what the operation is.
-      if (totals.kernels < kFewest || per_element < 1.5 || per_element > 6 * bytes) {
+      if (totals.kernels < kFewestKernels || per_element < 1.5 || per_element > 6 * bytes) {
         missing(fmt::format("{}* stays: the trace shows {:.1f} bytes an element in {} kernels.",
                             prefix, per_element, totals.kernels));
         continue;

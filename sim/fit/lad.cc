@@ -16,12 +16,12 @@ constexpr double kSmooth = 0.5;
 constexpr double kLeastScale = 0.003;  // formulas are not better than that
 constexpr double kFirstScale = 0.03;
 /// What formulas miss before residuals say how much, and how many residuals that counts as.
-constexpr double kBelievedMiss = 0.05;
+constexpr double kBelievedResidual = 0.05;
 constexpr double kBelievedCount = 1;
 /// Variance of the estimate over that of least squares, of normal residuals of deviation 1.
 constexpr double kNormalKappa = 1.35;
 constexpr Index kFewResiduals = 3;  // beyond the parameters
-constexpr double kDifference = 0.01;
+constexpr double kDerivativeStep = 0.01;
 constexpr double kStill = 1e-6;
 constexpr int kMostSteps = 60;
 constexpr int kRounds = 3;
@@ -121,7 +121,7 @@ void rescale(State& fit) {
   const double seen =
       robust_deviation(std::move(residuals), static_cast<std::size_t>(fit.x.size()));
   const double total =
-      std::sqrt((beyond * seen * seen + kBelievedCount * kBelievedMiss * kBelievedMiss) /
+      std::sqrt((beyond * seen * seen + kBelievedCount * kBelievedResidual * kBelievedResidual) /
                 (beyond + kBelievedCount));
   double own = 0;
   for (Index i = 0; i < rows; ++i) own += fit.noise[i] * fit.noise[i];
@@ -175,8 +175,8 @@ std::vector<double> jacobian_of(const LadProblem& problem, const std::vector<dou
   for (std::size_t j = 0; j < x.size(); ++j) {
     const auto& p = problem.parameters[j];
     std::vector<double> above = x, below = x;
-    above[j] = std::min(x[j] + kDifference, p.upper);
-    below[j] = std::max(x[j] - kDifference, p.lower);
+    above[j] = std::min(x[j] + kDerivativeStep, p.upper);
+    below[j] = std::max(x[j] - kDerivativeStep, p.lower);
     const double width = above[j] - below[j];
     if (!(width > 0)) continue;
     const std::vector<double> high = problem.residuals(above);

@@ -13,7 +13,7 @@ namespace {
 
 using profiles::HeldOutRun;
 
-constexpr double kLevel = 0.9;
+constexpr double kIntervalLevel = 0.9;
 constexpr double kRegimeBoundary = 0.1;
 
 void record(const LedgerModel& model, std::size_t i, const std::vector<double>& x, HeldOut without,
@@ -66,7 +66,7 @@ bool covers(const std::vector<HeldOutRun>& others, const HeldOutRun& run, double
   const auto same_machine = [&](const HeldOutRun& other) {
     return other.stack == run.stack && other.gpu == run.gpu;
   };
-  const profiles::Uncertainty fitted = fit_uncertainty(others, kLevel, kRegimeBoundary);
+  const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel, kRegimeBoundary);
   const bool seen = std::any_of(others.begin(), others.end(), same_machine);
   return std::abs(log_error) <= half_width(fitted, run.stack, seen, run.exposed_share);
 }
@@ -89,7 +89,7 @@ void judge_intervals(const std::vector<HeldOutRun>& runs, std::vector<LeftOutRow
 LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
                           const LeaveOneOutOptions& options) {
   LeaveOneOut result;
-  result.interval_level = kLevel;
+  result.interval_level = kIntervalLevel;
   result.rows.resize(model.size());
   const std::vector<double> all_weights = model.weights();
   const std::vector<double> values = values_of(full.x);

@@ -13,7 +13,7 @@
 namespace shardwright::cli::html {
 namespace {
 
-constexpr double kRow = 22, kBar = 17;  // heights
+constexpr double kRow = 22, kBarHeight = 17;  // heights
 
 struct Frame {
   Window window;  // of the strip
@@ -44,7 +44,7 @@ std::string short_name(const StripSpan& span) {
 
 /// The class of text on that colour; the reader's own ink on what is light by day and dark by
 /// night.
-const char* ink_on(std::string_view style) {
+const char* ink_of_span(std::string_view style) {
   if (style == "host") return "";
   return style == "memory" || style == "copy" ? "indark" : "in";
 }
@@ -59,11 +59,11 @@ std::string draw(const Shape& shape, double top, bool named) {
   constexpr double kThinnest = 0.35;
   if (shape.to < shape.from) return "";
   const double width = std::max(shape.to - shape.from, kThinnest);
-  std::string text =
-      rect(shape.from, top, width, kBar, "f-" + shape.style, named ? shape.tip : std::string());
+  std::string text = rect(shape.from, top, width, kBarHeight, "f-" + shape.style,
+                          named ? shape.tip : std::string());
   if (named && text_width(shape.words) < width - 4) {
-    text +=
-        html::text(shape.from + width / 2, top + 12.5, shape.words, "middle", ink_on(shape.style));
+    text += html::text(shape.from + width / 2, top + 12.5, shape.words, "middle",
+                       ink_of_span(shape.style));
   }
   return text;
 }
@@ -90,7 +90,7 @@ std::string draw_rows(const Strip& strip, const Frame& frame, double& y) {
   constexpr double kNear = 0.35;
   std::string text;
   for (const std::size_t row : rows_of(strip, frame.window)) {
-    text += rect(kPlotLeft, y, kPlotWidth, kBar, "row");
+    text += rect(kPlotLeft, y, kPlotWidth, kBarHeight, "row");
     text += html::text(kPlotLeft - 8, y + 12.5, strip.rows[row], "end", "soft");
     Shape shape;
     for (const StripSpan& span : strip.spans) {

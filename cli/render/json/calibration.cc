@@ -10,10 +10,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json errors_json(const profiles::ErrorSummary& errors) {
-  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
-}
-
 ordered_json left_out_json(const CalibrationReport& report) {
   ordered_json list = ordered_json::array();
   for (const auto* part : {&report.set.left_out, &report.rows_left_out, &report.result.left_out}) {

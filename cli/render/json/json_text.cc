@@ -8,4 +8,8 @@ std::string json_text(const nlohmann::ordered_json& document) {
   return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+nlohmann::ordered_json errors_json(const profiles::ErrorSummary& errors) {
+  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
+}
+
 }  // namespace shardwright::cli

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/render/json/json_text.h"
+
 namespace shardwright::cli {
 namespace {
 
@@ -42,10 +44,6 @@ Json summary_json(const sim::ValidationSummary& summary) {
           {"outcome", {{"n", summary.predicted}, {"wrong", summary.wrong_outcomes}}},
           {"interval", {{"n", summary.time.n}, {"inside", summary.inside_interval}}},
           {"skipped", summary.skipped}};
-}
-
-Json errors_json(const profiles::ErrorSummary& errors) {
-  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
 }
 
 Json group_json(const sim::GroupScore& group) {

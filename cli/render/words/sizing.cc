@@ -19,13 +19,13 @@ std::string price_words(const SizingReport& report, const Sized& option) {
   return fmt::format("{:.2f} USD per GPU hour", report.offer_of(option).usd_per_gpu_hour);
 }
 
-std::string cost_words(const Sized& option) {
+std::string days_and_price(const Sized& option) {
   return option.usd ? dollars(*option.usd) : "an unknown sum";
 }
 
 std::string brief(const SizingReport& report, const Sized& option) {
   return fmt::format("{}, {}, {}", fleet_words(report, option), days_words(option.days),
-                     cost_words(option));
+                     days_and_price(option));
 }
 
 double slow_factor(const Sized& option) {
@@ -156,7 +156,7 @@ std::string beyond_critical_sentence(const SizingReport& report) {
       "--global-batch "
       "{:.0f} tries it.",
       option.tokens_per_step / 1e6, fleet_words(report, option), days_words(option.days),
-      cost_words(option), report.job.critical_tokens / 1e6,
+      days_and_price(option), report.job.critical_tokens / 1e6,
       option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len));
 }
 
