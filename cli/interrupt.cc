@@ -7,11 +7,19 @@
 namespace shardwright::cli {
 namespace {
 
-constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
+struct Wish {
+  int signal;
+  bool once;  // the second one has its usual effect
+  Wishes least;
+};
+constexpr std::array<Wish, 4> kWishes{{{SIGINT, true, Wishes::kOfAPerson},
+                                       {SIGTERM, true, Wishes::kOfAPerson},
+                                       {SIGHUP, false, Wishes::kOfARun},
+                                       {SIGUSR1, false, Wishes::kOfARun}}};
 
 // A signal handler reaches nothing but what is static.
 std::atomic<bool> interrupted{false};
-std::array<struct sigaction, kSignals.size()> before;
+std::array<struct sigaction, kWishes.size()> before;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int /*signal*/) {
@@ -20,22 +28,33 @@ void on_signal(int /*signal*/) {
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(Wishes wishes) {
   interrupted = false;
-  struct sigaction once {};
-  once.sa_handler = on_signal;
-  // SA_RESETHAND: the second signal of a kind has its usual effect.
-  once.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-  sigemptyset(&once.sa_mask);
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &once, &before[i]);
+  for (std::size_t i = 0; i < kWishes.size(); ++i) {
+    sigaction(kWishes[i].signal, nullptr, &before[i]);
+    if (before[i].sa_handler == SIG_IGN || kWishes[i].least > wishes) continue;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    action.sa_flags = (kWishes[i].once ? static_cast<int>(SA_RESETHAND) : 0) | SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(kWishes[i].signal, &action, nullptr);
+  }
 }
 
 Interrupt::~Interrupt() {
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before[i], nullptr);
+  for (std::size_t i = 0; i < kWishes.size(); ++i) {
+    sigaction(kWishes[i].signal, &before[i], nullptr);
+  }
 }
 
 const std::atomic<bool>& Interrupt::flag() const {
   return interrupted;
+}
+
+IgnoredPipes::IgnoredPipes() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
+
+IgnoredPipes::~IgnoredPipes() {
+  std::signal(SIGPIPE, before_);
 }
 
 }  // namespace shardwright::cli

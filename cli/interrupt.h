@@ -1,20 +1,45 @@
-// Ctrl-C as a wish to end: the first one sets a flag that long work looks at, the second one kills.
+// Signals as a wish to end: the first one sets a flag that long work looks at.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+
+#include "sim/core/error.h"
 
 namespace shardwright::cli {
 
+/// Of a run that a signal stopped after it saved its state: start it again (EX_TEMPFAIL). Beside
+/// the codes that every verb has.
+inline constexpr ExitCode kStopped{75};
+
+/// Whose wish counts. A person's: Ctrl-C and SIGTERM. A run's also a lost terminal's (SIGHUP) and a
+/// batch system's warning (SIGUSR1: sbatch --signal=USR1@120).
+enum class Wishes : std::uint8_t { kOfAPerson, kOfARun };
+
 /// While one of these lives, the first SIGINT or SIGTERM sets the flag instead of ending the
-/// program; another one ends it, as usual. One at a time.
+/// program; another one ends it, as usual. SIGHUP and SIGUSR1 may come more than once. A signal
+/// that was ignored before (nohup) stays ignored. One at a time.
 class Interrupt {
  public:
-  Interrupt();
+  explicit Interrupt(Wishes wishes = Wishes::kOfAPerson);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
   const std::atomic<bool>& flag() const;
+};
+
+/// While one of these lives, writing to a pipe that nobody reads any more is an error of the write
+/// instead of the end of the program.
+class IgnoredPipes {
+ public:
+  IgnoredPipes();
+  ~IgnoredPipes();
+  IgnoredPipes(const IgnoredPipes&) = delete;
+  IgnoredPipes& operator=(const IgnoredPipes&) = delete;
+
+ private:
+  void (*before_)(int);
 };
 
 }  // namespace shardwright::cli

@@ -3,11 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
 
 #include "cli/flags/command_line.h"
+#include "cli/render/text/text.h"
 #include "cli/verbs/verbs.h"
 #include "cli/version.h"
 
@@ -46,7 +48,15 @@ std::string command_line(int argc, const char* const* argv) {
 
 int fail(ColorMode color, std::string_view sentence, ExitCode code) {
   const Terminal terminal = describe_terminal(stderr, color);
-  fmt::print(stderr, "{} {}\n", paint(terminal, Style::kRed, "error:"), sentence);
+  // Names and keys of a stranger's file are shown, not obeyed; a closed stderr is not worth a
+  // crash.
+  std::string text = paint(terminal, Style::kRed, "error:") + " ";
+  for (std::size_t end = 0; end != std::string_view::npos; sentence.remove_prefix(end + 1)) {
+    end = sentence.find('\n');
+    text += printable(sentence.substr(0, end), terminal.utf8) + "\n";
+    if (end == std::string_view::npos) break;
+  }
+  std::fputs(text.c_str(), stderr);
   return static_cast<int>(code);
 }
 

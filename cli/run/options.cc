@@ -164,6 +164,7 @@ RunOptions run_options(RunSettings& settings) {
   options.resume = settings.text("resume");
   options.weights = settings.text("weights");
   options.out = settings.text("out");
+  options.overwrite = settings.word("overwrite", {"no", "yes"}) == "yes";
   options.log_every = settings.count("log-every", {1, kMostSteps});
   if (options.out.empty()) settings.fail("out", "the path of a folder");
   options.trace = settings.text("trace");

@@ -40,6 +40,7 @@ struct RunOptions {
   std::string weights;  // as given
   std::string trace;    // path of the trace; empty: none
   std::string out;
+  bool overwrite = false;  // a finished run in `out`
   std::int64_t log_every = 1;
   std::vector<std::string> notes;  // for the person who starts the run
 };

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 
 #include "cli/render/text/quantity.h"
 #include "sim/core/quantile.h"
@@ -61,6 +63,12 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
   return text;
 }
 
+void say(std::FILE* to, const std::string& line) {
+  const std::string text = line.ends_with('\n') ? line : line + "\n";
+  if (std::fputs(text.c_str(), to) >= 0 && std::fflush(to) == 0) return;
+  if (errno == EPIPE || errno == EIO) std::clearerr(to);
+}
+
 RunPrinter::RunPrinter(std::FILE* steps, const Terminal& terminal, bool shown,
                        std::int64_t log_every, const RunReference& reference)
     : steps_(steps),
@@ -80,7 +88,7 @@ void RunPrinter::on_step(const exec::StepMetrics& m) {
     if (use.peak_flops > 0) head += fmt::format("  {:>6}", "MFU");
     if (use.product_flops > 0) head += fmt::format("  {:>7}", "of GEMM");
     head += fmt::format("  {:>9}", "eval loss");
-    fmt::print(steps_, "{}\n", paint(terminal_, Style::kBold, head));
+    say(steps_, paint(terminal_, Style::kBold, head));
     head_shown_ = true;
   }
   std::string line = fmt::format(
@@ -93,12 +101,12 @@ void RunPrinter::on_step(const exec::StepMetrics& m) {
   }
   if (m.eval_loss) line += fmt::format("  {:>9.5f}", *m.eval_loss);
   if (m.skipped) line += "  skipped";
-  fmt::print(steps_, "{}\n", line);
-  std::fflush(steps_);
+  say(steps_, line);
 }
 
 void RunPrinter::on_note(const std::string& sentence) {
-  if (shown_) fmt::print(stderr, "{} {}\n", paint(terminal_, Style::kYellow, "note:"), sentence);
+  if (!shown_) return;
+  say(stderr, fmt::format("{} {}", paint(terminal_, Style::kYellow, "note:"), sentence));
 }
 
 double RunPrinter::median_step_s() const {

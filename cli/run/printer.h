@@ -48,4 +48,8 @@ class RunPrinter final : public exec::TrainObserver {
   std::vector<double> step_times_s_;
 };
 
+/// A line for a person while a run goes on. Nobody reading it any more (a closed terminal, a pipe
+/// whose end has gone) is no failure; a full disk is one of the stream.
+void say(std::FILE* to, const std::string& line);
+
 }  // namespace shardwright::cli

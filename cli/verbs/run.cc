@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "cli/interrupt.h"
@@ -11,6 +12,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/run/options.h"
+#include "cli/run/output_folder.h"
 #include "cli/run/printer.h"
 #include "cli/run/ranks.h"
 #include "cli/trace/utilisation.h"
@@ -157,6 +159,9 @@ class RunVerb : public Verb {
     }
     const Predicted predicted = lower_and_predict(options);
     exec::Data data = exec::open_data(options.data);
+    const bool shown = options.launch.rank == 0;
+    std::optional<OutputLock> lock;
+    if (shown) lock.emplace(options.out);
     const std::unique_ptr<exec::Checkpoint> resume = find_resume(options);
     std::unique_ptr<exec::SafetensorsModel> weights;
     if (resume) {
@@ -167,7 +172,6 @@ class RunVerb : public Verb {
       options.train.weights_name = options.weights;
     }
     choose_trace_step(options, resume.get());
-    const bool shown = options.launch.rank == 0;
     if (shown) prepare_folder(options);
     const RunReference reference{predicted.step_s, predicted.utilisation,
                                  exec::StepMemory::planned_bytes(predicted.schedule)};
@@ -179,18 +183,19 @@ class RunVerb : public Verb {
     RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
                        options.log_every, reference);
     for (const std::string& note : options.notes) printer.on_note(note);
-    if (shown) fmt::print(stderr, "{}", run_head(options, data, reference));
+    if (shown) say(stderr, run_head(options, data, reference));
     if (resume) {
       printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
     }
 
     const auto begin = std::chrono::steady_clock::now();
-    const Interrupt interrupt;
+    const Interrupt interrupt(Wishes::kOfARun);
+    const IgnoredPipes pipes;
     options.train.stop = &interrupt.flag();
     const RunOutcome outcome = run_ranks(options, predicted.schedule, data, printer);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (!shown) return ExitCode::kDone;
+    if (!shown) return outcome.train.interrupted ? kStopped : ExitCode::kDone;
     return finish(options, predicted, outcome, printer, seconds, resume.get());
   }
 
@@ -219,11 +224,8 @@ class RunVerb : public Verb {
   }
 
   void prepare_folder(const RunOptions& options) {
-    std::error_code refused;
-    fs::create_directories(options.out, refused);
-    if (refused) {
-      throw Error(fmt::format("{}: cannot make this folder: {}", options.out, refused.message()));
-    }
+    require_room(options);
+    try_outputs(options);
     const fs::path plan = fs::path(options.out) / "plan.json";
     PlanDocument document;
     document.model = options.model_name;
@@ -240,26 +242,28 @@ class RunVerb : public Verb {
   ExitCode finish(const RunOptions& options, const Predicted& predicted, const RunOutcome& outcome,
                   const RunPrinter& printer, double seconds, const exec::Checkpoint* resume) const {
     const exec::TrainResult& train = outcome.train;
-    if (!options.trace.empty() && !train.timeline.spans.empty()) {
-      const fs::path trace = fs::path(options.out) / "trace.json";
-      write_chrome_trace(
-          trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
-          trace_notes(options, predicted, train));
-      if (fs::absolute(options.trace).lexically_normal() !=
-          fs::absolute(trace).lexically_normal()) {
-        write_file_atomically(options.trace, read_file(trace, kMostTraceBytes));
-      }
-    }
     fs::path checkpoint;
     if (train.saved_step >= 0) {
       checkpoint = exec::checkpoints_folder(options.out) / exec::checkpoint_name(train.saved_step);
     } else if (resume != nullptr) {
       checkpoint = resume->folder();
     }
-    const fs::path model = fs::path(options.out) / "model";
-    const bool complete =
-        options.train.saves && !train.interrupted && train.failure.empty() && !train.save_failed;
-    if (complete) exec::export_model(exec::Checkpoint(checkpoint), model);
+    const fs::path model = model_folder(options);
+    // What cannot be written now must not cost what comes after it.
+    std::optional<Error> trouble;
+    const auto attempt = [&trouble](const auto& write) {
+      try {
+        write();
+        return true;
+      } catch (const Error& error) {
+        if (!trouble) trouble = error;
+        return false;
+      }
+    };
+    const bool complete = options.train.saves && !train.interrupted && train.failure.empty() &&
+                          !train.save_failed &&
+                          attempt([&] { exec::export_model(exec::Checkpoint(checkpoint), model); });
+    attempt([&] { write_trace(options, predicted, train); });
     if (json_) {
       print_json(options, predicted, outcome, printer, seconds, checkpoint,
                  complete ? model : fs::path());
@@ -272,7 +276,27 @@ class RunVerb : public Verb {
     if (train.save_failed) {
       throw Error("the last checkpoint could not be written", ExitCode::kFailed);
     }
-    return ExitCode::kDone;
+    if (trouble) throw Error(*trouble);
+    if (train.lost_metrics > 0) {
+      throw Error(
+          fmt::format("{}: {} of its lines are lost", train.lost_metrics_why, train.lost_metrics),
+          ExitCode::kFailed);
+    }
+    return train.interrupted ? kStopped : ExitCode::kDone;
+  }
+
+  static void write_trace(const RunOptions& options, const Predicted& predicted,
+                          const exec::TrainResult& train) {
+    if (!options.trace.empty() && !train.timeline.spans.empty()) {
+      const fs::path trace = fs::path(options.out) / "trace.json";
+      write_chrome_trace(
+          trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
+          trace_notes(options, predicted, train));
+      if (fs::absolute(options.trace).lexically_normal() !=
+          fs::absolute(trace).lexically_normal()) {
+        write_file_atomically(options.trace, read_file(trace, kMostTraceBytes));
+      }
+    }
   }
 
   static void print_json(const RunOptions& options, const Predicted& predicted,
@@ -316,27 +340,27 @@ class RunVerb : public Verb {
   static void print_summary(const RunOptions& options, const RunOutcome& outcome, double seconds,
                             const fs::path& checkpoint, const fs::path& model) {
     const exec::TrainResult& train = outcome.train;
-    fmt::print(stderr, "{} {} after {}; memory of a rank {}, {}\n",
-               train.interrupted ? "interrupted at step" : "step", train.last_step,
-               quantity(seconds, "s"), bytes(outcome.peak_bytes),
-               outcome.peak_bytes == outcome.planned_bytes
-                   ? "exactly as planned"
-                   : fmt::format("planned {}", bytes(outcome.planned_bytes)));
-    if (!checkpoint.empty()) fmt::print(stderr, "checkpoint: {}\n", checkpoint.string());
-    if (!model.empty()) fmt::print(stderr, "model: {}\n", model.string());
-    if (!options.trace.empty()) fmt::print(stderr, "trace: {}\n", options.trace);
+    say(stderr, fmt::format("{} {} after {}; memory of a rank {}, {}",
+                            train.interrupted ? "interrupted at step" : "step", train.last_step,
+                            quantity(seconds, "s"), bytes(outcome.peak_bytes),
+                            outcome.peak_bytes == outcome.planned_bytes
+                                ? "exactly as planned"
+                                : fmt::format("planned {}", bytes(outcome.planned_bytes))));
+    if (!checkpoint.empty()) say(stderr, fmt::format("checkpoint: {}", checkpoint.string()));
+    if (!model.empty()) say(stderr, fmt::format("model: {}", model.string()));
+    if (!options.trace.empty()) say(stderr, fmt::format("trace: {}", options.trace));
     if (train.interrupted) {
-      fmt::print(stderr, "to go on: shardwright run --config {}/run.ini --resume auto\n",
-                 options.out);
+      say(stderr,
+          fmt::format("to go on: shardwright run --config {}/run.ini --resume auto", options.out));
     }
   }
 
   static void print_deviation(const RunOptions& options, const Predicted& predicted,
                               double median_s) {
     if (!predicted.step_s || median_s <= 0) return;
-    fmt::print(stderr, "a step took {} (median), {} of {} predicted for {}\n",
-               quantity(median_s, "s"), deviation_text(median_s, *predicted.step_s),
-               quantity(*predicted.step_s, "s"), options.predicted_for);
+    say(stderr, fmt::format("a step took {} (median), {} of {} predicted for {}",
+                            quantity(median_s, "s"), deviation_text(median_s, *predicted.step_s),
+                            quantity(*predicted.step_s, "s"), options.predicted_for));
   }
 
   RunSettings settings_;

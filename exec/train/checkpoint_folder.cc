@@ -1,11 +1,8 @@
 // Which checkpoints there are, and how one comes and goes: by renaming, so that a folder with the
 // name of a checkpoint is always a whole one.
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <system_error>
 
 #include "exec/train/checkpoint.h"
@@ -30,13 +27,6 @@ std::int64_t step_of(const fs::path& path) {
   const std::string_view digits = std::string_view(name).substr(kPrefix.size());
   if (digits.empty() || digits.find_first_not_of("0123456789") != std::string_view::npos) return -1;
   return parse_int64(digits).value_or(-1);
-}
-
-void flush_folder(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;  // as in AtomicFile: the content is whole either way
-  ::fsync(fd);
-  ::close(fd);
 }
 
 /// Out of sight first, so that a kill in between leaves no half checkpoint under its name.
@@ -115,8 +105,9 @@ void commit_checkpoint(const fs::path& folder, const CheckpointManifest& manifes
   fs::rename(unfinished, target, refused);
   if (refused) {
     throw Error(fmt::format("{}: cannot take its name: {}", target.string(), refused.message()),
-                ExitCode::kFailed);
+                exit_code_of(refused.value()));
   }
+  // When that fails the new name may be gone after a power cut, so older checkpoints must stay.
   flush_folder(folder);
 }
 

@@ -39,15 +39,24 @@ void CheckpointWriter::start(StateSnapshot snapshot, std::filesystem::path folde
       [this, snapshot = std::move(snapshot), folder = std::move(folder), name = std::move(name)] {
         State result;
         try {
+          result.error = first_not_finite(snapshot);
+          if (!result.error.empty()) {
+            result.stage = Stage::kNotFinite;
+            return store(std::move(result));
+          }
           result.file = write_file(snapshot, folder, name);
           result.stage = Stage::kWritten;
         } catch (const std::exception& error) {
           result.stage = Stage::kFailed;
           result.error = error.what();
         }
-        const std::lock_guard lock(mutex_);
-        state_ = std::move(result);
+        store(std::move(result));
       });
+}
+
+void CheckpointWriter::store(State result) {
+  const std::lock_guard lock(mutex_);
+  state_ = std::move(result);
 }
 
 CheckpointWriter::State CheckpointWriter::state() const {

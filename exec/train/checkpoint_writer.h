@@ -18,11 +18,17 @@ namespace shardwright::exec {
 
 class CheckpointWriter {
  public:
-  enum class Stage : std::uint8_t { kIdle, kWriting, kWritten, kFailed };
+  enum class Stage : std::uint8_t {
+    kIdle,
+    kWriting,
+    kWritten,
+    kFailed,
+    kNotFinite  // the state holds NaN or infinity, so nothing was written
+  };
   struct State {
     Stage stage = Stage::kIdle;
     CheckpointFile file{};  // when written
-    std::string error{};    // when failed
+    std::string error{};    // when failed or not finite
   };
 
   CheckpointWriter() = default;
@@ -40,6 +46,8 @@ class CheckpointWriter {
   void reset();
 
  private:
+  void store(State result);
+
   std::thread thread_;
   mutable std::mutex mutex_;
   State state_;

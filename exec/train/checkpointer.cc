@@ -66,11 +66,14 @@ void Checkpointer::settle(const std::vector<Vote>& votes) {
   if (!pending_ || any(Stage::kWriting)) return;
   pending_ = false;
   writer_.reset();
+  for (const Vote& vote : votes) {
+    if (vote.stage == Stage::kNotFinite && not_finite_.empty()) not_finite_ = vote.error;
+  }
   if (executor_.world().rank() == 0) commit(votes);
 }
 
 void Checkpointer::commit(const std::vector<Vote>& votes) {
-  std::string error;
+  std::string error = not_finite_;
   for (std::size_t rank = 0; rank < votes.size() && error.empty(); ++rank) {
     if (votes[rank].stage == Stage::kFailed) error = votes[rank].error;
   }

@@ -35,6 +35,8 @@ class Checkpointer {
   std::int64_t last_saved() const { return last_saved_; }
   /// Whether the last attempt failed; rank 0 knows.
   bool failed() const { return failed_; }
+  /// What is not finite in the state of the last attempt, known to all ranks; empty: nothing.
+  const std::string& not_finite() const { return not_finite_; }
 
  private:
   bool writes() const;
@@ -53,6 +55,7 @@ class Checkpointer {
   bool pending_ = false;
   std::int64_t last_saved_ = -1;
   bool failed_ = false;
+  std::string not_finite_;
 };
 
 }  // namespace shardwright::exec

@@ -1,11 +1,14 @@
 #include "exec/train/metrics.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 
 #include "sim/core/atomic_file.h"
@@ -56,21 +59,40 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t resumed_s
     }
   }
   write_file_atomically(path, kept);
-  file_.reset(std::fopen(path.c_str(), "a"));
-  if (!file_) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd_ < 0) {
+    const int reason = errno;
     throw Error(fmt::format("{}: cannot write this file: {}", path.string(),
-                            std::generic_category().message(errno)));
+                            std::generic_category().message(reason)),
+                exit_code_of(reason));
   }
+  bytes_ = static_cast<std::int64_t>(kept.size());
 }
 
-void MetricsLog::append(const StepMetrics& metrics) {
+MetricsLog::~MetricsLog() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool MetricsLog::lose() {
+  why_ = fmt::format("{}: cannot write this file: {}", path_.string(),
+                     std::generic_category().message(errno));
+  torn_ = ::ftruncate(fd_, bytes_) != 0;
+  return false;
+}
+
+bool MetricsLog::append(const StepMetrics& metrics) {
   const std::string line = metrics_line(metrics) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
-      std::fflush(file_.get()) != 0) {
-    throw Error(fmt::format("{}: cannot write this file: {}", path_.string(),
-                            std::generic_category().message(errno)),
-                ExitCode::kFailed);
+  if (torn_ && ::ftruncate(fd_, bytes_) != 0) return lose();
+  torn_ = false;
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t count = ::write(fd_, rest.data(), rest.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return lose();
+    rest.remove_prefix(static_cast<std::size_t>(count));
   }
+  bytes_ += static_cast<std::int64_t>(line.size());
+  return true;
 }
 
 }  // namespace shardwright::exec

@@ -1,13 +1,13 @@
 // metrics.jsonl: one JSON object a step, appended and flushed, so that a plot can follow the run.
 //
 // Numbers are written with as many digits as it takes to read the same number back. A resumed run
-// drops the lines of the steps that it repeats, and a line that a kill cut in two.
+// drops the lines of the steps that it repeats, and a line that a kill cut in two. A line that
+// cannot be written (a full disk) is lost, and nothing of it stays: the file always ends in a
+// line's end, and the next line is tried again.
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -37,14 +37,22 @@ class MetricsLog {
  public:
   /// Keeps the lines of steps up to `resumed_step`. Throws Error when the file cannot be written.
   MetricsLog(const std::filesystem::path& path, std::int64_t resumed_step);
-  void append(const StepMetrics& metrics);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  /// False when the line is lost; why() says why.
+  bool append(const StepMetrics& metrics);
+  const std::string& why() const { return why_; }
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
+  bool lose();
+
   std::filesystem::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  int fd_ = -1;
+  std::int64_t bytes_ = 0;  // of whole lines
+  bool torn_ = false;       // something may stand behind them
+  std::string why_;
 };
 
 }  // namespace shardwright::exec

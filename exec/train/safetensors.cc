@@ -203,7 +203,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path.string()) {
-  const int fd = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail_errno(file_, "open");
   struct Closer {
     int fd;

@@ -28,6 +28,18 @@ std::vector<std::byte> bytes_of_values(const std::vector<float>& values, DType d
   return bytes;
 }
 
+/// Of numbers whose exponent is all ones (`exponent`) when they are infinite or NaN.
+template <typename Bits>
+bool all_finite(std::span<const std::byte> bytes, Bits exponent) {
+  bool broken = false;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Bits)) {
+    Bits value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    broken |= (value & exponent) == exponent;
+  }
+  return !broken;
+}
+
 const Array& part_of(const OwnedState& state, StateKind kind) {
   switch (kind) {
     case StateKind::kParameter:
@@ -52,6 +64,18 @@ std::string exported_config(const std::string& text) {
 }
 
 }  // namespace
+
+std::string first_not_finite(const StateSnapshot& snapshot) {
+  for (std::size_t i = 0; i < snapshot.specs.size(); ++i) {
+    const bool finite = snapshot.specs[i].type == TensorType::kF32
+                            ? all_finite<std::uint32_t>(snapshot.data[i], 0x7f80'0000)
+                            : all_finite<std::uint16_t>(snapshot.data[i], 0x7f80);
+    if (!finite) {
+      return fmt::format("{} holds values that are not finite", snapshot.specs[i].name);
+    }
+  }
+  return {};
+}
 
 StateSnapshot take_snapshot(Executor& executor) {
   StateSnapshot snapshot;

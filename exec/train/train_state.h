@@ -21,6 +21,10 @@ struct StateSnapshot {
 /// Parameters and moments, in the types in which they are kept.
 StateSnapshot take_snapshot(Executor& executor);
 
+/// "parameter:NAME:OFFSET holds values that are not finite" of the first tensor that does; empty:
+/// all are numbers.
+std::string first_not_finite(const StateSnapshot& snapshot);
+
 /// Names and shapes of all tensors, by name.
 std::vector<CheckpointTensor> tensors_of(const ParameterLayout& layout);
 

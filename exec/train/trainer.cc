@@ -13,6 +13,7 @@
 #include "exec/train/data/data_order.h"
 #include "exec/train/gather_timeline.h"
 #include "exec/train/train_state.h"
+#include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/quantile.h"
 
@@ -82,7 +83,7 @@ class Run {
     result_.first_step = result_.last_step + 1;
     saved_ = result_.last_step;
     if (rank_ == 0) {
-      std::filesystem::create_directories(checkpoints_folder(options_.folder));
+      make_checkpoints_folder();
       remove_unfinished_checkpoints(checkpoints_folder(options_.folder));
       const std::int64_t aside =
           set_aside_checkpoints(checkpoints_folder(options_.folder), result_.last_step);
@@ -94,6 +95,22 @@ class Run {
       metrics_ = std::make_unique<MetricsLog>(options_.folder / "metrics.jsonl", result_.last_step);
     }
     executor_.world().barrier();
+  }
+
+  /// Durable with its parents, so that the first checkpoint is, too.
+  void make_checkpoints_folder() {
+    const std::filesystem::path folder = checkpoints_folder(options_.folder);
+    refuse_foreign_link(folder);
+    std::error_code refused;
+    if (!std::filesystem::create_directories(folder, refused) && !refused) return;
+    if (refused) {
+      throw Error(
+          fmt::format("{}: cannot make this folder: {}", folder.string(), refused.message()),
+          exit_code_of(refused.value()));
+    }
+    flush_folder(options_.folder);
+    const std::filesystem::path parent = std::filesystem::absolute(options_.folder).parent_path();
+    flush_folder(parent);
   }
 
   void step(std::int64_t number) {
@@ -133,16 +150,23 @@ class Run {
     const bool last = number == options_.lr.total_steps || !result_.failure.empty();
     if (!last && due(options_.eval_every, number)) metrics.eval_loss = evaluate();
     if (last && result_.failure.empty()) metrics.eval_loss = evaluate();
+    if (metrics.eval_loss && !std::isfinite(*metrics.eval_loss)) {
+      explode(fmt::format("step {}: the evaluation's loss is {}", number, *metrics.eval_loss));
+    }
     report(metrics);
-    if (options_.saves && !last && due(options_.save_every, number)) save();
+    if (options_.saves && !last && result_.failure.empty() && due(options_.save_every, number)) {
+      save();
+    }
     result_.interrupted =
         checkpointer_.end_step(options_.stop != nullptr && options_.stop->load()) && !last;
+    judge_state();
   }
 
   void end() {
     // Parameters that made the loss explode are not worth keeping.
     if (options_.saves && !exploded_ && saved_ != result_.last_step) save();
     checkpointer_.finish();
+    judge_state();
     report_tracing();
     result_.saved_step = checkpointer_.last_saved();
     result_.save_failed = checkpointer_.failed();
@@ -155,6 +179,18 @@ class Run {
   void save() {
     checkpointer_.begin(result_.last_step, sequences_, tokens_);
     saved_ = result_.last_step;
+  }
+
+  /// Ends the run without keeping what it has become.
+  void explode(const std::string& what) {
+    exploded_ = true;
+    if (result_.failure.empty()) result_.failure = what;
+  }
+
+  /// A checkpoint of weights or moments that are no numbers is not written, and the run is over.
+  void judge_state() {
+    if (checkpointer_.not_finite().empty()) return;
+    explode(fmt::format("step {}: {}", saved_, checkpointer_.not_finite()));
   }
 
   void judge(const StepMetrics& metrics) {
@@ -177,9 +213,8 @@ class Run {
     }
     bad_in_a_row_ = 0;
     if (options_.max_loss > 0 && metrics.loss > options_.max_loss) {
-      exploded_ = true;
-      result_.failure =
-          fmt::format("step {}: loss {}, above {}", metrics.step, metrics.loss, options_.max_loss);
+      explode(
+          fmt::format("step {}: loss {}, above {}", metrics.step, metrics.loss, options_.max_loss));
     }
   }
 
@@ -252,7 +287,13 @@ class Run {
 
   void report(StepMetrics metrics) {
     if (options_.annotate) options_.annotate(metrics);
-    if (metrics_) metrics_->append(metrics);
+    if (metrics_ && !metrics_->append(metrics)) {
+      if (result_.lost_metrics++ == 0) {
+        note(fmt::format("{}; the line of step {} is lost, the run goes on", metrics_->why(),
+                         metrics.step));
+      }
+      result_.lost_metrics_why = metrics_->why();
+    }
     if (observer_ != nullptr) observer_->on_step(metrics);
   }
   void note(const std::string& sentence) {

@@ -71,6 +71,8 @@ struct TrainResult {
   std::string failure;           // why the run gave up; empty: it did not
   std::int64_t saved_step = -1;  // the newest checkpoint of this run
   bool save_failed = false;
+  std::int64_t lost_metrics = 0;  // lines that could not be written
+  std::string lost_metrics_why{};
   Timeline timeline;                    // of the traced steps one after the other, all ranks
   std::vector<double> traced_step_s{};  // how long each took
   std::string trace_report{};           // of a tracer: what it saw and what it cost; may be empty

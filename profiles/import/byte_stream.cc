@@ -1,6 +1,9 @@
 #include "profiles/import/byte_stream.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 #ifdef SHARDWRIGHT_HAS_ZLIB
 #include <zlib.h>
 #endif
@@ -29,6 +32,20 @@ void refuse_folder(const std::filesystem::path& path) {
                           errno != 0 ? std::strerror(errno) : "out of memory"));
 }
 
+constexpr int kWriterMilliseconds = 2000;
+
+/// A pipe that a stranger's folder holds may have no writer ever: it is then empty instead of
+/// waited for. With one, reading waits as usual.
+int open_without_waiting(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) fail_to_open(path);
+  pollfd waiting{fd, POLLIN, 0};
+  ::poll(&waiting, 1, kWriterMilliseconds);
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  errno = 0;
+  return fd;
+}
+
 }  // namespace
 
 #ifdef SHARDWRIGHT_HAS_ZLIB
@@ -43,8 +60,12 @@ struct ByteStream::Handle {
 ByteStream::ByteStream(const std::filesystem::path& path) : handle_(std::make_unique<Handle>()) {
   refuse_folder(path);
   errno = 0;
-  handle_->file = gzopen(path.c_str(), "rb");
-  if (handle_->file == nullptr) fail_to_open(path);
+  const int fd = open_without_waiting(path);
+  handle_->file = gzdopen(fd, "rb");
+  if (handle_->file == nullptr) {
+    ::close(fd);
+    fail_to_open(path);
+  }
   gzbuffer(handle_->file, 1U << 18);
 }
 
@@ -70,8 +91,12 @@ struct ByteStream::Handle {
 ByteStream::ByteStream(const std::filesystem::path& path) : handle_(std::make_unique<Handle>()) {
   refuse_folder(path);
   errno = 0;
-  handle_->file = std::fopen(path.c_str(), "rb");
-  if (handle_->file == nullptr) fail_to_open(path);
+  const int fd = open_without_waiting(path);
+  handle_->file = ::fdopen(fd, "rb");
+  if (handle_->file == nullptr) {
+    ::close(fd);
+    fail_to_open(path);
+  }
   unsigned char magic[2] = {};
   if (std::fread(magic, 1, 2, handle_->file) == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
     throw Error(fmt::format(

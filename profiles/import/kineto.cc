@@ -251,8 +251,9 @@ class KinetoReader {
           fmt::format("{} holds more different names and shapes than are kept; {} were dropped.",
                       file, tables_.names.refused()));
     }
-    if (first_ns_ >= 0) {
-      const std::int64_t unix_s = (base_ns_ + first_ns_) / 1'000'000'000;
+    std::int64_t unix_ns = 0;
+    if (first_ns_ >= 0 && !__builtin_add_overflow(base_ns_, first_ns_, &unix_ns)) {
+      const std::int64_t unix_s = unix_ns / 1'000'000'000;
       // Before 2015 there was no such profiler: the clock of the trace is not that of the world.
       if (unix_s > 1'420'000'000 && unix_s < 4'000'000'000) {
         tables_.source.date = date_of(unix_s);

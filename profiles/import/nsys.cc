@@ -60,11 +60,24 @@ void split_range(std::string_view text, std::string_view& name, std::string& siz
   }
 }
 
+// The longest text or name that is read, and how much work a query may be: about 30 steps of
+// SQLite's machine read a row of 20 bytes and join it with its name.
+constexpr int kMostValueBytes = 1 << 20;
+constexpr int kStepsBetween = 100'000;
+constexpr std::int64_t kLeastSteps = 10'000'000;
+constexpr std::int64_t kStepsPerByte = 64;
+
 class NsysReader {
  public:
   explicit NsysReader(const std::filesystem::path& path) : file_(path.string()) {
+    std::error_code unknown;
+    if (!std::filesystem::is_regular_file(path, unknown)) {
+      throw Error(fmt::format("{} is no regular file, expected a database.", file_));
+    }
+    // Absolute, because SQLite may take "file:..." for an address with options.
+    const std::string absolute = std::filesystem::absolute(path).string();
     sqlite3* raw = nullptr;
-    const int status = sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READONLY, nullptr);
+    const int status = sqlite3_open_v2(absolute.c_str(), &raw, SQLITE_OPEN_READONLY, nullptr);
     database_.reset(raw);
     if (status != SQLITE_OK) {
       throw Error(fmt::format("{} cannot be opened as a database: {}.", file_,
@@ -72,9 +85,13 @@ class NsysReader {
     }
     tables_.source.file = file_;
     tables_.source.format = "nsys";
+    const auto file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, unknown));
+    most_steps_ = kLeastSteps + kStepsPerByte * std::max<std::int64_t>(file_bytes, 0);
+    take_as_data_only();
   }
 
   TraceTables read() {
+    has_table("StringIds");  // which all are joined with
     if (!has_table("CUPTI_ACTIVITY_KIND_KERNEL")) {
       throw Error(
           fmt::format("{} has no table CUPTI_ACTIVITY_KIND_KERNEL, expected a database that "
@@ -142,15 +159,53 @@ class NsysReader {
   }
 
  private:
+  /// The database is a stranger's and a database can hold programs: views, virtual tables, columns
+  /// that are computed. What is read must be stored rows, and reading them may take no more work
+  /// than the file is large.
+  void take_as_data_only() {
+    sqlite3* database = database_.get();
+    sqlite3_db_config(database, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+    sqlite3_db_config(database, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+    sqlite3_db_config(database, SQLITE_DBCONFIG_ENABLE_VIEW, 0, nullptr);
+    sqlite3_limit(database, SQLITE_LIMIT_LENGTH, kMostValueBytes);
+    sqlite3_limit(database, SQLITE_LIMIT_ATTACHED, 0);
+    sqlite3_progress_handler(
+        database, kStepsBetween,
+        [](void* self) {
+          auto* reader = static_cast<NsysReader*>(self);
+          reader->steps_ += kStepsBetween;
+          return reader->steps_ > reader->most_steps_ ? 1 : 0;
+        },
+        this);
+  }
+
   bool has_table(const std::string& name) {
     bool found = false;
+    bool stored = true;
+    // A virtual table has no pages of its own.
     for_each(
-        "SELECT 1 FROM sqlite_master WHERE type IN ('table', 'view') AND name = '" + name + "'",
-        [&](sqlite3_stmt*) { found = true; });
-    return found;
+        "SELECT type = 'table' AND rootpage > 0 FROM sqlite_master WHERE name = '" + name + "'",
+        [&](sqlite3_stmt* row) {
+          found = true;
+          stored = stored && sqlite3_column_int(row, 0) != 0;
+        });
+    if (!found) return false;
+    // The last column: 2 and 3 are computed ones.
+    if (stored) {
+      for_each("PRAGMA table_xinfo('" + name + "')",
+               [&](sqlite3_stmt* row) { stored = stored && sqlite3_column_int(row, 6) == 0; });
+    }
+    if (!stored) {
+      throw Error(
+          fmt::format("{}: {} is computed (a view, a virtual table or a computed column), "
+                      "expected stored rows as `nsys export --type sqlite` writes them.",
+                      file_, name));
+    }
+    return true;
   }
 
   void for_each(const std::string& query, const std::function<void(sqlite3_stmt*)>& row) {
+    steps_ = 0;
     sqlite3_stmt* raw = nullptr;
     if (sqlite3_prepare_v2(database_.get(), query.c_str(), -1, &raw, nullptr) != SQLITE_OK) {
       throw Error(fmt::format("{} is not laid out as Nsight Systems lays it out: {}.", file_,
@@ -159,6 +214,10 @@ class NsysReader {
     const Statement statement(raw);
     int status = SQLITE_ROW;
     while (!tables_.full() && (status = sqlite3_step(raw)) == SQLITE_ROW) row(raw);
+    if (status == SQLITE_INTERRUPT) {
+      throw Error(
+          fmt::format("{} takes more work to read than a database of its size can need.", file_));
+    }
     if (status != SQLITE_ROW && status != SQLITE_DONE) {
       tables_.source.truncated = true;
       tables_.notes.push_back(fmt::format("{} could not be read to its end: {}.", file_,
@@ -196,6 +255,8 @@ class NsysReader {
   }
 
   std::string file_;
+  std::int64_t steps_ = 0;  // of SQLite's machine, this query
+  std::int64_t most_steps_ = 0;
   std::unique_ptr<sqlite3, CloseDatabase> database_;
   TraceTables tables_;
 };

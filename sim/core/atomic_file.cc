@@ -31,7 +31,45 @@ bool flush(int fd) {
 
 }  // namespace
 
+ExitCode exit_code_of(int error_number) {
+  switch (error_number) {
+    case EACCES:
+    case EPERM:
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EINVAL:
+      return ExitCode::kBadInput;
+    default:
+      return ExitCode::kFailed;
+  }
+}
+
+void refuse_foreign_link(const fs::path& path) {
+  struct stat link {};
+  if (::lstat(path.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) return;
+  if (link.st_uid == ::geteuid() || link.st_uid == 0) return;
+  throw Error(fmt::format("{}: is a link that another user made, expected none or one's own",
+                          path.string()));
+}
+
+void flush_folder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // a folder may be writable without being readable
+  const bool durable = flush(fd);
+  const int error_number = errno;
+  ::close(fd);
+  if (!durable) {
+    throw Error(fmt::format("{}: cannot flush this folder: {}", folder.string(),
+                            std::generic_category().message(error_number)),
+                exit_code_of(error_number));
+  }
+}
+
 AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target) {
+  refuse_foreign_link(target);
   std::error_code ignored;
   if (fs::is_symlink(target, ignored)) {
     fs::path followed = fs::weakly_canonical(target, ignored);
@@ -39,14 +77,14 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target)
   }
   struct stat existing {};
   const bool exists = ::stat(final_.c_str(), &existing) == 0;
-  if (exists && S_ISDIR(existing.st_mode)) fail("write", EISDIR, ExitCode::kBadInput);
+  if (exists && S_ISDIR(existing.st_mode)) fail("write", EISDIR);
   if (exists && !S_ISREG(existing.st_mode)) {
     fd_ = ::open(final_.c_str(), O_WRONLY | O_CLOEXEC);
-    if (fd_ < 0) fail("write", errno, ExitCode::kBadInput);
+    if (fd_ < 0) fail("write", errno);
     return;
   }
 
-  if (!final_.has_filename()) fail("write", EISDIR, ExitCode::kBadInput);
+  if (!final_.has_filename()) fail("write", EISDIR);
   // The process id keeps processes apart, the counter threads and what a crash left behind.
   for (int attempt = 0; fd_ < 0; ++attempt) {
     temporary_ = final_.parent_path() /
@@ -55,7 +93,7 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target)
     if (fd_ < 0 && errno != EEXIST) {
       const int error_number = errno;
       temporary_.clear();
-      fail("create", error_number, ExitCode::kBadInput);
+      fail("create", error_number);
     }
   }
   if (exists) {
@@ -75,10 +113,10 @@ void AtomicFile::drop() {
   temporary_.clear();
 }
 
-void AtomicFile::fail(std::string_view action, int error_number, ExitCode code) const {
+void AtomicFile::fail(std::string_view action, int error_number) const {
   throw Error(fmt::format("{}: cannot {} this file: {}", target_.string(), action,
                           std::generic_category().message(error_number)),
-              code);
+              exit_code_of(error_number));
 }
 
 void AtomicFile::write(std::string_view bytes) {
@@ -87,27 +125,21 @@ void AtomicFile::write(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("write", errno, ExitCode::kFailed);
+    if (count < 0) fail("write", errno);
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
 }
 
 void AtomicFile::commit() {
   SHARDWRIGHT_CHECK(fd_ >= 0, "{} is committed twice", target_.string());
-  if (!flush(fd_)) fail("flush", errno, ExitCode::kFailed);
+  if (!flush(fd_)) fail("flush", errno);
   if (temporary_.empty()) return drop();
-  if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail("replace", errno, ExitCode::kFailed);
+  if (::rename(temporary_.c_str(), final_.c_str()) != 0) fail("replace", errno);
   temporary_.clear();
   drop();
 
   // The new name itself is durable only once the folder is. The content is whole either way.
-  const fs::path folder = final_.has_parent_path() ? final_.parent_path() : fs::path(".");
-  const int folder_fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd < 0) return;  // a folder may be writable without being readable
-  const bool durable = flush(folder_fd);
-  const int error_number = errno;
-  ::close(folder_fd);
-  if (!durable) fail("flush", error_number, ExitCode::kFailed);
+  flush_folder(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
 }
 
 void write_file_atomically(const fs::path& target, std::string_view content) {

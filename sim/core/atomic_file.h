@@ -3,8 +3,8 @@
 // The content goes to a temporary file in the same folder, is flushed to the disk, and then takes
 // the target's name in one step; a crash, a full disk or a killed process leaves the old file as it
 // was. A target that is no regular file (/dev/stdout, a pipe) is written directly, a symbolic link
-// stays a link and its target is replaced. Two writers of one file do not mix: the last to commit
-// wins.
+// stays a link and its target is replaced, unless the link is another user's. Two writers of one
+// file do not mix: the last to commit wins.
 #pragma once
 
 #include <filesystem>
@@ -15,9 +15,21 @@
 
 namespace shardwright {
 
+/// What the system's reason means for the program: kBadInput for a path that names no place to
+/// write (not there, not permitted, a folder), kFailed for a machine that cannot do it now (a full
+/// or broken disk, one that became read-only, no descriptors).
+ExitCode exit_code_of(int error_number);
+
+/// Throws Error when the path is a symbolic link that neither this user nor root made: in a folder
+/// that others may write, such a link leads to a file of their choice.
+void refuse_foreign_link(const std::filesystem::path& path);
+
+/// Makes what was created, renamed or removed in a folder durable. A folder that cannot be read is
+/// passed over. Throws Error.
+void flush_folder(const std::filesystem::path& folder);
+
 /// A file being written in pieces. Without commit() the destructor drops what was written.
-/// Errors name the target: ExitCode::kBadInput when it cannot be created, kFailed when writing
-/// fails.
+/// Errors name the target; their code is that of the system's reason (exit_code_of).
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& target);
@@ -30,7 +42,7 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail(std::string_view action, int error_number, ExitCode code) const;
+  [[noreturn]] void fail(std::string_view action, int error_number) const;
   void drop();
 
   std::filesystem::path target_;     // as the user named it, for errors

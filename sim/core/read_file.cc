@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <system_error>
 
@@ -33,16 +35,33 @@ class FileDescriptor {
                           std::generic_category().message(error_number)));
 }
 
+constexpr int kWriterMilliseconds = 2000;
+
+/// Of a pipe: throws Error when nobody has it open for writing, also after a moment, and lets reads
+/// wait for data from now on.
+void await_writer(const FileDescriptor& pipe, const std::filesystem::path& path) {
+  pollfd waiting{pipe.get(), POLLIN, 0};
+  // A pipe that no writer has opened yet is not ready; one whose writer has gone is.
+  const bool ready = ::poll(&waiting, 1, kWriterMilliseconds) > 0;
+  std::array<char, 1> none{};
+  if (!ready && ::read(pipe.get(), none.data(), none.size()) == 0) {
+    throw Error(fmt::format("{}: is a pipe that nobody writes to, expected a file", path.string()));
+  }
+  ::fcntl(pipe.get(), F_SETFL, ::fcntl(pipe.get(), F_GETFL) & ~O_NONBLOCK);
+}
+
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail_to_read(path, errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) fail_to_read(path, errno);
   if (S_ISDIR(info.st_mode)) {
     throw Error(fmt::format("{}: is a folder, expected a file", path.string()));
   }
+
+  if (S_ISFIFO(info.st_mode)) await_writer(file, path);
 
   const auto too_large = [&] {
     return Error(

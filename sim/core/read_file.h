@@ -3,7 +3,8 @@
 // Every loader starts here, so that a missing file, a folder in its place or a file of the wrong
 // kind (a 30 GB checkpoint given as a config) gives one clear sentence instead of a crash. Pipes
 // and /dev/stdin work too: the bound holds while reading, not only by the size that the folder
-// shows.
+// shows. A pipe that nobody writes to, as a stranger's folder may hold one under any name, is
+// refused instead of waited for.
 #pragma once
 
 #include <cstddef>

@@ -17,6 +17,31 @@ TEST(Interrupt, TheFirstSignalIsARequest) {
   }
 }
 
+TEST(Interrupt, ARunAlsoHearsALostTerminalAndABatchSystem) {
+  for (const int signal : {SIGHUP, SIGUSR1}) {
+    const Interrupt interrupt(Wishes::kOfARun);
+    std::raise(signal);
+    EXPECT_TRUE(interrupt.flag());
+    std::raise(signal);  // a shell and the system may both tell that the terminal is gone
+  }
+  std::signal(SIGHUP, SIG_IGN);  // nohup
+  {
+    const Interrupt interrupt(Wishes::kOfARun);
+    std::raise(SIGHUP);
+    EXPECT_FALSE(interrupt.flag());
+  }
+  EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN);
+}
+
+TEST(InterruptDeathTest, AnythingElseIsNotDelayedByIt) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        std::raise(SIGHUP);
+      },
+      testing::KilledBySignal(SIGHUP), "");
+}
+
 TEST(InterruptDeathTest, TheSecondSignalKills) {
   EXPECT_EXIT(
       {

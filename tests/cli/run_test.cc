@@ -210,21 +210,91 @@ TEST_F(RunTest, KilledAtAnyMomentItResumesToTheSameWeights) {
 TEST_F(RunTest, TerminatedItSavesAndGoesOn) {
   const Words flags{"--steps", "400", "--save-every", "1000", "--resume", "auto"};
   ASSERT_EQ(run(small("whole", flags)).exit_code, 0);
-  // Ctrl-C's polite sister, as soon as the first step is done.
+  // As soon as the first step is done: Ctrl-C's polite sister, a terminal that is gone, and what
+  // `sbatch --signal=USR1@120` sends.
+  for (const std::string signal : {"TERM", "HUP", "USR1"}) {
+    std::string command;
+    for (const std::string& word : small(signal, flags)) command += "'" + word + "' ";
+    command +=
+        fmt::format("& run=$!; while ! [ -s '{}' ]; do sleep 0.01; done; kill -{} $run; wait $run",
+                    at(signal + "/metrics.jsonl"), signal);
+    const ProgramResult stopped = run({"/bin/sh", "-c", command});
+    EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
+    EXPECT_THAT(stopped.err, HasSubstr("interrupted at step"));
+    EXPECT_THAT(stopped.err, HasSubstr("--resume auto"));
+    EXPECT_FALSE(fs::exists(folder_ / signal / "model"));
+    const ProgramResult last = run(small(signal, flags));
+    ASSERT_EQ(last.exit_code, 0) << last.err;
+    EXPECT_THAT(last.err, HasSubstr("resumed from"));
+    EXPECT_EQ(model_of(signal), model_of("whole"));
+  }
+}
+
+TEST_F(RunTest, GoesOnWhenNobodyReadsItsLinesAnyMore) {
+  std::string command = "{ ";
+  for (const std::string& word : small("out", {"--steps", "200"})) command += "'" + word + "' ";
+  command += fmt::format("2>&1; echo $? > '{}'; }} | head -n 1", at("code"));
+  EXPECT_EQ(run({"/bin/sh", "-c", command}).exit_code, 0);
+  EXPECT_EQ(get(folder_ / "code"), "0\n");
+  EXPECT_FALSE(model_of("out").empty());
+}
+
+TEST_F(RunTest, TriesItsOutputsBeforeTheFirstStep) {
+  for (const Words& wrong :
+       {Words{"--trace", "/nowhere/at/all/t.json"}, Words{"--trace", at("text.txt") + "/t.json"}}) {
+    const ProgramResult refused = run(small("out", wrong));
+    EXPECT_EQ(refused.exit_code, 3) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(wrong[1]));
+    EXPECT_FALSE(fs::exists(folder_ / "out" / "metrics.jsonl"));
+  }
+}
+
+TEST_F(RunTest, ATraceThatCannotBeWrittenDoesNotCostTheModel) {
+  const ProgramResult result = run(small("out", {"--trace", "/dev/full"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("/dev/full: cannot"));
+  EXPECT_FALSE(model_of("out").empty());
+}
+
+TEST_F(RunTest, OneProcessWritesIntoAFolder) {
+  const Words endless = small("out", {"--steps", "1000000"});
+  const Words second = small("out", {"--steps", "4"});
   std::string command;
-  for (const std::string& word : small("stopped", flags)) command += "'" + word + "' ";
+  for (const std::string& word : endless) command += "'" + word + "' ";
   command +=
-      fmt::format("& run=$!; while ! [ -s '{}' ]; do sleep 0.01; done; kill -TERM $run; wait $run",
-                  at("stopped/metrics.jsonl"));
-  const ProgramResult stopped = run({"/bin/sh", "-c", command});
-  EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
-  EXPECT_THAT(stopped.err, HasSubstr("interrupted at step"));
-  EXPECT_THAT(stopped.err, HasSubstr("--resume auto"));
-  EXPECT_FALSE(fs::exists(folder_ / "stopped" / "model"));
-  const ProgramResult last = run(small("stopped", flags));
-  ASSERT_EQ(last.exit_code, 0) << last.err;
-  EXPECT_THAT(last.err, HasSubstr("resumed from"));
-  EXPECT_EQ(model_of("stopped"), model_of("whole"));
+      fmt::format("& run=$!; while ! [ -s '{}' ]; do sleep 0.01; done; ", at("out/metrics.jsonl"));
+  for (const std::string& word : second) command += "'" + word + "' ";
+  command += fmt::format("; echo $? $run > '{}'; kill -TERM $run; wait $run", at("code"));
+  const ProgramResult first = run({"/bin/sh", "-c", command});
+  EXPECT_EQ(first.exit_code, 75) << first.err;
+  std::istringstream words(get(folder_ / "code"));
+  int code = 0, pid = 0;
+  words >> code >> pid;
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(first.err, HasSubstr(fmt::format("process {} on ", pid)));
+  EXPECT_THAT(first.err, HasSubstr("is writing its run there"));
+}
+
+TEST_F(RunTest, OverwritesAFinishedRunOnlyWhenToldTo) {
+  ASSERT_EQ(run(small("out")).exit_code, 0);
+  const std::string model = model_of("out");
+  const ProgramResult refused = run(small("out", {"--seed", "7"}));
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("a finished run is there"));
+  EXPECT_THAT(refused.err, HasSubstr("--overwrite yes"));
+  EXPECT_EQ(model_of("out"), model);
+  ASSERT_EQ(run(small("out", {"--seed", "7", "--overwrite", "yes"})).exit_code, 0);
+  EXPECT_NE(model_of("out"), model);
+}
+
+TEST_F(RunTest, ShowsNoTerminalCommandsOfAStrangersFile) {
+  ASSERT_EQ(run(small("whole")).exit_code, 0);
+  const std::string plan = get(folder_ / "whole" / "plan.json");
+  put("plan.json", R"({"\u001b]0;owned\u0007": 1,)" + plan.substr(1));
+  const ProgramResult refused = run(small("out", {"--plan", at("plan.json")}));
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("]0;owned"));
+  EXPECT_EQ(refused.err.find_first_of("\x1b\x07"), std::string::npos);
 }
 
 TEST_F(RunTest, ADamagedCheckpointIsRefusedOrPassedOver) {

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -122,6 +124,36 @@ TEST_F(AtomicFileTest, FailedWriteLeavesTheOldFile) {
   EXPECT_EQ(error.what(), path.string() + ": cannot write this file: File too large");
   EXPECT_EQ(read(path), "old");
   EXPECT_EQ(files(), 1);
+}
+
+TEST_F(AtomicFileTest, OneCauseHasOneCode) {
+  for (const int transient : {ENOSPC, EIO, EROFS, EDQUOT, EMFILE}) {
+    EXPECT_EQ(exit_code_of(transient), ExitCode::kFailed) << transient;
+  }
+  for (const int wrong : {ENOENT, EACCES, ENOTDIR, EISDIR}) {
+    EXPECT_EQ(exit_code_of(wrong), ExitCode::kBadInput) << wrong;
+  }
+}
+
+TEST_F(AtomicFileTest, FollowsNoLinkOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes links of others";
+  const fs::path victim = folder_ / "victim";
+  write_file_atomically(victim, "precious");
+  const fs::path link = folder_ / "metrics.jsonl";
+  fs::create_symlink(victim, link);
+  ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(error_of([&] { write_file_atomically(link, "gone"); }).what(),
+              HasSubstr("is a link that another user made"));
+  EXPECT_EQ(read(victim), "precious");
+}
+
+TEST_F(AtomicFileTest, APipeThatNobodyWritesToIsRefused) {
+  const fs::path pipe = folder_ / "config.json";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { read(pipe); }).what(), HasSubstr("is a pipe that nobody writes to"));
+  std::thread writer([&] { std::ofstream(pipe) << "words"; });
+  EXPECT_EQ(read(pipe), "words");
+  writer.join();
 }
 
 TEST_F(AtomicFileTest, ConcurrentWritersDoNotMix) {

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -267,6 +268,62 @@ TEST_F(CheckpointTest, AFailedWriteLeavesEarlierOnesAlone) {
   const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
   EXPECT_EQ(found.front().filename(), "step-000006");
   EXPECT_EQ(everything(found.front()), before);
+}
+
+TEST_F(CheckpointTest, AMetricsLineThatCannotBeWrittenCostsThatLine) {
+  options_.saves = false;
+  struct rlimit usual {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const struct rlimit small { 400, usual.rlim_max };  // two lines and a part of the third
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Outcome outcome = run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
+  setrlimit(RLIMIT_FSIZE, &usual);
+  std::signal(SIGXFSZ, previous);
+  EXPECT_EQ(outcome.result.last_step, 6);
+  EXPECT_GE(outcome.result.lost_metrics, 3);
+  EXPECT_NE(outcome.result.lost_metrics_why.find("File too large"), std::string::npos);
+  ASSERT_EQ(outcome.notes.size(), 1u);  // not one a step
+  EXPECT_NE(outcome.notes[0].find("is lost, the run goes on"), std::string::npos);
+  const std::string written = get(folder_ / "run" / "metrics.jsonl");
+  ASSERT_FALSE(written.empty());
+  EXPECT_EQ(written.back(), '\n');
+  EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 6 - outcome.result.lost_metrics);
+}
+
+TEST_F(CheckpointTest, WeightsThatAreNoNumbersEndTheRunAndReplaceNoCheckpoint) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  options_.lr.total_steps = 2;
+  run("run", plan, options_);
+  const auto before = everything(saved("run", 2));
+  const Checkpoint from(saved("run", 2));
+  options_.resume = &from;
+  options_.lr.total_steps = 6;
+  options_.lr.peak = 1e39;  // beyond the largest float
+  options_.save_every = 1;
+  options_.keep = 1;
+  const Outcome outcome = run("run", plan, options_);
+  EXPECT_FALSE(outcome.result.failure.empty());
+  ASSERT_EQ(outcome.notes.size(), 1u);
+  EXPECT_NE(outcome.notes[0].find("not finite"), std::string::npos) << outcome.notes[0];
+  EXPECT_TRUE(outcome.result.save_failed);
+  EXPECT_EQ(outcome.result.saved_step, -1);
+  const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(everything(found.front()), before);
+}
+
+TEST_F(CheckpointTest, AnEvaluationThatIsNoNumberEndsTheRun) {
+  options_.lr.total_steps = 3;
+  options_.lr.warmup_steps = 0;
+  options_.lr.peak = 1e39;
+  options_.save_every = 0;
+  options_.eval_every = 1;
+  const Outcome outcome = run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
+  EXPECT_EQ(outcome.result.last_step, 1);
+  EXPECT_NE(outcome.result.failure.find("step 1: the evaluation's loss is"), std::string::npos)
+      << outcome.result.failure;
+  EXPECT_TRUE(list_checkpoints(checkpoints_folder(folder_ / "run")).empty());
 }
 
 TEST_F(CheckpointTest, StopsOrSkipsBadStepsAndStopsWhenAsked) {

@@ -131,6 +131,17 @@ TEST_F(DataTest, WrongFilesAreRefusedByName) {
             std::string::npos);
 }
 
+TEST_F(DataTest, AFileThatShrinksIsASentence) {
+  const std::string path = put("a.txt", std::string(100'000, 'a'));
+  const auto source = open_text(path, 256);
+  std::vector<std::int32_t> tokens(10);
+  source->read(90'000, tokens);
+  fs::resize_file(path, 4096);
+  EXPECT_NE(
+      message([&] { source->read(90'000, tokens); }).find("was cut from 100000 to 4096 bytes"),
+      std::string::npos);
+}
+
 TEST_F(DataTest, DamagedFilesDoNoHarm) {
   std::vector<std::int32_t> tokens(500);
   std::iota(tokens.begin(), tokens.end(), 0);

@@ -64,6 +64,52 @@ TEST(ImportNsys, KernelsJoinOperatorsOfNvtxRanges) {
   EXPECT_EQ(set.left_out.at(0).what, "events of negative duration");
 }
 
+std::string refusal(const std::filesystem::path& path) {
+  try {
+    import_observations({path});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ImportNsys, ADatabaseIsDataAndNoProgram) {
+  const testing::TempFolder folder;
+  const char* const without_end =
+      "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x";
+  const std::string view =
+      std::string("DROP TABLE NVTX_EVENTS; CREATE VIEW NVTX_EVENTS AS ") + without_end +
+      " AS start, x + 1 AS end, 1 AS globalTid, 'x' AS text, 1 AS textId FROM c;";
+  EXPECT_THAT(refusal(write_export(folder.path() / "view.sqlite", view.c_str())),
+              ::testing::HasSubstr("NVTX_EVENTS is computed"));
+  EXPECT_THAT(refusal(write_export(folder.path() / "names.sqlite",
+                                   "DROP TABLE StringIds; CREATE VIEW StringIds AS "
+                                   "SELECT 1 AS id, 'a' AS value;")),
+              ::testing::HasSubstr("StringIds is computed"));
+  EXPECT_THAT(refusal(write_export(folder.path() / "virtual.sqlite",
+                                   "DROP TABLE TARGET_INFO_GPU; CREATE VIRTUAL TABLE "
+                                   "TARGET_INFO_GPU USING fts5(id, name);")),
+              ::testing::HasSubstr("TARGET_INFO_GPU is computed"));
+  EXPECT_THAT(refusal(write_export(folder.path() / "column.sqlite",
+                                   "DROP TABLE TARGET_INFO_GPU; CREATE TABLE TARGET_INFO_GPU (id "
+                                   "INTEGER, name TEXT AS (hex(zeroblob(400000))));")),
+              ::testing::HasSubstr("TARGET_INFO_GPU is computed"));
+  EXPECT_THAT(refusal(folder.path()), ::testing::HasSubstr("is a folder"));
+}
+
+TEST(ImportNsys, WorkIsBoundedByTheSizeOfTheFile) {
+  const testing::TempFolder folder;
+  // Every kernel matches every one of the names: 4 million rows of 20 bytes times 2000.
+  const std::string many =
+      "DROP TABLE StringIds; CREATE TABLE StringIds (id INTEGER, value TEXT);"
+      "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000) "
+      "INSERT INTO StringIds SELECT 1, 'k' FROM c;"
+      "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3000) "
+      "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT 2, 1, 0, 7, 5, 1, 1 FROM c;";
+  EXPECT_THAT(refusal(write_export(folder.path() / "product.sqlite", many.c_str())),
+              ::testing::HasSubstr("takes more work to read"));
+}
+
 TEST(ImportNsys, DamagedDatabasesEndInAnErrorOrAPart) {
   const testing::TempFolder folder;
   std::ifstream in(write_export(folder.path() / "run.sqlite"), std::ios::binary);

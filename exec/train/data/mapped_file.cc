@@ -23,7 +23,8 @@ namespace {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : name_(path.string()) {
-  const int fd = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to wait for the writer of a pipe.
+  const int fd = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail_errno(name_, "open", errno);
   struct stat status {};
   const int refused = ::fstat(fd, &status) != 0 ? errno : 0;
@@ -35,18 +36,33 @@ MappedFile::MappedFile(const std::filesystem::path& path) : name_(path.string())
     at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (at == MAP_FAILED) not_mapped = errno;
   }
-  ::close(fd);
+  const bool mapped = regular && not_mapped == 0;
+  if (!mapped) ::close(fd);
   if (refused != 0) fail_errno(name_, "read", refused);
   if (!regular) throw Error(fmt::format("{}: not a regular file, expected data to map", name_));
   if (not_mapped != 0) fail_errno(name_, "map", not_mapped);
+  fd_ = fd;
   bytes_ = {static_cast<const std::byte*>(at), size};
 }
 
+void MappedFile::require_whole() const {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) fail_errno(name_, "read", errno);
+  if (static_cast<std::size_t>(status.st_size) >= bytes_.size()) return;
+  throw Error(fmt::format("{}: the file was cut from {} to {} bytes while it was in use, expected "
+                          "data that stays as it is",
+                          name_, bytes_.size(), status.st_size),
+              ExitCode::kFailed);
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : name_(std::move(other.name_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : name_(std::move(other.name_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace shardwright::exec

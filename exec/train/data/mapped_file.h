@@ -18,10 +18,14 @@ class MappedFile {
 
   /// All bytes. Valid while this object lives and nobody shortens the file.
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// Throws Error when the file has been shortened since it was mapped: reading what is gone would
+  /// end the process without a word. Ask before each use of bytes() that may be long after.
+  void require_whole() const;
   const std::string& name() const { return name_; }
 
  private:
   std::string name_;
+  int fd_ = -1;
   std::span<const std::byte> bytes_;
 };
 

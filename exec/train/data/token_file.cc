@@ -82,7 +82,7 @@ class TokenFile final : public TokenSource {
           fmt::format("{}: the checksum of the block table is wrong: the file is damaged", name));
     }
     table_.resize(blocks_);
-    std::memcpy(table_.data(), table.data(), table.size());
+    if (!table_.empty()) std::memcpy(table_.data(), table.data(), table.size());
     data_ = bytes.subspan(sizeof header_ + table.size());
     checked_ = std::make_unique<std::atomic<bool>[]>(blocks_);
   }
@@ -93,6 +93,7 @@ class TokenFile final : public TokenSource {
     SHARDWRIGHT_CHECK(first >= 0 && first + std::ssize(out) <= size(), "tokens {} to {} of {}",
                       first, first + std::ssize(out), size());
     if (out.empty()) return;
+    file_.require_whole();
     const auto begin = static_cast<std::uint64_t>(first);
     for (std::uint64_t block = begin / header_.block_tokens;
          block <= (begin + out.size() - 1) / header_.block_tokens; ++block) {

@@ -64,6 +64,7 @@ class TextSource final : public TokenSource {
   std::int64_t size() const override { return std::ssize(file_.bytes()); }
   void read(std::int64_t first, std::span<std::int32_t> out) const override {
     check_range(first, out.size(), size());
+    file_.require_whole();
     const std::byte* at = file_.bytes().data() + first;
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::to_integer<std::int32_t>(at[i]);
   }
@@ -109,6 +110,7 @@ class LlmcSource final : public TokenSource {
   std::int64_t size() const override { return size_; }
   void read(std::int64_t first, std::span<std::int32_t> out) const override {
     check_range(first, out.size(), size_);
+    file_.require_whole();
     const std::byte* at = file_.bytes().data() + kLlmcHeaderBytes + first * token_bytes_;
     if (token_bytes_ == 4) {
       std::memcpy(out.data(), at, out.size_bytes());

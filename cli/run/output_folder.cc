@@ -1,0 +1,121 @@
+#include "cli/run/output_folder.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+#include "sim/core/atomic_file.h"
+#include "sim/core/error.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "process 4711 on n0", as the lock's holder wrote it; "another process" when it has not.
+std::string holder(int fd) {
+  std::array<char, 300> text{};
+  const ssize_t count = ::pread(fd, text.data(), text.size() - 1, 0);
+  if (count <= 0) return "another process";
+  std::string name(text.data(), static_cast<std::size_t>(count));
+  for (char& c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  while (!name.empty() && name.back() == ' ') name.pop_back();
+  return name;
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code refused;
+  fs::create_directories(folder, refused);
+  if (refused) {
+    throw Error(fmt::format("{}: cannot make this folder: {}", folder.string(), refused.message()),
+                exit_code_of(refused.value()));
+  }
+}
+
+/// A file that is made beside the one to come, and dropped.
+void try_file(const fs::path& path) {
+  std::error_code ignored;
+  const auto kind = fs::status(path, ignored).type();
+  // A pipe or a terminal is tried by whoever opens it.
+  if (kind != fs::file_type::not_found && kind != fs::file_type::regular &&
+      kind != fs::file_type::directory) {
+    return;
+  }
+  const AtomicFile probe(path);
+}
+
+}  // namespace
+
+OutputLock::OutputLock(const fs::path& folder) {
+  make_folder(folder);
+  const fs::path path = folder / ".lock";
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd_ < 0) {
+    const int reason = errno;
+    throw Error(fmt::format("{}: cannot write this file: {}", path.string(),
+                            std::generic_category().message(reason)),
+                exit_code_of(reason));
+  }
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return;
+    const std::string name = holder(fd_);
+    ::close(fd_);
+    throw Error(fmt::format("{}: {} is writing its run there; expected another --out, or that it "
+                            "has ended",
+                            folder.string(), name),
+                ExitCode::kFailed);
+  }
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string name = fmt::format("process {} on {}\n", ::getpid(), host.data());
+  // The lock holds without the name, too.
+  [[maybe_unused]] const bool named =
+      ::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, name.data(), name.size(), 0) > 0;
+}
+
+OutputLock::~OutputLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+fs::path model_folder(const RunOptions& options) {
+  return fs::path(options.out) / "model";
+}
+
+void require_room(const RunOptions& options) {
+  const fs::path model = model_folder(options);
+  std::error_code ignored;
+  if (!options.resume.empty() || !fs::exists(model / "config.json", ignored)) return;
+  if (!options.overwrite) {
+    throw Error(
+        fmt::format("{}: a finished run is there, its model is {}; expected another --out, "
+                    "--resume auto to go on with it, or --overwrite yes",
+                    options.out, model.string()));
+  }
+  fs::remove_all(model, ignored);
+}
+
+void try_outputs(const RunOptions& options) {
+  const fs::path checkpoints = exec::checkpoints_folder(options.out);
+  refuse_foreign_link(checkpoints);
+  refuse_foreign_link(model_folder(options));
+  try_file(fs::path(options.out) / "metrics.jsonl");
+  if (options.train.saves) {
+    make_folder(checkpoints);
+    try_file(checkpoints / "probe");
+    std::error_code ignored;
+    if (fs::exists(model_folder(options), ignored)) try_file(model_folder(options) / "config.json");
+  }
+  if (!options.trace.empty()) {
+    try_file(fs::path(options.out) / "trace.json");
+    try_file(options.trace);
+  }
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,37 @@
+// The folder of a run: one writer at a time, nothing finished overwritten unasked, and every path
+// that the run is going to write tried before its first step.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "cli/run/options.h"
+
+namespace shardwright::cli {
+
+/// Held by the process that writes into a run's folder; the system lets go when the process ends,
+/// however that happens. The file .lock, which stays, names the process.
+class OutputLock {
+ public:
+  /// Makes the folder where it is not there. Throws Error naming the process that holds it. Where
+  /// the file system knows no locks, none is held.
+  explicit OutputLock(const std::filesystem::path& folder);
+  ~OutputLock();
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+/// Throws Error when the folder holds a finished run that this one would overwrite without having
+/// been told to; when it was told to, the finished run's model goes.
+void require_room(const RunOptions& options);
+
+/// Writes to every place that the run is going to write to, and takes it back. Throws Error.
+void try_outputs(const RunOptions& options);
+
+/// Where the final model goes.
+std::filesystem::path model_folder(const RunOptions& options);
+
+}  // namespace shardwright::cli
