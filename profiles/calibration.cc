@@ -46,14 +46,6 @@ double rounded(double value) {
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
 }
 
-ErrorSummary read_errors(const JsonReader& parent, std::string_view key) {
-  const JsonReader from = parent.require_object(key);
-  from.reject_unknown_keys({"n", "mape", "median", "p90"});
-  return {from.require<std::int64_t>("n", kCount), from.require<double>("mape", at_least(0.0)),
-          from.require<double>("median", at_least(0.0)),
-          from.require<double>("p90", at_least(0.0))};
-}
-
 ordered_json write_errors(const ErrorSummary& errors) {
   return {{"n", errors.n},
           {"mape", rounded(errors.mape)},

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "profiles/cost_group.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/observation.h"
 #include "sim/core/json_file.h"
@@ -39,19 +40,6 @@ struct MeasuredRow {
   /// efficiencies.
   bool lowered = false;
 };
-
-/// What is fitted together, and whose errors are counted together.
-enum class CostGroup : std::uint8_t {
-  kProducts,
-  kAttention,
-  kMemory,
-  kCollectives,
-  kHost,
-  kContention
-};
-inline constexpr std::size_t kCostGroups = 6;
-/// "products", "attention", "memory", "collectives", "host", "contention".
-std::string_view name_of(CostGroup group);
 
 /// Quantiles of log(measured / predicted) over rows that are held out: 5, 25, 50, 75, 95 %.
 using ErrorQuantiles = std::array<double, 5>;

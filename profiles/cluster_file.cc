@@ -99,11 +99,15 @@ void describe(FieldList& fields, Cluster& cluster) {
              "network cards of a node; 0: nodes are not linked", between(0.0, 4096.0));
   fields.add("nic_bytes_per_s", &cluster.nic_bytes_per_s, "byte/s",
              "line rate of one card, per direction", amount);
-  fields.add("nic_efficiency", &cluster.nic_efficiency, "",
-             "share of the line rate that large ring collectives reach",
-             NumberRange<double>(0, 1, true));
-  fields.add("net_latency_s", &cluster.net_latency_s, "s",
-             "per ring step between nodes, beyond NCCL's own table", between(0.0, 1.0));
+  fields
+      .add("nic_efficiency", &cluster.nic_efficiency, "",
+           "share of the line rate that large ring collectives reach",
+           NumberRange<double>(0, 1, true))
+      .believed(CostGroup::kCollectives, 0.3);
+  fields
+      .add("net_latency_s", &cluster.net_latency_s, "s",
+           "per ring step between nodes, beyond NCCL's own table", between(0.0, 1.0))
+      .believed(CostGroup::kCollectives, 1.0, 2);
   fields.add("amd_host", &cluster.amd_host, "", "the host CPU is AMD's");
   fields.add("usd_per_gpu_hour", &cluster.usd_per_gpu_hour, "USD", "price; 0: unknown",
              between(0.0, 1e6), Need::kOptional);

@@ -1,4 +1,8 @@
-// The cost parameters of a GPU as fields, for --set and inspect.
+// The cost parameters of a GPU as fields: for --set, inspect, calibration and gpu_cost.json.
+//
+// Each struct of gpu_params.h is described once, with the ranges that are accepted and, of values
+// that measurements can move, what is believed of them beforehand (Belief of fields.h). Spreads are
+// what the same value differs by between the GPUs of profiles/data/fitted/gpu_cost.json.
 #pragma once
 
 #include "profiles/fields.h"
@@ -12,6 +16,16 @@ namespace shardwright::profiles {
 /// nodes two (.two_nodes, .more_nodes). Of the rates only hbm_efficiency is one, because the others
 /// are fields of the GPU.
 void describe(FieldList& fields, GpuCost& cost);
+
+/// The values of one struct, as gpu_cost.json has them: arrays are whole there.
+void describe(FieldList& fields, GpuRates& params);
+void describe(FieldList& fields, GemmParams& params);
+void describe(FieldList& fields, AttentionParams& params);
+void describe(FieldList& fields, MemoryParams& params);
+void describe(FieldList& fields, ContentionParams& params);
+void describe(FieldList& fields, NcclTable& params);
+/// Without `nccl`; those of NVLS only where params.nvls.
+void describe(FieldList& fields, CollectiveParams& params);
 
 /// Where each of those values comes from, by path. `nccl` is GpuCosts::nccl.
 Origins origins_of(const GpuCost& cost, const Sourced<NcclTable>& nccl);

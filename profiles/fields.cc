@@ -238,6 +238,87 @@ void read_fields(const JsonReader& root, const FieldList& fields,
   }
 }
 
+namespace {
+
+/// The last part of a path and the object that has it.
+std::pair<JsonReader, std::string_view> holder_of(JsonReader object, std::string_view path) {
+  for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.')) {
+    object = object.require_object(path.substr(0, dot));
+    path.remove_prefix(dot + 1);
+  }
+  return {std::move(object), path};
+}
+
+/// "ring_base_s" of ring_base_s.ll: where a file has an array.
+std::string_view array_of(const Field& field) {
+  return std::string_view(field.path).substr(0, field.path.rfind('.'));
+}
+
+void read_element(const JsonReader& object, const FieldList& fields, const Field& field) {
+  const auto [holder, key] = holder_of(object, array_of(field));
+  const auto size = static_cast<std::size_t>(
+      std::count_if(fields.fields().begin(), fields.fields().end(), [&](const Field& other) {
+        return other.element >= 0 && array_of(other) == array_of(field);
+      }));
+  const std::vector<JsonReader> elements = holder.require_array(key);
+  if (elements.size() != size) holder.fail(key, fmt::format("an array of {} numbers", size));
+  *std::get<double*>(field.target) =
+      elements[static_cast<std::size_t>(field.element)].value<double>(field.accepted);
+}
+
+void reject_unknown(const JsonReader& object, const FieldList& fields, const std::string& prefix) {
+  for (const std::string& key : object.keys()) {
+    const std::string path = join_path(prefix, key);
+    if (key.starts_with('_') || fields.find(path) != nullptr) continue;
+    if (!fields.has_group(path)) {
+      object.fail(key,
+                  fmt::format("only the keys {}", fmt::join(siblings(fields, prefix, {}), ", ")));
+    }
+    if (object.raw().at(key).is_object()) reject_unknown(object.require_object(key), fields, path);
+  }
+}
+
+}  // namespace
+
+void read_values(const JsonReader& object, const FieldList& fields) {
+  for (const Field& field : fields.fields()) {
+    if (field.element >= 0) {
+      read_element(object, fields, field);
+      continue;
+    }
+    const auto [holder, key] = holder_of(object, field.path);
+    std::visit([&, holder = &holder,
+                key = key](auto* target) { read_value(*holder, key, target, field.accepted); },
+               field.target);
+  }
+  reject_unknown(object, fields, "");
+}
+
+std::string write_values(const FieldList& fields) {
+  ordered_json document = ordered_json::object();
+  for (const Field& field : fields.fields()) {
+    ordered_json* node = &document;
+    std::string_view rest = field.element >= 0 ? array_of(field) : field.path;
+    for (std::size_t dot = rest.find('.'); dot != rest.npos; dot = rest.find('.')) {
+      node = &(*node)[std::string(rest.substr(0, dot))];
+      rest.remove_prefix(dot + 1);
+    }
+    ordered_json& value = (*node)[std::string(rest)];
+    std::visit(
+        [&](const auto* target) {
+          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*target)>, MemoryManager>) {
+            value = std::string(name_of(*target));
+          } else if (field.element >= 0) {
+            value.push_back(*target);
+          } else {
+            value = *target;
+          }
+        },
+        field.target);
+  }
+  return document.dump();
+}
+
 void set_field(const Field& field, std::string_view text, std::string_view where) {
   const bool accepted =
       std::visit([&](auto* target) { return assign(target, text, field.accepted); }, field.target);

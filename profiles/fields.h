@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "profiles/cost_group.h"
 #include "sim/core/json_file.h"
 #include "sim/core/stack.h"
 
@@ -30,6 +31,21 @@ using FieldTarget = std::variant<double*, std::int64_t*, int*, bool*, std::strin
 /// Whether a file without a base must give the value.
 enum class Need { kRequired, kOptional };
 
+/// What is believed of a value before anything is measured: such a value is one that calibration
+/// can move (sim/calibrate/parameters.h).
+struct Belief {
+  CostGroup group = CostGroup::kProducts;
+  /// A standard deviation of the logarithm: what the value differs by between GPUs of one
+  /// generation and their stacks. 0: calibration leaves the value alone.
+  double spread = 0;
+  /// Where measurements cannot tell two values apart, the one of the higher rank stays as it is:
+  /// higher ranks show in fewer shapes.
+  int rank = 0;
+  /// Others are given in terms of it, as a share of a peak is: where it is frozen they are what
+  /// they are beside it, and doubt about it is none about them.
+  bool relative = false;
+};
+
 struct Field {
   std::string path;  // "host.step_s"
   std::string_view unit;
@@ -37,6 +53,13 @@ struct Field {
   FieldTarget target;
   NumberRange<double> accepted;  // of a number, or of each number of a list
   Need need = Need::kRequired;
+  Belief belief{};
+  int element = -1;  // of the array that a file has in place of the group
+
+  Field& believed(CostGroup group, double spread, int rank = 0, bool relative = false) {
+    belief = {group, spread, rank, relative};
+    return *this;
+  }
 };
 
 /// Where a value comes from. All but `source` may be empty.
@@ -50,10 +73,11 @@ using Origins = std::map<std::string, Origin, std::less<>>;
 class FieldList {
  public:
   /// Adds a field to the group that is open.
-  void add(std::string_view name, FieldTarget target, std::string_view unit,
-           std::string_view meaning, NumberRange<double> accepted = {},
-           Need need = Need::kRequired) {
-    fields_.push_back({prefix_ + std::string(name), unit, meaning, target, accepted, need});
+  Field& add(std::string_view name, FieldTarget target, std::string_view unit,
+             std::string_view meaning, NumberRange<double> accepted = {},
+             Need need = Need::kRequired) {
+    return fields_.emplace_back(
+        Field{prefix_ + std::string(name), unit, meaning, target, accepted, need});
   }
 
   /// Opens the group `name` while `body` adds to it: paths begin with "name.".
@@ -83,6 +107,11 @@ class FieldList {
 /// file replaces what `origins` holds for the path; a plain value is sourced to the file itself.
 void read_fields(const JsonReader& root, const FieldList& fields,
                  const std::vector<std::string_view>& others, bool has_base, Origins& origins);
+
+/// Reads an object of plain values that has just these fields (gpu_cost.json).
+void read_values(const JsonReader& object, const FieldList& fields);
+/// JSON text of such an object.
+std::string write_values(const FieldList& fields);
 
 /// Reads the value of `key` (wrapped or plain) into one field, as read_fields does.
 Origin read_field(const JsonReader& parent, std::string_view key, const Field& field);

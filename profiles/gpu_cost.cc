@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
-#include "profiles/gpu_params_visit.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
@@ -21,75 +21,6 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "shardwright.gpu_cost/1.0";
 
-template <typename Visitor>
-void visit(Visitor& v, ErrorSummary& p) {
-  v("n", p.n, at_least(std::int64_t{0}));
-  v("mape", p.mape, at_least(0.0));
-  v("median", p.median, at_least(0.0));
-  v("p90", p.p90, at_least(0.0));
-}
-
-class Reader {
- public:
-  explicit Reader(const JsonReader& from) : from_(from) {}
-
-  template <typename T, typename R>
-  void operator()(std::string_view key, T& value, NumberRange<R> range) {
-    keys_.emplace_back(key);
-    value = from_.require<T>(key, NumberRange<T>(range));
-  }
-  template <std::size_t N>
-  void operator()(std::string_view key, std::array<double, N>& values, NumberRange<double> range) {
-    keys_.emplace_back(key);
-    const auto elements = from_.require_array(key);
-    if (elements.size() != N) from_.fail(key, fmt::format("an array of {} numbers", N));
-    for (std::size_t i = 0; i < N; ++i) values[i] = elements[i].value<double>(range);
-  }
-  void operator()(std::string_view key, bool& value) {
-    keys_.emplace_back(key);
-    value = from_.require<bool>(key);
-  }
-  template <typename T>
-  requires std::is_class_v<T>
-  void operator()(std::string_view key, T& value) {
-    keys_.emplace_back(key);
-    const JsonReader object = from_.require_object(key);
-    Reader reader(object);
-    visit(reader, value);
-    reader.reject_unknown_keys();
-  }
-  void also(std::string_view key) { keys_.emplace_back(key); }
-  void reject_unknown_keys() const {
-    for (const std::string& key : from_.keys()) {
-      bool known = key.starts_with('_');
-      for (const std::string& k : keys_) known = known || k == key;
-      if (!known) from_.fail(key, fmt::format("only the keys {}", fmt::join(keys_, ", ")));
-    }
-  }
-
- private:
-  const JsonReader& from_;
-  std::vector<std::string> keys_;
-};
-
-class Writer {
- public:
-  template <typename T, typename R>
-  void operator()(std::string_view key, const T& value, NumberRange<R>) {
-    json[std::string(key)] = value;
-  }
-  void operator()(std::string_view key, bool& value) { json[std::string(key)] = value; }
-  template <typename T>
-  requires std::is_class_v<T>
-  void operator()(std::string_view key, T& value) {
-    Writer inner;
-    visit(inner, value);
-    json[std::string(key)] = std::move(inner.json);
-  }
-
-  ordered_json json = ordered_json::object();
-};
-
 Provenance read_provenance(const JsonReader& from) {
   Provenance p;
   p.source = from.require<std::string>("source");
@@ -100,11 +31,7 @@ Provenance read_provenance(const JsonReader& from) {
   for (const auto& [key, errors] :
        {std::pair<std::string_view, ErrorSummary*>{"in_sample", &p.in_sample},
         {"held_out", &p.held_out}}) {
-    if (const auto object = from.find_object(key)) {
-      Reader reader(*object);
-      visit(reader, *errors);
-      reader.reject_unknown_keys();
-    }
+    if (from.has(key)) *errors = read_errors(from, key);
   }
   return p;
 }
@@ -114,9 +41,12 @@ Sourced<Params> read_sourced(const JsonReader& from, std::string_view key) {
   const JsonReader object = from.require_object(key);
   Sourced<Params> result;
   const JsonReader values = object.require_object("values");
-  Reader reader(values);
-  visit(reader, result.values);
-  reader.reject_unknown_keys();
+  if constexpr (std::is_same_v<Params, CollectiveParams>) {
+    result.values.nvls = values.require<bool>("nvls");  // decides which others there are
+  }
+  FieldList fields;
+  describe(fields, result.values);
+  read_values(values, fields);
   object.reject_unknown_keys({"values", "source", "confidence", "analogue_of", "command", "date",
                               "in_sample", "held_out", "apart"});
   result.provenance = read_provenance(object);
@@ -132,28 +62,29 @@ Sourced<Params> read_sourced(const JsonReader& from, std::string_view key) {
   return result;
 }
 
-void write_provenance(Provenance p, ordered_json& json) {
+ordered_json errors_json(const ErrorSummary& errors) {
+  return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
+}
+
+void write_provenance(const Provenance& p, ordered_json& json) {
   json["source"] = p.source;
   json["confidence"] = p.confidence;
   if (!p.analogue_of.empty()) json["analogue_of"] = p.analogue_of;
   if (!p.command.empty()) json["command"] = p.command;
   json["date"] = p.date;
   for (const auto& [key, errors] :
-       {std::pair<const char*, ErrorSummary*>{"in_sample", &p.in_sample},
+       {std::pair<const char*, const ErrorSummary*>{"in_sample", &p.in_sample},
         {"held_out", &p.held_out}}) {
-    if (errors->n == 0) continue;
-    Writer inner;
-    visit(inner, *errors);
-    json[key] = std::move(inner.json);
+    if (errors->n > 0) json[key] = errors_json(*errors);
   }
 }
 
 template <typename Params>
 ordered_json write_sourced(Sourced<Params> from) {
   ordered_json json = ordered_json::object();
-  Writer writer;
-  visit(writer, from.values);
-  json["values"] = std::move(writer.json);
+  FieldList fields;
+  describe(fields, from.values);
+  json["values"] = ordered_json::parse(write_values(fields));
   write_provenance(from.provenance, json);
   for (const auto& [name, provenance] : from.apart) {
     write_provenance(provenance, json["apart"][name]);
@@ -162,6 +93,15 @@ ordered_json write_sourced(Sourced<Params> from) {
 }
 
 }  // namespace
+
+ErrorSummary read_errors(const JsonReader& parent, std::string_view key) {
+  const JsonReader from = parent.require_object(key);
+  from.reject_unknown_keys({"n", "mape", "median", "p90"});
+  return {from.require<std::int64_t>("n", at_least(std::int64_t{0})),
+          from.require<double>("mape", at_least(0.0)),
+          from.require<double>("median", at_least(0.0)),
+          from.require<double>("p90", at_least(0.0))};
+}
 
 const GpuCost& GpuCosts::at(const std::string& id) const {
   if (const auto found = gpus.find(id); found != gpus.end()) return found->second;
@@ -175,9 +115,10 @@ GpuCosts load_gpu_costs(const std::filesystem::path& file) {
   const JsonFile document = JsonFile::load(file);
   const JsonReader root = document.root();
   root.require_choice("schema", {kSchema});
-  root.reject_unknown_keys({"schema", "nccl", "gpus"});
+  root.reject_unknown_keys({"schema", "nccl", "contention", "gpus"});
   GpuCosts costs;
   costs.nccl = read_sourced<NcclTable>(root, "nccl");
+  costs.contention = read_sourced<ContentionParams>(root, "contention");
   const JsonReader gpus = root.require_object("gpus");
   for (const std::string& id : gpus.keys()) {
     if (id.starts_with('_')) continue;
@@ -192,6 +133,7 @@ GpuCosts load_gpu_costs(const std::filesystem::path& file) {
     cost.memory = read_sourced<MemoryParams>(gpu, "memory");
     cost.collectives = read_sourced<CollectiveParams>(gpu, "collectives");
     cost.collectives.values.nccl = costs.nccl.values;
+    cost.contention = costs.contention;
     costs.gpus.emplace(id, std::move(cost));
   }
   return costs;
@@ -205,6 +147,7 @@ void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file) {
   ordered_json json = ordered_json::object();
   json["schema"] = kSchema;
   json["nccl"] = write_sourced(costs.nccl);
+  json["contention"] = write_sourced(costs.contention);
   json["gpus"] = ordered_json::object();
   for (const auto& [id, cost] : costs.gpus) {
     ordered_json gpu = ordered_json::object();

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "profiles/gpu_params.h"
+#include "sim/core/json_file.h"
 
 namespace shardwright::profiles {
 
@@ -23,6 +24,9 @@ struct ErrorSummary {
   double median = 0;
   double p90 = 0;
 };
+
+/// Reads {"n", "mape", "median", "p90"}. Throws Error.
+ErrorSummary read_errors(const JsonReader& parent, std::string_view key);
 
 /// Where a set of parameters comes from.
 struct Provenance {
@@ -48,11 +52,13 @@ struct GpuCost {
   std::map<std::string, Sourced<AttentionParams>> attention;  ///< by kernel: fa2, fa3, cudnn
   Sourced<MemoryParams> memory;
   Sourced<CollectiveParams> collectives;
-  Sourced<ContentionParams> contention;  ///< not in the file; calibration sets it
+  Sourced<ContentionParams> contention;  ///< the same for all in the file; calibration sets it
 };
 
 struct GpuCosts {
-  Sourced<NcclTable> nccl;  ///< already copied into every GPU's collectives
+  // Already copied into every GPU's.
+  Sourced<NcclTable> nccl;
+  Sourced<ContentionParams> contention;
   std::map<std::string, GpuCost> gpus;
 
   /// Throws Error that lists the known ids and the nearest one.

@@ -37,8 +37,10 @@ void describe(FieldList& fields, Gpu& gpu) {
   fields.add("architecture", &gpu.architecture, "", "generation, for example ampere or hopper");
   fields.add("peak_bf16_flops", &gpu.peak_bf16_flops, "flop/s",
              "dense bf16 peak with fp32 accumulation", positive);
-  fields.add("peak_fp32_flops", &gpu.peak_fp32_flops, "flop/s", "fp32 peak outside tensor cores",
-             positive);
+  fields
+      .add("peak_fp32_flops", &gpu.peak_fp32_flops, "flop/s", "fp32 peak outside tensor cores",
+           positive)
+      .believed(CostGroup::kProducts, 0.4, 4, true);
   fields.add("sm_count", &gpu.sm_count, "", "streaming multiprocessors", between(1.0, 100000.0));
   fields.add("hbm_bytes_per_s", &gpu.hbm_bytes_per_s, "byte/s", "device memory bandwidth, nominal",
              positive);

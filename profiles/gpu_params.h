@@ -53,12 +53,12 @@ struct MemoryParams {
 };
 
 /// What running beside each other costs beyond the SMs and the memory bandwidth that a collective
-/// takes from kernels (sim/cost/cost.h). Not part of gpu_cost.json: no GPU ships with fitted
-/// values.
+/// takes from kernels (sim/cost/cost.h). One set for all GPUs: no GPU ships with fitted values.
 struct ContentionParams {
   double kernels = 1;                ///< time of a kernel beside a collective, over the model's
   double nvlink_collectives = 1.08;  ///< time of a collective inside a node beside kernels
   double other_collectives = 1;      ///< the same over NICs or PCIe
+  double least_bandwidth_share = 1;  ///< of streaming bandwidth, that a collective leaves kernels
 };
 
 /// One NCCL protocol inside a node: t = base + hop * steps + x / bandwidth, where x is what each
@@ -80,6 +80,8 @@ struct NcclTable {
   double ll_share = 0, ll128_share = 0, pat_share = 0, tree_share = 0;  ///< of the ring's bandwidth
   /// Caps of LL between nodes, {two nodes, three or more}.
   std::array<double, 2> ll_cap_intel_bytes_per_s{}, ll_cap_amd_bytes_per_s{};
+  /// Device memory that is read and written for each byte on the wire.
+  double gather_traffic = 0, reduce_traffic = 0, all_reduce_traffic = 0;
 };
 
 /// NCCL collectives of one GPU kind (sim/cost/collectives.h).

@@ -9,8 +9,12 @@ const NumberRange<double> kPerElement = between(0.0, 1e6);
 const NumberRange<double> kKernels = between(0.0, 10000.0);
 const NumberRange<double> kShare(0.0, 20.0, true);  // caches lift it above 1
 const NumberRange<double> kSeconds = between(0.0, 3600.0);
+/// What the kernels of one operation differ by between stacks.
+constexpr double kKernelSpread = 0.8;
 
-void describe_group(FieldList& fields, std::string_view name, KernelGroup& group) {
+/// `spread`: of the efficiencies; 0 where no operation that is measured runs these kernels.
+void describe_group(FieldList& fields, std::string_view name, KernelGroup& group,
+                    double spread = kKernelSpread) {
   fields.group(name, [&] {
     fields.add("forward_bytes", &group.forward_bytes, "byte", "memory traffic per element, forward",
                kPerElement);
@@ -18,10 +22,14 @@ void describe_group(FieldList& fields, std::string_view name, KernelGroup& group
     fields.add("backward_bytes", &group.backward_bytes, "byte",
                "memory traffic per element, backward", kPerElement);
     fields.add("backward_kernels", &group.backward_kernels, "", "launches, backward", kKernels);
-    fields.add("forward_efficiency", &group.forward_efficiency, "",
-               "share of the streaming bandwidth, forward", kShare);
-    fields.add("backward_efficiency", &group.backward_efficiency, "",
-               "share of the streaming bandwidth, backward", kShare);
+    fields
+        .add("forward_efficiency", &group.forward_efficiency, "",
+             "share of the streaming bandwidth, forward", kShare)
+        .believed(CostGroup::kMemory, spread);
+    fields
+        .add("backward_efficiency", &group.backward_efficiency, "",
+             "share of the streaming bandwidth, backward", kShare)
+        .believed(CostGroup::kMemory, spread);
     fields.add("saved_bytes", &group.saved_bytes, "byte",
                "kept for backward beside input and output, per element", kPerElement);
     fields.add("saved_bytes_per_token", &group.saved_bytes_per_token, "byte",
@@ -41,34 +49,43 @@ void describe_optimizer(FieldList& fields, OptimizerImplementation& optimizer) {
                "copies of the shard alive during the update", between(0.0, 100.0));
     fields.add("kernels_per_tensor", &optimizer.kernels_per_tensor, "", "launches per tensor",
                kKernels);
-    fields.add("efficiency", &optimizer.efficiency, "", "share of the streaming bandwidth", kShare);
+    fields.add("efficiency", &optimizer.efficiency, "", "share of the streaming bandwidth", kShare)
+        .believed(CostGroup::kMemory, kKernelSpread);
     fields.add("foreach", &optimizer.foreach, "", "one launch serves many tensors");
   });
 }
 
 void describe_host(FieldList& fields, HostCosts& host) {
   fields.group("host", [&] {
-    fields.add("forward_launch_s", &host.forward_launch_s, "s", "per kernel, forward", kSeconds);
-    fields.add("backward_launch_s", &host.backward_launch_s, "s", "per kernel, backward", kSeconds);
+    fields.add("forward_launch_s", &host.forward_launch_s, "s", "per kernel, forward", kSeconds)
+        .believed(CostGroup::kHost, 0.8);
+    fields.add("backward_launch_s", &host.backward_launch_s, "s", "per kernel, backward", kSeconds)
+        .believed(CostGroup::kHost, 0.8);
+    fields.add("collective_launches", &host.collective_launches, "",
+               "forward launches that a collective takes as long as", between(0.0, 1000.0),
+               Need::kOptional);
     fields.add("unit_hook_s", &host.unit_hook_s, "s", "per sharded unit and direction", kSeconds);
     fields.add("limiter_wakeup_s", &host.limiter_wakeup_s, "s",
                "after the host waited for a device event", kSeconds);
     fields.add("device_allocation_s", &host.device_allocation_s, "s",
                "per cudaMalloc or cudaFree inside a step at the memory limit", at_least(0.0));
-    fields.add("step_s", &host.step_s, "s", "once per step, device idle", kSeconds);
+    fields.add("step_s", &host.step_s, "s", "once per step, device idle", kSeconds)
+        .believed(CostGroup::kHost, 1.5);
     fields.add("step_synchronizations", &host.step_synchronizations, "", "device drains per step",
                between(0.0, 1000.0));
   });
 }
 
 void describe_copies(FieldList& fields, CopyEfficiencies& copies) {
+  const auto add = [&](std::string_view name, double& value, std::string_view meaning) {
+    fields.add(name, &value, "", meaning, kShare).believed(CostGroup::kMemory, kKernelSpread);
+  };
   fields.group("copies", [&] {
-    fields.add("cast", &copies.cast, "", "bf16 to fp32 of a flat gradient, share of streaming",
-               kShare);
-    fields.add("concatenate", &copies.concatenate, "", "many tensors into one", kShare);
-    fields.add("copy", &copies.copy, "", "one tensor into another", kShare);
-    fields.add("scale", &copies.scale, "", "in-place multiply", kShare);
-    fields.add("add", &copies.add, "", "accumulate", kShare);
+    add("cast", copies.cast, "bf16 to fp32 of a flat gradient, share of streaming");
+    add("concatenate", copies.concatenate, "many tensors into one");
+    add("copy", copies.copy, "one tensor into another");
+    add("scale", copies.scale, "in-place multiply");
+    add("add", copies.add, "accumulate");
   });
 }
 
@@ -113,7 +130,7 @@ void describe(FieldList& fields, Stack& stack) {
   describe_group(fields, "norm", stack.norm);
   describe_group(fields, "rope", stack.rope);
   describe_group(fields, "gated_activation", stack.gated_activation);
-  describe_group(fields, "plain_activation", stack.plain_activation);
+  describe_group(fields, "plain_activation", stack.plain_activation, 0);
   describe_group(fields, "residual", stack.residual);
   describe_group(fields, "loss", stack.loss);
   fields.add("loss_chunk_tokens", &stack.loss_chunk_tokens, "",

@@ -23,15 +23,6 @@ std::string_view group_of(StepScope scope) {
   return scope == StepScope::kGpu ? "cost." : scope == StepScope::kCluster ? "cluster." : "stack.";
 }
 
-ErrorSummary read_errors(const JsonReader& from, std::string_view key) {
-  const JsonReader object = from.require_object(key);
-  object.reject_unknown_keys({"n", "mape", "median", "p90"});
-  return {object.require<std::int64_t>("n", at_least(std::int64_t{0})),
-          object.require<double>("mape", at_least(0.0)),
-          object.require<double>("median", at_least(0.0)),
-          object.require<double>("p90", at_least(0.0))};
-}
-
 ordered_json write_errors(const ErrorSummary& errors) {
   return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
 }

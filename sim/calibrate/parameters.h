@@ -1,9 +1,9 @@
 // The values of a profile that measurements can move, by group.
 //
-// Each has a path, the spread of what is believed before anything is measured (a standard deviation
-// of the logarithm, the weak prior of the fit and the measure of what counts as determined), and a
-// rank: where measurements cannot tell two values apart, the one of the higher rank stays as it is.
-// What a value stands for, and so what measurement would tell it, follows from its path.
+// What is believed of them before anything is measured (how far they may lie off, and which yields
+// where measurements cannot tell two apart) stands where the fields are described: Belief of
+// profiles/fields.h. What a value stands for, and so what measurement would tell it, follows from
+// its path.
 #pragma once
 
 #include <string>
@@ -16,16 +16,15 @@ namespace shardwright::sim {
 
 struct Adjustable {
   std::string path;
+  // As profiles::Belief has them: the weak prior of the fit and what counts as determined.
   double spread = 0.5;
   int rank = 0;
-  /// Others are given in terms of it, as a share of a peak is: where it is frozen they are what
-  /// they are beside it, and doubt about it is none about them.
   bool relative = false;
   double lower = 0, upper = 0;  // what a profile accepts
 };
 
 /// Values of `group` that a logarithmic fit can move: above 0 in `profile`. The parameters of the
-/// attention kernel are those of the stack's.
+/// attention kernel are those of the stack's. By rank.
 std::vector<Adjustable> adjustable_values(const profiles::Profile& profile,
                                           profiles::CostGroup group);
 

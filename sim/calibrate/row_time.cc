@@ -36,56 +36,11 @@ const KernelGroup* kernels_of(const Stack& stack, OpKind op) {
   }
 }
 
-/// Paths by operation, forward and backward.
-const char* kernel_path(OpKind op, bool backward) {
-  switch (op) {
-    case OpKind::kEmbedding:
-      return backward ? "stack.embedding.backward_efficiency"
-                      : "stack.embedding.forward_efficiency";
-    case OpKind::kNorm:
-    case OpKind::kQkNorm:
-      return backward ? "stack.norm.backward_efficiency" : "stack.norm.forward_efficiency";
-    case OpKind::kRope:
-      return backward ? "stack.rope.backward_efficiency" : "stack.rope.forward_efficiency";
-    case OpKind::kActivation:
-      return backward ? "stack.gated_activation.backward_efficiency"
-                      : "stack.gated_activation.forward_efficiency";
-    case OpKind::kResidual:
-      return backward ? "stack.residual.backward_efficiency" : "stack.residual.forward_efficiency";
-    case OpKind::kLoss:
-      return backward ? "stack.loss.backward_efficiency" : "stack.loss.forward_efficiency";
-    case OpKind::kOptimizer:
-      return "stack.optimizer.efficiency";
-    default:
-      return nullptr;
-  }
-}
-
 double mixed(double alone, double contended, double share) {
   return share <= 0 ? alone : 1 / ((1 - share) / alone + share / contended);
 }
 
 }  // namespace
-
-const char* efficiency_path(const Observation& o) {
-  if (o.work.kind == WorkKind::kGemm) return "stack.gemm_efficiency";
-  if (o.work.kind != WorkKind::kMemory) return nullptr;
-  switch (o.work.memory_class) {
-    case MemoryClass::kStream:
-      return kernel_path(o.op, is_backward(o));
-    case MemoryClass::kCast:
-      return "stack.copies.cast";
-    case MemoryClass::kConcatenate:
-      return "stack.copies.concatenate";
-    case MemoryClass::kCopy:
-      return "stack.copies.copy";
-    case MemoryClass::kScale:
-      return "stack.copies.scale";
-    case MemoryClass::kAdd:
-      return "stack.copies.add";
-  }
-  return nullptr;
-}
 
 RowTimes::RowTimes(const profiles::Profile& profile, const Sharing& sharing)
     : profile_(profile), network_(network_of(profile.cluster)), sharing_(sharing) {}
@@ -135,7 +90,7 @@ double RowTimes::host_s(const Observation& o) const {
   const HostCosts& host = profile_.stack.host;
   if (o.work.kernels == 0) return host.step_s;
   const double times = o.work.kernels * costs_for(o.sharers).host_turns;
-  if (is_collective(o.op)) return times * 4 * host.forward_launch_s;
+  if (is_collective(o.op)) return times * host.collective_launches * host.forward_launch_s;
   return times * (is_backward(o) ? host.backward_launch_s : host.forward_launch_s);
 }
 

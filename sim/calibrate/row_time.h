@@ -18,10 +18,6 @@
 
 namespace shardwright::sim {
 
-/// The value of the stack that a lowered memory-bound operation's efficiency comes from:
-/// "stack.norm.forward_efficiency"; none where it has none of its own.
-const char* efficiency_path(const profiles::Observation& operation);
-
 class RowTimes {
  public:
   /// Costs of one state of `profile`, which must outlive it and stay as it is. `sharing` is what

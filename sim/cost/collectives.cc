@@ -251,7 +251,8 @@ CollectiveCost collective_cost(const CollectiveParams& params, const NodeNetwork
     cost.time_s = rounds * params.simple.base_s + params.simple.hop_s * call.steps +
                   group.copies_take_turns * moved_s;
     cost.wire_bytes = call.x;
-    cost.hbm_bytes = (call.reduces ? 3.0 : 2.0) * call.x;
+    cost.hbm_bytes =
+        (call.reduces ? params.nccl.reduce_traffic : params.nccl.gather_traffic) * call.x;
     cost.algorithm = Algorithm::kCopies;
     return cost;
   }
@@ -277,7 +278,10 @@ CollectiveCost collective_cost(const CollectiveParams& params, const NodeNetwork
   if (choice.algorithm == Algorithm::kNvls) most = params.channels_nvls;
   cost.time_s = choice.time_s;
   cost.wire_bytes = call.x;
-  cost.hbm_bytes = (call.reduces ? (all_reduce ? 2.5 : 3.0) : 2.0) * call.x;
+  const double traffic = all_reduce     ? params.nccl.all_reduce_traffic
+                         : call.reduces ? params.nccl.reduce_traffic
+                                        : params.nccl.gather_traffic;
+  cost.hbm_bytes = traffic * call.x;
   cost.algorithm = choice.algorithm;
   cost.protocol = choice.protocol;
   cost.channels = channels_of(most, choice.protocol, bytes, ranks);

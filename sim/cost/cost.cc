@@ -107,7 +107,8 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     costs[i].contended_ns = profile_.cluster.gpu.overlaps_streams
                                 ? to_ns(times * cost.time_s * slowdown)
                                 : costs[i].alone_ns;
-    costs[i].host_ns = to_ns(times * 4 * profile_.stack.host.forward_launch_s * host_turns);
+    costs[i].host_ns = to_ns(times * profile_.stack.host.collective_launches *
+                             profile_.stack.host.forward_launch_s * host_turns);
     busy_ns += executions * costs[i].alone_ns;
     channel_ns += executions * costs[i].alone_ns * cost.channels;
     hbm_bytes += executions * std::llround(times * cost.hbm_bytes);

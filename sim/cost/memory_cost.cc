@@ -5,10 +5,11 @@
 namespace shardwright::sim {
 
 double memory_time_s(const profiles::MemoryParams& params, const profiles::GpuRates& gpu,
-                     double bytes, double efficiency, double hbm_taken_bytes_per_s) {
+                     double bytes, double efficiency, const TakenBandwidth& taken) {
   if (bytes <= 0) return 0;
   const double full = gpu.hbm_bytes_per_s * params.stream_efficiency;
-  const double rate = std::max(full - hbm_taken_bytes_per_s, 0.1 * full) * efficiency;
+  const double rate =
+      std::max(full - taken.bytes_per_s, taken.least_share_left * full) * efficiency;
   double resident = 0;
   if (gpu.l2_bytes > 0) resident = std::max(0.0, 1 - bytes / gpu.l2_bytes);
   // Growing in `bytes` for every speed-up: d/dy [y (1 - q (1 - y))] = 1 - q + 2 q y > 0.

@@ -10,10 +10,16 @@
 
 namespace shardwright::sim {
 
+/// What traffic beside a kernel takes of the streaming bandwidth, and the share that is left in any
+/// case.
+struct TakenBandwidth {
+  double bytes_per_s = 0;
+  double least_share_left = 1;
+};
+
 /// Seconds for a kernel that moves `bytes` to or from memory. `efficiency` is relative to
-/// params.stream_efficiency; `hbm_taken_bytes_per_s` is what concurrent traffic takes away (at
-/// least a tenth of the bandwidth is left). No bytes, no time. Never falls when bytes grow.
+/// params.stream_efficiency. No bytes, no time. Never falls when bytes grow.
 double memory_time_s(const profiles::MemoryParams& params, const profiles::GpuRates& gpu,
-                     double bytes, double efficiency = 1, double hbm_taken_bytes_per_s = 0);
+                     double bytes, double efficiency = 1, const TakenBandwidth& taken = {});
 
 }  // namespace shardwright::sim

@@ -42,6 +42,7 @@ KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers)
   costs.memory = profile.cost.memory.values;
   costs.copies = profile.stack.copies;
   costs.contention = profile.cost.contention.values.kernels;
+  costs.least_bandwidth_share = profile.cost.contention.values.least_bandwidth_share;
   if (gpu.peak_fp32_flops > 0) costs.fp32_slowdown = gpu.peak_bf16_flops / gpu.peak_fp32_flops;
   const KernelCosts plain = costs;
   for (const profiles::MeasuredProduct& product : profile.measured_products) {

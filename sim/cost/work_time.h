@@ -40,8 +40,9 @@ struct KernelCosts {
   profiles::AttentionParams attention;
   profiles::MemoryParams memory;
   CopyEfficiencies copies;
-  double contention = 1;     // a kernel beside a collective, over the model
-  double fp32_slowdown = 1;  // peak of bf16 over that of fp32
+  double contention = 1;             // a kernel beside a collective, over the model
+  double least_bandwidth_share = 1;  // that a collective leaves
+  double fp32_slowdown = 1;          // peak of bf16 over that of fp32
   /// Measured over predicted time, by shape and bytes of an element.
   std::unordered_map<ProductShape, double, ProductShapeHash> measured;
 };
@@ -69,6 +70,7 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
                      Product&& product) {
   const int sms = std::max(1, costs.rates.sm_count - sharing.channels);
   const double times = work.kernels;
+  const TakenBandwidth taken{sharing.hbm_bytes_per_s, costs.least_bandwidth_share};
   switch (work.kind) {
     case WorkKind::kGemm: {
       // fp32 products run at the fp32 (TF32-off) rate: scale by the ratio of the peaks.
@@ -85,8 +87,7 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
         const double products = work.backward ? 4 : 2;
         return products *
                    gemm_time_s(costs.gemm, costs.rates, work.n, work.n, work.k, sms, work.m) +
-               memory_time_s(costs.memory, costs.rates, static_cast<double>(work.bytes), 1,
-                             sharing.hbm_bytes_per_s) +
+               memory_time_s(costs.memory, costs.rates, static_cast<double>(work.bytes), 1, taken) +
                (times - 1) * costs.memory.t1_s;
       }
       AttentionShape shape;
@@ -101,7 +102,7 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
       if (work.bytes <= 0) return 0;
       return (times - 1) * costs.memory.t1_s +
              memory_time_s(costs.memory, costs.rates, static_cast<double>(work.bytes),
-                           copy_efficiency(costs.copies, work), sharing.hbm_bytes_per_s);
+                           copy_efficiency(costs.copies, work), taken);
     default:
       return 0;
   }

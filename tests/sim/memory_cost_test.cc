@@ -28,8 +28,8 @@ TEST(MemoryCost, WhatFitsInCacheIsFasterAndTimeStillGrowsWithBytes) {
 
 TEST(MemoryCost, TrafficOfOthersSlowsItDownButNeverStopsIt) {
   const double alone = memory_time_s(kParams, kGpu, 1e9);
-  EXPECT_NEAR(memory_time_s(kParams, kGpu, 1e9, 1, 0.8e12) - 2e-6, 2 * (alone - 2e-6), 1e-9);
-  EXPECT_NEAR(memory_time_s(kParams, kGpu, 1e9, 1, 9e12) - 2e-6, 10 * (alone - 2e-6), 1e-9);
+  EXPECT_NEAR(memory_time_s(kParams, kGpu, 1e9, 1, {0.8e12, 0.1}) - 2e-6, 2 * (alone - 2e-6), 1e-9);
+  EXPECT_NEAR(memory_time_s(kParams, kGpu, 1e9, 1, {9e12, 0.1}) - 2e-6, 10 * (alone - 2e-6), 1e-9);
 }
 
 TEST(MemoryCost, NothingToMoveTakesNoTime) {
