@@ -1,3 +1,12 @@
+// What the search knows of its candidates and how it learns more: bounds of whole families first,
+// then, for those that are asked about, simulations and full predictions (sharpen), and the number
+// of layers that a family must recompute (settle). search_best.cc decides who is asked about.
+//
+// Three judgements of a plan, each dearer than the last by an order of magnitude: the closed form
+// costs a microsecond a plan, since a family of plans that differ in their checkpointed layers is
+// lowered twice and the rest are straight lines; the simulated step costs tens of microseconds; the
+// full prediction replays the allocator. None is ever below the one before, so a candidate's key,
+// the largest of those that were made, only rises.
 #include "tuner/search.h"
 
 #include <algorithm>
@@ -11,13 +20,9 @@ namespace {
 
 constexpr std::size_t kFamiliesPerRound = 256;
 constexpr std::size_t kFamiliesInARow = 16;  // by one thread: neighbours share a schedule
-constexpr std::size_t kSimulations = 128;    // of a round
-constexpr std::size_t kJudgements = 4;       // of a round, where the allocator is replayed
 constexpr std::size_t kLayersAtOnce = 2;
 constexpr double kParetoStep = 0.005;
 constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
-constexpr std::int32_t kNotSettled = -1;
-constexpr std::int32_t kNone = -2;  // no number of layers is wanted: fewer do in another family
 
 auto kind_of(const Plan& plan) {
   return std::make_tuple(plan.strategy, plan.shard_group, plan.micro_batch, plan.grad_accum,
@@ -231,116 +236,6 @@ void Search::settle(std::size_t family) {
   }
 }
 
-std::vector<Found> Search::best(std::size_t count, const std::function<bool(const Plan&)>& wanted) {
-  const auto later = [this](std::uint32_t a, std::uint32_t b) {
-    const Candidate &x = candidates_[a], &y = candidates_[b];
-    return std::tie(x.key, x.total_bytes, a) > std::tie(y.key, y.total_bytes, b);
-  };
-  std::vector<bool> closed(kinds_.size());  // by kind: reported already
-  const auto is_closed = [&](std::uint32_t i) { return closed[kinds_[candidates_[i].family]]; };
-  std::vector<bool> asked(families_.size());
-  for (std::size_t f = 0; f < families_.size(); ++f)
-    asked[f] = !wanted || wanted(families_[f].plan);
-  std::vector<std::uint32_t> queue;  // a heap, the best in front
-  for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].stage != Stage::kRejected && asked[candidates_[i].family])
-      queue.push_back(i);
-  }
-  std::make_heap(queue.begin(), queue.end(), later);
-  const auto push = [&](std::uint32_t i) {
-    queue.push_back(i);
-    std::push_heap(queue.begin(), queue.end(), later);
-  };
-  const auto pop = [&] {
-    std::pop_heap(queue.begin(), queue.end(), later);
-    queue.pop_back();
-  };
-
-  std::vector<Found> result;
-  std::vector<std::uint32_t> batch;
-  std::size_t judgements = 0;
-  const bool replays = evaluators_.front()->replays();
-  const bool spares = spares_recomputation();
-  const auto work_off = [&] {
-    sharpen(batch);
-    for (const std::uint32_t i : batch) {
-      if (candidates_[i].stage != Stage::kRejected) push(i);
-    }
-    batch.clear();
-    judgements = 0;
-  };
-  while (result.size() < count && (!queue.empty() || !batch.empty())) {
-    if (stopped()) {
-      cut_short_ = true;
-      break;
-    }
-    if (queue.empty()) {
-      work_off();
-      continue;
-    }
-    const std::uint32_t top = queue.front();
-    const Candidate& candidate = candidates_[top];
-    if (is_closed(top) || is_spare(candidate)) {
-      pop();
-      continue;
-    }
-    const bool judged = candidate.stage == Stage::kJudged;
-    const bool judges = !judged && (!replays || candidate.stage == Stage::kSimulated);
-    const bool settles =
-        spares && (judged || judges) && fewest_layers_[candidate.family] == kNotSettled;
-    const bool full =
-        batch.size() >= kSimulations || (replays && judges && judgements >= kJudgements);
-    if (!batch.empty() && (judged || settles || full)) {
-      work_off();
-      continue;
-    }
-    if (settles) {
-      settle(candidate.family);
-      std::erase_if(queue, [this](std::uint32_t i) {
-        return candidates_[i].stage == Stage::kRejected || is_spare(candidates_[i]);
-      });
-      std::make_heap(queue.begin(), queue.end(), later);  // keys have changed
-      continue;
-    }
-    pop();
-    if (judged) {
-      result.push_back(found(top));
-      closed[kinds_[candidate.family]] = true;
-      continue;
-    }
-    batch.push_back(top);
-    if (judges) ++judgements;
-  }
-  if (!cut_short_ || result.size() >= count) return result;
-
-  // Stopped: what has been predicted in full is good, though perhaps not the best.
-  std::vector<std::uint32_t> left(batch);
-  std::sort_heap(queue.begin(), queue.end(), later);
-  left.insert(left.end(), queue.rbegin(), queue.rend());
-  for (const std::uint32_t i : left) {
-    if (result.size() >= count) break;
-    if (candidates_[i].stage != Stage::kJudged || is_closed(i)) continue;
-    result.push_back(found(i));
-    closed[kinds_[candidates_[i].family]] = true;
-  }
-  if (result.empty()) {
-    if (std::optional<Found> any = any_judged(left)) result.push_back(std::move(*any));
-  }
-  return result;
-}
-
-/// The first of these plans that fits, in a hurry.
-std::optional<Found> Search::any_judged(const std::vector<std::uint32_t>& open) {
-  constexpr std::size_t kTries = 64;
-  for (std::size_t i = 0; i < std::min(kTries, open.size()); ++i) {
-    const std::uint32_t index = open[i];
-    if (candidates_[index].stage == Stage::kRejected) continue;
-    if (candidates_[index].stage == Stage::kBounded) ++counts_.simulated;
-    if (take(index, evaluators_.front()->judge(plan_of(candidates_[index])))) return found(index);
-  }
-  return std::nullopt;
-}
-
 std::vector<Found> Search::pareto() {
   // In order of memory; a plan belongs to the front when nothing smaller, of as plain an
   // arithmetic, is as fast.
@@ -366,7 +261,7 @@ std::vector<Found> Search::pareto() {
   std::size_t at = 0;
   while (at < order.size() && !stopped()) {
     std::vector<std::uint32_t> window, batch;
-    for (; at < order.size() && window.size() < kSimulations; ++at) {
+    for (; at < order.size() && window.size() < kSimulationsPerRound; ++at) {
       if (!belongs(order[at])) continue;
       window.push_back(order[at]);
       if (candidates_[order[at]].stage == Stage::kBounded) batch.push_back(order[at]);

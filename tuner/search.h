@@ -94,6 +94,13 @@ class Search {
   bool stopped() const;
 
  private:
+  class Best;  // search_best.cc
+
+  static constexpr std::size_t kSimulationsPerRound = 128;
+  // Values of fewest_layers_ that are no number of layers.
+  static constexpr std::int32_t kNotSettled = -1;
+  static constexpr std::int32_t kNone = -2;  // none is wanted: fewer do in another family
+
   enum class Stage : std::uint8_t { kBounded, kSimulated, kJudged, kRejected };
   struct Candidate {
     double key;
