@@ -1,4 +1,4 @@
-// The loss of a whole model in double, from the oracles in kernels/reference: what finite
+// The loss of a whole model in double, from the oracles in tests/oracle: what finite
 // differences are taken of.
 #pragma once
 
@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "exec/batch.h"
-#include "kernels/reference/activation.h"
-#include "kernels/reference/attention.h"
-#include "kernels/reference/cross_entropy.h"
-#include "kernels/reference/linear.h"
-#include "kernels/reference/rmsnorm.h"
-#include "kernels/reference/rope.h"
 #include "sim/core/model.h"
+#include "tests/oracle/activation.h"
+#include "tests/oracle/attention.h"
+#include "tests/oracle/cross_entropy.h"
+#include "tests/oracle/linear.h"
+#include "tests/oracle/rmsnorm.h"
+#include "tests/oracle/rope.h"
 
 namespace shardwright::exec::testing {
 

@@ -1,7 +1,7 @@
 #include "kernels/host/activation.h"
 
-#include "kernels/reference/activation.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/activation.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -1,7 +1,7 @@
 #include "kernels/host/adamw.h"
 
-#include "kernels/reference/adamw.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/adamw.h"
 
 namespace shardwright::kernels::host {
 namespace {

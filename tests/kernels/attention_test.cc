@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "kernels/reference/attention.h"
 #include "sim/core/error.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/attention.h"
 
 namespace shardwright::kernels::host {
 namespace {

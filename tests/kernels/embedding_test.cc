@@ -2,9 +2,9 @@
 
 #include <fmt/core.h>
 
-#include "kernels/reference/linear.h"
 #include "sim/core/error.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::host {
 namespace {

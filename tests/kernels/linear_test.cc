@@ -1,7 +1,7 @@
 #include "kernels/host/linear.h"
 
-#include "kernels/reference/linear.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -1,9 +1,9 @@
 #include "kernels/host/lm_head.h"
 
-#include "kernels/reference/cross_entropy.h"
-#include "kernels/reference/linear.h"
 #include "sim/core/error.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/cross_entropy.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <fmt/core.h>
 
-#include "kernels/reference/linear.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -1,13 +1,13 @@
 // The oracles' gradients against finite differences of their own forward passes, in double.
 #include <gtest/gtest.h>
 
-#include "kernels/reference/activation.h"
-#include "kernels/reference/attention.h"
-#include "kernels/reference/cross_entropy.h"
-#include "kernels/reference/linear.h"
-#include "kernels/reference/rmsnorm.h"
-#include "kernels/reference/rope.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/activation.h"
+#include "tests/oracle/attention.h"
+#include "tests/oracle/cross_entropy.h"
+#include "tests/oracle/linear.h"
+#include "tests/oracle/rmsnorm.h"
+#include "tests/oracle/rope.h"
 
 namespace shardwright::kernels {
 namespace {

@@ -1,7 +1,7 @@
 #include "kernels/host/rmsnorm.h"
 
-#include "kernels/reference/rmsnorm.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/rmsnorm.h"
 
 namespace shardwright::kernels::host {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/host/rope.h"
 
-#include "kernels/reference/rope.h"
 #include "sim/core/error.h"
 #include "tests/kernels/support.h"
+#include "tests/oracle/rope.h"
 
 namespace shardwright::kernels::host {
 namespace {

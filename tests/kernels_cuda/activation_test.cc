@@ -1,7 +1,7 @@
 #include "kernels/cuda/activation.h"
 
-#include "kernels/reference/activation.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/activation.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/cuda/adamw.h"
 
 #include "kernels/host/adamw.h"
-#include "kernels/reference/adamw.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/adamw.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

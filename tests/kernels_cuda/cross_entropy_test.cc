@@ -1,7 +1,7 @@
 #include "kernels/cuda/cross_entropy.h"
 
-#include "kernels/reference/cross_entropy.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/cross_entropy.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

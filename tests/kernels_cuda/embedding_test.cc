@@ -1,7 +1,7 @@
 #include "kernels/cuda/embedding.h"
 
-#include "kernels/reference/linear.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/reference/linear.h"
 #include "tests/kernels_cuda/mma_probe.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

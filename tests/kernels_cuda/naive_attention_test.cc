@@ -1,6 +1,6 @@
 #include "kernels/cuda/attention.h"
-#include "kernels/reference/attention.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/attention.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/reference/attention.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/attention.h"
 
 namespace shardwright::kernels::testing {
 

@@ -1,8 +1,8 @@
 #include "kernels/cuda/rmsnorm.h"
 
 #include "kernels/cuda/column_sums.h"
-#include "kernels/reference/rmsnorm.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/rmsnorm.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

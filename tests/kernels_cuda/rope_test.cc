@@ -1,8 +1,8 @@
 #include "kernels/cuda/rope.h"
 
 #include "kernels/host/rope.h"
-#include "kernels/reference/rope.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/oracle/rope.h"
 
 namespace shardwright::kernels::cuda {
 namespace {

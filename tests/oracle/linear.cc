@@ -1,4 +1,4 @@
-#include "kernels/reference/linear.h"
+#include "tests/oracle/linear.h"
 
 namespace shardwright::kernels::reference {
 namespace {

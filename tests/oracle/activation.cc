@@ -1,4 +1,4 @@
-#include "kernels/reference/activation.h"
+#include "tests/oracle/activation.h"
 
 #include <cmath>
 #include <numbers>

@@ -1,4 +1,4 @@
-#include "kernels/reference/cross_entropy.h"
+#include "tests/oracle/cross_entropy.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/reference/attention.h"
+#include "tests/oracle/attention.h"
 
 #include <cmath>
 

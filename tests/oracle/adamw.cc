@@ -1,4 +1,4 @@
-#include "kernels/reference/adamw.h"
+#include "tests/oracle/adamw.h"
 
 #include <cmath>
 

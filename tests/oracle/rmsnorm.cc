@@ -1,4 +1,4 @@
-#include "kernels/reference/rmsnorm.h"
+#include "tests/oracle/rmsnorm.h"
 
 #include <cmath>
 

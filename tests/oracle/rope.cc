@@ -1,4 +1,4 @@
-#include "kernels/reference/rope.h"
+#include "tests/oracle/rope.h"
 
 #include <cmath>
 #include <complex>
