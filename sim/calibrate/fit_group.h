@@ -1,6 +1,7 @@
 // Fits the values of one group to measured rows: those that the rows determine, and no others.
 //
-// 1. Which values are free? Of those that any row sees, the weakest direction of the information
+// 1. Which values are free (determined.h)? Of those that any row sees, the weakest direction of the
+// information
 //    matrix (in units of what is believed beforehand) is looked at; as long as the rows leave it
 //    wider than half of the belief, the value of the highest rank in it is frozen at what the
 //    profile has. Frozen values never move, not in the last bit.
@@ -20,6 +21,7 @@
 #include "profiles/calibration.h"
 #include "profiles/profile.h"
 #include "sim/calibrate/parameters.h"
+#include "sim/calibrate/targets.h"
 #include "sim/cost/work_time.h"
 
 namespace shardwright::sim {
@@ -46,19 +48,6 @@ struct GroupFit {
   std::vector<double> posterior;
 };
 
-/// What a fit compares: a row's time, or its time beside a collective over its time alone.
-struct Target {
-  profiles::MeasuredRow row;
-  double measured = 0;
-  bool ratio = false;
-  double noise = 0;  // of the logarithm of `measured`
-};
-
-/// Rows of the group as targets. Kernels that were also timed alone are left out where contended;
-/// those pairs are the targets of the group contention.
-std::vector<Target> targets_of(const std::vector<profiles::MeasuredRow>& rows,
-                               profiles::CostGroup group);
-
 struct FitOptions {
   double level = 0.9;    // of half widths
   bool held_out = true;  // false: no held-out errors and no half width
@@ -68,9 +57,5 @@ struct FitOptions {
 GroupFit fit_group(EditableProfile& profile, profiles::CostGroup group,
                    const std::vector<Target>& targets, const Sharing& sharing,
                    const FitOptions& options = {});
-
-/// log(predicted / measured) of every target.
-std::vector<double> log_errors(const profiles::Profile& profile, const std::vector<Target>& targets,
-                               const Sharing& sharing);
 
 }  // namespace shardwright::sim
