@@ -15,6 +15,7 @@
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -82,12 +83,11 @@ void read_value(const JsonReader& parent, std::string_view key, T* target,
 std::optional<std::vector<double>> parse_list(std::string_view text,
                                               const NumberRange<double>& accepted) {
   std::vector<double> list;
-  while (!text.empty()) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    const std::optional<double> value = parse_double(text.substr(0, comma));
+  if (text.empty()) return list;
+  for (const std::string& word : split_commas(text)) {
+    const std::optional<double> value = parse_double(word);
     if (!value || !accepts(accepted, *value)) return std::nullopt;
     list.push_back(*value);
-    text.remove_prefix(std::min(comma + 1, text.size()));
   }
   return list;
 }

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "cli/render/text/quantity.h"
+#include "sim/core/quantile.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {
@@ -110,11 +111,8 @@ void RunPrinter::on_note(const std::string& sentence) {
 
 double RunPrinter::median_step_s() const {
   std::vector<double> times = step_times_s_;
-  if (times.empty()) return 0;
   if (times.size() > 1) times.erase(times.begin());
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+  return upper_median(std::move(times));
 }
 
 }  // namespace shardwright::cli

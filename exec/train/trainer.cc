@@ -15,15 +15,10 @@
 #include "exec/train/train_state.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
+#include "sim/core/quantile.h"
 
 namespace shardwright::exec {
 namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// The run of one rank.
 class Run {
@@ -281,7 +276,8 @@ class Run {
     if (tracer == nullptr || result_.traced_step_s.empty()) return;
     result_.trace_report = tracer->report();
     if (!untraced_s_.empty()) {
-      const double traced = median(result_.traced_step_s), untraced = median(untraced_s_);
+      const double traced = upper_median(result_.traced_step_s),
+                   untraced = upper_median(untraced_s_);
       result_.trace_report += fmt::format(
           "; a traced step took {:.3f} ms, the median of {} others {:.3f} ms: {:+.1f} %",
           traced * 1e3, untraced_s_.size(), untraced * 1e3, (traced / untraced - 1) * 100);

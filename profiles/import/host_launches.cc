@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "sim/core/quantile.h"
+
 namespace shardwright::profiles {
 namespace {
 
@@ -63,9 +65,7 @@ std::vector<Observation> launch_costs(const TraceTables& tables, const RangeWalk
   std::vector<Observation> observations;
   for (auto& [key, list] : gaps) {
     if (list.size() < kFewest) continue;
-    const auto middle = list.begin() + static_cast<std::ptrdiff_t>(list.size() / 2);
-    std::nth_element(list.begin(), middle, list.end());
-    const double most = 10 * *middle;
+    const double most = 10 * upper_median(list);
     double sum = 0;
     for (const double gap : list) sum += std::min(gap, most);
     Observation seen;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "sim/calibrate/lad.h"
+#include "sim/core/quantile.h"
 #include "sim/score/error_summary.h"
 
 namespace shardwright::sim {
@@ -54,17 +55,10 @@ double half_width_of_total(const std::vector<Target>& targets, const std::vector
 
 }  // namespace
 
-profiles::ErrorQuantiles quantiles_of(std::vector<double> values) {
+profiles::ErrorQuantiles quantiles_of(const std::vector<double>& values) {
   profiles::ErrorQuantiles result{};
-  if (values.empty()) return result;
-  std::sort(values.begin(), values.end());
   constexpr std::array<double, 5> kShares = {0.05, 0.25, 0.5, 0.75, 0.95};
-  for (std::size_t q = 0; q < kShares.size(); ++q) {
-    const double at = kShares[q] * static_cast<double>(values.size() - 1);
-    const auto low = static_cast<std::size_t>(at);
-    const std::size_t high = std::min(low + 1, values.size() - 1);
-    result[q] = values[low] + (at - std::floor(at)) * (values[high] - values[low]);
-  }
+  for (std::size_t q = 0; q < kShares.size(); ++q) result[q] = quantile(values, kShares[q]);
   return result;
 }
 
@@ -81,7 +75,7 @@ void fill_errors(const std::vector<Target>& targets, const std::vector<double>& 
   for (const double error : held_out) {
     if (std::isfinite(error)) measured_over_predicted.push_back(-error);
   }
-  errors.quantiles = quantiles_of(std::move(measured_over_predicted));
+  errors.quantiles = quantiles_of(measured_over_predicted);
   errors.half_width = half_width_of_total(targets, held_out, level);
 }
 

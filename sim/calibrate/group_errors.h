@@ -21,6 +21,6 @@ void fill_errors(const std::vector<Target>& targets, const std::vector<double>& 
                  double level, profiles::CalibratedGroup& errors);
 
 /// 5, 25, 50, 75 and 95 %, interpolated; all 0 of nothing.
-profiles::ErrorQuantiles quantiles_of(std::vector<double> values);
+profiles::ErrorQuantiles quantiles_of(const std::vector<double>& values);
 
 }  // namespace shardwright::sim

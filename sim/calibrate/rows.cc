@@ -7,6 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "sim/core/quantile.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -117,16 +119,6 @@ const char* why_not(const Observation& o) {
       break;
   }
   return "operations without work";
-}
-
-double quantile(std::vector<double>& values, double share) {
-  const auto last = static_cast<double>(values.size() - 1);
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * last);
-  std::nth_element(values.begin(), at, values.end());
-  const double low = *at;
-  const double fraction = share * last - std::floor(share * last);
-  if (fraction == 0) return low;
-  return low + fraction * (*std::min_element(at + 1, values.end()) - low);
 }
 
 struct Mean {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
+#include "sim/core/quantile.h"
 #include "sim/cost/memory_cost.h"
 
 namespace shardwright::sim {
@@ -198,14 +199,12 @@ class StackFitter {
     host_value("host.step_s", costs.step_s, steps);
   }
 
-  void host_value(const std::string& path, double& value, std::vector<double>& seen) {
+  void host_value(const std::string& path, double& value, const std::vector<double>& seen) {
     if (seen.empty()) {
       missing(fmt::format("{} stays {:.3g} s: the trace shows none.", path, value));
       return;
     }
-    std::nth_element(seen.begin(), seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2),
-                     seen.end());
-    move(path, value, seen[seen.size() / 2], static_cast<std::int64_t>(seen.size()));
+    move(path, value, upper_median(seen), static_cast<std::int64_t>(seen.size()));
   }
 
   const ObservationSet& set_;

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <string>
 
-#include "sim/calibrate/group_errors.h"
 #include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
+#include "sim/core/quantile.h"
 
 namespace shardwright::sim {
 namespace {
@@ -52,7 +52,7 @@ std::vector<Target> targets_of(const std::vector<MeasuredRow>& rows, CostGroup g
   for (const MeasuredRow& row : rows) {
     if (row.count >= 3) spreads.push_back(row.spread);
   }
-  const double usual = spreads.empty() ? kUnknownSpread : quantiles_of(std::move(spreads))[2];
+  const double usual = spreads.empty() ? kUnknownSpread : quantile(spreads, 0.5);
   const auto own_noise = [usual](const MeasuredRow& row) {
     const auto n = static_cast<double>(row.count);
     const double variance =
