@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "sim/calibrate/group_problem.h"
-#include "sim/calibrate/lad.h"
+#include "sim/fit/lad.h"
 
 namespace shardwright::sim {
 

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "sim/calibrate/group_errors.h"
-#include "sim/calibrate/lad.h"
 #include "sim/calibrate/row_time.h"
 #include "sim/calibrate/rows.h"
 #include "sim/fit/held_out.h"
+#include "sim/fit/lad.h"
 
 namespace shardwright::sim {
 namespace {

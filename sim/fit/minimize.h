@@ -1,5 +1,10 @@
 // A small derivative-free minimizer for fits of a few to twenty positive parameters.
 //
+// For the formulas of single kernels and collectives (fit_gemm, fit_attention, fit_collectives):
+// they take nanoseconds, so evaluations are free; what is minimized there is the mean absolute
+// error of tables whose rows are best explained by different tiles and protocols, so slopes say
+// little and the robust fits (robust_objective.h), which live on slopes, end at the next corner.
+//
 // Nelder-Mead with the dimension-adapted coefficients of Gao and Han (2012), restarted from its own
 // result with a fresh simplex until a restart no longer helps: objectives here are piecewise smooth
 // (minima over tiles, protocol switches), on which one simplex stalls. Parameters are handled as

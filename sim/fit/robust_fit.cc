@@ -21,23 +21,14 @@ constexpr int kMostSteps = 40;
 using Vector = std::vector<double>;
 
 double phi(double r) {
-  return std::sqrt(r * r + kSmooth * kSmooth);
-}
-
-double pull(const RobustProblem& problem, const Vector& x) {
-  double sum = 0;
-  for (std::size_t j = 0; j < x.size(); ++j) {
-    const auto& p = problem.parameters[j];
-    sum += 0.5 * std::pow((x[j] - p.centre) / p.spread, 2);
-  }
-  return sum;
+  return rounded_abs(r, kResolved);
 }
 
 double objective(const RobustProblem& problem, const Vector& weights, const Vector& residuals,
                  const Vector& x) {
   double sum = 0;
   for (std::size_t i = 0; i < problem.rows; ++i) sum += weights[i] * phi(residuals[i]);
-  return sum / kResidualScale + pull(problem, x);
+  return sum / kResidualScale + prior_pull(problem.parameters, x);
 }
 
 class Search {
@@ -116,7 +107,7 @@ class Search {
       for (std::size_t j = 0; j < n; ++j) {
         const auto& p = problem_.parameters[j];
         double slope = (x[j] - p.centre) / (p.spread * p.spread);
-        double curvature = 1 / (p.spread * p.spread);
+        double curvature = p.precision();
         for (std::size_t i = 0; i < problem_.rows; ++i) {
           const double derivative = fit_.jacobian[i * n + j];
           if (derivative == 0 || weights_[i] == 0) continue;
@@ -212,10 +203,10 @@ std::vector<double> standard_errors(const RobustProblem& problem,
     scale += weights[i] * std::abs(fit.residuals[i]);
     rows += weights[i];
   }
-  scale = rows > 0 ? std::max(scale / rows, kSmooth) : kResidualScale;
+  scale = rows > 0 ? std::max(scale / rows, kResolved) : kResidualScale;
   for (Eigen::Index a = 0; a < n; ++a) {
     const auto& p = problem.parameters[static_cast<std::size_t>(a)];
-    information(a, a) += 1 / (p.spread * p.spread);
+    information(a, a) += p.precision();
     for (Eigen::Index b = 0; b < n; ++b) {
       for (std::size_t i = 0; i < problem.rows; ++i) {
         const double* slopes = &fit.jacobian[i * static_cast<std::size_t>(n)];

@@ -1,30 +1,25 @@
 // Robust fits of a few positive constants to many measurements, when a prediction is expensive.
 //
-// Everything is in logarithms: x are those of the constants, a residual is log(predicted /
-// measured). Minimized is
-//   sum_i w_i phi(r_i(x)) / kResidualScale + 1/2 sum_j ((x_j - centre_j) / spread_j)^2
-// with phi(r) = sqrt(r^2 + kSmooth^2): least absolute deviations, which shrug off rows that are
-// wrong for reasons the model does not know, smoothed below the precision of the measurements; and
-// a log-normal prior that holds what the rows leave open. Gauss-Newton on the absolute values: the
-// residuals are linearized by differences, the linear problem (convex) is solved by coordinate
-// descent, the step is taken as far as the true objective falls. Deterministic, also in parallel.
+// The objective is that of robust_objective.h with phi over kResidualScale. Gauss-Newton on the
+// absolute values: the residuals are linearized by differences, the linear problem (convex) is
+// solved by coordinate descent, the step is taken as far as the true objective falls.
+// Deterministic, also in parallel.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <vector>
 
+#include "sim/fit/robust_objective.h"
+
 namespace shardwright::sim {
 
 /// A typical error of a published time, and what its digits resolve.
 inline constexpr double kResidualScale = 0.03;
-inline constexpr double kSmooth = 0.005;
+inline constexpr double kResolved = 0.005;
 
 struct RobustProblem {
-  struct Parameter {
-    double lower = 0, upper = 0, centre = 0, spread = 1;  // logarithms
-  };
-  std::vector<Parameter> parameters;
+  std::vector<RobustParameter> parameters;
   std::size_t rows = 0;
   /// The residual of a row. Called by several threads.
   std::function<double(std::size_t row, const std::vector<double>& x)> residual;

@@ -1,26 +1,22 @@
 // Least absolute deviations of logarithms, for predictions that cost microseconds.
 //
-// Minimized over x (logarithms of parameters) is
-//     sum_i phi(r_i(x) / s_i) + 1/2 sum_j ((x_j - centre_j) / spread_j)^2
-// with phi(z) = sqrt(z^2 + kSmooth^2): absolute values, rounded off at half a standard deviation of
-// the noise s_i, so that outliers pull with constant force and the estimate is nearly as sharp as
-// least squares without them; and a weak log-normal prior. Levenberg-Marquardt on weights that are
-// renewed at each step. The covariance is that of an M-estimator (Huber 1981, ch. 7). Differs from
-// sim/fit/robust_fit.h in that every residual is evaluated at once, starts are free and the noise
-// is estimated, not assumed. Deterministic.
+// The objective is that of robust_objective.h with residuals in units of the rows' noise s_i,
+// rounded off at half of it, so that outliers pull with constant force and the estimate is nearly
+// as sharp as least squares without them. Levenberg-Marquardt on weights that are renewed at each
+// step; the noise is estimated, not assumed. The covariance is that of an M-estimator (Huber 1981,
+// ch. 7). Deterministic.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <vector>
 
+#include "sim/fit/robust_objective.h"
+
 namespace shardwright::sim {
 
 struct LadProblem {
-  struct Parameter {
-    double lower = 0, upper = 0, centre = 0, spread = 1;  // logarithms
-  };
-  std::vector<Parameter> parameters;
+  std::vector<RobustParameter> parameters;
   /// log(predicted / measured) of every row at x.
   std::function<std::vector<double>(const std::vector<double>& x)> residuals;
   /// Standard deviation of a row's own noise, known beforehand (spread over root of count).

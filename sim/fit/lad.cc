@@ -1,4 +1,4 @@
-#include "sim/calibrate/lad.h"
+#include "sim/fit/lad.h"
 
 #include <Eigen/Dense>
 #include <algorithm>
@@ -52,20 +52,15 @@ double objective(const LadProblem& problem, const VectorXd& scale, const VectorX
                  const VectorXd& x) {
   double sum = 0;
   for (Index i = 0; i < residuals.size(); ++i) {
-    const double z = residuals[i] / scale[i];
-    sum += std::sqrt(z * z + kSmooth * kSmooth);
+    sum += rounded_abs(residuals[i] / scale[i], kSmooth);
   }
-  for (Index j = 0; j < x.size(); ++j) {
-    const auto& p = problem.parameters[static_cast<std::size_t>(j)];
-    sum += 0.5 * std::pow((x[j] - p.centre) / p.spread, 2);
-  }
+  sum += prior_pull(problem.parameters, x);
   return std::isfinite(sum) ? sum : 1e300;
 }
 
 VectorXd clamped(const LadProblem& problem, VectorXd x) {
   for (Index j = 0; j < x.size(); ++j) {
-    const auto& p = problem.parameters[static_cast<std::size_t>(j)];
-    x[j] = std::clamp(x[j], p.lower, p.upper);
+    x[j] = problem.parameters[static_cast<std::size_t>(j)].clamped(x[j]);
   }
   return x;
 }
@@ -84,16 +79,15 @@ void minimize(const LadProblem& problem, State& fit) {
       fit.jacobian = slopes_at(problem, fit.x);
       VectorXd weights(fit.residuals.size());
       for (Index i = 0; i < weights.size(); ++i) {
-        const double z = fit.residuals[i] / fit.scale[i];
-        weights[i] = 1 / (fit.scale[i] * fit.scale[i] * std::sqrt(z * z + kSmooth * kSmooth));
+        const double root = rounded_abs(fit.residuals[i] / fit.scale[i], kSmooth);
+        weights[i] = 1 / (fit.scale[i] * fit.scale[i] * root);
       }
       hessian = fit.jacobian.transpose() * weights.asDiagonal() * fit.jacobian;
       gradient = fit.jacobian.transpose() * weights.cwiseProduct(fit.residuals);
       for (Index j = 0; j < n; ++j) {
-        const auto& p = problem.parameters[static_cast<std::size_t>(j)];
-        const double precision = 1 / (p.spread * p.spread);
-        hessian(j, j) += precision;
-        gradient[j] += precision * (fit.x[j] - p.centre);
+        const RobustParameter& p = problem.parameters[static_cast<std::size_t>(j)];
+        hessian(j, j) += p.precision();
+        gradient[j] += p.slope(fit.x[j]);
       }
     }
     MatrixXd damped = hessian;
@@ -154,7 +148,7 @@ void fill_covariance(State& fit) {
   MatrixXd information = MatrixXd::Zero(n, n);
   for (Index i = 0; i < rows; ++i) {
     const double z = fit.residuals[i] / fit.scale[i];
-    const double root = std::sqrt(z * z + kSmooth * kSmooth);
+    const double root = rounded_abs(z, kSmooth);
     square += z * z / (root * root);
     slope += kSmooth * kSmooth / (root * root * root);
     const VectorXd row = fit.jacobian.row(i).transpose() / fit.scale[i];
