@@ -249,6 +249,16 @@ std::pair<JsonReader, std::string_view> holder_of(JsonReader object, std::string
   return {std::move(object), path};
 }
 
+/// Where a document has the value of a path; made if it is not there.
+ordered_json& place_of(ordered_json& document, std::string_view path) {
+  ordered_json* node = &document;
+  for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.')) {
+    node = &(*node)[std::string(path.substr(0, dot))];
+    path.remove_prefix(dot + 1);
+  }
+  return (*node)[std::string(path)];
+}
+
 /// "ring_base_s" of ring_base_s.ll: where a file has an array.
 std::string_view array_of(const Field& field) {
   return std::string_view(field.path).substr(0, field.path.rfind('.'));
@@ -297,13 +307,7 @@ void read_values(const JsonReader& object, const FieldList& fields) {
 std::string write_values(const FieldList& fields) {
   ordered_json document = ordered_json::object();
   for (const Field& field : fields.fields()) {
-    ordered_json* node = &document;
-    std::string_view rest = field.element >= 0 ? array_of(field) : field.path;
-    for (std::size_t dot = rest.find('.'); dot != rest.npos; dot = rest.find('.')) {
-      node = &(*node)[std::string(rest.substr(0, dot))];
-      rest.remove_prefix(dot + 1);
-    }
-    ordered_json& value = (*node)[std::string(rest)];
+    ordered_json& value = place_of(document, field.element >= 0 ? array_of(field) : field.path);
     std::visit(
         [&](const auto* target) {
           if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*target)>, MemoryManager>) {
@@ -375,13 +379,7 @@ std::string write_fields(const FieldList& fields, const Origins& origins, const 
       if (!at->second.confidence.empty()) leaf["confidence"] = at->second.confidence;
       if (!at->second.date.empty()) leaf["date"] = at->second.date;
     }
-    ordered_json* node = &document;
-    std::string_view rest = field.path;
-    for (std::size_t dot = rest.find('.'); dot != rest.npos; dot = rest.find('.')) {
-      node = &(*node)[std::string(rest.substr(0, dot))];
-      rest.remove_prefix(dot + 1);
-    }
-    (*node)[std::string(rest)] = std::move(leaf);
+    place_of(document, field.path) = std::move(leaf);
   }
   return document.dump(2);
 }

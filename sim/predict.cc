@@ -29,12 +29,6 @@ double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// Parameters that multiply activations: every matrix but the embedding table, the head included.
-double matrix_parameters(const Model& model) {
-  const ParameterCounts counts = count_parameters(model);
-  return static_cast<double>(model.layers * counts.layer_matrices + model.vocab * model.hidden);
-}
-
 double tokens_per_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len * plan.micro_batch) *
          static_cast<double>(plan.grad_accum);
@@ -43,10 +37,8 @@ double tokens_per_step(const Plan& plan) {
 }  // namespace
 
 double model_flops(const Model& model, const Plan& plan) {
-  const double tokens = tokens_per_step(plan);
-  const double attention = 6.0 * static_cast<double>(model.layers) *
-                           static_cast<double>(plan.seq_len) * static_cast<double>(model.q_dim());
-  return tokens * (6.0 * matrix_parameters(model) + attention);
+  const ForwardFlops forward = forward_flops_per_token(model, plan.seq_len);
+  return tokens_per_step(plan) * (3 * (forward.matrices + forward.attention));
 }
 
 double TimePrediction::other_s() const {
