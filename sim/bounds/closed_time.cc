@@ -1,3 +1,16 @@
+// What this file and step_stretches.cc buy. The ten best of the 92,256 plans of
+// search/llama_3_70b (tests/bench/tuner_bench.cc) take 494 simulations and 0.12 s of processor
+// time. With a bound that knows only the busiest stream, the host and the sum of compute kernels
+// (the line `bound` of bound_ns as the largest of whole_.compute_ns, whole_.busiest_ns and
+// host_ns_) they take 3,254 simulations and 0.34 s; on the eager stack 298 become 476. Where the
+// space has one plan a family (llama_3_70b_one_each) or one plan stands out (llama_3_1_405b)
+// nothing changes. `size` searches dozens of such spaces. That is what this much code has to be
+// worth; if the event simulation becomes three times as fast, it no longer is.
+//
+// How it works: kernels of the compute stream are counted by cost, once per run of blocks, with and
+// without checkpoints. The difference per layer makes each count a line in the number of
+// checkpointed layers, so a bound for k layers is a few multiplications. Kernels that a collective
+// slows alike form a group; the bound lets collectives lie beside the groups that lose least.
 #include "sim/bounds/closed_time.h"
 
 #include <algorithm>

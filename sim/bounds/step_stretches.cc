@@ -1,3 +1,16 @@
+// One walk over the schedule in host order, in which every operation inherits what is known of
+// those it waits for: after which cut it completes, how long after, and how many operations of each
+// stream are complete by then (Knowledge). Events and stream order are all the dependencies there
+// are, so what is inherited through them holds in every execution; what is not, might not.
+//
+// A cut is the last operation of forward, of backward, and so on, of the compute stream. Operations
+// of another stream certainly lie in the stretch between two cuts when they start after the first
+// (they have inherited it) and the second has inherited their completion. Most operations cannot
+// change what is known: plain compute kernels between two that wait or record are passed over
+// (Stop). Of the micro-steps of an accumulation the first and the second are walked; the second
+// stands for the others.
+//
+// closed_time.cc says what this is worth.
 #include "sim/bounds/step_stretches.h"
 
 #include <algorithm>
