@@ -289,8 +289,10 @@ TEST_F(RunTest, OverwritesAFinishedRunOnlyWhenToldTo) {
 
 TEST_F(RunTest, ShowsNoTerminalCommandsOfAStrangersFile) {
   ASSERT_EQ(run(small("whole")).exit_code, 0);
-  const std::string plan = get(folder_ / "whole" / "plan.json");
-  put("plan.json", R"({"\u001b]0;owned\u0007": 1,)" + plan.substr(1));
+  std::string plan = get(folder_ / "whole" / "plan.json");
+  const std::size_t first_key = plan.find("\"strategy\"");
+  ASSERT_NE(first_key, std::string::npos);
+  put("plan.json", plan.insert(first_key, R"("\u001b]0;owned\u0007": 1, )"));
   const ProgramResult refused = run(small("out", {"--plan", at("plan.json")}));
   EXPECT_EQ(refused.exit_code, 3);
   EXPECT_THAT(refused.err, HasSubstr("]0;owned"));
