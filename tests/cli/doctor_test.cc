@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -41,7 +42,7 @@ TEST(Doctor, JsonSaysWhatIsThereAndWhatThatAllows) {
     EXPECT_NE(component(document, key).at("detail"), "") << key;
   }
   EXPECT_EQ(component(document, "gpu").at("present").get<bool>(), !document.at("gpus").empty());
-  for (const json& capability : document.at("capabilities")) {
+  for (const json& capability : not_empty(document.at("capabilities"))) {
     EXPECT_EQ(capability.at("available").get<bool>(), capability.at("reason").is_null())
         << capability;
   }

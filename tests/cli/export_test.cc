@@ -18,6 +18,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -89,15 +90,15 @@ TEST(Export, WhatATrainerDoesOtherwiseIsAlwaysRemarkedOn) {
   for (const char* model : {"llama-2-7b", "gpt2", "qwen3-8b"}) {
     for (const char* stack : {"native", "torch-compile"}) {
       const sim::Job inputs = inputs_for(model, stack);
-      for (const Plan& plan : plans_for(inputs, stack)) {
-        for (const Trainer& trainer : trainers()) {
+      for (const Plan& plan : not_empty(plans_for(inputs, stack))) {
+        for (const Trainer& trainer : not_empty(trainers())) {
           if (trainer.name == "yafsdp" && zero_stage(plan.strategy) < 2) {
             EXPECT_THROW(trainer.settings(inputs, plan), Error);
             continue;
           }
           const TrainerSettings settings = trainer.settings(inputs, plan);
           const auto before = plan_to_json(plan), after = plan_to_json(settings.as_run);
-          for (const auto& [knob, value] : before.items()) {
+          for (const auto& [knob, value] : not_empty(before.items())) {
             if (after.at(knob) == value) continue;
             ++changes;
             const bool explained =
@@ -221,7 +222,7 @@ TEST(Export, TellsTorchtitanWhichLayersToCheckpoint) {
 
 TEST(Export, NamesTheLayersOfEveryFamily) {
   std::set<std::string> families;
-  for (const auto& file : fs::directory_iterator(profiles::data_dir() / "models")) {
+  for (const auto& file : not_empty(fs::directory_iterator(profiles::data_dir() / "models"))) {
     const Model model = load_model(profiles::data_dir() / "models", file.path().stem().string());
     families.insert(model.family);
     EXPECT_FALSE(module_names(model).layer_class.empty());

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/plan_json.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -139,7 +140,7 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   EXPECT_EQ(explanation.at("parts")[1].at("part"), "backward");
   EXPECT_EQ(explanation.at("parts")[1].at("bound_by"), "communication");
   double previous = 1e9;
-  for (const json& change : explanation.at("changes")) {
+  for (const json& change : not_empty(explanation.at("changes"))) {
     EXPECT_LE(change.at("tokens_per_s_gain").get<double>(), previous);
     previous = change.at("tokens_per_s_gain");
   }
@@ -190,7 +191,7 @@ TEST(Predict, WritesATraceThatTheCheckerAccepts) {
     std::ifstream in(path);
     const json trace = json::parse(in);
     std::int64_t slices = 0, flows = 0, counters = 0;
-    for (const json& event : trace.at("traceEvents")) {
+    for (const json& event : not_empty(trace.at("traceEvents"))) {
       slices += event.at("ph") == "X";
       flows += event.at("ph") == "s";
       counters += event.at("ph") == "C";

@@ -11,6 +11,7 @@
 #include "cli/profiles/profile_validation.h"
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -96,7 +97,8 @@ TEST(ProfileDiffOf, TheSameProfileDoesNotDiffer) {
   const ProfileDiff diff = diff_profiles("dgx-h100", "dgx-h100", "native", "");
   EXPECT_TRUE(diff.changes.empty());
   EXPECT_GT(diff.values, 100);
-  for (const OperationChange& change : diff.operations) EXPECT_EQ(change.a_s, change.b_s);
+  for (const OperationChange& change : not_empty(diff.operations))
+    EXPECT_EQ(change.a_s, change.b_s);
 }
 
 TEST(ProfileDiffOf, SaysWhichValuesDifferAndWhatTheyAmountTo) {
@@ -107,7 +109,7 @@ TEST(ProfileDiffOf, SaysWhichValuesDifferAndWhatTheyAmountTo) {
   EXPECT_NEAR(diff.changes[0].ratio, 2e-5 / 7e-6, 1e-9);
   EXPECT_EQ(diff.changes[1].path, "cost.gemm.e");
   EXPECT_EQ(diff.changes[1].source, "a measurement");
-  for (const OperationChange& change : diff.operations) {
+  for (const OperationChange& change : not_empty(diff.operations)) {
     if (change.what.starts_with("a product of 8192")) {
       EXPECT_GT(change.b_s, 1.05 * change.a_s);
     } else if (change.what.find("forward") != std::string::npos &&
@@ -161,7 +163,7 @@ TEST(ProfileValidation, NamesEachFault) {
 TEST(ProfileValidation, WhatWasContributedIsValid) {
   const fs::path folder = profiles::data_dir() / "contributed";
   ASSERT_TRUE(fs::exists(folder / "README.md"));
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : not_empty(fs::directory_iterator(folder))) {
     if (entry.path().extension() != ".json") continue;
     EXPECT_THAT(sentences(validate_profile(entry.path().string()), true), ::testing::IsEmpty())
         << entry.path();

@@ -11,6 +11,7 @@
 
 #include "cli/render/text/text.h"
 #include "cli/verbs/verbs.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 
 namespace shardwright::cli {
@@ -65,7 +66,7 @@ TEST(Program, HelpListsVerbsAndExitCodes) {
 // The help of the program and of every verb.
 std::vector<std::string> help_texts() {
   std::vector<std::string> texts{shardwright_run({"--help"}).out};
-  for (const std::unique_ptr<Verb>& verb : make_verbs()) {
+  for (const std::unique_ptr<Verb>& verb : not_empty(make_verbs())) {
     const ProgramResult result = shardwright_run({verb->name(), "--help"});
     EXPECT_EQ(result.exit_code, 0) << verb->name();
     texts.push_back(result.out);
@@ -74,7 +75,7 @@ std::vector<std::string> help_texts() {
 }
 
 TEST(Program, HelpFitsInto100Columns) {
-  for (const std::string& text : help_texts()) {
+  for (const std::string& text : not_empty(help_texts())) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 100) << line;
   }

@@ -16,6 +16,7 @@
 #include "cli/run/settings.h"
 #include "kernels/random.h"
 #include "sim/core/error.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 
 namespace shardwright::cli {
@@ -196,7 +197,7 @@ TEST_F(RunTest, KilledAtAnyMomentItResumesToTheSameWeights) {
     ASSERT_EQ(result.exit_code, 137) << result.err;
   }
   std::int64_t done = 0;
-  for (const auto& entry : fs::directory_iterator(folder_ / "killed" / "checkpoints")) {
+  for (const auto& entry : not_empty(fs::directory_iterator(folder_ / "killed" / "checkpoints"))) {
     const std::string name = entry.path().filename();
     if (name.starts_with("step-")) done = std::max(done, std::stol(name.substr(5)));
   }
@@ -495,7 +496,7 @@ TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
   EXPECT_EQ(run(strict).exit_code, 6);
   const json both = json::parse(get(folder_ / "both.json"));
   std::set<std::string> names;
-  for (const json& event : both["traceEvents"]) {
+  for (const json& event : not_empty(both["traceEvents"])) {
     if (event["name"] == "process_name") names.insert(event["args"]["name"]);
   }
   EXPECT_EQ(names,

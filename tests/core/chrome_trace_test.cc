@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/error.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright {
@@ -119,7 +120,7 @@ TEST(ChromeTrace, HasATrackForTheHostAndEachStream) {
   const Timeline timeline = timeline_of_two_layers();
   const json trace = written(std::vector<TracedTimeline>{{"predicted", &schedule, &timeline}});
   std::vector<std::string> tracks;
-  for (const json& event : events(trace, "M", "thread_name")) {
+  for (const json& event : not_empty(events(trace, "M", "thread_name"))) {
     tracks.push_back(event.at("args").at("name"));
   }
   EXPECT_THAT(tracks, ::testing::ElementsAre("host", "compute", "communication"));
@@ -178,7 +179,7 @@ TEST(ChromeTrace, CountsMemoryAndBytesInFlight) {
   const json trace = written(std::vector<TracedTimeline>{{"predicted", &schedule, &timeline}});
   const auto values = [&](const char* name) {
     std::vector<std::pair<double, Bytes>> found;
-    for (const json& event : events(trace, "C", name)) {
+    for (const json& event : not_empty(events(trace, "C", name))) {
       found.emplace_back(event.at("ts"), event.at("args").at("bytes"));
     }
     return found;
@@ -200,7 +201,7 @@ TEST(ChromeTrace, GivesEveryRankOfEveryTimelineAProcess) {
                                                          {"measured", &schedule, &measured}},
                              {{"model", "a \"name\""}});
   std::vector<std::string> titles;
-  for (const json& event : events(trace, "M", "process_name")) {
+  for (const json& event : not_empty(events(trace, "M", "process_name"))) {
     titles.push_back(event.at("args").at("name"));
   }
   EXPECT_THAT(titles, ::testing::ElementsAre("predicted", "measured, rank 0", "measured, rank 1"));

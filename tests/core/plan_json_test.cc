@@ -9,6 +9,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright {
@@ -80,7 +81,8 @@ TEST(PlanJson, EveryKnobRoundTrips) {
   const json plan = json::parse(text)["plan"];
   const json defaults = json::parse(plan_to_json(Plan{}).dump());
   EXPECT_EQ(plan.size(), 18U);
-  for (const auto& [key, value] : plan.items()) EXPECT_NE(value, defaults.at(key)) << key;
+  for (const auto& [key, value] : not_empty(plan.items()))
+    EXPECT_NE(value, defaults.at(key)) << key;
 }
 
 TEST(PlanJson, KeysComeInAStableOrderAndTheOptionalOnesOnlyWhereKnown) {

@@ -19,6 +19,7 @@
 #include "sim/core/error.h"
 #include "sim/predict.h"
 #include "tests/exec/training.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::exec {
@@ -217,7 +218,7 @@ TEST(Poison, ShowsAGatherThatIsMissing) {
   for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
     Training training = small(Strategy::kYafsdp, tiny_llama());
     training.change = [phase](Schedule& schedule) {
-      for (Op& op : schedule.ops) {
+      for (Op& op : not_empty(schedule.ops)) {
         if (op.kind == OpKind::kAllGather && op.phase == phase) op.kind = OpKind::kHostWork;
       }
     };
@@ -278,7 +279,7 @@ TEST(Update, IsSkippedWhenTheGradientIsTooLarge) {
   EXPECT_TRUE(skipped[0].result.skipped);
   EXPECT_EQ(skipped[0].result.gradient_norm, usual[0].result.gradient_norm);
   expect_same_bits(skipped[0].weights, skipped[1].weights, "weights");
-  for (const auto& [name, moment] : skipped[1].first_moments) {
+  for (const auto& [name, moment] : not_empty(skipped[1].first_moments)) {
     EXPECT_TRUE(std::all_of(moment.begin(), moment.end(), [](float m) { return m == 0; })) << name;
   }
 }
@@ -290,7 +291,7 @@ TEST(Update, DecaysMatricesOnly) {
   const auto plain = train(training)[0];
   training.weight_decay = 0.5;
   const auto decayed = train(training)[0];
-  for (const auto& [name, weights] : plain.weights) {
+  for (const auto& [name, weights] : not_empty(plain.weights)) {
     const bool is_matrix = name.find("norm") == std::string::npos && !name.ends_with("bias");
     EXPECT_EQ(decayed.weights.at(name) != weights, is_matrix) << name;
   }
@@ -352,7 +353,7 @@ TEST(Bf16, MomentsAreRoundedByPlaceAndWithoutBias) {
   alone.plan.moment_dtype = DType::kBf16;
   expect_same_training(train(alone), rounded);
   double error = 0, size = 0;
-  for (const auto& [name, moments] : exact[0].second_moments) {
+  for (const auto& [name, moments] : not_empty(exact[0].second_moments)) {
     const std::vector<float>& near = rounded[0].second_moments.at(name);
     for (std::size_t i = 0; i < moments.size(); ++i) {
       EXPECT_NEAR(near[i], moments[i], std::abs(moments[i]) / 100);
@@ -377,7 +378,7 @@ TEST(MeasuredTimeline, KeepsTheOrderOfStreamsAndEvents) {
       EXPECT_EQ(timeline.source, "measured");
       std::map<OpId, std::pair<Nanoseconds, Nanoseconds>> ran;
       std::map<int, Nanoseconds> stream_end;
-      for (const Span& span : timeline.spans) {
+      for (const Span& span : not_empty(timeline.spans)) {
         EXPECT_EQ(span.rank, rank);
         EXPECT_EQ(span.step, 2);
         EXPECT_LE(span.begin_ns, span.end_ns);
@@ -441,7 +442,7 @@ TEST(MeasuredTimeline, IsWrittenLikeAPredictedOne) {
   std::ifstream file(path);
   const nlohmann::json trace = nlohmann::json::parse(file);
   std::set<std::string> names;
-  for (const auto& event : trace.at("traceEvents")) {
+  for (const auto& event : not_empty(trace.at("traceEvents"))) {
     if (event.value("ph", "") == "X") names.insert(event.at("name"));
   }
   EXPECT_TRUE(names.contains("layer1.backward.down_projection.weight_gradient"))

@@ -14,6 +14,7 @@
 #include "sim/core/hf_config.h"
 #include "tests/exec/reference_model.h"
 #include "tests/exec/training.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::exec {
 namespace {
@@ -62,7 +63,7 @@ TEST_P(FiniteDifferences, AgreeWithEveryGradient) {
   EXPECT_NEAR(step.result.loss_sum, loss, 1e-5 * loss);
 
   constexpr double kStep = 1e-5;
-  for (auto& [name, values] : weights) {
+  for (auto& [name, values] : not_empty(weights)) {
     const std::vector<float>& gradient = step.gradients.at(name);
     const double tolerance = 1e-4 * largest(gradient);
     ASSERT_GT(tolerance, 0) << name;
@@ -165,7 +166,7 @@ void compare_with_transformers(const std::string& name, Strategy strategy, std::
     EXPECT_NEAR(result.gradient_norm, norms[i], 1e-3 * norms[i]) << "step " << i;
   }
   const TrainedStep& step = steps[0];
-  for (const auto& [tensor, sums] : step.gradients) {
+  for (const auto& [tensor, sums] : not_empty(step.gradients)) {
     const std::vector<float> expected = floats_of(reference, "gradient." + tensor);
     ASSERT_EQ(expected.size(), sums.size()) << tensor;
     double worst = 0;

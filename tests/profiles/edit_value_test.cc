@@ -9,6 +9,7 @@
 #include "profiles/stack_file.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -24,7 +25,7 @@ TEST(EditValue, ChangesOneNumberOfAnyShippedFileAndNothingElse) {
     auto before = parse(text);
     FieldList fields;
     describe(fields, struct_of(before));
-    for (const Field& field : fields.fields()) {
+    for (const Field& field : not_empty(fields.fields())) {
       const auto* number = std::get_if<double*>(&field.target);
       if (number == nullptr || !before.origins.contains(field.path)) continue;
       const double value = **number == 0.5 ? 0.25 : 0.5;

@@ -12,6 +12,7 @@
 #include "profiles/gpu_file.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -48,7 +49,7 @@ TEST_F(GpuCostFile, WritingWhatWasReadGivesTheSameBytes) {
 TEST_F(GpuCostFile, CoversEveryShippedGpuWithTheRatesOfItsDataSheet) {
   const GpuCosts costs = load_gpu_costs();
   int count = 0;
-  for (const auto& entry : fs::directory_iterator(data_dir() / "gpus")) {
+  for (const auto& entry : not_empty(fs::directory_iterator(data_dir() / "gpus"))) {
     const std::string id = entry.path().stem().string();
     const GpuCost& cost = costs.at(id);
     const Gpu gpu = load_gpu(id).gpu;
@@ -62,11 +63,11 @@ TEST_F(GpuCostFile, CoversEveryShippedGpuWithTheRatesOfItsDataSheet) {
 }
 
 TEST_F(GpuCostFile, EveryNumberSaysWhereItComesFrom) {
-  for (const auto& [id, gpu] : load_gpu_costs().gpus) {
+  for (const auto& [id, gpu] : not_empty(load_gpu_costs().gpus)) {
     std::vector<Provenance> all{gpu.rates.provenance, gpu.gemm.provenance, gpu.memory.provenance,
                                 gpu.collectives.provenance};
     for (const auto& [kernel, params] : gpu.attention) all.push_back(params.provenance);
-    for (const Provenance& p : all) {
+    for (const Provenance& p : not_empty(all)) {
       EXPECT_GE(p.source.size(), 10u) << id;
       EXPECT_EQ(p.date.size(), 10u) << id;
       EXPECT_EQ(p.confidence == "fitted", p.held_out.n > 0) << id;
@@ -78,7 +79,7 @@ TEST_F(GpuCostFile, EveryNumberSaysWhereItComesFrom) {
 TEST_F(GpuCostFile, AnaloguesRepeatTheGpuTheyName) {
   const GpuCosts costs = load_gpu_costs();
   int count = 0;
-  for (const auto& [id, gpu] : costs.gpus) {
+  for (const auto& [id, gpu] : not_empty(costs.gpus)) {
     const std::string& of = gpu.gemm.provenance.analogue_of;
     if (of.empty()) continue;
     EXPECT_EQ(gpu.gemm.values.k0, costs.at(of).gemm.values.k0) << id;

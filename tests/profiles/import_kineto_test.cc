@@ -4,6 +4,7 @@
 #include "profiles/import/import_observations.h"
 #include "sim/core/error.h"
 #include "tests/profiles/kineto_text.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
@@ -20,7 +21,7 @@ class ImportKineto : public ::testing::Test {
   }
   static const Observation& only(const ObservationSet& set, WorkKind kind) {
     const Observation* found = nullptr;
-    for (const Observation& seen : set.observations) {
+    for (const Observation& seen : not_empty(set.observations)) {
       if (seen.work.kind != kind) continue;
       EXPECT_EQ(found, nullptr) << "more than one";
       found = &seen;
@@ -99,7 +100,7 @@ TEST_F(ImportKineto, GradientsAreToldFromForwardAndRecompute) {
   trace.kernel("gemm", 10).close().close().close().close();
   const ObservationSet set = import(trace);
   std::vector<std::pair<Phase, OpKind>> seen;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kGemm) seen.emplace_back(o.phase, o.op);
   }
   EXPECT_THAT(seen, ::testing::ElementsAre(std::pair(Phase::kForward, OpKind::kHostWork),
@@ -121,7 +122,7 @@ TEST_F(ImportKineto, AttentionHasItsShapeAndDirection) {
   trace.close().close();
   const ObservationSet set = import(trace);
   std::vector<Observation> seen;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kAttention) seen.push_back(o);
   }
   ASSERT_EQ(seen.size(), 2U);
@@ -205,7 +206,7 @@ TEST_F(ImportKineto, RanksShareTheNumbersOfCollectives) {
   }
   const ObservationSet set = import_observations(files);
   std::map<std::int64_t, std::vector<double>> by_instance;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kCollective) by_instance[o.instance].push_back(o.seconds);
   }
   ASSERT_EQ(by_instance.size(), 3U);
@@ -309,7 +310,7 @@ TEST_F(ImportKineto, CorrelationsThatRepeatMeanTheLaunchBeforeTheKernel) {
   }
   const ObservationSet set = import(trace);
   std::vector<std::int64_t> rows;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kGemm) rows.push_back(o.work.m);
   }
   EXPECT_THAT(rows, ::testing::UnorderedElementsAre(64, 128));
@@ -368,7 +369,7 @@ TEST(ImportRealTraces, DdpOnTwoRanks) {
   EXPECT_EQ(set.sources[0].world_size, 2);
   EXPECT_EQ(set.sources[0].date, "2024-05-23");
   std::int64_t reduced = 0, reductions = 0;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.op != OpKind::kAllReduce) continue;
     ++reductions;
     reduced += o.work.bytes;
@@ -388,7 +389,7 @@ TEST(ImportRealTraces, AnOlderPyTorchOn128Ranks) {
   const ObservationSet set = import_observations(
       {std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "traces/torch_recsys_rank0.json.gz"});
   double products = 0, flops = 0;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind != WorkKind::kGemm) continue;
     products += o.seconds;
     flops += 2.0 * static_cast<double>(o.work.m * o.batch) * static_cast<double>(o.work.n) *

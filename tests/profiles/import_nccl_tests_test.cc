@@ -5,6 +5,7 @@
 #include "profiles/import/nccl_tests.h"
 #include "sim/core/error.h"
 #include "tests/profiles/kineto_text.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
@@ -79,7 +80,7 @@ TEST_F(ImportNcclTests, SeveralRunsInOneFile) {
       import(log_of("all_gather_perf", "none", 0.875) + log_of("all_reduce_perf", "sum", 1.75) +
              log_of("alltoall_perf", "none", 0.875));
   int gathers = 0, reductions = 0;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     gathers += o.op == OpKind::kAllGather;
     reductions += o.op == OpKind::kAllReduce;
   }

@@ -8,6 +8,7 @@
 #include "profiles/import/nsys.h"
 #include "sim/core/error.h"
 #include "tests/profiles/kineto_text.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 #if __has_include(<sqlite3.h>) && defined(SHARDWRIGHT_HAS_SQLITE)
@@ -121,7 +122,7 @@ TEST(ImportNsys, DamagedDatabasesEndInAnErrorOrAPart) {
     }
     const auto file = write_text(folder.path() / fmt::format("{}.sqlite", i), bytes);
     try {
-      for (const Observation& seen : import_observations({file}).observations) {
+      for (const Observation& seen : not_empty(import_observations({file}).observations)) {
         EXPECT_GT(seen.seconds, 0);
       }
     } catch (const Error&) {

@@ -6,6 +6,7 @@
 
 #include "profiles/data_file.h"
 #include "sim/core/error.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -60,7 +61,7 @@ TEST(Profile, SetOverridesEveryKindOfValue) {
 TEST(Profile, EveryFieldCanBeSetToItsOwnValue) {
   Profile profile = load_profile("dgx-h100", "native");
   Profile changed = profile;
-  for (const Field& field : fields_of(profile).fields()) {
+  for (const Field& field : not_empty(fields_of(profile).fields())) {
     const std::string text = set_text(field);
     ASSERT_NO_THROW(override_value(changed, field.path + "=" + text)) << field.path << "=" << text;
     const FieldList after = fields_of(changed);
@@ -93,16 +94,16 @@ TEST(Profile, ValuesOutOfRangeSayWhatIsAccepted) {
 
 TEST(Profile, EveryValueHasAnOrigin) {
   Profile profile = load_profile("dgx-h100", "native");
-  for (const Field& field : fields_of(profile).fields()) {
+  for (const Field& field : not_empty(fields_of(profile).fields())) {
     EXPECT_TRUE(profile.origins.contains(field.path)) << field.path;
   }
 }
 
 TEST(Profile, EveryShippedClusterRunsEveryShippedStack) {
   const GpuCosts costs = load_gpu_costs();
-  for (const std::string& stack : shipped_names(DataKind::kStack)) {
+  for (const std::string& stack : not_empty(shipped_names(DataKind::kStack))) {
     const StackFile stack_file = load_stack(stack);
-    for (const std::string& cluster : shipped_names(DataKind::kCluster)) {
+    for (const std::string& cluster : not_empty(shipped_names(DataKind::kCluster))) {
       const Profile profile = make_profile(load_cluster(cluster), stack_file, costs);
       EXPECT_GT(profile.attention().forward_flops, 0) << cluster << " " << stack;
       // The cost parameters were made for the rates that the GPU file has.

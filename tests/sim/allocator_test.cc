@@ -12,6 +12,7 @@
 
 #include "sim/core/error.h"
 #include "tests/sim/reference_allocator.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::sim {
 namespace {
@@ -348,7 +349,7 @@ TEST_P(RandomAllocations, KeepTheInvariants) {
     ASSERT_LE(stats.reserved.peak, GetParam().options.limit_bytes);
     std::vector<std::pair<Bytes, Bytes>> ranges;
     Bytes sum = 0;
-    for (const BlockId block : live) {
+    for (const BlockId block : not_empty(live)) {
       ranges.emplace_back(allocator.block_address(block), allocator.block_size(block));
       sum += allocator.block_size(block);
     }

@@ -8,6 +8,7 @@
 #include "sim/calibrate/fit_group.h"
 #include "sim/calibrate/rows.h"
 #include "tests/sim/synthetic_machine.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::sim {
 namespace {
@@ -81,7 +82,7 @@ TEST_P(SyntheticTruth, LiesInTheStatedIntervals) {
                                    {.held_out = false});
     before += fit.errors.before.mape / kTrials;
     after += fit.errors.in_sample.mape / kTrials;
-    for (const FittedValue& value : fit.values) {
+    for (const FittedValue& value : not_empty(fit.values)) {
       if (!value.determined) {
         EXPECT_EQ(value.after, value.before) << value.path;
         continue;
@@ -93,7 +94,7 @@ TEST_P(SyntheticTruth, LiesInTheStatedIntervals) {
     }
   }
   int determined_mostly = 0;
-  for (const auto& [path, tally] : tallies) {
+  for (const auto& [path, tally] : not_empty(tallies)) {
     const double coverage = static_cast<double>(tally.covered) / tally.determined;
     EXPECT_GE(coverage, least_coverage(tally.determined))
         << path << ", determined in " << tally.determined << " trials";
@@ -162,7 +163,7 @@ TEST(Calibrate, CountsOperationsNotTimings) {
   EditableProfile fitted(base);
   const GroupFit fit =
       fit_group(fitted, CostGroup::kProducts, targets_of(rows, CostGroup::kProducts), {});
-  for (const FittedValue& value : fit.values) {
+  for (const FittedValue& value : not_empty(fit.values)) {
     if (value.path == "cost.gemm.e") {
       // The noise of a thousand timings is nothing, but what the formula misses is not known.
       EXPECT_GT(value.high / value.low, 1.2);
@@ -210,18 +211,23 @@ TEST(Calibrate, LeavesOutImpossibleTimingsAndSaysSo) {
   }
   const Rows rows = rows_of(set);
   EXPECT_FALSE(rows.left_out.empty());
+  ASSERT_FALSE(rows.rows.empty());
+  int judged = 0;
   for (const auto& row : rows.rows) {
     EXPECT_TRUE(std::isfinite(row.operation.seconds));
     for (const CostGroup group : {CostGroup::kProducts, CostGroup::kContention}) {
-      for (const double error : log_errors(base, targets_of({row}, group), {}))
+      for (const double error : log_errors(base, targets_of({row}, group), {})) {
         EXPECT_TRUE(std::isfinite(error));
+        ++judged;
+      }
     }
   }
+  EXPECT_GT(judged, 0);
   for (const CostGroup group : {CostGroup::kProducts, CostGroup::kAttention, CostGroup::kMemory,
                                 CostGroup::kCollectives, CostGroup::kContention}) {
     EditableProfile fitted(base);
     const GroupFit fit = fit_group(fitted, group, targets_of(rows.rows, group), {});
-    for (const FittedValue& value : fit.values) {
+    for (const FittedValue& value : not_empty(fit.values)) {
       EXPECT_TRUE(std::isfinite(value.after) && value.low <= value.after &&
                   value.after <= value.high)
           << value.path;

@@ -13,6 +13,7 @@
 #include "sim/calibrate/rows.h"
 #include "sim/predict.h"
 #include "tests/sim/synthetic_machine.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
@@ -165,7 +166,7 @@ TEST(Calibrate, HostCostsAreMeans) {
     }
     EditableProfile profile(base);
     const GroupFit fit = fit_host(profile, rows_of(set).rows);
-    for (const FittedValue& value : fit.values) {
+    for (const FittedValue& value : not_empty(fit.values)) {
       if (value.path == "stack.host.backward_launch_s") {
         EXPECT_TRUE(value.determined);
         covered += value.low <= 7e-6 && 7e-6 <= value.high ? 1 : 0;
@@ -192,7 +193,7 @@ TEST(Calibrate, ContentionComesFromPairsOfTheSameOperation) {
   std::mt19937 random(6);
   const auto rows = rows_of(testing::timed(truth.profile(), list, 30, random)).rows;
   const CalibrationResult result = calibrate(base, rows);
-  for (const GroupFit& fit : result.groups) {
+  for (const GroupFit& fit : not_empty(result.groups)) {
     if (fit.group != CostGroup::kContention) continue;
     EXPECT_EQ(fit.errors.rows, 4);
     EXPECT_TRUE(fit.values[0].determined);
@@ -255,7 +256,7 @@ TEST(Drift, ShowsAChangeAndOnlyThen) {
   const Drift drift = drift_of(result.profile, record, now, sources);
   ASSERT_EQ(drift.changes.size(), 1u);
   EXPECT_THAT(drift.changes[0], HasSubstr("NVIDIA H200, not NVIDIA H100"));
-  for (const GroupDrift& group : drift.groups) {
+  for (const GroupDrift& group : not_empty(drift.groups)) {
     EXPECT_EQ(group.drifted, group.group == CostGroup::kProducts) << name_of(group.group);
   }
 }

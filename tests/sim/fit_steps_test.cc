@@ -12,6 +12,7 @@
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
 #include "sim/doubt/conformal.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::sim {
@@ -116,7 +117,7 @@ TEST(FitSteps, RecoversPlantedConstantsWithinTheirIntervals) {
   int inside = 0;
   for (std::size_t j = 0; j < truth.size(); ++j) {
     const profiles::StepParameter* p = nullptr;
-    for (const auto& candidate : fitted.parameters.parameters) {
+    for (const auto& candidate : not_empty(fitted.parameters.parameters)) {
       if (candidate.name == model.parameters()[j]->name) p = &candidate;
     }
     ASSERT_TRUE(p != nullptr && p->fitted) << model.parameters()[j]->name;
@@ -227,7 +228,7 @@ TEST(SaveSteps, WritesEveryValueWhereTheProfileReadsIt) {
     if (of_gpu && cluster.gpu.gpu.id != id) continue;
     profiles::Profile profile = profiles::make_profile(cluster, stack, costs);
     const profiles::FieldList fields = fields_of(profile);
-    for (const profiles::StepTarget& target : p.targets) {
+    for (const profiles::StepTarget& target : not_empty(p.targets)) {
       const profiles::Field* field = fields.find(target.path);
       ASSERT_NE(field, nullptr) << target.path;
       EXPECT_NEAR(*std::get<double*>(field->target) / (target.times * p.fitted->value), 1, 1e-4)

@@ -11,6 +11,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_models.h"
 
@@ -80,7 +81,7 @@ TEST_F(ImportOwnTraceTest, JoinsEveryOperationWithItsWork) {
   });
   ASSERT_FALSE(gemms.empty());
   std::map<std::int64_t, std::int64_t> seen;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kGemm) ++seen[o.work.m * o.work.n * o.work.k];
   }
   for (const auto& [shape, count] : gemms) EXPECT_EQ(seen[shape], 4 * count) << shape;
@@ -90,7 +91,7 @@ TEST_F(ImportOwnTraceTest, JoinsEveryOperationWithItsWork) {
 TEST_F(ImportOwnTraceTest, RanksShareTheInstanceOfACollective) {
   const ObservationSet set = import_own_trace(written());
   std::map<std::int64_t, std::vector<const Observation*>> instances;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kHost) continue;
     if (o.instance >= 0) instances[o.instance].push_back(&o);
     EXPECT_EQ(o.instance >= 0,
@@ -121,7 +122,7 @@ TEST_F(ImportOwnTraceTest, CopiesBetweenRanksOnGpusAreNoLinkSpeed) {
 TEST_F(ImportOwnTraceTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
   const ObservationSet set = import_own_trace(written());
   std::int64_t launches = 0;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind != WorkKind::kHost) continue;
     ++launches;
     EXPECT_EQ(o.work.kernels, 1);
@@ -136,7 +137,7 @@ TEST_F(ImportOwnTraceTest, WhatAStepTakesBeyondItsOperationsIsSeen) {
       written({{"streams", "inline"},
                {"step_time_s", nlohmann::json{covered + 0.001, covered + 0.002}.dump()}}));
   std::vector<double> beyond;
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kHost && o.work.kernels == 0) beyond.push_back(o.seconds);
   }
   ASSERT_EQ(beyond.size(), 2U);
@@ -151,7 +152,7 @@ TEST_F(ImportOwnTraceTest, AKernelBesideACollectiveIsContended) {
   ASSERT_EQ(schedule_.ops.front().work.kind == WorkKind::kHost || gather.stream != 0, true);
   gather.end_ns = end_ / 2;
   const ObservationSet set = import_own_trace(written());
-  for (const Observation& o : set.observations) {
+  for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind != WorkKind::kGemm) continue;
     EXPECT_EQ(o.contended, o.rank == 0 && o.step == 3 ? 1.0 : 0.0);
   }

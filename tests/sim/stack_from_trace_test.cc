@@ -14,6 +14,7 @@
 #include "sim/core/error.h"
 #include "sim/predict.h"
 #include "tests/support/kineto_from_step.h"
+#include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::sim {
@@ -113,7 +114,7 @@ TEST_F(StackFromKineto, TheTraceShowsTheSchedulesWork) {
     const int kind = is_collective(op.kind) ? static_cast<int>(op.kind) : 0;
     expected[{static_cast<int>(op.work.kind), kind}] += 3 * amount(op.work);
   });
-  for (const profiles::Observation& o : set_.observations) {
+  for (const profiles::Observation& o : not_empty(set_.observations)) {
     if (o.work.kind == WorkKind::kMemory || o.work.kind == WorkKind::kHost) continue;
     const int kind = is_collective(o.op) ? static_cast<int>(o.op) : 0;
     seen[{static_cast<int>(o.work.kind), kind}] += amount(o.work);

@@ -12,6 +12,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -107,6 +108,7 @@ TEST_P(SearchCase, TheTenBestDifferAndAreInOrder) {
   const Space space = space_of(request(), model_, scenarios_.front().profile);
   Search search(model_, scenarios_, space, {});
   const std::vector<Found> best = search.best(10);
+  ASSERT_FALSE(best.empty());
   for (std::size_t i = 0; i < best.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_TRUE(different(best[i].plan(), best[j].plan()));
     EXPECT_TRUE(best[i].prediction.memory.fits);
@@ -117,7 +119,7 @@ TEST_P(SearchCase, TheTenBestDifferAndAreInOrder) {
 TEST_P(SearchCase, WhatIsReportedAsFittingFitsInTheFullPrediction) {
   const Space space = space_of(request(), model_, scenarios_.front().profile);
   Search search(model_, scenarios_, space, {});
-  for (const Found& found : search.best(5)) {
+  for (const Found& found : not_empty(search.best(5))) {
     const sim::Prediction again = sim::predict(model_, scenarios_.front().profile, found.plan());
     EXPECT_TRUE(again.memory.fits);
     EXPECT_EQ(again.memory.total_bytes, found.prediction.memory.total_bytes);
@@ -134,6 +136,7 @@ TEST_P(SearchCase, TheAnswerDoesNotDependOnThreads) {
   Search four(model_, scenarios_, space, options);
   const std::vector<Found> a = one.best(6), b = four.best(6);
   ASSERT_EQ(a.size(), b.size());
+  ASSERT_FALSE(a.empty());
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i].plan(), b[i].plan()) << i;
   EXPECT_EQ(one.counts().simulated, four.counts().simulated);
   EXPECT_EQ(one.counts().predicted, four.counts().predicted);
@@ -218,7 +221,7 @@ TEST(Search, HeadroomIsKeptFree) {
   for (const double headroom : {0.0, 0.05, 0.3}) {
     SearchOptions options;
     options.criteria.headroom = headroom;
-    for (const Found& found : Search(model, scenarios, space, options).best(3)) {
+    for (const Found& found : not_empty(Search(model, scenarios, space, options).best(3))) {
       const sim::MemoryPrediction& memory = found.prediction.memory;
       EXPECT_LE(static_cast<double>(memory.total_bytes),
                 (1 - headroom) * static_cast<double>(memory.usable_bytes));
@@ -297,7 +300,7 @@ TEST(Search, TheFrontLeavesNothingBetterOut) {
            arithmetic_changes(found.plan()) <= arithmetic_changes(judgement.prediction.plan) &&
            found.score <= judgement.score * 1.0051;
   };
-  for (const Family& family : search.families()) {
+  for (const Family& family : not_empty(search.families())) {
     for (std::int64_t k = family.least; k <= family.most; ++k) {
       const Judgement judgement = evaluator.judge(family.at(k));
       if (!judgement.fits) continue;

@@ -12,6 +12,7 @@
 #include "profiles/operations.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
+#include "tests/support/not_empty.h"
 #include "tuner/compare_strategies.h"
 #include "tuner/critical_batch.h"
 #include "tuner/knee.h"
@@ -93,9 +94,10 @@ TEST(Sizing, TheBatchIsRespectedOrNamedAsTheReason) {
   job.fixed.global_batch = 96;
   job.max_gpus = 256;
   const Sweep result = sweep(model, {offer_of("dgx-h100")}, job);
-  for (const Sized& option : result.options) EXPECT_EQ(option.tokens_per_step, 96.0 * 4096);
+  for (const Sized& option : not_empty(result.options))
+    EXPECT_EQ(option.tokens_per_step, 96.0 * 4096);
   std::vector<std::int64_t> left_out;
-  for (const LeftOut& left : result.left_out) {
+  for (const LeftOut& left : not_empty(result.left_out)) {
     if (left.lack == Lack::kBatch) left_out.push_back(left.gpus);
   }
   EXPECT_THAT(left_out, ElementsAre(64, 128, 256));  // 96 is no multiple of 64

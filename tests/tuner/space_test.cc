@@ -11,6 +11,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/strategies/lower.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -87,13 +88,15 @@ TEST(Space, BuffersAreFilledUnlessPrefetchIsFixed) {
   request.gpus = 16;
   request.global_batch = 64;
   std::set<int> buffers;
-  for (const Family& family : families_of(space_of(request, model, profile), model, profile)) {
+  for (const Family& family :
+       not_empty(families_of(space_of(request, model, profile), model, profile))) {
     EXPECT_EQ(family.plan.prefetch, family.plan.buffers - 1);
     buffers.insert(family.plan.buffers);
   }
   EXPECT_GT(buffers.size(), 1u);
   request.prefetch = 0;
-  for (const Family& family : families_of(space_of(request, model, profile), model, profile)) {
+  for (const Family& family :
+       not_empty(families_of(space_of(request, model, profile), model, profile))) {
     EXPECT_EQ(family.plan.prefetch, 0);
   }
 }
@@ -124,7 +127,8 @@ TEST(Space, EveryPlanIsThereOnce) {
   request.allow_bf16_moments = true;
   const Model model = llama();
   std::set<std::string> seen;
-  for (const Family& family : families_of(space_of(request, model, profile), model, profile)) {
+  for (const Family& family :
+       not_empty(families_of(space_of(request, model, profile), model, profile))) {
     for (std::int64_t k = family.least; k <= family.most; ++k) {
       const Plan plan = family.at(k);
       EXPECT_EQ(plan.micro_batch * plan.grad_accum * plan.gpus, 128);
@@ -147,7 +151,8 @@ TEST(Space, ArithmeticChangesOnlyWhereAllowed) {
   for (const bool allowed : {false, true}) {
     request.allow_bf16_reduce = request.allow_bf16_moments = allowed;
     int most = 0;
-    for (const Family& family : families_of(space_of(request, model, profile), model, profile))
+    for (const Family& family :
+         not_empty(families_of(space_of(request, model, profile), model, profile)))
       most = std::max(most, arithmetic_changes(family.plan));
     EXPECT_EQ(most, allowed ? 2 : 0);
   }

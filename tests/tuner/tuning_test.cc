@@ -12,6 +12,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
+#include "tests/support/not_empty.h"
 #include "tuner/scenarios.h"
 
 namespace shardwright::tuner {
@@ -80,7 +81,7 @@ TEST(Tuning, EveryStepCostsWhatItsPredictionSays) {
   ASSERT_FALSE(tuning.top.empty());
   const sim::Prediction& best = tuning.top.front().prediction;
   bool up = false, down = false, held = false, not_allowed = false;
-  for (const KnobStep& step : tuning.steps) {
+  for (const KnobStep& step : not_empty(tuning.steps)) {
     const Plan& plan = step.judgement.prediction.plan;
     EXPECT_NE(plan, best.plan) << step.knob;
     const sim::Prediction again = sim::predict(tight.model, tight.profile, plan);
