@@ -20,8 +20,8 @@
 namespace shardwright::sim {
 
 /// Correlation of the errors of two runs of one source; 0 would count every run alike. Assumed, and
-/// chosen among several values with their errors on the same ledger in view (README, How good it
-/// is).
+/// chosen among several values with their errors on the same ledger in view
+/// (profiles/data/published/README.md, How good the predictions are).
 inline constexpr double kCorrelationInSource = 0.05;
 
 class LedgerModel {
