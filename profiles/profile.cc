@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "profiles/cost_fields.h"
+#include "profiles/gpu_costs_of.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 
@@ -40,17 +41,6 @@ void apply(const SetEntry& entry, Profile& profile) {
   const std::string text = fmt::format("{{\"{}\":{}}}", field.path, entry.value_json);
   const JsonFile json = JsonFile::parse(text, entry.file);
   profile.origins[entry.path] = read_field(json.root(), entry.path, field);
-}
-
-GpuCost cost_of(const ClusterFile& cluster, const GpuCosts& costs) {
-  const std::string& id = cluster.gpu.cost_as;
-  if (!costs.gpus.contains(id)) {
-    throw Error(fmt::format(
-        "gpu '{}' has no cost parameters of its own; its file needs a \"cost_as\" that names the "
-        "most similar of those that have: {}",
-        cluster.gpu.gpu.id, fmt::join(keys_of(costs.gpus), ", ")));
-  }
-  return costs.at(id);
 }
 
 }  // namespace
@@ -94,7 +84,7 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   Profile profile;
   profile.cluster = cluster.cluster;
   profile.stack = stack.stack;
-  profile.cost = cost_of(cluster, costs);
+  profile.cost = cost_of(cluster.gpu, costs);
   adopt(profile.origins, "cluster", cluster.origins);
   adopt(profile.origins, "gpu", cluster.gpu.origins);
   adopt(profile.origins, "cost", origins_of(profile.cost, costs.nccl));

@@ -14,6 +14,7 @@
 #include "profiles/cluster_file.h"
 #include "profiles/cost_fields.h"
 #include "profiles/data_file.h"
+#include "profiles/gpu_costs_of.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 
@@ -101,7 +102,7 @@ std::string gpu_section(const profiles::GpuFile& file, const Terminal& out) {
 
 std::string cost_section(const profiles::GpuFile& file, const Terminal& out) {
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
-  profiles::GpuCost cost = costs.at(file.cost_as);
+  profiles::GpuCost cost = cost_of(file, costs);
   FieldList fields;
   describe(fields, cost);
   Table table = value_table();
@@ -115,7 +116,7 @@ std::string cost_section(const profiles::GpuFile& file, const Terminal& out) {
 /// The GPU's file; the cost parameters ride along under a key that loaders take for a comment.
 std::string gpu_json(const profiles::GpuFile& file) {
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
-  profiles::GpuCost cost = costs.at(file.cost_as);
+  profiles::GpuCost cost = cost_of(file, costs);
   FieldList fields;
   describe(fields, cost);
   ordered_json document = ordered_json::parse(to_json(file));

@@ -78,6 +78,22 @@ TEST(Inspect, BadModelsAreExitCode3) {
       "that holds one");
 }
 
+TEST(Inspect, AGpuWithoutCostsIsToldHowToNameASimilarOne) {
+  json gpu = json::parse(std::ifstream(profiles::data_dir() / "gpus" / "h100-nvl.json"));
+  gpu["id"] = "mine";
+  gpu.erase("usual_cluster");
+  const auto file = shardwright::testing::temp_folder() / "mine.json";
+  std::ofstream(file) << gpu.dump();
+  const ProgramResult without = inspect({"gpu", file.string()});
+  EXPECT_EQ(without.exit_code, 3);
+  EXPECT_THAT(without.err, HasSubstr("needs a \"cost_as\""));
+  gpu["cost_as"] = "h100-nvl";
+  std::ofstream(file) << gpu.dump();
+  const ProgramResult with = inspect({"gpu", file.string()});
+  EXPECT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_THAT(with.out, HasSubstr("cost parameters (those of h100-nvl)"));
+}
+
 TEST(Inspect, ModelInWords) {
   const ProgramResult result = inspect({"model", "Llama-3-70B", "--seq-len", "4096"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
