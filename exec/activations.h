@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the tensors of a step lie at this moment of the walk over the schedule.
 //
 // Tensors are named as in the schedule; an address belongs to a name and a unit, from the operation

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of the model: each one of the schedule with its views, handed to the device.
 //
 // Which tensors an operation reads and writes follows from what it is (sim/program/layer_program.h

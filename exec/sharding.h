@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which buffer holds what of a unit: the executor's side of the strategies in sim/strategies.
 //
 // Every address follows from strategy, plan and layout alone. Parameters of unit u are gathered

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The software that executes the step. It decides which operations exist, which tensors are kept
 // for backward, what the host costs and how memory is allocated. A Stack is data
 // (profiles/data/stacks/*.json); sim/program/layer_program.h turns it into the operations of a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that a rank holds for the whole step: parameters, master copy, gradients and optimizer
 // state.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The built-in models against the parameter counts that others published.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the way from shipped files and --set to the values that the simulator reads.
 #include "profiles/profile.h"
 

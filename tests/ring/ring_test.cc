@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the ring as a user closes it on a machine without a GPU: predict, run with a trace,
 // calibrate, predict something else, run that. The second prediction must be close.
 //
