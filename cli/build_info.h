@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this binary was made from, as CMake saw it when it configured the build.
 #pragma once
 

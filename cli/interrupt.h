@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals as a wish to end: the first one sets a flag that long work looks at.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole program behind main(): parse, run the chosen verb, turn every failure into an exit
 // code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `shardwright --version` prints: our version, and those of what it was built with.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the tensors of a step lie at this moment of the walk over the schedule.
 //
 // An address belongs to a tensor and a unit, from the operation that acquires it on. Addresses

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views of numbers in a device's memory: where they lie, their type and their shape. They own
 // nothing and mean nothing on another device.
 #pragma once

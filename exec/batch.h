@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokens of a step, and where they lie on the device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives between the ranks of a group, enqueued on a device's stream.
 //
 // All ranks of a group call the same collectives in the same order with equal sizes. Sums are fp32

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor needs from a machine: memory, in-order streams, events, and the operations of a
 // transformer on plain views.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the schedule of a plan: the same operations that the simulator costs, on a device and with a
 // communicator, for one rank.
 //

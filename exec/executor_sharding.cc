@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gathers, casts and reductions: what strategies put around the operations of the model.
 #include "exec/executor.h"
 #include "sim/core/check.h"

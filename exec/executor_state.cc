@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lives from step to step: initial values, and the views that checkpoints read and write.
 #include <algorithm>
 

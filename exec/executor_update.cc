@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a step: gradient norm over all ranks, clipping, AdamW. And evaluation, which is the
 // beginning of one.
 #include "exec/executor.h"

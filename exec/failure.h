@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first failure of a device's operations, from whatever thread.
 #pragma once
 

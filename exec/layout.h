@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where every parameter of a model lies: in which unit, at which offset, and which part of it a
 // rank owns.
 //

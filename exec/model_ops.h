@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of the model: a table from what an operation is to the call of the device that
 // does it.
 //

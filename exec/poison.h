@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When gathered parameters are dead: after the last operation that reads them before their buffer
 // is gathered into again or the step ends.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When every operation of a step ran, by the device's clock, and when the host issued it.
 //
 // All memory is taken before the step; streams write into places of their own, so recording is a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which buffer holds what of a unit: the places that sim/core/placement.h computes from the
 // schedule, as addresses in this rank's memory.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/step_memory.h"
 
 #include "sim/core/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All device memory of a rank: exactly what the plan predicts, allocated before the first step.
 //
 // One allocation holds the tensors that outlive a step, where sim/core/placement.h puts them; one

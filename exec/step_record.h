@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few numbers that ranks exchange once a step, and what follows from them: the loss, the
 // gradient norm and the factor by which gradients are multiplied in the update.
 //

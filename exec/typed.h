@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From element types at run time to those of the kernels' templates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers of one AdamW step, shared by the oracle, the host and device kernels.
 //
 // Decoupled weight decay (Loshchilov and Hutter, 2019) in PyTorch's order of operations:

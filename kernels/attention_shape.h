@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shape of causal grouped-query attention, shared by the oracle, the host and device kernels.
 #pragma once
 

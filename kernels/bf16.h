@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bfloat16 storage type: the upper half of an IEEE float, 8 bits of precision.
 //
 // Arithmetic is never done in it; kernels widen to fp32, compute, and round once when they store.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An exact sum of squares of fp32 or bf16 numbers, and with it a gradient norm that does not depend
 // on sharding.
 //

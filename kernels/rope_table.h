@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cosines and sines of rotary position embedding for every position and pair of a head.
 //
 // Pair j of d/2 turns by position * theta^(-2j/d). Linear scaling divides all frequencies by a

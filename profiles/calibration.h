@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a calibrated profile knows of its own making: from which files it was fitted, what moved and
 // how far it is off.
 //

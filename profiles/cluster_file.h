@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clusters as data: profiles/data/clusters/*.json and users' own files of the same schema; and the
 // generic clusters that rows of the ledger describe by three numbers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost parameters of a GPU as fields: for --set, inspect, calibration and gpu_cost.json.
 //
 // Each struct of gpu_params.h is described once, with the ranges that are accepted and, of values

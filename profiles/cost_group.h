@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The groups of values that calibration fits together and whose errors are counted together.
 #pragma once
 

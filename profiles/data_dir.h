@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the shipped data files are: GPUs, clusters, stacks, models, published measurements.
 //
 // The first of these that applies, so that the same binary works installed, moved, and in a build

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding and opening the data file behind a name.
 //
 // A GPU, cluster or stack is given by the name of a shipped file (profiles/data/<kind>/<name>.json)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replaces one value in the text of a shipped cluster or stack file and leaves every other byte as
 // it is.
 //

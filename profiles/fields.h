@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of a profile, described once.
 //
 // A Field says where a value is (dotted path), what it means, its unit, what is accepted and which

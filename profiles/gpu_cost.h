@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and writes profiles/data/fitted/gpu_cost.json: the cost-model parameters of every GPU kind.
 //
 // Schema "shardwright.gpu_cost/1.0". Each parameter set says where it comes from: fitted to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiles/gpu_costs_of.h"
 
 #include <fmt/core.h>

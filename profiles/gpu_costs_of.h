@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which cost parameters a GPU takes: its own, or those of the one that its file calls similar.
 #pragma once
 

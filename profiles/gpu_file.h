@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs as data: profiles/data/gpus/*.json and users' own files of the same schema.
 #pragma once
 

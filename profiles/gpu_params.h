@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of the cost model of one GPU kind: plain numbers, filled from data files, read by sim.
 //
 // The formulas live in sim/*_cost.h and sim/cost/collectives.h; here are only their coefficients,

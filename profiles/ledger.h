@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger: published, real training runs as a table, one row a configuration.
 //
 // A row is complete in itself: the architecture, the plan and the machine are read from its own

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a trace or a log says about a machine, whatever wrote it: single operations with the work
 // they did and the time they took. Importers make it, calibration fits it; neither knows the other.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiles/operations.h"
 
 #include "profiles/data_dir.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a long run meets besides its steps (failures, restarts, checkpoints) and the constants of
 // the critical batch: profiles/data/operations.json, each value with its source and date.
 //

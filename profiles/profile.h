@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hardware and software that a prediction is made for: one value that the simulator takes.
 //
 // Assembled from a cluster, its GPU, the GPU's cost parameters and a stack, then changed by what

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiles/stack_file.h"
 
 #include "profiles/data_file.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Software stacks as data: profiles/data/stacks/*.json and users' own files of the same schema.
 #pragma once
 

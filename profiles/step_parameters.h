@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The few constants that are fitted to whole training steps, and what the fit found:
 // profiles/data/fitted/step_parameters.json.
 //

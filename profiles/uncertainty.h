@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far predictions of iteration time have been off, and on what they were checked:
 // profiles/data/fitted/residuals.json.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Shared by scripts/quickstart and scripts/test: find or install what a build needs, then build.
 # Sourced, not run. Everything it does is safe to do twice.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times training steps of a Llama in PyTorch on one GPU: FSDP2 (fully_shard) with bf16 compute, fp32 master
 weights and reduction, fused AdamW, every layer compiled. Prints one JSON line. Not yet run on a GPU.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a schedule adds up to, whatever it costs: FLOPs that are executed and bytes that are sent.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is trained, on what and how: the question that a prediction answers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole of a prediction: lower the plan, cost its operations, simulate the step, follow its
 // memory.
 //

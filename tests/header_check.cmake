@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Every header compiles alone, so that one that leans on its includers fails at once. Where x.cc includes x.h
 # first, compiling x.cc shows it; for other headers a generated source includes the header twice and nothing
 # else. Headers in a folder named cuda need the toolkit, those in a folder named after a library of it that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When nothing fits: how far the closest plan is from fitting, and what to change, as little as
 // possible, so that something does.
 //

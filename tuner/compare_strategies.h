@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one strategy saves over another at equal throughput, in GPUs and dollars a month.
 //
 // A fleet of G GPUs trains with the slower strategy at s tokens per second and GPU. The faster one

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many tokens a step can take before more of them stop replacing steps.
 //
 // Kaplan et al. (Scaling Laws for Neural Language Models, arXiv:2001.08361) fit the loss that N

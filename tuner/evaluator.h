@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Judges one plan under one or several scenarios: what the prediction may be off by, or another
 // network. A plan is as good as the worst scenario leaves it, and fits when it fits in all of them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of a long run is useful work: failures, restarts and checkpoints.
 //
 // A run on G GPUs is interrupted at random, on average every M = (MTBF of one GPU) / G. It loses

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where more GPUs of a cluster stop paying, and why.
 //
 // Going from G to r G GPUs pays while it brings at least 0.8 r times the speed, failures included;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why this plan: every knob of the chosen plan moved one step, all else equal, and predicted anew.
 //
 // A step is the next number of layers, the next micro-batch of the same global batch, half or twice

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What "best" means. Every objective is a score to make small, known exactly once a plan is
 // predicted in full and bounded from below by the closed form.
 #pragma once

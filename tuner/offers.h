@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The clusters that a search may choose from, and what each costs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why not the others: the best plan of every strategy that was not chosen, or, of one that does not
 // fit at all, the plan that comes closest.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a choice survives a prediction that was too kind: plans judged in each adverse scenario,
 // beside the plan that is best there.
 #pragma once

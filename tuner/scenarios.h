@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a prediction may be off by, as scenarios in which plans can be judged: memory in use above
 // the prediction, links slower than predicted.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the search knows of its candidates and how it learns more: bounds of whole families first,
 // then, for those that are asked about, simulations and full predictions (sharpen), and the number
 // of layers that a family must recompute (settle). search_best.cc decides who is asked about.

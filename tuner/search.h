@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the best plans of a space, provably: bounds order the candidates, the cheapest judgement
 // that can still be wrong is sharpened next, and a plan is reported only once its full prediction
 // is no worse than what is left promises at best.

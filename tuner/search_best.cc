@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which plans are best, and why nothing can be better.
 //
 // Every candidate has a key that is never above the score of its full prediction and only rises as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sweep behind `size`: every cluster in every number of GPUs, each with its best plan, and what
 // a whole run then takes in days and dollars.
 //

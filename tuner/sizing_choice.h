@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What to make of a sweep: who meets the goal, the front of days and dollars, what to take.
 #pragma once
 

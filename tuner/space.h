@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may vary: a Request holds some knobs fixed, a Space lists the values of each knob that is
 // left, and families_of() enumerates their combinations.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes out of a space what cannot fit on a GPU, one value of a knob at a time.
 //
 // A strategy, shard group or batch is probed by the plans that use least memory with it: full

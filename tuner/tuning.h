@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that `tune` answers: the best plan, its rivals, why it is the best, whether it stays so, and
 // what to change when nothing fits.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Accelerate's config file. Option names from its guides "FSDP" and "FSDP1 vs FSDP2" and from
 // accelerate/utils/dataclasses.py (FullyShardedDataParallelPlugin, ParallelismConfig); what bf16
 // means for reductions from tests/fsdp/test_fsdp.py (param, reduce and buffer dtype alike).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeepSpeed's config. Option names from deepspeed/runtime/zero/config.py, runtime/config.py,
 // runtime/precision_config.py and www.deepspeed.ai/docs/config-json.
 #include <fmt/core.h>

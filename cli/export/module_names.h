@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the modules of a model are called in Transformers: classes that wrap policies name, and the
 // paths at which a script finds layers, embedding, last norm and head.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan as settings for another trainer: torchtitan, Accelerate, YaFSDP, DeepSpeed.
 //
 // A plan says more than any of them can be told. Whatever a trainer cannot express becomes a Remark

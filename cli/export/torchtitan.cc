@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torchtitan's job config. Option names from torchtitan/config/job_config.py of its TOML releases
 // (v0.2); the Python configs that follow them (torchtitan/config/configs.py: TrainingConfig,
 // ParallelismConfig, ActivationCheckpointConfig) kept the names.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // YaFSDP has no config file: its settings are the arguments of its wrapper. This writes a Python
 // module with two functions for a Transformers model. Arguments from ya_fsdp/ya_fsdp.py and
 // docs/migration_guide.md of yandex/YaFSDP (class YaFSDP of release 1; release 2 replaced it by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // shardwright_fit: fits the cost models to the published tables and rewrites the shipped data.
 //
 //   shardwright_fit gemm|collectives|attention|all [--published DIR] [--out FILE] [--date D]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stands on the command line: flags bound to variables, verbs, --help and --version.
 //
 // This is all of CLI11 that the rest of the program sees: its header takes longer to compile than

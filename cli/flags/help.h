@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How --help looks: two columns within 100, long descriptions wrapped under themselves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags that say what is trained, on what and how: of every verb that predicts.
 //
 // A PlanFlags knows which flags were given, because tune and size search over what was not, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags that only `size` has: the goal, what is on offer, and what failures cost.
 #pragma once
 

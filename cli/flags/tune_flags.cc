@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/flags/tune_flags.h"
 
 #include <fmt/core.h>

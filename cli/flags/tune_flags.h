@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags that only `tune` has, and what all of its flags together ask for.
 #pragma once
 

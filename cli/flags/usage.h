@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns what the parser refused into the project's errors: one sentence, the flag and value named,
 // exit code 2.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardwright inspect profile NAME`: what a calibrated profile was made of and how good it is.
 #pragma once
 

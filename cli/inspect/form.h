@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which form `inspect` answers.
 #pragma once
 

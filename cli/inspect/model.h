@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardwright inspect model NAME|PATH` and the list `inspect models`: sizes in words, parameters
 // by place, operations and bytes per token.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardwright inspect plan FILE`: what a plan file says to do, and what was predicted for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardwright inspect cluster|gpu|stack NAME` and the lists `inspect clusters|gpus|stacks`: every
 // value with its unit, source and confidence. As JSON the document is the data file itself, so
 // that it can be edited and given back as a path.

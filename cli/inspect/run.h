@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `inspect run FILE` and `inspect checkpoint FOLDER`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a machine and a build together can do, and what to install for the rest. Pure functions of
 // what was found, so that every combination can be tested on any machine.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On what a run executes: the host or GPUs, and how its ranks reach each other. Decided from what
 // the user wishes and what machine and build offer, without touching a device.
 #pragma once

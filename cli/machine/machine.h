@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this machine has, found without linking any of it: libraries are opened at run time, so the
 // same binary can ask on a laptop without a driver and on a node with eight GPUs.
 #pragma once

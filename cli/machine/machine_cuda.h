@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The NVIDIA part of the machine: driver, GPUs, toolkit, NCCL, CUPTI, cuDNN.
 #pragma once
 

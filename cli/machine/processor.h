@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processor of this machine, as traces and doctor name it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/machine/program_path.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/machine/shared_library.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library opened at run time because the machine may not have it.
 //
 // It is never unloaded: CUDA's and MPI's libraries register handlers that run when the process

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/measure/host_profile.h"
 
 #include "cli/machine/processor.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cluster "host" as this machine is: its cores and memory in place of the generic ones.
 #pragma once
 

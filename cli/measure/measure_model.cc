@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/measure/measure_model.h"
 
 #include <fmt/core.h>

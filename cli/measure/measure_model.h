@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures what a model's operations take: real steps of the model with two of its layers, traced
 // and imported as observations.
 //

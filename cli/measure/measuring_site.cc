@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/measure/measuring_site.h"
 
 #include <fmt/chrono.h>

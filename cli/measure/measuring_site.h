@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where measure measures: something that gives ranks a device and communicators.
 //
 // What is measured (cli/measure/measure_model.h) talks to exec::Device and exec::Communicator

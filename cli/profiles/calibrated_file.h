@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing a calibrated profile: a cluster file that `--cluster` takes.
 #pragma once
 

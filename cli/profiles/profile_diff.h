@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What differs between two profiles, by value and in what it means for typical operations.
 //
 // A profile is a cluster (shipped, own, or calibrated) together with a stack; two stack files can

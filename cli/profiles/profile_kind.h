@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which kind of data file a name or a path stands for: a cluster (a calibrated profile is one), a
 // GPU or a stack.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a profile file is fit to be shared: schema and ranges, where its values come from, and
 // whether what it predicts is physically possible.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `calibrate` prints: values that moved, errors by group, what stayed and why, what was left
 // out, and what to measure next; or whether a profile still holds.
 #pragma once

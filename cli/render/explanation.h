@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How `predict --explain` puts it: one sentence for each part of the step, then a table of changes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How `predict --jitter` is told: in a sentence, and as JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How `validate --leave-one-out` shows honest errors beside those in sample.
 #pragma once
 

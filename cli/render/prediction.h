@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How `predict` shows what it found: in words and tables for people, as the contract's JSON for
 // programs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How `size` shows what it found: the recommendation in words first, then tables and a chart for
 // people; the contract's JSON for programs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file that `export` writes: settings of a trainer under a head that says where they come from
 // and what they cannot say.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How `validate` shows its scores: tables for people, one JSON document for programs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/run/nccl.h"
 
 #ifdef SHARDWRIGHT_HAS_NCCL

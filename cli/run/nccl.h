@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on GPUs of their own, connected by NCCL: threads of this process, or processes that a
 // launcher started.
 #pragma once

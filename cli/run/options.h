@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run's settings mean: the model, the plan with every knob decided, data, training options
 // and the machine. Nothing of it has run yet, so wrong values are refused before anything starts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder of a run: one writer at a time, nothing finished overwritten unasked, and every path
 // that the run is going to write tried before its first step.
 #pragma once

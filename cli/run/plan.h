@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan of a run: from the plan file, changed by settings, on the ranks that there are.
 #pragma once
 

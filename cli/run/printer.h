@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run shows while it runs: a head, a line a step, notes, and a summary.
 #pragma once
 

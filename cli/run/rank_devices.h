@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devices that the ranks of this process run on, one factory a kind.
 #pragma once
 

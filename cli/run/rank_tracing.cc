@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/run/rank_tracing.h"
 
 #ifdef SHARDWRIGHT_HAS_CUPTI

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the steps of a run's ranks are traced: kernel by kernel where CUPTI lets, else by events.
 #pragma once
 

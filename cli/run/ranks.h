@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts the ranks of a run and waits for them: threads of this process, or processes that MPI
 // connects.
 #pragma once

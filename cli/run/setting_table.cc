@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/run/settings.h"
 
 namespace shardwright::cli {
@@ -23,7 +24,8 @@ const std::vector<SettingInfo>& setting_table() {
         {"weights", "PATH", "", "safetensors to start from; without them weights are random",
          kWhat},
         {"out", "DIR", "run", "folder of metrics, checkpoints and the final model", kWhat},
-        {"overwrite", "WORD", "no", "no, or yes: begin anew where a finished run is in --out", kWhat},
+        {"overwrite", "WORD", "no", "no, or yes: begin anew where a finished run is in --out",
+         kWhat},
         {"resume", "PATH|auto", "", "a checkpoint; auto: the newest whole one in --out, if any",
          kWhat},
         {"ranks", "N", "", "ranks (default: the launcher's, the plan's, or 1)", kHow},

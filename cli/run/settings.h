@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every setting of `run`, where its value comes from, and in which order: a flag beats an
 // environment variable, that beats the run file (--config), that beats the plan (--plan), that
 // beats the default.

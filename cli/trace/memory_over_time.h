@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory live tensors take at each moment of a simulated step, by the device's clock.
 //
 // A timeline's own samples of a caching allocator follow the host, which runs ahead and allocates

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated step in the form in which traces are read, so that what compares and draws traces
 // takes it without a file.
 #pragma once

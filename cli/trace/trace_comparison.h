@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A predicted step subtracted from a measured one: operation by operation, by class and phase, and
 // by cause.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file that --trace writes: predicted steps as a Chrome trace, for Perfetto.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of the two traces of a comparison, boiled down: for every operation what a step spends in it,
 // over all ranks and steps that the trace holds.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of its GPUs a run uses: model FLOPs against the dense peak of the data sheet, and
 // against the best product that was measured on such a GPU.
 #pragma once

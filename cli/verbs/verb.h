@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A verb of the command line: `shardwright predict`, `shardwright doctor`, ...
 //
 // Each verb is one class in cli/verbs/<name>.cc. Its flags are data members that declare_flags()

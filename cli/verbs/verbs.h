@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of verbs, in the order in which --help shows them.
 //
 // A build with SHARDWRIGHT_RUN=OFF has only those that plan: it needs no executor and none of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who started this process: torchrun, mpirun, srun, or a person who wants threads as ranks.
 //
 // Launchers tell processes their rank by environment variables. The first complete set wins:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives of one local rank. Sums are made in the order of ranks, so they are the same bits
 // as one rank's that adds the contributions one after the other.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A group of local ranks: the table of what they published, barriers, and letter boxes for pairs.
 #pragma once
 

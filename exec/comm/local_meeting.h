@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A meeting of ranks that are threads of one process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one process: where they meet, and how one failure ends them all.
 //
 // Every rank brings its own device; all devices are of one kind and share an address space. A

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the ranks of a job meet on the host, as threads of one process or as processes anywhere.
 //
 // A communicator that moves data on devices (NCCL) needs little from the host: a first id, the few

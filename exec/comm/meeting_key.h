@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ranks of one run know and strangers do not, and how they prove it without saying it.
 //
 //   server -> rank   challenge: a number that nobody saw before

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks and the meeting's server say to each other: a header of fixed size and its payload.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The place where processes meet: a thread of rank 0 that collects what ranks send and answers all
 // of them together, and that notices when one of them is gone.
 //

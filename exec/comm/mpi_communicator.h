@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives of one rank of an MPI group (exec/comm/mpi_world.h says how they run).
 #pragma once
 

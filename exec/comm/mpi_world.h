@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes started by mpirun or srun, on one machine or many.
 //
 // Collectives run on the stream they belong to, as non-blocking MPI calls that are polled, so that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files between the processes of one user, in places where other users write, too.
 //
 // Whoever can write into the temporary folder can put a link, a pipe or a file of his own where the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the processes of a run find each other: what the launcher tells, or what the user says.
 //
 //   torchrun        MASTER_ADDR and MASTER_PORT (the next port where torchrun uses that one itself)

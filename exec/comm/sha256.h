@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 and the message authentication code made of it (FIPS 180-4; RFC 2104): enough for ranks
 // to prove to each other that they know the same secret. Nothing is encrypted with it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/comm/tcp_meeting.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A meeting of processes through the server of rank 0 (exec/comm/meeting_server.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attention implementations of this build, and which of them computes a problem.
 //
 // Unless one is wished for by name, the fastest that takes the problem is chosen: cudnn, flash,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failed calls of cuBLASLt become Error with the call, file, line and the library's own text.
 #pragma once
 

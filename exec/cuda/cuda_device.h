@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU as a device: kernels of kernels/cuda, products by cuBLASLt, attention by the fastest
 // implementation that takes the problem.
 //

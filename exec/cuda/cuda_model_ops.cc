@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of a transformer, handed to the kernels in kernels/cuda and to cuBLASLt.
 #include <fmt/core.h>
 

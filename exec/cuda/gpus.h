@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPUs this process can use, or why it can use none. Safe to ask on any machine.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA streams, events and pinned memory that are given back when their owner dies.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of row-major matrices through cuBLASLt.
 //
 // bf16 and fp32 operands, fp32 sums (never TF32), results rounded once. What the library needs to

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by cuDNN's fused engines, on sm_80 and later: the fastest there is on Hopper by
 // published figures. Not yet run on a GPU; tests check that the engines take the graphs.
 //

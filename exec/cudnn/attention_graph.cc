@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/cudnn/attention_graph.h"
 
 namespace shardwright::exec::cudnn {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention as operation graphs, in the shape that cuDNN's fused engines
 // recognise. The order of operations is part of that shape: the mask follows the scale in forward
 // and the subtraction of the statistics in backward.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A descriptor of cuDNN's C graph API that destroys itself, and the check around every call.
 //
 // The C API is used instead of NVIDIA's C++ front end: it comes with the library, needs no further

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds an operation graph of cuDNN out of tensors and the five kinds of operation that attention
 // needs, and turns it into a plan that runs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The records that CUPTI leaves in a buffer, as plain activities.
 //
 // The structs of CUPTI grow a version with most toolkits; which ones are meant is decided here and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/cupti/cupti_session.h"
 
 #include <fmt/core.h>

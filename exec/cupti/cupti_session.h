@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process's one connection to CUPTI: switched on for the steps that are watched, and off, with
 // all records collected, outside the time of every step.
 //

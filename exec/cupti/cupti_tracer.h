@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watches the steps of one rank through CUPTI (exec/cupti/cupti_session.h).
 //
 // The step before the first watched one is recorded too and thrown away: CUPTI prepares itself with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies, sums and the update: operations on flat arrays.
 #include <algorithm>
 #include <cmath>

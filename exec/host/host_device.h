@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processor as a device: Eigen and vector kernels for the operations, threads as streams.
 //
 // Modes of its streams:

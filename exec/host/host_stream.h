@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream of the host device: a FIFO of tasks with a thread of its own. And its events.
 //
 // Tasks of one stream run one after the other; nothing else is promised, so an order that a

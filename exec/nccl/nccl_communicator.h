@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives of one rank of a group, by NCCL on the streams of a CUDA device.
 //
 // Sums are made in NCCL's order, which differs with the number of ranks, so W ranks equal one rank

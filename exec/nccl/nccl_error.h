@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A failed NCCL call as an exception: which call, where, and in the library's own words.
 #pragma once
 

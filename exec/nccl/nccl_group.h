@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One NCCL communicator of this rank: made without blocking, aborted by whoever sees it fail.
 //
 // NCCL calls return before they are done; the host then asks until they are, so that a peer that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/nccl/nccl_world.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks whose devices are connected by NCCL: how their groups come to be, and how one failure ends
 // them all.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a profiler of the device reports: kernels, copies, calls of the driver, its own overhead.
 // Plain values, so that everything that is made of them is tested without a device.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times of one clock on another one: a line through two readings of both.
 //
 // A reading takes the profiler's clock between two looks at steady_clock, several times, and keeps

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a profiler's records to the spans of one rank's step: each kernel, copy and call under the
 // operation whose launches were going on, by steady_clock.
 //

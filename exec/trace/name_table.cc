@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/trace/name_table.h"
 
 namespace shardwright::exec {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sees the work of a device from outside, kernel by kernel, where a device has such a thing
 // (CUPTI); otherwise exec/recorder.h reads the device's clock around every operation.
 //

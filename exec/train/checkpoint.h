@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints on the disk: what is in one, which there are, and which can be trusted.
 //
 // A checkpoint is a folder step-000100 with one safetensors file for every rank of a shard group

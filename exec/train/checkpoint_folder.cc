@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which checkpoints there are, and how one comes and goes: by renaming, so that a folder with the
 // name of a checkpoint is always a whole one.
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/train/checkpoint_writer.h"
 
 #include <exception>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes one rank's file of a checkpoint while training goes on.
 //
 // start() takes the snapshot and returns at once; a thread writes it and computes its checksum.

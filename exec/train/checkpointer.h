@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's side of checkpoints during training: snapshot, file, agreement, name.
 //
 // begin() copies the state and returns. At the end of every step the ranks exchange votes; when all

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The spans of all ranks in one timeline.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The learning rate of every step: warm-up, then constant, cosine, linear or WSD.
 //
 // A pure function of the step, so nothing of it is saved in a checkpoint.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // metrics.jsonl: one JSON object a step, appended and flushed, so that a plot can follow the run.
 //
 // Numbers are written with as many digits as it takes to read the same number back. A resumed run

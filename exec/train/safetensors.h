@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The safetensors format of Hugging Face: named tensors in one file, read in slices and written as
 // a stream.
 //

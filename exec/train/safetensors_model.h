@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model's tensors across one or several safetensors files.
 //
 // Reads a single file, an index (model.safetensors.index.json) or a folder with either; writes a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of an executor goes into checkpoints and Hugging Face folders, and comes back.
 #pragma once
 

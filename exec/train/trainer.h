@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training loop of one rank: batches in, optimizer steps, evaluation, metrics, checkpoints, and
 // an orderly end.
 //

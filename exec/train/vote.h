@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other at the end of every step: whether somebody wants to stop, and how far
 // the files of a checkpoint are. All decide by the same table, so all do the same.
 #pragma once

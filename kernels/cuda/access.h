@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing several neighbouring numbers at once, as floats. For .cu files only.
 //
 // Kernels work on chunks of kWidth elements: 16 bytes of the narrowest type among their arrays.

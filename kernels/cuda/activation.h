@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The nonlinear part of the feed-forward block on CUDA: gated (SwiGLU, GeGLU) or plain.
 // Values are computed in fp32 and rounded once.
 #pragma once

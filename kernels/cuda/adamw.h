@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW on the parts of parameters that a rank owns, on CUDA (kernels/adamw.h has the formula).
 //
 // The operations, their roundings and the random bits are those of kernels/host/adamw.h on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention on CUDA: one interface, several implementations by name.
 //
 // `naive` spends a block on a query and serves every type and size: the oracle on the device.

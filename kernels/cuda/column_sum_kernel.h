@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first half of a sum over rows: partial sums of blocks of rows. For .cu files only.
 #pragma once
 

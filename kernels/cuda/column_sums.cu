@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/column_sum_kernel.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/grids.h"

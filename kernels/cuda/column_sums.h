@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over the rows of a matrix on CUDA, always made of kColumnSumBlocks partial sums in ascending
 // order, however many rows or blocks there are.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax cross-entropy on CUDA: the loss of rows of logits, which become their own gradient.
 #pragma once
 

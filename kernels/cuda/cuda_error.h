@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failed CUDA calls become Error with the call, file, line and CUDA's own text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Casts, sums and copies of flat arrays on CUDA. T, In, Out and the like are float or BFloat16.
 //
 // Arithmetic is fp32 and every element is computed alone, so the results are the bits of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradient groups the places of the batch by token: count, sum up the counts, put each place
 // into its token's list, sort each list. Lists are filled with integer atomics, so their order
 // differs from run to run until they are sorted; everything after that has a fixed order.

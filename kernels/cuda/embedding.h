@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token embedding on CUDA: rows of a table out, and sums of gradient rows back, without atomics on
 // floats. (kernels/host/embedding.h is the same on the processor.)
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backward pass in three kernels that add in a fixed order and nothing atomically.
 //
 // 1. delta: sums over D of out times its gradient, a row a few lanes; and of packed documents, what

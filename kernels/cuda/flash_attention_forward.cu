@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward pass. A block computes 128 queries of one head, 32 of them a warp. It walks over
 // tiles of 64 keys from the diagonal down to the first key that a query sees, keeps for every query
 // the maximum and the sum of its scores so far, and scales the output when the maximum rises

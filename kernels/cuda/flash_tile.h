@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiles of attention in shared memory and in the registers of a warp. For .cu files only.
 //
 // A tile holds rows of D bf16 numbers in chunks of 16 bytes. Chunk c of row r lies at place

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How arrays and matrices are spread over blocks. For .cu files only.
 #pragma once
 

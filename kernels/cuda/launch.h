@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching kernels: the same line for a GPU and for the emulation that tests run on the processor
 // (tests/support/cuda_on_cpu). For .cu files only.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor-core and asynchronous-copy instructions of sm_80 and later, each as one function with its
 // layout of fragments. For .cu files only. (PTX ISA, "Warp-level matrix instructions" and "Data
 // movement: asynchronous copy".)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracle on the device: a block a query, then a block a key. Each of its warps takes every
 // kWarps-th key (or query) and keeps a sum of its own; the sums are joined in the order of warps.
 // Scores are computed again wherever they are needed, so memory is linear in the sequence length

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over the threads of a warp or block in a fixed order. For .cu files only.
 #pragma once
 

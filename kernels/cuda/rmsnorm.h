@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm over rows on CUDA: of a matrix, or of the heads inside packed tokens.
 //
 // y = x / sqrt(mean(x^2) + eps) * weight in fp32, rounded once. The backward pass reads x and d_y

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding on CUDA, in place, on query and key heads; Hugging Face's half-rotate
 // order (kernels/host/rope.h).
 #pragma once

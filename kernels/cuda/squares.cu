@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A square is an integer of 48 bits at some binary place. A warp adds up 32 x kItems squares as one
 // 128-bit integer whose unit is 2^64 below the place of its largest square: numbers that are not
 // 2^32 times smaller than the largest of their warp fit without loss. The others, which are rare,

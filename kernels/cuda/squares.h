@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exact sum of squares on CUDA, in the words of kernels/exact_sum.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/grids.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/step_totals.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What follows from the numbers that ranks exchanged once a step, computed where they are: on CUDA.
 // The same bits as exec/step_record.cc computes on the host.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The nonlinear part of the feed-forward block: gated (SwiGLU, GeGLU) or plain (GELU, ReLU).
 //
 // Gated: y = f(gate) * up. Gate and up may be two matrices or the halves of one (the two views then

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW on a shard of parameters (kernels/adamw.h has the formula).
 //
 // Every element is computed alone in fp32 and its random bits depend on the seed, the step and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streaming causal grouped-query attention; memory is linear in the sequence length.
 //
 // Query t sees keys first_key[t] to t of its own sequence, first_key null meaning 0; with the start

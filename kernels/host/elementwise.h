@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies, sums and scalings of flat arrays, and the gradient norm.
 //
 // Every element is computed alone, so these give the same bits however an array is cut into shards.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token embedding: rows of a table out, and sums of gradient rows back.
 #pragma once
 

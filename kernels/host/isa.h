@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instruction set that the host kernels use, chosen when the program runs.
 //
 // kernels/host/simd is compiled once for each Isa, and a table of functions is picked by what the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear layers with weights in the Hugging Face layout, W[out, in].
 //
 // The gradient of a micro-batch is always written on its own, never added to the one before: sums

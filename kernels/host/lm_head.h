@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The language-model head fused with softmax cross-entropy, a chunk of tokens at a time.
 //
 // The logits of all tokens would be the largest tensor of the step, so only those of one chunk

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of row-major matrices, cut into fixed tiles over the threads.
 //
 // The tiles follow from the shapes alone and each is one sequential product, so the result is the

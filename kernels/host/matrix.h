@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A view of a row-major matrix in someone else's memory.
 #pragma once
 

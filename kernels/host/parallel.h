@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every host operation runs on: worker threads, their scratch memory and the kernels of one
 // instruction set.
 //

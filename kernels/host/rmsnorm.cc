@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/host/rmsnorm.h"
 
 #include "sim/core/units.h"

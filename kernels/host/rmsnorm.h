@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm over the rows of a matrix or over the heads inside packed tokens (qwen3's QK norm).
 //
 // y = x / sqrt(mean(x^2) + eps) * weight, computed in fp32 and rounded once. Forward saves

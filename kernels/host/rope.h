@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding, in place, on query and key heads.
 //
 // Hugging Face's half-rotate order: element j of a head is paired with element j + pairs, so

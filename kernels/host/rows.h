@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rows of a buffer an operation works on: plain matrices, or the heads inside packed tokens.
 #pragma once
 

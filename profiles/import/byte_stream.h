@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file as a stream of bytes, gzip or plain, in bounded memory.
 //
 // A compressed file that ends early or is damaged gives what could be read and says so: a profiler

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a recorded collective of PyTorch is to the cost model: which operation, how many bytes,
 // between how many ranks on how many nodes.
 #pragma once

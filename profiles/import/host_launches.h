@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs the host to launch one kernel, from the times between launches.
 //
 // A thread that launches kernels one after the other spends per kernel what lies between their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that other tools wrote about a machine, as observations of it.
 //
 // Traces of torch.profiler (Kineto, plain or gzip), logs of nccl-tests, and databases of

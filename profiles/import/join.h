@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ties the tables of a trace together: each kernel to the call that launched it, each call to the
 // operator it was made in, each operator to the one around it.
 //

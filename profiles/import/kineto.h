@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the trace of torch.profiler (Kineto's Chrome JSON) into tables.
 //
 // Which members and categories are read, and what is assumed of them, is in README.md beside this

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which operation of a transformer an element-wise operator belongs to, by the extents of its
 // tensors.
 //

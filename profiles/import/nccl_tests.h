@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the tables that nccl-tests prints (all_gather_perf, reduce_scatter_perf, all_reduce_perf,
 // broadcast_perf).
 //

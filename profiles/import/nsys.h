@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the database that `nsys export --type sqlite` writes into tables.
 //
 // Kernels, copies and sets with their correlation ids, calls of the runtime, and NVTX ranges: those

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes observations of the joined tables of one process.
 //
 // Device work is grouped by the operator that launched it: a product that ran as a split-k kernel

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "profiles/import/operator_work.h"
 
 #include <algorithm>

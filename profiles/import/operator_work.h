@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operator of PyTorch is work for: a matrix product, attention, or so many bytes moved.
 //
 // Told from the operator's name and the shapes of its arguments, never from the name of the kernel,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the operators and annotations around a launch say of it: which operator it is work of, in
 // which phase and step, for which sharded unit.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shapes and types of an operator's arguments, from the texts that a profiler records.
 //
 // "Input Dims" is a list with one entry per argument: the extents of a tensor, a list of such for a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers as traces hold them: plain or quoted, times in microseconds with decimals.
 #pragma once
 

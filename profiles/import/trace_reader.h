@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the Chrome trace format event by event, in bounded memory, however large the file is.
 //
 // A window slides over the stream; an event is split into its members where it lies, so that no

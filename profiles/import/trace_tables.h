@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace of a PyTorch process as tables, whichever profiler recorded it: what ran on devices, the
 // calls that launched it, and the operators and annotations around those calls.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA runtime and driver without a device, for recording what PyTorch's own allocator library
 // does.
 //

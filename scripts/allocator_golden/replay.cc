@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays allocations, read from stdin, through PyTorch's own allocator library and prints what it
 // did.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cuDNN, for fused attention: target shardwright_cuda::cudnn. Since 9.8 it plans for a described device, and the
 # described device is how the graphs are checked without a GPU.
 include(${CMAKE_CURRENT_LIST_DIR}/cuda_library.cmake)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # CUPTI, which traces kernels and copies on the device: target shardwright_cuda::cupti.
 # A toolkit keeps it in its main folders or under extras/CUPTI.
 include(${CMAKE_CURRENT_LIST_DIR}/cuda_library.cmake)

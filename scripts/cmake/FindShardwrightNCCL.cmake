@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # NCCL, the collectives library of the CUDA executor: target shardwright_cuda::nccl.
 # Looked for beside the CUDA toolkit, in the system folders and under NCCL_ROOT.
 include(${CMAKE_CURRENT_LIST_DIR}/cuda_library.cmake)

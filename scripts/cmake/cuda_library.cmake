@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The common part of the Find modules for the libraries that ship beside the CUDA toolkit and have no
 # CMake packages of their own. Call after find_package(CUDAToolkit).
 include_guard(GLOBAL)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What a Release build is hardened with, and that no build loads code from where it happens to be started.
 #
 # Checks of the C library's buffer functions (_FORTIFY_SOURCE), canaries behind arrays on the stack, marked targets of

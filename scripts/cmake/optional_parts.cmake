@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the machine may lack: CUDA and its libraries, MPI, Google Benchmark. Each becomes an imported target
 # that later folders link when it exists, and a row of the summary that says why when it does not:
 #   CUDA::cudart, CUDA::cublasLt, ...   the toolkit (CMake's own module)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Programs for machines that lack the packages they were built with (scripts/gpu_package): everything is linked
 # statically but the C library and CUDA's shared libraries, which are looked for beside the program.
 if(NOT SHARDWRIGHT_STATIC)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tuner prunes with: exact peak memory and a lower bound on time, about a million plans a
 // second and core.
 //

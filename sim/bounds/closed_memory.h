@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact peak memory of every plan that differs only in which layers are checkpointed.
 //
 // What a pass allocates depends on its place (next to the embedding, in the middle, ...) and on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this file and step_stretches.cc buy. The ten best of the 92,256 plans of
 // search/llama_3_70b (tests/bench/tuner_bench.cc) take 494 simulations and 0.12 s of processor
 // time. With a bound that knows only the busiest stream, the host and the sum of compute kernels

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lower bound on the step time of every plan that differs only in how many layers are
 // checkpointed.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One walk over the schedule in host order, in which every operation inherits what is known of
 // those it waits for: after which cut it completes, how long after, and how many operations of each
 // stream are complete by then (Knowledge). Events and stream order are all the dependencies there

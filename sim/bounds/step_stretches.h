@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is certain to happen between two points of a step, whatever the engine decides.
 //
 // A step is cut where forward ends, where backward ends, and so on, at the completion of an

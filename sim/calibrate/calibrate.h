@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From what was measured to a profile that predicts it: every group fitted in turn, measured
 // products kept as they are, and the record of it all.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which values of a group its rows determine, and how much doubt the others leave about them.
 //
 // The information matrix of the values is looked at in units of what is believed beforehand. Its

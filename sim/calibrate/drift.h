@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a calibrated profile still describes the machine: new measurements against what it
 // predicts.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of things matters here, because each asks what the one before left open.
 //
 // Rows see a value where their derivative by it is not nothing. Of the values that are seen, those

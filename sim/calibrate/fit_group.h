@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits the values of one group to measured rows: those that the rows determine, and no others.
 //
 // 1. Which values are free (determined.h)? Of those that any row sees, the weakest direction of the

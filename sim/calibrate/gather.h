@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Traces and logs of any known kind as one set of observations.
 //
 // Own traces are read with the plan they carry (sim/trace/import_own_trace.h), all others by

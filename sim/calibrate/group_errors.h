@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far a group's predictions are off: condensed errors, quantiles, and the half width that its
 // part of a step's time stays within.
 //

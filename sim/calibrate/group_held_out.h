@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of a group's rows in fits that have not seen them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The residuals of a group's targets as a function of some of its values: what is handed to the
 // fitter.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host costs: launches forward and backward, and what a step adds to its operations.
 //
 // These are sums of many small times, so their mean matters, and each is measured by itself: no

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/calibrate/next_measurement.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which one further measurement would narrow the prediction most.
 //
 // Every value that measurements can move has a doubt: what is believed beforehand, narrowed by the

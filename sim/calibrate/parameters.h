@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values of a profile that measurements can move, by group.
 //
 // What is believed of them before anything is measured (how far they may lie off, and which yields

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time of a measured row by a profile's formulas: what calibration compares with measurements.
 //
 // Kernels by work_time.h, collectives by collectives.h, the host by the stack's launch costs.

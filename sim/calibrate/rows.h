@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many timings of one operation, condensed to one row.
 //
 // A trace repeats every operation in every layer and step. What a formula can be wrong about is the

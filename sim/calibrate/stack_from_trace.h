@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stack behind a trace of somebody's training: how many kernels each operation runs, what they
 // move, how fast they are beside the GPU's streaming bandwidth, and what the host costs.
 //

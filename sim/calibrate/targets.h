@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fit of a group compares: rows' times, or times beside a collective over times alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where every activation of a static-memory step lives: the layout that the simulator sizes and the
 // executor allocates, so that predicted and measured memory are the same number.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output files that are either whole or not there.
 //
 // The content goes to a temporary file in the same folder, is flushed to the disk, and then takes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CHECK(condition, ...): invariants of the program itself. A failure is a bug of ours, so it prints
 // the expression and aborts instead of throwing something a caller could swallow.
 #pragma once

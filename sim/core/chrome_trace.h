@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes timelines as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //
 // One process for every rank of every timeline, in the order given, so that predicted can stand

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/core/chrome_trace_reader.h"
 
 #include <fmt/core.h>

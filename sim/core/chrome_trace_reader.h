@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads Chrome traces: what chrome_trace.h writes, and others as far as they follow the format.
 //
 // Slices (complete events, "X") come with the names of their process and track and, where the trace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // On what it is trained: one kind of node, how nodes are linked, and what a GPU hour costs. The
 // kernel and collective cost parameters of the GPU live in profiles/gpu_params.h; this is the part
 // a user thinks of.

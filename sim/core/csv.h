@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small, strict reader of comma-separated tables.
 //
 // The first row names the columns; values are looked up by name. Fields may be quoted, with a quote

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Types of numbers in parameters, gradients and optimizer state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors that a user can cause.
 //
 // Bad input throws Error with one sentence that names the file, key or flag, the value found, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding a model by what a user types: a built-in name, a Hugging Face name, a config.json, or a
 // folder that holds one.
 //

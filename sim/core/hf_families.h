@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the keys of a Hugging Face config.json mean, family by family.
 //
 // Families: llama, mistral, qwen2, qwen3, phi3, gemma, gemma2, gpt2, gpt_neox, mpt, with the

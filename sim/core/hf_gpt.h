@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configs of the families with LayerNorm and a plain MLP: gpt2, gpt_neox and mpt. The keys of mpt
 // are those of LLM Foundry, which trains models that Transformers itself cannot: learned positions,
 // biases.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading single keys of a Hugging Face config.json with the bounds of model_limits: the helpers
 // that the family readers share.
 #pragma once

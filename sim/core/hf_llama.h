@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configs of llama and its relatives, which share their keys: RMSNorm, gated MLP, RoPE.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary embeddings of a Hugging Face config.json, in both generations of its keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loading JSON files and reading typed values from them.
 //
 // A JsonFile owns a parsed document; a JsonReader is a view of one value in it that knows the file

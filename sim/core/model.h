@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is trained: the architecture of a decoder-only transformer, reduced to what arithmetic and
 // memory depend on. Letters used across the project: B micro-batch, T sequence length, C hidden
 // size, F ffn size, L layers, H query heads, Hkv key/value heads, D head dimension, V vocabulary, W

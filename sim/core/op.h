@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One operation of a step: what it is, which stream it runs on, what it waits for and how much work
 // it is.
 //

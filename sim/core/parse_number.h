@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text and doubles to numbers, with nothing lost on the way.
 //
 // The standard conversions stop at the first strange character, wrap around or truncate. These say

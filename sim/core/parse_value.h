@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values that a person gave, read strictly and under the name they were given by.
 //
 // A flag, a line of a run file and an environment variable are read alike: the whole word must be

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank holds from step to step: the kinds of memory that a strategy may keep beside the
 // activations. Schedules list them with their sizes, memory prediction adds them up, the executor
 // allocates them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the memory that outlives a step lies: from the facts that a strategy states to the bytes of
 // every persistent tensor, and to the place of every unit in them. Computed here only: memory
 // prediction adds the bytes up, the executor allocates them and puts addresses to the places.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How it is trained: the strategy and every knob that the tuner may turn. Model, cluster, stack and
 // plan together determine a Schedule (sim/core/schedule.h).
 #pragma once

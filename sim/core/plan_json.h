@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans as files: what `tune --out` writes and `predict --plan`, `run --plan`, `export --plan`
 // read.
 //

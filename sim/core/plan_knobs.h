@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The knobs of a plan as people give them: on a command line, in a run file, in the environment.
 //
 // One table says for each knob what it is called, how its text is read and how it is written again;

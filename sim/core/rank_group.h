@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks take part in a collective.
 //
 // Groups of one kind divide the ranks of the world evenly: `size` members, `stride` apart. Ranks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a whole input file into memory, with a bound on its size.
 //
 // Every loader starts here, so that a missing file, a folder in its place or a file of the wrong

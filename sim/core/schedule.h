@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one rank does in one optimizer step: the heart of the project. The simulator gives every
 // operation a duration, the executor runs it; predicted and measured timelines therefore subtract
 // operation by operation.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The "schema" key of the files this project writes: "shardwright.plan/1.0".
 //
 // A higher minor version adds what an older reader may ignore; a higher major version changes what

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a strategy says about the memory that outlives operations: what is divided, where gathered
 // parameters and fresh gradients are kept, in which types sums are made. A strategy states it once
 // (ShardingStrategy::declare); sim/core/placement.h turns it into bytes and addresses, for memory

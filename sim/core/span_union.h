@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The union of stretches of time, and how much of a given stretch it covers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The software that executes the step. It decides which operations exist, which tensors are kept
 // for backward, what the host costs and how memory is allocated. A Stack is data
 // (profiles/data/stacks/*.json); sim/program/layer_program.h turns it into the operations of a
@@ -39,8 +40,8 @@ struct HostCosts {
   double forward_launch_s = 5e-6;  // per kernel
   double backward_launch_s = 4e-6;
   double collective_launches = 4;  // forward launches that issuing a collective takes as long as
-  double unit_hook_s = 0;       // per sharded unit and direction: Python hooks, bookkeeping
-  double limiter_wakeup_s = 0;  // after the host waited for a device event
+  double unit_hook_s = 0;          // per sharded unit and direction: Python hooks, bookkeeping
+  double limiter_wakeup_s = 0;     // after the host waited for a device event
   double device_allocation_s =
       0;              // per cudaMalloc or cudaFree inside a step, the device being idle
   double step_s = 0;  // once per step with the device idle: data, logging, synchronisations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The strategies, and what everybody outside sim/strategies may know about one: its name, what it
 // divides, whose software it stands for. Everything that tells strategies apart (checks of plans,
 // the tuner's space, exports, words) asks here; how a step of it goes stands in its file alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a step, named once for everybody: programs of units (sim/program) say which of
 // them an operation reads and writes, strategies what sharding adds, memory prediction how long
 // each one lives, the executor where it lies.

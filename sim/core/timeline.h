@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happened, or will happen: spans keyed by operation id, and a memory curve. The one type for
 // predicted and measured steps, so that they can be subtracted (compare) and fitted (calibrate).
 #pragma once

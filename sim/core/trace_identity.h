@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a trace says of the plan that its operations belong to, so that whoever has the trace has
 // the schedule: it travels in the trace's notes (otherData of a Chrome trace).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Units used everywhere: bytes are int64, engine times are int64 nanoseconds, rates are doubles in
 // SI units per second. Names carry the unit (_bytes, _ns, _s, _flops).
 #pragma once

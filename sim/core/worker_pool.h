@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that share out the items of a loop. Which thread does which item is not fixed, so
 // results must go to places that belong to items. A pool serves many short loops (the rounds of a
 // search); for_each_index is one loop with threads of its own. The processor's kernels have a third

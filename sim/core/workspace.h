@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor keeps on the device beside parameters, gradients, states and activations: the
 // step's batch, RoPE tables, room for kernels that sum in two stages, and the few numbers that
 // ranks exchange once a step. The simulator counts these bytes, the executor allocates them.

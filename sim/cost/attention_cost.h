@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time of fused (flash) attention, forward or backward.
 //
 //     rate(s) = R s / (s + s0)      t = t0 + flops / (rate * f(head_dim) * share of the SMs)

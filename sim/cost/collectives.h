@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time of an NCCL collective, with the algorithm and protocol that NCCL would pick.
 //
 // Let x be the bytes that each rank puts on the wire: S (n-1)/n for all_gather and reduce_scatter

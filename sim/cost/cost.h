@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every operation of a schedule costs on a given profile: device time alone, device time while
 // sharing the GPU with a collective (or, for a collective, with a kernel), and host time to issue
 // it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time of one matrix product on a GPU: tiles, waves and a split of k.
 //
 // C[m,n] = A[m,k] B[k,n] is cut into tiles; each thread block computes one tile, one block runs on

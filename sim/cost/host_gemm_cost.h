@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time of one matrix product on a processor, cut as the host device cuts it
 // (kernels/host/matmul.cc).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time of a memory-bound kernel: t1 + bytes / (share of HBM bandwidth).
 //
 // Streaming kernels reach 0.8-0.9 of the data-sheet bandwidth; each framework's kernel reaches its

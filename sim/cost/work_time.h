@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time of one kernel on a profile, alone or beside a collective: which formula applies to an
 // operation's work, and with what of the profile.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interval of a step's time on a calibrated profile.
 //
 // Each group of costs that was calibrated brings its own half width: how far the total of the

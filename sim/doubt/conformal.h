@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prediction intervals for iteration times, from how far held-out predictions were off.
 //
 // Conformal: the half-width is a finite-sample quantile of |log(predicted / measured)| over

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Says in words which inputs of a prediction lie outside what published runs checked.
 //
 // Two kinds of input: numbers, compared with the smallest and largest among the runs, and words

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Discrete-event simulation of one rank's step: in-order streams, events, a host that issues in
 // order.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of one run of the engine, and how it moves.
 //
 // The loop (engine.cc, run) has four movements. The host issues (engine_issue.cc): it walks the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host: issues operations in order, runs ahead of the device, and blocks where the schedule
 // says.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a schedule to the tables that a run reads, and a machine on which nothing has happened.
 #include <algorithm>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several ranks whose kernels vary in time, joined by their collectives.
 //
 // The representative rank of engine.h already meets equal-priority kernels in the unlucky order.

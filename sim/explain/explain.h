@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a step takes as long as it does, and what one change would buy.
 //
 // Each part of the step is told apart by what bounds it (step_parts.h). The changes are tried, not

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step takes when kernels vary from rank to rank and from run to run (predict --jitter).
 #pragma once
 

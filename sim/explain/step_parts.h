@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What bounds each part of a step, read off its timeline.
 //
 // The step is cut where kernels change phase: forward (with the loss), backward (with recomputation

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits rate(s) = R s / (s + s0) of sim/cost/attention_cost.h to published attention throughput.
 //
 // attention.csv: gpu,kernel,pass,seq_len,head_dim,causal,tflops[,source]; pass is forward, backward

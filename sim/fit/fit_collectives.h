@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits the one-node curves of sim/cost/collectives.h to nccl-tests measurements of one GPU kind.
 //
 // One set of parameters serves all_gather, reduce_scatter and all_reduce on any number of ranks:

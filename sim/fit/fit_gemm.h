@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits the tile and wave model of sim/cost/gemm_cost.h to measured matrix products of one GPU.
 //
 // Minimizes the mean |log(predicted / measured)|: least absolute deviations shrug off disturbed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits the step parameters to the ledger and says how good they are: intervals of the constants,
 // errors in sample and held out, and the held-out errors that prediction intervals stand on.
 //

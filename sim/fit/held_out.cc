@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/fit/held_out.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Held-out errors: every row is predicted by a fit that has not seen it.
 //
 // Rows fall into k folds by a hash of what they measured (not of their order or time), so the split

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Least absolute deviations of logarithms, for predictions that cost microseconds.
 //
 // The objective is that of robust_objective.h with residuals in units of the rows' noise s_i,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Honest errors of iteration time: every published run predicted by constants fitted without it.
 //
 // First the constants of step_parameters.json are fitted to all runs; these errors are in sample.

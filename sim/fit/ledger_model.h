@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger's iteration times as a function of the step parameters.
 //
 // Profiles are assembled once for each kind of machine; a prediction copies one, sets the constants

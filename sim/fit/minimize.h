@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small derivative-free minimizer for fits of a few to twenty positive parameters.
 //
 // For the formulas of single kernels and collectives (fit_gemm, fit_attention, fit_collectives):

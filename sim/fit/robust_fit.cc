@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/fit/robust_fit.h"
 
 #include <Eigen/Dense>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Robust fits of a few positive constants to many measurements, when a prediction is expensive.
 //
 // The objective is that of robust_objective.h with phi over kResidualScale. Gauss-Newton on the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every robust fit here minimizes over x, the logarithms of positive constants:
 //
 //   sum_i w_i phi(r_i(x)) + 1/2 sum_j ((x_j - centre_j) / spread_j)^2,   phi(r) = sqrt(r^2 +

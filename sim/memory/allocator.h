@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch's CUDA caching allocator, simulated: what torch.cuda.max_memory_allocated,
 // max_memory_active and max_memory_reserved would say, and how often it would run dry, for a
 // sequence of allocations.

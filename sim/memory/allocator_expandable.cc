@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The expandable segments of the simulated caching allocator (expandable_segments:True).
 //
 // A segment is a stretch of addresses as large as the device and an eighth more, of which pages are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The free blocks of one stream and pool, ordered by size and then by address, for best fit.
 //
 // A sorted array: pools hold tens of free blocks, where moving a few cache lines beats any tree,

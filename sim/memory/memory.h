@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of a step, from the same schedule that is timed.
 //
 // Three views: the peak of what is allocated (liveness in host order; exact, needs no clock), the

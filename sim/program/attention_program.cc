@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first half of a layer: norm, query, key and value, positions, attention, output projection,
 // residual.
 //

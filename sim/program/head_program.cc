@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Final norm, projection to the vocabulary, loss.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of one unit (embedding, layer, head) as a stack executes them, with the tensors
 // they read, write and keep for backward.
 //

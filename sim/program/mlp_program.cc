@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The second half of a layer: norm, gate and up, activation, down projection, residual.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer programs by what they depend on, so that plans which differ in anything else share them.
 //
 // A field of Plan that LayerPrograms begins to read belongs into the key of program_cache.cc:

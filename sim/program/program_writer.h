@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the programs of units are written with: sizes of tensors, and operations with their work.
 //
 // A Product is one matrix product of the forward pass; product_backward writes what follows from it

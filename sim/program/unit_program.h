@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A unit's operations as a small dataflow program: operations that name the tensors they read and
 // write.
 //

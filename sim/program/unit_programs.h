@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The programs of the kinds of unit, in execution order: embedding, the two halves of a layer
 // (attention and MLP, each with the norm before it and the residual after it), head with loss.
 #pragma once

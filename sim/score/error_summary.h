@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Relative errors of predictions, condensed: mean, median and 90th percentile of |p/m - 1|.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of measured kernels: matrix products and collectives, as CSV files with one row each.
 //
 // gemm.csv        gpu,m,n,k,time_us[,source]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steady period of backward: how long from one layer to the next, in the middle of the step.
 //
 // Published timelines show that period and little else, so it is what a simulated timeline can be

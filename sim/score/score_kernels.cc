@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/score/score_kernels.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores the cost models against tables of measured kernels: what `validate --gemm` and
 // `validate --collectives` print.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores predictions against the ledger of published runs: what `validate` prints.
 //
 // Every row is predicted from its own columns by the profile that its own columns describe; nothing

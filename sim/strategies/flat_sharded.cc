@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Full sharding as the native executor runs it (plans zero3, fsdp1, fsdp2, hsdp on the native
 // stack): flat padded units gathered straight into rotating buffers, weight gradients written
 // straight into one of two rotating gradient buffers, the reduction issued right after a unit's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch FSDP1 (FlatParameter): a gather per unit into a fresh flat tensor, weight gradients
 // concatenated on the gather stream, cast and pre-divided on a post-backward stream, reduced,
 // post-divided.

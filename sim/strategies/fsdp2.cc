@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch FSDP2 (fully_shard) as torchtitan uses it: per-parameter sharding, so a gather is copied
 // in from the shards and copied out into parameters; the reduction's input is copied in, with the
 // cast fused, on the compute stream. No host blocking, no record_stream; gathers and reductions

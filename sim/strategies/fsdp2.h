@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PyTorch FSDP2 (fully_shard) as torchtitan uses it; fsdp2_hpz.cc builds on it.
 #pragma once
 

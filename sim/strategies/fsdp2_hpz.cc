@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FSDP2 with a second shard in each node: fully_shard(reshard_after_forward=<GPUs of a node>), what
 // ZeRO++ calls hierarchical partitioning (hpZ; Wang et al. 2023, arXiv 2306.10209, section 3.2;
 // DeepSpeed's zero_hpz_partition_size).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hybrid sharding: everything is sharded within groups of ranks, shards are all-reduced across
 // them. Stacks do it as FSDP1 (HYBRID_SHARD) or as FSDP2 (a two-dimensional mesh); both files know
 // how to reduce across groups.

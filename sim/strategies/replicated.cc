@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters whole on every rank: `single` (one rank, no communication) and `ddp` (gradients
 // all-reduced in buckets while backward runs, only in the last micro-step).
 //

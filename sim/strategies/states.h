@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the strategies' files share about what a rank holds for the whole step.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a strategy writes a Schedule with: operations, events, tensors, and questions about units.
 //
 // Questions (kind, elements of a unit at an offset) are remembered while a block is written: the

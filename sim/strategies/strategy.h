@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sharding strategy writes what happens around a unit's own operations: gathers, casts,
 // reductions, and who waits for whom. One file per strategy implements this interface and a line of
 // sim/core/strategies.def names it; step_writer.h is what it writes with, lower.h drives it over

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // YaFSDP v1 (yandex/YaFSDP, ya_fsdp.py): parameters of a unit lie in one padded flat buffer, so
 // gathers need no copies; two weight buffers and two gradient buffers rotate; norm weights are one
 // unit of their own, gathered once and reduced once; gradients are divided once, at the very end,

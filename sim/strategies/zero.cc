@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZeRO stages. Stages 1 and 2 keep whole compute parameters and shard the optimizer (2: and the
 // gradients); gradients are reduce-scattered per unit while backward runs, stage 1 only in the last
 // micro-step; updated parameters are gathered after the optimizer (DeepSpeed: exposed) or, on the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace of `run --trace` as observations: every operation's time beside its work.
 //
 // The trace carries the plan it was recorded with (sim/core/trace_identity.h). The plan is lowered

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cost of the simulated caching allocator: the event simulation calls it for every buffer of a
 // step.
 //   ninja shardwright_bench && bench/allocator_bench

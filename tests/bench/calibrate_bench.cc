@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a calibration takes: condensing a trace's timings, and fitting the groups to them.
 #include <benchmark/benchmark.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one evaluation of each cost function takes; the tuner calls them millions of times.
 #include <benchmark/benchmark.h>
 

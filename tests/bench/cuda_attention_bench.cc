@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TFLOP/s of every implementation of attention that this build has, at the shapes of Llama-3-8B
 // (32 / 8 heads of 128), 3B (24 / 8 heads of 128) and 1B (32 / 8 heads of 64). Products count half,
 // because the mask hides half of the scores: 4 of them forward, 10 backward, each H D T^2 / 2

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of the CUDA kernels at the shapes of Llama 3 8B with 8192 tokens: bytes that must move per
 // second of the device, and as a share of what a copy reaches on the same device (`of_copy`). Says
 // so and stops where there is no GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to run the threads of a CUDA block on the processor (tests/support/cuda_on_cpu).
 // The time is that of one thread of the block.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a trace of torch.profiler is read, on one core, and in how much memory.
 //
 // SHARDWRIGHT_IMPORT_MB=1000 bench/import_bench reads a trace of a gigabyte.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of the host kernels at the shapes of a small Llama: rates in FLOP/s for products and
 // attention, bytes/s for what memory bounds. Arguments are given in each name; threads last.
 #include <benchmark/benchmark.h>

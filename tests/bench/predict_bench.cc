@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many configurations a second one core predicts: the event simulation of a whole plan (lower,
 // cost, simulate, exact allocated memory) and the closed form that the tuner prunes with.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of whole optimizer steps on this machine: a small Llama on one rank, and sharded over local
 // ranks that share the threads. scripts/compare_with_pytorch runs the first of them beside PyTorch.
 #include <benchmark/benchmark.h>

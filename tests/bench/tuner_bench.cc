@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a whole search takes on all cores: every plan of the default space of one model and
 // cluster, the ten best different plans and the front. "plans" is the size of the space.
 #include <benchmark/benchmark.h>

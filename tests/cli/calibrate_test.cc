@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards `calibrate` as a user meets it: a log becomes a profile that predict takes, --check
 // notices a machine that has changed, and what cannot be used is said in one sentence.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which device and which communicator a run gets: every wish on every kind of machine.
 #include "cli/machine/execution.h"
 

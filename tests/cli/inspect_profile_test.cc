@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards that `inspect` shows every value with its source within 100 columns, and that its JSON is
 // a file that loads.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards `shardwright inspect`: the kinds, a model and a plan in words and as JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

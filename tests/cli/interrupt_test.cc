@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ctrl-C asks once, then kills; afterwards everything is as before.
 #include "cli/interrupt.h"
 

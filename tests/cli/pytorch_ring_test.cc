@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // As a user of PyTorch meets it: traces of an FSDP2 job, then calibrate, then predict of what the
 // job would do under YaFSDP. The traces are written from a simulated truth that is unlike what
 // ships, so that the answer is known.

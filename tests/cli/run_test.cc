@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards `shardwright run` as a user meets it: files, settings, resuming after any kind of end.
 #include <fmt/core.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards that the difference of two steps is explained without rest, and by the right cause.
 #include "cli/trace/trace_comparison.h"
 

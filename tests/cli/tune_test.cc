@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `tune` as a user meets it: the contract's document, a plan file that predicts the same again, an
 // answer when nothing fits that helps, and sentences for what makes no sense.
 #include <gmock/gmock.h>

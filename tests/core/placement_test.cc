@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where persistent memory lies: every place inside its tensor, what must not overlap apart, shares
 // that make up the whole.
 #include "sim/core/placement.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards checkpoints and the training loop: what resumes is what was, damage is found and named,
 // and a failed write leaves earlier checkpoints alone.
 #include "exec/train/checkpoint.h"

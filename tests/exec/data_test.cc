@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/train/data: what sequences hold, who gets them, and that no file can do harm.
 #include <fmt/core.h>
 #include <gtest/gtest.h>

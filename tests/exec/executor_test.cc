@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plan may choose without changing the result: recomputation, buffers, streams. And what the
 // executor promises beside numbers: memory to the byte, poison that shows, a timeline that keeps
 // the order of events.

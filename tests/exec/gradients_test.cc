@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether gradients are right: against finite differences of the whole model in double, and
 // against what transformers computed (tests/data/reference, made by scripts/make_reference).
 #include <gtest/gtest.h>

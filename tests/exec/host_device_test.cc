@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/host/host_device.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/trace: records of a profiler become the spans of the right rank, operation and
 // stream, on the right clock.
 #include "exec/trace/join_activity.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/comm/launch_environment.h: every launcher is recognised, half a set is refused.
 #include "exec/comm/launch_environment.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/comm/meeting_server.h against whoever reaches rank 0's port: what an audit did to a
 // meeting, on loopback. A stranger does not know the key; a false rank does, and still may not do
 // more than end the job with a sentence.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as processes of their own, for the tests of meetings.
 #pragma once
 

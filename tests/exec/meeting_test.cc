@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/comm/meeting.h and rendezvous.h: processes find each other by TCP or a file, agree
 // about the job, exchange, and all hear of the first failure; nothing waits for ever.
 #include <fmt/core.h>

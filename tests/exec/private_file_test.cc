@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/comm/private_file.h: what others put where ranks are going to look is neither written
 // through nor believed nor waited for.
 #include "exec/comm/private_file.h"

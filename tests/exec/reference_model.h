@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss of a whole model in double, from the oracles in tests/oracle: what finite
 // differences are taken of.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/comm/sha256.h by the vectors of FIPS 180-4 (NIST's examples) and RFC 4231.
 #include "exec/comm/sha256.h"
 

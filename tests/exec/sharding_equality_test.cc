@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The acceptance test: W ranks that shard are one rank that accumulates, to the bit.
 #include <gtest/gtest.h>
 

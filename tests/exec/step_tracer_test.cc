@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards how a tracer takes the place of clock readings in the recorder: it hears of every
 // operation in the order of the schedule, only in the steps that it watches, and its spans reach
 // the timeline of all ranks.

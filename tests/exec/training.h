@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a tiny model for a few steps on ranks that are threads, and keeps everything that could
 // differ: losses, norms, gradients, weights and moments after every step.
 #pragma once

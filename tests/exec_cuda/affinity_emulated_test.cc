@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that are threads of one process, each with a GPU of its own: whatever a rank makes,
 // launches, records or allocates is its own GPU's, and the numbers are those of ranks that share
 // one.

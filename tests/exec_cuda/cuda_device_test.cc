@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What exec/device.h promises, on CUDA: order, failure, copies, clocks.
 #include "exec/cuda/cuda_device.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever call of CUDA fails, a run ends with one error that names the call, or does not notice;
 // it never hangs, and nothing is left behind.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests of the CUDA device run twice: on the processor, against the runtime of
 // tests/support/cuda_on_cpu, and on a GPU, where they skip themselves when there is none.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a machine has, in words, on every kind of machine that the fake runtime can be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of every form, type and placement against plain sums in fp64.
 #include "exec/cuda/products.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is issued to CUDA in a step is the schedule, operation by operation: each behind the events
 // it waits for, on its stream, followed by its event. Read from the log of the fake runtime.
 #include <gtest/gtest.h>

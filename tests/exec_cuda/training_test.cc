@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole executor on the CUDA device: the numbers of the host, the same bits for any number of
 // ranks and any allowed order of streams, and the memory of the plan.
 #include "tests/exec/training.h"

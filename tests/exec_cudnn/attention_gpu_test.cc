@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every implementation of this build on a GPU: against the oracle where that is quick, against each
 // other at the sizes of real models, and each with itself.
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuDNN's own judgement of our graphs on a machine without a GPU: a device described in JSON, and
 // the toolkit's stub of the driver. Engines are picked and kernels compiled; only their loading
 // fails, as it must.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/cupti with the real library: its records are read as they lie in its buffers, and
 // where it refuses the reason is one sentence.
 #include <gmock/gmock.h>

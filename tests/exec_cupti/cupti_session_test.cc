@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/cupti's session and tracer on a fake CUPTI: what is switched on when, whose records
 // are whose, many buffers, refusals.
 #include "exec/cupti/cupti_session.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/exec_cupti/fake_cupti.h"
 
 #include <algorithm>

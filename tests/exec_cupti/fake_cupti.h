@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUPTI for machines without a driver, in place of the functions that need one; records are read
 // by the library itself.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUPTI itself on a GPU: every operation of a traced step has its kernels, on the host's clock, and
 // nothing is dropped. Not yet run on a GPU.
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests on a GPU share: whether there is one, and ranks with devices of their own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/exec_nccl/fake_nccl.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An NCCL for machines without a GPU: ranks are threads of this process, streams are those of host
 // devices, and a collective is a task of the stream that waits there for the other ranks, as a
 // kernel of NCCL does. It implements the functions of <nccl.h> that the project calls; a test links

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards exec/nccl: collectives of every size and type, groups, and failures that end all ranks, on
 // a fake NCCL (tests/exec_nccl/fake_nccl.h).
 #include "exec/nccl/nccl_communicator.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the executor over NCCL: W ranks train as local ranks do, within rounding, and the calls of
 // NCCL are the collectives of the schedule, one by one.
 #include <gmock/gmock.h>

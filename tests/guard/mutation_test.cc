@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Would anybody notice? Each major constant is changed by 10 % in memory, up and down, and the
 // criteria of published_table.h must refuse what is then predicted.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/guard/published_table.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The published table, predicted: what the project promises of it, and what it last was.
 //
 // Two criteria judge the predictions of the shipped ledger. The promises are bounds that the

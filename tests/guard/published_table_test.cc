@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The headline: how far the predictions of published runs are off. What breaks here is the reason
 // to use the project, so a bound is loosened only with a reason that a release note can print.
 #include "tests/guard/published_table.h"

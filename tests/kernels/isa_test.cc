@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instruction sets against each other: with fused multiply-add, operations without a matrix
 // product give the same bits at 8 and at 16 lanes.
 #include "kernels/host/isa.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The oracles' gradients against finite differences of their own forward passes, in double.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernel tests share: seeded inputs, runs on every instruction set and thread count, and
 // comparison with an oracle in double.
 #pragma once

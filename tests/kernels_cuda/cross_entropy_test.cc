@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cross_entropy.h"
 
 #include "tests/kernels_cuda/support.h"

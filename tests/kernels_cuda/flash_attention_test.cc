@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels_cuda/random_attention.h"
 
 namespace shardwright::kernels::cuda {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/mma.h"
 #include "tests/kernels_cuda/mma_probe.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that spell out the fragments of kernels/cuda/mma.h, for its test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels_cuda/mma_probe.h"
 #include "tests/kernels_cuda/support.h"
 #include "tests/oracle/linear.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention.h"
 #include "tests/kernels_cuda/support.h"
 #include "tests/oracle/attention.h"

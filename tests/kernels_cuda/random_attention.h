@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random attention problems for the tests of every implementation on CUDA, and the comparison with
 // the oracle.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of CUDA kernels share beside tests/kernels/support.h: arrays on the device, and
 // runs that must give the same bits whatever the order of threads. Compiled for a GPU and, against
 // the headers in tests/support/cuda_on_cpu, for the processor.

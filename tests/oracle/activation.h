@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for activations, gated and plain, in double.
 #pragma once
 

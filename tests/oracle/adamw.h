@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for AdamW with full-precision state, in double.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for causal grouped-query attention: the whole T x T matrix of probabilities, in double.
 #pragma once
 

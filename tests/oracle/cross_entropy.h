@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for softmax cross-entropy over whole rows of logits, in double.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for linear layers and embeddings: plain loops in double, nothing clever.
 #pragma once
 

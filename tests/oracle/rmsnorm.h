@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, row by row, in double.
 #pragma once
 

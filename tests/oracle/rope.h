@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oracle for rotary position embedding, straight from complex multiplication, in double.
 #pragma once
 

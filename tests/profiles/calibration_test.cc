@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the file of a calibrated profile: what is written is read back, older versions are read,
 // newer ones are refused in one sentence.
 #include "profiles/calibration.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the sentences that a wrong data file gives, and that no file, however broken, does worse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Damaged traces: whatever is done to a file, importing it ends in an ObservationSet or in an Error
 // of one sentence, in bounded memory, and durations stay positive.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes small traces in Kineto's form, for tests: operators nest by time on a thread, and each
 // kernel has a launch inside the operator that is open when it is added.
 #pragma once

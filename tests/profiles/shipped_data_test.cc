@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the shipped data files: all load, every value says where it comes from, names agree, and
 // what is written reads back the same.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the ring as a user closes it without a GPU: trace, calibrate, predict something else. The
 // machine is synthetic: a profile holds its true values, and the traces are what the simulator says
 // of it, signed as the executor signs its own and disturbed as real ones are. No clock is read, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated allocator against recordings of PyTorch 2.6.0's own library (libc10_cuda.so), which
 // scripts/allocator_golden/record makes: every address, every gauge after every step, peaks and
 // retries.

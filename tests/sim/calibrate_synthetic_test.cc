@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Synthetic truth: timings of a machine whose values are known, with noise, outliers and late
 // ranks. What calibration calls determined lies in its 95 % interval in 95 % of the trials.
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the whole of calibration: profiles that predict what was measured, intervals that shrink
 // and still cover, merging, drift, and the measurement that would help.
 #include "sim/calibrate/calibrate.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The closed form against what it stands for: the memory of the lowered schedule, to the byte, and
 // the event simulation, never above; on plans of every strategy, stack and kind of cluster.
 #include "sim/bounds/closed_form.h"

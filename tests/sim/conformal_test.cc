@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sim/doubt/conformal.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Semantics of the event engine on hand-written schedules of a few operations, and the promise that
 // skipping repeated layers changes nothing, on the schedules of every strategy.
 #include "sim/engine/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs whose constants are known, because the simulator itself produced them.
 #include "sim/fit/fit_steps.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor relies on in schedules of the native stack.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

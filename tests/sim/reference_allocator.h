@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slow, obvious version of sim/memory/allocator.h, written from the rules and not from that
 // code.
 //

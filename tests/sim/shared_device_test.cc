@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards the physics of ranks that share a device, and of a device that runs operations in order.
 #include <gtest/gtest.h>
 

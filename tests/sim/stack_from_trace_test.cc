@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the traces of a PyTorch job to the question "what if": a truth that differs from the shipped
 // profile is simulated, its step is written as torch.profiler would, and what is read from that
 // must predict other plans as the truth does.

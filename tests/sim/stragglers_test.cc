@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several ranks joined by their collectives: identical ranks are one rank, variation only costs
 // time.
 #include "sim/engine/stragglers.h"

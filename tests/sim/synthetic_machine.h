@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine whose true values are known, and timings of it as a trace would have them: log-normal
 // noise, one in twenty disturbed by up to three times, and ranks that arrive late at collectives.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda.so.1 for tests: answers as a driver for CUDA 12.4 with two GPUs would, or fails in the
 // ways that FAKE_CUDA names. Built as a library of its own; no test links it.
 #include <cstdlib>

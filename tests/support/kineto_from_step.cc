@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/kineto_from_step.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated step of FSDP2 on PyTorch's eager kernels, written as torch.profiler would have
 // recorded it: operators with shapes and types, launches, kernels under their real names, FSDP's
 // annotations, collectives' arguments. What a trace of such a job shows, from a truth that is

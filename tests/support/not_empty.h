@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A range that a test loops over, with the expectation that there is something in it: assertions in
 // the body of a loop over nothing hold whatever the code does.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder for the files of one test process, so that tests may run at the same time.
 #pragma once
 

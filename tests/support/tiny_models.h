@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models small enough to train in milliseconds, with sizes that do not divide by numbers of ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Goodput against hand arithmetic, against a simulation that draws failures one by one, and against
 // the one public run that tells enough.
 #include "tuner/goodput.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search against exhaustive simulation of small spaces, and its promises: the optimum, what
 // fits, more knobs never hurt, the same answer on any number of threads, an answer when stopped.
 #include "tuner/search.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sweep and what is made of it: arithmetic by hand, choices on options made up for the purpose,
 // and the promises of a search (same answer on any number of threads, an answer when stopped).
 #include "tuner/sizing.h"

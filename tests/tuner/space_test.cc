@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The space holds every plan that differs, once; and says what contradicts itself.
 #include "tuner/space.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tune says about its choice is true: the price of every knob, the other strategies, what
 // happens when the prediction is off, and the advice when nothing fits. And it chooses what the
 // published runs chose.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frame that all drawings of a report share: a column of labels at the left, the plot beside
 // it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory and time as one stacked bar each, and the interval of the step time.
 #include <fmt/core.h>
 

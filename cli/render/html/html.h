@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces of HTML and SVG that are also XML: every element is closed, every name of the user's is
 // escaped, nothing refers to anything outside the page.
 #pragma once

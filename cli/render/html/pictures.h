@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The drawings of a report: the step and one of its layers as rows of spans, memory against its
 // limit, where the time goes, and the plans that `tune` kept.
 #pragma once

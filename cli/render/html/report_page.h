@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report: one page that says what was asked, what is predicted, where time and memory go, why
 // this plan, what was measured, and where all of it comes from.
 #pragma once

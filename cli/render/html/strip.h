@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step on one rank, ready to be drawn: streams as rows, spans with the class that colours them.
 // Made of a trace, whether simulated (cli/trace/timeline_trace.h) or measured, so that both look
 // alike.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The style sheet of the report: light and dark by the reader's preference, plain on paper.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One JSON document as every verb prints it, and what several of them hold.
 #pragma once
 

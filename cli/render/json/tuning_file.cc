@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/render/json/tuning_file.h"
 
 #include "sim/core/json_file.h"

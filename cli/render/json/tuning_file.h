@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `tune --json` said, read back for the report.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bar as long as its share: "██████▌" or "######".
 #pragma once
 

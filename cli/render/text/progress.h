@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One line of progress for a person who waits: "validate 37/119 [######..........] 31 %, 4 s left".
 //
 // Shown only on a terminal, on stderr, rewritten in place at most ten times a second and wiped at

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers with their unit as a person writes them: 3.12e14 flop/s is "312 Tflop/s", 1.2e-5 s is
 // "12 us", 84987084800 byte is "79.2 GiB".
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Points on two logarithmic axes, in text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one table of the command line: columns of text and numbers that fit the terminal.
 //
 // Numbers stand right, text left. A table wider than the terminal gives way in its widest text

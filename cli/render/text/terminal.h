@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an output stream can show: colour, UTF-8, how wide. Decided once in main, handed to the
 // renderers, so that no renderer looks at the environment itself.
 #pragma once

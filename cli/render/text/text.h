@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text as a terminal shows it: how many columns it takes, how it breaks into lines, what is left of
 // it where only ASCII can be shown. Renderers build on these and never count bytes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan in a few words, for tables and sentences: "hsdp of 32, 2 x 4, 12 layers full".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words in which `tune` says what a change costs and what holds a plan back.
 #pragma once
 

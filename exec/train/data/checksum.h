@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32 (the polynomial of zlib and PNG), in pieces: what token files and checkpoints are checked
 // by.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which order sequences are trained on, and which rank gets which.
 //
 // The run counts the sequences it has consumed; that number, the seed and the data are the whole

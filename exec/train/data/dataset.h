@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model is trained or evaluated on: numbered sequences of one length, each with its targets.
 //
 // For pre-training (clm) a corpus is cut into sequences of seq_len tokens; the target of a token is

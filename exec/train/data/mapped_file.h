@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file in memory without reading it: the bytes of a corpus that may be larger than memory.
 #pragma once
 

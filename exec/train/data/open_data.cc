@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "exec/train/data/open_data.h"
 
 #include <fmt/core.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From what a user names to training and evaluation data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Supervised fine-tuning: pairs of prompt and response, with the loss on the response only.
 //
 // The file has one JSON object a line, {"prompt": ..., "response": ...}; each is a text, whose

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This project's token files: like llm.c's, with 64-bit counts, the vocabulary they were made for,
 // and checksums.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokens of a corpus, in order, wherever they come from: bytes of a text, llm.c's .bin files
 // (v1: 16 bits, v7: 32 bits), this project's token files, or made up.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention tile by tile, without ever holding a T x T matrix (Dao et al.,
 // FlashAttention-2).
 //

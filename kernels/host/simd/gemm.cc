@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by Eigen. The build renames Eigen's namespace for each instruction set, because
 // its templates have the same names in all of them and the linker would keep only one.
 #include <Eigen/Core>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops of the host operations, one table of them per instruction set.
 //
 // A kernel works on a range of rows or one tile, on one thread; what it needs to know comes in a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions that each instruction set compiles, by which simd/table.cc fills its table. The
 // meaning of the arguments is told in kernels.h.
 #pragma once

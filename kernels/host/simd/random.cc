@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kernels/random.h's sequence with vectors: sixteen counters side by side, 32-bit numbers in 64-bit
 // lanes so that a product fits into its lane.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a row starts; here and not in Rows, so that each instruction set has its own copy.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of squares without rounding, a block at a time.
 //
 // The square of a float is exact in double. With 2^t above all squares of the block, a square is

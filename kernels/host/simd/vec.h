@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One vector register of floats, and how rows of any length are walked with it.
 //
 // This header belongs to the files that are compiled once per instruction set; everything in it

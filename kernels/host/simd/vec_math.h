@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exponentials on a vector register, for softmax and activations.
 //
 // exp follows Cephes' expf (S. Moshier): x = n ln 2 + r, a polynomial in r, and 2^n put together

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of the MPI tests, started by mpirun. Trains with every strategy and compares what it
 // owns with one rank that accumulates, computed in the same process. With an argument it fails on
 // rank 1 in the way that the argument names.

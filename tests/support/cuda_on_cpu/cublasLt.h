@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of cuBLASLt's interface that Shardwright calls, declared for a processor: products are
 // plain loops in fp32 (fake_cublas_lt.cc), in column-major layouts as in the library.
 #pragma once

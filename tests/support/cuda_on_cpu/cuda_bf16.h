@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's bf16 types with correctly rounded conversions, as far as kernels here use them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stands before CUDA's own header on the include path of what is compiled for the processor.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions that CUDA offers inside kernels: arithmetic with a stated rounding, bits, cached loads,
 // atomics. Fast approximations (__expf, rsqrtf, ...) are computed well here; tests that compare
 // with a GPU's results need a tolerance.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA kernel language for g++: a .cu file that includes <cuda_runtime.h> from this folder
 // compiles as C++, and its kernels run on the processor.
 //

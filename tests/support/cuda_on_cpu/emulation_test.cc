@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulator itself: what it computes, and that broken kernels are stopped with their name.
 #include "tests/support/cuda_on_cpu/emulation.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU that is not there: streams are queues of closures, and what a program enqueued runs only
 // when it waits for something.
 //

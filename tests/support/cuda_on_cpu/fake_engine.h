@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of the fake runtime and what its functions share; fake_cuda.h says what it does.
 #pragma once
 

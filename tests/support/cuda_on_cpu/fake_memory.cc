@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors, devices and memory of the fake runtime.
 #include <cstring>
 #include <new>

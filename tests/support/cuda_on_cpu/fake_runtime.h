@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How kernels/cuda/launch.h enqueues a kernel on the processor: as a task of the stream, in the
 // runtime of fake_cuda.h.
 #pragma once

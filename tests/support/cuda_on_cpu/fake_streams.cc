@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams and events of the fake runtime.
 #include "tests/support/cuda_on_cpu/fake_engine.h"
 

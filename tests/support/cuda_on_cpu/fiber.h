@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads of control inside one thread of the host: each has a stack of its own and runs until it
 // suspends itself. They stand for the threads of a CUDA block, so a switch must cost nanoseconds:
 // on x86-64 it is a dozen instructions, elsewhere ucontext.

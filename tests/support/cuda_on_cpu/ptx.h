@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PTX instructions that kernels reach through kernels/cuda/mma.h, lane by lane as the PTX ISA's
 // tables of fragments say (sections "Matrix multiply-accumulate operation using mma instruction"
 // and "ldmatrix").

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA runtime's interface that Shardwright calls, declared for a processor: same
 // names, types and meaning as <cuda_runtime_api.h>, implemented by fake_*.cc. Includes nothing
 // of the toolkit.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's short vectors, with the alignment that makes one access of each.
 #pragma once
 

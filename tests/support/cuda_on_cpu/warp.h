@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Barriers and the operations of a warp. A lane may only read lanes of the mask; on a GPU, reading
 // another gives anything.
 #pragma once
