@@ -90,6 +90,16 @@ void describe_copies(FieldList& fields, CopyEfficiencies& copies) {
   });
 }
 
+void describe_allocator(FieldList& fields, AllocatorSettings& allocator) {
+  fields.group("allocator", [&] {
+    fields.add("expandable_segments", &allocator.expandable_segments, "",
+               "segments grow page by page (PyTorch's expandable_segments)", {}, Need::kOptional);
+    fields.add("max_split_bytes", &allocator.max_split_bytes, "byte",
+               "blocks from this size are not split (PyTorch's max_split_size_mb); 0: none",
+               at_least(0.0), Need::kOptional);
+  });
+}
+
 StackFile read_stack(const DataFile& file, int depth) {
   StackFile result;
   const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
@@ -107,6 +117,7 @@ StackFile read_stack(const DataFile& file, int depth) {
 
 void describe(FieldList& fields, Stack& stack) {
   fields.add("memory", &stack.memory, "", "how device memory is managed");
+  describe_allocator(fields, stack.allocator);
   fields.add("attention_kernel", &stack.attention_kernel, "",
              "which of the GPU's attention parameters apply");
   fields.add("gemm_efficiency", &stack.gemm_efficiency, "",

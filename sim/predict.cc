@@ -112,14 +112,18 @@ struct Predictor::State {
       if (timeline != nullptr) timeline->memory = static_memory_curve(schedule, clock, arenas);
     } else if (replays) {
       std::vector<MemorySample>* samples = timeline != nullptr ? &timeline->memory : nullptr;
-      AllocatorOptions limits;
+      AllocatorOptions settings;
+      settings.expandable_segments = profile.stack.allocator.expandable_segments;
+      if (profile.stack.allocator.max_split_bytes > 0)
+        settings.max_split_bytes = static_cast<Bytes>(profile.stack.allocator.max_split_bytes);
+      AllocatorOptions limits = settings;
       limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
       CachingAllocator limited(limits);
       ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples);
       device_calls = replayed.device_calls;
       if (replayed.out_of_memory) {
         // Says how much would have been needed.
-        CachingAllocator unlimited;
+        CachingAllocator unlimited(settings);
         if (samples != nullptr) samples->clear();
         replayed = replay_memory(replayed_schedule, clock, unlimited, samples);
         device_calls = 0;

@@ -59,10 +59,17 @@ struct CopyEfficiencies {
 
 enum class MemoryManager { kStatic, kCachingAllocator };
 
+/// How PyTorch's caching allocator is set (PYTORCH_CUDA_ALLOC_CONF); nothing to a static stack.
+struct AllocatorSettings {
+  bool expandable_segments = false;
+  double max_split_bytes = 0;  // max_split_size_mb, in bytes; 0: none
+};
+
 struct Stack {
   std::string id;
   std::string description;
   MemoryManager memory = MemoryManager::kCachingAllocator;
+  AllocatorSettings allocator;
   std::string attention_kernel = "fa2";  // which of the GPU's attention parameter sets applies
   double gemm_efficiency = 1;            // against the library the GEMM model was fitted on
   bool splits_large_elementwise =

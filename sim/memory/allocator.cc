@@ -41,8 +41,9 @@ CachingAllocator::CachingAllocator(AllocatorOptions options) : options_(options)
   SHARDWRIGHT_CHECK(options.limit_bytes >= 0 && options.limit_bytes <= AllocatorOptions::kUnlimited,
                     "limit of {} bytes", options.limit_bytes);
   if (options.max_split_bytes <= kLargeSegment) {
-    throw Error(fmt::format("max_split_size is {} bytes, expected more than {} as PyTorch demands",
-                            options.max_split_bytes, kLargeSegment));
+    throw Error(fmt::format(
+        "stack.allocator.max_split_bytes is {}, expected more than {} as PyTorch demands, or 0",
+        options.max_split_bytes, kLargeSegment));
   }
 }
 
