@@ -105,20 +105,22 @@ bool StepWriter::checkpointed(std::int32_t unit) const {
   return kind_at(unit) == UnitKind::kLayer && plan_.checkpointed(unit - 1);
 }
 
+void StepWriter::begin_on_compute(Op& op) {
+  SHARDWRIGHT_CHECK(compute_waits_.size() <= kMaxWaits, "{} waits on one operation",
+                    compute_waits_.size());
+  std::copy(compute_waits_.begin(), compute_waits_.end(), op.waits);
+  compute_waits_.clear();
+  op.work.host_s = pending_hook_s_;
+  pending_hook_s_ = 0;
+  last_compute_op_ = static_cast<std::uint32_t>(schedule_.ops.size() - 1);
+}
+
 Op& StepWriter::op(OpKind kind, std::uint8_t stream, Phase phase) {
   Op& op = schedule_.ops.emplace_back();
   op.kind = kind;
   op.stream = stream;
   op.phase = phase;
-  if (stream == 0) {
-    SHARDWRIGHT_CHECK(compute_waits_.size() <= kMaxWaits, "{} waits on one operation",
-                      compute_waits_.size());
-    std::copy(compute_waits_.begin(), compute_waits_.end(), op.waits);
-    compute_waits_.clear();
-    op.work.host_s = pending_hook_s_;
-    pending_hook_s_ = 0;
-    last_compute_op_ = static_cast<std::uint32_t>(schedule_.ops.size() - 1);
-  }
+  if (stream == 0) begin_on_compute(op);
   return op;
 }
 
@@ -190,15 +192,10 @@ void StepWriter::unit_hook() {
 void StepWriter::compute_pass(const UnitPass& pass) {
   const auto first = static_cast<std::uint32_t>(schedule_.ops.size());
   const std::uint32_t block_first = schedule_.blocks.back().first_op;
-  for (std::size_t i = 0; i < pass.ops.size(); ++i) {
-    const Op& template_op = pass.ops[i];
-    Op& written = op(template_op.kind, 0, template_op.phase);
-    const Op header = written;
-    written = template_op;
-    written.stream = 0;
-    std::copy(std::begin(header.waits), std::end(header.waits), written.waits);
-    written.work.host_s = header.work.host_s;
-  }
+  // What has been asked of the next operation on the compute stream is the first one's to do.
+  schedule_.ops.insert(schedule_.ops.end(), pass.ops.begin(), pass.ops.end());
+  begin_on_compute(schedule_.ops[first]);
+  last_compute_op_ = static_cast<std::uint32_t>(schedule_.ops.size() - 1);
   for (MemoryAction action : pass.memory) {
     action.op += first - block_first;
     schedule_.memory.push_back(action);

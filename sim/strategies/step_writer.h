@@ -119,6 +119,8 @@ class StepWriter {
     UnitKind answer;
   };
   bool checkpointed(std::int32_t unit) const;
+  /// Waits and host time that were put off go to an operation of the compute stream, the last one.
+  void begin_on_compute(Op& op);
 
   const Model& model_;
   const Plan& plan_;
