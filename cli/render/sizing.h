@@ -43,7 +43,7 @@ std::string days_words(double days);
 /// "1024 GPUs of dgx-h100".
 std::string fleet_words(const SizingReport& report, const tuner::Sized& option);
 
-/// Full sentences, see sizing_words.cc.
+/// Full sentences, see words/sizing.cc.
 std::vector<std::string> recommendation_sentences(const SizingReport& report);
 std::vector<std::string> scaling_sentences(const SizingReport& report);
 std::vector<std::string> assumption_sentences(const SizingReport& report);
