@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Shared by scripts/quickstart and scripts/test: find or install what a build needs, then build.
+# Shared by the other scripts: find or install what a build needs, then build.
 # Sourced, not run. Everything it does is safe to do twice.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
-                libboost-program-options-dev libeigen3-dev zlib1g-dev)
-test_packages=(libgtest-dev libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin)
+                libboost-program-options-dev libeigen3-dev zlib1g-dev libopenmpi-dev openmpi-bin)
+test_packages=(libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { printf '==> %s\n' "$*" >&2; }
 
@@ -48,6 +48,20 @@ install_missing() {
     die 5 "apt-get could not install: ${missing[*]}."
   fi
   rm -f "$log"
+}
+
+# clang-format's output differs between versions, so only the one the tree was formatted with can judge it.
+check_format() {
+  local wanted=14
+  if ! clang-format --version 2>/dev/null | grep -q "version $wanted\."; then
+    say "Formatting not checked: there is no clang-format $wanted here"
+    return
+  fi
+  say "Checking the formatting"
+  find sim profiles tuner kernels exec cli tests -type f \
+    \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
+    xargs -0 clang-format --dry-run -Werror --ferror-limit=1 ||
+    die 1 "the files named above are not formatted, run clang-format -i on them."
 }
 
 # configure PRESET OPTION...: into build/PRESET.
