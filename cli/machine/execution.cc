@@ -20,6 +20,10 @@
 namespace shardwright::cli {
 namespace {
 
+constexpr const char* kNoMpi =
+    "this build has no mpi executor, expected one process with --ranks, or a build where MPI is "
+    "installed (Debian: libopenmpi-dev openmpi-bin)";
+
 [[noreturn]] void missing(std::string sentence) {
   throw Error(std::move(sentence), ExitCode::kMissingDevice);
 }
@@ -51,7 +55,7 @@ Transport between_processes(const std::string& wish, DeviceKind device,
                     started, launch.ranks));
   }
   if (offer.mpi_built) return Transport::kMpi;
-  missing("this build has no mpi executor, expected one process with --ranks");
+  missing(kNoMpi);
 }
 
 }  // namespace
@@ -125,7 +129,7 @@ Transport choose_transport(const std::string& wish, DeviceKind device,
   }
   if (wish == "mpi") {
     if (offer.mpi_built) return Transport::kMpi;
-    missing("this build has no mpi executor, expected one process with --ranks");
+    missing(kNoMpi);
   }
   if (wish == "auto" && one_gpu_each && ranks > 1 && offer.nccl_built) return Transport::kNccl;
   return Transport::kLocal;
