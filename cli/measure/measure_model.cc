@@ -14,7 +14,7 @@
 #include "sim/core/error.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
-#include "sim/trace/import_own_trace.h"
+#include "sim/trace/observations.h"
 
 namespace shardwright::cli {
 namespace {
@@ -72,31 +72,32 @@ profiles::ObservationSet run_scene(const Model& model, const Scene& scene, Measu
   const Plan& plan = scene.plan;
   const Schedule schedule = lowered(model, plan);
   profiles::ObservationSet set;
-  TraceOrigin origin = site.origin();
-  site.run(static_cast<int>(plan.gpus), [&](int rank, exec::Device& device,
-                                            exec::RankGroups groups) {
-    exec::ExecutorOptions options;
-    options.trace = true;
-    exec::Executor executor(model, plan, schedule, device, std::move(groups), options);
-    executor.initialize(1);
-    Timeline all;
-    std::vector<double> step_s;
-    for (int step = 1; step <= kWarmUpSteps + scene.steps; ++step) {
-      exec::StepOptions step_options;
-      step_options.adamw.step = step;
-      step_options.adamw.lr = 1e-4F;
-      const exec::StepResult done =
-          executor.step(random_batch(model, plan, rank, step), step_options);
-      if (step <= kWarmUpSteps) continue;
-      Timeline timeline = exec::gather_timeline(executor.world(), executor.timeline());
-      step_s.push_back(done.seconds);
-      all.spans.insert(all.spans.end(), timeline.spans.begin(), timeline.spans.end());
-      all.host.insert(all.host.end(), timeline.host.begin(), timeline.host.end());
-    }
-    if (rank != 0) return;
-    origin.step_s = step_s;
-    set = sim::timeline_observations(schedule, all, plan.gpus, notes_of(origin), describe(scene));
-  });
+  site.run(static_cast<int>(plan.gpus),
+           [&](int rank, exec::Device& device, exec::RankGroups groups) {
+             exec::ExecutorOptions options;
+             options.trace = true;
+             exec::Executor executor(model, plan, schedule, device, std::move(groups), options);
+             executor.initialize(1);
+             Timeline all;
+             std::vector<double> step_s;
+             for (int step = 1; step <= kWarmUpSteps + scene.steps; ++step) {
+               exec::StepOptions step_options;
+               step_options.adamw.step = step;
+               step_options.adamw.lr = 1e-4F;
+               const exec::StepResult done =
+                   executor.step(random_batch(model, plan, rank, step), step_options);
+               if (step <= kWarmUpSteps) continue;
+               Timeline timeline = exec::gather_timeline(executor.world(), executor.timeline());
+               step_s.push_back(done.seconds);
+               all.spans.insert(all.spans.end(), timeline.spans.begin(), timeline.spans.end());
+               all.host.insert(all.host.end(), timeline.host.begin(), timeline.host.end());
+             }
+             if (rank != 0) return;
+             sim::StepTrace trace = sim::step_trace_of(schedule, std::move(all), describe(scene));
+             trace.origin = site.origin();
+             trace.origin.step_s = std::move(step_s);
+             set = sim::observations_of(trace, schedule, plan.gpus);
+           });
   return set;
 }
 

@@ -48,7 +48,7 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
                       data.train->describe());
   text += data.eval ? fmt::format("evaluation: {}\n", data.eval->describe())
                     : std::string("evaluation: none\n");
-  const Utilisation& use = reference.utilisation;
+  const sim::Utilisation& use = reference.utilisation;
   if (use.memory_bytes > 0) {
     const std::int64_t sharers =
         ceil_div(plan.gpus, static_cast<std::int64_t>(options.gpus.size()));
@@ -82,7 +82,7 @@ void RunPrinter::on_step(const exec::StepMetrics& m) {
   step_times_s_.push_back(m.step_time_s);
   const bool due = !head_shown_ || m.step % log_every_ == 0 || m.eval_loss || m.skipped;
   if (!shown_ || !due) return;
-  const Utilisation& use = reference_.utilisation;
+  const sim::Utilisation& use = reference_.utilisation;
   if (!head_shown_) {
     std::string head = fmt::format("{:>6}  {:>9}  {:>9}  {:>9}  {:>9}  {:>10}  {:>8}", "step",
                                    "loss", "grad norm", "lr", "time", "tokens/s", "vs plan");

@@ -10,15 +10,15 @@
 
 #include "cli/render/text/terminal.h"
 #include "cli/run/ranks.h"
-#include "cli/trace/utilisation.h"
 #include "exec/train/trainer.h"
+#include "sim/trace/utilisation.h"
 
 namespace shardwright::cli {
 
 /// What a run's steps are held against.
 struct RunReference {
   std::optional<double> predicted_s;
-  Utilisation utilisation;
+  sim::Utilisation utilisation;
   Bytes planned_bytes = 0;  // of one rank's device memory
 };
 

@@ -3,11 +3,8 @@
 
 #include <fmt/core.h>
 
-#include "profiles/data_dir.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/hf_config.h"
-#include "sim/core/read_file.h"
-#include "sim/core/trace_identity.h"
+#include "sim/trace/step_trace.h"
 
 namespace shardwright::cli {
 
@@ -17,11 +14,8 @@ void write_step_trace(const std::string& path, const std::string& verb, const si
   for (const TracedStep& step : steps)
     timelines.push_back({step.title, &step.schedule, &step.timeline});
   const Plan& plan = inputs.plans.front();
-  TraceIdentity identity{inputs.model_name, "", plan, inputs.profile.cluster.gpus_per_node};
-  constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
-  identity.model_config = read_file(
-      find_model(profiles::data_dir() / "models", inputs.model_name).path, kMostConfigBytes);
-  TraceNotes notes = notes_of(identity);
+  TraceNotes notes =
+      notes_of(sim::identity_of(inputs.model_name, plan, inputs.profile.cluster.gpus_per_node));
   notes.insert(notes.begin(), {"tool", "shardwright " + verb});
   notes.insert(notes.end(),
                {{"cluster", inputs.cluster_name}, {"gpus", fmt::format("{}", plan.gpus)}});

@@ -10,11 +10,19 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
-#include "cli/trace/trace_comparison.h"
+#include "cli/render/text/text.h"
 #include "cli/verbs/verbs.h"
+#include "sim/trace/chrome_events.h"
+#include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli {
 namespace {
+
+using sim::ComparedClass;
+using sim::ComparedOperation;
+using sim::kCauses;
+using sim::Slow;
+using sim::TraceComparison;
 
 std::string difference_text(double measured_s, double predicted_s) {
   if (predicted_s <= 0) return measured_s > 0 ? "not predicted" : "";
@@ -36,15 +44,15 @@ class CompareVerb : public Verb {
     command.add("--tolerance", tolerance_,
                 "exit with 6 when the step time is off by more than this fraction", {0, 1e6});
     command.add("--out", out_, "write both into one Chrome trace").type_name("FILE");
+    command.add("--rank", rank_, "compare this rank, not the median of all", {0, 1 << 24});
     command.add("--top", top_, "operations to list", {0, 1'000'000});
     command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {
-    const TraceComparison comparison = compare_traces(read_chrome_trace(predicted_), predicted_,
-                                                      read_chrome_trace(measured_), measured_);
+    const TraceComparison comparison = sim::compare_traces(read(predicted_), read(measured_));
     if (!out_.empty()) {
-      merge_chrome_traces({predicted_, measured_}, {"predicted", "measured"}, out_);
+      sim::merge_chrome_traces({predicted_, measured_}, {"predicted", "measured"}, out_);
       fmt::print(stderr, "Both are in {}; open it at ui.perfetto.dev.\n", out_);
     }
     if (json_) {
@@ -61,10 +69,15 @@ class CompareVerb : public Verb {
   }
 
  private:
+  sim::StepTrace read(const std::string& file) const {
+    sim::StepTrace trace = sim::read_step_trace(file);
+    return rank_ ? sim::of_rank(std::move(trace), *rank_) : trace;
+  }
+
   static nlohmann::ordered_json class_json(const TraceComparison& comparison,
                                            const ComparedClass& c) {
-    nlohmann::ordered_json json{{"phase", c.phase}};
-    if (!c.kind.empty()) json["kind"] = c.kind;
+    nlohmann::ordered_json json{{"phase", name_of(c.phase)}};
+    if (c.kind) json["kind"] = name_of(*c.kind);
     json["operations"] = c.operations;
     json["predicted_s"] = c.predicted_s;
     json["measured_s"] = c.measured_s;
@@ -75,11 +88,13 @@ class CompareVerb : public Verb {
 
   void print_json(const TraceComparison& comparison) const {
     using Json = nlohmann::ordered_json;
-    Json document{{"schema", "shardwright.comparison/1.1"},
+    Json document{{"schema", "shardwright.comparison/1.2"},
                   {"step_time_s",
                    {{"predicted", comparison.predicted_step_s},
                     {"measured", comparison.measured_step_s},
                     {"error", comparison.error()}}},
+                  {"predicted_ranks", comparison.predicted_ranks},
+                  {"predicted_steps", comparison.predicted_steps},
                   {"measured_ranks", comparison.measured_ranks},
                   {"measured_steps", comparison.measured_steps},
                   {"plan_differences", comparison.plan_differences},
@@ -92,7 +107,7 @@ class CompareVerb : public Verb {
                   {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
                   {"slow_steps", slow_json("step", comparison.slow_steps)}};
     for (std::size_t i = 0; i < kCauses; ++i) {
-      document["causes"].push_back({{"cause", name_of(static_cast<Cause>(i))},
+      document["causes"].push_back({{"cause", name_of(static_cast<sim::Cause>(i))},
                                     {"difference_s", comparison.causes_s[i]},
                                     {"share", comparison.share(comparison.causes_s[i])}});
     }
@@ -139,7 +154,7 @@ class CompareVerb : public Verb {
       fmt::print("{} is of another plan than {}, so classes of operations are compared:\n",
                  measured_, predicted_);
       for (const std::string& difference : comparison.plan_differences) {
-        fmt::print("  {}\n", difference);
+        fmt::print("  {}\n", printable(difference, true));
       }
     }
     fmt::print("Step: {} predicted, {} measured, {}.\n", quantity(comparison.predicted_step_s, "s"),
@@ -168,7 +183,7 @@ class CompareVerb : public Verb {
     for (std::size_t i = 0; i < kCauses; ++i) {
       const double seconds = comparison.causes_s[i];
       if (std::abs(comparison.share(seconds)) < 0.0005) continue;
-      causes.add_row({std::string(name_of(static_cast<Cause>(i))), signed_time(seconds),
+      causes.add_row({std::string(name_of(static_cast<sim::Cause>(i))), signed_time(seconds),
                       share_text(comparison, seconds)});
     }
     fmt::print("{}", causes.render(out));
@@ -189,13 +204,15 @@ class CompareVerb : public Verb {
     };
     double predicted = 0, measured = 0, exposed = 0;
     for (const ComparedClass& c : comparison.phases) {
-      add(c.phase, c);
+      add(std::string(name_of(c.phase)), c);
       predicted += c.predicted_s;
       measured += c.measured_s;
       exposed += c.exposed_difference_s;
     }
     classes.add_rule();
-    for (const ComparedClass& c : comparison.classes) add(c.phase + " " + c.kind, c);
+    for (const ComparedClass& c : comparison.classes) {
+      add(fmt::format("{} {}", name_of(c.phase), name_of(*c.kind)), c);
+    }
     classes.add_rule();
     classes.add_row({"all operations", fmt::format("{}", comparison.operations.size()),
                      quantity(predicted, "s"), quantity(measured, "s"),
@@ -203,12 +220,15 @@ class CompareVerb : public Verb {
     fmt::print("{}", classes.render(out));
   }
 
+  static void print_medians(const char* side, std::int64_t ranks, std::int64_t steps) {
+    if (ranks == 1 && steps == 1) return;
+    fmt::print("{}: medians of {} rank{} and {} step{}.\n", side, ranks, ranks == 1 ? "" : "s",
+               steps, steps == 1 ? "" : "s");
+  }
+
   static void print_notes(const TraceComparison& comparison) {
-    if (comparison.measured_ranks > 1 || comparison.measured_steps > 1) {
-      fmt::print("Measured: medians of {} rank{} and {} step{}.\n", comparison.measured_ranks,
-                 comparison.measured_ranks == 1 ? "" : "s", comparison.measured_steps,
-                 comparison.measured_steps == 1 ? "" : "s");
-    }
+    print_medians("Predicted", comparison.predicted_ranks, comparison.predicted_steps);
+    print_medians("Measured", comparison.measured_ranks, comparison.measured_steps);
     for (const Slow& rank : comparison.slow_ranks) {
       fmt::print("Straggler: the kernels of rank {} take {} longer than those of most.\n",
                  rank.number, percent(rank.by));
@@ -220,11 +240,14 @@ class CompareVerb : public Verb {
       fmt::print("Without a counterpart: {} predicted and {} measured operations.\n",
                  comparison.only_predicted, comparison.only_measured);
     }
-    for (const std::string& sentence : comparison.left_out) fmt::print("{}\n", sentence);
+    for (const std::string& sentence : comparison.left_out) {
+      fmt::print("{}\n", printable(sentence, true));
+    }
   }
 
   std::string predicted_, measured_, out_;
   std::optional<double> tolerance_;
+  std::optional<std::int64_t> rank_;
   std::int64_t top_ = 5;
   bool json_ = false;
 };

@@ -12,13 +12,13 @@
 #include "cli/measure/host_profile.h"
 #include "cli/measure/measure_model.h"
 #include "cli/measure/measuring_site.h"
-#include "cli/profiles/calibrated_file.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/progress.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
+#include "sim/calibrate/calibrated_file.h"
 #include "sim/calibrate/gather.h"
 #include "sim/calibrate/rows.h"
 #include "sim/core/atomic_file.h"
@@ -72,7 +72,7 @@ class MeasureVerb : public Verb {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
-    CalibratedFile file;
+    sim::CalibratedFile file;
     file.base = base_.empty() ? kHostCluster : base_;
     file.stack = "native";
     file.date = origin.date;
@@ -81,7 +81,7 @@ class MeasureVerb : public Verb {
     file.facts = sim::adopt_processor(set.sources, file.date, base);
     const sim::CalibrationResult result =
         sim::calibrate(base, sim::merged(sim::rows_of(set).rows), {file.level});
-    write_calibrated(out_, file, result);
+    sim::write_calibrated(out_, file, result);
     if (json_) {
       print_json(origin, result, set, seconds);
     } else {

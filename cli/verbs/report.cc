@@ -9,11 +9,11 @@
 #include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/html/report_page.h"
-#include "cli/trace/memory_over_time.h"
-#include "cli/trace/timeline_trace.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/plan_json.h"
+#include "sim/trace/memory_over_time.h"
+#include "sim/trace/step_trace.h"
 
 namespace shardwright::cli {
 namespace {
@@ -37,26 +37,26 @@ class ReportVerb : public Verb {
 
   ExitCode run(const Context& context) override {
     html::Report report;
-    std::optional<ReadTrace> predicted;
-    std::string predicted_name = "the prediction";
+    std::optional<sim::StepTrace> predicted, measured;
+    if (!measured_.empty()) measured = sim::read_step_trace(measured_);
     if (flags_.plan_file || flags_.model || (trace_.empty() && measured_.empty())) {
       predicted = predict(report);
     }
     if (!trace_.empty()) {
-      predicted = read_chrome_trace(trace_);
-      predicted_name = trace_;
-      report.memory.clear();
+      sim::StepTrace drawn = sim::read_step_trace(trace_);
+      if (predicted) sim::expect_same_model(drawn, *predicted);
+      predicted = std::move(drawn);
     }
-    if (predicted) {
-      report.strips.push_back(html::strip_of(*predicted, predicted_name, "predicted"));
+    if (predicted) report.strips.push_back(html::strip_of(*predicted, "predicted"));
+    if (measured) report.strips.push_back(html::strip_of(*measured, "measured"));
+    if (predicted && measured) {
+      sim::expect_same_model(*measured, *predicted);
+      report.comparison = sim::compare_traces(*predicted, *measured);
     }
-    if (!measured_.empty()) {
-      const ReadTrace measured = read_chrome_trace(measured_);
-      report.strips.push_back(html::strip_of(measured, measured_, "measured"));
-      if (predicted)
-        report.comparison = compare_traces(*predicted, predicted_name, measured, measured_);
+    if (!tuning_.empty()) {
+      report.tuning = read_tuning(tuning_);
+      if (report.inputs) expect_same_model(*report.tuning, *report.inputs);
     }
-    if (!tuning_.empty()) report.tuning = read_tuning(tuning_);
     report.provenance = provenance(report, context);
     write_file_atomically(out_, html::report_page(report));
     fmt::print(stderr, "The report is in {}; it needs nothing but a browser.\n", out_);
@@ -64,19 +64,36 @@ class ReportVerb : public Verb {
   }
 
  private:
-  ReadTrace predict(html::Report& report) const {
-    report.inputs = resolve(flags_);
-    if (report.inputs->plans.size() != 1) {
-      throw Error(fmt::format("--strategy names {} strategies, but report takes one.",
-                              report.inputs->plans.size()));
+  void expect_same_model(const TuningSummary& tuning, const sim::Job& inputs) const {
+    const std::int64_t parameters = count_parameters(inputs.model).total(inputs.model.layers);
+    if (!tuning.model ||
+        (tuning.model->parameters == parameters && tuning.model->layers == inputs.model.layers)) {
+      return;
     }
-    const Plan& plan = report.inputs->plans.front();
-    sim::Predictor predictor(report.inputs->model, report.inputs->profile);
+    throw Error(fmt::format(
+        "--tuning {}: is of {} ({} layers, {} parameters), but the report is of {} ({} layers, {} "
+        "parameters); expected a tuning of the same model",
+        tuning_, tuning.model->name, tuning.model->layers, tuning.model->parameters,
+        inputs.model_name, inputs.model.layers, parameters));
+  }
+
+  sim::StepTrace predict(html::Report& report) const {
+    report.inputs = resolve(flags_);
+    const sim::Job& inputs = *report.inputs;
+    if (inputs.plans.size() != 1) {
+      throw Error(fmt::format("--strategy names {} strategies, but report takes one.",
+                              inputs.plans.size()));
+    }
+    const Plan& plan = inputs.plans.front();
+    sim::Predictor predictor(inputs.model, inputs.profile);
     Timeline timeline;
     predictor.predict(plan, {.timeline = &timeline});
-    ReadTrace trace = trace_of(predictor.schedule(), timeline);
-    report.memory = memory_over_time(predictor.schedule(), timeline);
+    timeline.memory = sim::memory_over_time(predictor.schedule(), timeline);
     report.explanation = sim::explain(predictor, plan);
+    sim::StepTrace trace =
+        sim::step_trace_of(predictor.schedule(), std::move(timeline), "the prediction");
+    trace.identity =
+        sim::identity_of(inputs.model_name, plan, inputs.profile.cluster.gpus_per_node);
     return trace;
   }
 

@@ -16,7 +16,6 @@
 #include "cli/run/output_folder.h"
 #include "cli/run/printer.h"
 #include "cli/run/ranks.h"
-#include "cli/trace/utilisation.h"
 #include "cli/verbs/verbs.h"
 #include "exec/step_memory.h"
 #include "exec/train/train_state.h"
@@ -38,7 +37,7 @@ constexpr std::size_t kMostTraceBytes = std::size_t{1} << 34;
 /// What the simulator says about the run's plan.
 struct Predicted {
   std::optional<double> step_s;
-  Utilisation utilisation;
+  sim::Utilisation utilisation;
   Schedule schedule;
   std::int64_t gpus_per_node = 1;
 };
@@ -55,10 +54,17 @@ TraceNotes trace_notes(const RunOptions& options, const Predicted& predicted,
                            ? gpu_origin(options.gpus, options.plan.gpus)
                            : host_origin(options.threads, options.streams);
   origin.step_s = train.traced_step_s;
+  origin.transport = name_of(options.transport);
   for (auto& note : notes_of(origin)) notes.push_back(std::move(note));
-  notes.insert(notes.end(), {{"ranks", fmt::format("{}", options.plan.gpus)},
-                             {"transport", std::string(name_of(options.transport))}});
+  notes.emplace_back("ranks", fmt::format("{}", options.plan.gpus));
   return notes;
+}
+
+sim::UsedGpus used_gpus(const RunOptions& options) {
+  if (options.gpus.empty()) return {};
+  const OfferedGpu& gpu = options.gpus.front();
+  return {{gpu.name, gpu.multiprocessors, gpu.memory_bytes},
+          static_cast<std::int64_t>(options.gpus.size())};
 }
 
 /// The profile that a run is predicted with: the one that is asked for, else that of the GPUs it
@@ -75,7 +81,7 @@ profiles::Profile profile_of_run(RunOptions& options) {
   }
   if (on_gpu) {
     options.predicted_for = options.gpus.front().name;
-    return gpu_profile(options.gpus, options.plan.gpus);
+    return sim::gpu_profile(used_gpus(options), options.plan.gpus);
   }
   options.predicted_for = fmt::format("{} ({} threads, generic)", kHostCluster, options.threads);
   return host_profile(options.threads, options.cluster == kHostCluster
@@ -91,12 +97,12 @@ Predicted lower_and_predict(RunOptions& options) {
     predicted.gpus_per_node =
         profiles::load_profile(options.cluster, "native", options.overrides).cluster.gpus_per_node;
   }
-  predicted.utilisation = utilisation_of(options.model, options.plan, options.gpus);
+  predicted.utilisation = sim::utilisation_of(options.model, options.plan, used_gpus(options));
   try {
     sim::PredictOptions fast;
     fast.reserved = false;
     const profiles::Profile profile = profile_of_run(options);
-    count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
+    sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
   } catch (const Error& error) {
     options.notes.push_back(

@@ -5,7 +5,7 @@
 // `nsys export --type sqlite` where SQLite was found at build time; each file's format is told from
 // its content. Several files of one job, one per rank, share the numbering of collectives, so that
 // the least time over ranks can be taken. Own traces need the schedule that their ids refer to and
-// are read by sim/trace/import_own_trace.h: sort the files with detect_format first.
+// are read by sim/trace/observations.h: sort the files with detect_format first.
 #pragma once
 
 #include <cstdint>

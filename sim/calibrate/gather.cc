@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "profiles/cost_fields.h"
-#include "sim/core/chrome_trace_reader.h"
-#include "sim/trace/import_own_trace.h"
+#include "sim/trace/observations.h"
 
 namespace shardwright::sim {
 
@@ -45,10 +44,9 @@ Gathered gather(const std::vector<std::filesystem::path>& files,
       others.push_back(file);
       continue;
     }
-    const std::string name = file.string();
-    const ReadTrace trace = read_chrome_trace(file);
-    append(result.set, own_trace_observations(trace, name));
-    if (!result.identity) result.identity = identity_in(trace.notes, name);
+    const StepTrace trace = read_step_trace(file);
+    append(result.set, observations_of(trace));
+    if (!result.identity) result.identity = trace.identity;
   }
   // Together, because the ranks of a job share its collectives.
   if (!others.empty()) append(result.set, profiles::import_observations(others, options));

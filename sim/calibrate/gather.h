@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces and logs of any known kind as one set of observations.
 //
-// Own traces are read with the plan they carry (sim/trace/import_own_trace.h), all others by
+// Own traces are read with the plan they carry (sim/trace/observations.h), all others by
 // profiles/import. A trace's operations on a processor also say what the processor is: its cores
 // and memory replace those of a generic profile.
 #pragma once

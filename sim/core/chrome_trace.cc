@@ -115,12 +115,21 @@ class ProcessWriter {
                json_string(title));
     out_.event(R"("ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}})", pid_,
                pid_);
-    std::vector<std::string> tracks{"host"};
-    tracks.insert(tracks.end(), timeline_.streams.begin(), timeline_.streams.end());
+    struct Track {
+      std::string name;
+      std::string_view role;
+    };
+    std::vector<Track> tracks{{"host", "host"}};
+    for (std::size_t i = 0; i < timeline_.streams.size(); ++i) {
+      const std::vector<Stream>& planned = expanded_.schedule.streams;
+      tracks.push_back({timeline_.streams[i],
+                        name_of(i < planned.size() ? planned[i].role : StreamRole::kSide)});
+    }
     for (std::size_t i = 0; i < tracks.size(); ++i) {
       const std::size_t tid = static_cast<std::size_t>(kHostTrack) + i;
-      out_.event(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}})", pid_,
-                 tid, json_string(tracks[i]));
+      out_.event(
+          R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{},"role":"{}"}})",
+          pid_, tid, json_string(tracks[i].name), tracks[i].role);
       out_.event(
           R"("ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}})",
           pid_, tid, tid);
@@ -232,6 +241,18 @@ bool runs_a_kernel(const Op& op) {
 }
 
 }  // namespace
+
+std::string_view name_of(StreamRole role) {
+  switch (role) {
+    case StreamRole::kCompute:
+      return "compute";
+    case StreamRole::kCommunication:
+      return "communication";
+    case StreamRole::kSide:
+      return "side";
+  }
+  return "?";
+}
 
 std::vector<GatherUse> gather_uses(const Schedule& schedule) {
   const auto units = schedule.units();

@@ -3,7 +3,8 @@
 //
 // One process for every rank of every timeline, in the order given, so that predicted can stand
 // above measured; in it a track for the host and one for each stream, counters of allocated and
-// reserved memory and of bytes in flight, and an arrow from each gather to what uses it first.
+// reserved memory and of bytes in flight, and an arrow from each gather to what uses it first. A
+// track says its role: the host's, or the stream's.
 // Times are microseconds with three decimals: nothing is lost. A slice's args carry the operation's
 // id, so that a reader finds the operation again. Events are streamed; the file is whole or not
 // there.
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,9 @@
 #include "sim/core/timeline.h"
 
 namespace shardwright {
+
+/// The word of a stream's role in a trace: "compute", "communication", "side".
+std::string_view name_of(StreamRole role);
 
 struct TracedTimeline {
   std::string title;         // name of the process; ranks other than 0 are added to it

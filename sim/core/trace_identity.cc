@@ -61,7 +61,28 @@ TraceNotes notes_of(const TraceOrigin& origin) {
           {"streams", origin.streams},
           {"software", origin.software},
           {"date", origin.date},
+          {"transport", origin.transport},
           {"step_time_s", nlohmann::json(origin.step_s).dump()}};
+}
+
+TraceOrigin origin_in(const std::map<std::string, std::string>& notes) {
+  const auto number = [&](const char* key) { return parse_int64(note(notes, key)).value_or(0); };
+  TraceOrigin origin;
+  origin.device = note(notes, "device");
+  origin.device_name = note(notes, "device_name");
+  origin.units = number("device_units");
+  origin.memory_bytes = number("device_memory_bytes");
+  origin.devices = number("devices");
+  origin.streams = note(notes, "streams");
+  origin.software = note(notes, "software");
+  origin.date = note(notes, "date");
+  origin.transport = note(notes, "transport");
+  const auto steps = nlohmann::json::parse(note(notes, "step_time_s"), nullptr, false);
+  if (!steps.is_array()) return origin;
+  for (const auto& step : steps) {
+    if (step.is_number() && step.get<double>() > 0) origin.step_s.push_back(step.get<double>());
+  }
+  return origin;
 }
 
 std::optional<TraceIdentity> identity_in(const std::map<std::string, std::string>& notes,

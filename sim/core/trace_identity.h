@@ -40,9 +40,12 @@ struct TraceOrigin {
   std::string streams;           // "inline": operations run as they are issued
   std::string software;          // "NCCL 2.21.5"
   std::string date;              // YYYY-MM-DD
+  std::string transport{};       // how ranks reached each other: "local", "nccl", "mpi"
   std::vector<double> step_s{};  // how long each step in it took
 };
 TraceNotes notes_of(const TraceOrigin& origin);
+/// As far as the notes say; what is damaged in them counts as not said.
+TraceOrigin origin_in(const std::map<std::string, std::string>& notes);
 
 /// The identity in the notes of the trace `name`; none where a trace was written without. Throws
 /// Error when it is damaged.

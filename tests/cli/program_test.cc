@@ -56,6 +56,19 @@ TEST(Program, WrongUsageIsOneSentenceAndCode2) {
                      "error: --color is 'blue', but it must be auto, always or never.");
 }
 
+// Files, models and keys are named by strangers, who may write escapes into names.
+TEST(Program, NoControlCharacterOfAnErrorReachesTheTerminal) {
+  const ProgramResult result = shardwright_run(
+      {"predict", "--model", "evil\x1b]0;owned\x07\x9b\xff", "--cluster", "dgx-h100"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("evil ]0;owned "));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  for (const char letter : result.err) {
+    const auto byte = static_cast<unsigned char>(letter);
+    EXPECT_TRUE(letter == '\n' || (byte >= 0x20 && byte != 0x7f && byte != 0xff)) << int{byte};
+  }
+}
+
 TEST(Program, HelpListsVerbsAndExitCodes) {
   const ProgramResult result = shardwright_run({"--help"});
   EXPECT_EQ(result.exit_code, 0);

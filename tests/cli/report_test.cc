@@ -11,12 +11,12 @@
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/strip.h"
-#include "cli/trace/memory_over_time.h"
 #include "profiles/data_dir.h"
 #include "profiles/profile.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/predict.h"
+#include "sim/trace/memory_over_time.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -211,7 +211,7 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
   measured.insert(measured.end(), {"--measured", at("measured.json")});
   const std::string text = report(measured, "measured.html");
   EXPECT_THAT(text, HasSubstr("<h2>Predicted and measured</h2>"));
-  EXPECT_THAT(text, HasSubstr("Measured: the mean of 2 ranks."));
+  EXPECT_THAT(text, HasSubstr("Measured: the median of 2 ranks."));
   EXPECT_LT(text.find(">predicted: "), text.find(">measured: "));
 
   Words predict = plan;
@@ -223,6 +223,50 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
   EXPECT_THAT(traces, HasSubstr("<h1>Timeline of a step</h1>"));
   EXPECT_THAT(traces, HasSubstr("<h2>Predicted and measured</h2>"));
   EXPECT_THAT(traces, Not(HasSubstr("What was asked")));
+
+  // A measured trace against itself, all its ranks or one of them, differs in nothing.
+  for (const Words& ranks : {Words{}, Words{"--rank", "1"}}) {
+    Words compare = {"compare", at("measured.json"), at("measured.json"), "--json", "--top",
+                     "9999"};
+    compare.insert(compare.end(), ranks.begin(), ranks.end());
+    const ProgramResult same = shardwright(compare);
+    ASSERT_EQ(same.exit_code, 0) << same.err;
+    const auto document = nlohmann::json::parse(same.out);
+    EXPECT_EQ(document.at("predicted_ranks"), ranks.empty() ? 2 : 1);
+    EXPECT_EQ(document.at("measured_ranks"), document.at("predicted_ranks"));
+    EXPECT_EQ(document.at("step_time_s").at("error"), 0);
+    for (const char* part : {"causes", "phases", "classes", "operations"}) {
+      ASSERT_FALSE(document.at(part).empty()) << part;
+      for (const auto& entry : document.at(part)) EXPECT_EQ(entry.at("difference_s"), 0) << entry;
+    }
+  }
+  const ProgramResult none =
+      shardwright({"compare", at("measured.json"), at("measured.json"), "--rank", "7"});
+  EXPECT_EQ(none.exit_code, 3);
+  EXPECT_THAT(none.err, HasSubstr("has no rank 7"));
+
+  // Of another model: refused, whether traced or tuned.
+  const auto refused = [](Words arguments, const std::string& words) {
+    arguments.insert(arguments.begin(), "report");
+    arguments.insert(arguments.end(), {"--out", at("no.html")});
+    const ProgramResult result = shardwright(arguments);
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_FALSE(fs::exists(at("no.html")));
+  };
+  const Words gpt2 = {"--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "2"};
+  for (const char* flag : {"--measured", "--trace"}) {
+    Words other = gpt2;
+    other.insert(other.end(), {flag, at("measured.json")});
+    refused(other, "expected a trace of the same model");
+  }
+  const ProgramResult tuned = shardwright({"tune", "--model", "gpt2", "--cluster", "dgx-h100",
+                                           "--gpus", "2", "--seq-len", "128", "--json"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  std::ofstream(at("gpt2.json")) << tuned.out;
+  Words other = plan;
+  other.insert(other.end(), {"--tuning", at("gpt2.json")});
+  refused(other, "expected a tuning of the same model");
 }
 
 TEST(Report, StaysSmallForTheLargestModels) {
@@ -271,7 +315,7 @@ TEST(Report, DrawsTheMemoryThatIsPredicted) {
       sim::Predictor predictor(model, profiles::load_profile("dgx-h100", stack));
       Timeline timeline;
       const sim::Prediction prediction = predictor.predict(plan, {.timeline = &timeline});
-      const std::vector<MemorySample> curve = memory_over_time(predictor.schedule(), timeline);
+      const std::vector<MemorySample> curve = sim::memory_over_time(predictor.schedule(), timeline);
       ASSERT_GT(curve.size(), 100u);
       EXPECT_EQ(curve.front().allocated_bytes, curve.back().allocated_bytes);
       Bytes top = 0;
@@ -286,17 +330,16 @@ TEST(Report, DrawsTheMemoryThatIsPredicted) {
 TEST(Report, FindsALayersPeriod) {
   html::Strip strip;
   strip.rows = {"compute", "communication"};
-  const auto add = [&](double begin, double end, const char* phase, int layer,
-                       std::size_t row = 0) {
-    strip.spans.push_back({row, begin, end, "down_projection", phase, "", layer});
+  const auto add = [&](double begin, double end, Phase phase, int layer, std::size_t row = 0) {
+    strip.spans.push_back({row, begin, end, {"", OpKind::kDownProjection, phase, layer}});
   };
-  for (int layer = 0; layer < 3; ++layer) add(layer, layer + 0.8, "forward", layer);
-  add(3, 4, "loss", -1);
-  add(0.5, 9, "forward", 1, 1);  // another stream's does not count
+  for (int layer = 0; layer < 3; ++layer) add(layer, layer + 0.8, Phase::kForward, layer);
+  add(3, 4, Phase::kLoss, -1);
+  add(0.5, 9, Phase::kForward, 1, 1);  // another stream's does not count
   for (int i = 0; i < 3; ++i) {
-    add(4 + 2 * i, 4.5 + 2 * i, "recompute", 2 - i);
-    add(5 + 2 * i, 5.5 + 2 * i, "backward", 2 - i);
-    add(5.5 + 2 * i, 5.9 + 2 * i, "reduce", 2 - i);
+    add(4 + 2 * i, 4.5 + 2 * i, Phase::kRecompute, 2 - i);
+    add(5 + 2 * i, 5.5 + 2 * i, Phase::kBackward, 2 - i);
+    add(5.5 + 2 * i, 5.9 + 2 * i, Phase::kReduce, 2 - i);
   }
   EXPECT_EQ(html::middle_layer(strip), 1);
   const auto forward = html::layer_window(strip, 1, false);

@@ -7,15 +7,13 @@
 #include <vector>
 
 #include "cli/render/html/strip.h"
-#include "sim/core/timeline.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli::html {
 
-/// The whole step, coloured by phase, strips under each other on one scale; under the first what
-/// its tensors take where samples are given, against a limit where that is not 0.
-std::string step_picture(const std::vector<Strip>& strips,
-                         const std::vector<MemorySample>& memory = {}, Bytes limit_bytes = 0);
+/// The whole step, coloured by phase, strips under each other on one scale; under the first its
+/// memory where there are samples of it, against a limit where that is not 0.
+std::string step_picture(const std::vector<Strip>& strips, Bytes limit_bytes = 0);
 
 /// One layer forward or backward, coloured by kind. Empty when no strip has it.
 std::string layer_picture(const std::vector<Strip>& strips, std::int32_t layer, bool backward);

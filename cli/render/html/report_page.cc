@@ -2,6 +2,7 @@
 #include "cli/render/html/report_page.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -49,22 +50,21 @@ std::string timeline_sections(const Report& report) {
     const sim::MemoryPrediction& memory = report.explanation->base.memory;
     limit = std::max<Bytes>(0, memory.usable_bytes - memory.runtime_bytes);
   }
-  return section("One layer", layers) +
-         section("The step", step_picture(report.strips, report.memory, limit));
+  return section("One layer", layers) + section("The step", step_picture(report.strips, limit));
 }
 
 std::string measured_section(const Report& report) {
   if (!report.comparison) return "";
-  const TraceComparison& comparison = *report.comparison;
+  const sim::TraceComparison& comparison = *report.comparison;
   constexpr std::size_t kMostClasses = 12;
   std::vector<std::vector<std::string>> rows = {
       {"first kernel to last", "", duration(comparison.predicted_step_s),
        duration(comparison.measured_step_s),
        deviation_text(comparison.measured_step_s, comparison.predicted_step_s)}};
-  for (const ComparedClass& c : comparison.classes) {
+  for (const sim::ComparedClass& c : comparison.classes) {
     if (rows.size() > kMostClasses) break;
     rows.push_back(
-        {fmt::format("{} {}", c.phase, c.kind), fmt::format("{}", c.operations),
+        {fmt::format("{} {}", name_of(c.phase), name_of(*c.kind)), fmt::format("{}", c.operations),
          duration(c.predicted_s), duration(c.measured_s),
          c.predicted_s > 0 && c.measured_s > 0 ? deviation_text(c.measured_s, c.predicted_s) : ""});
   }
@@ -72,7 +72,13 @@ std::string measured_section(const Report& report) {
   std::string body =
       table({"class of operations", "operations", "predicted", "measured", "difference"}, rows, 1);
   if (comparison.measured_ranks > 1) {
-    body += element("p", fmt::format("Measured: the mean of {} ranks.", comparison.measured_ranks),
+    body += element(
+        "p", fmt::format("Measured: the median of {} ranks.", comparison.measured_ranks), "note");
+  }
+  if (!comparison.plan_differences.empty()) {
+    body += element("p",
+                    fmt::format("What was measured is of another plan: {}.",
+                                fmt::join(comparison.plan_differences, "; ")),
                     "note");
   }
   return section("Predicted and measured", body);

@@ -10,10 +10,10 @@
 
 #include "cli/render/html/strip.h"
 #include "cli/render/json/tuning_file.h"
-#include "cli/trace/trace_comparison.h"
 #include "sim/explain/explain.h"
 #include "sim/job.h"
 #include "sim/predict.h"
+#include "sim/trace/trace_comparison.h"
 
 namespace shardwright::cli::html {
 
@@ -21,9 +21,8 @@ namespace shardwright::cli::html {
 struct Report {
   std::optional<sim::Job> inputs;  // with one plan
   std::optional<sim::Explanation> explanation;
-  std::vector<MemorySample> memory;  // of the predicted step
-  std::vector<Strip> strips;         // predicted, then measured
-  std::optional<TraceComparison> comparison;
+  std::vector<Strip> strips;  // predicted, then measured
+  std::optional<sim::TraceComparison> comparison;
   std::optional<TuningSummary> tuning;
   std::vector<std::pair<std::string, std::string>> provenance;
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One step on one rank, ready to be drawn: streams as rows, spans with the class that colours them.
-// Made of a trace, whether simulated (cli/trace/timeline_trace.h) or measured, so that both look
-// alike.
+// Made of a trace, whether simulated just now or read from a file, so that both look alike.
 #pragma once
 
 #include <cstdint>
@@ -9,34 +8,34 @@
 #include <string>
 #include <vector>
 
-#include "sim/core/chrome_trace_reader.h"
+#include "sim/trace/step_trace.h"
 
 namespace shardwright::cli::html {
 
 struct StripSpan {
   std::size_t row = 0;
   double begin_s = 0, end_s = 0;  // from the step's begin
-  std::string kind, phase, name;
-  std::int32_t layer = -1;  // -1: no layer's
+  sim::TracedOperation operation;
 };
 
 struct Strip {
   std::string title;              // "predicted", "measured"
   std::vector<std::string> rows;  // those with spans; the host's last
   std::size_t compute_row = 0;
-  std::vector<StripSpan> spans;  // by begin
+  std::optional<std::size_t> host_row;
+  std::vector<StripSpan> spans;      // by begin
+  std::vector<MemorySample> memory;  // from the step's begin
   double length_s = 0;
 };
 
-/// The last step of the trace's first process. Throws Error when it has no operations of a
-/// schedule.
-Strip strip_of(const ReadTrace& trace, const std::string& file, std::string title);
+/// The last step of the trace's first rank.
+Strip strip_of(const sim::StepTrace& trace, std::string title);
 
 /// Colours by what an operation is: product, attention, memory, gather, reduce, copy, optimizer,
 /// host. See style.h.
-std::string kind_style(const StripSpan& span);
+std::string kind_style(const sim::TracedOperation& operation);
 /// Colours by phase where kernels compute, by kind elsewhere.
-std::string phase_style(const StripSpan& span);
+std::string phase_style(const sim::TracedOperation& operation);
 
 struct Window {
   double begin_s = 0, end_s = 0;

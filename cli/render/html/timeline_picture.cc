@@ -20,7 +20,7 @@ struct Frame {
   Window window;  // of the strip
   double scale;   // drawing units per second
   bool named;     // whether spans carry their names
-  std::string (*style)(const StripSpan&);
+  std::string (*style)(const sim::TracedOperation&);
 };
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
@@ -30,13 +30,14 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 }
 
 /// "layer17.backward.down_projection.weight_gradient" is "down dW".
-std::string short_name(const StripSpan& span) {
-  std::string name = span.kind;
-  if (span.kind == "input_gradient" || span.kind == "weight_gradient") {
-    const std::size_t end = span.name.rfind('.');
-    const std::size_t begin = end == std::string::npos ? end : span.name.rfind('.', end - 1);
-    if (begin != std::string::npos) name = span.name.substr(begin + 1, end - begin - 1);
-    name += span.kind == "input_gradient" ? " dX" : " dW";
+std::string short_name(const sim::TracedOperation& operation) {
+  std::string name(name_of(operation.kind));
+  const bool of_input = operation.kind == OpKind::kInputGradient;
+  if (of_input || operation.kind == OpKind::kWeightGradient) {
+    const std::size_t end = operation.name.rfind('.');
+    const std::size_t begin = end == std::string::npos ? end : operation.name.rfind('.', end - 1);
+    if (begin != std::string::npos) name = operation.name.substr(begin + 1, end - begin - 1);
+    name += of_input ? " dX" : " dW";
   }
   name = replaced(name, "_projection", "");
   name = replaced(name, "gate_up", "gate+up");
@@ -79,9 +80,10 @@ std::vector<std::size_t> rows_of(const Strip& strip, const Window& window) {
   for (std::size_t row = 0; row < strip.rows.size(); ++row) {
     const bool speaks =
         std::any_of(strip.spans.begin(), strip.spans.end(), [&](const StripSpan& span) {
-          return span.row == row && within(span, window) && span.kind != "synchronize";
+          return span.row == row && within(span, window) &&
+                 span.operation.kind != OpKind::kSynchronize;
         });
-    if (speaks || strip.rows[row] != "host") rows.push_back(row);
+    if (speaks || row != strip.host_row) rows.push_back(row);
   }
   return rows;
 }
@@ -99,7 +101,7 @@ std::string draw_rows(const Strip& strip, const Frame& frame, double& y) {
       const double begin = std::max(span.begin_s, frame.window.begin_s) - frame.window.begin_s;
       const double end = std::min(span.end_s, frame.window.end_s) - frame.window.begin_s;
       const double from = kPlotLeft + begin * frame.scale, to = kPlotLeft + end * frame.scale;
-      std::string style = frame.style(span);
+      std::string style = frame.style(span.operation);
       if (!frame.named && style == shape.style && from - shape.to < kNear) {
         shape.to = std::max(shape.to, to);
         continue;
@@ -107,8 +109,8 @@ std::string draw_rows(const Strip& strip, const Frame& frame, double& y) {
       text += draw(shape, y, frame.named);
       shape = {from, to, std::move(style), "", ""};
       if (!frame.named) continue;
-      shape.words = short_name(span);
-      shape.tip = fmt::format("{}: {}", span.name, duration(span.end_s - span.begin_s));
+      shape.words = short_name(span.operation);
+      shape.tip = fmt::format("{}: {}", span.operation.name, duration(span.end_s - span.begin_s));
     }
     text += draw(shape, y, frame.named);
     y += kRow;
@@ -119,28 +121,29 @@ std::string draw_rows(const Strip& strip, const Frame& frame, double& y) {
 /// Above the compute row: which of its kernels recompute and which go backward.
 std::string draw_phases(const Strip& strip, const Frame& frame, double y) {
   struct Range {
-    std::string phase;
+    Phase phase;
     double from, to;
   };
   std::vector<Range> ranges;
   for (const StripSpan& span : strip.spans) {
     if (span.row != strip.compute_row || span.begin_s < frame.window.begin_s ||
-        span.begin_s >= frame.window.end_s || span.phase == name_of(Phase::kReduce)) {
+        span.begin_s >= frame.window.end_s || span.operation.phase == Phase::kReduce) {
       continue;
     }
     const double from = kPlotLeft + (span.begin_s - frame.window.begin_s) * frame.scale;
     const double to = kPlotLeft + (span.end_s - frame.window.begin_s) * frame.scale;
-    if (!ranges.empty() && ranges.back().phase == span.phase) {
+    if (!ranges.empty() && ranges.back().phase == span.operation.phase) {
       ranges.back().to = std::max(ranges.back().to, to);
     } else {
-      ranges.push_back({span.phase, from, to});
+      ranges.push_back({span.operation.phase, from, to});
     }
   }
   std::string text;
   for (const Range& range : ranges) {
-    if (text_width(range.phase) > range.to - range.from) continue;
+    const std::string phase(name_of(range.phase));
+    if (text_width(phase) > range.to - range.from) continue;
     text += line(range.from + 1, y, range.to - 1, y, "grid");
-    text += html::text((range.from + range.to) / 2, y - 4, range.phase, "middle", "soft");
+    text += html::text((range.from + range.to) / 2, y - 4, phase, "middle", "soft");
   }
   return text;
 }
@@ -214,9 +217,9 @@ std::string memory_curve(const std::vector<MemorySample>& samples, double width,
 
 }  // namespace
 
-std::string step_picture(const std::vector<Strip>& strips, const std::vector<MemorySample>& memory,
-                         Bytes limit_bytes) {
+std::string step_picture(const std::vector<Strip>& strips, Bytes limit_bytes) {
   if (strips.empty()) return "";
+  const std::vector<MemorySample>& memory = strips.front().memory;
   std::vector<double> lengths;
   for (const Strip& strip : strips) lengths.push_back(strip.length_s);
   std::string body;
@@ -239,7 +242,7 @@ std::string step_picture(const std::vector<Strip>& strips, const std::vector<Mem
   std::string picture = svg(kPictureWidth, y - 8, "Timeline of the step", body);
   std::set<std::string> used;
   for (const Strip& strip : strips) {
-    for (const StripSpan& span : strip.spans) used.insert(phase_style(span));
+    for (const StripSpan& span : strip.spans) used.insert(phase_style(span.operation));
   }
   picture += kinds_legend(used);
   if (!memory.empty()) {
@@ -276,7 +279,8 @@ std::string layer_picture(const std::vector<Strip>& strips, std::int32_t layer, 
     body += time_axis(length, y);
     y += 30;
     for (const StripSpan& span : strip->spans) {
-      if (within(span, window) && span.kind != "synchronize") used.insert(kind_style(span));
+      if (within(span, window) && span.operation.kind != OpKind::kSynchronize)
+        used.insert(kind_style(span.operation));
     }
   }
   return svg(kPictureWidth, y - 8, backward ? "One layer backward" : "One layer forward", body) +

@@ -8,6 +8,12 @@
 namespace shardwright::cli {
 namespace {
 
+TunedModel read_model(const JsonReader& entry) {
+  const JsonReader inputs = entry.require_object("prediction").require_object("inputs");
+  return {inputs.require<std::string>("model"), inputs.require<std::int64_t>("parameters"),
+          inputs.require<std::int64_t>("layers")};
+}
+
 TunedPlan read_plan_entry(const JsonReader& entry) {
   TunedPlan tuned;
   tuned.plan = plan_from_json(entry.require_object("plan"));
@@ -31,8 +37,10 @@ TuningSummary read_tuning(const std::filesystem::path& path) {
   summary.objective = root.optional<std::string>("objective", "");
   summary.considered = root.optional<double>("considered", 0);
   summary.seconds = root.optional<double>("seconds", 0);
-  for (const JsonReader& entry : root.require_array("top"))
+  for (const JsonReader& entry : root.require_array("top")) {
+    if (!summary.model) summary.model = read_model(entry);
     summary.top.push_back(read_plan_entry(entry));
+  }
   for (const JsonReader& entry : root.require_array("pareto"))
     summary.pareto.push_back(read_plan_entry(entry));
   summary.why = root.require_list<std::string>("why");

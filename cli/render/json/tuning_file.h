@@ -2,7 +2,9 @@
 // What `tune --json` said, read back for the report.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,14 @@ struct TunedPlan {
   double cost = 0;  // more than the best, as a fraction of the objective
 };
 
+struct TunedModel {
+  std::string name;  // as it was given
+  std::int64_t parameters = 0;
+  std::int64_t layers = 0;
+};
+
 struct TuningSummary {
+  std::optional<TunedModel> model;  // none: nothing fits
   std::string objective;
   double considered = 0;
   double seconds = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/trace/trace_comparison.h"
+#include "sim/trace/trace_comparison.h"
 
 #include <fmt/core.h>
 
@@ -10,10 +10,8 @@
 
 #include "sim/core/error.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 namespace {
-
-constexpr double kAlone = 0.02;  // contended share below which a kernel ran alone
 
 template <class Item>
 void sort_by_difference(std::vector<Item>& items) {
@@ -23,20 +21,24 @@ void sort_by_difference(std::vector<Item>& items) {
 }
 
 /// The duration of a kernel had nothing run beside it, as far as the trace shows one that did.
-double alone(const TraceSide& side, const TracedOperation& operation) {
-  if (operation.contended < kAlone) return operation.duration_s;
-  const auto known = side.alone_s.find(without_layer(operation.name));
-  if (known == side.alone_s.end()) return operation.duration_s;
-  return std::min(known->second, operation.duration_s);
+double alone(const StepSummary& side, const OperationTimes& times) {
+  if (times.contended < kAlone) return times.duration_s;
+  const auto known = side.alone_s.find(without_layer(times.operation.name));
+  if (known == side.alone_s.end()) return times.duration_s;
+  return std::min(known->second, times.duration_s);
 }
 
-double exposed_share(const TracedOperation& operation) {
-  return operation.duration_s > 0 ? operation.exposed_s / operation.duration_s : 0;
+double exposed_share(const OperationTimes& times) {
+  return times.duration_s > 0 ? times.exposed_s / times.duration_s : 0;
+}
+
+bool collective(const OperationTimes& times) {
+  return is_collective(times.operation.kind);
 }
 
 class Comparer {
  public:
-  Comparer(const TraceSide& predicted, const TraceSide& measured)
+  Comparer(const StepSummary& predicted, const StepSummary& measured)
       : predicted_(predicted), measured_(measured) {
     result_.predicted_step_s = predicted.step_s;
     result_.measured_step_s = measured.step_s;
@@ -44,9 +46,8 @@ class Comparer {
     result_.measured_steps = measured.steps;
     result_.slow_ranks = measured.slow_ranks;
     result_.slow_steps = measured.slow_steps;
-    result_.left_out = predicted.left_out;
-    result_.left_out.insert(result_.left_out.end(), measured.left_out.begin(),
-                            measured.left_out.end());
+    result_.predicted_ranks = predicted.ranks;
+    result_.predicted_steps = predicted.steps;
     cause(Cause::kHost) = measured.idle_s - predicted.idle_s;
     cause(Cause::kScatter) = measured.scatter_s() - predicted.scatter_s();
   }
@@ -60,10 +61,10 @@ class Comparer {
         cause(Cause::kMissing) -= p.exposed_s;
         continue;
       }
-      const TracedOperation& m = at->second;
+      const OperationTimes& m = at->second;
       add(p, p.duration_s, m.duration_s, m.exposed_s - p.exposed_s, true);
       explain(p, m);
-      result_.operations.push_back({id, p.name, p.duration_s, m.duration_s});
+      result_.operations.push_back({id, p.operation.name, p.duration_s, m.duration_s});
     }
     for (const auto& [id, m] : measured_.operations) {
       if (predicted_.operations.contains(id)) continue;
@@ -79,11 +80,11 @@ class Comparer {
     result_.plan_differences = std::move(differences);
     for (const auto& [id, p] : predicted_.operations) {
       add(p, p.duration_s, 0, -p.exposed_s, false);
-      cause(p.collective ? Cause::kMessageTime : Cause::kKernelTime) -= p.exposed_s;
+      cause(collective(p) ? Cause::kMessageTime : Cause::kKernelTime) -= p.exposed_s;
     }
     for (const auto& [id, m] : measured_.operations) {
       add(m, 0, m.duration_s, m.exposed_s, false);
-      cause(m.collective ? Cause::kMessageTime : Cause::kKernelTime) += m.exposed_s;
+      cause(collective(m) ? Cause::kMessageTime : Cause::kKernelTime) += m.exposed_s;
     }
     return finish();
   }
@@ -91,25 +92,25 @@ class Comparer {
  private:
   double& cause(Cause which) { return result_.causes_s[static_cast<std::size_t>(which)]; }
 
-  void add(const TracedOperation& operation, double predicted_s, double measured_s,
-           double exposed_s, bool both) {
-    for (ComparedClass* entry :
-         {&classes_[{operation.phase, operation.kind}], &phases_[{operation.phase, ""}]}) {
-      entry->phase = operation.phase;
+  void add(const OperationTimes& times, double predicted_s, double measured_s, double exposed_s,
+           bool both) {
+    const auto [name, kind, phase, layer] = times.operation;
+    for (ComparedClass* entry : {&classes_[{phase, kind}], &phases_[phase]}) {
+      entry->phase = phase;
       entry->operations += both ? 1 : 0;
       entry->predicted_s += predicted_s;
       entry->measured_s += measured_s;
       entry->exposed_difference_s += exposed_s;
     }
-    classes_[{operation.phase, operation.kind}].kind = operation.kind;
+    classes_[{phase, kind}].kind = kind;
   }
 
-  void explain(const TracedOperation& p, const TracedOperation& m) {
+  void explain(const OperationTimes& p, const OperationTimes& m) {
     const double rp = exposed_share(p), rm = exposed_share(m);
     const double share = (rp + rm) / 2;
     const double total = m.exposed_s - p.exposed_s;
     double first = 0, second = 0;
-    if (p.collective) {
+    if (collective(p)) {
       first = share * (m.transfer_s - p.transfer_s);
       second = share * ((m.duration_s - m.transfer_s) - (p.duration_s - p.transfer_s));
     } else {
@@ -117,29 +118,40 @@ class Comparer {
       first = share * (am - ap);
       second = share * ((m.duration_s - am) - (p.duration_s - ap));
     }
-    cause(p.collective ? Cause::kMessageTime : Cause::kKernelTime) += first;
-    cause(p.collective ? Cause::kWaiting : Cause::kContention) += second;
+    cause(collective(p) ? Cause::kMessageTime : Cause::kKernelTime) += first;
+    cause(collective(p) ? Cause::kWaiting : Cause::kContention) += second;
     cause(Cause::kOverlap) += total - first - second;
   }
 
   TraceComparison finish() {
-    for (auto& [key, entry] : classes_) result_.classes.push_back(entry);
+    for (const auto& [key, entry] : classes_) result_.classes.push_back(entry);
+    for (const auto& [key, entry] : phases_) result_.phases.push_back(entry);
     sort_by_difference(result_.classes);
     sort_by_difference(result_.operations);
-    constexpr std::array<std::string_view, 7> kOrder{"prepare",  "forward", "loss",     "recompute",
-                                                     "backward", "reduce",  "optimizer"};
-    for (const std::string_view phase : kOrder) {
-      const auto at = phases_.find({std::string(phase), ""});
-      if (at != phases_.end()) result_.phases.push_back(at->second);
-    }
     return std::move(result_);
   }
 
-  const TraceSide& predicted_;
-  const TraceSide& measured_;
-  std::map<std::pair<std::string, std::string>, ComparedClass> classes_, phases_;
+  const StepSummary& predicted_;
+  const StepSummary& measured_;
+  std::map<std::pair<Phase, OpKind>, ComparedClass> classes_;
+  std::map<Phase, ComparedClass> phases_;
   TraceComparison result_;
 };
+
+/// What differs between the plans of two traces; where they do not say, the first operation whose
+/// names are others. Empty: nothing.
+std::vector<std::string> plan_differences(const StepTrace& predicted, const StepTrace& measured) {
+  if (predicted.identity && measured.identity) {
+    std::vector<std::string> differ = differences(*measured.identity, *predicted.identity);
+    if (!differ.empty()) return differ;
+  }
+  for (const auto& [id, operation] : predicted.operations) {
+    const auto other = measured.operations.find(id);
+    if (other == measured.operations.end() || other->second.name == operation.name) continue;
+    return {fmt::format("operation {} is {}, not {}", id, other->second.name, operation.name)};
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -154,26 +166,21 @@ double TraceComparison::share(double seconds) const {
   return difference_s() != 0 ? seconds / difference_s() : 0;
 }
 
-TraceComparison compare_traces(const ReadTrace& predicted, const std::string& predicted_name,
-                               const ReadTrace& measured, const std::string& measured_name) {
-  const TraceSide left = side_of(predicted, predicted_name);
-  const TraceSide right = side_of(measured, measured_name);
+TraceComparison compare_traces(const StepTrace& predicted, const StepTrace& measured) {
+  const StepSummary left = summary_of(predicted);
+  const StepSummary right = summary_of(measured);
   if (left.step_s <= 0) {
     throw Error(fmt::format("{}: its step takes no time, so nothing can be compared with it",
-                            predicted_name));
+                            predicted.name));
   }
   Comparer comparer(left, right);
-  if (left.identity && right.identity) {
-    std::vector<std::string> differ = differences(*right.identity, *left.identity);
-    if (!differ.empty()) return comparer.by_class(std::move(differ));
-  }
-  for (const auto& [id, operation] : left.operations) {
-    const auto other = right.operations.find(id);
-    if (other == right.operations.end() || other->second.name == operation.name) continue;
-    return comparer.by_class(
-        {fmt::format("operation {} is {}, not {}", id, other->second.name, operation.name)});
-  }
-  return comparer.joined();
+  std::vector<std::string> differ = plan_differences(predicted, measured);
+  TraceComparison comparison =
+      differ.empty() ? comparer.joined() : comparer.by_class(std::move(differ));
+  comparison.left_out = predicted.left_out;
+  comparison.left_out.insert(comparison.left_out.end(), measured.left_out.begin(),
+                             measured.left_out.end());
+  return comparison;
 }
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/trace/import_own_trace.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,10 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
+#include "profiles/stack_file.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
+#include "sim/strategies/lower.h"
+#include "sim/trace/observations.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_models.h"
@@ -26,15 +27,13 @@ constexpr std::size_t kPlenty = std::size_t{1} << 24;
 
 /// Two ranks and two steps of a plan, in which operation `id` takes id + 1 microseconds on rank 0
 /// and twice that on rank 1, one after the other with gaps of half a microsecond.
-class ImportOwnTraceTest : public ::testing::Test {
+class TraceObservationsTest : public ::testing::Test {
  protected:
-  ImportOwnTraceTest() {
-    identity_.model = "tiny-llama";
-    identity_.model_config =
-        read_file(profiles::data_dir() / "examples" / "tiny-llama.json", kPlenty);
-    identity_.plan = testing::tiny_plan(Strategy::kYafsdp, 2);
-    identity_.gpus_per_node = 2;
-    schedule_ = lower_again(identity_, "test");
+  TraceObservationsTest() {
+    const std::filesystem::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
+    identity_ = identity_of(config.string(), testing::tiny_plan(Strategy::kYafsdp, 2), 2);
+    const Model model = model_of(identity_, "test");
+    schedule_ = lower(model, identity_.plan, profiles::load_stack(identity_.plan.stack).stack, 2);
     timeline_.source = "measured";
     for (const Stream& stream : schedule_.streams) timeline_.streams.emplace_back(stream.name);
     Nanoseconds begin = 0;
@@ -68,14 +67,18 @@ class ImportOwnTraceTest : public ::testing::Test {
     return path;
   }
 
+  static ObservationSet observed(const std::filesystem::path& file) {
+    return observations_of(read_step_trace(file));
+  }
+
   TraceIdentity identity_;
   Schedule schedule_;
   Timeline timeline_;
   Nanoseconds end_ = 0;
 };
 
-TEST_F(ImportOwnTraceTest, JoinsEveryOperationWithItsWork) {
-  const ObservationSet set = import_own_trace(written());
+TEST_F(TraceObservationsTest, JoinsEveryOperationWithItsWork) {
+  const ObservationSet set = observed(written());
   std::map<std::int64_t, std::int64_t> gemms;  // executions by m * n * k
   for_each_op(schedule_, [&](const OpInstance&, const Op& op) {
     if (op.work.kind == WorkKind::kGemm) ++gemms[op.work.m * op.work.n * op.work.k];
@@ -89,8 +92,8 @@ TEST_F(ImportOwnTraceTest, JoinsEveryOperationWithItsWork) {
   EXPECT_EQ(set.sources.at(0).world_size, 2);
 }
 
-TEST_F(ImportOwnTraceTest, RanksShareTheInstanceOfACollective) {
-  const ObservationSet set = import_own_trace(written());
+TEST_F(TraceObservationsTest, RanksShareTheInstanceOfACollective) {
+  const ObservationSet set = observed(written());
   std::map<std::int64_t, std::vector<const Observation*>> instances;
   for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kHost) continue;
@@ -107,10 +110,9 @@ TEST_F(ImportOwnTraceTest, RanksShareTheInstanceOfACollective) {
   }
 }
 
-TEST_F(ImportOwnTraceTest, CopiesBetweenRanksOnGpusAreNoLinkSpeed) {
+TEST_F(TraceObservationsTest, CopiesBetweenRanksOnGpusAreNoLinkSpeed) {
   const auto collectives = [&](const char* device, const char* transport) {
-    const ObservationSet set =
-        import_own_trace(written({{"device", device}, {"transport", transport}}));
+    const ObservationSet set = observed(written({{"device", device}, {"transport", transport}}));
     const auto of_nccl = [](const Observation& o) { return o.work.kind == WorkKind::kCollective; };
     return std::pair(std::ranges::count_if(set.observations, of_nccl), set.left_out.size());
   };
@@ -120,8 +122,8 @@ TEST_F(ImportOwnTraceTest, CopiesBetweenRanksOnGpusAreNoLinkSpeed) {
   EXPECT_EQ(collectives("cuda", "local"), std::pair(std::ptrdiff_t{0}, left_out + 1));
 }
 
-TEST_F(ImportOwnTraceTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
-  const ObservationSet set = import_own_trace(written());
+TEST_F(TraceObservationsTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
+  const ObservationSet set = observed(written());
   std::int64_t launches = 0;
   for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind != WorkKind::kHost) continue;
@@ -132,11 +134,11 @@ TEST_F(ImportOwnTraceTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
   EXPECT_GT(launches, 100);
 }
 
-TEST_F(ImportOwnTraceTest, WhatAStepTakesBeyondItsOperationsIsSeen) {
+TEST_F(TraceObservationsTest, WhatAStepTakesBeyondItsOperationsIsSeen) {
   const double covered = static_cast<double>(end_) * 1e-9 / 2;
-  const ObservationSet set = import_own_trace(
-      written({{"streams", "inline"},
-               {"step_time_s", nlohmann::json{covered + 0.001, covered + 0.002}.dump()}}));
+  const ObservationSet set =
+      observed(written({{"streams", "inline"},
+                        {"step_time_s", nlohmann::json{covered + 0.001, covered + 0.002}.dump()}}));
   std::vector<double> beyond;
   for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind == WorkKind::kHost && o.work.kernels == 0) beyond.push_back(o.seconds);
@@ -147,19 +149,19 @@ TEST_F(ImportOwnTraceTest, WhatAStepTakesBeyondItsOperationsIsSeen) {
   EXPECT_EQ(set.sources.at(0).step_s.size(), 2U);
 }
 
-TEST_F(ImportOwnTraceTest, AKernelBesideACollectiveIsContended) {
+TEST_F(TraceObservationsTest, AKernelBesideACollectiveIsContended) {
   // The first gather now covers everything of its rank and step.
   Span& gather = timeline_.spans.front();
   ASSERT_EQ(schedule_.ops.front().work.kind == WorkKind::kHost || gather.stream != 0, true);
   gather.end_ns = end_ / 2;
-  const ObservationSet set = import_own_trace(written());
+  const ObservationSet set = observed(written());
   for (const Observation& o : not_empty(set.observations)) {
     if (o.work.kind != WorkKind::kGemm) continue;
     EXPECT_EQ(o.contended, o.rank == 0 && o.step == 3 ? 1.0 : 0.0);
   }
 }
 
-TEST_F(ImportOwnTraceTest, RefusesTracesOfOtherVersionsAndWithoutAPlan) {
+TEST_F(TraceObservationsTest, RefusesTracesOfOtherVersionsAndWithoutAPlan) {
   const auto path = written();
   const std::string text = read_file(path, kPlenty);
   const auto other = testing::temp_folder() / "other.json";
@@ -168,18 +170,18 @@ TEST_F(ImportOwnTraceTest, RefusesTracesOfOtherVersionsAndWithoutAPlan) {
   renamed.replace(renamed.find(name), name.size(), "layer9.forward.norm");
   write_file_atomically(other, renamed);
   try {
-    import_own_trace(other);
+    observed(other);
     FAIL() << "expected an Error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("layer9.forward.norm"), std::string::npos);
   }
   write_file_atomically(other, R"({"traceEvents":[]})");
-  EXPECT_THROW(import_own_trace(other), Error);
+  EXPECT_THROW(observed(other), Error);
 }
 
 // What parses files is given damaged ones: every prefix and every lost piece is an Error or a
 // set.
-TEST_F(ImportOwnTraceTest, DamagedTracesAreRefusedOrReadInPart) {
+TEST_F(TraceObservationsTest, DamagedTracesAreRefusedOrReadInPart) {
   const std::string text = read_file(written(), kPlenty);
   const auto path = testing::temp_folder() / "damaged.json";
   std::size_t refused = 0, tries = 0;
@@ -190,7 +192,7 @@ TEST_F(ImportOwnTraceTest, DamagedTracesAreRefusedOrReadInPart) {
       write_file_atomically(path, damaged);
       ++tries;
       try {
-        const ObservationSet set = import_own_trace(path);
+        const ObservationSet set = observed(path);
         EXPECT_FALSE(set.observations.empty());
       } catch (const Error&) {
         ++refused;

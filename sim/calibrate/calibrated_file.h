@@ -9,14 +9,14 @@
 #include "profiles/cluster_file.h"
 #include "sim/calibrate/calibrate.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 
 struct CalibratedFile {
   std::string base;   // the name or path that was calibrated
   std::string stack;  // that the measured operations ran on; empty: none
   std::string date;   // YYYY-MM-DD
   std::vector<profiles::ObservationSource> sources;
-  std::vector<profiles::SetEntry> facts;  // set beside what was fitted (sim::adopt_processor)
+  std::vector<profiles::SetEntry> facts;  // set beside what was fitted (adopt_processor)
   double level = 0.9;
 };
 
@@ -26,6 +26,6 @@ std::string today();
 /// Writes the whole file or nothing, and reads it back: a file that `predict` would refuse is never
 /// left. Throws Error.
 void write_calibrated(const std::filesystem::path& out, const CalibratedFile& file,
-                      const sim::CalibrationResult& result);
+                      const CalibrationResult& result);
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/trace/memory_over_time.h"
+#include "sim/trace/memory_over_time.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 namespace {
 
 struct Change {
@@ -70,4 +70,4 @@ std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timel
   return samples;
 }
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

@@ -3,14 +3,17 @@
 // by cause.
 //
 // The difference of the two step times is shared out without rest. Every operation brings the
-// difference of its exposed times (cli/trace/trace_side.h), which is told apart by what differs:
+// difference of its exposed times (step_summary.h), which is told apart by what differs:
 //
 //     r_m D_m - r_p D_p = (r_m + r_p)/2 (D_m - D_p) + (r_m - r_p) (D_m + D_p)/2
 //
 // where D is a duration and r the exposed share of it. The second term is overlap; the first is, of
 // a kernel, its time alone and what contention adds to it, of a collective, the time of its message
 // and waiting for peers. Idle time is the host's, an operation that only one trace has is missing,
-// and what medians leave over is scatter. A trace compared with itself differs in nothing, exactly.
+// and what medians leave over is scatter.
+//
+// Both traces are treated alike: medians over all their ranks and steps, or over the steps of one
+// rank (of_rank). A trace compared with itself differs in nothing, exactly.
 //
 // Traces of different plans are compared by class, because equal ids then mean different
 // operations; what differs between the plans is said.
@@ -18,13 +21,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "cli/trace/trace_side.h"
+#include "sim/trace/step_summary.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 
 enum class Cause : std::uint8_t {
   kKernelTime,
@@ -40,10 +44,10 @@ inline constexpr std::size_t kCauses = 8;
 /// "kernel time", "waiting for peers", ...
 std::string_view name_of(Cause cause);
 
-/// A class (phase and kind) or a phase (kind is empty).
+/// A class (phase and kind) or a phase (without kind).
 struct ComparedClass {
-  std::string phase;
-  std::string kind;
+  Phase phase = Phase::kForward;
+  std::optional<OpKind> kind;
   std::int64_t operations = 0;  // in both
   double predicted_s = 0;       // durations of a step on one rank
   double measured_s = 0;
@@ -52,7 +56,7 @@ struct ComparedClass {
 };
 
 struct ComparedOperation {
-  std::int64_t id = 0;
+  OpId id = 0;
   std::string name;
   double predicted_s = 0;
   double measured_s = 0;
@@ -62,6 +66,7 @@ struct ComparedOperation {
 struct TraceComparison {
   double predicted_step_s = 0;
   double measured_step_s = 0;
+  std::int64_t predicted_ranks = 0, predicted_steps = 0;
   std::int64_t measured_ranks = 0, measured_steps = 0;
   std::vector<ComparedClass> classes;         // the largest difference first
   std::vector<ComparedClass> phases;          // in the order of a step
@@ -78,8 +83,7 @@ struct TraceComparison {
   double share(double seconds) const;
 };
 
-/// The names stand for the files in errors. Throws Error when there is nothing to compare.
-TraceComparison compare_traces(const ReadTrace& predicted, const std::string& predicted_name,
-                               const ReadTrace& measured, const std::string& measured_name);
+/// Throws Error when there is nothing to compare.
+TraceComparison compare_traces(const StepTrace& predicted, const StepTrace& measured);
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

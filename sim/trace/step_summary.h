@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of the two traces of a comparison, boiled down: for every operation what a step spends in it,
-// over all ranks and steps that the trace holds.
+// A trace boiled down: for every operation what a step spends in it, over all ranks and steps that
+// the trace holds.
 //
 // A lane is one rank in one step. In each lane the step's time is shared out without rest: a moment
 // belongs to the kernel that runs, else to the collective that is resident, else to no operation
@@ -12,18 +12,15 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "sim/core/chrome_trace_reader.h"
-#include "sim/core/trace_identity.h"
+#include "sim/trace/step_trace.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 
-struct TracedOperation {
-  std::string name, phase, kind;
-  bool collective = false;
+struct OperationTimes {
+  TracedOperation operation;
   double duration_s = 0;  // on one rank
   double exposed_s = 0;
   double transfer_s = 0;  // collectives: the duration without waiting
@@ -36,26 +33,26 @@ struct Slow {
   double by = 0;            // fraction beyond the median
 };
 
-struct TraceSide {
-  std::map<std::int64_t, TracedOperation> operations;  // by id
+struct StepSummary {
+  std::map<OpId, OperationTimes> operations;
   std::map<std::string, double> alone_s;  // kernels that ran alone, by name without layer: median
   double step_s = 0;                      // median over steps of the slowest rank's
   double idle_s = 0;                      // no operation runs: median over lanes
   std::int64_t ranks = 0;
   std::int64_t steps = 0;
   std::vector<Slow> slow_ranks, slow_steps;
-  std::vector<std::string> left_out;  // sentences on what of the trace is not compared
-  std::optional<TraceIdentity> identity;
 
   /// Of a step, what the medians of its parts do not add up to.
   double scatter_s() const;
 };
 
-/// The first timeline of the trace. Throws Error when it has no operations; `name` stands for the
-/// file.
-TraceSide side_of(const ReadTrace& trace, const std::string& name);
+/// Throws Error when no kernel in the trace has an operation.
+StepSummary summary_of(const StepTrace& trace);
+
+/// Contended share below which a kernel ran alone.
+inline constexpr double kAlone = 0.02;
 
 /// "layer17.forward.norm" without the layer's number: "layer.forward.norm".
 std::string without_layer(const std::string& name);
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

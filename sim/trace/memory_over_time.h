@@ -11,9 +11,9 @@
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 
 /// Ordered by time; starts with what is there before the first operation.
 std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timeline& timeline);
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

@@ -3,17 +3,17 @@
 // against the best product that was measured on such a GPU.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "cli/machine/execution.h"
+#include "profiles/known_gpu.h"
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/units.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 
 struct Utilisation {
   double step_flops = 0;  // of all ranks, as MFU counts: 6 a matrix weight and token, causal half
@@ -34,19 +34,20 @@ struct Utilisation {
   }
 };
 
-/// The GPU kind of the profiles that this is, by a word of its name, its multiprocessors and its
-/// memory; none when no kind or several fit.
-std::optional<Gpu> known_gpu(const OfferedGpu& gpu);
+/// GPUs of one kind.
+struct UsedGpus {
+  profiles::SeenGpu kind;
+  std::int64_t count = 0;  // 0: the host
+};
 
 /// Of a run on `gpus`, of which it uses as many as it has ranks. Of the host nothing but the FLOPs
 /// is known.
-Utilisation utilisation_of(const Model& model, const Plan& plan,
-                           const std::vector<OfferedGpu>& gpus);
+Utilisation utilisation_of(const Model& model, const Plan& plan, const UsedGpus& gpus);
 /// Takes the best product of the profile, where it was measured on such a GPU.
 void count_measured_products(Utilisation& use, const profiles::Profile& profile, DType dtype);
 
 /// What is known of such GPUs without measuring, in the machine they are mostly sold in; `ranks`
 /// share them when there are more. Throws Error when this kind is not known.
-profiles::Profile gpu_profile(const std::vector<OfferedGpu>& gpus, std::int64_t ranks);
+profiles::Profile gpu_profile(const UsedGpus& gpus, std::int64_t ranks);
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

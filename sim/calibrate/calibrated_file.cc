@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/profiles/calibrated_file.h"
+#include "sim/calibrate/calibrated_file.h"
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
@@ -8,7 +8,7 @@
 
 #include "sim/core/atomic_file.h"
 
-namespace shardwright::cli {
+namespace shardwright::sim {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,15 +36,15 @@ std::string today() {
 }
 
 void write_calibrated(const fs::path& out, const CalibratedFile& file,
-                      const sim::CalibrationResult& result) {
-  profiles::Calibration record = sim::record_of(result, file.stack, file.level);
+                      const CalibrationResult& result) {
+  profiles::Calibration record = record_of(result, file.stack, file.level);
   record.date = file.date;
   record.parent = file.base;
   record.sources = file.sources;
   for (profiles::ObservationSource& source : record.sources) source.step_s.clear();
   std::vector<profiles::SetEntry> set = file.facts;
   const std::string from = what_from(file.sources);
-  for (profiles::SetEntry& entry : sim::set_of(result, from, file.date)) {
+  for (profiles::SetEntry& entry : set_of(result, from, file.date)) {
     set.push_back(std::move(entry));
   }
   const std::string text = profiles::calibrated_json(
@@ -62,4 +62,4 @@ void write_calibrated(const fs::path& out, const CalibratedFile& file,
   write_file_atomically(out, text);
 }
 
-}  // namespace shardwright::cli
+}  // namespace shardwright::sim

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/calibrate/calibrate_files.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "profiles/gpu_file.h"
+#include "profiles/known_gpu.h"
+#include "profiles/stack_file.h"
+#include "sim/calibrate/rows.h"
+#include "sim/core/error.h"
+#include "sim/predict.h"
+#include "sim/trace/step_trace.h"
+
+namespace shardwright::sim {
+namespace {
+
+/// An own trace of the host device.
+bool of_processor(const profiles::ObservationSource& source) {
+  return source.format == "shardwright" && source.gpu.find("NVIDIA") == std::string::npos;
+}
+
+profiles::ImportOptions import_options(const CalibrationRequest& request,
+                                       const std::optional<std::string>& cluster) {
+  profiles::ImportOptions options;
+  options.model = request.model;
+  if (request.gpus_per_node) {
+    options.gpus_per_node = *request.gpus_per_node;
+  } else if (cluster) {
+    options.gpus_per_node = profiles::load_cluster(*cluster).cluster.gpus_per_node;
+  }
+  return options;
+}
+
+std::string stack_of(const CalibrationRequest& request, const Gathered& gathered) {
+  if (request.stack) return *request.stack;
+  return gathered.identity ? gathered.identity->plan.stack : kForeignStack;
+}
+
+/// The base: as given, that of the profiles to merge, or for the host device the generic one.
+std::string base_of(const CalibrationRequest& request,
+                    const std::vector<profiles::ClusterFile>& merged,
+                    const profiles::ObservationSet& set) {
+  if (request.base) return *request.base;
+  if (!merged.empty()) return merged.front().calibration->parent;
+  if (!set.sources.empty() && std::all_of(set.sources.begin(), set.sources.end(), of_processor)) {
+    return "host";
+  }
+  throw Error(
+      "--base is missing, expected the cluster that the files were recorded on, for example "
+      "dgx-h100; `shardwright inspect clusters` lists all",
+      ExitCode::kUsage);
+}
+
+/// Refuses what was recorded on another GPU than the base's. A kind that the profiles do not know
+/// may be the base's own (a slice of a GPU, a new edition): it is said.
+void hold_against_base(profiles::ObservationSet& set, const Gpu& gpu, const std::string& base) {
+  constexpr double kMemoryTolerance = 0.06;
+  for (const profiles::ObservationSource& source : set.sources) {
+    if (source.gpu.empty()) continue;
+    const std::optional<Gpu> known =
+        profiles::known_gpu({source.gpu, source.sm_count, source.memory_bytes});
+    const auto memory = static_cast<double>(gpu.memory_bytes);
+    const bool other_kind = known && (known->sm_count != gpu.sm_count ||
+                                      std::abs(static_cast<double>(known->memory_bytes) - memory) >
+                                          kMemoryTolerance * memory);
+    if (of_processor(source) ? !gpu.is_processor() : gpu.is_processor() || other_kind) {
+      throw Error(fmt::format(
+          "{}: was recorded on {}, but --base {} is of {}; expected a base of what was recorded{}",
+          source.file, source.gpu, base, gpu.id,
+          known ? ", for example " + profiles::load_gpu(known->id).usual_cluster : ""));
+    }
+    if (!gpu.is_processor() && !known && source.sm_count > 0 && source.sm_count != gpu.sm_count) {
+      set.notes.push_back(
+          fmt::format("{} was recorded on {} with {} multiprocessors; the base's {} has {}.",
+                      source.file, source.gpu, source.sm_count, gpu.id, gpu.sm_count));
+    }
+  }
+}
+
+std::vector<profiles::ClusterFile> profiles_to_merge(const std::vector<std::string>& names) {
+  std::vector<profiles::ClusterFile> files;
+  for (const std::string& name : names) {
+    files.push_back(profiles::load_cluster(name));
+    const auto& calibration = files.back().calibration;
+    if (!calibration) {
+      throw Error(fmt::format("--merge is '{}', expected a profile that calibrate wrote", name));
+    }
+    const profiles::Calibration& first = *files.front().calibration;
+    if (calibration->parent != first.parent || calibration->stack != first.stack) {
+      throw Error(fmt::format(
+          "--merge: {} was calibrated from {} with stack '{}' and {} from {} with stack '{}', "
+          "expected profiles of one base and stack",
+          names.front(), first.parent, first.stack, name, calibration->parent, calibration->stack));
+    }
+  }
+  return files;
+}
+
+}  // namespace
+
+FileCalibration calibrate_files(const CalibrationRequest& request) {
+  const std::vector<profiles::ClusterFile> others = profiles_to_merge(request.merge);
+  FileCalibration done;
+  profiles::ObservationSet& set = done.gathered.set;
+  CalibratedFile& file = done.file;
+  if (!request.files.empty()) {
+    done.gathered = gather(request.files, import_options(request, request.base));
+  }
+  file.base = base_of(request, others, set);
+  file.stack = !others.empty() && !request.stack ? others.front().calibration->stack
+                                                 : stack_of(request, done.gathered);
+  file.date = today();
+  profiles::Profile base = profiles::load_profile(file.base, file.stack);
+  hold_against_base(set, base.cluster.gpu, file.base);
+
+  Rows rows = rows_of(set);
+  done.rows_left_out = std::move(rows.left_out);
+  file.sources = set.sources;
+  for (const profiles::ClusterFile& other : others) {
+    const profiles::Calibration& calibration = *other.calibration;
+    rows.rows.insert(rows.rows.end(), calibration.rows.begin(), calibration.rows.end());
+    file.sources.insert(file.sources.end(), calibration.sources.begin(), calibration.sources.end());
+  }
+  if (rows.rows.empty()) {
+    std::vector<std::string> names;
+    for (const std::filesystem::path& path : request.files) names.push_back(path.string());
+    throw Error(fmt::format("{}: no operation in it can be fitted to{}", fmt::join(names, ", "),
+                            set.notes.empty() ? "" : "; " + set.notes.front()));
+  }
+  file.facts = adopt_processor(file.sources, file.date, base);
+  done.result = calibrate(base, merged(rows.rows), {file.level});
+  return done;
+}
+
+Drift drift_of_files(const CalibrationRequest& request, const std::string& name) {
+  const profiles::ClusterFile cluster = profiles::load_cluster(name);
+  if (!cluster.calibration) {
+    throw Error(fmt::format("--check is '{}', expected a profile that calibrate wrote", name));
+  }
+  const Gathered gathered = gather(request.files, import_options(request, name));
+  const std::string stack =
+      cluster.calibration->stack.empty() ? stack_of(request, gathered) : cluster.calibration->stack;
+  const profiles::Profile profile = profiles::make_profile(cluster, profiles::load_stack(stack));
+  return drift_of(profile, *cluster.calibration, rows_of(gathered.set).rows, gathered.set.sources);
+}
+
+TimeOf time_asked_for(const FileCalibration& calibration, std::optional<AskedPlan>& asked) {
+  const std::optional<TraceIdentity>& traced = calibration.gathered.identity;
+  const CalibrationResult& result = calibration.result;
+  if (!asked && traced) asked = {model_of(*traced, "the trace"), traced->plan, "the traced plan"};
+  const Cluster& cluster = result.profile.cluster;
+  if (!asked || (asked->plan.gpus > cluster.gpus_per_node && cluster.nics_per_node == 0)) {
+    asked.reset();
+    return time_of_rows(result.rows, result.sharing);
+  }
+  return [model = asked->model, plan = asked->plan](const profiles::Profile& profile) {
+    PredictOptions options;
+    options.reserved = false;
+    return predict(model, profile, plan, options).time.iteration_s;
+  };
+}
+
+}  // namespace shardwright::sim

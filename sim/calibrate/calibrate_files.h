@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// From files to a calibration: which base they belong to, which stack ran, what is merged and what
+// is asked about. The policy of `calibrate`; the fit itself is calibrate.h.
+//
+// A measurement moves the base that it was taken on. Without a word the base is that of the
+// profiles to merge, or the generic processor for own traces of one; a trace of another GPU than
+// the base's is refused where both are known, and said where only the counts differ.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/calibrate/calibrate.h"
+#include "sim/calibrate/calibrated_file.h"
+#include "sim/calibrate/drift.h"
+#include "sim/calibrate/gather.h"
+#include "sim/calibrate/next_measurement.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::sim {
+
+/// The stack of traces that this program did not write, unless another is named.
+inline constexpr const char* kForeignStack = "torch-eager";
+
+struct CalibrationRequest {
+  std::vector<std::filesystem::path> files;   // traces and logs
+  std::vector<std::string> merge;             // calibrated profiles
+  std::optional<std::string> base;            // a cluster's name or file
+  std::optional<std::string> stack;           // the software that was traced
+  std::optional<Model> model;                 // what was trained, for traces that do not say
+  std::optional<std::int64_t> gpus_per_node;  // of the traced job; of the base, unless given
+};
+
+struct FileCalibration {
+  CalibratedFile file;
+  Gathered gathered;
+  CalibrationResult result;
+  std::vector<profiles::LeftOut> rows_left_out;  // by rows_of
+};
+
+/// Throws Error when nothing can be fitted, or the files do not belong together.
+FileCalibration calibrate_files(const CalibrationRequest& request);
+
+/// Whether the profile `name` still holds, by the files of the request.
+Drift drift_of_files(const CalibrationRequest& request, const std::string& name);
+
+struct AskedPlan {
+  Model model;
+  Plan plan;
+  std::string words;  // "llama-3-8b on 8 GPUs"
+};
+
+/// What is asked about: the plan given, that of an own trace, or, where neither is there or the
+/// base cannot hold it, the measured operations; `asked` is then none.
+TimeOf time_asked_for(const FileCalibration& calibration, std::optional<AskedPlan>& asked);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/trace/observations.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/core/span_union.h"
+
+namespace shardwright::sim {
+namespace {
+
+using profiles::Observation;
+using profiles::ObservationSet;
+using profiles::ObservationSource;
+
+constexpr double kNano = 1e-9;
+// Less than any kernel takes: the executor has nothing to do there, because another operation did
+// it (a reduction that adds onto its sum leaves no sum to be added).
+constexpr Nanoseconds kNothingNs = 300;
+
+double seconds(Nanoseconds ns) {
+  return static_cast<double>(ns) * kNano;
+}
+
+class Observer {
+ public:
+  Observer(const StepTrace& trace, const Schedule& schedule, std::int64_t gpus_per_node)
+      : trace_(trace), schedule_(schedule), gpus_per_node_(gpus_per_node) {
+    for_each_op(schedule_, [this](const OpInstance& at, const Op&) { ops_.push_back(at.op); });
+    const TraceOrigin& origin = trace.origin;
+    copies_on_gpus_ = origin.device == "cuda" && origin.transport == "local";
+    if (origin.devices > 0) {
+      sharers_ = static_cast<std::int32_t>((schedule_.world_ranks - 1) / origin.devices + 1);
+    }
+  }
+
+  ObservationSet observe() {
+    read_source();
+    const std::map<LaneKey, Lane> lanes = lanes_of(trace_.timeline);
+    for (const auto& [key, lane] : lanes) read_lane(lane, key.second, key.first);
+    read_steps(lanes);
+    if (set_.observations.empty()) {
+      throw Error(
+          fmt::format("{}: no slice has an operation of a schedule, expected a trace of "
+                      "run --trace",
+                      trace_.name));
+    }
+    set_.notes = trace_.left_out;
+    for (const profiles::LeftOut& left_out : {foreign_, empty_, no_link_}) {
+      if (left_out.count > 0) set_.left_out.push_back(left_out);
+    }
+    return std::move(set_);
+  }
+
+ private:
+  void read_source() {
+    const TraceOrigin& origin = trace_.origin;
+    ObservationSource& source = set_.sources.emplace_back();
+    source.file = trace_.name;
+    source.format = "shardwright";
+    source.gpu = origin.device_name;
+    source.sm_count = origin.units;
+    source.memory_bytes = origin.memory_bytes;
+    source.world_size = schedule_.world_ranks;
+    source.software = origin.software;
+    source.date = origin.date;
+    source.step_s = origin.step_s;
+    foreign_.count = trace_.foreign;
+    foreign_.seconds = trace_.foreign_s;
+    set_.kernel_seconds = trace_.foreign_s;
+  }
+
+  const Op& op_of(OpId id) const { return schedule_.ops[ops_[static_cast<std::size_t>(id)]]; }
+
+  bool collective(const Span& span) const {
+    return op_of(span.id).work.kind == WorkKind::kCollective;
+  }
+
+  /// Whether ranks wait for each other in it.
+  bool waits(const Op& op) const {
+    return schedule_.world_ranks > 1 &&
+           (op.work.kind == WorkKind::kCollective || op.kind == OpKind::kGradientNorm);
+  }
+
+  std::int64_t ranks_of(const Op& op) const {
+    if (op.work.kind != WorkKind::kCollective) return schedule_.world_ranks;
+    switch (op.work.group) {
+      case CommGroup::kShard:
+        return schedule_.shard_ranks;
+      case CommGroup::kReplicate:
+        return schedule_.replicate_ranks;
+      case CommGroup::kIntraNode:
+        return std::min(gpus_per_node_, schedule_.world_ranks);
+      case CommGroup::kWorld:
+        return schedule_.world_ranks;
+    }
+    return 1;
+  }
+
+  void read_lane(const Lane& lane, std::int32_t rank, std::int32_t step) {
+    std::vector<std::pair<Nanoseconds, Nanoseconds>> kernels, collectives;
+    for (const Span* span : lane.spans) {
+      (collective(*span) ? collectives : kernels).emplace_back(span->begin_ns, span->end_ns);
+    }
+    const SpanUnion kernel_times(std::move(kernels));
+    const SpanUnion collective_times(std::move(collectives));
+    struct Sum {
+      Nanoseconds ns = 0, contended_ns = 0;
+    };
+    std::map<OpId, Sum> sums;
+    for (const Span* span : lane.spans) {
+      const SpanUnion& others = collective(*span) ? kernel_times : collective_times;
+      Sum& sum = sums[span->id];
+      sum.ns += span->end_ns - span->begin_ns;
+      sum.contended_ns += others.overlap(span->begin_ns, span->end_ns);
+    }
+    for (const auto& [id, sum] : sums) {
+      set_.kernel_seconds += seconds(sum.ns);
+      observe_operation(id, sum.ns, sum.contended_ns, rank, step);
+    }
+    if (trace_.origin.streams == "inline") {
+      read_gaps(lane, rank, step);
+    } else {
+      read_host(lane, rank, step);
+    }
+  }
+
+  void observe_operation(OpId id, Nanoseconds ns, Nanoseconds contended_ns, std::int32_t rank,
+                         std::int32_t step) {
+    const Op& op = op_of(id);
+    const bool works = op.work.kind != WorkKind::kNone && op.work.kind != WorkKind::kHost &&
+                       (op.work.kind != WorkKind::kMemory || op.work.bytes > 0);
+    const bool copies =
+        copies_on_gpus_ && op.work.kind == WorkKind::kCollective && ranks_of(op) > 1;
+    if (!works || ns < kNothingNs || copies) {
+      profiles::LeftOut& left_out = works && ns >= kNothingNs ? no_link_ : empty_;
+      ++left_out.count;
+      left_out.seconds += seconds(ns);
+      return;
+    }
+    Observation seen;
+    seen.op = op.kind;
+    seen.phase = op.phase;
+    seen.work = op.work;
+    seen.seconds = seconds(ns);
+    seen.contended =
+        std::clamp(static_cast<double>(contended_ns) / static_cast<double>(ns), 0.0, 1.0);
+    seen.rank = rank;
+    seen.step = step;
+    seen.sharers = sharers_;
+    if (waits(op)) {
+      seen.ranks = ranks_of(op);
+      seen.nodes = (seen.ranks - 1) / std::max<std::int64_t>(1, gpus_per_node_) + 1;
+      seen.instance = instance_of(op, step, id, rank);
+    }
+    set_.observations.push_back(seen);
+  }
+
+  /// Numbers what the ranks of one group do together. Ranks of a shard group follow one another.
+  std::int64_t instance_of(const Op& op, std::int32_t step, OpId id, std::int32_t rank) {
+    std::int64_t group = 0;
+    if (op.work.kind == WorkKind::kCollective) {
+      if (op.work.group == CommGroup::kShard) group = rank / schedule_.shard_ranks;
+      if (op.work.group == CommGroup::kReplicate) group = rank % schedule_.shard_ranks;
+      if (op.work.group == CommGroup::kIntraNode) group = rank / gpus_per_node_;
+    }
+    const auto fresh = static_cast<std::int64_t>(instances_seen_.size());
+    return instances_seen_.emplace(std::tuple(step, id, group), fresh).first->second;
+  }
+
+  void launch(OpId id, Nanoseconds ns, std::uint16_t kernels, std::int32_t rank,
+              std::int32_t step) {
+    Observation seen;
+    seen.op = op_of(id).kind;
+    seen.phase = op_of(id).phase;
+    seen.work.kind = WorkKind::kHost;
+    seen.work.kernels = kernels;
+    seen.seconds = seconds(ns);
+    seen.rank = rank;
+    seen.step = step;
+    seen.sharers = sharers_;
+    set_.observations.push_back(seen);
+  }
+
+  void read_gaps(const Lane& lane, std::int32_t rank, std::int32_t step) {
+    for (std::size_t i = 1; i < lane.spans.size(); ++i) {
+      const Nanoseconds gap_ns = lane.spans[i]->begin_ns - lane.spans[i - 1]->end_ns;
+      if (gap_ns >= 0) launch(lane.spans[i]->id, gap_ns, 1, rank, step);
+    }
+  }
+
+  void read_host(const Lane& lane, std::int32_t rank, std::int32_t step) {
+    for (const Span* span : lane.host) {
+      const Op& op = op_of(span->id);
+      const Nanoseconds ns = span->end_ns - span->begin_ns;
+      if (op.host_waits || op.work.kind == WorkKind::kHost || ns <= 0) continue;
+      launch(span->id, ns, op.work.kernels, rank, step);
+    }
+  }
+
+  /// What the steps took beyond what their slowest rank's spans cover.
+  void read_steps(const std::map<LaneKey, Lane>& lanes) {
+    std::map<std::int32_t, Nanoseconds> covered;  // by step
+    for (const auto& [key, lane] : lanes) {
+      if (lane.spans.empty()) continue;
+      Nanoseconds end = lane.spans.front()->end_ns;
+      for (const Span* span : lane.spans) end = std::max(end, span->end_ns);
+      const Nanoseconds length = end - lane.spans.front()->begin_ns;
+      if (length <= 0) continue;
+      Nanoseconds& most = covered[key.first];
+      most = std::max(most, length);
+    }
+    const std::vector<double>& steps = trace_.origin.step_s;
+    if (covered.size() != steps.size()) return;
+    std::size_t i = 0;
+    for (const auto& [step, length] : covered) {
+      Observation seen;
+      seen.phase = Phase::kPrepare;
+      seen.work.kind = WorkKind::kHost;
+      seen.work.kernels = 0;
+      seen.seconds = std::max(0.0, steps[i++] - seconds(length));
+      seen.step = step;
+      set_.observations.push_back(seen);
+    }
+  }
+
+  const StepTrace& trace_;
+  const Schedule& schedule_;
+  std::int64_t gpus_per_node_;
+  std::vector<std::uint32_t> ops_;  // by id
+  bool copies_on_gpus_ = false;     // in place of NCCL
+  std::int32_t sharers_ = 1;        // ranks of a device
+  std::map<std::tuple<std::int32_t, OpId, std::int64_t>, std::int64_t> instances_seen_;
+  profiles::LeftOut foreign_{"slices that name no operation of the schedule", 0, 0};
+  profiles::LeftOut no_link_{
+      "collectives of ranks in one process, copies that say nothing of NCCL or a link", 0, 0};
+  profiles::LeftOut empty_{"operations of no work or no duration", 0, 0};
+  ObservationSet set_;
+};
+
+}  // namespace
+
+ObservationSet observations_of(const StepTrace& trace) {
+  const Schedule schedule = schedule_of(trace);
+  return observations_of(trace, schedule, trace.identity->gpus_per_node);
+}
+
+ObservationSet observations_of(const StepTrace& trace, const Schedule& schedule,
+                               std::int64_t gpus_per_node) {
+  return Observer(trace, schedule, gpus_per_node).observe();
+}
+
+}  // namespace shardwright::sim

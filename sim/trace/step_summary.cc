@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/trace/step_summary.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "sim/core/error.h"
+#include "sim/core/quantile.h"
+
+namespace shardwright::sim {
+namespace {
+
+constexpr double kNano = 1e-9;
+constexpr double kSlowRank = 0.1;
+constexpr double kSlowStep = 0.25;
+
+double median(const std::vector<double>& values) {
+  return quantile(values, 0.5);
+}
+
+struct Extent {
+  Nanoseconds begin_ns = std::numeric_limits<Nanoseconds>::max();
+  Nanoseconds end_ns = std::numeric_limits<Nanoseconds>::min();
+  double seconds() const { return kNano * static_cast<double>(end_ns - begin_ns); }
+};
+
+struct Sums {
+  Nanoseconds duration_ns = 0, exposed_ns = 0, contended_ns = 0;
+};
+
+/// A lane's time, shared out to its operations.
+struct SharedLane {
+  Nanoseconds kernels_ns = 0;
+  Nanoseconds idle_ns = 0;
+  std::map<OpId, Sums> sums;
+};
+
+/// `step` is from the first operation of any rank to the last.
+SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& operations,
+                     const Extent& step) {
+  struct Edge {
+    Nanoseconds at_ns;
+    bool begins;
+    std::size_t span;
+  };
+  std::vector<Edge> edges;
+  std::vector<bool> collective;
+  for (std::size_t i = 0; i < lane.spans.size(); ++i) {
+    const Span& span = *lane.spans[i];
+    collective.push_back(is_collective(operations.at(span.id).kind));
+    edges.push_back({span.begin_ns, true, i});
+    edges.push_back({span.end_ns, false, i});
+  }
+  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) {
+    return std::tie(a.at_ns, a.begins, a.span) < std::tie(b.at_ns, b.begins, b.span);
+  });
+  SharedLane shared;
+  // Kernels by stream, collectives in the order in which they became resident.
+  std::set<std::pair<std::uint8_t, std::size_t>> kernels;
+  std::set<std::size_t> collectives;
+  const auto sums_of = [&](std::size_t span) -> Sums& { return shared.sums[lane.spans[span]->id]; };
+  Nanoseconds before_ns = step.begin_ns;
+  const auto account = [&](Nanoseconds until_ns) {
+    const Nanoseconds dt = until_ns - before_ns;
+    before_ns = until_ns;
+    if (dt <= 0) return;
+    if (kernels.empty() && collectives.empty()) {
+      shared.idle_ns += dt;
+      return;
+    }
+    const std::size_t owner = kernels.empty() ? *collectives.begin() : kernels.begin()->second;
+    sums_of(owner).exposed_ns += dt;
+    if (kernels.empty() || collectives.empty()) return;
+    sums_of(owner).contended_ns += dt;
+    for (const std::size_t c : collectives) sums_of(c).contended_ns += dt;
+  };
+  for (const Edge& edge : edges) {
+    account(edge.at_ns);
+    const Span& span = *lane.spans[edge.span];
+    const bool is_kernel = !collective[edge.span];
+    if (edge.begins) {
+      const Nanoseconds duration = span.end_ns - span.begin_ns;
+      sums_of(edge.span).duration_ns += duration;
+      if (is_kernel) shared.kernels_ns += duration;
+      if (duration <= 0) continue;
+      if (is_kernel) {
+        kernels.insert({span.stream, edge.span});
+      } else {
+        collectives.insert(edge.span);
+      }
+    } else if (is_kernel) {
+      kernels.erase({span.stream, edge.span});
+    } else {
+      collectives.erase(edge.span);
+    }
+  }
+  account(step.end_ns);
+  return shared;
+}
+
+class Summary {
+ public:
+  explicit Summary(const StepTrace& trace) : trace_(trace) {
+    const std::map<LaneKey, Lane> lanes = lanes_of(trace.timeline);
+    for (const std::vector<Span>* spans : {&trace.timeline.spans, &trace.timeline.host}) {
+      for (const Span& span : *spans) {
+        Extent& extent = extents_[span.step];
+        extent.begin_ns = std::min(extent.begin_ns, span.begin_ns);
+        extent.end_ns = std::max(extent.end_ns, span.end_ns);
+      }
+    }
+    for (const auto& [key, lane] : lanes) {
+      if (lane.spans.empty()) continue;
+      lanes_[key] = share_out(lane, trace.operations, extents_[key.first]);
+    }
+    if (lanes_.empty()) {
+      throw Error(
+          fmt::format("{}: no slice has an operation of a schedule, expected a trace of "
+                      "predict --trace or run --trace",
+                      trace.name));
+    }
+  }
+
+  StepSummary read() {
+    read_steps();
+    read_ranks();
+    read_operations();
+    return std::move(summary_);
+  }
+
+ private:
+  void read_steps() {
+    std::map<std::int32_t, double> lengths;  // by step
+    std::set<std::int32_t> ranks;
+    for (const auto& [key, lane] : lanes_) {
+      lengths[key.first] = extents_[key.first].seconds();
+      ranks.insert(key.second);
+    }
+    const std::vector<double> noted = trace_.origin.step_s;
+    std::vector<double> steps, beyond;
+    std::size_t i = 0;
+    for (auto& [step, length] : lengths) {
+      // A step is longer than its operations: the batch goes up before, numbers come down after.
+      const double whole = noted.size() == lengths.size() ? std::max(length, noted[i]) : length;
+      beyond.push_back(whole - length);
+      length = whole;
+      steps.push_back(length);
+      ++i;
+    }
+    summary_.step_s = median(steps);
+    summary_.steps = static_cast<std::int64_t>(steps.size());
+    summary_.ranks = static_cast<std::int64_t>(ranks.size());
+    for (const auto& [step, length] : lengths) {
+      const double by = length / summary_.step_s - 1;
+      if (by > kSlowStep) summary_.slow_steps.push_back({step, by});
+    }
+    std::vector<double> idle;
+    for (const auto& [key, lane] : lanes_)
+      idle.push_back(kNano * static_cast<double>(lane.idle_ns));
+    summary_.idle_s = median(idle) + median(beyond);
+  }
+
+  void read_ranks() {
+    std::map<std::int32_t, std::vector<double>> kernels;  // by rank
+    for (const auto& [key, lane] : lanes_)
+      kernels[key.second].push_back(static_cast<double>(lane.kernels_ns));
+    std::vector<double> all;
+    std::map<std::int32_t, double> of_rank;
+    for (const auto& [rank, times] : kernels) all.push_back(of_rank[rank] = median(times));
+    // Of two, the faster one is what the slower one is held against.
+    std::sort(all.begin(), all.end());
+    const double usual = all[(all.size() - 1) / 2];
+    for (const auto& [rank, time] : of_rank) {
+      if (usual > 0 && time / usual - 1 > kSlowRank) {
+        summary_.slow_ranks.push_back({rank, time / usual - 1});
+      }
+    }
+  }
+
+  void read_operations() {
+    std::set<OpId> ids;
+    for (const auto& [key, lane] : lanes_) {
+      for (const auto& [id, sums] : lane.sums) ids.insert(id);
+    }
+    std::map<std::string, std::vector<double>> alone;
+    for (const OpId id : ids) {
+      OperationTimes& times = summary_.operations[id];
+      times.operation = trace_.operations.at(id);
+      std::vector<double> durations, exposed, contended;
+      std::map<std::int32_t, double> least;  // by step
+      for (const auto& [key, lane] : lanes_) {
+        const auto at = lane.sums.find(id);
+        // A lane without it counts: there it takes no time.
+        const Sums sums = at != lane.sums.end() ? at->second : Sums{};
+        durations.push_back(kNano * static_cast<double>(sums.duration_ns));
+        exposed.push_back(kNano * static_cast<double>(sums.exposed_ns));
+        const double share = sums.duration_ns > 0 ? static_cast<double>(sums.contended_ns) /
+                                                        static_cast<double>(sums.duration_ns)
+                                                  : 0;
+        contended.push_back(share);
+        if (at == lane.sums.end()) continue;
+        const auto step = least.try_emplace(key.first, durations.back()).first;
+        step->second = std::min(step->second, durations.back());
+        if (!is_collective(times.operation.kind) && share < kAlone) {
+          alone[without_layer(times.operation.name)].push_back(durations.back());
+        }
+      }
+      times.duration_s = median(durations);
+      times.exposed_s = median(exposed);
+      times.contended = median(contended);
+      std::vector<double> transfers;
+      for (const auto& [step, seconds] : least) transfers.push_back(seconds);
+      times.transfer_s = std::min(median(transfers), times.duration_s);
+    }
+    for (auto& [name, times] : alone) summary_.alone_s[name] = median(times);
+  }
+
+  const StepTrace& trace_;
+  std::map<std::int32_t, Extent> extents_;  // by step
+  std::map<LaneKey, SharedLane> lanes_;
+  StepSummary summary_;
+};
+
+}  // namespace
+
+double StepSummary::scatter_s() const {
+  double sum = idle_s;
+  for (const auto& [id, times] : operations) sum += times.exposed_s;
+  return step_s - sum;
+}
+
+StepSummary summary_of(const StepTrace& trace) {
+  return Summary(trace).read();
+}
+
+std::string without_layer(const std::string& name) {
+  if (!name.starts_with("layer")) return name;
+  std::size_t end = 5;
+  while (end < name.size() && std::isdigit(static_cast<unsigned char>(name[end]))) ++end;
+  return "layer" + name.substr(end);
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/trace/step_trace.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "profiles/data_dir.h"
+#include "profiles/stack_file.h"
+#include "sim/core/chrome_trace.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/parse_number.h"
+#include "sim/core/read_file.h"
+#include "sim/strategies/lower.h"
+#include "sim/trace/chrome_events.h"
+
+namespace shardwright::sim {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kHostTrack = "host";
+// Operations of the plan per span of the trace. Every operation has a span on the host in every
+// step, or one on a stream where a run traced only those.
+constexpr std::int64_t kMostPerSpan = 16;
+
+/// The word's value, of an enumeration that counts from 0.
+template <class Enum>
+std::optional<Enum> named(std::string_view word) {
+  for (std::uint8_t i = 0;; ++i) {
+    const std::string_view name = name_of(static_cast<Enum>(i));
+    if (name == "?") return std::nullopt;  // past the last
+    if (name == word) return static_cast<Enum>(i);
+  }
+}
+
+std::int32_t layer_of(std::string_view unit) {
+  constexpr std::string_view kLayer = "layer";
+  if (!unit.starts_with(kLayer)) return -1;
+  const std::optional<std::int64_t> number = parse_int64(unit.substr(kLayer.size()));
+  return number && *number >= 0 && *number < (1 << 20) ? static_cast<std::int32_t>(*number) : -1;
+}
+
+bool is_product(OpKind kind) {
+  return kind == OpKind::kInputGradient || kind == OpKind::kWeightGradient ||
+         name_of(kind).ends_with("_projection");
+}
+
+/// A process is one rank of a timeline: "measured, rank 3" is rank 3 of "measured".
+struct Process {
+  std::string timeline;
+  std::optional<std::int32_t> rank;
+};
+
+Process process_of(const std::string& title) {
+  constexpr std::string_view kRank = ", rank ";
+  constexpr std::int64_t kMostRanks = 1 << 24;
+  const std::size_t at = title.rfind(kRank);
+  if (at == std::string::npos) return {title, std::nullopt};
+  const auto rank = parse_int64(std::string_view(title).substr(at + kRank.size()));
+  if (!rank || *rank < 0 || *rank >= kMostRanks) return {title.substr(0, at), std::nullopt};
+  return {title.substr(0, at), static_cast<std::int32_t>(*rank)};
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& file) { trace_.name = file.string(); }
+
+  StepTrace read(const std::filesystem::path& file) {
+    const auto notes = for_each_event(file, [this](json& event) { take(event); });
+    trace_.identity = identity_in(notes, trace_.name);
+    trace_.origin = origin_in(notes);
+    choose_timeline();
+    for (auto& [key, track] : tracks_) {
+      if (ranks_.contains(key.first) && !track.host()) track.stream = stream_of(track, key.second);
+    }
+    for (const Slice& slice : slices_) place(slice);
+    for (const Counter& counter : counters_) sample(counter);
+    infer_roles();
+    std::stable_sort(trace_.timeline.spans.begin(), trace_.timeline.spans.end(),
+                     [](const Span& a, const Span& b) {
+                       return std::pair(a.rank, a.begin_ns) < std::pair(b.rank, b.begin_ns);
+                     });
+    return std::move(trace_);
+  }
+
+ private:
+  struct Slice {
+    std::int64_t process, track;
+    OpId id;
+    std::int32_t step;
+    Nanoseconds begin_ns, end_ns;
+  };
+  struct Counter {
+    std::int64_t process;
+    Nanoseconds at_ns;
+    bool allocated;  // else reserved
+    Bytes bytes;
+  };
+  struct Track {
+    std::string name;
+    std::string role;  // empty: written before there were roles
+    std::optional<std::uint8_t> stream;
+    bool host() const { return role.empty() ? name == kHostTrack : role == kHostTrack; }
+  };
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw Error(fmt::format("{}: {}", trace_.name, what));
+  }
+
+  void take(const json& event) {
+    const std::string type = text_of(event, "ph");
+    if (type != "X" && type != "M" && type != "C") return;
+    if (++events_ > kMostSlices) fail(fmt::format("has more than {} slices", kMostSlices));
+    const std::int64_t process = integer_of(event, "pid", 0);
+    const json none = json::object();
+    const auto found = event.find("args");
+    const json& args = found != event.end() && found->is_object() ? *found : none;
+    if (type == "X") return take_slice(event, args, process);
+    const std::string name = text_of(event, "name");
+    if (type == "C") {
+      if (name != "memory allocated" && name != "memory reserved") return;
+      counters_.push_back({process, nanoseconds(event, "ts"), name == "memory allocated",
+                           std::max<Bytes>(0, integer_of(args, "bytes", 0))});
+    } else if (name == "process_name") {
+      processes_[process] = process_of(text_of(args, "name"));
+    } else if (name == "thread_name") {
+      tracks_[{process, integer_of(event, "tid", 0)}] = {text_of(args, "name"),
+                                                         text_of(args, "role"), std::nullopt};
+    }
+  }
+
+  void take_slice(const json& event, const json& args, std::int64_t process) {
+    Slice& slice = slices_.emplace_back();
+    slice.process = process;
+    slice.track = integer_of(event, "tid", 0);
+    slice.id = integer_of(args, "id", -1);
+    const std::int64_t step = integer_of(args, "step", 0);
+    if (step < 0 || step > std::numeric_limits<std::int32_t>::max()) {
+      fail(fmt::format("a slice is of step {}, expected 0 to 2147483647", step));
+    }
+    slice.step = static_cast<std::int32_t>(step);
+    slice.begin_ns = nanoseconds(event, "ts");
+    slice.end_ns = slice.begin_ns + std::max<Nanoseconds>(0, nanoseconds(event, "dur"));
+    if (slice.id < 0 || !args.contains("kind")) {
+      slice.id = -1;
+    } else {
+      processes_with_operations_.insert(process);
+    }
+    if (slice.id >= 0) know_operation(process, slice.id, text_of(event, "name"), args);
+  }
+
+  /// Sums and differences of what it returns do not overflow.
+  Nanoseconds nanoseconds(const json& event, const char* key) const {
+    constexpr double kMost = 2e15;  // microseconds: 63 years
+    const double value = number_of(event, key, 0);
+    if (std::abs(value) <= kMost) return std::llround(value * 1e3);
+    fail(fmt::format("a slice's {} is {:g}, expected microseconds of at most {:g}", key, value,
+                     kMost));
+  }
+
+  /// Timelines of one file may be of different plans, so that ids count within one.
+  void know_operation(std::int64_t process, OpId id, std::string name, const json& args) {
+    const auto [at, fresh] = operations_[process].try_emplace(id);
+    TracedOperation& operation = at->second;
+    if (!fresh) {
+      if (operation.name != name) {
+        fail(fmt::format("operation {} is both {} and {}", id, operation.name, name));
+      }
+      return;
+    }
+    const auto read = [&]<class Enum>(const char* key, Enum& into) {
+      const std::string word = text_of(args, key);
+      const std::optional<Enum> value = named<Enum>(word);
+      if (!value) {
+        fail(fmt::format("the {} of operation {} ({}) is '{}', which no version of a step has", key,
+                         id, name, word));
+      }
+      into = *value;
+    };
+    read("kind", operation.kind);
+    read("phase", operation.phase);
+    operation.layer = layer_of(text_of(args, "unit"));
+    operation.name = std::move(name);
+  }
+
+  /// The timeline of the first process that has operations, and the ranks of its processes.
+  void choose_timeline() {
+    if (processes_with_operations_.empty()) {
+      fail(
+          "no slice has an operation of a schedule, expected a trace of predict --trace or "
+          "run --trace");
+    }
+    for (const Slice& slice : slices_) processes_.try_emplace(slice.process);
+    const std::string timeline = processes_[*processes_with_operations_.begin()].timeline;
+    trace_.timeline.source = timeline;
+    std::set<std::string> others;
+    std::set<std::int32_t> taken;
+    for (const auto& [number, process] : processes_) {
+      if (process.timeline != timeline) {
+        if (processes_with_operations_.contains(number)) others.insert(process.timeline);
+        continue;
+      }
+      const std::int32_t rank = process.rank.value_or(static_cast<std::int32_t>(ranks_.size()));
+      if (!taken.insert(rank).second) {
+        fail(fmt::format("two processes are rank {} of '{}'", rank, timeline));
+      }
+      ranks_[number] = rank;
+    }
+    for (const std::string& other : others) {
+      trace_.left_out.push_back(
+          fmt::format("{}: compared is '{}', not '{}'", trace_.name, timeline, other));
+    }
+    for (const auto& [number, rank] : ranks_) {
+      for (auto& [id, operation] : operations_[number]) {
+        const auto [at, fresh] = trace_.operations.emplace(id, operation);
+        if (!fresh && at->second.name != operation.name) {
+          fail(fmt::format("operation {} is both {} and {}", id, at->second.name, operation.name));
+        }
+      }
+    }
+  }
+
+  void place(const Slice& slice) {
+    const auto rank = ranks_.find(slice.process);
+    if (rank == ranks_.end()) return;
+    Track& track = tracks_[{slice.process, slice.track}];
+    if (slice.id < 0) {
+      if (track.host()) return;
+      ++trace_.foreign;
+      trace_.foreign_s += static_cast<double>(slice.end_ns - slice.begin_ns) * 1e-9;
+      return;
+    }
+    Span span;
+    span.id = slice.id;
+    span.rank = rank->second;
+    span.step = slice.step;
+    span.begin_ns = slice.begin_ns;
+    span.end_ns = slice.end_ns;
+    trace_.timeline.step_ns = std::max(trace_.timeline.step_ns, span.end_ns);
+    if (track.host()) {
+      trace_.timeline.host.push_back(span);
+      return;
+    }
+    if (!track.stream) track.stream = stream_of(track, slice.track);
+    span.stream = *track.stream;
+    trace_.timeline.spans.push_back(span);
+  }
+
+  /// Ranks have streams of the same names.
+  std::uint8_t stream_of(const Track& track, std::int64_t number) {
+    std::vector<std::string>& streams = trace_.timeline.streams;
+    const std::string name = track.name.empty() ? fmt::format("track {}", number) : track.name;
+    const auto known = std::find(streams.begin(), streams.end(), name);
+    if (known != streams.end()) return static_cast<std::uint8_t>(known - streams.begin());
+    if (streams.size() == 255) fail("operations run on more than 255 streams");
+    streams.push_back(name);
+    trace_.roles.push_back(named<StreamRole>(track.role).value_or(StreamRole::kSide));
+    roles_known_ |= !track.role.empty();
+    return static_cast<std::uint8_t>(streams.size() - 1);
+  }
+
+  /// Of a trace without roles: computed is where most matrix products run.
+  void infer_roles() {
+    if (roles_known_ || trace_.roles.empty()) return;
+    std::vector<std::int64_t> products(trace_.roles.size());
+    for (const Span& span : trace_.timeline.spans) {
+      const OpKind kind = trace_.operations.at(span.id).kind;
+      if (is_collective(kind)) trace_.roles[span.stream] = StreamRole::kCommunication;
+      products[span.stream] += is_product(kind) ? 1 : 0;
+    }
+    const auto most = std::max_element(products.begin(), products.end());
+    trace_.roles[static_cast<std::size_t>(most - products.begin())] = StreamRole::kCompute;
+  }
+
+  /// Counters of the first rank: each says one of the two values of a sample.
+  void sample(const Counter& counter) {
+    const auto rank = ranks_.find(counter.process);
+    if (rank == ranks_.end() || rank->second != ranks_.begin()->second) return;
+    std::vector<MemorySample>& curve = trace_.timeline.memory;
+    if (curve.empty() || curve.back().at_ns != counter.at_ns) {
+      curve.push_back(curve.empty() ? MemorySample{} : curve.back());
+      curve.back().at_ns = counter.at_ns;
+    }
+    (counter.allocated ? curve.back().allocated_bytes : curve.back().reserved_bytes) =
+        counter.bytes;
+  }
+
+  StepTrace trace_;
+  std::vector<Slice> slices_;
+  std::vector<Counter> counters_;
+  std::size_t events_ = 0;
+  std::map<std::int64_t, Process> processes_;
+  std::set<std::int64_t> processes_with_operations_;
+  std::map<std::int64_t, std::map<OpId, TracedOperation>> operations_;  // by process
+  std::map<std::pair<std::int64_t, std::int64_t>, Track> tracks_;       // by process and number
+  std::map<std::int64_t, std::int32_t> ranks_;                          // by process
+  bool roles_known_ = false;
+};
+
+}  // namespace
+
+StepTrace read_step_trace(const std::filesystem::path& file) {
+  return Reader(file).read(file);
+}
+
+StepTrace step_trace_of(const Schedule& schedule, Timeline timeline, std::string name) {
+  StepTrace trace;
+  trace.name = std::move(name);
+  std::set<OpId> seen;
+  const auto keep = [&](std::vector<Span>& spans, bool host) {
+    std::erase_if(spans, [&](const Span& span) {
+      // A call within the issue of an operation is not the issue.
+      if (span.id >= 0 && !(host && span.name >= 0)) return seen.insert(span.id), false;
+      if (!host) {
+        ++trace.foreign;
+        trace.foreign_s += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+      }
+      return true;
+    });
+  };
+  keep(timeline.spans, false);
+  keep(timeline.host, true);
+  for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+    if (!seen.contains(at.id)) return;
+    const bool in_layer = at.unit >= 1 && at.unit <= schedule.layers;
+    trace.operations[at.id] = {describe(schedule, at), op.kind, op.phase,
+                               in_layer ? at.unit - 1 : -1};
+  });
+  for (std::size_t i = 0; i < timeline.streams.size(); ++i) {
+    trace.roles.push_back(i < schedule.streams.size() ? schedule.streams[i].role
+                                                      : StreamRole::kSide);
+  }
+  trace.timeline = std::move(timeline);
+  return trace;
+}
+
+StepTrace of_rank(StepTrace trace, std::int64_t rank) {
+  std::set<std::int32_t> ranks;
+  for (const Span& span : trace.timeline.spans) ranks.insert(span.rank);
+  if (ranks.size() < 2) return trace;
+  if (!ranks.contains(static_cast<std::int32_t>(rank))) {
+    throw Error(fmt::format("{}: has no rank {}, expected one of its {} ranks, {} to {}",
+                            trace.name, rank, ranks.size(), *ranks.begin(), *ranks.rbegin()));
+  }
+  const auto others = [&](const Span& span) { return span.rank != rank; };
+  std::erase_if(trace.timeline.spans, others);
+  std::erase_if(trace.timeline.host, others);
+  return trace;
+}
+
+Model model_of(const TraceIdentity& identity, const std::string& name) {
+  return parse_hf_config(identity.model_config, name + ", note model_config", identity.model);
+}
+
+void expect_same_model(const StepTrace& trace, const StepTrace& with) {
+  if (!trace.identity || !with.identity) return;
+  const Model mine = model_of(*trace.identity, trace.name);
+  const Model theirs = model_of(*with.identity, with.name);
+  const auto shape = [](const Model& m) {
+    return std::tuple(m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab,
+                      count_parameters(m).total(m.layers));
+  };
+  if (shape(mine) == shape(theirs)) return;
+  throw Error(fmt::format(
+      "{}: is of {} ({} layers of {}, vocabulary of {}), but {} of {} ({} layers of {}, vocabulary "
+      "of {}); expected a trace of the same model",
+      trace.name, mine.name, mine.layers, mine.hidden, mine.vocab, with.name, theirs.name,
+      theirs.layers, theirs.hidden, theirs.vocab));
+}
+
+Schedule schedule_of(const StepTrace& trace) {
+  if (!trace.identity) {
+    throw Error(
+        fmt::format("{}: has no plan in its notes, expected a trace that run --trace of this "
+                    "version wrote",
+                    trace.name));
+  }
+  const TraceIdentity& identity = *trace.identity;
+  const Model model = model_of(identity, trace.name);
+  check_plan(identity.plan, model, identity.gpus_per_node);
+  Schedule schedule = lower(model, identity.plan, profiles::load_stack(identity.plan.stack).stack,
+                            identity.gpus_per_node);
+  double count = 0;  // of operations, which no integer need hold
+  for (const Section& section : schedule.sections) {
+    for (std::uint32_t b = 0; b < section.block_count; ++b) {
+      const Block& block = schedule.blocks[section.first_block + b];
+      count += static_cast<double>(section.repeats) * block.repeats * block.op_count;
+    }
+  }
+  const std::size_t spans = trace.timeline.spans.size() + trace.timeline.host.size();
+  if (count > static_cast<double>(spans) * kMostPerSpan) {
+    throw Error(
+        fmt::format("{}: the plan in its notes has {:.0f} operations a step, but the trace only {} "
+                    "slices of operations, expected the plan that was traced",
+                    trace.name, count, spans));
+  }
+  auto traced = trace.operations.begin();
+  const auto check = [&](const std::string& planned) {
+    if (traced->second.name == planned) return void(++traced);
+    throw Error(
+        fmt::format("{}: operation {} is {}, but of the plan in its notes it is {}; the trace "
+                    "was written by another version",
+                    trace.name, traced->first, traced->second.name, planned));
+  };
+  for_each_op(schedule, [&](const OpInstance& at, const Op&) {
+    if (traced != trace.operations.end() && traced->first == at.id) check(describe(schedule, at));
+  });
+  if (traced != trace.operations.end()) {
+    check(fmt::format("none, because the step has {:.0f} operations", count));
+  }
+  return schedule;
+}
+
+TraceIdentity identity_of(const std::string& model, const Plan& plan, std::int64_t gpus_per_node) {
+  constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
+  return {model,
+          read_file(find_model(profiles::data_dir() / "models", model).path, kMostConfigBytes),
+          plan, gpus_per_node};
+}
+
+std::map<LaneKey, Lane> lanes_of(const Timeline& timeline) {
+  std::map<LaneKey, Lane> lanes;
+  for (const Span& span : timeline.spans) lanes[{span.step, span.rank}].spans.push_back(&span);
+  for (const Span& span : timeline.host) lanes[{span.step, span.rank}].host.push_back(&span);
+  for (auto& [key, lane] : lanes) {
+    std::stable_sort(lane.spans.begin(), lane.spans.end(),
+                     [](const Span* a, const Span* b) { return a->begin_ns < b->begin_ns; });
+  }
+  return lanes;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// One own trace, predicted or measured, as types: the one reader of what `predict --trace` and
+// `run --trace` write.
+//
+// A slice of a trace says in words which operation it was; here it is a Span of a Timeline, by
+// operation, rank, step and stream, and what its operation is stands once in a table. What the host
+// did is apart (Timeline::host): it is told by the role of its track, or in traces of versions that
+// wrote none by the track's name. So a trace that was read and a step that was just simulated or
+// measured are the same thing to whoever compares (trace_comparison.h), fits (observations.h) or
+// draws.
+//
+// A file may hold several timelines, side by side, each with a process per rank ("measured,
+// rank 3"). The first one that has operations is taken, the others are named in `left_out`.
+//
+// Traces come from strangers. Numbers out of range, kinds that nobody knows and an operation that
+// is two things are errors that name the file; a plan that claims far more operations than the
+// trace has slices is refused before it is expanded (schedule_of).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "sim/core/op.h"
+#include "sim/core/schedule.h"
+#include "sim/core/timeline.h"
+#include "sim/core/trace_identity.h"
+
+namespace shardwright::sim {
+
+struct TracedOperation {
+  std::string name;  // "layer17.backward.norm"
+  OpKind kind = OpKind::kHostWork;
+  Phase phase = Phase::kForward;
+  std::int32_t layer = -1;  // -1: no layer's
+};
+
+struct StepTrace {
+  std::string name;                            // what errors call it: the file
+  std::optional<TraceIdentity> identity;       // none: written without
+  TraceOrigin origin;                          // where it was measured; empty: predicted
+  std::map<OpId, TracedOperation> operations;  // those that have spans
+  Timeline timeline;                           // its spans and those of the host have operations
+  std::vector<StreamRole> roles;               // of Timeline::streams
+  std::int64_t foreign = 0;                    // kernels of no operation
+  double foreign_s = 0;                        // what they took
+  std::vector<std::string> left_out;           // sentences on what of the file is not here
+};
+
+/// Most slices of a file.
+inline constexpr std::size_t kMostSlices = 20'000'000;
+
+/// Throws Error when the file is no trace, is damaged, or has no operations.
+StepTrace read_step_trace(const std::filesystem::path& file);
+
+/// The same of a timeline in memory, of `schedule`.
+StepTrace step_trace_of(const Schedule& schedule, Timeline timeline, std::string name);
+
+/// What `rank` did. A trace of one rank stays as it is: all ranks do the same in a prediction.
+/// Throws Error when there are several ranks and `rank` is none of them.
+StepTrace of_rank(StepTrace trace, std::int64_t rank);
+
+/// The model in the trace's notes. `name` stands for the trace in errors.
+Model model_of(const TraceIdentity& identity, const std::string& name);
+
+/// Throws Error when both traces say of which model they are, and it is not the same.
+void expect_same_model(const StepTrace& trace, const StepTrace& with);
+
+/// The plan in the trace, lowered again with the stack that ships under its name. Throws Error when
+/// there is none, or when it is not this trace's: it has many more operations than there are spans,
+/// or others.
+Schedule schedule_of(const StepTrace& trace);
+
+/// The identity of a step that is predicted or run here; reads the model's config.json.
+TraceIdentity identity_of(const std::string& model, const Plan& plan, std::int64_t gpus_per_node);
+
+/// One rank in one step.
+struct Lane {
+  std::vector<const Span*> spans;  // by begin
+  std::vector<const Span*> host;
+};
+using LaneKey = std::pair<std::int32_t, std::int32_t>;  // step and rank
+std::map<LaneKey, Lane> lanes_of(const Timeline& timeline);
+
+}  // namespace shardwright::sim
