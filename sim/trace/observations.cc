@@ -37,7 +37,7 @@ class Observer {
     const TraceOrigin& origin = trace.origin;
     copies_on_gpus_ = origin.device == "cuda" && origin.transport == "local";
     if (origin.devices > 0) {
-      sharers_ = static_cast<std::int32_t>((schedule_.world_ranks - 1) / origin.devices + 1);
+      sharers_ = static_cast<std::int32_t>((schedule_.world_ranks() - 1) / origin.devices + 1);
     }
   }
 
@@ -68,7 +68,7 @@ class Observer {
     source.gpu = origin.device_name;
     source.sm_count = origin.units;
     source.memory_bytes = origin.memory_bytes;
-    source.world_size = schedule_.world_ranks;
+    source.world_size = schedule_.world_ranks();
     source.software = origin.software;
     source.date = origin.date;
     source.step_s = origin.step_s;
@@ -85,23 +85,13 @@ class Observer {
 
   /// Whether ranks wait for each other in it.
   bool waits(const Op& op) const {
-    return schedule_.world_ranks > 1 &&
+    return schedule_.world_ranks() > 1 &&
            (op.work.kind == WorkKind::kCollective || op.kind == OpKind::kGradientNorm);
   }
 
   std::int64_t ranks_of(const Op& op) const {
-    if (op.work.kind != WorkKind::kCollective) return schedule_.world_ranks;
-    switch (op.work.group) {
-      case CommGroup::kShard:
-        return schedule_.shard_ranks;
-      case CommGroup::kReplicate:
-        return schedule_.replicate_ranks;
-      case CommGroup::kIntraNode:
-        return std::min(gpus_per_node_, schedule_.world_ranks);
-      case CommGroup::kWorld:
-        return schedule_.world_ranks;
-    }
-    return 1;
+    if (op.work.kind != WorkKind::kCollective) return schedule_.world_ranks();
+    return schedule_.group(op.work.group).size;
   }
 
   void read_lane(const Lane& lane, std::int32_t rank, std::int32_t step) {
@@ -163,14 +153,10 @@ class Observer {
     set_.observations.push_back(seen);
   }
 
-  /// Numbers what the ranks of one group do together. Ranks of a shard group follow one another.
+  /// Numbers what the ranks of one group do together.
   std::int64_t instance_of(const Op& op, std::int32_t step, OpId id, std::int32_t rank) {
-    std::int64_t group = 0;
-    if (op.work.kind == WorkKind::kCollective) {
-      if (op.work.group == CommGroup::kShard) group = rank / schedule_.shard_ranks;
-      if (op.work.group == CommGroup::kReplicate) group = rank % schedule_.shard_ranks;
-      if (op.work.group == CommGroup::kIntraNode) group = rank / gpus_per_node_;
-    }
+    const std::int64_t group =
+        op.work.kind == WorkKind::kCollective ? schedule_.group(op.work.group).number_of(rank) : 0;
     const auto fresh = static_cast<std::int64_t>(instances_seen_.size());
     return instances_seen_.emplace(std::tuple(step, id, group), fresh).first->second;
   }
