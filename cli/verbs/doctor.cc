@@ -16,8 +16,6 @@
 namespace shardwright::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string gibibytes(Bytes bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
 }
@@ -32,13 +30,14 @@ struct Findings {
   CudaParts cuda{};
 };
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json(nullptr) : Json(text);
+nlohmann::ordered_json text_or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
 }
 
-Json as_json(const Findings& found) {
-  Json document{{"schema", "shardwright.doctor/1.0"}, {"version", found.build.version}};
-  Json& built = document["built_with"];
+nlohmann::ordered_json as_json(const Findings& found) {
+  nlohmann::ordered_json document{{"schema", "shardwright.doctor/1.0"},
+                                  {"version", found.build.version}};
+  nlohmann::ordered_json& built = document["built_with"];
   built = {{"compiler", found.build.compiler},
            {"build_type", found.build.build_type},
            {"sanitizers", text_or_null(found.build.sanitizers)},
@@ -52,7 +51,7 @@ Json as_json(const Findings& found) {
                          {"memory_bytes", found.machine.memory_bytes},
                          {"container", found.machine.in_container},
                          {"nvidia_pci_devices", found.machine.nvidia_devices}};
-  document["components"] = Json::array();
+  document["components"] = nlohmann::ordered_json::array();
   for (const Component& component : found.machine.components) {
     document["components"].push_back({{"key", component.key},
                                       {"title", component.title},
@@ -60,7 +59,7 @@ Json as_json(const Findings& found) {
                                       {"version", text_or_null(component.version)},
                                       {"detail", component.detail}});
   }
-  document["gpus"] = Json::array();
+  document["gpus"] = nlohmann::ordered_json::array();
   for (const InstalledGpu& gpu : found.machine.gpus) {
     document["gpus"].push_back({{"name", gpu.name},
                                 {"memory_bytes", gpu.memory_bytes},
@@ -73,13 +72,13 @@ Json as_json(const Findings& found) {
                                {"products", found.cuda.products},
                                {"communicator", found.cuda.communicator}};
   }
-  document["capabilities"] = Json::array();
+  document["capabilities"] = nlohmann::ordered_json::array();
   for (const Capability& capability : found.capabilities) {
     document["capabilities"].push_back({{"name", capability.name},
                                         {"available", capability.available},
                                         {"reason", text_or_null(capability.reason)}});
   }
-  document["install"] = Json::array();
+  document["install"] = nlohmann::ordered_json::array();
   for (const Advice& advice : found.advice) {
     document["install"].push_back({{"component", advice.component},
                                    {"command", text_or_null(advice.command)},

@@ -20,8 +20,6 @@
 namespace shardwright::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr double kSame = 0.005;  // operations that differ by less are called the same
 
 std::string change_text(double ratio) {
@@ -147,28 +145,30 @@ class ProfileVerb : public Verb {
   }
 
   static void print_json(const ProfileDiff& diff) {
-    Json operations = Json::array(), values = Json::array();
+    nlohmann::ordered_json operations = nlohmann::ordered_json::array(),
+                           values = nlohmann::ordered_json::array();
     for (const OperationChange& change : diff.operations) {
       operations.push_back({{"operation", change.what}, {"a_s", change.a_s}, {"b_s", change.b_s}});
     }
     for (const ValueChange& change : diff.changes) {
-      Json item{{"path", change.path}, {"a", change.a}, {"b", change.b}};
-      item["ratio"] = change.ratio > 0 ? Json(change.ratio) : Json(nullptr);
+      nlohmann::ordered_json item{{"path", change.path}, {"a", change.a}, {"b", change.b}};
+      item["ratio"] =
+          change.ratio > 0 ? nlohmann::ordered_json(change.ratio) : nlohmann::ordered_json(nullptr);
       item["meaning"] = change.meaning;
       item["source"] = change.source;
       values.push_back(std::move(item));
     }
-    fmt::print("{}\n", json_text(Json{{"schema", "shardwright.profile_diff/1.0"},
-                                      {"a", diff.a},
-                                      {"b", diff.b},
-                                      {"values", diff.values},
-                                      {"changes", std::move(values)},
-                                      {"operations", std::move(operations)}}));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"schema", "shardwright.profile_diff/1.0"},
+                                                        {"a", diff.a},
+                                                        {"b", diff.b},
+                                                        {"values", diff.values},
+                                                        {"changes", std::move(values)},
+                                                        {"operations", std::move(operations)}}));
   }
 
   ExitCode validate(const Terminal& out) const {
     bool good = true;
-    Json files = Json::array();
+    nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (const std::string& name : names_) {
       if (!is_path(name)) {
         throw Error(
@@ -181,7 +181,7 @@ class ProfileVerb : public Verb {
           std::count_if(findings.begin(), findings.end(), [](const Finding& f) { return f.error; });
       good = good && errors == 0;
       if (json_) {
-        Json list = Json::array();
+        nlohmann::ordered_json list = nlohmann::ordered_json::array();
         for (const Finding& finding : findings) {
           list.push_back({{"error", finding.error}, {"sentence", finding.sentence}});
         }
@@ -199,9 +199,10 @@ class ProfileVerb : public Verb {
       }
     }
     if (json_) {
-      fmt::print("{}\n", json_text(Json{{"schema", "shardwright.profile_validation/1.0"},
-                                        {"valid", good},
-                                        {"files", std::move(files)}}));
+      fmt::print("{}\n",
+                 json_text(nlohmann::ordered_json{{"schema", "shardwright.profile_validation/1.0"},
+                                                  {"valid", good},
+                                                  {"files", std::move(files)}}));
     }
     return good ? ExitCode::kDone : ExitCode::kBadInput;
   }

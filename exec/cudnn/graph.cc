@@ -10,7 +10,7 @@
 namespace shardwright::exec::cudnn {
 namespace {
 
-constexpr Dims kOne = {1, 1, 1, 1};
+constexpr Dims kScalarDims = {1, 1, 1, 1};
 // Virtual tensors need identifiers, too; those of real ones are small.
 constexpr Uid kFirstVirtual = 1000;
 // As many as cuDNN proposes for any graph of ours.
@@ -42,7 +42,7 @@ Graph::Tensor Graph::real(Uid uid, cudnnDataType_t dtype, const Dims& dims, cons
 }
 
 Graph::Tensor Graph::scalar(Uid uid) {
-  return add(CUDNN_DATA_FLOAT, kOne, kOne, uid, false, true);
+  return add(CUDNN_DATA_FLOAT, kScalarDims, kScalarDims, uid, false, true);
 }
 
 Graph::Tensor Graph::between(cudnnDataType_t dtype, const Dims& dims, std::optional<Dims> strides) {

@@ -90,5 +90,6 @@ void activation_backward(Parallel& parallel, Activation activation, Matrix<const
                                        Matrix<T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host

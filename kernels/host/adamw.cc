@@ -85,5 +85,6 @@ SHARDWRIGHT_INSTANTIATE(BFloat16, float, float)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16, float)
 SHARDWRIGHT_INSTANTIATE(BFloat16, BFloat16, BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host

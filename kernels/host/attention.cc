@@ -95,5 +95,6 @@ void attention_backward(Parallel& parallel, const AttentionShape& shape,
                                       const float*, const T*, T*, T*, T*, float*);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host

@@ -119,5 +119,7 @@ SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
   template ExactSum sum_of_squares<T>(Parallel&, std::span<const T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE_PAIR
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host

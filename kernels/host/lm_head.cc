@@ -120,5 +120,7 @@ SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
                                   std::span<std::byte>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE_PAIR
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host

@@ -46,6 +46,8 @@ function(shardwright_unity target)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # A type with members of an unnamed namespace is warned of where the file is not the one that is compiled: here all.
+  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
   foreach(source IN LISTS ARGN)
     if(source MATCHES "\\.cc$")
       get_filename_component(folder "${source}" DIRECTORY)

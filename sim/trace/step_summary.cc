@@ -16,7 +16,7 @@
 namespace shardwright::sim {
 namespace {
 
-constexpr double kNano = 1e-9;
+constexpr double kSecondsPerNs = 1e-9;
 constexpr double kSlowRank = 0.1;
 constexpr double kSlowStep = 0.25;
 
@@ -27,7 +27,7 @@ double median(const std::vector<double>& values) {
 struct Extent {
   Nanoseconds begin_ns = std::numeric_limits<Nanoseconds>::max();
   Nanoseconds end_ns = std::numeric_limits<Nanoseconds>::min();
-  double seconds() const { return kNano * static_cast<double>(end_ns - begin_ns); }
+  double seconds() const { return kSecondsPerNs * static_cast<double>(end_ns - begin_ns); }
 };
 
 struct Sums {
@@ -162,7 +162,7 @@ class Summary {
     }
     std::vector<double> idle;
     for (const auto& [key, lane] : lanes_)
-      idle.push_back(kNano * static_cast<double>(lane.idle_ns));
+      idle.push_back(kSecondsPerNs * static_cast<double>(lane.idle_ns));
     summary_.idle_s = median(idle) + median(beyond);
   }
 
@@ -198,8 +198,8 @@ class Summary {
         const auto at = lane.sums.find(id);
         // A lane without it counts: there it takes no time.
         const Sums sums = at != lane.sums.end() ? at->second : Sums{};
-        durations.push_back(kNano * static_cast<double>(sums.duration_ns));
-        exposed.push_back(kNano * static_cast<double>(sums.exposed_ns));
+        durations.push_back(kSecondsPerNs * static_cast<double>(sums.duration_ns));
+        exposed.push_back(kSecondsPerNs * static_cast<double>(sums.exposed_ns));
         const double share = sums.duration_ns > 0 ? static_cast<double>(sums.contended_ns) /
                                                         static_cast<double>(sums.duration_ns)
                                                   : 0;
