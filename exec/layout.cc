@@ -20,6 +20,7 @@ void check_executable(const Model& m) {
         "qwen2 or qwen3",
         m.name, what));
   };
+  if (!m.planning_only.empty()) refuse(m.planning_only);
   if (m.norm != Normalization::kRmsNorm || m.norm_bias) refuse("has LayerNorm");
   if (m.position != Position::kRope) refuse("has no rotary positions");
   if (m.norms_per_layer != 2) refuse(fmt::format("has {} norms a layer", m.norms_per_layer));

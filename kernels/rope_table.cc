@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "sim/core/check.h"
+
 namespace shardwright::kernels {
 namespace {
 
@@ -35,6 +37,9 @@ std::vector<float> rope_frequencies(const Rope& rope, std::int64_t rotary_dim) {
       case RopeScaling::kLlama3:
         frequency = llama3_frequency(rope, frequency);
         break;
+      case RopeScaling::kYarn:
+      case RopeScaling::kLongrope:
+        SHARDWRIGHT_CHECK(false, "there is no table for a RoPE that is planned only");
     }
     frequencies.push_back(static_cast<float>(frequency));
   }

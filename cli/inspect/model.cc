@@ -69,9 +69,13 @@ std::string_view name_of(RopeScaling scaling) {
     case RopeScaling::kLinear:
       return "linear";
     case RopeScaling::kLlama3:
+      return "llama3";
+    case RopeScaling::kYarn:
+      return "yarn";
+    case RopeScaling::kLongrope:
       break;
   }
-  return "llama3";
+  return "longrope";
 }
 
 std::string attention_words(const Model& m) {
@@ -93,7 +97,9 @@ std::string position_words(const Model& m) {
     return fmt::format("{} learned positions", m.max_positions);
   }
   std::string words = fmt::format("RoPE with theta {:g}", m.rope.theta);
-  if (m.rope.scaling != RopeScaling::kNone) {
+  if (m.rope.scaling == RopeScaling::kYarn || m.rope.scaling == RopeScaling::kLongrope) {
+    words += fmt::format(" stretched by {}", name_of(m.rope.scaling));
+  } else if (m.rope.scaling != RopeScaling::kNone) {
     words += fmt::format(" scaled {}-fold ({})", m.rope.factor, name_of(m.rope.scaling));
   }
   if (m.rope.rotary_fraction < 1) {

@@ -14,6 +14,7 @@
 #include "sim/core/hf_gpt.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_llama.h"
+#include "sim/core/hf_planned.h"
 
 namespace shardwright {
 namespace {
@@ -47,25 +48,48 @@ constexpr std::array kUnmodelledKeys = {
     NeutralKey{"embedding_multiplier", 1},
     NeutralKey{"logits_scaling", 1},
     NeutralKey{"logit_scale", 0},
+    NeutralKey{"attn_logit_softcapping", 0},
+    NeutralKey{"final_logit_softcapping", 0},
+    NeutralKey{"query_pre_attn_scalar", 0},
 };
 
 struct Family {
   std::string_view type;          // model_type
   std::string_view architecture;  // the class with a language-model head
   Model (*read)(const JsonReader&);
+  /// Of the keys that other families must not have, those that this one reads or that cost nothing.
+  std::array<std::string_view, 5> knows = {};
 };
 
+constexpr std::array<std::string_view, 5> kGemmaKeys = {
+    "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"};
+
 constexpr std::array kFamilies = {
+    Family{"cohere", "CohereForCausalLM", hf::read_cohere, {"logit_scale", "use_qk_norm"}},
+    Family{"falcon", "FalconForCausalLM", hf::read_falcon, {"alibi"}},
     Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
-    Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2},
+    Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2, kGemmaKeys},
+    Family{"gemma3_text", "Gemma3ForCausalLM", hf::read_gemma3, kGemmaKeys},
+    Family{"glm", "GlmForCausalLM", hf::read_glm},
+    Family{"glm4", "Glm4ForCausalLM", hf::read_glm4},
     Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
     Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
+    Family{
+        "granite",
+        "GraniteForCausalLM",
+        hf::read_granite,
+        {"attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"}},
     Family{"llama", "LlamaForCausalLM", hf::read_llama},
     Family{"mistral", "MistralForCausalLM", hf::read_mistral},
     Family{"mpt", "MptForCausalLM", hf::read_mpt},
+    Family{"nemotron", "NemotronForCausalLM", hf::read_nemotron},
+    Family{"olmo2", "Olmo2ForCausalLM", hf::read_olmo2},
     Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
     Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
     Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
+    Family{"smollm3", "SmolLM3ForCausalLM", hf::read_smollm3},
+    Family{"stablelm", "StableLmForCausalLM", hf::read_stablelm, {"qk_layernorm"}},
+    Family{"starcoder2", "Starcoder2ForCausalLM", hf::read_starcoder2},
 };
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
@@ -106,15 +130,16 @@ Model model_from_config(const JsonReader& config) {
   }
   const Family& family = family_of(config);
   for (const NeutralKey& entry : kUnmodelledKeys) {
+    if (std::find(family.knows.begin(), family.knows.end(), entry.key) != family.knows.end()) {
+      continue;
+    }
     hf::require_neutral(config, entry, "this is not modelled");
   }
-  if (family.type != "gemma2") {
-    for (const std::string_view key :
-         {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"}) {
-      hf::refuse(config, key, 0);
-    }
+  Model model = family.read(config);
+  if (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope) {
+    model.planning_only = "stretches RoPE with yarn or longrope";
   }
-  return family.read(config);
+  return model;
 }
 
 }  // namespace shardwright

@@ -89,7 +89,8 @@ std::int64_t sliding_window(const JsonReader& config, const Model& m) {
   if (listed && !*listed) return 0;
   if (qwen && !listed && config.optional<std::int64_t>("max_window_layers", 28) >= m.layers)
     return 0;
-  if (!window && m.family == "gemma2" && !present(config, "sliding_window")) return 4096;
+  const bool gemma = m.family == "gemma2" || m.family == "gemma3_text";
+  if (!window && gemma && !present(config, "sliding_window")) return 4096;
   return window.value_or(0);
 }
 

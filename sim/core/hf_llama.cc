@@ -11,17 +11,7 @@
 #include "sim/core/hf_rope.h"
 
 namespace shardwright::hf {
-namespace {
 
-struct LlamaLike {
-  std::int64_t max_positions = 2048;
-  double eps = 1e-6;
-  std::string_view activation = "silu";
-  bool tied = false;
-  std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
-};
-
-/// The keys that llama, mistral, qwen2, qwen3, phi3, gemma and gemma2 share.
 Model read_llama_like(const JsonReader& config, const std::string& family,
                       const LlamaLike& defaults) {
   Model m;
@@ -42,16 +32,20 @@ Model read_llama_like(const JsonReader& config, const std::string& family,
   m.max_positions =
       size_or(config, "max_position_embeddings", defaults.max_positions, model_limits::kPositions);
   m.sliding_window = sliding_window(config, m);
-  m.activation = activation(config, "hidden_act", defaults.activation);
+  if (!defaults.activation_key.empty()) {
+    m.activation = activation(config, defaults.activation_key, defaults.activation);
+  }
   m.norm_eps = norm_eps(config, "rms_norm_eps", defaults.eps);
   m.tied_head = config.optional<bool>("tie_word_embeddings", defaults.tied);
-  m.rope = read_rope(config, m.head_dim, {});
+  m.rope = read_rope(config, m.head_dim, {.fraction = defaults.rotary_fraction});
   return m;
 }
 
 void set_attention_bias(const JsonReader& config, Model& m, bool fallback) {
   m.qkv_bias = m.attention_out_bias = config.optional<bool>("attention_bias", fallback);
 }
+
+namespace {
 
 /// Softcaps are off when null, and the class's default when absent.
 double softcap(const JsonReader& config, std::string_view key, double fallback) {
@@ -100,10 +94,13 @@ Model read_phi3(const JsonReader& config) {
   return m;
 }
 
-Model read_gemma(const JsonReader& config) {
-  Model m =
-      read_llama_like(config, "gemma",
-                      {.max_positions = 8192, .activation = "gelu", .tied = true, .head_dim = 256});
+namespace {
+
+Model read_gemma_like(const JsonReader& config, const std::string& family,
+                      std::int64_t max_positions) {
+  Model m = read_llama_like(
+      config, family,
+      {.max_positions = max_positions, .activation = "gelu", .tied = true, .head_dim = 256});
   set_attention_bias(config, m, false);
   // Files that say "gelu" mean the tanh form; hidden_activation, where given, is what counts.
   if (m.activation == Activation::kGelu) m.activation = Activation::kGeluTanh;
@@ -113,16 +110,26 @@ Model read_gemma(const JsonReader& config) {
   return m;
 }
 
-Model read_gemma2(const JsonReader& config) {
-  Model m = read_gemma(config);
-  m.family = "gemma2";
-  m.sliding_window = sliding_window(config, m);
+}  // namespace
+
+Model read_gemma(const JsonReader& config) {
+  return read_gemma_like(config, "gemma", 8192);
+}
+
+Model read_gemma2_like(const JsonReader& config, const std::string& family,
+                       std::int64_t max_positions) {
+  Model m = read_gemma_like(config, family, max_positions);
   m.norms_per_layer = 4;
-  m.attention_softcap = softcap(config, "attn_logit_softcapping", 50.0);
-  m.logit_softcap = softcap(config, "final_logit_softcapping", 30.0);
+  const bool capped = family == "gemma2";
+  m.attention_softcap = softcap(config, "attn_logit_softcapping", capped ? 50.0 : 0.0);
+  m.logit_softcap = softcap(config, "final_logit_softcapping", capped ? 30.0 : 0.0);
   const double scalar = config.optional<double>("query_pre_attn_scalar", 256.0, above(0.0));
   if (scalar != static_cast<double>(m.head_dim)) m.attention_scale = 1.0 / std::sqrt(scalar);
   return m;
+}
+
+Model read_gemma2(const JsonReader& config) {
+  return read_gemma2_like(config, "gemma2", 8192);
 }
 
 }  // namespace shardwright::hf

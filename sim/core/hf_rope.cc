@@ -19,7 +19,9 @@ RopeScaling scaling_type(const JsonReader& object) {
   if (type == "default") return RopeScaling::kNone;
   if (type == "linear") return RopeScaling::kLinear;
   if (type == "llama3") return RopeScaling::kLlama3;
-  object.fail(key, "default, linear or llama3, because others are not modelled");
+  if (type == "yarn") return RopeScaling::kYarn;
+  if (type == "longrope" || type == "su") return RopeScaling::kLongrope;
+  object.fail(key, "default, linear, llama3, yarn or longrope, because others are not modelled");
 }
 
 /// The keys of rope_scaling or rope_parameters that say how frequencies are scaled. Those of llama3
@@ -33,7 +35,9 @@ Rope read_scaling(const JsonReader& object, const JsonReader& config) {
   }
   Rope rope;
   rope.scaling = scaling_type(object);
-  if (rope.scaling == RopeScaling::kNone) return rope;
+  const bool angles_only =
+      rope.scaling == RopeScaling::kYarn || rope.scaling == RopeScaling::kLongrope;
+  if (rope.scaling == RopeScaling::kNone || angles_only) return rope;
   rope.factor = object.require<double>("factor", at_least(1.0));
   if (rope.scaling == RopeScaling::kLinear) return rope;
   rope.low_freq_factor = object.require<double>("low_freq_factor", above(0.0));

@@ -18,8 +18,9 @@ struct RopeKeys {
 };
 
 /// Reads rope_parameters (Transformers 5), or rope_theta with rope_scaling (before). Throws Error
-/// naming the key for types other than default, linear and llama3, for parameters per layer type,
-/// and when both generations are there and disagree.
+/// naming the key for types other than default, linear, llama3, yarn and longrope, for parameters
+/// per layer type, and when both generations are there and disagree. Of yarn and longrope only the
+/// type is kept.
 Rope read_rope(const JsonReader& config, std::int64_t head_dim, const RopeKeys& keys);
 
 }  // namespace shardwright

@@ -28,6 +28,11 @@ std::int64_t norm_parameters(const Model& m) {
   return (m.norm_bias ? 2 : 1) * m.hidden;
 }
 
+std::int64_t qk_norm_parameters(const Model& m) {
+  if (!m.qk_norm) return 0;
+  return m.qk_norm_whole ? m.q_dim() + m.kv_dim() : 2 * m.head_dim;
+}
+
 class Checker {
  public:
   explicit Checker(const Model& model) : model_(model) {}
@@ -53,7 +58,7 @@ ParameterCounts count_parameters(const Model& m) {
   counts.positions = m.position == Position::kLearned ? m.max_positions * m.hidden : 0;
   counts.layer_matrices = layer_matrices(m);
   counts.layer_biases = layer_biases(m);
-  counts.layer_norms = m.norms_per_layer * norm_parameters(m) + (m.qk_norm ? 2 * m.head_dim : 0);
+  counts.layer_norms = m.norms_per_layer * norm_parameters(m) + qk_norm_parameters(m);
   counts.final_norm = norm_parameters(m);
   counts.head = m.tied_head ? 0 : m.vocab * m.hidden;
   return counts;

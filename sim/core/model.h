@@ -16,7 +16,8 @@ namespace shardwright {
 enum class Normalization { kRmsNorm, kLayerNorm };
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 enum class Position { kRope, kLearned, kAlibi };
-enum class RopeScaling { kNone, kLinear, kLlama3 };
+/// Yarn and longrope are planned only: they change angles, and angles cost nothing.
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kLongrope };
 
 struct Rope {
   double theta = 10000.0;
@@ -31,6 +32,9 @@ struct Rope {
 struct Model {
   std::string name;    // as given by the user: a built-in name or the folder's name
   std::string family;  // Hugging Face model_type: llama, mistral, qwen2, ...
+  /// What keeps the executor from running a model that can be planned, as in "model 'x' has ...";
+  /// empty: nothing that the reader of the config knows of.
+  std::string planning_only;
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -51,6 +55,7 @@ struct Model {
   bool attention_out_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;        // qwen3: RMSNorm of size head_dim on q and on k
+  bool qk_norm_whole = false;  // with a weight for every channel of all heads (olmo2, cohere)
   bool fused_qkv = false;      // stored and multiplied as one matrix (gpt2, gpt_neox, mpt, phi3)
   bool fused_gate_up = false;  // phi3
   bool parallel_residual = false;  // gpt_neox: attention and MLP read the same residual

@@ -74,6 +74,21 @@ const std::vector<Published> kElsewhere = {
     {"gpt2-medium", 354'823'168},
     {"gpt2-large", 774'030'080},
     {"gpt2-xl", 1'557'611'200},
+    // "Number of parameters" of the model cards or of the Hub's safetensors index.
+    {"command-r", 34'980'831'232},
+    {"command-r-plus", 103'810'674'688},
+    {"falcon-7b", 6'921'720'704},
+    {"gemma-3-1b", 999'885'952},
+    {"glm-4-9b", 9'399'951'360},
+    {"glm-4-9b-0414", 9'400'279'040},
+    {"granite-3.0-8b", 8'170'848'256},
+    {"minitron-4b", 4'190'509'056},
+    {"olmo-2-7b", 7'298'617'344},
+    {"phi-4-mini", 3'836'021'760},
+    {"smollm3-3b", 3'075'098'624},
+    {"stablelm-2-1.6b", 1'644'515'328},
+    {"stablelm-2-12b", 12'143'185'920},
+    {"starcoder2-3b", 3'030'371'328},
     // Never released; the architecture of CodeLlama 34B.
     {"llama-2-34b", 33'743'970'304},
 };

@@ -121,16 +121,39 @@ TEST(HfFamilies, BothGenerationsOfRopeAreRead) {
   EXPECT_EQ(read(with(llama_config(), {{"rope_theta", nullptr}})).rope.theta, 10000.0);
 }
 
+TEST(HfFamilies, StretchedRopeIsPlannedOnly) {
+  for (const std::string type : {"yarn", "longrope", "su"}) {
+    const Model m = read(with(llama_config(), {{"rope_scaling", {{"rope_type", type}}}}));
+    EXPECT_EQ(m.planning_only, "stretches RoPE with yarn or longrope");
+  }
+  EXPECT_EQ(read(llama_config()).planning_only, "");
+}
+
+TEST(HfFamilies, KeysOfOneFamilyAreRefusedInOthers) {
+  for (const char* key : {"attention_multiplier", "logit_scale", "use_qk_norm", "qk_layernorm",
+                          "query_pre_attn_scalar"}) {
+    EXPECT_THAT(problem_of(with(llama_config(), {{key, 2.0}})), HasSubstr(key));
+  }
+  EXPECT_EQ(problem_of(with(family("granite", "GraniteForCausalLM"),
+                            {{"attention_multiplier", 0.1}, {"logits_scaling", 16}})),
+            "");
+  EXPECT_THAT(problem_of(with(family("granite", "GraniteForCausalLM"), {{"logit_scale", 2}})),
+              HasSubstr("logit_scale"));
+  EXPECT_THAT(problem_of(family("nemotron", "NemotronForCausalLM")),
+              HasSubstr("hidden_act is \"silu\", expected relu2"));
+}
+
 TEST(HfFamilies, OtherRopeIsRefusedByKey) {
-  for (const std::string type : {"yarn", "longrope", "dynamic", "su", "mrope"}) {
+  for (const std::string type : {"dynamic", "proportional", "mrope"}) {
     for (const char* key : {"rope_type", "type"}) {
       EXPECT_EQ(problem_of(with(llama_config(), {{"rope_scaling", {{key, type}, {"factor", 4}}}})),
                 "c.json: rope_scaling." + std::string(key) + " is \"" + type +
-                    "\", expected default, linear or llama3, because others are not modelled");
+                    "\", expected default, linear, llama3, yarn or longrope, because others are "
+                    "not modelled");
     }
   }
-  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_parameters", {{"rope_type", "yarn"}}}})),
-              HasSubstr("rope_parameters.rope_type is \"yarn\""));
+  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_parameters", {{"rope_type", "ntk"}}}})),
+              HasSubstr("rope_parameters.rope_type is \"ntk\""));
   EXPECT_THAT(problem_of(with(llama_config(),
                               {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}})),
               HasSubstr("rope_parameters.full_attention"));
@@ -309,7 +332,8 @@ TEST(HfFamilies, WhatChangesTheArithmeticIsRefusedByKey) {
 
 TEST(HfFamilies, UnknownArchitecturesListTheKnownOnes) {
   const std::string known =
-      "one of gemma, gemma2, gpt2, gpt_neox, llama, mistral, mpt, phi3, qwen2, qwen3";
+      "one of cohere, falcon, gemma, gemma2, gemma3_text, glm, glm4, gpt2, gpt_neox, granite, "
+      "llama, mistral, mpt, nemotron, olmo2, phi3, qwen2, qwen3, smollm3, stablelm, starcoder2";
   EXPECT_EQ(problem_of(family("mamba", "MambaForCausalLM")),
             "c.json: model_type is \"mamba\", expected " + known);
   EXPECT_EQ(problem_of(with(llama_config(), {{"model_type", nullptr}, {"architectures", {"Foo"}}})),
