@@ -17,7 +17,7 @@ constexpr ModuleNames like_llama(std::string_view package, std::string_view laye
   return {package, layer, norm, "model.layers", "model.embed_tokens", "", "model.norm", "lm_head"};
 }
 
-constexpr std::array<std::pair<std::string_view, ModuleNames>, 10> kFamilies = {{
+constexpr std::array<std::pair<std::string_view, ModuleNames>, 21> kFamilies = {{
     {"llama", like_llama("llama", "LlamaDecoderLayer", "LlamaRMSNorm")},
     {"mistral", like_llama("mistral", "MistralDecoderLayer", "MistralRMSNorm")},
     {"qwen2", like_llama("qwen2", "Qwen2DecoderLayer", "Qwen2RMSNorm")},
@@ -25,6 +25,19 @@ constexpr std::array<std::pair<std::string_view, ModuleNames>, 10> kFamilies = {
     {"phi3", like_llama("phi3", "Phi3DecoderLayer", "Phi3RMSNorm")},
     {"gemma", like_llama("gemma", "GemmaDecoderLayer", "GemmaRMSNorm")},
     {"gemma2", like_llama("gemma2", "Gemma2DecoderLayer", "Gemma2RMSNorm")},
+    {"cohere", like_llama("cohere", "CohereDecoderLayer", "CohereLayerNorm")},
+    {"falcon",
+     {"falcon", "FalconDecoderLayer", "", "transformer.h", "transformer.word_embeddings", "",
+      "transformer.ln_f", "lm_head"}},
+    {"gemma3_text", like_llama("gemma3", "Gemma3DecoderLayer", "Gemma3RMSNorm")},
+    {"glm", like_llama("glm", "GlmDecoderLayer", "GlmRMSNorm")},
+    {"glm4", like_llama("glm4", "Glm4DecoderLayer", "Glm4RMSNorm")},
+    {"granite", like_llama("granite", "GraniteDecoderLayer", "GraniteRMSNorm")},
+    {"nemotron", like_llama("nemotron", "NemotronDecoderLayer", "NemotronLayerNorm1P")},
+    {"olmo2", like_llama("olmo2", "Olmo2DecoderLayer", "Olmo2RMSNorm")},
+    {"smollm3", like_llama("smollm3", "SmolLM3DecoderLayer", "SmolLM3RMSNorm")},
+    {"stablelm", like_llama("stablelm", "StableLmDecoderLayer", "")},
+    {"starcoder2", like_llama("starcoder2", "Starcoder2DecoderLayer", "")},
     {"gpt2",
      {"gpt2", "GPT2Block", "", "transformer.h", "transformer.wte", "transformer.wpe",
       "transformer.ln_f", "lm_head"}},

@@ -140,7 +140,7 @@ TEST(HfFamilies, KeysOfOneFamilyAreRefusedInOthers) {
   EXPECT_THAT(problem_of(with(family("granite", "GraniteForCausalLM"), {{"logit_scale", 2}})),
               HasSubstr("logit_scale"));
   EXPECT_THAT(problem_of(family("nemotron", "NemotronForCausalLM")),
-              HasSubstr("hidden_act is \"silu\", expected relu2"));
+              HasSubstr("hidden_act is \"silu\", expected one of relu2"));
 }
 
 TEST(HfFamilies, OtherRopeIsRefusedByKey) {
