@@ -55,6 +55,8 @@ __device__ __forceinline__ Word load_word(const void* p) {
   return *static_cast<const Word*>(p);
 #endif
 }
+/// The same for writing, to global memory. Said in PTX, because the compiler takes words that are
+/// put together in registers apart again and writes them in four pieces.
 template <class Word>
 __device__ __forceinline__ void store_word(void* p, const Word& word) {
 #ifdef SHARDWRIGHT_CUDA_ON_CPU
@@ -63,7 +65,21 @@ __device__ __forceinline__ void store_word(void* p, const Word& word) {
   }
   std::memcpy(p, &word, sizeof word);
 #else
-  *static_cast<Word*>(p) = word;
+  if constexpr (sizeof(Word) == 16) {
+    const auto& v = reinterpret_cast<const uint4&>(word);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+  } else if constexpr (sizeof(Word) == 8) {
+    const auto& v = reinterpret_cast<const uint2&>(word);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};"
+                 :
+                 : "l"(__cvta_generic_to_global(p)), "r"(v.x), "r"(v.y)
+                 : "memory");
+  } else {
+    *static_cast<Word*>(p) = word;
+  }
 #endif
 }
 
