@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A square is an integer of 48 bits at some binary place. A warp adds up 32 x kItems squares as one
-// 128-bit integer whose unit is 2^64 below the place of its largest square: numbers that are not
-// 2^32 times smaller than the largest of their warp fit without loss. The others, which are rare,
-// are added one by one. Sums of warps are cut into digits of 32 bits, added up in shared memory and
-// then in global memory.
+// A square is an integer of 48 bits (of bf16: 16) at some binary place. A warp agrees on a window
+// of exponents. Mantissas are shifted to the window's lowest place, so that their squares are whole
+// numbers of one unit, and each lane adds those up by itself in 64-bit integers: one multiply-add a
+// number for bf16, three for fp32, whose shifted mantissas have 47 bits and are cut in two halves.
+// Only when a number lies above the window, which happens a few times in the beginning, or when the
+// integers are full, the lanes' sums are joined, cut into digits of 32 bits, and added up in shared
+// memory; the window then moves. Numbers below the window, which are rare, are added one by one. At
+// the end the digits go to global memory.
+//
+// All of it is exact, so any order gives the same number. What counts is instructions: a few for
+// each byte that is read, or the kernel would take longer than reading takes.
 
 #include "kernels/cuda/grids.h"
 #include "kernels/cuda/reduce.h"
@@ -15,7 +21,7 @@ namespace {
 
 constexpr int kWords = static_cast<int>(ExactSum::kWords);
 constexpr int kUnitExponent = 320;  // words count 2^-320
-constexpr int kItems = 8;
+constexpr int kItems = 16;          // of a lane in one round
 constexpr int kBlocks = 1024;
 
 struct Integer128 {
@@ -58,8 +64,135 @@ __device__ __forceinline__ void add_digit(SharedWord* words, Integer128 value, i
   if (digit != 0) atomicAdd(words + place / 32 + index, static_cast<SharedWord>(digit));
 }
 
+/// How the squares of a type are added up in a window of exponents [base, base + kSpan].
+template <class T>
+struct Window;
+
+template <>
+struct Window<float> {
+  static constexpr std::uint32_t kSpan = 23;
+  static constexpr int kHeadroom = 4;        // of the span, above what was largest when it moved
+  static constexpr int kCapacity = 1 << 16;  // numbers of a lane before a sum could overflow
+  /// The place of the square of a number whose exponent is 0: value = mantissa * 2^(e - 150).
+  static constexpr int kPlace = kUnitExponent - 300;
+
+  static __device__ std::uint32_t mantissa(std::uint32_t bits) { return bits & 0x7fffff; }
+  static constexpr std::uint32_t kImplicit = 0x800000;
+
+  std::uint64_t high_high = 0, high_low = 0, low_low = 0;
+  __device__ void add(std::uint32_t mantissa, std::uint32_t shift) {
+    // Times 2^(8 + shift): bits 24 and up of the shifted mantissa are the upper word.
+    const std::uint64_t shifted = std::uint64_t{mantissa} * (256u << shift);
+    const auto high = static_cast<std::uint32_t>(shifted >> 32);
+    const std::uint32_t low = static_cast<std::uint32_t>(shifted) >> 8;
+    high_high += std::uint64_t{high} * high;
+    high_low += std::uint64_t{high} * low;
+    low_low += std::uint64_t{low} * low;
+  }
+  __device__ Integer128 sum() const {
+    return AddIntegers{}(AddIntegers{}(shifted(high_high, 48), shifted(high_low, 25)),
+                         {low_low, 0});
+  }
+};
+
+template <>
+struct Window<BFloat16> {
+  static constexpr std::uint32_t kSpan = 19;
+  static constexpr int kHeadroom = 3;
+  static constexpr int kCapacity = 1 << 10;
+  static constexpr int kPlace = kUnitExponent - 268;  // value = mantissa * 2^(e - 134)
+
+  static __device__ std::uint32_t mantissa(std::uint32_t bits) { return bits >> 16 & 0x7f; }
+  static constexpr std::uint32_t kImplicit = 0x80;
+
+  std::uint64_t squares = 0;
+  __device__ void add(std::uint32_t mantissa, std::uint32_t shift) {
+    const std::uint32_t shifted = mantissa << shift;
+    squares += std::uint64_t{shifted} * shifted;
+  }
+  __device__ Integer128 sum() const { return {squares, 0}; }
+};
+
+__device__ __forceinline__ std::uint32_t exponent_of(float value) {
+  return __float_as_uint(value) >> 23 & 0xff;
+}
+
+/// What a warp has added up and not yet handed to the words of its block.
+template <class T>
+class WarpSum {
+ public:
+  explicit __device__ WarpSum(SharedWord* words) : words_(words) {}
+
+  /// Adds the squares of all lanes. All lanes take part.
+  __device__ void add(const float (&values)[kItems]) {
+    std::uint32_t farthest = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) farthest = max(farthest, exponent_of(values[i]) - base_);
+    if (__any_sync(kAllLanes, farthest > Window<T>::kSpan)) return add_some_outside(values);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) add_inside(values[i]);
+    if (++rounds_ == Window<T>::kCapacity / kItems) flush();
+  }
+
+  __device__ void flush() {
+    const Integer128 sum = warp_reduce<32>(window_.sum(), AddIntegers{});
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < 5) add_digit(words_, sum, place(base_), lane);
+    window_ = {};
+    rounds_ = 0;
+  }
+
+ private:
+  static __device__ int place(std::uint32_t exponent) {
+    return 2 * static_cast<int>(exponent) + Window<T>::kPlace;
+  }
+  __device__ void add_inside(float value) {
+    const std::uint32_t bits = __float_as_uint(value);
+    window_.add(Window<T>::mantissa(bits) | Window<T>::kImplicit, exponent_of(value) - base_);
+  }
+  /// The slow way, which is also that of zeros: the window's exponents are 1 and more.
+  __device__ void add_some_outside(const float (&values)[kItems]) {
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const std::uint32_t exponent = exponent_of(values[i]);
+      if (exponent != 0xff) largest = max(largest, exponent);
+    }
+    largest = warp_reduce<32>(largest, [](std::uint32_t a, std::uint32_t b) { return max(a, b); });
+    if (largest > base_ + Window<T>::kSpan) {
+      flush();
+      // Infinity and NaN stay outside.
+      const std::uint32_t wanted = largest - (Window<T>::kSpan - Window<T>::kHeadroom);
+      base_ = min(wanted, 0xfe - Window<T>::kSpan);
+    }
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const std::uint32_t bits = __float_as_uint(values[i]), exponent = exponent_of(values[i]);
+      if (exponent == 0xff) {
+        atomicAdd(words_ + (kWords - 1), SharedWord{1});
+      } else if (exponent - base_ <= Window<T>::kSpan) {
+        add_inside(values[i]);
+      } else if (bits << 1 != 0) {
+        // A subnormal number has the exponent 1 and no implicit bit.
+        const std::uint32_t mantissa =
+            Window<T>::mantissa(bits) | (exponent > 0 ? Window<T>::kImplicit : 0);
+        const Integer128 square{std::uint64_t{mantissa} * mantissa, 0};
+        for (int digit = 0; digit < 3; ++digit) {
+          add_digit(words_, square, place(max(exponent, 1u)), digit);
+        }
+      }
+    }
+    if (++rounds_ == Window<T>::kCapacity / kItems) flush();
+  }
+
+  SharedWord* words_;
+  Window<T> window_;
+  std::uint32_t base_ = 1;
+  int rounds_ = 0;
+};
+
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     squares_kernel(const T* x, std::int64_t head, std::int64_t count, SharedWord* words) {
   __shared__ SharedWord sums[kWords];
   const auto thread = static_cast<int>(threadIdx.x);
@@ -69,6 +202,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   const std::int64_t chunks = (count - head) / N;
   constexpr int kChunks = kItems / N;  // of a lane in one round
   const std::int64_t rounds = (chunks + 32 * kChunks - 1) / (32 * kChunks);
+  WarpSum<T> sum(sums);
   // The last round is that of the single elements before and after the chunks.
   for (std::int64_t round = std::int64_t{blockIdx.x} * (kThreads / 32) + thread / 32;
        round <= rounds; round += warps) {
@@ -93,42 +227,9 @@ __global__ void __launch_bounds__(kThreads, 4)
         values[0] = v[0];
       }
     }
-    std::uint32_t largest = 0;
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const std::uint32_t exponent = __float_as_uint(values[i]) >> 23 & 0xff;
-      if (exponent == 0xff) {
-        atomicAdd(sums + (kWords - 1), SharedWord{1});
-        values[i] = 0.0f;
-      } else {
-        largest = exponent > largest ? exponent : largest;
-      }
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const std::uint32_t other = __shfl_xor_sync(kAllLanes, largest, distance);
-      largest = other > largest ? other : largest;
-    }
-    // value = mantissa * 2^(e - 150) with e = 1 for subnormals, so its square has place 2 e - 300.
-    const int top_place = 2 * static_cast<int>(largest > 0 ? largest : 1) - 300 + kUnitExponent;
-    const int unit = top_place > 64 ? top_place - 64 : 0;
-    Integer128 sum{0, 0};
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      const std::uint32_t bits = __float_as_uint(values[i]);
-      const std::uint32_t exponent = bits >> 23 & 0xff;
-      const std::uint64_t mantissa = (bits & 0x7fffff) | (exponent > 0 ? 0x800000u : 0u);
-      const int place = 2 * static_cast<int>(exponent > 0 ? exponent : 1) - 300 + kUnitExponent;
-      const std::uint64_t square = mantissa * mantissa;
-      if (place >= unit) {
-        sum = AddIntegers{}(sum, shifted(square, place - unit));
-      } else if (square != 0) {
-        for (int digit = 0; digit < 3; ++digit) add_digit(sums, {square, 0}, place, digit);
-      }
-    }
-    sum = warp_reduce<32>(sum, AddIntegers{});
-    if (thread % 32 < 5) add_digit(sums, sum, unit, thread % 32);
+    sum.add(values);
   }
+  sum.flush();
   __syncthreads();
   // Carry, so that a block adds less than 2^32 to a word.
   if (thread == 0) {
