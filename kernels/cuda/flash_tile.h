@@ -57,13 +57,13 @@ __device__ __forceinline__ int chunk_at(int row, int chunk) {
 }
 
 /// Begins to copy rows [first, first + kRows) of an array into a tile; those from `end` on become
-/// zeros. All threads of the block take part.
-template <int kD, int kRows>
+/// zeros. All kThreads threads of the block take part.
+template <int kD, int kRows, int kThreads = kFlashThreads>
 __device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* array, std::int64_t stride,
                                           int first, int end) {
   // A thread copies the same chunk of every kPass-th row. kPass is a multiple of 8, so that the
   // places in the tile are a constant apart.
-  constexpr int kChunks = kD / 8, kPass = kFlashThreads / kChunks;
+  constexpr int kChunks = kD / 8, kPass = kThreads / kChunks;
   static_assert(kRows % kPass == 0 && kPass % 8 == 0);
   const int row = static_cast<int>(threadIdx.x) / kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -170,31 +170,32 @@ __device__ __forceinline__ void multiply_add(float (&result)[kD / 8][4],
   }
 }
 
-/// Writes result[16 x kD] times `factor[0]` (rows g) and `factor[1]` (rows g + 8) to rows
-/// [row, row + 16) of an array through the same rows of a tile that only this warp uses any more.
-/// Rows from `end` on are left out; `first` is the array row of the tile's row 0.
-template <int kD>
-__device__ __forceinline__ void store_rows(const float (&result)[kD / 8][4],
+/// Writes result[16 x 8 kTiles] times `factor[0]` (rows g) and `factor[1]` (rows g + 8) to rows
+/// [row, row + 16) of an array, columns from 8 `first_chunk` on, through the same part of a tile
+/// that only this warp uses any more. Rows from `end` on are left out; `first` is the array row of
+/// the tile's row 0.
+template <int kD, int kTiles>
+__device__ __forceinline__ void store_rows(const float (&result)[kTiles][4],
                                            const float (&factor)[2], Bf16* tile, int row,
-                                           Bf16* array, std::int64_t stride, int first, int end) {
-  constexpr int kChunks = kD / 8;
+                                           Bf16* array, std::int64_t stride, int first, int end,
+                                           int first_chunk = 0) {
   const int g = lane_index() / 4, t = lane_index() % 4;
   __syncwarp();
 #pragma unroll
-  for (int n = 0; n < kD / 8; ++n) {
+  for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t pair =
           pack_bf16(result[n][2 * half] * factor[half], result[n][2 * half + 1] * factor[half]);
-      const int at = chunk_at<kD>(row + g + 8 * half, n) + 2 * t;
+      const int at = chunk_at<kD>(row + g + 8 * half, first_chunk + n) + 2 * t;
       *reinterpret_cast<std::uint32_t*>(tile + at) = pair;
     }
   }
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < 16 * kChunks / kWarpLanes; ++i) {
+  for (int i = 0; i < 16 * kTiles / kWarpLanes; ++i) {
     const int item = i * kWarpLanes + lane_index();
-    const int r = row + item / kChunks, chunk = item % kChunks;
+    const int r = row + item / kTiles, chunk = first_chunk + item % kTiles;
     if (first + r < end) {
       *reinterpret_cast<uint4*>(array + (first + r) * stride + chunk * 8) =
           *reinterpret_cast<const uint4*>(tile + chunk_at<kD>(r, chunk));
@@ -213,13 +214,15 @@ __device__ __forceinline__ int2 warp_span(int2 span) {
 }
 
 /// Of first_key over queries [first, min(first + kRows, end)); null means 0 everywhere. All threads
-/// take part and get it; `scratch` is shared and free again after the block's next barrier.
-template <int kRows>
+/// of the kWarps warps take part and get it; `scratch` is shared and free again after the block's
+/// next barrier.
+template <int kRows, int kWarps>
 __device__ __forceinline__ int2 block_span(const std::int32_t* first_key, int first, int end,
-                                           int2 (&scratch)[kFlashWarps]) {
+                                           int2 (&scratch)[kWarps]) {
   if (first_key == nullptr) return {0, 0};
   int2 span = {end, 0};
-  for (int i = static_cast<int>(threadIdx.x); i < kRows && first + i < end; i += kFlashThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows && first + i < end;
+       i += kWarps * kWarpLanes) {
     span.x = min(span.x, first_key[first + i]);
     span.y = max(span.y, first_key[first + i]);
   }
@@ -228,7 +231,7 @@ __device__ __forceinline__ int2 block_span(const std::int32_t* first_key, int fi
   __syncthreads();
   span = scratch[0];
 #pragma unroll
-  for (int i = 1; i < kFlashWarps; ++i) {
+  for (int i = 1; i < kWarps; ++i) {
     span.x = min(span.x, scratch[i].x);
     span.y = max(span.y, scratch[i].y);
   }
