@@ -78,7 +78,16 @@ std::string_view name_of(RopeScaling scaling) {
   return "longrope";
 }
 
+std::string latent_words(const Model& m) {
+  const LatentAttention& l = m.latent;
+  const std::string query = l.q_rank > 0 ? fmt::format("queries of {} and ", l.q_rank) : "";
+  return fmt::format(
+      "{} heads of {}, {} of them rotated, with values of {}, from latent {}keys and values of {}",
+      m.heads, m.head_dim, l.rope_dim, l.v_dim, query, l.kv_rank);
+}
+
 std::string attention_words(const Model& m) {
+  if (m.latent.kv_rank > 0) return latent_words(m);
   std::string heads = fmt::format("{} query heads", m.heads);
   if (m.kv_heads == m.heads) {
     heads = fmt::format("{} heads of {}", m.heads, m.head_dim);
@@ -89,6 +98,16 @@ std::string attention_words(const Model& m) {
   if (m.fused_qkv) heads += " in one matrix";
   if (m.qk_norm) heads += ", normalised queries and keys";
   return heads;
+}
+
+std::string expert_words(const Model& m) {
+  const Experts& e = m.experts;
+  std::string words = fmt::format("{} of {} experts of {} ({}) for each token", e.per_token,
+                                  e.count, e.ffn, name_of(m.activation));
+  if (e.shared_ffn > 0) words += fmt::format(" beside a shared one of {}", e.shared_ffn);
+  const std::int64_t dense = m.layers - m.expert_layers();
+  if (dense > 0) words += fmt::format(", a dense MLP of {} in {} layers", m.ffn, dense);
+  return words;
 }
 
 std::string position_words(const Model& m) {
@@ -122,8 +141,9 @@ std::string in_words(const Model& m) {
   std::vector<std::string> parts = {
       fmt::format("{} layers of {}", m.layers, m.hidden),
       attention_words(m),
-      fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
-                  name_of(m.activation)),
+      m.is_mixture() ? expert_words(m)
+                     : fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
+                                   name_of(m.activation)),
       fmt::format("{} {}s a layer", m.norms_per_layer,
                   m.norm == Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm"),
       bias_words(m),
@@ -131,11 +151,14 @@ std::string in_words(const Model& m) {
       fmt::format("vocabulary of {} with {} head", m.vocab,
                   m.tied_head ? "the embedding as its" : "its own")};
   if (m.parallel_residual) parts.emplace_back("attention and MLP in parallel");
+  if (m.mtp_layers > 0) {
+    parts.push_back(fmt::format("{} module{} of multi-token prediction", m.mtp_layers,
+                                m.mtp_layers == 1 ? "" : "s"));
+  }
   if (m.sliding_window > 0) {
-    parts.push_back(
-        fmt::format("a sliding window of {} in some layers, so that sequences up to {} "
-                    "can be modelled",
-                    m.sliding_window, m.sliding_window));
+    parts.push_back(fmt::format("{} of {} tokens in {} of the layers",
+                                m.chunked_attention ? "chunks" : "a sliding window",
+                                m.sliding_window, m.windowed_layers));
   }
   if (m.attention_softcap > 0)
     parts.push_back(fmt::format("scores capped at {:g}", m.attention_softcap));
@@ -145,10 +168,28 @@ std::string in_words(const Model& m) {
 
 /// Key and value bytes of one token in all layers, in bf16.
 std::int64_t kv_bytes_per_token(const Model& m) {
+  const LatentAttention& l = m.latent;
+  if (l.kv_rank > 0) return 2 * m.layers * (l.kv_rank + l.rope_dim);
   return 2 * 2 * m.layers * m.kv_dim();
 }
 
+ordered_json to_json(const Experts& e, std::int64_t layers) {
+  return {
+      {"layers", layers}, {"count", e.count},           {"per_token", e.per_token},
+      {"ffn", e.ffn},     {"shared_ffn", e.shared_ffn}, {"first_layer", e.first_layer},
+      {"every", e.every}, {"groups", e.groups},         {"groups_per_token", e.groups_per_token}};
+}
+
+ordered_json to_json(const LatentAttention& l) {
+  return {{"kv_rank", l.kv_rank},
+          {"q_rank", l.q_rank},
+          {"nope_dim", l.nope_dim},
+          {"rope_dim", l.rope_dim},
+          {"v_dim", l.v_dim}};
+}
+
 ordered_json to_json(const Model& m) {
+  const ordered_json none;
   return {{"family", m.family},
           {"layers", m.layers},
           {"hidden", m.hidden},
@@ -159,6 +200,11 @@ ordered_json to_json(const Model& m) {
           {"vocab", m.vocab},
           {"max_positions", m.max_positions},
           {"sliding_window", m.sliding_window},
+          {"windowed_layers", m.windowed_layers},
+          {"chunked_attention", m.chunked_attention},
+          {"experts", m.is_mixture() ? to_json(m.experts, m.expert_layers()) : none},
+          {"latent_attention", m.latent.kv_rank > 0 ? to_json(m.latent) : none},
+          {"mtp_layers", m.mtp_layers},
           {"gated_mlp", m.gated_mlp},
           {"activation", name_of(m.activation)},
           {"norm", m.norm == Normalization::kRmsNorm ? "rmsnorm" : "layernorm"},
@@ -184,12 +230,29 @@ ordered_json to_json(const Model& m) {
           {"embedding_scale", m.embedding_scale}};
 }
 
+std::int64_t all_layers(const ParameterCounts& counts, std::int64_t layers) {
+  return counts.total(layers) - counts.embedding - counts.positions - counts.final_norm -
+         counts.head;
+}
+
 ordered_json to_json(const ParameterCounts& counts, std::int64_t layers) {
-  return {{"total", counts.total(layers)},           {"embedding", counts.embedding},
-          {"positions", counts.positions},           {"layer", counts.layer()},
-          {"layer_matrices", counts.layer_matrices}, {"layer_biases", counts.layer_biases},
-          {"layer_norms", counts.layer_norms},       {"layers", layers * counts.layer()},
-          {"final_norm", counts.final_norm},         {"head", counts.head}};
+  return {{"total", counts.total(layers)},
+          {"active", counts.active(layers)},
+          {"embedding", counts.embedding},
+          {"positions", counts.positions},
+          {"layer", counts.layer()},
+          {"layer_matrices", counts.layer_matrices},
+          {"layer_biases", counts.layer_biases},
+          {"layer_norms", counts.layer_norms},
+          {"layers", all_layers(counts, layers)},
+          {"expert_layers", counts.expert_layers},
+          {"expert_layer", counts.expert_layers > 0 ? counts.expert_layer() : 0},
+          {"expert", counts.expert},
+          {"shared_experts", counts.shared_experts},
+          {"router", counts.router},
+          {"mtp", counts.mtp},
+          {"final_norm", counts.final_norm},
+          {"head", counts.head}};
 }
 
 std::string parameter_table(const Model& m, const ParameterCounts& counts, const Terminal& out) {
@@ -203,15 +266,26 @@ std::string parameter_table(const Model& m, const ParameterCounts& counts, const
   };
   row("embedding", counts.embedding);
   row("positions", counts.positions);
-  row("a layer", counts.layer());
-  row("  matrices", counts.layer_matrices);
-  row("  biases", counts.layer_biases);
-  row("  norms", counts.layer_norms);
-  row(fmt::format("all {} layers", m.layers), m.layers * counts.layer());
+  if (counts.expert_layers < m.layers) {
+    row(counts.expert_layers > 0 ? "a dense layer" : "a layer", counts.layer());
+    row("  matrices", counts.layer_matrices);
+    row("  biases", counts.layer_biases);
+    row("  norms", counts.layer_norms);
+  }
+  if (counts.expert_layers > 0) {
+    row("a layer with experts", counts.expert_layer());
+    row("  router", counts.router);
+    row("  shared experts", counts.shared_experts);
+    row("  routed experts", counts.experts);
+    row("  one of them", counts.expert);
+  }
+  row(fmt::format("all {} layers", m.layers), all_layers(counts, m.layers));
   row("final norm", counts.final_norm);
   row("head", counts.head);
   table.add_rule();
   row("total", total);
+  if (m.is_mixture()) row("active", counts.active(m.layers));
+  row("multi-token prediction beside it", counts.mtp);
   return table.render(out);
 }
 
@@ -219,7 +293,8 @@ std::string per_token_table(const Model& m, std::int64_t seq_len, std::int64_t t
                             const Terminal& out) {
   const ForwardFlops flops = forward_flops_per_token(m, seq_len);
   Table table({{"per token"}, {""}, {""}});
-  table.add_row({"forward products", quantity(flops.matrices, "flop"), "2 per weight of a matrix"});
+  table.add_row({"forward products", quantity(flops.matrices, "flop"),
+                 "2 per weight of a matrix that a token meets"});
   table.add_row({"forward attention", quantity(flops.attention, "flop"),
                  fmt::format("causal, in a sequence of {}", seq_len)});
   table.add_row({"training", quantity(3 * flops.total(), "flop"), "three times forward"});

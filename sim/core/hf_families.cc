@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/hf_experts.h"
 #include "sim/core/hf_gpt.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_llama.h"
@@ -27,7 +28,6 @@ constexpr std::array kExpertKeys = {NeutralKey{"num_local_experts", 0},
                                     NeutralKey{"num_experts_per_tok", 0}};
 
 constexpr std::array kUnmodelledKeys = {
-    NeutralKey{"quantization_config", 0},
     NeutralKey{"is_encoder_decoder", 0},
     NeutralKey{"add_cross_attention", 0},
     NeutralKey{"is_causal", 1},
@@ -59,13 +59,19 @@ struct Family {
   Model (*read)(const JsonReader&);
   /// Of the keys that other families must not have, those that this one reads or that cost nothing.
   std::array<std::string_view, 5> knows = {};
+  bool has_experts = false;
 };
 
 constexpr std::array<std::string_view, 5> kGemmaKeys = {
     "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"};
 
+constexpr std::array<std::string_view, 5> kDeepseekKeys = {"q_lora_rank", "kv_lora_rank",
+                                                           "num_nextn_predict_layers"};
+
 constexpr std::array kFamilies = {
     Family{"cohere", "CohereForCausalLM", hf::read_cohere, {"logit_scale", "use_qk_norm"}},
+    Family{"deepseek_v2", "DeepseekV2ForCausalLM", hf::read_deepseek_v2, kDeepseekKeys, true},
+    Family{"deepseek_v3", "DeepseekV3ForCausalLM", hf::read_deepseek_v3, kDeepseekKeys, true},
     Family{"falcon", "FalconForCausalLM", hf::read_falcon, {"alibi"}},
     Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
     Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2, kGemmaKeys},
@@ -74,19 +80,30 @@ constexpr std::array kFamilies = {
     Family{"glm4", "Glm4ForCausalLM", hf::read_glm4},
     Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
     Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
+    Family{"gpt_oss", "GptOssForCausalLM", hf::read_gpt_oss, {}, true},
     Family{
         "granite",
         "GraniteForCausalLM",
         hf::read_granite,
         {"attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"}},
+    Family{"grok-1", "Grok1ModelForCausalLM", hf::read_grok1, {"attn_logit_softcapping"}, true},
+    Family{"kimi_k2", "DeepseekV3ForCausalLM", hf::read_kimi_k2, kDeepseekKeys, true},
     Family{"llama", "LlamaForCausalLM", hf::read_llama},
+    Family{"llama4_text",
+           "Llama4ForCausalLM",
+           hf::read_llama4,
+           {"use_qk_norm", "attention_chunk_size"},
+           true},
     Family{"mistral", "MistralForCausalLM", hf::read_mistral},
+    Family{"mixtral", "MixtralForCausalLM", hf::read_mixtral, {}, true},
     Family{"mpt", "MptForCausalLM", hf::read_mpt},
     Family{"nemotron", "NemotronForCausalLM", hf::read_nemotron},
     Family{"olmo2", "Olmo2ForCausalLM", hf::read_olmo2},
     Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
     Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
+    Family{"qwen2_moe", "Qwen2MoeForCausalLM", hf::read_qwen2_moe, {}, true},
     Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
+    Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe, {}, true},
     Family{"smollm3", "SmolLM3ForCausalLM", hf::read_smollm3},
     Family{"stablelm", "StableLmForCausalLM", hf::read_stablelm, {"qk_layernorm"}},
     Family{"starcoder2", "Starcoder2ForCausalLM", hf::read_starcoder2},
@@ -124,11 +141,29 @@ const Family& family_of(const JsonReader& config) {
 
 }  // namespace
 
-Model model_from_config(const JsonReader& config) {
-  for (const NeutralKey& entry : kExpertKeys) {
-    hf::require_neutral(config, entry, "mixtures of experts are not modelled");
+namespace {
+
+/// Weights stored in 8 or 4 bits, as the files of DeepSeek-V3 and gpt-oss are, are trained in what
+/// the plan says; other quantizations are of models to be run.
+void check_storage(const JsonReader& config, const Family& family) {
+  const auto stored = config.find_object("quantization_config");
+  if (family.has_experts && stored) {
+    stored->require_choice("quant_method", {"fp8", "mxfp4"});
+  } else {
+    hf::require_neutral(config, {"quantization_config", 0}, "this is not modelled");
   }
+}
+
+}  // namespace
+
+Model model_from_config(const JsonReader& config) {
   const Family& family = family_of(config);
+  for (const NeutralKey& entry : kExpertKeys) {
+    if (family.has_experts) break;
+    hf::require_neutral(config, entry,
+                        fmt::format("{} models with experts are not modelled", family.type));
+  }
+  check_storage(config, family);
   for (const NeutralKey& entry : kUnmodelledKeys) {
     if (std::find(family.knows.begin(), family.knows.end(), entry.key) != family.knows.end()) {
       continue;
@@ -136,7 +171,8 @@ Model model_from_config(const JsonReader& config) {
     hf::require_neutral(config, entry, "this is not modelled");
   }
   Model model = family.read(config);
-  if (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope) {
+  if (!model.is_mixture() &&
+      (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope)) {
     model.planning_only = "stretches RoPE with yarn or longrope";
   }
   return model;

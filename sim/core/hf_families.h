@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the keys of a Hugging Face config.json mean, family by family.
 //
-// Families: llama, mistral, qwen2, qwen3, phi3, gemma, gemma2, gpt2, gpt_neox, mpt, with the
-// defaults of the Transformers configuration classes for keys that are absent. RoPE is read in both
-// forms: rope_theta with rope_scaling, and the rope_parameters of Transformers 5.
+// Families that are planned and run: llama, mistral, qwen2, qwen3 (hf_llama.h). Planned only: gpt2,
+// gpt_neox and mpt (hf_gpt.h), other dense ones (hf_planned.h), mixtures of experts (hf_experts.h).
+// Keys that are absent have the defaults of the Transformers configuration classes. RoPE is read in
+// both forms: rope_theta with rope_scaling, and the rope_parameters of Transformers 5.
 //
-// A key that changes the arithmetic and is not modelled is an error that names it: experts, RoPE
-// types other than default, linear and llama3, unknown activations, query/key norms outside qwen3,
-// quantized weights and the like. A sliding window is kept in the Model and refused where a
-// sequence exceeds it (check_plan). Keys that do not matter for the cost of training are ignored;
+// A key that changes the arithmetic and is not modelled is an error that names it: experts of a
+// dense family, unknown RoPE types and activations, query/key norms where the family has none and
+// the like. Keys that do not matter for the cost of training are ignored;
 // dropout is one of them: steps are modelled without it, as large models are trained.
 #pragma once
 

@@ -89,7 +89,7 @@ Model read_gpt2(const JsonReader& config) {
   m.norm_eps = norm_eps(config, "layer_norm_epsilon", 1e-5);
   m.fused_qkv = true;
   m.tied_head = config.optional<bool>("tie_word_embeddings", true);
-  m.sliding_window = sliding_window(config, m);
+  set_sliding_window(config, m);
   refuse(config, "scale_attn_weights", 1);
   refuse(config, "scale_attn_by_inverse_layer_idx", 0);
   refuse(config, "reorder_and_upcast_attn", 0);
@@ -116,7 +116,7 @@ Model read_gpt_neox(const JsonReader& config) {
   m.fused_qkv = true;
   m.parallel_residual = config.optional<bool>("use_parallel_residual", true);
   m.tied_head = config.optional<bool>("tie_word_embeddings", false);
-  m.sliding_window = sliding_window(config, m);
+  set_sliding_window(config, m);
   m.rope =
       read_rope(config, m.head_dim,
                 {.theta_key = "rotary_emb_base", .fraction_key = "rotary_pct", .fraction = 0.25});
@@ -133,7 +133,7 @@ Model read_mpt(const JsonReader& config) {
   m.head_dim = divided_head_dim(config, m, "n_heads");
   m.vocab = size(config, "vocab_size", model_limits::kVocab);
   m.max_positions = size_or(config, "max_seq_len", 2048, model_limits::kPositions);
-  m.sliding_window = sliding_window(config, m);
+  set_sliding_window(config, m);
   read_mpt_attention(config, m);
   read_mpt_ffn(config, m);
   m.norm = Normalization::kLayerNorm;

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -10,19 +11,37 @@
 namespace shardwright::hf {
 namespace {
 
-/// Whether layer_types lists a sliding layer; none when the key is absent.
-std::optional<bool> lists_sliding_layer(const JsonReader& config) {
+/// How many layers layer_types lists as windowed; none when the key is absent.
+std::optional<std::int64_t> listed_windows(const JsonReader& config) {
   const auto types = config.find_array("layer_types");
   if (!types) return std::nullopt;
-  bool sliding = false;
+  std::int64_t windowed = 0;
   for (const JsonReader& type : *types) {
     const std::string name = type.value<std::string>();
-    if (name != "full_attention" && name != "sliding_attention") {
-      type.fail("full_attention or sliding_attention, because others are not modelled");
+    if (name != "full_attention" && name != "sliding_attention" && name != "chunked_attention") {
+      type.fail(
+          "full_attention, sliding_attention or chunked_attention, because others are not "
+          "modelled");
     }
-    sliding = sliding || name == "sliding_attention";
+    windowed += name == "full_attention" ? 0 : 1;
   }
-  return sliding;
+  return windowed;
+}
+
+/// Windowed layers of files without layer_types, by what the family's class does.
+std::int64_t usual_windows(const JsonReader& config, const Model& m) {
+  if (m.family == "qwen2" || m.family == "qwen3" || m.family == "qwen2_moe" ||
+      m.family == "qwen3_moe") {
+    return std::max<std::int64_t>(
+        0, m.layers - config.optional<std::int64_t>("max_window_layers", 28));
+  }
+  // Every second layer sees all, or every sixth.
+  if (m.family == "gemma2" || m.family == "gpt_oss") return (m.layers + 1) / 2;
+  if (m.family == "gemma3_text") {
+    return m.layers -
+           m.layers / size_or(config, "sliding_window_pattern", 6, model_limits::kLayers);
+  }
+  return m.layers;
 }
 
 }  // namespace
@@ -80,18 +99,18 @@ std::int64_t divided_head_dim(const JsonReader& config, const Model& m,
   return m.hidden / m.heads;
 }
 
-std::int64_t sliding_window(const JsonReader& config, const Model& m) {
+void set_sliding_window(const JsonReader& config, Model& m) {
   const auto window = config.find<std::int64_t>("sliding_window",
                                                 between<std::int64_t>(1, model_limits::kPositions));
-  const std::optional<bool> listed = lists_sliding_layer(config);
-  const bool qwen = m.family == "qwen2" || m.family == "qwen3";
-  if (!config.optional<bool>("use_sliding_window", !qwen)) return 0;
-  if (listed && !*listed) return 0;
-  if (qwen && !listed && config.optional<std::int64_t>("max_window_layers", 28) >= m.layers)
-    return 0;
+  const bool qwen = m.family.rfind("qwen", 0) == 0;
+  const std::optional<std::int64_t> listed = listed_windows(config);
+  if (!config.optional<bool>("use_sliding_window", !qwen)) return;
+  const std::int64_t layers = std::min(m.layers, listed ? *listed : usual_windows(config, m));
+  if (layers == 0) return;
   const bool gemma = m.family == "gemma2" || m.family == "gemma3_text";
-  if (!window && gemma && !present(config, "sliding_window")) return 4096;
-  return window.value_or(0);
+  const bool usual = gemma && !present(config, "sliding_window");
+  m.sliding_window = usual ? 4096 : window.value_or(0);
+  m.windowed_layers = m.sliding_window > 0 ? layers : 0;
 }
 
 }  // namespace shardwright::hf

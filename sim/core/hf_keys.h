@@ -34,7 +34,8 @@ double norm_eps(const JsonReader& config, std::string_view key, double fallback)
 /// The head dimension where no key gives it: hidden / heads, which must divide.
 std::int64_t divided_head_dim(const JsonReader& config, const Model& m, std::string_view heads_key);
 
-/// The window of the layers that have one, or 0 when no layer has; needs m.family and m.layers.
-std::int64_t sliding_window(const JsonReader& config, const Model& m);
+/// Sets the window of the layers that have one and their number, or 0 and 0; needs m.family and
+/// m.layers.
+void set_sliding_window(const JsonReader& config, Model& m);
 
 }  // namespace shardwright::hf

@@ -31,7 +31,7 @@ Model read_llama_like(const JsonReader& config, const std::string& family,
   m.vocab = size(config, "vocab_size", model_limits::kVocab);
   m.max_positions =
       size_or(config, "max_position_embeddings", defaults.max_positions, model_limits::kPositions);
-  m.sliding_window = sliding_window(config, m);
+  set_sliding_window(config, m);
   if (!defaults.activation_key.empty()) {
     m.activation = activation(config, defaults.activation_key, defaults.activation);
   }

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "sim/core/error.h"
@@ -10,17 +11,30 @@
 namespace shardwright {
 namespace {
 
-/// Matrices of attention and MLP in one layer, as weights.
-std::int64_t layer_matrices(const Model& m) {
-  const std::int64_t attention = 2 * m.hidden * m.q_dim() + 2 * m.hidden * m.kv_dim();
-  return attention + (m.gated_mlp ? 3 : 2) * m.hidden * m.ffn;
+std::int64_t attention_matrices(const Model& m) {
+  const LatentAttention& l = m.latent;
+  if (l.kv_rank == 0) return 2 * m.hidden * m.q_dim() + 2 * m.hidden * m.kv_dim();
+  const std::int64_t query =
+      l.q_rank > 0 ? l.q_rank * (m.hidden + m.q_dim()) : m.hidden * m.q_dim();
+  const std::int64_t down = m.hidden * (l.kv_rank + l.rope_dim);
+  const std::int64_t up = l.kv_rank * m.heads * (l.nope_dim + l.v_dim);
+  return query + down + up + m.attention_out_dim() * m.hidden;
 }
 
-std::int64_t layer_biases(const Model& m) {
+/// The matrices of a gated or plain MLP of `ffn`; of an expert too.
+std::int64_t mlp_matrices(const Model& m, std::int64_t ffn) {
+  return (m.gated_mlp ? 3 : 2) * m.hidden * ffn;
+}
+
+std::int64_t mlp_biases(const Model& m, std::int64_t ffn) {
+  return (m.gated_mlp ? 2 : 1) * ffn + m.hidden;
+}
+
+std::int64_t attention_biases(const Model& m) {
   std::int64_t count = 0;
   if (m.qkv_bias) count += m.q_dim() + 2 * m.kv_dim();
   if (m.attention_out_bias) count += m.hidden;
-  if (m.mlp_bias) count += (m.gated_mlp ? 2 : 1) * m.ffn + m.hidden;
+  if (m.attention_sinks) count += m.heads;
   return count;
 }
 
@@ -28,9 +42,35 @@ std::int64_t norm_parameters(const Model& m) {
   return (m.norm_bias ? 2 : 1) * m.hidden;
 }
 
-std::int64_t qk_norm_parameters(const Model& m) {
-  if (!m.qk_norm) return 0;
-  return m.qk_norm_whole ? m.q_dim() + m.kv_dim() : 2 * m.head_dim;
+/// Norms of queries, keys and latent vectors.
+std::int64_t inner_norm_parameters(const Model& m) {
+  const std::int64_t latent = m.latent.kv_rank + m.latent.q_rank;
+  if (!m.qk_norm) return latent;
+  return latent + (m.qk_norm_whole ? m.q_dim() + m.kv_dim() : 2 * m.head_dim);
+}
+
+/// Weights of the products that a token passes in the experts of one layer, the router included.
+std::int64_t active_expert_matrices(const Model& m) {
+  const Experts& e = m.experts;
+  return m.hidden * e.count + mlp_matrices(m, e.shared_ffn) + e.per_token * mlp_matrices(m, e.ffn) +
+         (e.shared_gate ? m.hidden : 0);
+}
+
+/// Of one module of multi-token prediction: the product of the hidden state beside the embedding.
+std::int64_t mtp_projection(const Model& m) {
+  return 2 * m.hidden * m.hidden;
+}
+
+void count_experts(const Model& m, ParameterCounts& counts) {
+  const Experts& e = m.experts;
+  counts.expert_layers = m.expert_layers();
+  counts.dense_mlp = mlp_matrices(m, m.ffn) + (m.mlp_bias ? mlp_biases(m, m.ffn) : 0);
+  counts.router =
+      m.hidden * e.count + (e.router_bias ? e.count : 0) + (e.shared_gate ? m.hidden : 0);
+  counts.shared_experts = mlp_matrices(m, e.shared_ffn);
+  counts.expert = mlp_matrices(m, e.ffn) + (e.bias ? mlp_biases(m, e.ffn) : 0);
+  counts.experts = e.count * counts.expert;
+  counts.active_experts = e.per_token * counts.expert;
 }
 
 class Checker {
@@ -50,24 +90,78 @@ class Checker {
   const Model& model_;
 };
 
+void check_experts(const Model& m, const Checker& check) {
+  const Experts& e = m.experts;
+  check.size("experts", e.count, model_limits::kExperts);
+  check.size("experts per token", e.per_token, e.count);
+  check.size("expert ffn", e.ffn, model_limits::kFfn);
+  check.size("shared expert ffn + 1", e.shared_ffn + 1, model_limits::kFfn);
+  check.size("first layer with experts", e.first_layer + 1, m.layers);
+  check.size("step between layers with experts", e.every, m.layers);
+  check.size("groups of experts", e.groups, e.count);
+  check.size("groups per token", e.groups_per_token, e.groups);
+  if (e.count % e.groups != 0) {
+    check.fail(fmt::format("{} groups of experts, expected a divisor of the {} experts", e.groups,
+                           e.count));
+  }
+}
+
+void check_latent(const Model& m, const Checker& check) {
+  const LatentAttention& l = m.latent;
+  check.size("kv_rank", l.kv_rank, model_limits::kHidden);
+  check.size("q_rank + 1", l.q_rank + 1, model_limits::kHidden);
+  check.size("nope_dim", l.nope_dim, model_limits::kHeadDim);
+  check.size("rope_dim", l.rope_dim, model_limits::kHeadDim);
+  check.size("v_dim", l.v_dim, model_limits::kHeadDim);
+  check.size("heads * v_dim", m.attention_out_dim(), model_limits::kProjection);
+}
+
 }  // namespace
+
+double attended_share(const Model& m, std::int64_t seq_len) {
+  if (m.sliding_window == 0 || seq_len <= m.sliding_window) return 1;
+  const auto length = static_cast<double>(seq_len);
+  const auto window = static_cast<double>(m.sliding_window);
+  double share = 0;
+  if (m.chunked_attention) {
+    const auto rest = static_cast<double>(seq_len % m.sliding_window);
+    share = ((length - rest) * window + rest * rest) / (length * length);
+  } else {
+    share = window * (2 * length - window) / (length * length);
+  }
+  const double windowed = static_cast<double>(m.windowed_layers) /
+                          static_cast<double>(std::max<std::int64_t>(m.layers, 1));
+  return 1 - windowed * (1 - share);
+}
 
 ParameterCounts count_parameters(const Model& m) {
   ParameterCounts counts;
   counts.embedding = m.vocab * m.hidden;
   counts.positions = m.position == Position::kLearned ? m.max_positions * m.hidden : 0;
-  counts.layer_matrices = layer_matrices(m);
-  counts.layer_biases = layer_biases(m);
-  counts.layer_norms = m.norms_per_layer * norm_parameters(m) + qk_norm_parameters(m);
+  counts.layer_matrices = attention_matrices(m) + mlp_matrices(m, m.ffn);
+  counts.layer_biases = attention_biases(m) + (m.mlp_bias ? mlp_biases(m, m.ffn) : 0);
+  counts.layer_norms = m.norms_per_layer * norm_parameters(m) + inner_norm_parameters(m);
   counts.final_norm = norm_parameters(m);
   counts.head = m.tied_head ? 0 : m.vocab * m.hidden;
+  if (m.is_mixture()) count_experts(m, counts);
+  // A layer like the last one, the product before it, and norms of its two inputs and its output.
+  const std::int64_t last = m.is_mixture() ? counts.expert_layer() : counts.layer();
+  counts.mtp = m.mtp_layers * (last + mtp_projection(m) + 3 * norm_parameters(m));
   return counts;
 }
 
 ForwardFlops forward_flops_per_token(const Model& m, std::int64_t seq_len) {
-  const auto weights = static_cast<double>(m.layers * layer_matrices(m) + m.vocab * m.hidden);
-  const auto scores = static_cast<double>(m.layers * m.q_dim()) * static_cast<double>(seq_len);
-  return {.matrices = 2 * weights, .attention = 2 * scores};
+  const std::int64_t attention = attention_matrices(m);
+  const std::int64_t dense = attention + mlp_matrices(m, m.ffn);
+  const std::int64_t mixed = m.is_mixture() ? attention + active_expert_matrices(m) : dense;
+  const std::int64_t expert_layers = m.expert_layers();
+  const std::int64_t head = m.vocab * m.hidden;
+  const std::int64_t weights = (m.layers - expert_layers) * dense + expert_layers * mixed + head +
+                               m.mtp_layers * (mixed + mtp_projection(m) + head);
+  const auto width = static_cast<double>(m.q_dim() + m.attention_out_dim());
+  const double scores = static_cast<double>(m.layers + m.mtp_layers) * width *
+                        static_cast<double>(seq_len) * attended_share(m, seq_len);
+  return {.matrices = 2 * static_cast<double>(weights), .attention = scores};
 }
 
 void check_model(const Model& m) {
@@ -93,7 +187,19 @@ void check_model(const Model& m) {
   if (m.sliding_window < 0) {
     check.fail(fmt::format("sliding_window is {}, expected 0 or more", m.sliding_window));
   }
-  // With the bounds above one layer has less than 2^42 parameters, so 2^14 of them fit int64.
+  check.size("mtp_layers + 1", m.mtp_layers + 1, 64);
+  if (m.latent.kv_rank > 0) check_latent(m, check);
+  if (m.is_mixture()) {
+    check_experts(m, check);
+    // Counted as a real number first: experts of all layers may exceed int64.
+    const double experts = static_cast<double>(m.experts.count) * static_cast<double>(m.layers) *
+                           3 * static_cast<double>(m.hidden) * static_cast<double>(m.experts.ffn);
+    if (experts > static_cast<double>(model_limits::kParameters)) {
+      check.fail(fmt::format("its experts make {:.3g} parameters, expected at most {}", experts,
+                             model_limits::kParameters));
+    }
+  }
+  // With the bounds above one dense layer has less than 2^42 parameters, so 2^14 of them fit int64.
   const std::int64_t total = count_parameters(m).total(m.layers);
   if (total > model_limits::kParameters) {
     check.fail(fmt::format("its sizes make {} parameters, expected at most {}", total,

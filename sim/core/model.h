@@ -29,6 +29,35 @@ struct Rope {
   std::int64_t original_max_positions = 8192;
 };
 
+/// Routed experts in place of the MLP in some or all layers. A router, one row of weights an
+/// expert, sends every token to `per_token` of them; shared experts see all tokens.
+struct Experts {
+  std::int64_t count = 0;             // of one layer; 0: the model is dense
+  std::int64_t per_token = 0;         // experts that a token passes
+  std::int64_t ffn = 0;               // of one expert; Model::ffn is that of layers without experts
+  std::int64_t shared_ffn = 0;        // of the shared experts together; 0: none
+  std::int64_t first_layer = 0;       // the first layer with experts, counted from 0
+  std::int64_t every = 1;             // from there on each n-th layer has experts
+  std::int64_t groups = 1;            // of experts (deepseek: one a node) ...
+  std::int64_t groups_per_token = 1;  // ... and how many of them a token may reach
+  bool shared_gate = false;           // qwen2_moe: the shared expert is weighed by hidden -> 1
+  bool router_bias = false;           // one number an expert, learned or set to balance them
+  bool bias = false;                  // gpt_oss: in the products of every expert
+  bool operator==(const Experts&) const = default;
+};
+
+/// Multi-head latent attention (DeepSeek-V2): queries, and keys with values, are projected down to
+/// a latent vector, normalised, and up to all heads. A head's query and key are nope_dim + rope_dim
+/// wide, of which all heads share the rotated part of the key; its value is v_dim wide.
+struct LatentAttention {
+  std::int64_t kv_rank = 0;  // 0: ordinary attention
+  std::int64_t q_rank = 0;   // 0: queries are projected in one product
+  std::int64_t nope_dim = 0;
+  std::int64_t rope_dim = 0;
+  std::int64_t v_dim = 0;
+  bool operator==(const LatentAttention&) const = default;
+};
+
 struct Model {
   std::string name;    // as given by the user: a built-in name or the folder's name
   std::string family;  // Hugging Face model_type: llama, mistral, qwen2, ...
@@ -39,12 +68,17 @@ struct Model {
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;  // of queries and keys
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   std::int64_t max_positions = 0;
-  std::int64_t sliding_window = 0;  // most tokens that some layer attends to; 0: all. Only full
-                                    // attention is modelled: check_plan refuses longer sequences
+  std::int64_t sliding_window = 0;   // most tokens that windowed layers attend to; 0: all
+  std::int64_t windowed_layers = 0;  // how many layers have the window, spread evenly
+  bool chunked_attention = false;    // llama4: windows do not slide, they end where the next begins
+  bool attention_sinks = false;      // gpt_oss: one more score a head, learned
+  Experts experts;
+  LatentAttention latent;
+  std::int64_t mtp_layers = 0;  // modules of multi-token prediction after the last layer
 
   bool gated_mlp = true;  // gate, up and down matrices instead of up and down
   Activation activation = Activation::kSilu;
@@ -70,30 +104,65 @@ struct Model {
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
+  /// Width of what attention puts out, all heads together.
+  std::int64_t attention_out_dim() const {
+    return latent.kv_rank > 0 ? heads * latent.v_dim : q_dim();
+  }
+  bool is_mixture() const { return experts.count > 0; }
+  bool has_experts(std::int64_t layer) const {
+    return is_mixture() && layer >= experts.first_layer &&
+           (layer - experts.first_layer) % experts.every == 0;
+  }
+  std::int64_t expert_layers() const {
+    if (!is_mixture() || layers <= experts.first_layer) return 0;
+    return (layers - experts.first_layer - 1) / experts.every + 1;
+  }
 };
+
+/// Scores that attention computes for a sequence of `seq_len` over those of plain causal attention,
+/// seq_len^2 / 2 a head: the mean over the layers, of which some may have a window.
+double attended_share(const Model& model, std::int64_t seq_len);
 
 /// Parameter counts by the place where sharding treats them differently. All exact.
 struct ParameterCounts {
   std::int64_t embedding = 0;       // V*C
   std::int64_t positions = 0;       // learned position rows
-  std::int64_t layer_matrices = 0;  // weight matrices of one layer
+  std::int64_t layer_matrices = 0;  // weight matrices of one layer without experts
   std::int64_t layer_biases = 0;
   std::int64_t layer_norms = 0;  // norm weights and biases of one layer
   std::int64_t final_norm = 0;
   std::int64_t head = 0;  // 0 when tied
+  // Of models with experts.
+  std::int64_t expert_layers = 0;   // layers that have experts
+  std::int64_t dense_mlp = 0;       // what such a layer lacks of one without experts
+  std::int64_t router = 0;          // with its bias and the gate of a shared expert
+  std::int64_t shared_experts = 0;  // of one layer
+  std::int64_t expert = 0;          // one routed expert
+  std::int64_t experts = 0;         // all routed experts of one layer
+  std::int64_t active_experts = 0;  // those that one token passes in one layer
+  std::int64_t mtp = 0;             // modules of multi-token prediction, beside the total
 
   std::int64_t layer() const { return layer_matrices + layer_biases + layer_norms; }
+  std::int64_t expert_layer() const {
+    return layer() - dense_mlp + router + shared_experts + experts;
+  }
   std::int64_t total(std::int64_t layers) const {
-    return embedding + positions + layers * layer() + final_norm + head;
+    return embedding + positions + (layers - expert_layers) * layer() +
+           expert_layers * expert_layer() + final_norm + head;
+  }
+  /// What takes part in the prediction of one token, embedding and head included.
+  std::int64_t active(std::int64_t layers) const {
+    return total(layers) - expert_layers * (experts - active_experts);
   }
 };
 
 ParameterCounts count_parameters(const Model& model);
 
 /// Floating-point operations of the forward pass per token of a sequence of `seq_len`. Matrix
-/// products count 2 per weight (embedding look-ups none, the head also when tied); causal attention
-/// counts half of the square, 2*seq_len*q_dim per layer, as usual for MFU. Training is three times
-/// this.
+/// products count 2 per weight that the token meets (embedding look-ups none, the head also when
+/// tied, of experts those it is routed to, modules of multi-token prediction with their use of the
+/// head); causal attention counts half of the square, 2*seq_len*q_dim per layer, as usual for MFU,
+/// and of a window only what it attends to. Training is three times this.
 struct ForwardFlops {
   double matrices = 0;
   double attention = 0;
@@ -112,6 +181,7 @@ inline constexpr std::int64_t kProjection = 1 << 20;  // heads * head_dim
 inline constexpr std::int64_t kFfn = 1 << 21;
 inline constexpr std::int64_t kVocab = 1 << 24;
 inline constexpr std::int64_t kPositions = 1 << 30;
+inline constexpr std::int64_t kExperts = 1 << 14;  // of one layer
 inline constexpr std::int64_t kParameters = 100'000'000'000'000;
 }  // namespace model_limits
 

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/core/error.h"
@@ -93,10 +95,37 @@ const std::vector<Published> kElsewhere = {
     {"llama-2-34b", 33'743'970'304},
 };
 
+// Mixtures of experts, weights without the scales of a quantization and without modules of
+// multi-token prediction: safetensors metadata on the Hub (of deepseek-v3, kimi-k2 and gpt-oss that
+// of conversions to bf16).
+const std::vector<Published> kMixtures = {
+    {"mixtral-8x7b", 46'702'792'704},      {"mixtral-8x22b", 140'620'634'112},
+    {"qwen1.5-moe-a2.7b", 14'315'784'192}, {"qwen3-30b-a3b", 30'532'122'624},
+    {"qwen3-235b-a22b", 235'093'634'560},  {"deepseek-v2-lite", 15'706'484'224},
+    {"deepseek-v2", 235'741'434'880},      {"deepseek-v3", 671'026'419'200},
+    {"kimi-k2", 1'026'408'232'448},        {"gpt-oss-20b", 20'914'757'184},
+    {"gpt-oss-120b", 116'829'156'672},
+};
+
+// Where only billions are published; `share` is how far their rounding and what they count beside
+// the language model can take them.
+struct Rounded {
+  std::string name;
+  double billions;
+  double share;
+};
+const std::vector<Rounded> kRounded = {
+    {"qwen2-57b-a14b", 57.41, 0.0001},  // its model card
+    {"llama-4-scout", 109, 0.012},      // MODEL_CARD.md of meta-llama/llama-models; with vision
+    {"llama-4-maverick", 400, 0.003},
+    {"grok-1", 314, 0.006},  // README.md of xai-org/grok-1
+};
+
 std::vector<Published> all_published() {
   std::vector<Published> all = kHub;
   all.insert(all.end(), kLlmFoundry.begin(), kLlmFoundry.end());
   all.insert(all.end(), kElsewhere.begin(), kElsewhere.end());
+  all.insert(all.end(), kMixtures.begin(), kMixtures.end());
   return all;
 }
 
@@ -107,8 +136,79 @@ TEST(BuiltinModels, HaveExactlyThePublishedParameterCounts) {
   }
 }
 
+TEST(BuiltinModels, HaveTheBillionsThatAreAllThatIsPublished) {
+  for (const Rounded& row : kRounded) {
+    const Model model = load_model(kModels, row.name);
+    const auto total = static_cast<double>(count_parameters(model).total(model.layers));
+    EXPECT_NEAR(total / 1e9, row.billions, row.share * row.billions) << row.name;
+  }
+}
+
+TEST(BuiltinModels, ActiveParametersArePublishedInBillions) {
+  // The first three: huggingface/huggingface.js pull request 2182, all parameters less the experts
+  // that a token does not pass. qwen3: model cards, "3.3B activated", "22B".
+  for (const auto& [name, billions, digits] :
+       std::vector<std::tuple<std::string, double, double>>{{"mixtral-8x7b", 12.88, 0.005},
+                                                            {"qwen1.5-moe-a2.7b", 2.69, 0.005},
+                                                            {"deepseek-v2-lite", 2.66, 0.005},
+                                                            {"qwen3-30b-a3b", 3.3, 0.06},
+                                                            {"qwen3-235b-a22b", 22, 0.5},
+                                                            {"deepseek-v2", 21, 0.5},
+                                                            {"deepseek-v3", 37, 0.6},
+                                                            {"kimi-k2", 32, 0.9}}) {
+    const Model model = load_model(kModels, name);
+    EXPECT_NEAR(static_cast<double>(count_parameters(model).active(model.layers)) / 1e9, billions,
+                digits)
+        << name;
+  }
+  // Table 1 of the gpt-oss model card (arXiv 2508.10925) leaves out the embedding.
+  for (const auto& [name, billions] : {std::pair{"gpt-oss-120b", 5.13}, {"gpt-oss-20b", 3.61}}) {
+    const Model model = load_model(kModels, name);
+    const ParameterCounts counts = count_parameters(model);
+    EXPECT_NEAR(static_cast<double>(counts.active(model.layers) - counts.embedding) / 1e9, billions,
+                0.005)
+        << name;
+  }
+}
+
+TEST(BuiltinModels, MultiTokenPredictionIsBesideTheTotal) {
+  // README_WEIGHTS.md of DeepSeek-V3: 11.5 B parameters of its own.
+  const ParameterCounts counts = count_parameters(load_model(kModels, "deepseek-v3"));
+  EXPECT_NEAR(static_cast<double>(counts.mtp) / 1e9, 11.5, 0.15);
+}
+
+TEST(BuiltinModels, TrainingFlopsOfMixturesAsTheirPublishersCountThem) {
+  // 3 times forward in causal attention at 4,096 tokens, GFLOP a token: NVIDIA's published TFLOP/s
+  // over tokens/s of Megatron-Bridge (DeepSeek-V3 with its prediction module, Qwen3).
+  for (const auto& [name, gflop] : {std::pair{"deepseek-v3", 260.6},
+                                    {"qwen3-30b-a3b", 23.1},
+                                    {"qwen3-235b-a22b", 148.3},
+                                    {"mixtral-8x7b", 79.7},
+                                    {"mixtral-8x22b", 242.2}}) {
+    const Model model = load_model(kModels, name);
+    EXPECT_NEAR(3 * forward_flops_per_token(model, 4096).total() / 1e9, gflop, 0.003 * gflop)
+        << name;
+  }
+}
+
+TEST(BuiltinModels, WindowsAreWherePublished) {
+  for (const auto& [name, window, layers] :
+       std::vector<std::tuple<std::string, std::int64_t, std::int64_t>>{
+           {"gemma-3-1b", 512, 22},  // of 26, every sixth sees all
+           {"gpt-oss-120b", 128, 18},
+           {"mistral-7b", 4096, 32},
+           {"gemma-2-27b", 4096, 23},
+           {"mistral-7b-v0.3", 0, 0},
+           {"llama-4-scout", 8192, 36}}) {
+    const Model model = load_model(kModels, name);
+    EXPECT_EQ(model.sliding_window, window) << name;
+    EXPECT_EQ(model.windowed_layers, layers) << name;
+  }
+}
+
 TEST(BuiltinModels, AreAllInTheTable) {
   std::set<std::string> listed;
+  for (const Rounded& row : kRounded) EXPECT_TRUE(listed.insert(row.name).second);
   for (const Published& row : all_published()) EXPECT_TRUE(listed.insert(row.name).second);
   for (const std::string& name : not_empty(builtin_models(kModels))) {
     EXPECT_EQ(listed.erase(name), 1U) << name << " ships without a row in the tables above";

@@ -121,9 +121,10 @@ std::string damage(std::string text, std::mt19937& random) {
 
 /// Damaged configs end in an Error, or in a model that passes check_model and can be counted.
 TEST(HfConfig, SurvivesRandomDamage) {
-  const std::vector<std::string> seeds = {"llama-3.1-8b", "mistral-7b", "qwen2.5-7b",  "qwen3-8b",
-                                          "phi-3-mini",   "gemma-7b",   "gemma-2-27b", "gpt2",
-                                          "gpt-neox-20b", "mpt-7b"};
+  const std::vector<std::string> seeds = {
+      "llama-3.1-8b", "mistral-7b",  "qwen2.5-7b",  "qwen3-8b",     "phi-3-mini",
+      "gemma-7b",     "gemma-2-27b", "gpt2",        "gpt-neox-20b", "mpt-7b",
+      "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "llama-4-scout"};
   std::mt19937 random(11);
   int accepted = 0;
   int refused = 0;

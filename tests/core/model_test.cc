@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -23,6 +24,17 @@ Model tiny() {
   m.vocab = 50;
   m.max_positions = 16;
   return m;
+}
+
+std::string problem(const std::function<void(Model&)>& change) {
+  Model m = tiny();
+  change(m);
+  try {
+    check_model(m);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
 }
 
 TEST(Model, CountsEveryMatrixOfAGatedLayer) {
@@ -67,16 +79,6 @@ TEST(Model, CountsForwardFlopsWithTheHeadAndHalfOfTheSquare) {
 }
 
 TEST(Model, ProblemsNameTheField) {
-  const auto problem = [](const std::function<void(Model&)>& change) -> std::string {
-    Model m = tiny();
-    change(m);
-    try {
-      check_model(m);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
   EXPECT_EQ(problem([](Model&) {}), "");
   EXPECT_EQ(problem([](Model& m) { m.layers = 0; }),
             "model 'tiny': layers is 0, expected 1 to 16384");
@@ -112,6 +114,64 @@ TEST(Model, TheLargestSizesNeitherOverflowNorPass) {
   const std::int64_t total = count_parameters(m).total(m.layers);
   EXPECT_GT(total, model_limits::kParameters);
   EXPECT_THROW(check_model(m), Error);
+}
+
+TEST(Model, AWindowLeavesTheBandOfScoresThatItSees) {
+  Model m = tiny();
+  m.layers = 4;
+  m.sliding_window = 3;
+  m.windowed_layers = 4;
+  // Of 8 tokens the i-th sees min(i, 3): half of the square less the triangle beyond the window.
+  EXPECT_DOUBLE_EQ(attended_share(m, 8), 1 - 25.0 / 64);
+  EXPECT_EQ(attended_share(m, 3), 1);
+  m.windowed_layers = 1;
+  EXPECT_DOUBLE_EQ(attended_share(m, 8), 1 - 25.0 / 64 / 4);
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(m, 8).attention,
+                   2.0 * 4 * static_cast<double>(m.q_dim()) * 8 * (1 - 25.0 / 64 / 4));
+  m.windowed_layers = 4;
+  m.chunked_attention = true;  // 3 + 3 + 2
+  EXPECT_DOUBLE_EQ(attended_share(m, 8), (9.0 + 9 + 4) / 64);
+}
+
+TEST(Model, ExpertsReplaceTheMlpWhereALayerHasThem) {
+  Model m = tiny();
+  m.layers = 5;
+  const std::int64_t dense = count_parameters(m).total(5);
+  m.experts = {
+      .count = 4, .per_token = 2, .ffn = 6, .shared_ffn = 10, .first_layer = 1, .every = 2};
+  EXPECT_EQ(m.expert_layers(), 2);  // layers 1 and 3
+  const ParameterCounts counts = count_parameters(m);
+  EXPECT_EQ(counts.expert, 3 * m.hidden * 6);
+  EXPECT_EQ(counts.router, m.hidden * 4);
+  const std::int64_t change =
+      counts.router + 3 * m.hidden * 10 + 4 * counts.expert - 3 * m.hidden * m.ffn;
+  EXPECT_EQ(counts.total(5), dense + 2 * change);
+  EXPECT_EQ(counts.active(5), counts.total(5) - 2 * 2 * counts.expert);
+  EXPECT_EQ(count_parameters(m).mtp, 0);
+  m.mtp_layers = 1;
+  EXPECT_EQ(count_parameters(m).total(5), counts.total(5));
+  EXPECT_EQ(count_parameters(m).mtp,
+            counts.expert_layer() + 2 * m.hidden * m.hidden + 3 * m.hidden);
+}
+
+TEST(Model, SizesOfExpertsAreChecked) {
+  const auto with_experts = [](auto change) {
+    return problem([&](Model& m) {
+      m.experts = {.count = 8, .per_token = 2, .ffn = 16};
+      change(m.experts);
+    });
+  };
+  EXPECT_EQ(with_experts([](Experts&) {}), "");
+  EXPECT_EQ(with_experts([](Experts& e) { e.per_token = 9; }),
+            "model 'tiny': experts per token is 9, expected 1 to 8");
+  EXPECT_EQ(with_experts([](Experts& e) { e.groups = 3; }),
+            "model 'tiny': 3 groups of experts, expected a divisor of the 8 experts");
+  EXPECT_THAT(problem([](Model& m) {
+                m.layers = 1 << 14;
+                m.hidden = 1 << 18;
+                m.experts = {.count = 1 << 14, .per_token = 1, .ffn = 1 << 21};
+              }),
+              ::testing::HasSubstr("its experts make 4.43e+20 parameters"));
 }
 
 }  // namespace

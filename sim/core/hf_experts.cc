@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/hf_experts.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/hf_keys.h"
+#include "sim/core/hf_llama.h"
+
+// Defaults are those of the configuration classes in Transformers 4.5x, because files leave out
+// what equals them; sizes of experts must be in the file.
+
+namespace shardwright::hf {
+namespace {
+
+constexpr std::string_view kWhyPlanned = "has experts";
+
+Model read_planned(const JsonReader& config, const std::string& family, const LlamaLike& defaults) {
+  Model m = read_llama_like(config, family, defaults);
+  m.planning_only = kWhyPlanned;
+  return m;
+}
+
+void set_routing(const JsonReader& config, Model& m, std::string_view count_key,
+                 std::string_view per_token_key) {
+  m.experts.count = size(config, count_key, model_limits::kExperts);
+  m.experts.per_token = size(config, per_token_key, model_limits::kExperts);
+  if (m.experts.per_token > m.experts.count) {
+    config.fail(per_token_key, fmt::format("at most the {} of {}", m.experts.count, count_key));
+  }
+}
+
+void check_first_layer(const JsonReader& config, const Model& m, std::string_view key) {
+  if (m.experts.first_layer < m.layers) return;
+  config.fail(key, fmt::format("less than the {} layers, so that some have experts", m.layers));
+}
+
+/// decoder_sparse_step and mlp_only_layers, of which only leading layers can be told.
+void set_sparse_layers(const JsonReader& config, Model& m) {
+  Experts& e = m.experts;
+  e.every = size_or(config, "decoder_sparse_step", 1, m.layers);
+  e.first_layer = e.every - 1;
+  const auto dense = config.find_array("mlp_only_layers");
+  if (!dense || dense->empty()) return;
+  std::vector<std::int64_t> layers;
+  for (const JsonReader& layer : *dense) layers.push_back(layer.value<std::int64_t>());
+  std::sort(layers.begin(), layers.end());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] != static_cast<std::int64_t>(i) || e.every != 1) {
+      config.fail("mlp_only_layers", "leading layers, because others are not modelled");
+    }
+  }
+  e.first_layer = static_cast<std::int64_t>(layers.size());
+  check_first_layer(config, m, "mlp_only_layers");
+}
+
+Model read_qwen_moe(const JsonReader& config, const std::string& family,
+                    const LlamaLike& defaults) {
+  Model m = read_planned(config, family, defaults);
+  set_routing(config, m, "num_experts", "num_experts_per_tok");
+  m.experts.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);
+  set_sparse_layers(config, m);
+  refuse(config, "mlp_bias", 0);
+  return m;
+}
+
+/// What DeepSeek-V2, V3 and those built like them share.
+Model read_deepseek(const JsonReader& config, const std::string& family) {
+  LatentAttention latent;
+  latent.kv_rank = size(config, "kv_lora_rank", model_limits::kHidden);
+  if (config.has("q_lora_rank")) {
+    latent.q_rank = size(config, "q_lora_rank", model_limits::kHidden);
+  }
+  latent.nope_dim = size(config, "qk_nope_head_dim", model_limits::kHeadDim);
+  latent.rope_dim = size(config, "qk_rope_head_dim", model_limits::kHeadDim);
+  latent.v_dim = size(config, "v_head_dim", model_limits::kHeadDim);
+  // RoPE turns only its own part of a head; some files call that part head_dim.
+  Model m = read_planned(config, family,
+                         {.max_positions = 4096, .eps = 1e-6, .head_dim = latent.rope_dim});
+  m.latent = latent;
+  m.head_dim = latent.nope_dim + latent.rope_dim;
+  if (m.kv_heads != m.heads) {
+    config.fail("num_key_value_heads",
+                fmt::format("{}, because latent attention gives each head its key", m.heads));
+  }
+  refuse(config, "attention_bias", 0);
+  set_routing(config, m, "n_routed_experts", "num_experts_per_tok");
+  Experts& e = m.experts;
+  e.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);
+  e.first_layer = config.optional<std::int64_t>("first_k_dense_replace", 0,
+                                                between<std::int64_t>(0, model_limits::kLayers));
+  check_first_layer(config, m, "first_k_dense_replace");
+  refuse(config, "moe_layer_freq", 1);
+  e.shared_ffn =
+      e.ffn * config.optional<std::int64_t>("n_shared_experts", 0, between<std::int64_t>(0, 64));
+  e.groups = size_or(config, "n_group", 1, e.count);
+  e.groups_per_token = size_or(config, "topk_group", e.groups, e.groups);
+  return m;
+}
+
+}  // namespace
+
+Model read_mixtral(const JsonReader& config) {
+  Model m = read_planned(config, "mixtral", {.max_positions = 131072, .eps = 1e-5});
+  set_routing(config, m, "num_local_experts", "num_experts_per_tok");
+  m.experts.ffn = m.ffn;
+  refuse(config, "attention_bias", 0);
+  refuse(config, "mlp_bias", 0);
+  return m;
+}
+
+Model read_qwen2_moe(const JsonReader& config) {
+  Model m = read_qwen_moe(config, "qwen2_moe", {.max_positions = 32768});
+  m.qkv_bias = config.optional<bool>("qkv_bias", true);
+  m.experts.shared_ffn = size(config, "shared_expert_intermediate_size", model_limits::kFfn);
+  m.experts.shared_gate = true;
+  return m;
+}
+
+Model read_qwen3_moe(const JsonReader& config) {
+  Model m = read_qwen_moe(config, "qwen3_moe", {.max_positions = 32768});
+  set_attention_bias(config, m, false);
+  m.qk_norm = true;
+  return m;
+}
+
+Model read_deepseek_v2(const JsonReader& config) {
+  return read_deepseek(config, "deepseek_v2");
+}
+
+Model read_deepseek_v3(const JsonReader& config) {
+  Model m = read_deepseek(config, "deepseek_v3");
+  m.experts.router_bias = true;  // e_score_correction_bias
+  m.mtp_layers =
+      config.optional<std::int64_t>("num_nextn_predict_layers", 0, between<std::int64_t>(0, 16));
+  return m;
+}
+
+Model read_kimi_k2(const JsonReader& config) {
+  Model m = read_deepseek_v3(config);
+  m.family = "kimi_k2";
+  return m;
+}
+
+Model read_gpt_oss(const JsonReader& config) {
+  Model m = read_planned(config, "gpt_oss", {.max_positions = 131072, .eps = 1e-5, .head_dim = 64});
+  set_attention_bias(config, m, true);
+  set_routing(config, m, "num_local_experts", "num_experts_per_tok");
+  m.experts.ffn = m.ffn;
+  m.experts.router_bias = m.experts.bias = true;
+  m.attention_sinks = true;
+  refuse(config, "mlp_bias", 0);
+  return m;
+}
+
+Model read_llama4(const JsonReader& config) {
+  Model m =
+      read_planned(config, "llama4_text", {.max_positions = 131072, .eps = 1e-5, .head_dim = 128});
+  set_attention_bias(config, m, false);
+  set_routing(config, m, "num_local_experts", "num_experts_per_tok");
+  Experts& e = m.experts;
+  e.ffn = e.shared_ffn = m.ffn;
+  m.ffn = size(config, "intermediate_size_mlp", model_limits::kFfn);
+  e.every = size_or(config, "interleave_moe_layer_step", 1, m.layers);
+  e.first_layer = e.every - 1;
+  // Norms of queries and keys have no weights. Every fourth layer has no RoPE and sees everything;
+  // the others see the chunk that they are in.
+  if (present(config, "attention_chunk_size") && !config.has("attention_chunk_size")) return m;
+  m.sliding_window = size_or(config, "attention_chunk_size", 8192, model_limits::kPositions);
+  m.chunked_attention = true;
+  m.windowed_layers =
+      m.layers - m.layers / size_or(config, "no_rope_layer_interval", 4, model_limits::kLayers);
+  const auto rotated = config.find_array("no_rope_layers");
+  if (rotated && !rotated->empty()) {
+    m.windowed_layers =
+        std::count_if(rotated->begin(), rotated->end(), [](const JsonReader& layer) {
+          return layer.value<std::int64_t>(between<std::int64_t>(0, 1)) == 1;
+        });
+    m.windowed_layers = std::min(m.windowed_layers, m.layers);
+  }
+  return m;
+}
+
+Model read_grok1(const JsonReader& config) {
+  Model m = read_planned(config, "grok-1",
+                         {.max_positions = 8192, .eps = 1e-5, .activation = "gelu", .tied = true});
+  set_routing(config, m, "num_experts",
+              config.has("num_experts_per_tok") ? "num_experts_per_tok" : "num_experts_per_token");
+  m.experts.ffn = m.ffn;
+  m.norms_per_layer = 4;
+  m.embedding_scale = config.optional<double>("embedding_multiplier_scale", 1.0, above(0.0));
+  return m;
+}
+
+}  // namespace shardwright::hf
