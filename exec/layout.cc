@@ -13,7 +13,7 @@ namespace shardwright::exec {
 
 namespace {
 
-void check_executable(const Model& m) {
+void check_executable(const Model& m, const Schedule& schedule) {
   const auto refuse = [&](std::string_view what) {
     throw Error(fmt::format(
         "model '{}' {}, which the executor does not run; expected a decoder like llama, mistral, "
@@ -28,6 +28,11 @@ void check_executable(const Model& m) {
   if (m.fused_qkv || m.fused_gate_up) refuse("stores fused projections");
   if (m.attention_softcap != 0 || m.logit_softcap != 0) refuse("caps its logits");
   if (m.embedding_scale != 1.0) refuse("scales its embedding");
+  for (const Op& op : schedule.ops) {
+    if (op.kind == OpKind::kAttention && op.work.attended < 1) {
+      refuse(fmt::format("attends to a window of {} tokens in longer sequences", m.sliding_window));
+    }
+  }
 }
 
 }  // namespace
@@ -101,7 +106,7 @@ std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m) {
 
 ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
     : shard_ranks_(schedule.shard_ranks()), tied_(model.tied_head) {
-  check_executable(model);
+  check_executable(model, schedule);
   units_.resize(static_cast<std::size_t>(model.layers) + 3);
   weights_.resize(units_.size());
   // Norms that are apart lie behind everything else, but keep their global index.

@@ -17,7 +17,8 @@ double executed_flops(const Schedule& schedule) {
                      k = static_cast<double>(work.k);
         if (work.kind == WorkKind::kGemm) in_block += 2 * m * n * k * work.kernels;
         if (work.kind == WorkKind::kAttention)
-          in_block += (work.backward ? 2.5 : 1) * 4 * m * n * n * k * (work.causal ? 0.5 : 1);
+          in_block += (work.backward ? 2.5 : 1) * 4 * m * n * n * k * (work.causal ? 0.5 : 1) *
+                      work.attended;
       }
       in_section += in_block * block.repeats;
     }

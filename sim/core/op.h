@@ -89,6 +89,7 @@ struct Work {
   std::uint16_t kernels = 1;  // launches
   bool backward = false;      // attention direction
   bool causal = true;
+  float attended = 1;  // attention: scores computed over those of the mask alone, less with windows
   std::int64_t m = 0, n = 0,
                k = 0;      // gemm; attention: m = batch*heads, n = sequence length, k = head_dim
   std::int64_t bytes = 0;  // memory: HBM traffic; collective: gathered or unreduced size

@@ -209,11 +209,11 @@ void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_p
 
 void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node) {
   check_plan(plan, model.layers, gpus_per_node);
-  if (model.sliding_window > 0 && plan.seq_len > model.sliding_window) {
+  if (model.is_mixture()) {
     throw Error(
-        fmt::format("seq_len is {}, but the model's sliding_window is {} and only full "
-                    "attention is modelled, expected at most {}",
-                    plan.seq_len, model.sliding_window, model.sliding_window));
+        fmt::format("model '{}' has {} experts a layer, which steps of data parallelism "
+                    "alone do not know, expected a dense model",
+                    model.name, model.experts.count));
   }
   if (model.position == Position::kLearned && plan.seq_len > model.max_positions) {
     throw Error(

@@ -160,9 +160,7 @@ const PlanKnob& plan_knob(std::string_view name) {
 }
 
 std::int64_t usual_seq_len(const Model& model) {
-  std::int64_t tokens = std::min(Plan{}.seq_len, model.max_positions);
-  if (model.sliding_window > 0) tokens = std::min(tokens, model.sliding_window);
-  return tokens;
+  return std::min(Plan{}.seq_len, model.max_positions);
 }
 
 Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers) {

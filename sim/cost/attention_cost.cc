@@ -20,10 +20,11 @@ double head_dim_factor(double head_dim, double factor64) {
 }  // namespace
 
 double attention_flops(const AttentionShape& shape, bool backward) {
-  const double forward = 4.0 * static_cast<double>(shape.batch_heads) *
-                         static_cast<double>(shape.query_length) *
-                         static_cast<double>(shape.kv_length) *
-                         static_cast<double>(shape.head_dim) * (shape.causal ? 0.5 : 1.0);
+  const std::int64_t value_dim = shape.value_dim > 0 ? shape.value_dim : shape.head_dim;
+  const double forward =
+      2.0 * static_cast<double>(shape.batch_heads) * static_cast<double>(shape.query_length) *
+      static_cast<double>(shape.kv_length) * static_cast<double>(shape.head_dim + value_dim) *
+      (shape.causal ? 0.5 : 1.0) * shape.attended;
   return backward ? 2.5 * forward : forward;
 }
 
@@ -36,7 +37,8 @@ double attention_time_s(const profiles::AttentionParams& params, const profiles:
   const double ceiling_rate = backward ? params.backward_flops : params.forward_flops;
   const double s0 = backward ? params.backward_s0 : params.forward_s0;
   // A block of work walks over the keys of its queries, backward over the queries of its keys.
-  const auto inner = static_cast<double>(backward ? shape.query_length : shape.kv_length);
+  const double inner =
+      static_cast<double>(backward ? shape.query_length : shape.kv_length) * shape.attended;
   double rate = ceiling_rate * inner / (inner + s0);
   rate *= head_dim_factor(head_dim, params.head64_factor);
   if (!shape.causal) rate *= params.noncausal_factor;

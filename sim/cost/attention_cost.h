@@ -6,8 +6,10 @@
 // flops = 4 batch heads q_len kv_len head_dim forward, half of it when causal, 2.5 times that
 // backward (recomputed scores and four products). The saturating form fits published tables within
 // 3-5 %: short sequences pay for partly masked blocks and for the prologue. A block of work is 128
-// queries of one head (128 keys backward), so few heads and a short sequence leave SMs idle.
-// Left out: dropout, sliding windows, fp8. Fitted by sim/fit/fit_attention.h.
+// queries of one head (128 keys backward), so few heads and a short sequence leave SMs idle. A
+// window leaves out blocks: work and inner length shrink by the share that is attended to. Values
+// may be narrower than queries and keys (latent attention). Left out: dropout, fp8. Fitted by
+// sim/fit/fit_attention.h.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +23,10 @@ struct AttentionShape {
   std::int64_t kv_heads = 1;     ///< micro-batch times key/value heads; only for traffic
   std::int64_t query_length = 0;
   std::int64_t kv_length = 0;
-  std::int64_t head_dim = 128;
+  std::int64_t head_dim = 128;  ///< of queries and keys
+  std::int64_t value_dim = 0;   ///< of values; 0: head_dim
   bool causal = true;
+  double attended = 1;  ///< scores computed over those of the mask alone
 };
 
 double attention_flops(const AttentionShape& shape, bool backward);

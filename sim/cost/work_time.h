@@ -97,6 +97,7 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
       shape.query_length = shape.kv_length = work.n;
       shape.head_dim = work.k;
       shape.causal = work.causal;
+      shape.attended = work.attended;
       return attention_time_s(costs.attention, costs.rates, shape, work.backward, sms);
     }
     case WorkKind::kMemory:

@@ -110,6 +110,8 @@ ProgramOp attention(const ProgramWriter& w, bool backward) {
   p.op.work.k = m.head_dim;
   p.op.work.backward = backward;
   p.op.work.causal = true;
+  // Layers with and without a window take turns; each is costed as their mean.
+  p.op.work.attended = static_cast<float>(attended_share(m, plan.seq_len));
   p.op.work.dtype_bytes = static_cast<std::uint8_t>(w.width());
   if (!flash) {
     // Two batched products plus passes over the score matrix; flagged by bytes > 0.

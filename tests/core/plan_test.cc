@@ -179,10 +179,11 @@ TEST(Plan, ChecksTheSequenceAgainstTheModel) {
   plan.seq_len = 65536;  // RoPE extends
   const auto problem = [&] { return message_of([&] { check_plan(plan, model, 8); }); };
   EXPECT_EQ(problem(), "");
-  model.sliding_window = 4096;
+  model.experts.count = 8;
   EXPECT_EQ(problem(),
-            "seq_len is 65536, but the model's sliding_window is 4096 and only full attention is "
-            "modelled, expected at most 4096");
+            "model '' has 8 experts a layer, which steps of data parallelism alone do not know, "
+            "expected a dense model");
+  model.experts.count = 0;
   plan.seq_len = 4096;
   EXPECT_EQ(problem(), "");
   model.position = Position::kLearned;
@@ -191,7 +192,6 @@ TEST(Plan, ChecksTheSequenceAgainstTheModel) {
             "seq_len is 4096, but the model learned 2048 positions, expected at most 2048");
   model.position = Position::kAlibi;
   plan.seq_len = 1 << 24;
-  model.sliding_window = 0;
   EXPECT_EQ(problem(), "");
   plan.attention = AttentionKind::kEager;
   EXPECT_EQ(problem(),

@@ -36,6 +36,19 @@ TEST_F(AttentionCost, FlopsCountHalfOfTheScoresWhenCausalAndBackwardTwoAndAHalfT
   EXPECT_DOUBLE_EQ(attention_flops(s, false), 4.0 * 2 * 1024 * 1024 * 128);
 }
 
+TEST_F(AttentionCost, AWindowCostsWhatItAttendsToAndNarrowValuesLess) {
+  AttentionShape s = shape(8192);
+  const double full = time(s);
+  s.attended = 0.25;
+  EXPECT_DOUBLE_EQ(attention_flops(s, false), 0.25 * attention_flops(shape(8192), false));
+  EXPECT_LT(time(s), 0.35 * full);
+  EXPECT_GT(time(s), 0.25 * full);  // shorter inner loops are less efficient
+  s = shape(8192);
+  s.head_dim = 192;
+  s.value_dim = 128;
+  EXPECT_DOUBLE_EQ(attention_flops(s, true), 320.0 / 256 * attention_flops(shape(8192), true));
+}
+
 TEST_F(AttentionCost, ReachesThePublishedRatesOfFlashAttentionOnA100) {
   // Dao-AILab/flash-attention, forward and backward together, causal, head_dim 128.
   for (const auto& [seq_len, tflops] : {std::pair{2048, 155.0}, {8192, 182.0}, {16384, 189.0}}) {
