@@ -42,6 +42,16 @@ void describe(FieldList& fields, Gpu& gpu) {
       .add("peak_fp32_flops", &gpu.peak_fp32_flops, "flop/s", "fp32 peak outside tensor cores",
            positive)
       .believed(CostGroup::kProducts, 0.4, 4, true);
+  const auto other_peak = [&](std::string_view name, double* peak, std::string_view meaning) {
+    fields.add(name, peak, "flop/s", meaning, amount, Need::kOptional);
+  };
+  other_peak("peak_tf32_flops", &gpu.peak_tf32_flops, "dense tf32 peak; 0: the GPU has none");
+  other_peak("peak_fp16_flops", &gpu.peak_fp16_flops,
+             "dense fp16 peak with fp32 accumulation; 0: the GPU has none");
+  other_peak("peak_fp8_flops", &gpu.peak_fp8_flops,
+             "dense fp8 peak with fp32 accumulation; 0: the GPU has none");
+  other_peak("peak_nvfp4_flops", &gpu.peak_nvfp4_flops,
+             "dense fp4 peak with scales of blocks; 0: the GPU has none");
   fields.add("sm_count", &gpu.sm_count, "", "streaming multiprocessors", between(1.0, 100000.0));
   fields.add("hbm_bytes_per_s", &gpu.hbm_bytes_per_s, "byte/s", "device memory bandwidth, nominal",
              positive);

@@ -12,10 +12,15 @@
 namespace shardwright {
 
 struct Gpu {
-  std::string id;              // "a100-80g"
-  std::string architecture;    // "ampere", "hopper", ...
-  double peak_bf16_flops = 0;  // dense
-  double peak_fp32_flops = 0;
+  std::string id;            // "a100-80g"
+  std::string architecture;  // "ampere", "hopper", ...
+  // Dense peaks with fp32 accumulation, flop/s; 0: the GPU lacks the type.
+  double peak_bf16_flops = 0;
+  double peak_fp32_flops = 0;  // outside tensor cores
+  double peak_tf32_flops = 0;
+  double peak_fp16_flops = 0;
+  double peak_fp8_flops = 0;
+  double peak_nvfp4_flops = 0;
   int sm_count = 0;
   double hbm_bytes_per_s = 0;
   Bytes memory_bytes = 0;  // total as CUDA reports it
