@@ -138,6 +138,16 @@ void describe(FieldList& fields, Stack& stack) {
              "hybrid sharding as in FSDP1, else as in FSDP2");
   fields.add("loss_upcasts_logits", &stack.loss_upcasts_logits, "",
              "logits are copied to fp32 before the loss");
+  fields.add("keeps_logits", &stack.keeps_logits, "",
+             "the trainer holds the model's output until backward has ended", {}, Need::kOptional);
+  fields.add("keeps_key_values", &stack.keeps_key_values, "",
+             "keys and values of all layers stay until backward has ended", {}, Need::kOptional);
+  fields.add("no_sync", &stack.no_sync, "",
+             "gradients are reduced after the last micro-step only, whole ones kept until then", {},
+             Need::kOptional);
+  fields.add("autocast", &stack.autocast, "",
+             "fp32 parameters and residual stream; products cast their operands", {},
+             Need::kOptional);
   describe_group(fields, "embedding", stack.embedding);
   describe_group(fields, "norm", stack.norm);
   describe_group(fields, "rope", stack.rope);

@@ -26,6 +26,11 @@ namespace {
 /// Of a step with more micro-steps, the first, the last and this many less two of the others.
 constexpr int kReplayedMicroSteps = 4;
 
+bool expandable_segments(const Plan& plan, const Stack& stack) {
+  return plan.allocator == AllocatorKind::kStack ? stack.allocator.expandable_segments
+                                                 : plan.allocator == AllocatorKind::kExpandable;
+}
+
 double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
@@ -95,8 +100,8 @@ struct Predictor::State {
   }
 
   /// Returns how often a step calls the device's allocator.
-  double fill_memory(MemoryPrediction& m, const Schedule& replayed_schedule, const StepClock& clock,
-                     bool replays, Timeline* timeline) const {
+  double fill_memory(MemoryPrediction& m, const Plan& plan, const Schedule& replayed_schedule,
+                     const StepClock& clock, bool replays, Timeline* timeline) const {
     const AllocatedPeak peak = allocated_peak(schedule);
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
@@ -113,7 +118,7 @@ struct Predictor::State {
     } else if (replays) {
       std::vector<MemorySample>* samples = timeline != nullptr ? &timeline->memory : nullptr;
       AllocatorOptions settings;
-      settings.expandable_segments = profile.stack.allocator.expandable_segments;
+      settings.expandable_segments = expandable_segments(plan, profile.stack);
       if (profile.stack.allocator.max_split_bytes > 0)
         settings.max_split_bytes = static_cast<Bytes>(profile.stack.allocator.max_split_bytes);
       AllocatorOptions limits = settings;
@@ -186,11 +191,11 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     engine_options.timeline = &clock_only;
     const StepTime few_step = s.engine.run(few, s.op_costs, engine_options);
     const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), few_step.step_ns};
-    device_calls = s.fill_memory(p.memory, few, clock, replays, nullptr) *
+    device_calls = s.fill_memory(p.memory, plan, few, clock, replays, nullptr) *
                    static_cast<double>(plan.grad_accum) / kReplayedMicroSteps;
   } else {
     const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), step.step_ns};
-    device_calls = s.fill_memory(p.memory, s.schedule, clock, replays, options.timeline);
+    device_calls = s.fill_memory(p.memory, plan, s.schedule, clock, replays, options.timeline);
   }
   s.fill_time(p.time, plan, step, device_calls * s.profile.stack.host.device_allocation_s);
   p.communication = communication_bytes(s.schedule);

@@ -53,6 +53,10 @@ void declare_knobs(bool searched, const auto& knob) {
   knob("buffers", "N", described(searched, "rotating gather buffers of yafsdp", "2"));
   knob("prefetch", "N", "units gathered ahead, at most buffers - 1 (default: all)");
   knob("attention", "flash|eager", described(searched, "attention kernel", "flash"));
+  knob("loss-chunks", "N",
+       "pieces in which logits and loss are computed (default: as the software does)");
+  knob("allocator", "native|expandable",
+       "PyTorch's allocator, or with expandable segments (default: as the software sets it)");
 }
 
 }  // namespace

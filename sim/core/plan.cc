@@ -18,6 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 2> kDTypeNames = {"fp32", "bf16"};
 constexpr std::array<std::string_view, 2> kAttentionNames = {"flash", "eager"};
 constexpr std::array<std::string_view, 2> kOffloadNames = {"none", "optimizer"};
+constexpr std::array<std::string_view, 3> kAllocatorNames = {"stack", "native", "expandable"};
 
 struct PieceName {
   RecomputePiece piece;
@@ -132,6 +133,9 @@ std::string_view name_of(AttentionKind attention) {
 std::string_view name_of(Offload offload) {
   return name_in(kOffloadNames, offload);
 }
+std::string_view name_of(AllocatorKind allocator) {
+  return name_in(kAllocatorNames, allocator);
+}
 
 std::optional<DType> dtype_from(std::string_view name) {
   return value_in<DType>(kDTypeNames, name);
@@ -141,6 +145,10 @@ std::optional<AttentionKind> attention_from(std::string_view name) {
 }
 std::optional<Offload> offload_from(std::string_view name) {
   return value_in<Offload>(kOffloadNames, name);
+}
+std::optional<AllocatorKind> allocator_from(std::string_view name) {
+  const auto allocator = value_in<AllocatorKind>(kAllocatorNames, name);
+  return allocator == AllocatorKind::kStack ? std::nullopt : allocator;
 }
 
 std::string recompute_name(const Plan& plan) {
@@ -201,6 +209,7 @@ void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_p
   check_range("seq_len", plan.seq_len, 1, 1 << 24);
   check_range("micro_batch", plan.micro_batch, 1, 1 << 20);
   check_range("grad_accum", plan.grad_accum, 1, 1 << 20);
+  check_range("loss_chunks", plan.loss_chunks, 0, 4096);
   check_recompute(plan, model_layers);
   check_range("buffers", plan.buffers, 1, 1024);
   check_range("prefetch", plan.prefetch, 0, 1024);

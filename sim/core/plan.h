@@ -38,6 +38,9 @@ enum RecomputePiece : std::uint8_t {
 
 enum class Offload : std::uint8_t { kNone, kOptimizer };
 
+/// How PyTorch's caching allocator grows: in segments of its own sizes, or page by page.
+enum class AllocatorKind : std::uint8_t { kStack, kNative, kExpandable };
+
 struct Plan {
   Strategy strategy = Strategy::kYafsdp;
   std::int64_t gpus = 1;
@@ -58,6 +61,8 @@ struct Plan {
   int prefetch = 1;  // units gathered ahead into them, at most buffers - 1
   AttentionKind attention = AttentionKind::kFlash;
   Offload offload = Offload::kNone;
+  std::int64_t loss_chunks = 0;  // pieces in which logits and loss exist; 0: as the stack does it
+  AllocatorKind allocator = AllocatorKind::kStack;  // kStack: as the stack sets it
   std::string stack = "native";
 
   bool operator==(const Plan&) const = default;
@@ -76,11 +81,14 @@ struct Plan {
 std::string_view name_of(DType dtype);
 std::string_view name_of(AttentionKind attention);
 std::string_view name_of(Offload offload);
-std::string recompute_name(const Plan& plan);  // "none", "full", "selective-op", "norm,swiglu"
+std::string_view name_of(AllocatorKind allocator);  // "stack", "native", "expandable"
+std::string recompute_name(const Plan& plan);       // "none", "full", "selective-op", "norm,swiglu"
 
 std::optional<DType> dtype_from(std::string_view name);
 std::optional<AttentionKind> attention_from(std::string_view name);
 std::optional<Offload> offload_from(std::string_view name);
+/// "native" or "expandable": what may be chosen.
+std::optional<AllocatorKind> allocator_from(std::string_view name);
 /// Sets plan.recompute and plan.pieces from a command-line word; throws Error naming the word.
 void set_recompute(Plan& plan, std::string_view words);
 

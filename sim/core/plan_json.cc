@@ -52,31 +52,35 @@ void read_recompute(const JsonReader& object, Plan& plan) {
 }  // namespace
 
 nlohmann::ordered_json plan_to_json(const Plan& plan) {
-  return {{"strategy", name_of(plan.strategy)},
-          {"gpus", plan.gpus},
-          {"shard_group", plan.shard_group},
-          {"seq_len", plan.seq_len},
-          {"micro_batch", plan.micro_batch},
-          {"grad_accum", plan.grad_accum},
-          {"ckpt_layers", plan.ckpt_layers},
-          {"ckpt_stride", plan.ckpt_stride},
-          {"recompute", recompute_name(plan)},
-          {"param_dtype", name_of(plan.param_dtype)},
-          {"reduce_dtype", name_of(plan.reduce_dtype)},
-          {"master_dtype", name_of(plan.master_dtype)},
-          {"moment_dtype", name_of(plan.moment_dtype)},
-          {"buffers", plan.buffers},
-          {"prefetch", plan.prefetch},
-          {"attention", name_of(plan.attention)},
-          {"offload", name_of(plan.offload)},
-          {"stack", plan.stack}};
+  nlohmann::ordered_json json = {{"strategy", name_of(plan.strategy)},
+                                 {"gpus", plan.gpus},
+                                 {"shard_group", plan.shard_group},
+                                 {"seq_len", plan.seq_len},
+                                 {"micro_batch", plan.micro_batch},
+                                 {"grad_accum", plan.grad_accum},
+                                 {"ckpt_layers", plan.ckpt_layers},
+                                 {"ckpt_stride", plan.ckpt_stride},
+                                 {"recompute", recompute_name(plan)},
+                                 {"param_dtype", name_of(plan.param_dtype)},
+                                 {"reduce_dtype", name_of(plan.reduce_dtype)},
+                                 {"master_dtype", name_of(plan.master_dtype)},
+                                 {"moment_dtype", name_of(plan.moment_dtype)},
+                                 {"buffers", plan.buffers},
+                                 {"prefetch", plan.prefetch},
+                                 {"attention", name_of(plan.attention)},
+                                 {"offload", name_of(plan.offload)},
+                                 {"stack", plan.stack}};
+  if (plan.loss_chunks > 0) json["loss_chunks"] = plan.loss_chunks;
+  if (plan.allocator != AllocatorKind::kStack) json["allocator"] = name_of(plan.allocator);
+  return json;
 }
 
 Plan plan_from_json(const JsonReader& object) {
-  object.reject_unknown_keys({"strategy", "gpus", "shard_group", "seq_len", "micro_batch",
-                              "grad_accum", "ckpt_layers", "ckpt_stride", "recompute",
-                              "param_dtype", "reduce_dtype", "master_dtype", "moment_dtype",
-                              "buffers", "prefetch", "attention", "offload", "stack"});
+  object.reject_unknown_keys({"strategy",     "gpus",        "shard_group",  "seq_len",
+                              "micro_batch",  "grad_accum",  "ckpt_layers",  "ckpt_stride",
+                              "recompute",    "param_dtype", "reduce_dtype", "master_dtype",
+                              "moment_dtype", "buffers",     "prefetch",     "attention",
+                              "offload",      "stack",       "loss_chunks",  "allocator"});
   Plan plan;
   object.require<std::string>("strategy");
   plan.strategy = word(object, "strategy", plan.strategy, strategy_from,
@@ -97,6 +101,9 @@ Plan plan_from_json(const JsonReader& object) {
   plan.prefetch = object.optional<int>("prefetch", plan.prefetch, at_least(0));
   plan.attention = word(object, "attention", plan.attention, attention_from, "flash or eager");
   plan.offload = word(object, "offload", plan.offload, offload_from, "none or optimizer");
+  plan.loss_chunks = count(object, "loss_chunks", plan.loss_chunks, 1);
+  plan.allocator =
+      word(object, "allocator", plan.allocator, allocator_from, "native or expandable");
   plan.stack = object.optional<std::string>("stack", plan.stack);
   return plan;
 }

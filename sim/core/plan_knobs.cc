@@ -19,6 +19,7 @@ using Text = const std::string&;
 
 constexpr CountRange kTokens{1, 1 << 24};
 constexpr CountRange kMany{1, 1 << 20};
+constexpr CountRange kChunks{1, 4096};
 constexpr CountRange kBuffers{1, std::numeric_limits<int>::max()};
 constexpr CountRange kAhead{0, std::numeric_limits<int>::max()};
 
@@ -67,6 +68,12 @@ AttentionKind read_attention(std::string_view name, Text text) {
   const std::optional<AttentionKind> attention = attention_from(text);
   if (!attention) fail_word(name, text, {"flash", "eager"});
   return *attention;
+}
+
+AllocatorKind read_allocator(std::string_view name, Text text) {
+  const std::optional<AllocatorKind> allocator = allocator_from(text);
+  if (!allocator) fail_word(name, text, {"native", "expandable"});
+  return *allocator;
 }
 
 std::string written(std::int64_t count) {
@@ -147,6 +154,15 @@ const std::vector<PlanKnob>& plan_knobs() {
        [](const Plan& p) { return written(p.prefetch); }},
       {"attention", [](GivenKnobs& k, Name n, Text t) { k.attention = read_attention(n, t); },
        [](const Plan& p) { return written(name_of(p.attention)); }},
+      // What is left to the stack cannot be said by these two.
+      {"loss-chunks",
+       [](GivenKnobs& k, Name n, Text t) { k.loss_chunks = parse_count(n, t, kChunks); },
+       [](const Plan& p) { return p.loss_chunks > 0 ? written(p.loss_chunks) : std::string(); }},
+      {"allocator", [](GivenKnobs& k, Name n, Text t) { k.allocator = read_allocator(n, t); },
+       [](const Plan& p) {
+         return p.allocator == AllocatorKind::kStack ? std::string()
+                                                     : written(name_of(p.allocator));
+       }},
   };
   return table;
 }
@@ -177,6 +193,8 @@ Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers) {
   take(knobs.reduce_dtype, plan.reduce_dtype);
   take(knobs.moment_dtype, plan.moment_dtype);
   take(knobs.attention, plan.attention);
+  take(knobs.loss_chunks, plan.loss_chunks);
+  take(knobs.allocator, plan.allocator);
   take_recompute(knobs, layers, plan);
   return plan;
 }

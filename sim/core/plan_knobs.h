@@ -41,6 +41,8 @@ struct GivenKnobs {
   std::optional<DType> param_dtype, reduce_dtype, moment_dtype;
   std::optional<int> buffers, prefetch;
   std::optional<AttentionKind> attention;
+  std::optional<std::int64_t> loss_chunks;
+  std::optional<AllocatorKind> allocator;
 };
 
 struct PlanKnob {

@@ -85,6 +85,12 @@ struct Stack {
       false;                        // FSDP1 gathers the next unit before the current one computes
   bool hsdp_on_fsdp1 = true;        // hybrid sharding as in FSDP1; otherwise as in FSDP2
   bool loss_upcasts_logits = true;  // logits are copied to fp32 before the loss
+  bool keeps_logits = false;        // the trainer holds the model's output until backward has ended
+  bool keeps_key_values = false;    // use_cache: keys and values of all layers stay as long
+  bool no_sync = false;   // gradients are reduced after the last micro-step only; until then every
+                          // rank holds whole ones in the type of the reduction
+  bool autocast = false;  // parameters and residual stream are fp32, parameters are gathered so;
+                          // products cast their operands to the plan's type
 
   KernelGroup embedding;  // per hidden element
   KernelGroup norm;       // per hidden element; the output is counted as the next product's input

@@ -73,7 +73,8 @@ constexpr std::array<std::string_view, kTensorCount> kNames = {"",
                                                                "reduce_output",
                                                                "shard_gradient",
                                                                "full_gradient",
-                                                               "optimizer_temporary"};
+                                                               "optimizer_temporary",
+                                                               "key_value_cache"};
 
 }  // namespace
 
@@ -108,6 +109,8 @@ std::int64_t columns_of(Tensor tensor, const Model& model) {
     case Tensor::kKRaw:
     case Tensor::kV:
       return model.kv_dim();
+    case Tensor::kKeyValueCache:
+      return 2 * model.kv_dim();
     case Tensor::kGateUp:
       return 2 * model.ffn;
     case Tensor::kDGateUp:

@@ -75,18 +75,19 @@ enum class Tensor : std::uint8_t {
   // What one operation needs while it runs.
   kTemporary,
   // What sharding adds: flat arrays of a unit's parameters and gradients, whole or the own share.
-  kGathered,           // whole parameters
-  kGatherOutput,       // what a gather writes where parameters are copied out of it
-  kCastedShard,        // share, in the compute type
-  kSecondaryShard,     // share within a smaller group, kept from forward to backward
-  kFlatGradient,       // whole
-  kReduceInput,        // whole, in the type of the reduction
-  kReduceOutput,       // share, likewise
-  kShardGradient,      // share: the sum over micro-steps
-  kFullGradient,       // whole: the sum over micro-steps
-  kOptimizerTemporary  // of the update
+  kGathered,            // whole parameters
+  kGatherOutput,        // what a gather writes where parameters are copied out of it
+  kCastedShard,         // share, in the compute type
+  kSecondaryShard,      // share within a smaller group, kept from forward to backward
+  kFlatGradient,        // whole
+  kReduceInput,         // whole, in the type of the reduction
+  kReduceOutput,        // share, likewise
+  kShardGradient,       // share: the sum over micro-steps
+  kFullGradient,        // whole: the sum over micro-steps
+  kOptimizerTemporary,  // of the update
+  kKeyValueCache        // [T, 2K] keys and values that outlive a checkpointed layer's forward pass
 };
-inline constexpr int kTensorCount = static_cast<int>(Tensor::kOptimizerTemporary) + 1;
+inline constexpr int kTensorCount = static_cast<int>(Tensor::kKeyValueCache) + 1;
 
 constexpr std::size_t index_of(Tensor tensor) {
   return static_cast<std::size_t>(tensor);

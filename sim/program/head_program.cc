@@ -26,6 +26,14 @@ double logits_of(const ProgramWriter& w) {
   return static_cast<double>(w.tokens()) * static_cast<double>(w.model().vocab);
 }
 
+/// Tokens whose logits exist at once.
+std::int64_t chunk_tokens(const ProgramWriter& w) {
+  const std::int64_t chunks = w.plan().loss_chunks;
+  if (chunks > 0) return std::max<std::int64_t>(1, ceil_div(w.tokens(), chunks));
+  const auto of_stack = static_cast<std::int64_t>(w.stack().loss_chunk_tokens);
+  return of_stack > 0 ? std::min(w.tokens(), of_stack) : w.tokens();
+}
+
 /// Loss of all tokens at once; with an fp32 copy of the logits where the stack makes one.
 void whole_loss(ProgramWriter& w, HeadProgram& head) {
   const Stack& stack = w.stack();
@@ -47,6 +55,10 @@ void whole_loss(ProgramWriter& w, HeadProgram& head) {
   for (const Operand& saved : {s0, s1}) {
     if (saved) head.kept.set(saved.tensor);
   }
+  if (stack.keeps_logits) {
+    head.held.set(stack.loss_upcasts_logits ? kLogitsFloat : kLogits);
+    head.kept.set(stack.loss_upcasts_logits ? kLogitsFloat : kLogits);
+  }
   head.backward.push_back(w.elementwise(OpKind::kLoss, Phase::kBackward, stack.loss, logits, true,
                                         {s0, s1},
                                         {stack.loss_upcasts_logits ? kDLogitsFloat : kDLogits}));
@@ -60,15 +72,46 @@ void whole_loss(ProgramWriter& w, HeadProgram& head) {
   w.product_backward(head.backward, head_product(w), false);
 }
 
+/// As whole_loss, forward and backward of a chunk of tokens before those of the next: tensors of
+/// the vocabulary's width have the size of a chunk, and all but the first chunk's weight gradient
+/// are added to it.
+void chunked_loss(ProgramWriter& w, HeadProgram& head, std::int64_t chunk) {
+  const std::int64_t chunks = ceil_div(w.tokens(), chunk);
+  HeadProgram whole;
+  whole_loss(w, whole);
+  const double share = static_cast<double>(chunk) / static_cast<double>(w.tokens());
+  for (const Tensor t : {kLogits, kLogitsFloat, kLossSaved0, kLossSaved1, kDLogits, kDLogitsFloat})
+    w.size(t, share * static_cast<double>(w.tensor(t).bytes), MemoryCategory::kLoss);
+  for (Program* pass : {&whole.forward, &whole.backward}) {
+    for (ProgramOp& p : *pass) {
+      Work& work = p.op.work;
+      if (pass == &whole.forward) p.op.phase = Phase::kLoss;
+      if (work.kind == WorkKind::kGemm) {
+        (p.op.kind == OpKind::kWeightGradient ? work.k : work.m) = chunk;
+      }
+      work.kernels = static_cast<std::uint16_t>(work.kernels * chunks);
+      p.temporary_bytes = static_cast<Bytes>(share * static_cast<double>(p.temporary_bytes));
+      head.backward.push_back(p);
+    }
+  }
+  ProgramOp& weight_gradient = head.backward.back();
+  const Product product = head_product(w);
+  weight_gradient.temporary_bytes = w.width() * product.n * product.k;
+  ProgramOp add =
+      ProgramWriter::make(OpKind::kAccumulate, Phase::kBackward, {kWeightGradient0}, {});
+  add.op.work = ProgramWriter::memory_work(
+      static_cast<double>(3 * (chunks - 1) * w.width() * product.n * product.k),
+      static_cast<int>(chunks - 1), w.stack().copies.add);
+  head.backward.push_back(add);
+}
+
 /// Loss over chunks of tokens: logits of a chunk, their gradient in place, both products, then the
 /// next chunk.
-void chunked_loss(ProgramWriter& w, Program& list) {
+void in_place_loss(ProgramWriter& w, Program& list, std::int64_t chunk) {
   const Stack& stack = w.stack();
   const Product head = head_product(w);
   const double logits = logits_of(w);
-  const std::int64_t chunk =
-      std::min<std::int64_t>(w.tokens(), static_cast<std::int64_t>(stack.loss_chunk_tokens));
-  const std::int64_t chunks = (w.tokens() + chunk - 1) / chunk;
+  const std::int64_t chunks = ceil_div(w.tokens(), chunk);
   // Room for one row in fp32: a device that keeps logits so takes smaller chunks.
   w.size(kLogits, static_cast<double>(std::max<std::int64_t>(w.width() * chunk, 4) * head.n),
          MemoryCategory::kLoss);
@@ -103,8 +146,11 @@ HeadProgram head_program(ProgramWriter& w) {
   head.kept.set(kNorm1Out);
   if (w.stack().norm_saves_input) head.kept.set(kX);
   head.forward = {w.norm(Phase::kForward, false, false, Weight::kFinalNorm)};
+  const std::int64_t chunk = chunk_tokens(w);
   if (w.stack().loss_chunk_tokens > 0) {
-    chunked_loss(w, head.backward);
+    in_place_loss(w, head.backward, chunk);
+  } else if (chunk < w.tokens()) {
+    chunked_loss(w, head, chunk);
   } else {
     whole_loss(w, head);
   }

@@ -28,6 +28,42 @@ TensorSet needed_tensors(const Program& forward, const Program& backward) {
 
 }  // namespace
 
+void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) {
+  MemoryAction action;
+  action.op = static_cast<std::uint32_t>(pass.ops.size() - 1);
+  action.tensor = tensor;
+  action.category = tensors_[tensor].category;
+  action.bytes = tensors_[tensor].bytes;
+  pass.memory.push_back(action);
+}
+
+std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t layers) const {
+  std::vector<MemoryAction> releases;
+  const auto release = [&](const UnitPass& pass, Tensor tensor, std::int64_t units) {
+    Bytes balance = 0;
+    for (const MemoryAction& action : pass.memory) {
+      if (action.tensor == tensor) balance += action.acquire ? action.bytes : -action.bytes;
+    }
+    if (balance <= 0 || units == 0) return;
+    MemoryAction& action = releases.emplace_back();
+    action.acquire = false;
+    action.tensor = tensor;
+    action.category = tensors_[tensor].category;
+    action.offset = kAllUnits;
+    action.bytes = balance * units;
+  };
+  std::int64_t checkpointed = 0;
+  for (std::int64_t layer = 0; layer < layers; ++layer) checkpointed += plan.checkpointed(layer);
+  release(layer_forward_[true], Tensor::kKeyValueCache, checkpointed);
+  for (const Tensor logits : {Tensor::kLogits, Tensor::kLogitsFloat}) {
+    UnitPass both = head_forward_;
+    both.memory.insert(both.memory.end(), head_backward_.memory.begin(),
+                       head_backward_.memory.end());
+    release(both, logits, 1);
+  }
+  return releases;
+}
+
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack) {
   ProgramWriter w(model, plan, stack, tensors_);
   const TensorSet nothing;
@@ -50,10 +86,12 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
     both.insert(both.end(), backward.begin(), backward.end());
     layer_backward_[checkpointed] = with_lifetimes(both, tensors_, kept, nothing, true);
   }
+  // Of other layers backward keeps keys and values anyway.
+  if (stack.keeps_key_values) keep_after(layer_forward_[true], Tensor::kKeyValueCache);
 
   const HeadProgram head = head_program(w);
   head_forward_ = with_lifetimes(head.forward, tensors_, nothing, head.kept, false);
-  head_backward_ = with_lifetimes(head.backward, tensors_, head.kept, nothing, true);
+  head_backward_ = with_lifetimes(head.backward, tensors_, head.kept, head.held, true);
 }
 
 }  // namespace shardwright::sim

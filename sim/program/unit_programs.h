@@ -24,6 +24,7 @@ void mlp_backward(ProgramWriter& w, Program& list);
 struct HeadProgram {
   Program forward, backward;
   TensorSet kept;  // from forward to backward
+  TensorSet held;  // of these, what stays until all of backward has ended
 };
 /// Final norm, projection and loss: of all tokens at once, or chunk by chunk with both products of
 /// backward, where the stack says so.

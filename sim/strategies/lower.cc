@@ -38,6 +38,7 @@ void write_backward(StepWriter& w, ShardingStrategy& strategy, std::int32_t last
     strategy.before_backward(w);
     w.compute_pass(w.backward_pass());
     strategy.after_backward(w);
+    if (unit == 0) w.release_held();
     w.end_block();
     while (unit > 0 && w.extend_to(unit - 1)) --unit;
   }

@@ -258,6 +258,15 @@ void StepWriter::release_shard_gradients() {
               MemoryCategory::kGradients);
 }
 
+void StepWriter::release_held() {
+  if (!stack_.keeps_logits && !stack_.keeps_key_values) return;
+  for (MemoryAction action : programs_.held(plan_, model_.layers)) {
+    action.op =
+        static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
+    schedule_.memory.push_back(action);
+  }
+}
+
 void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   const auto of_pass = [&](const UnitPass& pass, int offset) {
     for (const MemoryAction& action : pass.memory) {

@@ -96,6 +96,8 @@ class StepWriter {
   /// Releases what acquire() took for all units: `bytes` in all.
   void release_all(Tensor tensor, std::int64_t bytes, MemoryCategory category);
   void release_shard_gradients();
+  /// Releases what the trainer holds until backward has ended (LayerPrograms::held).
+  void release_held();
   static constexpr std::uint8_t kSameStream = 0xff;
 
   // Blocks, bodies and sections; driven by lower.cc.

@@ -46,6 +46,8 @@ TEST(PlanKnobs, WhatIsWrittenReadsBack) {
   plan.buffers = 5;
   plan.prefetch = 2;
   plan.attention = AttentionKind::kEager;
+  plan.loss_chunks = 8;
+  plan.allocator = AllocatorKind::kExpandable;
   GivenKnobs knobs;
   for (const PlanKnob& knob : plan_knobs()) {
     knob.read(knobs, knob.name, knob.write(plan));
