@@ -20,7 +20,7 @@ constexpr std::array kVerbs = {
     Entry{"run", SHARDWRIGHT_BEYOND_PLANNING(make_run_verb)},
     Entry{"compare", SHARDWRIGHT_BEYOND_PLANNING(make_compare_verb)},
     Entry{"measure", SHARDWRIGHT_BEYOND_PLANNING(make_measure_verb)},
-    Entry{"calibrate", SHARDWRIGHT_BEYOND_PLANNING(make_calibrate_verb)},
+    Entry{"calibrate", make_calibrate_verb},
     Entry{"validate", make_validate_verb},
     Entry{"profile", SHARDWRIGHT_BEYOND_PLANNING(make_profile_verb)},
     Entry{"inspect", make_inspect_verb},
