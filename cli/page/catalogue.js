@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program says of itself: its verbs, their flags, what ships. Read once, at the start.
+import {documentOf} from './engine.js';
+import {countOf} from './format.js';
+import {flagsOfHelp, verbsOfHelp} from './help.js';
+import {files} from './store.js';
+
+export const catalogue = {verbs: {}, flags: {}, models: [], clusters: [], stacks: []};
+
+const LISTS = ['models', 'clusters', 'stacks'];
+
+export async function readCatalogue(engine) {
+  catalogue.verbs = verbsOfHelp((await engine.ask(['--help'])).stdout);
+  const verbs = Object.keys(catalogue.verbs);
+  const helps = await Promise.all(verbs.map((verb) => engine.ask([verb, '--help'])));
+  verbs.forEach((verb, index) => (catalogue.flags[verb] = flagsOfHelp(helps[index].stdout)));
+  const lists = await Promise.all(LISTS.map((name) => engine.ask(['inspect', name, '--json'])));
+  LISTS.forEach((name, index) => (catalogue[name] = documentOf(lists[index])[name]));
+}
+
+/** A shipped cluster, or the one that a file of the user's was calibrated from; undefined for others. */
+export function clusterOf(name) {
+  const own = files.get((name || '').replace(/^\.\//, ''));
+  const id = own && name.startsWith('./') ? (/"base":\s*"([^"]+)"/.exec(own) || [])[1] : name;
+  return catalogue.clusters.find((one) => one.id === id);
+}
+
+export const flagOf = (verb, name) => (catalogue.flags[verb] || []).find((flag) => flag.name === name);
+
+export const knownFlags = () => new Set(Object.values(catalogue.flags).flat().map((flag) => flag.name));
+
+const NUMBERS = new Set(['tokens', 'budget']);
+const repeatable = (flag) => /repeatable/.test(flag.text);
+
+/** The words of `verb` for what `flags` sets, of the flags that it has and `wanted` lets through. */
+export function wordsFor(verb, flags, wanted = () => true) {
+  const words = [verb];
+  for (const flag of catalogue.flags[verb]) {
+    if (!flags.has(flag.name) || !wanted(flag.name)) continue;
+    const value = flags.get(flag.name);
+    if (!flag.type) {
+      if (value !== 'off') words.push(`--${flag.name}`);
+      continue;
+    }
+    const count = NUMBERS.has(flag.name) ? countOf(value) : NaN;
+    const values = Number.isFinite(count) ? [String(count)] : repeatable(flag) ? value.split(';').filter(Boolean) : [value];
+    for (const one of values) words.push(`--${flag.name}`, one.trim());
+  }
+  return words;
+}
+
+/** The flags, by name, that say what the `plan` of a JSON document says, as far as `verb` has them. */
+export function flagsOfPlan(plan, verb = 'predict') {
+  const pairs = [];
+  for (const [key, value] of Object.entries(plan)) {
+    const name = key.replaceAll('_', '-');
+    if (!flagOf(verb, name) || value === null || name === 'stack') continue;
+    // Zero GPUs to a group are all of them, which is what nothing says.
+    if (name === 'shard-group' && value === 0) continue;
+    pairs.push([name, value === true ? 'on' : value === false ? 'off' : String(value)]);
+  }
+  return pairs;
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that the user drops or chooses: told apart by their content, never sent anywhere. A model, plan or cluster is
+// kept as text; traces and logs go to `calibrate`, which reads them where they lie and makes a cluster of them.
+import {Cancelled, sentenceOf} from './engine.js';
+import {bytes} from './format.js';
+import {safeName} from './link.js';
+import {files, setFlags, state} from './store.js';
+import {flagsOfPlan} from './catalogue.js';
+import {html} from './svg.js';
+
+const LARGEST_TEXT = 4e6;
+const LARGEST_TRACE = 4e9;
+const HEAD_BYTES = 65536;
+
+/** Counts what a compressed file becomes, so that a bomb of zeros is told before it fills the memory. */
+async function unzipped(file) {
+  let size = 0;
+  const counter = new TransformStream({transform(piece, controller) {
+    size += piece.length;
+    if (size > LARGEST_TRACE) throw new Error(`${file.name} is more than ${bytes(LARGEST_TRACE)} once it is unpacked; give fewer steps.`);
+    controller.enqueue(piece);
+  }});
+  try {
+    return await new Response(file.stream().pipeThrough(new DecompressionStream('gzip')).pipeThrough(counter)).blob();
+  } catch (error) {
+    if (/once it is unpacked/.test(error.message)) throw error;
+    throw new Error(`${file.name} is not a whole gzip file: its end is missing or it is damaged.`);
+  }
+}
+
+const looksLike = {
+  trace: (head) => /"traceEvents"|"ph"\s*:/.test(head),
+  log: (head) => /nccl-tests|# nThread|algbw/i.test(head),
+};
+
+/** {kind, text, json} of a file by what is in it: model, plan, cluster, trace, log. Throws a sentence. */
+async function kindOf(name, blob) {
+  const head = await blob.slice(0, HEAD_BYTES).text();
+  if (looksLike.log(head)) return {kind: 'log'};
+  if (looksLike.trace(head)) return {kind: 'trace'};
+  const expected = 'expected a model’s config.json, a plan, a cluster or profile, a Kineto trace or an nccl-tests log';
+  if (!/^\s*[[{]/.test(head)) throw new Error(`${name} is no JSON and no nccl-tests log; ${expected}.`);
+  if (blob.size > LARGEST_TEXT) throw new Error(`${name} has ${bytes(blob.size)} and no traceEvents at its begin; ${expected}.`);
+  const text = await blob.text();
+  let json;
+  try {
+    json = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name} is no JSON: ${error.message}.`);
+  }
+  const schema = String((json && json.schema) || '');
+  if (schema.startsWith('shardwright.plan')) return {kind: 'plan', text, json};
+  if (schema.startsWith('shardwright.cluster')) return {kind: 'cluster', text, json};
+  if (json && (json.model_type || json.architectures || json.hidden_size || json.n_embd)) return {kind: 'model', text, json};
+  throw new Error(`${name} is JSON${schema ? ` of ${schema}` : ''}; ${expected}.`);
+}
+
+export class GivenFiles {
+  constructor(engine, progress, say) {
+    this.engine = engine;
+    this.progress = progress;
+    this.say = say;
+    this.chosen = html('input', {type: 'file', id: 'file', multiple: true, class: 'hidden', onchange: () => {
+      this.take([...this.chosen.files]);
+      this.chosen.value = '';
+    }});
+    this.element = html('div', {class: 'drop'}, html('label', {for: 'file', class: 'button'}, 'Open a file'), this.chosen,
+      html('small', {}, 'config.json, plan, cluster, Kineto trace, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
+    addEventListener('dragover', (event) => event.preventDefault());
+    addEventListener('drop', (event) => {
+      event.preventDefault();
+      this.take([...event.dataTransfer.files]);
+    });
+  }
+
+  async take(given) {
+    const measured = [];
+    for (const file of given) {
+      try {
+        const packed = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+        const blob = packed[0] === 0x1f && packed[1] === 0x8b ? await unzipped(file) : file;
+        const found = await kindOf(file.name, blob);
+        if (found.text === undefined) measured.push({...found, blob, name: `${measured.length || ''}${safeName(file.name.replace(/\.gz$/, ''))}`});
+        else await this.keep(safeName(file.name), found);
+      } catch (error) {
+        this.say(error.message, true);
+      }
+    }
+    if (measured.length) await this.calibrate(measured);
+  }
+
+  /** A text that the program must be able to read; what it says of one that it cannot is the sentence. */
+  async keep(name, {kind, text, json}) {
+    const before = files.get(name);
+    files.set(name, text);
+    const words = kind === 'plan' ? ['predict', '--plan', `./${name}`, '--json'] : ['inspect', kind, `./${name}`, '--json'];
+    const answer = await this.engine.ask(words);
+    if (answer.code) {
+      if (before === undefined) files.delete(name);
+      else files.set(name, before);
+      throw new Error(sentenceOf(answer));
+    }
+    if (kind === 'plan') this.takePlan(json);
+    else setFlags([[kind === 'cluster' ? 'cluster' : 'model', `./${name}`]]);
+    this.say(`${name} is in use as ${kind === 'plan' ? 'the plan' : `the ${kind}`}.`);
+  }
+
+  takePlan(json) {
+    setFlags([['model', json.model], ['cluster', json.cluster], ['stack', json.plan.stack], ...flagsOfPlan(json.plan)]);
+  }
+
+  async calibrate(measured) {
+    const base = state.flags.get('cluster') || 'dgx-h100';
+    const out = `calibrated-${safeName(base.replace(/^\.\//, '').replace(/\.json$/, '').replace(/^calibrated-/, ''))}.json`;
+    const words = ['calibrate', '--base', base, '--out', out];
+    for (const one of measured) words.push(one.kind === 'log' ? '--nccl-tests' : '--trace', `given/${one.name}`);
+    const model = state.flags.get('model');
+    if (model && measured.some((one) => one.kind === 'trace')) words.push('--model', model);
+    const stack = state.flags.get('stack');
+    if (stack) words.push('--stack', stack);
+    try {
+      const mounts = measured.map(({name, blob}) => ({name, data: blob}));
+      const answer = await this.progress.during((onProgress) => this.engine.search(words, {mounts, outputs: [out], onProgress}));
+      if (!answer) return;
+      if (!answer.outputs[out]) throw new Error(sentenceOf(answer));
+      files.set(out, answer.outputs[out]);
+      setFlags([['cluster', `./${out}`]]);
+      this.say(`Calibrated: ${measured.map((one) => one.name).join(', ')} on ${base}. Every answer now rests on what was measured.`, false, answer.stdout);
+    } catch (error) {
+      if (!(error instanceof Cancelled)) this.say(error.message, true);
+    }
+  }
+}

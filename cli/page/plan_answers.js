@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `predict` says, in pictures first. Two plans stand side by side where the user keeps one to compare with.
+import {changesList, memoryPicture, memorySentence, timePicture, verdictOf} from './bars.js';
+import {clusterOf} from './catalogue.js';
+import {bytes, countOf, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
+import {fold, html, table} from './svg.js';
+import {timelineOf, timelineView} from './timeline.js';
+
+const intervalWords = (prediction) =>
+  `${percent(prediction.interval_level)} between ${prediction.iteration_time_interval_s.map((value) => seconds(value)).join(' and ')}`;
+
+/** "yafsdp, 8 x 1, 2 layers norm", of a plan. */
+export function planWords(plan) {
+  const recomputed = plan.ckpt_layers > 0 ? `, ${plan.ckpt_layers} layers ${plan.recompute}` : '';
+  return `${plan.strategy}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
+}
+
+export function headline(prediction) {
+  const {plan, model, cluster} = prediction.inputs;
+  return `${model} on ${grouped(plan.gpus)} GPUs of ${cluster}: ${seconds(prediction.iteration_time_s)} a step (${intervalWords(prediction)}), ` +
+    `${grouped(prediction.tokens_per_s)} tokens/s. ${memorySentence(prediction.memory)}`;
+}
+
+/** The answer in a line, for where there is no room for more. */
+export function brief({iteration_time_s: step, memory, tokens_per_s: speed}) {
+  return `${seconds(step)} · ${grouped(speed)} tokens/s · ${verdictOf(memory)}`;
+}
+
+const tile = (mood, label, value, note) =>
+  html('div', {class: `tile ${mood}`}, html('span', {}, label), html('b', {}, value), html('span', {}, note));
+
+export function tiles(prediction) {
+  const {memory} = prediction;
+  return html('div', {class: 'tiles'},
+    tile('', 'a step', seconds(prediction.iteration_time_s), intervalWords(prediction)),
+    tile('', 'tokens a second', grouped(prediction.tokens_per_s), `${grouped(prediction.tokens_per_gpu_s)} on each GPU`),
+    tile('', 'MFU', percent(prediction.mfu, 1), `HFU ${percent(prediction.hfu, 1)}`),
+    tile(memory.fits ? verdictOf(memory) === 'tight' ? 'warn' : 'good' : 'bad', 'memory of a GPU', gib(memory.total_bytes), `${verdictOf(memory)}; ${gib(memory.usable_bytes)} usable`));
+}
+
+/** Days and dollars of `tokens` at this speed; steps alone, as the words beside it say. */
+export function wholeRun(prediction, tokensText, priceText) {
+  const tokens = countOf(tokensText);
+  if (!(tokens > 0)) return null;
+  const cluster = clusterOf(prediction.inputs.cluster);
+  const asked = countOf(priceText);
+  const price = asked > 0 ? asked : cluster ? cluster.usd_per_gpu_hour : 0;
+  const runDays = tokens / prediction.tokens_per_s / 86400;
+  const [low, high] = prediction.iteration_time_interval_s.map((value) => (runDays * value) / prediction.iteration_time_s);
+  const dollars = (value) => usd(value * 24 * prediction.inputs.plan.gpus * price);
+  return html('div', {}, html('div', {class: 'tiles'},
+    tile('', 'training takes', days(runDays), `${days(low)} to ${days(high)}`),
+    price > 0 ? tile('', 'and costs', dollars(runDays), `${dollars(low)} to ${dollars(high)} at ${usd(price)} a GPU hour`) : null),
+    html('p', {class: 'note'}, 'Steps alone. “Buy” counts failures, restarts and what whole runs took elsewhere, too.'));
+}
+
+const COMPARED = [
+  ['a step', (one) => one.iteration_time_s, seconds], ['tokens a second', (one) => one.tokens_per_s, grouped],
+  ['MFU', (one) => one.mfu, (value) => percent(value, 1)],
+  ['exposed communication', (one) => one.time_s.exposed_communication, seconds],
+  ['memory of a GPU', (one) => one.memory.total_bytes, (value) => gib(value)],
+  ['sent by each GPU', (one) => Object.values(one.communication_bytes).filter(Number.isFinite).reduce((sum, value) => sum + value, 0), bytes]];
+
+/** Of a pipeline: what each of its stages holds. */
+function stagesTable({stages}) {
+  if (!stages || stages.length < 2) return [];
+  return [table(['stage', 'layers', 'allocated', 'reserved', 'fits'], stages.map((stage) => [String(stage.stage),
+    Array.isArray(stage.layers) ? stage.layers.join(' to ') : String(stage.layers), gib(stage.peak_allocated_bytes), gib(stage.peak_reserved_bytes),
+    stage.fits ? 'yes' : 'no']), 'The stages of the pipeline')];
+}
+
+function comparison(rows) {
+  const [one, other] = rows.map((row) => row.prediction);
+  const differing = Object.keys(one.inputs.plan).filter((key) => one.inputs.plan[key] !== other.inputs.plan[key])
+    .map((key) => [words(key), String(one.inputs.plan[key]), String(other.inputs.plan[key]), '']);
+  for (const key of ['model', 'cluster']) {
+    if (one.inputs[key] !== other.inputs[key]) differing.unshift([key, one.inputs[key], other.inputs[key], '']);
+  }
+  const results = COMPARED.map(([what, of, write]) => {
+    const before = of(other);
+    return [what, write(of(one)), write(before), before > 0 ? signedPercent(of(one) / before - 1) : ''];
+  });
+  results.push(['fits', one.memory.fits ? 'yes' : 'no', other.memory.fits ? 'yes' : 'no', '']);
+  return table(['', rows[0].label, rows[1].label, 'difference'], [...differing, ...results], 'Two plans side by side');
+}
+
+/** Fills the sections from [{label, prediction, trace}], the present plan first. */
+export function fillPlan(sections, rows) {
+  const {prediction} = rows[0];
+  sections.headline.replaceChildren(html('p', {class: 'answer', role: 'status'}, headline(prediction)), tiles(prediction),
+    ...prediction.extrapolated.map((what) => html('p', {class: 'note'}, `Outside what was measured: ${what}.`)));
+  sections.memory.replaceChildren(memoryPicture(rows.map(({label, prediction: {memory}}) => ({label, memory}))),
+    html('p', {class: 'note'}, `${memorySentence(prediction.memory)} The peak is at ${prediction.memory.peak_at}.`), ...stagesTable(prediction));
+  sections.time.replaceChildren(timePicture(rows));
+  sections.beside.hidden = rows.length < 2;
+  if (rows.length > 1) sections.beside.lastChild.replaceChildren(comparison(rows));
+}
+
+/** What takes longer to find out: the timeline and the reasons. */
+export function fillDetails(sections, rows) {
+  const timelines = rows.filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
+  const common = Math.max(...timelines.map((row) => row.timeline.end));
+  sections.timeline.replaceChildren(...timelines.map(({label, timeline, prediction}) => html('div', {},
+    timelines.length > 1 ? html('h3', {}, label) : null,
+    timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common,
+      usable: prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))));
+  const {explanation} = rows[0].prediction;
+  sections.why.replaceChildren(...(explanation ? [html('ul', {}, explanation.sentences.map((sentence) => html('li', {}, sentence))),
+    html('h3', {}, 'What one change would buy, in tokens a second'), changesList(explanation.changes),
+    fold('The parts of the step as a table', partsTable(explanation.parts))] : []));
+}
+
+function partsTable(parts) {
+  const times = ['seconds', 'kernels_s', 'awaits_communication_s', 'gathers_s', 'reductions_s'];
+  return table(['part', 'bound by', 'takes', 'kernels', 'waits for communication', 'gathers', 'reductions'],
+    parts.map((part) => [part.part, part.bound_by, ...times.map((key) => seconds(part[key]))]), 'The parts of the step');
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Plan": one plan on one cluster. Every change of an input asks `predict`; the timeline follows when the hand rests.
+import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
+import {clusterChooser, flagInput, modelChooser, remainingInputs, row, slider, stackChooser} from './controls.js';
+import {documentOf} from './engine.js';
+import {fillDetails, fillPlan, planWords, wholeRun} from './plan_answers.js';
+import {changed, setFlag, setFlags, state} from './store.js';
+import {fold, html} from './svg.js';
+
+const DOUBLING = Array.from({length: 15}, (_, power) => 2 ** power);
+const BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64];
+// Beside these the page shows every flag that --help lists.
+const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy'];
+const NOT_IN_PLAN = ['json', 'explain', 'trace', 'plan', 'out', 'color', 'version'];
+const REST_MS = 140;
+
+const perNode = () => (clusterOf(state.flags.get('cluster')) || {gpus_per_node: 8}).gpus_per_node;
+
+function gpuStops() {
+  const node = perNode();
+  const within = Array.from({length: node}, (_, index) => index + 1).filter((count) => node % count === 0);
+  return [...within, ...DOUBLING.slice(1).map((nodes) => nodes * node)].filter((count) => count <= 16384);
+}
+
+function layersOf(plan) {
+  const model = catalogue.models.find((one) => one.id === state.flags.get('model'));
+  return model ? model.layers : plan ? plan.layers : 80;
+}
+
+export class PlanView {
+  constructor(engine, search) {
+    this.engine = engine;
+    this.answer = null;    // the prediction on show
+    this.beside = null;    // {label, prediction, trace} of the plan kept
+    this.layers = 80;
+    this.sections = {};
+    this.inputs = this.makeInputs();
+    this.answers = this.makeAnswers(search);
+    this.watchRoom();
+  }
+
+  makeInputs() {
+    const layerStops = () => Array.from({length: layersOf({layers: this.layers}) + 1}, (_, index) => index);
+    this.controls = [
+      modelChooser(), clusterChooser(), slider('gpus', 'GPUs', gpuStops, (plan) => plan.gpus, false),
+      slider('seq-len', 'Tokens of a sequence', () => DOUBLING.slice(8).concat(32768, 65536, 131072), (plan) => plan.seq_len, false),
+      slider('micro-batch', 'Sequences at a time', () => BATCHES, (plan) => plan.micro_batch),
+      slider('grad-accum', 'Micro-steps', () => DOUBLING.slice(0, 9), (plan) => plan.grad_accum),
+      slider('ckpt-layers', 'Layers recomputed', layerStops, (plan) => plan.ckpt_layers),
+      flagInput(flagOf('predict', 'strategy'), true), flagInput(flagOf('predict', 'recompute'), true), stackChooser()];
+    this.rest = remainingInputs('predict', [...SHOWN_IN_PLAN, ...NOT_IN_PLAN], true);
+    return html('form', {class: 'inputs', 'aria-label': 'The plan', onsubmit: (event) => event.preventDefault()},
+      this.controls.map((control) => control.element), fold('All settings', this.rest.element));
+  }
+
+  section(name, title, ...more) {
+    const content = html('div', {});
+    this.sections[name] = content;
+    return html('section', {id: name}, html('h2', {}, title), ...more, content);
+  }
+
+  makeAnswers(search) {
+    this.sections.headline = html('div', {id: 'headline', class: 'headline'});
+    this.trouble = html('p', {class: 'trouble', role: 'alert', hidden: true});
+    this.ways = html('p', {hidden: true}, html('button', {type: 'button', onclick: () => search.start()}, 'What would fit?'));
+    const keep = html('button', {type: 'button', onclick: () => this.keep()}, 'Keep this plan to compare with');
+    const drop = html('button', {type: 'button', onclick: () => this.setBeside(null)}, 'Compare no more');
+    const tokens = html('input', {type: 'text', 'data-flag': 'tokens', placeholder: '15T', onchange: () => setFlag('tokens', tokens.value.trim())});
+    const price = html('input', {type: 'text', id: 'own-price', placeholder: 'list price', oninput: () => this.showRun()});
+    this.tokens = tokens;
+    this.price = price;
+    const beside = this.section('beside', 'Side by side', html('p', {class: 'tools'}, drop));
+    this.sections.beside = beside;
+    return html('div', {}, this.trouble, this.sections.headline, this.ways, html('p', {class: 'tools'}, keep), beside,
+      this.section('memory', 'Memory of a GPU'), this.section('time', 'Where a step goes'), search.element,
+      this.section('timeline', 'The step over time, and its memory'), this.section('why', 'Why, and what would change it'),
+      this.section('run', 'The whole run', html('div', {class: 'pair'}, row('Tokens to train on', tokens), row('USD a GPU hour', price))));
+  }
+
+  /** Pictures are drawn for the width they have. */
+  watchRoom() {
+    new ResizeObserver(() => this.answer && !this.answers.hidden && changed('room')).observe(this.answers);
+  }
+
+  redraw() {
+    if (!this.answer) return;
+    fillPlan(this.sections, this.rows());
+    if (this.detailed) fillDetails(this.sections, this.rows());
+  }
+
+  rows() {
+    const own = {label: this.beside ? `now: ${planWords(this.answer.inputs.plan)}` : 'this plan', prediction: this.answer, trace: this.trace};
+    return this.beside ? [own, this.beside] : [own];
+  }
+
+  refreshInputs() {
+    const plan = this.answer && this.answer.inputs.plan;
+    for (const control of this.controls) control.refresh(plan);
+    this.rest.refresh();
+    this.tokens.value = state.flags.get('tokens') || '';
+  }
+
+  words() {
+    return [...wordsFor('predict', state.flags, (name) => !NOT_IN_PLAN.includes(name)), '--json'];
+  }
+
+  async update() {
+    this.refreshInputs();
+    clearTimeout(this.timer);
+    document.body.dataset.details = 'pending';
+    const begin = performance.now();
+    try {
+      const answer = await this.engine.ask(this.words(), {key: 'predict', urgent: true});
+      if (!answer) return;
+      this.show(documentOf(answer));
+      document.body.dataset.latency = (performance.now() - begin).toFixed(1);
+      this.timer = setTimeout(() => this.updateDetails(), REST_MS);
+    } catch (error) {
+      this.complain(error.message);
+    }
+  }
+
+  show(document) {
+    // Several strategies in one question: the second stands beside the first.
+    const all = document.predictions || [document];
+    if (all.length > 1) {
+      const [first, second] = all.map((one) => one.inputs.plan.strategy);
+      state.beside = new Map(state.flags).set('strategy', second);
+      this.beside = {label: planWords(all[1].inputs.plan), prediction: all[1]};
+      setFlag('strategy', first, true);
+    }
+    this.answer = all[0];
+    this.layers = this.answer.inputs.layers;
+    this.detailed = false;
+    this.trouble.hidden = true;
+    this.answers.classList.remove('stale');
+    this.ways.hidden = this.answer.memory.fits;
+    fillPlan(this.sections, this.rows());
+    this.showRun();
+    this.refreshInputs();
+    changed('answer');
+  }
+
+  complain(sentence) {
+    this.trouble.textContent = sentence;
+    this.trouble.hidden = false;
+    this.answers.classList.add('stale');
+    changed('answer');
+  }
+
+  showRun() {
+    const content = this.answer && wholeRun(this.answer, state.flags.get('tokens') || '', this.price.value);
+    this.sections.run.replaceChildren(...(content ? [content] : []));
+  }
+
+  async updateDetails() {
+    const own = await this.detailsOf(this.words());
+    if (!own) return;
+    this.trace = own.trace;
+    this.answer = own.prediction;
+    if (this.beside && !this.beside.trace) {
+      const other = await this.besideOf(state.beside);
+      if (other) this.beside = other;
+    }
+    this.detailed = true;
+    fillPlan(this.sections, this.rows());
+    fillDetails(this.sections, this.rows());
+    document.body.dataset.details = 'done';
+    changed('details');
+  }
+
+  async detailsOf(words, key = 'details') {
+    try {
+      const answer = await this.engine.ask([...words, '--explain', '--trace', 'step.json'], {key, outputs: ['step.json']});
+      if (!answer || answer.code) return null;
+      return {prediction: documentOf(answer), trace: JSON.parse(answer.outputs['step.json'])};
+    } catch (error) {
+      this.complain(error.message);
+      return null;
+    }
+  }
+
+  async besideOf(flags) {
+    const found = await this.detailsOf([...wordsFor('predict', flags, (name) => !NOT_IN_PLAN.includes(name)), '--json'], 'beside');
+    return found && {...found, label: `kept: ${planWords(found.prediction.inputs.plan)}`};
+  }
+
+  keep() {
+    this.setBeside(new Map(state.flags));
+    this.trouble.hidden = true;
+    this.answers.querySelector('#beside').scrollIntoView({block: 'nearest'});
+  }
+
+  async setBeside(flags) {
+    state.beside = flags;
+    this.beside = flags && (await this.besideOf(flags));
+    this.redraw();
+    changed('beside');
+  }
+
+  /** Takes over a plan of a JSON document. */
+  adopt(plan, more = []) {
+    setFlags([...more, ...flagsOfPlan(plan)]);
+  }
+}

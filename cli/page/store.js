@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the user has chosen: one map of flags under the command line's own names, whichever view asks. Views listen.
+export const state = {
+  view: 'plan',
+  flags: new Map(),
+  held: new Set(),  // flags that a search may not change
+  beside: null,     // another plan's flags, to compare with
+};
+
+/** Text of the user's files by name; on a command line they are ./NAME. */
+export const files = new Map();
+
+const listeners = new Set();
+
+export const listen = (listener) => listeners.add(listener);
+
+export function changed(what) {
+  for (const listener of listeners) listener(what);
+}
+
+/** An empty value is the program's default. */
+export function setFlag(name, value, quietly = false) {
+  const before = state.flags.get(name) ?? '';
+  if (String(value ?? '') === before) return;
+  if (value === '' || value === null || value === undefined) state.flags.delete(name);
+  else state.flags.set(name, String(value));
+  if (!quietly) changed('flags');
+}
+
+export function setFlags(pairs) {
+  for (const [name, value] of pairs) setFlag(name, value, true);
+  changed('flags');
+}

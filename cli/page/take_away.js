@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the user takes along: the command line, the link, plan.json, the report, settings for a trainer.
+import {catalogue, flagOf, wordsFor} from './catalogue.js';
+import {documentOf, sentenceOf} from './engine.js';
+import {commandLine, linkOf} from './link.js';
+import {files, state} from './store.js';
+import {html} from './svg.js';
+
+const LARGEST_IN_LINK = 40000;
+
+export function download(name, text, type = 'application/json') {
+  const url = URL.createObjectURL(new Blob([text], {type}));
+  const link = html('a', {href: url, download: name});
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+/** The files that the present flags name, small enough to travel in a link. */
+function travelling() {
+  const named = new Set([...state.flags.values(), ...(state.beside ? state.beside.values() : [])]);
+  return [...files].filter(([name, text]) => named.has(`./${name}`) && text.length < LARGEST_IN_LINK);
+}
+
+export const presentLink = () => linkOf(state, travelling());
+
+export class TakeAway {
+  constructor(engine, plan, buy, say) {
+    Object.assign(this, {engine, plan, buy, say});
+    const button = (id, label, act) => html('button', {type: 'button', id, onclick: () => this.trying(act)}, label);
+    this.line = html('code', {id: 'command-line', tabindex: 0});
+    const formats = (flagOf('export', 'format') || {choices: []}).choices;
+    this.trainer = html('select', {'aria-label': 'Trainer'}, formats.map((name) => html('option', {value: name}, name)));
+    this.element = html('section', {id: 'take-away'}, html('h2', {}, 'Take it along'),
+      html('p', {}, this.line), html('p', {class: 'tools'},
+        button('copy-command', 'Copy the command line', () => this.copy(this.line.textContent, 'command line')),
+        button('copy-link', 'Copy a link to this page’s answer', async () => this.copy(location.href.split('#')[0] + (await presentLink()), 'link')),
+        button('download-plan', 'plan.json', () => this.planFile()), button('download-report', 'Report', () => this.report()),
+        button('download-json', 'Answer as JSON', () => this.json()), html('button', {type: 'button', onclick: () => print()}, 'Print')),
+      formats.length ? html('p', {class: 'tools'}, this.trainer, button('download-settings', 'Settings for this trainer', () => this.settings())) : null);
+  }
+
+  async trying(act) {
+    try {
+      await act();
+    } catch (error) {
+      this.say(error.message, true);
+    }
+  }
+
+  words() {
+    return state.view === 'buy' ? this.buy.words() : this.plan.words().filter((word) => word !== '--json');
+  }
+
+  refresh() {
+    this.line.textContent = commandLine(this.words());
+  }
+
+  async copy(text, what) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = html('textarea', {class: 'hidden'}, text);
+      document.body.append(area);
+      area.select();
+      document.execCommand('copy');
+      area.remove();
+    }
+    this.say(`The ${what} is copied.`);
+  }
+
+  /** Runs a verb on the present plan and returns the file that it wrote. */
+  async written(words, name) {
+    const answer = await this.engine.ask([...words, '--out', name], {outputs: [name]});
+    if (answer.code || !answer.outputs[name]) throw new Error(sentenceOf(answer));
+    return answer.outputs[name];
+  }
+
+  /** The program's own plan file: `tune` with nothing left to choose. */
+  async planFile() {
+    const flags = new Map(state.flags);
+    const {plan} = this.plan.answer.inputs;
+    for (const [key, value] of Object.entries(plan)) {
+      const name = key.replaceAll('_', '-');
+      if (flagOf('tune', name) && value !== null && !(name === 'shard-group' && value === 0)) flags.set(name, String(value));
+    }
+    download('plan.json', await this.written(wordsFor('tune', flags, (name) => Boolean(flagOf('predict', name)) && name !== 'plan'), 'plan.json'));
+  }
+
+  async report() {
+    download('report.html', await this.written(wordsFor('report', state.flags, this.ofPlan('report')), 'report.html'), 'text/html');
+  }
+
+  async settings() {
+    const answer = await this.engine.ask([...wordsFor('export', state.flags, this.ofPlan('export')), '--format', this.trainer.value]);
+    if (answer.code) throw new Error(sentenceOf(answer));
+    download(`${this.trainer.value}.txt`, answer.stdout, 'text/plain');
+  }
+
+  ofPlan(verb) {
+    const left = ['out', 'json', 'format', 'trace', 'measured', 'tuning', 'plan'];
+    return (name) => !left.includes(name) && Boolean(flagOf(verb, name)) && catalogue.flags.predict.some((flag) => flag.name === name);
+  }
+
+  async json() {
+    if (state.view === 'buy') {
+      if (!this.buy.text) throw new Error('There is nothing to take yet: find GPUs first.');
+      download('sizing.json', this.buy.text);
+      return;
+    }
+    const answer = await this.engine.ask(this.plan.words());
+    documentOf(answer);
+    download('prediction.json', answer.stdout);
+  }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step over time: one lane for each stream, the memory curve below, to one scale. The window is moved with
+// buttons, keys, wheel and fingers; "one layer" finds the middle layer's forward or backward pass.
+import {gib, seconds} from './format.js';
+import {fold, html, legend, picture, room, svg, table, text, ticks} from './svg.js';
+
+const LANE = 38;
+const CURVE = 120;
+
+// In this order: the first that fits a span's kind names its colour.
+const COLORS = [[/gather/, 'gather'], [/reduce/, 'reduce'], [/attention/, 'attention'], [/cast|copy|send|recv|synchron/, 'copy'],
+  [/projection|input_gradient|weight_gradient|product|gemm/, 'product']];
+
+function classOfSpan({cat, args}) {
+  if (cat === 'optimizer') return 'optimizer';
+  const found = COLORS.find(([kind]) => kind.test(args.kind || ''));
+  return found ? found[1] : 'memory';
+}
+
+const LABELS = {product: 'matrix products', attention: 'attention', memory: 'other kernels', gather: 'gathers',
+  reduce: 'reductions', copy: 'copies', optimizer: 'optimizer', host: 'host issues work'};
+
+/** {end, lanes: [{name, role, spans}], curves} of a Chrome trace that the program wrote; times in microseconds. */
+export function timelineOf(trace) {
+  const lanes = new Map();
+  const curves = new Map();
+  let end = 0;
+  for (const event of trace.traceEvents) {
+    if (event.ph === 'M' && event.name === 'thread_name') {
+      lanes.set(event.tid, {name: event.args.name, role: event.args.role, spans: []});
+    } else if (event.ph === 'X' && lanes.has(event.tid)) {
+      const lane = lanes.get(event.tid);
+      lane.spans.push({begin: event.ts, end: event.ts + event.dur, name: event.name, cat: event.cat, args: event.args,
+        color: lane.role === 'host' ? 'host' : classOfSpan(event)});
+      end = Math.max(end, event.ts + event.dur);
+    } else if (event.ph === 'C' && event.name.startsWith('memory')) {
+      if (!curves.has(event.name)) curves.set(event.name, []);
+      curves.get(event.name).push([event.ts, event.args.bytes]);
+    }
+  }
+  for (const lane of lanes.values()) lane.spans.sort((one, other) => one.begin - other.begin);
+  return {end, lanes: [...lanes.values()].filter((lane) => lane.spans.length), curves};
+}
+
+/** The spans of a lane in the window, those too small to be seen drawn as one. */
+function laneMarks(lane, row, [from, to], width) {
+  const scale = width / (to - from);
+  const marks = [];
+  let last = null;
+  for (const span of lane.spans) {
+    if (span.end < from || span.begin > to) continue;
+    const x = Math.max(0, (span.begin - from) * scale);
+    const right = Math.min(width, (span.end - from) * scale);
+    if (last && last.color === span.color && x - last.right < 0.6 && right - x < 2.5) {
+      last.right = Math.max(last.right, right);
+      last.count += 1;
+      continue;
+    }
+    last = {x, right, color: span.color, span, count: 1};
+    marks.push(last);
+  }
+  const y = row * LANE + 20;
+  return marks.map(({x, right, color, span, count}) => {
+    const wide = right - x;
+    const what = count > 1 ? `${count} of ${LABELS[color]} from ${span.name}` : `${span.name}: ${seconds((span.end - span.begin) * 1e-6)}`;
+    const mark = svg('rect', {x, y, width: Math.max(wide - (wide > 3 ? 0.6 : 0), 0.5), height: LANE - 20, class: `f-${color}`}, svg('title', {}, what));
+    const name = span.args.kind ? span.args.kind.replaceAll('_', ' ') : span.name;
+    return wide > name.length * 6.4 + 8 && count === 1
+      ? svg('g', {}, mark, text(x + 4, y + 13, name, {class: 'inside'})) : mark;
+  });
+}
+
+const stepped = (points, x, y) => points.map(([time, size], index) =>
+  (index ? `H${x(time).toFixed(1)}V${y(size).toFixed(1)}` : `M${x(time).toFixed(1)} ${y(size).toFixed(1)}`)).join('');
+
+function curveMarks(timeline, usable, [from, to], width, top) {
+  const most = Math.max(usable || 0, ...[...timeline.curves.values()].flat().map(([, size]) => size)) * 1.06;
+  const x = (time) => Math.min(width, Math.max(0, ((time - from) / (to - from)) * width));
+  const y = (size) => top + CURVE - (size / most) * CURVE;
+  const marks = ticks(0, most / 2 ** 30, 4).map((mark) => svg('g', {},
+    svg('line', {x1: 0, x2: width, y1: y(mark * 2 ** 30), y2: y(mark * 2 ** 30), class: 'grid'}),
+    mark > 0 ? text(2, y(mark * 2 ** 30) - 3, `${mark} GiB`, {class: 'soft'}) : null));
+  for (const [name, points] of timeline.curves) {
+    const until = [...points, [timeline.end, points[points.length - 1][1]]];
+    const path = stepped(until, x, y);
+    if (name === 'memory allocated') {
+      marks.push(svg('path', {d: `${path}V${top + CURVE}H${x(until[0][0]).toFixed(1)}Z`, class: 'area'}));
+    }
+    marks.push(svg('path', {d: path, class: name === 'memory allocated' ? 'curve' : 'curve thin'}, svg('title', {}, name)));
+  }
+  if (usable) {
+    marks.push(svg('line', {x1: 0, x2: width, y1: y(usable), y2: y(usable), class: 'limit'}),
+      text(width - 2, y(usable) - 4, `${gib(usable)} for the plan`, {class: 'soft', 'text-anchor': 'end'}));
+  }
+  return marks;
+}
+
+function draw(timeline, usable, window, label) {
+  const width = room();
+  const [from, to] = window;
+  const top = timeline.lanes.length * LANE + 30;
+  const marks = timeline.lanes.flatMap((lane, row) => [
+    svg('rect', {x: 0, y: row * LANE + 20, width, height: LANE - 20, class: 'lane'}),
+    text(0, row * LANE + 15, lane.name, {class: 'soft'}), ...laneMarks(lane, row, window, width)]);
+  const axis = ticks(from, to, Math.max(3, Math.round(width / 160))).map((time) => {
+    const x = ((time - from) / (to - from)) * width;
+    return svg('g', {}, svg('line', {x1: x, x2: x, y1: 16, y2: top + CURVE, class: 'grid'}),
+      text(x, top + CURVE + 15, seconds(time * 1e-6, 3), {class: 'soft', 'text-anchor': x < 30 ? 'start' : x > width - 30 ? 'end' : 'middle'}));
+  });
+  return picture(width, top + CURVE + 22, label, ...axis, ...marks, ...(timeline.curves.size ? curveMarks(timeline, usable, window, width, top) : []));
+}
+
+/** From the first to the last operation of the middle layer in one pass. */
+function layerWindow(timeline, pass) {
+  const spans = timeline.lanes.filter((lane) => lane.role !== 'host').flatMap((lane) => lane.spans)
+    .filter((span) => span.cat === pass && /^layer\d+$/.test(span.args.unit || '') && !/gather|reduce/.test(span.args.kind));
+  const layers = [...new Set(spans.map((span) => span.args.unit))];
+  const middle = layers[Math.floor(layers.length / 2)];
+  const own = spans.filter((span) => span.args.unit === middle && span.args.micro_step === spans[0].args.micro_step);
+  if (!own.length) return null;
+  const begin = Math.min(...own.map((span) => span.begin));
+  const end = Math.max(...own.map((span) => span.end));
+  return [begin - 0.04 * (end - begin), end + 0.04 * (end - begin)];
+}
+
+function longest(timeline) {
+  return timeline.lanes.filter((lane) => lane.role !== 'host').flatMap((lane) => lane.spans.map((span) => [lane, span]))
+    .sort(([, one], [, other]) => (other.end - other.begin) - (one.end - one.begin)).slice(0, 12)
+    .map(([lane, span]) => [span.name, lane.name, seconds((span.end - span.begin) * 1e-6), seconds(span.begin * 1e-6)]);
+}
+
+/** A section's content: buttons, the picture, its legend and the longest operations as a table. */
+export function timelineView(timeline, {usable, name, common}) {
+  const whole = [0, Math.max(common || 0, timeline.end) * 1.0005];
+  let window = whole;
+  const frame = html('div', {class: 'frame', tabindex: 0, role: 'group',
+    'aria-label': `${name}; arrows move, plus and minus zoom, 0 shows the whole step`});
+  const show = (next) => {
+    const size = Math.min(whole[1] - whole[0], Math.max(2, next[1] - next[0]));
+    const begin = Math.min(Math.max(whole[0], next[0]), whole[1] - size);
+    window = [begin, begin + size];
+    const label = `${name}: ${timeline.lanes.map((lane) => lane.name).join(', ')} from ${seconds(window[0] * 1e-6)} to ${seconds(window[1] * 1e-6)}.`;
+    frame.replaceChildren(draw(timeline, usable, window, label));
+  };
+  const zoom = (factor, at = 0.5) => {
+    const middle = window[0] + (window[1] - window[0]) * at;
+    show([middle - (middle - window[0]) * factor, middle + (window[1] - middle) * factor]);
+  };
+  const move = (share) => show(window.map((time) => time + share * (window[1] - window[0])));
+  steer(frame, {zoom, move, whole: () => show(whole)});
+  const button = (label, act) => html('button', {type: 'button', class: 'small', onclick: act}, label);
+  const layer = (label, pass) => {
+    const found = layerWindow(timeline, pass);
+    return found ? button(label, () => show(found)) : null;
+  };
+  show(whole);
+  const used = [...new Set(timeline.lanes.flatMap((lane) => lane.spans.map((span) => span.color)))];
+  return html('div', {},
+    html('p', {class: 'tools'}, button('Whole step', () => show(whole)), layer('A layer forward', 'forward'), layer('A layer backward', 'backward'),
+      button('Zoom in', () => zoom(0.5)), button('Zoom out', () => zoom(2)), button('◀ earlier', () => move(-0.4)), button('later ▶', () => move(0.4))),
+    frame, html('p', {class: 'note'}, 'Below: memory allocated (line) and reserved (dotted). PyTorch counts it when the host asks, which may be long before the kernel runs.'),
+    legend(used.map((color) => [color, LABELS[color]])),
+    fold('The longest operations', table(['operation', 'stream', 'takes', 'begins at'], longest(timeline), 'The longest operations of the step')));
+}
+
+function steer(frame, {zoom, move, whole}) {
+  const keys = {ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2), '+': () => zoom(0.6), '=': () => zoom(0.6), '-': () => zoom(1.6), 0: whole};
+  frame.addEventListener('keydown', (event) => {
+    if (!keys[event.key] || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+  const share = (event) => (event.clientX - frame.getBoundingClientRect().left) / frame.clientWidth;
+  frame.addEventListener('wheel', (event) => {
+    if (!event.ctrlKey) return;  // a plain wheel scrolls the page
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 0.8 : 1.25, share(event));
+  }, {passive: false});
+  let held = null;
+  frame.addEventListener('pointerdown', (event) => {
+    held = event.clientX;
+    frame.setPointerCapture(event.pointerId);
+  });
+  frame.addEventListener('pointermove', (event) => {
+    if (held === null || Math.abs(event.clientX - held) < 3) return;
+    move((held - event.clientX) / frame.clientWidth);
+    held = event.clientX;
+  });
+  for (const end of ['pointerup', 'pointercancel']) frame.addEventListener(end, () => (held = null));
+}
