@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A browser with the planner page in it, and what the flows do there: set, press, wait, read."""
+import json
+import time
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+START_S = 180
+
+
+class Page:
+    def __init__(self, url, downloads, chromium="/usr/bin/chromium", driver="/usr/bin/chromedriver"):
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900", "--force-color-profile=srgb"):
+            options.add_argument(argument)
+        options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=Service(driver))
+        self.driver.set_script_timeout(START_S)
+        self.url = url
+        self.requests = []
+        self.messages = []
+
+    def open(self, fragment=""):
+        """A fresh start, as from a link that somebody sent."""
+        self.gather_logs()
+        self.driver.get("about:blank")
+        self.driver.get(self.url + fragment)
+        self.wait("document.body && document.body.dataset.ready !== undefined", START_S)
+
+    def js(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, condition, timeout_s=120):
+        """Until the JavaScript expression is true; its value. Ends with what the page says where it never is."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            value = self.js(f"return {condition};")
+            if value:
+                return value
+            time.sleep(0.05)
+        raise AssertionError(f"{timeout_s} s passed, and not yet: {condition}\n{self.text()[:1500]}")
+
+    def one(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def text(self, selector="body"):
+        for _ in range(5):
+            try:
+                return self.one(selector).text
+            except StaleElementReferenceException:
+                time.sleep(0.1)
+        return ""
+
+    def press(self, selector):
+        element = self.one(selector)
+        self.js("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+        element.click()
+
+    def view(self, name):
+        self.press(f'#views [data-view="{name}"]')
+
+    def set(self, flag, value):
+        """Into the visible input of a flag, as typed and left."""
+        self.js("""
+          const input = [...document.querySelectorAll(`[data-flag="${arguments[0]}"]`)].find((one) => one.offsetParent || one.closest('details'));
+          input.value = arguments[1];
+          input.dispatchEvent(new Event('input', {bubbles: true}));
+          input.dispatchEvent(new Event('change', {bubbles: true}));
+        """, flag, str(value))
+
+    def slide(self, flag, place):
+        """Moves a slider to a stop; the milliseconds until the answer stood there."""
+        return self.driver.execute_async_script("""
+          const [flag, place, done] = arguments;
+          const slider = document.querySelector(`[data-slider="${flag}"]`);
+          const begin = performance.now();
+          const seen = new MutationObserver(() => {
+            seen.disconnect();
+            requestAnimationFrame(() => done(performance.now() - begin));
+          });
+          seen.observe(document.getElementById('headline'), {childList: true});
+          slider.value = place;
+          slider.dispatchEvent(new Event('input', {bubbles: true}));
+        """, flag, place)
+
+    def settled(self):
+        """The present plan's timeline stands there, and no question is open."""
+        self.wait("document.querySelector('#timeline svg') && document.body.dataset.details === 'done'")
+
+    def give(self, *paths):
+        self.one("#file").send_keys("\n".join(str(path) for path in paths))
+
+    def said(self):
+        return self.text("#says")
+
+    def console(self, line, timeout_s=300):
+        """Runs a command line in the page's own console; (exit code, stdout to the byte)."""
+        self.view("console")
+        self.js("document.getElementById('console-status').textContent = ''; document.getElementById('console-line').value = arguments[0];", line)
+        self.press("#console-run")
+        status = self.wait("document.getElementById('console-status').textContent", timeout_s)
+        assert status.startswith("Exit code "), status
+        return int(status.split()[2].rstrip(",")), self.js("return window.shardwrightConsole.text;")
+
+    def resize(self, width, height, dark=False, mobile=False):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                    {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                    {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
+        time.sleep(0.5)
+
+    def picture(self, path):
+        """The whole page, not only what the window shows."""
+        import base64
+        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def gather_logs(self):
+        self.messages += [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        for entry in self.driver.get_log("performance"):
+            message = json.loads(entry["message"])["message"]
+            if message["method"] == "Network.requestWillBeSent":
+                self.requests.append(message["params"]["request"]["url"])
+
+    def close(self):
+        self.driver.quit()

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The planner page in a real browser: what a buyer and an engineer do, and what nobody should.
+
+    scripts/planner_test        prepares all of this and runs it
+    python3 tests/page/page_test.py --page FILE.html --program FILE --pictures FOLDER [NAME...]
+
+Prints how long a slider waits for its answer; only a generous bound of it can fail.
+"""
+import argparse
+import gzip
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from browser import Page
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SLOWEST_ANSWER_MS = 3000
+FLOWS = []
+
+
+def flow(function):
+    FLOWS.append(function)
+    return function
+
+
+class Flows:
+    def __init__(self, page, program, folder, pictures):
+        self.page, self.program, self.folder, self.pictures = page, program, folder, pictures
+
+    def native(self, *words):
+        done = subprocess.run([self.program, *words], capture_output=True, text=True, check=False,
+                              cwd=self.folder, env={"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"})
+        return done.returncode, done.stdout
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def downloaded(self, name, timeout_s=60):
+        path = self.folder / name
+        end = time.monotonic() + timeout_s
+        while not path.exists():
+            assert time.monotonic() < end, f"{name} was not downloaded"
+            time.sleep(0.1)
+        return path
+
+
+@flow
+def opens_from_disk_and_asks_nobody(on):
+    on.page.open()
+    on.page.settled()
+    assert "tokens/s" in on.page.text("#headline"), on.page.text("#headline")
+    on.page.gather_logs()
+    asked = [url for url in on.page.requests if not url.startswith(("file://", "blob:", "data:", "about:", "chrome"))]
+    assert not asked, f"the page asked for {asked}"
+    print(f"    starts in {int(on.page.js('return document.body.dataset.ready')) / 1000:.1f} s")
+
+
+@flow
+def an_engineer_moves_sliders(on):
+    on.page.open("#plan?model=llama-3-70b&cluster=dgx-h100&gpus=256&seq-len=4096&strategy=yafsdp")
+    on.page.settled()
+    waits = []
+    for flag, places in (("ckpt-layers", range(0, 81, 8)), ("micro-batch", range(0, 8)), ("gpus", range(5, 12))):
+        for place in places:
+            waits.append(on.page.slide(flag, place))
+    waits.sort()
+    print(f"    {len(waits)} moves of a slider: median {statistics.median(waits):.0f} ms, "
+          f"90 % within {waits[int(len(waits) * 0.9)]:.0f} ms, worst {waits[-1]:.0f} ms")
+    assert waits[-1] < SLOWEST_ANSWER_MS, waits
+
+
+@flow
+def the_page_says_what_the_program_says(on):
+    on.page.open()
+    for line in ("predict --model llama-3-8b --cluster dgx-h100 --gpus 64 --strategy yafsdp,fsdp2 --explain --json",
+                 "predict --model gpt2 --cluster p4d --gpus 16 --stack torch-eager",
+                 "inspect clusters", "export --model llama-3-8b --cluster dgx-h100 --strategy fsdp2 --format torchtitan",
+                 "inspect model qwen2-7b --json", "predict --model nothing --cluster dgx-h100",
+                 "size --tokens 1e12"):
+        assert on.page.console(line) == on.native(*line.split()), line
+
+
+@flow
+def validate_is_equal_to_the_byte(on):
+    on.page.open()
+    code, text = on.page.console("validate --json", 600)
+    assert (code, text) == on.native("validate", "--json")
+    print(f"    {len(text)} bytes of validate --json are those of {on.program.name}")
+
+
+@flow
+def an_engineer_finds_the_best_plan(on):
+    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=64&seq-len=8192&strategy=ddp")
+    on.page.settled()
+    assert "does not fit" in on.page.text("#headline").lower()
+    on.page.press("#find-best")
+    on.page.wait("document.querySelector('#search .answer')", 300)
+    on.page.settled()
+    assert "does not fit" not in on.page.text("#headline").lower()
+    words = on.page.text("#command-line").split()
+    code, text = on.native(*words[1:], "--json")
+    assert code == 0
+    shown = json.loads(text)
+    assert f"{shown['iteration_time_s']:.4g}"[:4] in on.page.text("#headline"), on.page.text("#headline")
+    assert on.page.js("return document.querySelectorAll('#search table tbody tr').length") > 3
+
+
+@flow
+def a_search_can_be_cancelled(on):
+    on.page.open("#buy?model=llama-3-70b&tokens=15T&clusters=all")
+    on.page.press("#find-gpus")
+    on.page.wait("[...document.querySelectorAll('.progress-line')].some((line) => line.textContent.includes('size'))", 60)
+    on.page.js("[...document.querySelectorAll('.progress button')].find((one) => one.offsetParent).click()")
+    on.page.wait("!document.getElementById('find-gpus').disabled", 10)
+    code, text = on.page.console("--version")
+    assert code == 0 and text.startswith("shardwright"), text
+
+
+@flow
+def nothing_fits_and_there_are_ways_out(on):
+    on.page.open("#plan?model=llama-3-70b&cluster=dgx-h100&gpus=8&strategy=yafsdp")
+    on.page.settled()
+    on.page.js("[...document.querySelectorAll('button')].find((one) => one.textContent === 'What would fit?').click()")
+    on.page.wait("document.querySelector('.ways button')", 300)
+    assert "GPUs" in on.page.text(".ways")
+    on.page.press(".ways button")
+    on.page.wait("!/does not fit/i.test(document.getElementById('headline').textContent)")
+
+
+@flow
+def two_plans_stand_side_by_side(on):
+    on.page.open("#plan?model=llama-3-70b&cluster=a100-80g-4xhdr200&gpus=256&seq-len=2048&ckpt-layers=20&strategy=yafsdp,fsdp1&stack=hf-eager")
+    on.page.settled()
+    on.page.wait("!document.getElementById('beside').hidden && document.querySelectorAll('#timeline .frame').length === 2")
+    assert "7.152 s" in on.page.text("#beside") and "9.024 s" in on.page.text("#beside"), on.page.text("#beside")
+    on.pictures and picture_set(on, "side_by_side")
+    time.sleep(0.6)
+    link = on.page.js("return location.hash")
+    on.page.open(link)
+    on.page.wait("!document.getElementById('beside').hidden && /9.024 s/.test(document.getElementById('beside').textContent)")
+
+
+@flow
+def a_model_of_ones_own_travels_in_the_link(on):
+    config = json.loads((ROOT / "profiles/data/models/llama-3-8b.json").read_text())
+    config["num_hidden_layers"] = 7
+    on.page.open()
+    on.page.give(on.file("my config.json", json.dumps(config)))
+    on.page.wait("/my_config.json is in use/.test(document.getElementById('says').textContent)")
+    on.page.settled()
+    before = on.page.text("#headline")
+    assert "my_config.json" in before, before
+    time.sleep(0.6)
+    link = on.page.js("return location.hash")
+    on.page.open(link)
+    on.page.settled()
+    assert on.page.text("#headline") == before
+    on.page.open(link[:-40])
+    on.page.wait("/cut short or damaged/.test(document.getElementById('says').textContent)")
+
+
+@flow
+def what_is_taken_along_works_elsewhere(on):
+    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=32&strategy=fsdp2&micro-batch=2&ckpt-layers=4")
+    on.page.settled()
+    on.page.press("#download-plan")
+    plan = on.downloaded("plan.json")
+    code, text = on.native("predict", "--plan", str(plan), "--json")
+    mine = on.native("predict", *on.page.text("#command-line").split()[2:], "--json")[1]
+    assert code == 0 and json.loads(text)["iteration_time_s"] == json.loads(mine)["iteration_time_s"]
+    on.page.press("#download-report")
+    assert "<svg" in on.downloaded("report.html").read_text()
+    on.page.press("#download-settings")
+    assert "[parallelism]" in on.downloaded("torchtitan.txt").read_text()
+
+
+@flow
+def a_log_of_nccl_tests_calibrates(on):
+    rows = "".join(f"{size:12} {size // 16:13}      half    none      -1 {time_us:8.2f} {1:7.2f} {1:7.2f}      0 {time_us:8.2f} {1:7.2f} {1:7.2f}    N/A\n"
+                   for size in (2 ** power for power in range(20, 30)) for time_us in [30 + size / 1.2e5])
+    ranks = "".join(f"#  Rank {i:2} Group  0 Pid  24498 on  node-{i // 8} device  {i % 8} [0000:{16 + i:02x}:00] NVIDIA H100 80GB HBM3\n" for i in range(16))
+    log = ("# Collective test starting: all_gather_perf\n# nThread 1 nGpus 8 minBytes 1048576 maxBytes 536870912 step: 2(factor) warmup iters: 5 "
+           f"iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n{ranks}#\n#       size         count      type   redop    root   "
+           "  time   algbw   busbw #wrong     time   algbw   busbw #wrong\n#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"
+           f"            (us)  (GB/s)  (GB/s)       \n{rows}# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 123.4\n#\n")
+    on.page.open("#plan?model=llama-3-70b&cluster=dgx-h100&gpus=64&strategy=yafsdp")
+    on.page.settled()
+    before = on.page.text("#headline")
+    on.page.give(on.file("nccl.log.gz", gzip.compress(log.encode())))
+    on.page.wait("/Calibrated: nccl.log/.test(document.getElementById('says').textContent)", 120)
+    on.page.wait("/calibrated-dgx-h100/.test(document.getElementById('headline').textContent)")
+    assert on.page.text("#headline") != before
+
+
+@flow
+def a_buyer_asks_for_gpus(on):
+    on.page.open()
+    on.page.view("buy")
+    for flag, value in (("tokens", "15T"), ("deadline", "60d"), ("clusters", "")):
+        on.page.set(flag, value) if flag != "clusters" else None
+    on.page.js("for (const tick of document.querySelectorAll('[data-cluster]')) if (tick.checked !== /^dgx-(h100|b200)$/.test(tick.dataset.cluster)) tick.click();")
+    on.page.press("#find-gpus")
+    on.page.wait("[...document.querySelectorAll('#answers h2')].some((one) => one.textContent === 'Days and dollars')", 400)
+    code, text = on.native("size", *on.page.text("#command-line").split()[2:], "--json")
+    first = json.loads(text)["words"][0]
+    assert code == 0 and first in on.page.text("#answers"), first
+    on.pictures and picture_set(on, "buy")
+    on.page.js("[...document.querySelectorAll('button')].find((one) => one.textContent === 'see the plan' && one.offsetParent).click()")
+    on.page.settled()
+    assert "does not fit" not in on.page.text("#headline").lower()
+
+
+HOSTILE = {
+    "broken.json": ('{"model_type": "llama", ', "is no JSON"),
+    "other.json": ('{"hello": 1}', "expected a model"),
+    "words.txt": ("hello " * 100, "no JSON and no nccl-tests log"),
+    "experts.json": ('{"model_type": "mamba", "hidden_size": 1}', "mamba"),
+    "<img src=x onerror=alert(1)>.json": ('{"model_type": "<script>alert(1)</script>", "hidden_size": -4}', "script"),
+    "deep.json": ('{"model_type":' + "[" * 200000, "is no JSON"),
+    "cut.json.gz": (gzip.compress(b'{"traceEvents": []}')[:-12], "not a whole gzip file"),
+    "empty.json": ("", "no JSON and no nccl-tests log"),
+    "trace.json": ('{"traceEvents": [{"ph": "X", "name": 7', "trace.json"),
+    "huge-config.json": ('{"model_type": "llama", "x": "' + "a" * 5_000_000 + '"}', "expected a model"),
+}
+
+
+@flow
+def hostile_files_get_a_sentence(on):
+    on.page.open()
+    on.page.settled()
+    for name, (text, expected) in HOSTILE.items():
+        on.page.js("document.getElementById('says').replaceChildren()")
+        on.page.give(on.file(name.replace("/", "_"), text))
+        said = on.page.wait("document.querySelector('#says .wrong span')?.textContent", 60)
+        assert expected in said and len(said) < 700, f"{name}: {said}"
+    assert "tokens/s" in on.page.text("#headline")
+
+
+@flow
+def a_trace_of_a_gigabyte_hangs_nothing(on):
+    path = on.folder / "large.json"
+    event = '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1},\n' * 13000
+    with path.open("w") as file:
+        file.write('{"traceEvents":[\n')
+        for _ in range(1000):
+            file.write(event)
+        file.write('{}]}')
+    on.page.open()
+    on.page.settled()
+    begin = time.monotonic()
+    on.page.give(path)
+    while on.page.slide("ckpt-layers", 1 + int(time.monotonic() - begin) % 30) < SLOWEST_ANSWER_MS:
+        if on.page.js("return document.querySelector('#says .wrong span')?.textContent"):
+            break
+        assert time.monotonic() - begin < 400, "no answer about the trace"
+        time.sleep(1.01)
+    said = on.page.wait("document.querySelector('#says .wrong span')?.textContent", 400)
+    print(f"    {path.stat().st_size / 1e9:.2f} GB in {time.monotonic() - begin:.0f} s: {said}")
+    path.unlink()
+
+
+@flow
+def hostile_links_get_a_sentence(on):
+    for fragment, expected in (("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=-5", "gpus"),
+                               ("#plan?model=%E0%A4%A&cluster=dgx-h100", "model"),
+                               ("#nowhere?model=llama-3-8b&cluster=dgx-h100", "nowhere"),
+                               ("#plan?model=llama-3-8b&cluster=dgx-h100&evil=%3Cimg%20src=x%3E", "evil"),
+                               ("#plan?model=./gone.json&cluster=dgx-h100", "gone.json"),
+                               ("#plan?" + "a" * 70000, "letters long"),
+                               ("#plan?model=llama-3-8b&cluster=dgx-h100&set=" + "x" * 3000, "--set")):
+        on.page.open(fragment)
+        found = on.page.wait("[...document.querySelectorAll('#says .wrong span, .trouble:not([hidden])')].map((one) => one.textContent).join(' ')", 60)
+        assert expected in found, f"{fragment[:60]}: {found[:300]}"
+        assert not on.page.js("return document.querySelector('img')")
+
+
+@flow
+def keys_and_readers_reach_everything(on):
+    on.page.open()
+    on.page.settled()
+    nameless = on.page.js("""
+      return [...document.querySelectorAll('input, select, textarea, button, svg[role=img]')].filter((one) => one.offsetParent || one.closest('details') || one.tagName === 'svg')
+        .filter((one) => !(one.labels && one.labels.length) && !one.getAttribute('aria-label') && !(one.tagName === 'BUTTON' && one.textContent.trim()))
+        .map((one) => one.outerHTML.slice(0, 120));""")
+    assert not nameless, nameless
+    before = on.page.js("return document.querySelector('#timeline svg').getAttribute('aria-label')")
+    on.page.js("document.querySelector('#timeline .frame').dispatchEvent(new KeyboardEvent('keydown', {key: '+', bubbles: true}))")
+    assert on.page.js("return document.querySelector('#timeline svg').getAttribute('aria-label')") != before
+    on.pictures and picture_set(on, "plan")
+
+
+def picture_set(on, name):
+    """At the width of a desk and of a phone, light and dark; nothing may stick out sideways."""
+    for width, height, device in ((1280, 900, "desk"), (390, 844, "phone")):
+        for dark in (False, True):
+            on.page.resize(width, height, dark, device == "phone")
+            on.page.picture(on.pictures / f"{name}_{device}_{'dark' if dark else 'light'}.png")
+            wide = on.page.js("return document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} is {wide} pixels wide on a window of {width}"
+    on.page.resize(1280, 900)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--page", type=pathlib.Path, required=True)
+    parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--pictures", type=pathlib.Path)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if options.pictures:
+        options.pictures.mkdir(parents=True, exist_ok=True)
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        page = Page(options.page.resolve().as_uri(), folder)
+        on = Flows(page, options.program.resolve(), pathlib.Path(folder), options.pictures)
+        try:
+            for function in FLOWS:
+                title = function.__name__.replace("_", " ")
+                if options.names and not any(name in function.__name__ for name in options.names):
+                    continue
+                print(f"  {title}", flush=True)
+                try:
+                    function(on)
+                except Exception as error:  # a flow that fails shall not hide the others
+                    failed.append(title)
+                    print(f"    FAILED: {re.sub(chr(10), chr(10) + '      ', str(error))[:2500]}", flush=True)
+            page.gather_logs()
+            if page.messages:
+                failed.append("no error on the browser's console")
+                print("  the browser's console:", *page.messages[:10], sep="\n    ")
+        finally:
+            page.close()
+    if failed:
+        sys.exit(f"planner_test: {len(failed)} failed: {'; '.join(failed)}")
+    print("planner_test passes")
+
+
+if __name__ == "__main__":
+    main()
