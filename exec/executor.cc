@@ -16,6 +16,7 @@ namespace shardwright::exec {
 namespace {
 
 Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) {
+  refuse_parallelism(plan, "the executor runs data parallelism only", "a plan without it");
   if (plan.attention != AttentionKind::kFlash) {
     throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
                             name_of(plan.attention)));
@@ -24,7 +25,7 @@ Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) 
     throw Error(
         fmt::format("offload is {}, expected none: the executor keeps everything on its "
                     "device",
-                    name_of(plan.offload)));
+                    offload_name(plan)));
   }
   SHARDWRIGHT_CHECK(schedule.world_ranks() == groups.world->size() &&
                         schedule.shard_ranks() == groups.shard->size() &&

@@ -17,6 +17,8 @@ namespace fs = std::filesystem;
 constexpr double kLargestAmount = 1e18;
 constexpr double kBytesPerGbit = 1e9 / 8;
 constexpr std::int64_t kMostGpusPerNode = 4096;
+/// More GPUs than one board carries: a node that is a rack.
+constexpr std::int64_t kMostGpusOfABoard = 16;
 
 /// "Gb/s of a node" in words of the price: where it comes from and when.
 std::string price_note(const Origins& origins) {
@@ -93,6 +95,9 @@ void describe(FieldList& fields, Cluster& cluster) {
   fields.add("devices_per_node", &cluster.devices_per_node, "",
              "devices that the ranks of a node share; 0: each rank has its own",
              between<double>(0, kMostGpusPerNode), Need::kOptional);
+  fields.add("nvlink_domain", &cluster.nvlink_domain, "",
+             "GPUs that NVLink joins, where those are more than a node's; 0: a node's",
+             between<double>(0, kMostGpusPerNode), Need::kOptional);
   fields.add("nvlink", &cluster.nvlink, "", "GPUs of a node are linked by NVLink, not by PCIe");
   fields.add("intra_link_bytes_per_s", &cluster.intra_link_bytes_per_s, "byte/s",
              "link inside the node, per direction and GPU", amount);
@@ -164,6 +169,12 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
   result.gpu = gpu;
   result.gpu_reference = gpu_name;
   cluster.gpu = gpu.gpu;
+  // A tray of a rack that NVLink joins: the tray has its part of the rack's NICs.
+  if (const std::int64_t rack = cluster.gpus_per_node;
+      rack > kMostGpusOfABoard && gpus_per_node < rack) {
+    cluster.nvlink_domain = rack;
+    cluster.nics_per_node = std::max<std::int64_t>(1, cluster.nics_per_node * gpus_per_node / rack);
+  }
   cluster.gpus_per_node = gpus_per_node;
   cluster.id = fmt::format("{}x{}", gpus_per_node, gpu_name);
   cluster.usd_per_gpu_hour = 0;

@@ -230,7 +230,9 @@ Plan read_plan(const RowReader& read, std::int64_t layers) {
   // bf16 state comes with bf16 masters and stochastic rounding.
   plan.master_dtype = plan.moment_dtype;
   plan.attention = read.word("attention", attention_from, {"flash", "eager"});
-  plan.offload = read.word("offload", offload_from, {"none", "optimizer"});
+  if (!set_offload(plan, read.row().text("offload"))) {
+    read.fail_choice("offload", {"none", "optimizer", "activations:N"});
+  }
   plan.stack = read.text("stack");
   const std::vector<std::string> stacks = shipped_names(DataKind::kStack);
   if (std::find(stacks.begin(), stacks.end(), plan.stack) == stacks.end()) {

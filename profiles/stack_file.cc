@@ -100,6 +100,49 @@ void describe_allocator(FieldList& fields, AllocatorSettings& allocator) {
   });
 }
 
+void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
+  const auto add = [&](std::string_view name, FieldTarget target, std::string_view unit,
+                       std::string_view meaning, NumberRange<double> accepted = {}) {
+    fields.add(name, target, unit, meaning, accepted, Need::kOptional);
+  };
+  fields.group("parallel", [&] {
+    add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
+    add("always", &parallel.always, "", "every plan is predicted by the parallel engine");
+    add("async_tensor_backward", &parallel.async_tensor_backward, "",
+        "collectives of the input's gradient run beside products");
+    add("accumulates_in_product", &parallel.accumulates_in_product, "",
+        "weight gradients are added up by the product's own kernel");
+    add("gradient_bytes", &parallel.gradient_bytes, "byte",
+        "of an accumulated gradient, per parameter", between(2.0, 4.0));
+    add("blocking_transfers", &parallel.blocking_transfers, "",
+        "stages without virtual ones wait for each exchange");
+    add("transfer_sync_s", &parallel.transfer_sync_s, "s",
+        "device idle after each blocking exchange", kSeconds);
+    add("overlapped_interleaving", &parallel.overlapped_interleaving, "",
+        "with virtual stages only who needs a transfer waits for it");
+    add("overlap_grad_reduce", &parallel.overlap_grad_reduce, "",
+        "gradients are reduced while backward runs, where the plan does not say");
+    add("overlap_param_gather", &parallel.overlap_param_gather, "",
+        "parameters are gathered while forward runs, where the plan does not say");
+    add("tp_overlap", &parallel.tp_overlap, "", "none, userbuffers or async");
+    add("cp_comm", &parallel.cp_comm, "", "ring, all-gather or a2a");
+    add("dispatcher", &parallel.dispatcher, "", "allgather, alltoall, deepep or hybridep");
+    add("cuda_graphs", &parallel.cuda_graphs, "", "none, layers or step");
+    add("bucket_parameters", &parallel.bucket_parameters, "",
+        "parameters of a gradient bucket, at least", between(1.0, 1e15));
+    add("bucket_parameters_per_rank", &parallel.bucket_parameters_per_rank, "",
+        "the same per data-parallel rank", between(0.0, 1e15));
+    add("reshards_after_forward", &parallel.reshards_after_forward, "",
+        "sharded parameters are released after forward, without a pipeline");
+    add("communicator_bytes", &parallel.communicator_bytes, "byte",
+        "device memory of each group's communicator", between(0.0, 1e11));
+    add("layer_saved_bytes", &parallel.layer_saved_bytes, "byte",
+        "kept per hidden element and layer beyond what kernels keep", kPerElement);
+    add("step_jitter_per_doubling", &parallel.step_jitter_per_doubling, "",
+        "share of a step's time per doubling of nodes beyond one", between(0.0, 1.0));
+  });
+}
+
 StackFile read_stack(const DataFile& file, int depth) {
   StackFile result;
   const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
@@ -164,6 +207,7 @@ void describe(FieldList& fields, Stack& stack) {
              "memory traffic of the gradient norm", kPerElement);
   describe_host(fields, stack.host);
   describe_copies(fields, stack.copies);
+  describe_parallel(fields, stack.parallel);
 }
 
 StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from) {

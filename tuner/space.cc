@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
+#include "sim/core/parallel_knobs.h"
 #include "sim/program/layer_program.h"
 
 namespace shardwright::tuner {
@@ -151,6 +152,10 @@ std::vector<Plan> with_batches(const std::vector<Plan>& plans, const std::vector
 }  // namespace
 
 Request request_holding(const GivenKnobs& knobs, const Model& model) {
+  Plan asked;
+  take_parallelism(knobs.parallel, asked);
+  if (knobs.offload) asked.offload = knobs.offload->what;
+  refuse_parallelism(asked, "the search is over data parallelism only", "predict with it");
   Request request;
   request.seq_len = knobs.seq_len.value_or(usual_seq_len(model));
   request.strategies = knobs.strategies;

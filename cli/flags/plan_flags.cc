@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "profiles/data_dir.h"
@@ -59,6 +60,56 @@ void declare_knobs(bool searched, const auto& knob) {
        "PyTorch's allocator, or with expandable segments (default: as the software sets it)");
 }
 
+void declare_parallel_knobs(const auto& knob) {
+  knob("tp", "N", "tensor parallel: ranks that share every matrix (default: 1)");
+  knob("sp", "on|off", "sequence parallel between the matrices (default: on where tp > 1)");
+  knob("pp", "N", "pipeline stages (default: 1)");
+  knob("virtual-stages", "N", "chunks of a stage (default: 1)");
+  knob(
+      "pp-schedule", "NAME",
+      fmt::format("{} (default: 1f1b, interleaved with virtual stages)", words_of<PipelineKind>()));
+  knob(
+      "pp-layout", "TEXT",
+      "what each stage holds, as Megatron writes it: \"Et*3|(tt|)*29m|L\" (default: equal stages)");
+  knob("cp", "N", "context parallel: ranks that share every sequence (default: 1)");
+  knob("cp-comm", "NAME", fmt::format("{} (default: the stack's)", words_of<ContextComm>()));
+  knob("ep", "N", "expert parallel: ranks that share the experts (default: 1)");
+  knob("etp", "N", "tensor parallel of the experts (default: 1)");
+  knob("dispatcher", "NAME", fmt::format("{} (default: the stack's)", words_of<Dispatcher>()));
+  knob("ep-overlap", "on|off", "all-to-alls hide behind another micro-batch (default: off)");
+  knob("tp-overlap", "NAME", fmt::format("{} (default: the stack's)", words_of<TensorOverlap>()));
+  knob(
+      "rank-order", "A-B-C-D-E",
+      fmt::format("order of the ranks, the fastest first (default: {})", Parallelism::kUsualOrder));
+  knob("precision", "NAME",
+       fmt::format("what layers multiply in: {} (default: bf16)", words_of<Precision>()));
+  knob("fp8-recipe", "NAME", fmt::format("{} (default: delayed)", words_of<Fp8Recipe>()));
+  knob("fp8-params", "on|off", "parameters are kept and gathered in fp8 (default: off)");
+  knob("optimizer", "NAME", fmt::format("{} (default: adamw)", words_of<Optimizer>()));
+  knob("lora", "RANK", "train adapters of this rank only (default: the model itself)");
+  knob("offload", "none|optimizer|activations:N", "what the host's memory holds (default: none)");
+}
+
+/// global batch = micro-batch * accumulation * data-parallel ranks.
+void take_global_batch(std::int64_t global_batch, const GivenKnobs& knobs, Plan& plan) {
+  const std::int64_t ranks = std::max<std::int64_t>(1, plan.gpus / plan.parallel.replica());
+  const std::int64_t at_once = plan.micro_batch * ranks;
+  if (global_batch % at_once != 0) {
+    throw Error(
+        fmt::format("--global-batch is {}, but {} ranks take {} sequences at a time, "
+                    "expected a multiple of {}.",
+                    global_batch, ranks, at_once, at_once));
+  }
+  const std::int64_t accum = global_batch / at_once;
+  if (knobs.grad_accum && *knobs.grad_accum != accum) {
+    throw Error(
+        fmt::format("--grad-accum is {}, but --global-batch {} makes it {}, expected one of "
+                    "the two flags.",
+                    *knobs.grad_accum, global_batch, accum));
+  }
+  plan.grad_accum = accum;
+}
+
 }  // namespace
 
 void PlanFlags::declare(Command& command, bool searched) {
@@ -81,6 +132,13 @@ void PlanFlags::declare(Command& command, bool searched) {
   text("--cluster", cluster, "NAME|PATH", "a shipped cluster (see inspect clusters) or a file");
   command.add("--gpus", gpus, "GPUs in all (default: one node)", {1, 1 << 20}).group(kWhat);
   declare_knobs(searched, knob);
+  declare_parallel_knobs(knob);
+  if (!searched) {
+    command
+        .add("--global-batch", global_batch, "sequences of a step: decides --grad-accum",
+             {1, 1 << 30})
+        .group(kWhat);
+  }
   text("--stack", stack, "NAME|PATH",
        "the software that executes (see inspect stacks; default: native)");
   command.add("--set", overrides, "override a value of the profile by its path; repeatable")
@@ -129,6 +187,7 @@ sim::Job resolve(const PlanFlags& flags) {
     Plan& plan = job.plans.emplace_back(base);
     plan.strategy = strategy;
     if (info_of(strategy).one_rank && !flags.gpus && !flags.plan_file) plan.gpus = 1;
+    if (flags.global_batch) take_global_batch(*flags.global_batch, flags.knobs, plan);
     check_plan(plan, job.model, job.profile.cluster.gpus_per_node);
   }
   return job;

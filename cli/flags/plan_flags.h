@@ -19,7 +19,7 @@ namespace shardwright::cli {
 
 struct PlanFlags {
   std::optional<std::string> model, cluster, stack, plan_file;
-  std::optional<std::int64_t> gpus;
+  std::optional<std::int64_t> gpus, global_batch;
   GivenKnobs knobs;
   std::vector<std::string> overrides;  // --set
 

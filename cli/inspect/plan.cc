@@ -54,7 +54,7 @@ Table plan_table(const Plan& plan) {
   table.add_row({"buffers", fmt::format("{}", plan.buffers), "rotating gather buffers"});
   table.add_row({"prefetch", fmt::format("{}", plan.prefetch), "units gathered ahead"});
   table.add_row({"attention", std::string(name_of(plan.attention)), ""});
-  table.add_row({"offload", std::string(name_of(plan.offload)), ""});
+  table.add_row({"offload", offload_name(plan), ""});
   table.add_row({"stack", plan.stack, "the software that runs it"});
   return table;
 }

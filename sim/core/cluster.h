@@ -41,6 +41,8 @@ struct Cluster {
   Gpu gpu;
   std::int64_t gpus_per_node = 8;     // ranks of a node
   std::int64_t devices_per_node = 0;  // that they share evenly; 0: every rank has its own
+  /// GPUs that NVLink joins, where those are more than a node's; 0: a node's.
+  std::int64_t nvlink_domain = 0;
   bool nvlink = true;
   double intra_link_bytes_per_s = 0;  // per direction and GPU
   std::int64_t nics_per_node = 0;     // 0: nodes are not linked

@@ -10,6 +10,7 @@
 #include "sim/core/check.h"
 #include "sim/core/error.h"
 #include "sim/core/model.h"
+#include "sim/core/parse_number.h"
 #include "sim/core/units.h"
 
 namespace shardwright {
@@ -17,18 +18,25 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kDTypeNames = {"fp32", "bf16"};
 constexpr std::array<std::string_view, 2> kAttentionNames = {"flash", "eager"};
-constexpr std::array<std::string_view, 2> kOffloadNames = {"none", "optimizer"};
 constexpr std::array<std::string_view, 3> kAllocatorNames = {"stack", "native", "expandable"};
+constexpr std::string_view kActivationsOf = "activations:";
 
 struct PieceName {
   RecomputePiece piece;
   std::string_view name;
 };
-constexpr std::array<PieceName, 5> kPieceNames = {{{kPieceNorm, "norm"},
-                                                   {kPieceSwiglu, "swiglu"},
-                                                   {kPieceFfn, "ffn"},
-                                                   {kPieceAttention, "attention"},
-                                                   {kPieceBlock, "block"}}};
+constexpr std::array<PieceName, 12> kPieceNames = {{{kPieceNorm, "norm"},
+                                                    {kPieceSwiglu, "swiglu"},
+                                                    {kPieceFfn, "ffn"},
+                                                    {kPieceAttention, "attention"},
+                                                    {kPieceBlock, "block"},
+                                                    {kPieceCoreAttention, "core_attn"},
+                                                    {kPieceMlaUpProjection, "mla_up_proj"},
+                                                    {kPieceMoeActivation, "moe_act"},
+                                                    {kPieceMoe, "moe"},
+                                                    {kPieceSharedExperts, "shared_experts"},
+                                                    {kPieceNorm, "layernorm"},
+                                                    {kPieceFfn, "mlp"}}};
 
 template <typename Enum, std::size_t N>
 std::string_view name_in(const std::array<std::string_view, N>& names, Enum value) {
@@ -64,7 +72,9 @@ void check_range(std::string_view knob, std::int64_t value, std::int64_t least, 
 void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
   check_range("gpus", plan.gpus, 1, 1 << 20);
   SHARDWRIGHT_CHECK(gpus_per_node >= 1, "gpus_per_node is {}", gpus_per_node);
-  if (plan.gpus > gpus_per_node && plan.gpus % gpus_per_node != 0) {
+  // Racks that NVLink joins are used in part: 64 GPUs of 72.
+  const bool rack = gpus_per_node > 16 && !beyond_data_parallel(plan).empty();
+  if (!rack && plan.gpus > gpus_per_node && plan.gpus % gpus_per_node != 0) {
     throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a node", plan.gpus,
                             gpus_per_node));
   }
@@ -77,6 +87,7 @@ void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
     throw Error(fmt::format("shard_group is {}, expected 0 (the strategy's own) or more",
                             plan.shard_group));
   }
+  if (!beyond_data_parallel(plan).empty()) return;  // check_parallelism judges its groups
   if (strategy.replicates() && plan.shard_group > 1) {
     throw Error(
         fmt::format("shard_group is {}, but the strategy {} shards nothing, expected 0 or 1",
@@ -130,8 +141,16 @@ std::string_view name_of(DType dtype) {
 std::string_view name_of(AttentionKind attention) {
   return name_in(kAttentionNames, attention);
 }
-std::string_view name_of(Offload offload) {
-  return name_in(kOffloadNames, offload);
+std::string offload_name(const Plan& plan) {
+  switch (plan.offload) {
+    case Offload::kNone:
+      return "none";
+    case Offload::kOptimizer:
+      return "optimizer";
+    case Offload::kActivations:
+      break;
+  }
+  return fmt::format("{}{}", kActivationsOf, plan.offload_layers);
 }
 std::string_view name_of(AllocatorKind allocator) {
   return name_in(kAllocatorNames, allocator);
@@ -143,8 +162,20 @@ std::optional<DType> dtype_from(std::string_view name) {
 std::optional<AttentionKind> attention_from(std::string_view name) {
   return value_in<AttentionKind>(kAttentionNames, name);
 }
-std::optional<Offload> offload_from(std::string_view name) {
-  return value_in<Offload>(kOffloadNames, name);
+bool set_offload(Plan& plan, std::string_view words) {
+  std::int64_t layers = 0;
+  if (words.starts_with(kActivationsOf)) {
+    const std::optional<std::int64_t> count = parse_int64(words.substr(kActivationsOf.size()));
+    if (!count || *count < 1) return false;
+    plan.offload = Offload::kActivations;
+    layers = *count;
+  } else if (words == "none" || words == "optimizer") {
+    plan.offload = words == "none" ? Offload::kNone : Offload::kOptimizer;
+  } else {
+    return false;
+  }
+  plan.offload_layers = layers;
+  return true;
 }
 std::optional<AllocatorKind> allocator_from(std::string_view name) {
   const auto allocator = value_in<AllocatorKind>(kAllocatorNames, name);
@@ -164,7 +195,9 @@ std::string recompute_name(const Plan& plan) {
   }
   std::vector<std::string_view> words;
   for (const PieceName& entry : kPieceNames) {
-    if ((plan.pieces & entry.piece) != 0) words.push_back(entry.name);
+    if ((plan.pieces & entry.piece) != 0 && entry.name != "layernorm" && entry.name != "mlp") {
+      words.push_back(entry.name);
+    }
   }
   return fmt::format("{}", fmt::join(words, ","));
 }
@@ -181,7 +214,7 @@ void set_recompute(Plan& plan, std::string_view words) {
       return;
     }
   }
-  std::uint8_t pieces = 0;
+  std::uint16_t pieces = 0;
   for (const std::string_view word : split(words)) {
     const auto* entry = std::find_if(kPieceNames.begin(), kPieceNames.end(),
                                      [&](const PieceName& known) { return known.name == word; });
@@ -191,7 +224,7 @@ void set_recompute(Plan& plan, std::string_view words) {
           "ffn, attention, block",
           words));
     }
-    pieces = static_cast<std::uint8_t>(pieces | entry->piece);
+    pieces = static_cast<std::uint16_t>(pieces | entry->piece);
   }
   plan.recompute = Recompute::kPieces;
   plan.pieces = pieces;
@@ -218,7 +251,8 @@ void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_p
 
 void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node) {
   check_plan(plan, model.layers, gpus_per_node);
-  if (model.is_mixture()) {
+  check_parallelism(plan, model);
+  if (model.is_mixture() && beyond_data_parallel(plan).empty()) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which steps of data parallelism "
                     "alone do not know, expected a dense model",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/core/dtype.h"
+#include "sim/core/parallelism.h"
 #include "sim/core/strategy.h"
 
 namespace shardwright {
@@ -28,15 +29,25 @@ enum class Recompute : std::uint8_t {
 };
 
 /// Bits of Plan::pieces: which parts of a layer are recomputed under Recompute::kPieces.
-enum RecomputePiece : std::uint8_t {
+enum RecomputePiece : std::uint16_t {
   kPieceNorm = 1,
   kPieceSwiglu = 2,
   kPieceFfn = 4,
   kPieceAttention = 8,
-  kPieceBlock = 16
+  kPieceBlock = 16,
+  // Megatron's modules besides those that are pieces under another name (layernorm is norm, mlp is
+  // ffn); only sim/parallel knows them.
+  kPieceCoreAttention = 32,
+  kPieceMlaUpProjection = 64,
+  kPieceMoeActivation = 128,
+  kPieceMoe = 256,
+  kPieceSharedExperts = 512
 };
+inline constexpr std::uint16_t kMegatronPieces = kPieceCoreAttention | kPieceMlaUpProjection |
+                                                 kPieceMoeActivation | kPieceMoe |
+                                                 kPieceSharedExperts;
 
-enum class Offload : std::uint8_t { kNone, kOptimizer };
+enum class Offload : std::uint8_t { kNone, kOptimizer, kActivations };
 
 /// How PyTorch's caching allocator grows: in segments of its own sizes, or page by page.
 enum class AllocatorKind : std::uint8_t { kStack, kNative, kExpandable };
@@ -52,7 +63,7 @@ struct Plan {
   std::int64_t ckpt_layers = 0;  // number of layers to which `recompute` applies
   std::int64_t ckpt_stride = 1;  // 1: the first ckpt_layers; n: every n-th layer
   Recompute recompute = Recompute::kFull;
-  std::uint8_t pieces = 0;
+  std::uint16_t pieces = 0;
   DType param_dtype = DType::kBf16;   // compute and gather
   DType reduce_dtype = DType::kFp32;  // gradient reduction
   DType master_dtype = DType::kFp32;  // sharded parameters that the optimizer updates
@@ -63,6 +74,9 @@ struct Plan {
   Offload offload = Offload::kNone;
   std::int64_t loss_chunks = 0;  // pieces in which logits and loss exist; 0: as the stack does it
   AllocatorKind allocator = AllocatorKind::kStack;  // kStack: as the stack sets it
+  std::int64_t offload_layers = 0;  // whose activations are offloaded
+  Parallelism parallel;
+  Numerics numerics;
   std::string stack = "native";
 
   bool operator==(const Plan&) const = default;
@@ -80,15 +94,16 @@ struct Plan {
 
 std::string_view name_of(DType dtype);
 std::string_view name_of(AttentionKind attention);
-std::string_view name_of(Offload offload);
 std::string_view name_of(AllocatorKind allocator);  // "stack", "native", "expandable"
+std::string offload_name(const Plan& plan);         // "none", "optimizer", "activations:4"
 std::string recompute_name(const Plan& plan);       // "none", "full", "selective-op", "norm,swiglu"
 
 std::optional<DType> dtype_from(std::string_view name);
 std::optional<AttentionKind> attention_from(std::string_view name);
-std::optional<Offload> offload_from(std::string_view name);
 /// "native" or "expandable": what may be chosen.
 std::optional<AllocatorKind> allocator_from(std::string_view name);
+/// Sets plan.offload and plan.offload_layers; false for a word that is none.
+bool set_offload(Plan& plan, std::string_view words);
 /// Sets plan.recompute and plan.pieces from a command-line word; throws Error naming the word.
 void set_recompute(Plan& plan, std::string_view words);
 

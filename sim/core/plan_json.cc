@@ -12,6 +12,7 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/check.h"
 #include "sim/core/error.h"
+#include "sim/core/parallel_json.h"
 #include "sim/core/read_file.h"
 #include "sim/core/schema.h"
 
@@ -52,35 +53,73 @@ void read_recompute(const JsonReader& object, Plan& plan) {
 }  // namespace
 
 nlohmann::ordered_json plan_to_json(const Plan& plan) {
-  nlohmann::ordered_json json = {{"strategy", name_of(plan.strategy)},
-                                 {"gpus", plan.gpus},
-                                 {"shard_group", plan.shard_group},
-                                 {"seq_len", plan.seq_len},
-                                 {"micro_batch", plan.micro_batch},
-                                 {"grad_accum", plan.grad_accum},
-                                 {"ckpt_layers", plan.ckpt_layers},
-                                 {"ckpt_stride", plan.ckpt_stride},
-                                 {"recompute", recompute_name(plan)},
-                                 {"param_dtype", name_of(plan.param_dtype)},
-                                 {"reduce_dtype", name_of(plan.reduce_dtype)},
-                                 {"master_dtype", name_of(plan.master_dtype)},
-                                 {"moment_dtype", name_of(plan.moment_dtype)},
-                                 {"buffers", plan.buffers},
-                                 {"prefetch", plan.prefetch},
-                                 {"attention", name_of(plan.attention)},
-                                 {"offload", name_of(plan.offload)},
-                                 {"stack", plan.stack}};
-  if (plan.loss_chunks > 0) json["loss_chunks"] = plan.loss_chunks;
-  if (plan.allocator != AllocatorKind::kStack) json["allocator"] = name_of(plan.allocator);
-  return json;
+  nlohmann::ordered_json object = {{"strategy", name_of(plan.strategy)},
+                                   {"gpus", plan.gpus},
+                                   {"shard_group", plan.shard_group},
+                                   {"seq_len", plan.seq_len},
+                                   {"micro_batch", plan.micro_batch},
+                                   {"grad_accum", plan.grad_accum},
+                                   {"ckpt_layers", plan.ckpt_layers},
+                                   {"ckpt_stride", plan.ckpt_stride},
+                                   {"recompute", recompute_name(plan)},
+                                   {"param_dtype", name_of(plan.param_dtype)},
+                                   {"reduce_dtype", name_of(plan.reduce_dtype)},
+                                   {"master_dtype", name_of(plan.master_dtype)},
+                                   {"moment_dtype", name_of(plan.moment_dtype)},
+                                   {"buffers", plan.buffers},
+                                   {"prefetch", plan.prefetch},
+                                   {"attention", name_of(plan.attention)},
+                                   {"offload", offload_name(plan)},
+                                   {"stack", plan.stack}};
+  if (plan.loss_chunks > 0) object["loss_chunks"] = plan.loss_chunks;
+  if (plan.allocator != AllocatorKind::kStack) object["allocator"] = name_of(plan.allocator);
+  parallel_to_json(plan, object);
+  return object;
 }
 
 Plan plan_from_json(const JsonReader& object) {
-  object.reject_unknown_keys({"strategy",     "gpus",        "shard_group",  "seq_len",
-                              "micro_batch",  "grad_accum",  "ckpt_layers",  "ckpt_stride",
-                              "recompute",    "param_dtype", "reduce_dtype", "master_dtype",
-                              "moment_dtype", "buffers",     "prefetch",     "attention",
-                              "offload",      "stack",       "loss_chunks",  "allocator"});
+  object.reject_unknown_keys({"strategy",
+                              "gpus",
+                              "shard_group",
+                              "seq_len",
+                              "micro_batch",
+                              "grad_accum",
+                              "ckpt_layers",
+                              "ckpt_stride",
+                              "recompute",
+                              "param_dtype",
+                              "reduce_dtype",
+                              "master_dtype",
+                              "moment_dtype",
+                              "buffers",
+                              "prefetch",
+                              "attention",
+                              "offload",
+                              "stack",
+                              "loss_chunks",
+                              "allocator",
+                              "tp",
+                              "sp",
+                              "pp",
+                              "virtual_stages",
+                              "pp_schedule",
+                              "pp_layout",
+                              "cp",
+                              "cp_comm",
+                              "ep",
+                              "etp",
+                              "dispatcher",
+                              "ep_overlap",
+                              "tp_overlap",
+                              "overlap_grad_reduce",
+                              "overlap_param_gather",
+                              "cuda_graphs",
+                              "rank_order",
+                              "precision",
+                              "fp8_recipe",
+                              "fp8_params",
+                              "optimizer",
+                              "lora"});
   Plan plan;
   object.require<std::string>("strategy");
   plan.strategy = word(object, "strategy", plan.strategy, strategy_from,
@@ -100,11 +139,14 @@ Plan plan_from_json(const JsonReader& object) {
   plan.buffers = object.optional<int>("buffers", plan.buffers, at_least(1));
   plan.prefetch = object.optional<int>("prefetch", plan.prefetch, at_least(0));
   plan.attention = word(object, "attention", plan.attention, attention_from, "flash or eager");
-  plan.offload = word(object, "offload", plan.offload, offload_from, "none or optimizer");
+  if (object.has("offload") && !set_offload(plan, object.require<std::string>("offload"))) {
+    object.fail("offload", "none, optimizer or activations:N, N a number of layers");
+  }
   plan.loss_chunks = count(object, "loss_chunks", plan.loss_chunks, 1);
   plan.allocator =
       word(object, "allocator", plan.allocator, allocator_from, "native or expandable");
   plan.stack = object.optional<std::string>("stack", plan.stack);
+  parallel_from_json(object, plan);
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include "sim/core/check.h"
 #include "sim/core/error.h"
 #include "sim/core/model.h"
+#include "sim/core/parallel_knobs.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/parse_value.h"
 
@@ -116,54 +117,59 @@ void take_recompute(const GivenKnobs& knobs, std::int64_t layers, Plan& plan) {
 
 const std::vector<PlanKnob>& plan_knobs() {
   using Name = std::string_view;
-  static const std::vector<PlanKnob> table = {
-      {"strategy", [](GivenKnobs& k, Name n, Text t) { k.strategies = read_strategies(n, t); },
-       [](const Plan& p) { return written(name_of(p.strategy)); }},
-      // 0 stands for all ranks, which the knob cannot say.
-      {"shard-group",
-       [](GivenKnobs& k, Name n, Text t) { k.shard_group = parse_count(n, t, kMany); },
-       [](const Plan& p) { return p.shard_group > 0 ? written(p.shard_group) : std::string(); }},
-      {"seq-len", [](GivenKnobs& k, Name n, Text t) { k.seq_len = parse_count(n, t, kTokens); },
-       [](const Plan& p) { return written(p.seq_len); }},
-      {"micro-batch",
-       [](GivenKnobs& k, Name n, Text t) { k.micro_batch = parse_count(n, t, kMany); },
-       [](const Plan& p) { return written(p.micro_batch); }},
-      {"grad-accum", [](GivenKnobs& k, Name n, Text t) { k.grad_accum = parse_count(n, t, kMany); },
-       [](const Plan& p) { return written(p.grad_accum); }},
-      // A stride is the plan file's alone; the number of layers would undo it.
-      {"ckpt-layers",
-       [](GivenKnobs& k, Name n, Text t) { k.ckpt_layers = read_checkpointed(n, t); },
-       [](const Plan& p) { return p.ckpt_stride == 1 ? written(p.ckpt_layers) : std::string(); }},
-      {"recompute", [](GivenKnobs& k, Name n, Text t) { k.recompute = read_recompute(n, t); },
-       [](const Plan& p) { return recompute_name(p); }},
-      {"param-dtype", [](GivenKnobs& k, Name n, Text t) { k.param_dtype = read_dtype(n, t); },
-       [](const Plan& p) { return written(name_of(p.param_dtype)); }},
-      {"reduce-dtype", [](GivenKnobs& k, Name n, Text t) { k.reduce_dtype = read_dtype(n, t); },
-       [](const Plan& p) { return written(name_of(p.reduce_dtype)); }},
-      {"moment-dtype", [](GivenKnobs& k, Name n, Text t) { k.moment_dtype = read_dtype(n, t); },
-       [](const Plan& p) { return written(name_of(p.moment_dtype)); }},
-      {"buffers",
-       [](GivenKnobs& k, Name n, Text t) {
-         k.buffers = static_cast<int>(parse_count(n, t, kBuffers));
-       },
-       [](const Plan& p) { return written(p.buffers); }},
-      {"prefetch",
-       [](GivenKnobs& k, Name n, Text t) {
-         k.prefetch = static_cast<int>(parse_count(n, t, kAhead));
-       },
-       [](const Plan& p) { return written(p.prefetch); }},
-      {"attention", [](GivenKnobs& k, Name n, Text t) { k.attention = read_attention(n, t); },
-       [](const Plan& p) { return written(name_of(p.attention)); }},
-      // What is left to the stack cannot be said by these two.
-      {"loss-chunks",
-       [](GivenKnobs& k, Name n, Text t) { k.loss_chunks = parse_count(n, t, kChunks); },
-       [](const Plan& p) { return p.loss_chunks > 0 ? written(p.loss_chunks) : std::string(); }},
-      {"allocator", [](GivenKnobs& k, Name n, Text t) { k.allocator = read_allocator(n, t); },
-       [](const Plan& p) {
-         return p.allocator == AllocatorKind::kStack ? std::string()
-                                                     : written(name_of(p.allocator));
-       }},
-  };
+  static const std::vector<PlanKnob> table = [] {
+    std::vector<PlanKnob> knobs = {
+        {"strategy", [](GivenKnobs& k, Name n, Text t) { k.strategies = read_strategies(n, t); },
+         [](const Plan& p) { return written(name_of(p.strategy)); }},
+        // 0 stands for all ranks, which the knob cannot say.
+        {"shard-group",
+         [](GivenKnobs& k, Name n, Text t) { k.shard_group = parse_count(n, t, kMany); },
+         [](const Plan& p) { return p.shard_group > 0 ? written(p.shard_group) : std::string(); }},
+        {"seq-len", [](GivenKnobs& k, Name n, Text t) { k.seq_len = parse_count(n, t, kTokens); },
+         [](const Plan& p) { return written(p.seq_len); }},
+        {"micro-batch",
+         [](GivenKnobs& k, Name n, Text t) { k.micro_batch = parse_count(n, t, kMany); },
+         [](const Plan& p) { return written(p.micro_batch); }},
+        {"grad-accum",
+         [](GivenKnobs& k, Name n, Text t) { k.grad_accum = parse_count(n, t, kMany); },
+         [](const Plan& p) { return written(p.grad_accum); }},
+        // A stride is the plan file's alone; the number of layers would undo it.
+        {"ckpt-layers",
+         [](GivenKnobs& k, Name n, Text t) { k.ckpt_layers = read_checkpointed(n, t); },
+         [](const Plan& p) { return p.ckpt_stride == 1 ? written(p.ckpt_layers) : std::string(); }},
+        {"recompute", [](GivenKnobs& k, Name n, Text t) { k.recompute = read_recompute(n, t); },
+         [](const Plan& p) { return recompute_name(p); }},
+        {"param-dtype", [](GivenKnobs& k, Name n, Text t) { k.param_dtype = read_dtype(n, t); },
+         [](const Plan& p) { return written(name_of(p.param_dtype)); }},
+        {"reduce-dtype", [](GivenKnobs& k, Name n, Text t) { k.reduce_dtype = read_dtype(n, t); },
+         [](const Plan& p) { return written(name_of(p.reduce_dtype)); }},
+        {"moment-dtype", [](GivenKnobs& k, Name n, Text t) { k.moment_dtype = read_dtype(n, t); },
+         [](const Plan& p) { return written(name_of(p.moment_dtype)); }},
+        {"buffers",
+         [](GivenKnobs& k, Name n, Text t) {
+           k.buffers = static_cast<int>(parse_count(n, t, kBuffers));
+         },
+         [](const Plan& p) { return written(p.buffers); }},
+        {"prefetch",
+         [](GivenKnobs& k, Name n, Text t) {
+           k.prefetch = static_cast<int>(parse_count(n, t, kAhead));
+         },
+         [](const Plan& p) { return written(p.prefetch); }},
+        {"attention", [](GivenKnobs& k, Name n, Text t) { k.attention = read_attention(n, t); },
+         [](const Plan& p) { return written(name_of(p.attention)); }},
+        // What is left to the stack cannot be said by these two.
+        {"loss-chunks",
+         [](GivenKnobs& k, Name n, Text t) { k.loss_chunks = parse_count(n, t, kChunks); },
+         [](const Plan& p) { return p.loss_chunks > 0 ? written(p.loss_chunks) : std::string(); }},
+        {"allocator", [](GivenKnobs& k, Name n, Text t) { k.allocator = read_allocator(n, t); },
+         [](const Plan& p) {
+           return p.allocator == AllocatorKind::kStack ? std::string()
+                                                       : written(name_of(p.allocator));
+         }},
+    };
+    for (PlanKnob& knob : parallel_knobs()) knobs.push_back(knob);
+    return knobs;
+  }();
   return table;
 }
 
@@ -196,6 +202,11 @@ Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers) {
   take(knobs.loss_chunks, plan.loss_chunks);
   take(knobs.allocator, plan.allocator);
   take_recompute(knobs, layers, plan);
+  take_parallelism(knobs.parallel, plan);
+  if (knobs.offload) {
+    plan.offload = knobs.offload->what;
+    plan.offload_layers = knobs.offload->layers;
+  }
   return plan;
 }
 

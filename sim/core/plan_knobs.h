@@ -28,8 +28,28 @@ struct CheckpointedLayers {
 /// What checkpointed layers recompute.
 struct Recomputation {
   Recompute recompute = Recompute::kFull;
-  std::uint8_t pieces = 0;  // under Recompute::kPieces
+  std::uint16_t pieces = 0;  // under Recompute::kPieces
   bool operator==(const Recomputation&) const = default;
+};
+
+/// Of Plan::parallel and Plan::numerics, what was given.
+struct GivenParallelism {
+  std::optional<std::int64_t> tp, pp, virtual_stages, cp, ep, etp, lora;
+  std::optional<bool> sp, ep_overlap, fp8_params;
+  std::optional<PipelineKind> pp_schedule;
+  std::optional<ContextComm> cp_comm;
+  std::optional<Dispatcher> dispatcher;
+  std::optional<TensorOverlap> tp_overlap;
+  std::optional<Precision> precision;
+  std::optional<Fp8Recipe> fp8_recipe;
+  std::optional<Optimizer> optimizer;
+  std::optional<std::string> pp_layout, rank_order;
+};
+
+/// Activations of some layers, or the optimizer's state, are kept in the host's memory.
+struct Offloading {
+  Offload what = Offload::kNone;
+  std::int64_t layers = 0;
 };
 
 /// The knobs that were given.
@@ -43,6 +63,8 @@ struct GivenKnobs {
   std::optional<AttentionKind> attention;
   std::optional<std::int64_t> loss_chunks;
   std::optional<AllocatorKind> allocator;
+  std::optional<Offloading> offload;
+  GivenParallelism parallel;
 };
 
 struct PlanKnob {

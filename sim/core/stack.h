@@ -65,6 +65,32 @@ struct AllocatorSettings {
   double max_split_bytes = 0;  // max_split_size_mb, in bytes; 0: none
 };
 
+/// How the stack divides a replica of the model (sim/parallel). The engine of data-parallel steps
+/// reads none of it.
+struct ParallelSoftware {
+  bool supported = false;  // tensor, pipeline and context parallelism exist
+  /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
+  bool always = false;
+  bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
+  bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
+  double gradient_bytes = 4;            // of an accumulated gradient, per parameter
+  bool blocking_transfers = true;       // stages without virtual ones wait for each exchange
+  double transfer_sync_s = 0;           // device idle after each such exchange
+  bool overlapped_interleaving = true;  // with virtual stages only who needs a transfer waits
+  bool overlap_grad_reduce = false;     // where the plan does not say
+  bool overlap_param_gather = false;
+  std::string tp_overlap = "none";
+  std::string cp_comm = "ring";
+  std::string dispatcher = "allgather";
+  std::string cuda_graphs = "none";
+  double bucket_parameters = 40e6;  // the more of this and bucket_parameters_per_rank * ranks
+  double bucket_parameters_per_rank = 1e6;
+  bool reshards_after_forward = true;   // sharded parameters, without pipeline
+  double communicator_bytes = 0;        // that each group's communicator holds
+  double layer_saved_bytes = 0;         // per hidden element and layer, beyond what kernels keep
+  double step_jitter_per_doubling = 0;  // of a step's time, per doubling of nodes beyond one
+};
+
 struct Stack {
   std::string id;
   std::string description;
@@ -106,6 +132,7 @@ struct Stack {
   double gradient_norm_bytes_per_parameter = 4;  // norm; the clip's multiply is counted as 8 more
   HostCosts host;
   CopyEfficiencies copies;
+  ParallelSoftware parallel;
 };
 
 }  // namespace shardwright

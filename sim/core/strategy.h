@@ -29,7 +29,7 @@ inline constexpr int kStrategyCount = 0
 enum class Sharded : std::uint8_t { kNothing, kOptimizer, kGradients, kParameters };
 
 /// Whose settings say exactly this.
-enum class Software : std::uint8_t { kNone, kDdp, kDeepSpeed, kFsdp1, kFsdp2, kYafsdp };
+enum class Software : std::uint8_t { kNone, kDdp, kDeepSpeed, kFsdp1, kFsdp2, kYafsdp, kMegatron };
 
 /// On which stacks gathered units take turns in buffers whose number the plan chooses.
 enum class Buffers : std::uint8_t { kNever, kNative, kAlways };

@@ -49,7 +49,7 @@ std::array<Word, 6> words_of(const Cluster& cluster, std::string_view stack, con
            {"strategy", std::string(name_of(plan.strategy))},
            {"recompute", plan.ckpt_layers == 0 ? "none" : recompute_name(plan)},
            {"attention", std::string(name_of(plan.attention))},
-           {"offload", std::string(name_of(plan.offload))}}};
+           {"offload", offload_name(plan)}}};
 }
 
 bool contains(const Uncertainty& uncertainty, std::string_view kind, std::string_view word) {

@@ -212,24 +212,6 @@ class DualpipeWriter {
 
 }  // namespace
 
-std::string_view name_of(PipelineKind kind) {
-  switch (kind) {
-    case PipelineKind::kGpipe:
-      return "gpipe";
-    case PipelineKind::kOneForwardOneBackward:
-      return "1f1b";
-    case PipelineKind::kInterleaved:
-      return "interleaved";
-    case PipelineKind::kZb1p:
-      return "zb1p";
-    case PipelineKind::kZbv:
-      return "zbv";
-    case PipelineKind::kDualpipe:
-      return "dualpipe";
-  }
-  return "";
-}
-
 void check_shape(const PipelineShape& shape) {
   const auto refuse = [&](const char* key, std::int32_t value, const std::string& expected) {
     throw Error(fmt::format("{} is {}, but the pipeline schedule {} with {} stages expects {}", key,

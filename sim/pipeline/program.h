@@ -13,22 +13,14 @@
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
+
+#include "sim/core/parallelism.h"
 
 namespace shardwright::sim {
 
-enum class PipelineKind : std::uint8_t {
-  kGpipe,
-  kOneForwardOneBackward,
-  kInterleaved,
-  kZb1p,
-  kZbv,
-  kDualpipe
-};
-inline constexpr int kPipelineKinds = 6;
-/// The contract's word: gpipe, 1f1b, interleaved, zb1p, zbv, dualpipe.
-std::string_view name_of(PipelineKind kind);
+using shardwright::kPipelineKinds;
+using shardwright::PipelineKind;
 
 struct PipelineShape {
   PipelineKind kind = PipelineKind::kOneForwardOneBackward;

@@ -48,7 +48,7 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
       if (second) kept.set(kXMid);
     }
   };
-  const std::uint8_t pieces = plan.pieces;
+  const std::uint16_t pieces = plan.pieces;
   if (pieces & kPieceNorm) {
     drop_norm(false);
     drop_norm(true);

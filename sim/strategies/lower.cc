@@ -109,6 +109,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 
 void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
            const LayerPrograms& programs, Schedule& out) {
+  refuse_parallelism(plan, "this schedule is of data parallelism only", "a plan without it");
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);

@@ -50,7 +50,14 @@ TEST(Plan, EveryNameReadsBackAsItsStrategy) {
   EXPECT_EQ(dtype_from("bf16"), DType::kBf16);
   EXPECT_FALSE(dtype_from("fp8"));
   EXPECT_EQ(attention_from("eager"), AttentionKind::kEager);
-  EXPECT_EQ(offload_from(name_of(Offload::kOptimizer)), Offload::kOptimizer);
+  Plan plan;
+  for (const std::string words : {"none", "optimizer", "activations:40"}) {
+    EXPECT_TRUE(set_offload(plan, words));
+    EXPECT_EQ(offload_name(plan), words);
+  }
+  EXPECT_EQ(plan.offload_layers, 40);
+  EXPECT_FALSE(set_offload(plan, "activations:0"));
+  EXPECT_FALSE(set_offload(plan, "everything"));
 }
 
 TEST(Plan, RecomputeWordsRoundTrip) {

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which divisions of a model exist: every size must divide what it cuts.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/core/model.h"
+#include "sim/core/parallelism.h"
+#include "sim/core/plan.h"
+
+namespace shardwright {
+namespace {
+
+constexpr std::int64_t kMostRanks = 1 << 20;
+
+/// The divisors of `whole` next to `value`: "4 or 8".
+std::string nearest_divisors(std::int64_t value, std::int64_t whole) {
+  std::int64_t below = 1, above = whole;
+  for (std::int64_t d = 1; d * d <= whole; ++d) {
+    if (whole % d != 0) continue;
+    for (const std::int64_t divisor : {d, whole / d}) {
+      if (divisor <= value) below = std::max(below, divisor);
+      if (divisor >= value) above = std::min(above, divisor);
+    }
+  }
+  return below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
+void check_divides(std::string_view knob, std::int64_t value, std::int64_t whole,
+                   std::string_view what) {
+  if (whole % value == 0) return;
+  throw Error(fmt::format("{} is {}, which does not divide {} {}, expected {}", knob, value, whole,
+                          what, nearest_divisors(value, whole)));
+}
+
+void check_sizes(const Parallelism& p) {
+  const std::array<std::pair<std::string_view, std::int64_t>, 6> sizes = {
+      {{"tp", p.tp},
+       {"pp", p.pp},
+       {"virtual_stages", p.virtual_stages},
+       {"cp", p.cp},
+       {"ep", p.ep},
+       {"etp", p.etp}}};
+  for (const auto& [name, value] : sizes) {
+    if (value < 1 || value > kMostRanks) {
+      throw Error(fmt::format("{} is {}, expected 1 to {}", name, value, kMostRanks));
+    }
+  }
+}
+
+void check_order(const std::string& order) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at <= order.size();) {
+    const std::size_t end = std::min(order.find('-', at), order.size());
+    words.push_back(order.substr(at, end - at));
+    at = end + 1;
+  }
+  std::sort(words.begin(), words.end());
+  if (words != std::vector<std::string>{"cp", "dp", "ep", "pp", "tp"}) {
+    throw Error(fmt::format(
+        "rank_order is '{}', expected tp, cp, ep, dp and pp joined by '-', the fastest first",
+        order));
+  }
+}
+
+void check_tensor(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  check_divides("tp", p.tp, model.heads, "heads");
+  if (p.tp > model.kv_heads && p.tp % model.kv_heads != 0) {
+    throw Error(
+        fmt::format("tp is {}, which neither divides the {} key/value heads nor is a "
+                    "multiple of them, expected {}",
+                    p.tp, model.kv_heads, nearest_divisors(p.tp, model.kv_heads)));
+  }
+  if (p.tp <= model.kv_heads) check_divides("tp", p.tp, model.kv_heads, "key/value heads");
+  check_divides("tp", p.tp, model.ffn, "channels of the MLP");
+  if (p.sp.value_or(false) && p.tp == 1) {
+    throw Error("sp is on, but tp is 1, expected off or a larger tp");
+  }
+  if (p.tp_overlap.value_or(TensorOverlap::kNone) != TensorOverlap::kNone) {
+    if (p.tp == 1) {
+      throw Error(fmt::format("tp_overlap is {}, but tp is 1, expected none or a larger tp",
+                              name_of(*p.tp_overlap)));
+    }
+    if (!p.sequence_parallel()) {
+      throw Error(fmt::format("tp_overlap is {}, but sp is off, expected none or sp on",
+                              name_of(*p.tp_overlap)));
+    }
+  }
+  if (p.sequence_parallel()) {
+    check_divides("tp", p.tp, plan.seq_len / p.cp, "tokens that sp divides");
+  }
+}
+
+void check_pipeline(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  const PipelineKind kind = p.schedule();
+  if (p.pp == 1) {
+    if (p.virtual_stages > 1) {
+      throw Error(fmt::format("virtual_stages is {}, but pp is 1, expected 1 or a larger pp",
+                              p.virtual_stages));
+    }
+    return;
+  }
+  const bool v_shaped = kind == PipelineKind::kZbv || kind == PipelineKind::kDualpipe;
+  if (kind == PipelineKind::kInterleaved && p.virtual_stages == 1) {
+    throw Error("pp_schedule is interleaved, but virtual_stages is 1, expected at least 2");
+  }
+  if (kind != PipelineKind::kInterleaved && !v_shaped && p.virtual_stages > 1) {
+    throw Error(
+        fmt::format("virtual_stages is {}, but pp_schedule is {}, expected 1 or the "
+                    "schedule interleaved",
+                    p.virtual_stages, name_of(kind)));
+  }
+  if (v_shaped && p.virtual_stages > 2) {
+    throw Error(fmt::format("virtual_stages is {}, but {} has two chunks a stage, expected 2",
+                            p.virtual_stages, name_of(kind)));
+  }
+  const std::int64_t chunks = p.pp * (kind == PipelineKind::kZbv ? 2 : p.virtual_stages);
+  // Embedding and head may count as a layer each.
+  if (p.pp_layout.empty() && chunks > model.layers + 2) {
+    throw Error(
+        fmt::format("pp times virtual_stages is {}, more than the {} layers, embedding and "
+                    "head, expected fewer stages",
+                    chunks, model.layers));
+  }
+}
+
+void check_context(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  if (p.cp == 1) return;
+  // Causal balance cuts the sequence into twice as many parts.
+  const bool all_to_all = p.cp_comm.value_or(ContextComm::kRing) == ContextComm::kAllToAll;
+  const std::int64_t parts = all_to_all ? p.cp : 2 * p.cp;
+  if (plan.seq_len % parts != 0) {
+    throw Error(
+        fmt::format("cp is {}, which needs {} equal parts of a sequence of {} tokens, "
+                    "expected a cp that divides it",
+                    p.cp, parts, plan.seq_len));
+  }
+  if (all_to_all && (model.heads / p.tp) % p.cp != 0) {
+    throw Error(
+        fmt::format("cp is {}, but cp_comm a2a divides the {} heads of a tensor rank, "
+                    "expected {}",
+                    p.cp, model.heads / p.tp, nearest_divisors(p.cp, model.heads / p.tp)));
+  }
+}
+
+void check_numerics(const Plan& plan) {
+  const Numerics& n = plan.numerics;
+  if (n.fp8_recipe && n.precision != Precision::kFp8) {
+    throw Error(fmt::format("fp8_recipe is {}, but precision is {}, expected precision fp8",
+                            name_of(*n.fp8_recipe), name_of(n.precision)));
+  }
+  if (n.fp8_params && n.precision != Precision::kFp8) {
+    throw Error(fmt::format("fp8_params is on, but precision is {}, expected precision fp8",
+                            name_of(n.precision)));
+  }
+  if (n.lora < 0) throw Error(fmt::format("lora is {}, expected 0 or a rank", n.lora));
+}
+
+}  // namespace
+
+void check_parallelism(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  check_sizes(p);
+  check_order(p.rank_order);
+  check_numerics(plan);
+  if (plan.gpus % p.replica() != 0) {
+    throw Error(
+        fmt::format("gpus is {}, which tp {} times pp {} times cp {} does not divide, "
+                    "expected a multiple of {}",
+                    plan.gpus, p.tp, p.pp, p.cp, p.replica()));
+  }
+  check_tensor(plan, model);
+  check_pipeline(plan, model);
+  check_context(plan, model);
+  const std::int64_t dp = plan.gpus / p.replica();
+  if (plan.shard_group > 0 && (dp * p.cp) % plan.shard_group != 0) {
+    throw Error(
+        fmt::format("shard_group is {}, expected a divisor of the {} ranks that hold the "
+                    "same part of the model",
+                    plan.shard_group, dp * p.cp));
+  }
+  if (p.ep > 1 || p.etp > 1) {
+    check_divides("ep times etp", p.ep * p.etp, p.tp * p.cp * dp, "ranks of a stage");
+  }
+}
+
+}  // namespace shardwright

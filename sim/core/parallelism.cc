@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/parallelism.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/core/plan.h"
+
+namespace shardwright {
+namespace {
+
+template <typename Enum>
+constexpr auto kWords = nullptr;
+template <>
+constexpr std::array<std::string_view, 6> kWords<PipelineKind> = {"gpipe", "1f1b", "interleaved",
+                                                                  "zb1p",  "zbv",  "dualpipe"};
+template <>
+constexpr std::array<std::string_view, 3> kWords<ContextComm> = {"ring", "all-gather", "a2a"};
+template <>
+constexpr std::array<std::string_view, 4> kWords<Dispatcher> = {"allgather", "alltoall", "deepep",
+                                                                "hybridep"};
+template <>
+constexpr std::array<std::string_view, 3> kWords<TensorOverlap> = {"none", "userbuffers", "async"};
+template <>
+constexpr std::array<std::string_view, 3> kWords<CudaGraphs> = {"none", "layers", "step"};
+template <>
+constexpr std::array<std::string_view, 4> kWords<Precision> = {"bf16", "fp16", "fp8", "nvfp4"};
+template <>
+constexpr std::array<std::string_view, 5> kWords<Fp8Recipe> = {"delayed", "tensorwise", "rowwise",
+                                                               "block", "mxfp8"};
+template <>
+constexpr std::array<std::string_view, 4> kWords<Optimizer> = {"adamw", "adamw-8bit", "muon",
+                                                               "sgd"};
+
+template <typename Enum>
+std::string_view word(Enum value) {
+  return kWords<Enum>.at(static_cast<std::size_t>(value));
+}
+
+}  // namespace
+
+std::string_view name_of(PipelineKind kind) {
+  return word(kind);
+}
+std::string_view name_of(ContextComm comm) {
+  return word(comm);
+}
+std::string_view name_of(Dispatcher dispatcher) {
+  return word(dispatcher);
+}
+std::string_view name_of(TensorOverlap overlap) {
+  return word(overlap);
+}
+std::string_view name_of(CudaGraphs graphs) {
+  return word(graphs);
+}
+std::string_view name_of(Precision precision) {
+  return word(precision);
+}
+std::string_view name_of(Fp8Recipe recipe) {
+  return word(recipe);
+}
+std::string_view name_of(Optimizer optimizer) {
+  return word(optimizer);
+}
+
+template <typename Enum>
+std::optional<Enum> parallel_word(std::string_view name) {
+  const auto& words = kWords<Enum>;
+  const auto at = std::find(words.begin(), words.end(), name);
+  if (at == words.end()) return std::nullopt;
+  return static_cast<Enum>(at - words.begin());
+}
+
+template <typename Enum>
+std::string words_of() {
+  return fmt::format("{}", fmt::join(kWords<Enum>, ", "));
+}
+
+#define SHARDWRIGHT_WORDS(Enum)                                 \
+  template std::optional<Enum> parallel_word(std::string_view); \
+  template std::string words_of<Enum>()
+SHARDWRIGHT_WORDS(PipelineKind);
+SHARDWRIGHT_WORDS(ContextComm);
+SHARDWRIGHT_WORDS(Dispatcher);
+SHARDWRIGHT_WORDS(TensorOverlap);
+SHARDWRIGHT_WORDS(CudaGraphs);
+SHARDWRIGHT_WORDS(Precision);
+SHARDWRIGHT_WORDS(Fp8Recipe);
+SHARDWRIGHT_WORDS(Optimizer);
+#undef SHARDWRIGHT_WORDS
+
+std::string beyond_data_parallel(const Plan& plan) {
+  const Parallelism& p = plan.parallel;
+  const Numerics& n = plan.numerics;
+  const std::array<std::pair<std::string_view, std::int64_t>, 7> sizes = {
+      {{"tp", p.tp},
+       {"pp", p.pp},
+       {"virtual_stages", p.virtual_stages},
+       {"cp", p.cp},
+       {"ep", p.ep},
+       {"etp", p.etp},
+       {"lora", n.lora + 1}}};
+  for (const auto& [name, value] : sizes) {
+    if (value != 1) return fmt::format("{} is {}", name, name == "lora" ? n.lora : value);
+  }
+  if (n.precision != Precision::kBf16) {
+    return fmt::format("precision is {}", name_of(n.precision));
+  }
+  if (n.optimizer != Optimizer::kAdamw) {
+    return fmt::format("optimizer is {}", name_of(n.optimizer));
+  }
+  if (plan.offload == Offload::kActivations) return "offload is activations";
+  if ((plan.pieces & kMegatronPieces) != 0)
+    return fmt::format("recompute is {}", recompute_name(plan));
+  if (info_of(plan.strategy).software == Software::kMegatron) {
+    return fmt::format("strategy is {}", name_of(plan.strategy));
+  }
+  return p.plain() && n.plain()
+             ? ""
+             : "a choice of tensor, pipeline, context or expert parallelism is made";
+}
+
+void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected) {
+  const std::string what = beyond_data_parallel(plan);
+  if (what.empty()) return;
+  throw Error(fmt::format("{}, but {}, expected {}", what, who, expected));
+}
+
+}  // namespace shardwright

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// How one replica of a model is divided over GPUs, beside data parallelism: tensor, pipeline,
+// context and expert parallel, with the choices that belong to each.
+//
+// The defaults divide nothing; a Plan that leaves them goes the engine of data-parallel steps
+// (sim/strategies), any other goes sim/parallel. What may be combined with what, for a model, is
+// said by check_parallelism; which GPUs form a group is sim/parallel/layout.h's. Optional values
+// that are not given follow the software (sim/core/stack.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shardwright {
+
+struct Model;
+struct Plan;
+
+enum class PipelineKind : std::uint8_t {
+  kGpipe,
+  kOneForwardOneBackward,
+  kInterleaved,
+  kZb1p,
+  kZbv,
+  kDualpipe
+};
+inline constexpr int kPipelineKinds = 6;
+
+enum class ContextComm : std::uint8_t { kRing, kAllGather, kAllToAll };
+enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp };
+/// How collectives of the tensor group hide behind products: TransformerEngine's userbuffers,
+/// PyTorch's async tensor parallelism.
+enum class TensorOverlap : std::uint8_t { kNone, kUserbuffers, kAsync };
+/// What the host no longer issues kernel by kernel.
+enum class CudaGraphs : std::uint8_t { kNone, kLayers, kStep };
+
+struct Parallelism {
+  std::int64_t tp = 1;
+  std::optional<bool> sp;  // sequence parallel; not given: where tp > 1
+  std::int64_t pp = 1;
+  std::int64_t virtual_stages = 1;          // chunks of a stage
+  std::optional<PipelineKind> pp_schedule;  // not given: 1f1b, interleaved with virtual stages
+  std::string pp_layout;                    // Megatron's layout string; empty: equal stages
+  std::int64_t cp = 1;
+  std::optional<ContextComm> cp_comm;
+  std::int64_t ep = 1;
+  std::int64_t etp = 1;
+  std::optional<Dispatcher> dispatcher;
+  std::optional<bool> ep_overlap;
+  std::optional<TensorOverlap> tp_overlap;
+  /// Gradients are reduced while backward runs, parameters gathered while forward does.
+  std::optional<bool> overlap_grad_reduce, overlap_param_gather;
+  std::optional<CudaGraphs> cuda_graphs;
+  std::string rank_order = kUsualOrder;  // fastest first
+
+  bool operator==(const Parallelism&) const = default;
+
+  static constexpr const char* kUsualOrder = "tp-cp-ep-dp-pp";
+  /// Ranks that hold one copy of the model's dense part.
+  std::int64_t replica() const { return tp * pp * cp; }
+  bool sequence_parallel() const { return sp.value_or(true) && tp > 1; }
+  PipelineKind schedule() const {
+    return pp_schedule.value_or(virtual_stages > 1 ? PipelineKind::kInterleaved
+                                                   : PipelineKind::kOneForwardOneBackward);
+  }
+  /// Nothing is divided, and nothing is said that only sim/parallel knows.
+  bool plain() const { return *this == Parallelism{}; }
+};
+
+/// What layers multiply in; the rest of a step stays in the plan's parameter type.
+enum class Precision : std::uint8_t { kBf16, kFp16, kFp8, kNvfp4 };
+enum class Fp8Recipe : std::uint8_t { kDelayed, kTensorwise, kRowwise, kBlock, kMxfp8 };
+enum class Optimizer : std::uint8_t { kAdamw, kAdamw8bit, kMuon, kSgd };
+
+struct Numerics {
+  Precision precision = Precision::kBf16;
+  std::optional<Fp8Recipe> fp8_recipe;
+  bool fp8_params = false;  // parameters are kept and gathered in fp8
+  Optimizer optimizer = Optimizer::kAdamw;
+  std::int64_t lora = 0;  // rank of the adapters that are trained; 0: the model itself is
+
+  bool operator==(const Numerics&) const = default;
+  bool plain() const { return *this == Numerics{}; }
+};
+
+/// The contract's words.
+std::string_view name_of(PipelineKind kind);
+std::string_view name_of(ContextComm comm);
+std::string_view name_of(Dispatcher dispatcher);
+std::string_view name_of(TensorOverlap overlap);
+std::string_view name_of(CudaGraphs graphs);
+std::string_view name_of(Precision precision);
+std::string_view name_of(Fp8Recipe recipe);
+std::string_view name_of(Optimizer optimizer);
+
+/// Nothing for a word that is none of them; words_of gives those that are, joined by ", ".
+template <typename Enum>
+std::optional<Enum> parallel_word(std::string_view name);
+template <typename Enum>
+std::string words_of();
+
+/// What of the plan only sim/parallel predicts, as in "tp is 8"; empty: nothing.
+std::string beyond_data_parallel(const Plan& plan);
+
+/// Throws Error that ends in `expected` where the plan needs sim/parallel.
+void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected);
+
+/// Throws Error naming the first knob that is out of range, contradicts another one, or does not
+/// divide the heads, layers, tokens or GPUs it is to divide, with the nearest values that do.
+void check_parallelism(const Plan& plan, const Model& model);
+
+}  // namespace shardwright
