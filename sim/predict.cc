@@ -16,6 +16,7 @@
 #include "sim/doubt/extrapolation.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
+#include "sim/parallel/predict_parallel.h"
 #include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
 
@@ -64,6 +65,7 @@ struct Predictor::State {
   CostModel costs;
   ProgramCache programs;
   Engine engine;
+  std::unique_ptr<ParallelEngine> parallel;  // made when a plan needs it
   Schedule schedule;
   std::vector<OpCost> op_costs;
 
@@ -163,6 +165,16 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
+  if (goes_parallel(plan, s.profile.stack)) {
+    if (options.timeline != nullptr) {
+      throw Error(
+          fmt::format("{}, and a timeline of such a plan is not written yet, expected a plan "
+                      "of data parallelism only",
+                      beyond_data_parallel(plan)));
+    }
+    if (!s.parallel) s.parallel = std::make_unique<ParallelEngine>(s.model, s.profile);
+    return predict_parallel(*s.parallel, s.model, s.profile, plan);
+  }
   lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 

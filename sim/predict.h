@@ -51,11 +51,30 @@ struct TimePrediction {
   double other_s() const;
 };
 
+/// One stage of a pipeline; the times add up to the step.
+struct StagePrediction {
+  std::int64_t stage = 0, layers = 0;
+  double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0, bubble_s = 0;
+  Bytes peak_allocated_bytes = 0, peak_reserved_bytes = 0;
+  bool fits = false;
+};
+
+struct PipelinePrediction {
+  double bubble = 0;  // share of the stages' time, until the last backward pass
+  std::int64_t micro_batches = 0;
+  std::int64_t steady_state_after = 0;  // micro-batches that were simulated one by one
+};
+
 struct Prediction {
   Plan plan;
   TimePrediction time;
   MemoryPrediction memory;
   CommunicationBytes communication;
+  // Of plans that divide the model (sim/parallel); empty and zero for others. By CommGroup, of the
+  // busiest stage: what a rank sends in a step, and what of it the step waits for.
+  std::vector<StagePrediction> stages;
+  PipelinePrediction pipeline;
+  std::array<double, kCommGroups> sent_bytes{}, exposed_s{};
   std::vector<std::string>
       extrapolated;  // inputs outside what the parameters were fitted on, in words
 };

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/body.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardwright::sim {
+namespace {
+
+double f(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+bool only(const Plan& plan, RecomputePiece piece) {
+  return plan.recompute == Recompute::kPieces && (plan.pieces & piece) != 0;
+}
+
+}  // namespace
+
+RankShape rank_shape(const Model& model, const Plan& plan) {
+  const Parallelism& p = plan.parallel;
+  RankShape s;
+  s.tp = p.tp;
+  s.cp = p.cp;
+  s.sequence_parallel = p.sequence_parallel();
+  s.seq_len = plan.seq_len / p.cp;
+  s.tokens = plan.micro_batch * s.seq_len;
+  s.sharded_tokens = s.sequence_parallel ? std::max<std::int64_t>(1, s.tokens / p.tp) : s.tokens;
+  s.heads = model.heads / p.tp;
+  s.kv_heads = std::max<std::int64_t>(1, model.kv_heads / p.tp);
+  s.head_dim = model.head_dim;
+  s.hidden = model.hidden;
+  s.ffn = model.ffn / p.tp;
+  s.vocab = (model.vocab + p.tp - 1) / p.tp;
+  return s;
+}
+
+BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack)
+    : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {
+  const auto usual_overlap = parallel_word<TensorOverlap>(stack.parallel.tp_overlap);
+  overlap_ = plan.parallel.tp_overlap.value_or(usual_overlap.value_or(TensorOverlap::kNone));
+  if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
+  const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
+  context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
+}
+
+double BodyWriter::gathered_bytes() const {
+  return width() * f(shape_.tokens) * f(shape_.hidden);
+}
+
+BodyOp BodyWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
+  BodyOp op;
+  op.kind = kind;
+  op.work.kind = WorkKind::kGemm;
+  op.work.m = m;
+  op.work.n = n;
+  op.work.k = k;
+  op.work.efficiency = stack_.gemm_efficiency;
+  return op;
+}
+
+BodyOp BodyWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const {
+  BodyOp op = product(OpKind::kWeightGradient, n, k, m);
+  op.delayable = true;
+  if (stack_.parallel.accumulates_in_product) {
+    // The kernel's epilogue reads and writes the accumulated gradient where a product that does not
+    // accumulate writes its result.
+    op.extra_bytes = (2 * stack_.parallel.gradient_bytes - width()) * f(n) * f(k);
+  }
+  return op;
+}
+
+BodyOp BodyWriter::elementwise(OpKind kind, const KernelGroup& group, double elements,
+                               bool backward) const {
+  return memory(kind, elements * (backward ? group.backward_bytes : group.forward_bytes),
+                backward ? group.backward_kernels : group.forward_kernels,
+                backward ? group.backward_efficiency : group.forward_efficiency);
+}
+
+BodyOp BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficiency) const {
+  BodyOp op;
+  op.kind = kind;
+  op.work.kind = WorkKind::kMemory;
+  op.work.bytes = static_cast<Bytes>(std::llround(bytes));
+  op.work.kernels = static_cast<std::uint16_t>(std::max(kernels, 1));
+  op.work.efficiency = efficiency;
+  return op;
+}
+
+BodyOp BodyWriter::collective(CommGroup group, Collective kind, double bytes, Meets meets) const {
+  BodyOp op;
+  op.kind = kind == Collective::kAllReduce       ? OpKind::kAllReduce
+            : kind == Collective::kReduceScatter ? OpKind::kReduceScatter
+                                                 : OpKind::kAllGather;
+  op.collective = {group, kind, Pattern::kCollective, meets, bytes};
+  return op;
+}
+
+void BodyWriter::gather_before(BodyOps& list, BodyOp product_op, Meets meets) const {
+  if (shape_.sequence_parallel) {
+    BodyOp gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets);
+    if (meets == Meets::kPieces) {
+      product_op.collective = gather.collective;
+    } else {
+      list.push_back(gather);
+    }
+  }
+  list.push_back(product_op);
+}
+
+void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
+  if (shape_.tp == 1) {
+    list.push_back(product_op);
+    return;
+  }
+  BodyOp reduce =
+      collective(CommGroup::kTensor,
+                 shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+                 gathered_bytes());
+  if (overlap_ != TensorOverlap::kNone) {
+    product_op.collective = reduce.collective;
+    product_op.collective.meets = Meets::kPieces;
+    list.push_back(product_op);
+    return;
+  }
+  list.push_back(product_op);
+  list.push_back(reduce);
+}
+
+/// Column-parallel products of one input: the input is gathered again beside the gradient of the
+/// input, whose sum runs beside the gradient of the weight.
+void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>& columns) const {
+  const bool parallel = shape_.tp > 1;
+  const bool beside = stack_.parallel.async_tensor_backward || overlap_ != TensorOverlap::kNone;
+  const Meets meets = beside ? Meets::kBeside : Meets::kBlocks;
+  if (shape_.sequence_parallel) {
+    list.push_back(collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets));
+  }
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    list.push_back(product(OpKind::kInputGradient, shape_.tokens, shape_.hidden, columns[i]));
+    if (i > 0) {  // sums of the inputs' gradients
+      list.push_back(memory(OpKind::kAccumulate, 3 * gathered_bytes(), 1, stack_.copies.add));
+    }
+  }
+  if (parallel) {
+    BodyOp reduce =
+        collective(CommGroup::kTensor,
+                   shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+                   gathered_bytes(), meets);
+    reduce.joins = true;  // what was gathered is there before the gradient of the weight
+    list.push_back(reduce);
+  }
+  for (const std::int64_t n : columns) {
+    list.push_back(weight_gradient(shape_.tokens, n, shape_.hidden));
+  }
+}
+
+/// A row-parallel product: the gradient of its output is gathered first and serves both.
+void BodyWriter::row_backward(BodyOps& list, std::int64_t rows) const {
+  const BodyOp gradient = product(OpKind::kInputGradient, shape_.tokens, rows, shape_.hidden);
+  gather_before(list, gradient, overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces);
+  list.push_back(weight_gradient(shape_.tokens, shape_.hidden, rows));
+}
+
+void BodyWriter::attention_forward(BodyOps& list) const {
+  const RankShape& s = shape_;
+  const double t = f(s.tokens);
+  list.push_back(elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
+  const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
+  if (model_.fused_qkv || stack_.fused_qkv) {
+    gather_before(list,
+                  product(OpKind::kQkvProjection, s.tokens, s.q_dim() + 2 * s.kv_dim(), s.hidden),
+                  meets);
+  } else {
+    gather_before(list, product(OpKind::kQProjection, s.tokens, s.q_dim(), s.hidden), meets);
+    list.push_back(product(OpKind::kKProjection, s.tokens, s.kv_dim(), s.hidden));
+    list.push_back(product(OpKind::kVProjection, s.tokens, s.kv_dim(), s.hidden));
+  }
+  const double heads = t * f(s.q_dim() + s.kv_dim());
+  if (model_.qk_norm || model_.qk_norm_whole)
+    list.push_back(elementwise(OpKind::kQkNorm, stack_.norm, heads, false));
+  if (model_.position == Position::kRope)
+    list.push_back(elementwise(OpKind::kRope, stack_.rope, heads, false));
+  attention_core(list, false);
+  reduce_after(list, product(OpKind::kOutputProjection, s.tokens, s.hidden, s.q_dim()));
+  if (stack_.residual.forward_kernels > 0) {
+    list.push_back(
+        elementwise(OpKind::kResidual, stack_.residual, f(s.sharded_tokens) * f(s.hidden), false));
+  }
+}
+
+void BodyWriter::attention_backward(BodyOps& list) const {
+  const RankShape& s = shape_;
+  row_backward(list, s.q_dim());
+  attention_core(list, true);
+  const double heads = f(s.tokens) * f(s.q_dim() + s.kv_dim());
+  if (model_.position == Position::kRope)
+    list.push_back(elementwise(OpKind::kRope, stack_.rope, heads, true));
+  if (model_.qk_norm || model_.qk_norm_whole)
+    list.push_back(elementwise(OpKind::kQkNorm, stack_.norm, heads, true));
+  if (model_.fused_qkv || stack_.fused_qkv) {
+    column_backward(list, {s.q_dim() + 2 * s.kv_dim()});
+  } else {
+    column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()});
+  }
+  BodyOp norm = elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), true);
+  norm.joins = true;
+  list.push_back(norm);
+  if (stack_.residual.backward_kernels > 0) {
+    list.push_back(
+        elementwise(OpKind::kResidual, stack_.residual, f(s.sharded_tokens) * f(s.hidden), true));
+  }
+}
+
+void BodyWriter::mlp_forward(BodyOps& list) const {
+  const RankShape& s = shape_;
+  list.push_back(elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
+  const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
+  const bool gated = model_.gated_mlp;
+  if (gated && (model_.fused_gate_up || stack_.fused_gate_up)) {
+    gather_before(list, product(OpKind::kGateUpProjection, s.tokens, 2 * s.ffn, s.hidden), meets);
+  } else {
+    gather_before(list, product(OpKind::kUpProjection, s.tokens, s.ffn, s.hidden), meets);
+    if (gated) list.push_back(product(OpKind::kGateProjection, s.tokens, s.ffn, s.hidden));
+  }
+  list.push_back(elementwise(OpKind::kActivation,
+                             gated ? stack_.gated_activation : stack_.plain_activation,
+                             f(s.tokens) * f(s.ffn), false));
+  reduce_after(list, product(OpKind::kDownProjection, s.tokens, s.hidden, s.ffn));
+  if (stack_.residual.forward_kernels > 0) {
+    list.push_back(
+        elementwise(OpKind::kResidual, stack_.residual, f(s.sharded_tokens) * f(s.hidden), false));
+  }
+}
+
+void BodyWriter::mlp_backward(BodyOps& list) const {
+  const RankShape& s = shape_;
+  const bool gated = model_.gated_mlp;
+  row_backward(list, s.ffn);
+  list.push_back(elementwise(OpKind::kActivation,
+                             gated ? stack_.gated_activation : stack_.plain_activation,
+                             f(s.tokens) * f(s.ffn), true));
+  if (!gated) {
+    column_backward(list, {s.ffn});
+  } else if (model_.fused_gate_up || stack_.fused_gate_up) {
+    column_backward(list, {2 * s.ffn});
+  } else {
+    column_backward(list, {s.ffn, s.ffn});
+  }
+  BodyOp norm = elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), true);
+  norm.joins = true;
+  list.push_back(norm);
+  if (stack_.residual.backward_kernels > 0) {
+    list.push_back(
+        elementwise(OpKind::kResidual, stack_.residual, f(s.sharded_tokens) * f(s.hidden), true));
+  }
+}
+
+/// What of a layer runs again before its backward.
+static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
+  const Plan& plan = w.plan();
+  if (plan.recompute == Recompute::kFull) return forward;
+  BodyOps list;
+  const auto again = [&](const BodyOp& op) {
+    list.push_back(op);
+    list.back().joins = false;
+  };
+  bool second_half = false;
+  int norms = 0;
+  for (const BodyOp& op : forward) {
+    if (op.kind == OpKind::kNorm && ++norms == 2) second_half = true;
+    const bool core = op.kind == OpKind::kAttention;
+    if (plan.recompute == Recompute::kSelectiveOp) {
+      // torchtitan keeps attention and every second product; elementwise kernels run again.
+      if (op.work.kind == WorkKind::kMemory || op.kind == OpKind::kKProjection ||
+          op.kind == OpKind::kUpProjection || op.kind == OpKind::kOutputProjection) {
+        again(op);
+      }
+      continue;
+    }
+    const bool norm = op.kind == OpKind::kNorm && only(plan, kPieceNorm);
+    const bool activation = op.kind == OpKind::kActivation &&
+                            (only(plan, kPieceSwiglu) || only(plan, kPieceMoeActivation));
+    const bool mlp = second_half && (only(plan, kPieceFfn) || only(plan, kPieceBlock)) &&
+                     op.kind != OpKind::kResidual;
+    const bool attention = !second_half && (only(plan, kPieceAttention) || only(plan, kPieceBlock));
+    const bool core_only = core && only(plan, kPieceCoreAttention);
+    if (norm || activation || mlp || attention || core_only) again(op);
+  }
+  return list;
+}
+
+Body BodyWriter::layer(bool recomputed) const {
+  Body body;
+  attention_forward(body.forward);
+  mlp_forward(body.forward);
+  if (recomputed) body.recompute = recomputation(*this, body.forward);
+  mlp_backward(body.backward);
+  attention_backward(body.backward);
+  return body;
+}
+
+Body BodyWriter::embedding() const {
+  const RankShape& s = shape_;
+  Body body;
+  const double elements = f(s.tokens) * f(s.hidden);
+  body.forward.push_back(elementwise(OpKind::kEmbedding, stack_.embedding, elements, false));
+  if (s.tp > 1) {
+    body.forward.push_back(
+        collective(CommGroup::kTensor,
+                   s.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+                   gathered_bytes()));
+  }
+  if (s.sequence_parallel) {
+    body.backward.push_back(
+        collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes()));
+  }
+  BodyOp backward = elementwise(OpKind::kEmbedding, stack_.embedding, elements, true);
+  // The dense gradient of the rows is added to the accumulated one.
+  backward.work.bytes += static_cast<Bytes>(f(s.vocab) * f(s.hidden) *
+                                            (width() + stack_.gradient_accumulate_bytes / 2));
+  body.backward.push_back(backward);
+  return body;
+}
+
+Body BodyWriter::head() const {
+  const RankShape& s = shape_;
+  Body body;
+  const double logits = f(s.tokens) * f(s.vocab);
+  body.forward.push_back(
+      elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
+  gather_before(body.forward, product(OpKind::kHeadProjection, s.tokens, s.vocab, s.hidden),
+                Meets::kBlocks);
+  if (stack_.loss_upcasts_logits) {
+    body.forward.push_back(memory(OpKind::kLoss, logits * 6, 1, stack_.copies.cast));
+  }
+  body.forward.push_back(elementwise(OpKind::kLoss, stack_.loss, logits, false));
+  if (s.tp > 1) {
+    // Maximum, sum of exponents and the target's logit of every token.
+    for (int i = 0; i < 3; ++i) {
+      body.forward.push_back(
+          collective(CommGroup::kTensor, Collective::kAllReduce, 4 * f(s.tokens)));
+    }
+  }
+  body.backward.push_back(elementwise(OpKind::kLoss, stack_.loss, logits, true));
+  if (stack_.loss_upcasts_logits) {
+    body.backward.push_back(memory(OpKind::kLoss, logits * 6, 1, stack_.copies.cast));
+  }
+  column_backward(body.backward, {s.vocab});
+  BodyOp norm = elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), true);
+  norm.joins = true;
+  body.backward.push_back(norm);
+  return body;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank does for one micro-batch in a part of the model: a list of typed operations.
+//
+// A layer, the embedding and the head each have a forward list, a list for both gradients in the
+// order of the host, and, where a layer is checkpointed, what it runs again. Products have the
+// shapes that tensor parallelism leaves, elementwise kernels the tokens that sequence parallelism
+// leaves; collectives of the tensor, context and expert groups stand in their place with how the
+// software hides them. Sources: Megatron-LM core/tensor_parallel/layers.py (forward and
+// LinearWithGradAccumulationAndAsyncCommunication.backward), TransformerEngine
+// pytorch/module/base.py (userbuffers), PyTorch's async tensor parallelism.
+//
+// What each operation asks of a device or communicator is what its Work and Collective say; nothing
+// here names a time. body_cost.h puts times to a list, stage_memory.h bytes to what it keeps. What
+// experts add stands in expert_body.h, what a precision changes in precision_body.h.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "sim/core/op.h"
+#include "sim/core/plan.h"
+#include "sim/core/stack.h"
+#include "sim/cost/collectives.h"
+
+namespace shardwright::sim {
+
+/// How a collective and the compute stream meet.
+enum class Meets : std::uint8_t {
+  kBlocks,  // the compute stream waits for it at once
+  kBeside,  // runs beside the operations that follow, until one `joins`
+  kPieces,  // in pieces inside the product that stands with it (userbuffers, async)
+};
+
+/// What a group does together: NCCL's collective `kind`, every rank sends to every other one, or
+/// each to its neighbour in a ring.
+enum class Pattern : std::uint8_t { kCollective, kExchange, kRingStep };
+
+struct BodyCollective {
+  CommGroup group = CommGroup::kTensor;
+  Collective kind = Collective::kAllGather;
+  Pattern pattern = Pattern::kCollective;
+  Meets meets = Meets::kBlocks;
+  double bytes = 0;  // gathered or unreduced size; of the other patterns what a rank holds
+};
+
+struct BodyOp {
+  OpKind kind = OpKind::kHostWork;
+  /// Of a backward list: a weight gradient, which nothing later in the list reads.
+  bool delayable = false;
+  bool joins = false;         // waits for the collectives that run beside
+  Work work;                  // kNone: a collective alone
+  double extra_bytes = 0;     // of a product: what it reads and writes beyond operands and result
+  BodyCollective collective;  // bytes 0: none; with a product: it runs inside in pieces
+};
+
+using BodyOps = std::vector<BodyOp>;
+
+struct Body {
+  BodyOps forward, recompute, backward;
+};
+
+/// What a rank holds of the model, and the tokens it works on.
+struct RankShape {
+  std::int64_t tokens = 0;          // of a micro-batch, where no sequence parallelism divides them
+  std::int64_t sharded_tokens = 0;  // between the matrices
+  std::int64_t seq_len = 0;         // tokens of a sequence that attention sees
+  std::int64_t tp = 1, cp = 1;
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // of this rank
+  std::int64_t hidden = 0, ffn = 0, vocab = 0;         // ffn, vocab: of this rank
+  bool sequence_parallel = false;
+  std::int64_t q_dim() const { return heads * head_dim; }
+  std::int64_t kv_dim() const { return kv_heads * head_dim; }
+};
+RankShape rank_shape(const Model& model, const Plan& plan);
+
+/// Writes operations for a rank: model, plan and stack give every list its sizes.
+class BodyWriter {
+ public:
+  BodyWriter(const Model& model, const Plan& plan, const Stack& stack);
+
+  const Model& model() const { return model_; }
+  const Plan& plan() const { return plan_; }
+  const Stack& stack() const { return stack_; }
+  const RankShape& shape() const { return shape_; }
+  TensorOverlap tensor_overlap() const { return overlap_; }
+  ContextComm context_comm() const { return context_; }
+  double width() const { return 2; }  // bytes of an activation
+
+  /// y[m, n] = x[m, k] W. `kind` tells which.
+  BodyOp product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const;
+  /// The gradient of a weight [n, k] from `m` tokens.
+  BodyOp weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const;
+  BodyOp elementwise(OpKind kind, const KernelGroup& group, double elements, bool backward) const;
+  BodyOp memory(OpKind kind, double bytes, int kernels, double efficiency) const;
+  BodyOp collective(CommGroup group, Collective kind, double bytes,
+                    Meets meets = Meets::kBlocks) const;
+
+  Body layer(bool recomputed) const;
+  Body embedding() const;
+  Body head() const;
+
+  /// x of all tokens for a column-parallel product; nothing with one tensor rank or without
+  /// sequence parallelism. Appends the collective, or puts it into the product that follows.
+  void gather_before(BodyOps& list, BodyOp product_op, Meets meets) const;
+  /// The sum of a row-parallel product: reduce-scatter or all-reduce after it.
+  void reduce_after(BodyOps& list, BodyOp product_op) const;
+
+ private:
+  void attention_forward(BodyOps& list) const;
+  void attention_backward(BodyOps& list) const;
+  void mlp_forward(BodyOps& list) const;
+  void mlp_backward(BodyOps& list) const;
+  void column_backward(BodyOps& list, const std::vector<std::int64_t>& columns) const;
+  void row_backward(BodyOps& list, std::int64_t rows) const;
+  void attention_core(BodyOps& list, bool backward) const;
+  double gathered_bytes() const;
+
+  const Model& model_;
+  const Plan& plan_;
+  const Stack& stack_;
+  RankShape shape_;
+  TensorOverlap overlap_ = TensorOverlap::kNone;
+  ContextComm context_ = ContextComm::kRing;
+};
+
+}  // namespace shardwright::sim

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/body_cost.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace shardwright::sim {
+namespace {
+
+/// TransformerEngine's userbuffers: splits of a product whose sum is scattered, and the SMs that
+/// the scattering kernels hold (pytorch/module/base.py, initialize_ub).
+constexpr double kUserbufferSplits = 4;
+constexpr int kUserbufferSms = 16;
+
+}  // namespace
+
+double BodyTime::exposed() const {
+  return std::accumulate(exposed_s.begin(), exposed_s.end(), 0.0);
+}
+
+void BodyTime::add(const BodyTime& other, double times) {
+  device_s += times * other.device_s;
+  host_s += times * other.host_s;
+  delayed_s += times * other.delayed_s;
+  flops += times * other.flops;
+  for (std::size_t g = 0; g < exposed_s.size(); ++g) {
+    exposed_s[g] += times * other.exposed_s[g];
+    sent_bytes[g] += times * other.sent_bytes[g];
+  }
+}
+
+double sent_bytes(const BodyCollective& collective, double ranks) {
+  if (collective.pattern == Pattern::kRingStep) return collective.bytes;
+  const double share = collective.bytes * (ranks - 1) / ranks;
+  const bool twice =
+      collective.pattern == Pattern::kCollective && collective.kind == Collective::kAllReduce;
+  return twice ? 2 * share : share;
+}
+
+/// Where both streams have come to.
+struct BodyCosts::Streams {
+  double compute = 0, communication = 0;
+  Sharing resident;  // of what runs beside
+  CommGroup group = CommGroup::kTensor;
+};
+
+BodyCosts::BodyCosts(const profiles::Profile& profile)
+    : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {}
+
+void BodyCosts::place(const Layout& layout) {
+  layout_ = layout;
+  // What a node of the collective model brings to the network: the NICs of the whole domain.
+  network_ = network_of(profile_.cluster);
+  network_.bytes_per_s *=
+      static_cast<double>(layout.domain) /
+      static_cast<double>(std::min(profile_.cluster.gpus_per_node, layout.ranks));
+}
+
+CollectiveCost BodyCosts::collective(const BodyCollective& c) {
+  CollectiveGroup group = layout_.collective_group(c.group);
+  if (group.ranks <= 1 || c.bytes <= 0) return {};
+  const profiles::CollectiveParams& params = profile_.cost.collectives.values;
+  switch (c.pattern) {
+    case Pattern::kCollective:
+      return collective_cost(params, network_, group, c.kind, c.bytes);
+    case Pattern::kExchange:
+      // Every rank sends its part over its own link: what a gather of as many bytes moves.
+      return collective_cost(params, network_, group, Collective::kAllGather, c.bytes);
+    case Pattern::kRingStep:
+      break;
+  }
+  const bool leaves = group.ranks_per_node < group.ranks;
+  group.ranks = 2;
+  group.ranks_per_node = leaves ? 1 : 2;
+  group.groups_per_node = std::max<std::int64_t>(1, layout_.domain / group.ranks_per_node);
+  return collective_cost(params, network_, group, Collective::kAllGather, 2 * c.bytes);
+}
+
+double BodyCosts::transfer_s(std::int64_t stage, double bytes) const {
+  return collective_cost(profile_.cost.collectives.values, network_, layout_.transfer_group(stage),
+                         Collective::kAllGather, 2 * bytes)
+      .time_s;
+}
+
+double BodyCosts::memory_s(double bytes, double efficiency) const {
+  return memory_time_s(kernels_.memory, kernels_.rates, bytes, efficiency);
+}
+
+double BodyCosts::launch_s(bool backward) const {
+  return backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
+}
+
+double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
+  const double time = kernel_time_s(
+      kernels_, op.work, sharing, [this](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+        const auto [at, fresh] = products_.try_emplace({m, n, k, sms}, 0.0);
+        if (fresh) at->second = gemm_time_s(kernels_.gemm, kernels_.rates, m, n, k, sms);
+        return at->second;
+      });
+  if (op.extra_bytes <= 0) return time;
+  return time +
+         op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
+}
+
+double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
+  const double together = collective(op.collective).time_s;
+  const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
+  const double gap = kernels_.gemm.t0_s;
+  if (op.collective.kind == Collective::kAllGather) {
+    return std::max(product_s, together + product_s / ranks) + (ranks - 1) * gap;
+  }
+  Sharing sharing;
+  sharing.channels = kUserbufferSms;
+  const double slowed = work_s(op, sharing);
+  return std::max(slowed + together / kUserbufferSplits, slowed / kUserbufferSplits + together) +
+         (kUserbufferSplits - 1) * gap;
+}
+
+void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
+  const auto exposed = [&](CommGroup group) -> double& {
+    return result.exposed_s[static_cast<std::size_t>(group)];
+  };
+  if (op.joins && s.communication > s.compute) {
+    exposed(s.group) += s.communication - s.compute;
+    s.compute = s.communication;
+  }
+  const bool alone = op.work.kind == WorkKind::kNone;
+  if (op.collective.bytes > 0) {
+    const std::size_t group = static_cast<std::size_t>(op.collective.group);
+    result.sent_bytes[group] +=
+        sent_bytes(op.collective, static_cast<double>(layout_.group(op.collective.group).size));
+  }
+  if (alone) {
+    const CollectiveCost cost = collective(op.collective);
+    const double start = std::max(s.compute, s.communication);
+    s.group = op.collective.group;
+    if (op.collective.meets == Meets::kBlocks) {
+      s.communication = start + cost.time_s;
+      exposed(s.group) += s.communication - s.compute;
+      s.compute = s.communication;
+    } else {
+      const double slowdown = profile_.cost.contention.values.nvlink_collectives;
+      s.communication = start + cost.time_s * slowdown;
+      s.resident.channels = cost.channels;
+      s.resident.hbm_bytes_per_s = cost.time_s > 0 ? cost.hbm_bytes / cost.time_s : 0;
+    }
+    return;
+  }
+  double duration = work_s(op, {});
+  if (op.work.kind == WorkKind::kGemm)
+    result.flops += gemm_flops(op.work.m, op.work.n, op.work.k) * op.work.kernels;
+  if (op.collective.bytes > 0) {
+    const double whole = pieces_s(op, duration);
+    exposed(op.collective.group) += whole - duration;
+    duration = whole;
+  } else if (s.communication > s.compute) {
+    // Slowed as long as the collective is there.
+    const double slowed =
+        std::max(duration, profile_.cost.contention.values.kernels * work_s(op, s.resident));
+    const double beside = std::min(slowed, s.communication - s.compute);
+    duration = beside + (duration - beside * duration / slowed);
+  }
+  if (op.delayable) result.delayed_s += duration;
+  s.compute += duration;
+}
+
+BodyTime BodyCosts::time(const BodyOps& ops, bool backward) {
+  BodyTime result;
+  Streams streams;
+  for (const BodyOp& op : ops) {
+    run(op, streams, result);
+    const HostCosts& host = profile_.stack.host;
+    result.host_s += op.work.kind == WorkKind::kNone
+                         ? host.collective_launches * host.forward_launch_s
+                         : op.work.kernels * launch_s(backward);
+  }
+  if (streams.communication > streams.compute) {
+    result.exposed_s[static_cast<std::size_t>(streams.group)] +=
+        streams.communication - streams.compute;
+    streams.compute = streams.communication;
+  }
+  result.device_s = streams.compute;
+  return result;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time of a list of operations (body.h) on a rank: two in-order streams, compute and
+// communication, and a host that issues both.
+//
+// A blocking collective starts when compute has come so far and holds it up; one that runs beside
+// starts at the same point and slows what computes meanwhile (fewer SMs, shared memory bandwidth),
+// until an operation joins it. A collective in pieces runs inside a product: a ring of n pieces
+// (userbuffers' all-gather, PyTorch's async) takes max(product, collective + product / n), a
+// pipelined reduce-scatter max(product + collective / s, product / s + collective) with s pieces
+// and the SMs that its kernels hold. The host issues ahead of the device, so a list takes the
+// longer of its device time and its launches.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+
+#include "profiles/profile.h"
+#include "sim/cost/work_time.h"
+#include "sim/parallel/body.h"
+#include "sim/parallel/layout.h"
+
+namespace shardwright::sim {
+
+struct BodyTime {
+  double device_s = 0;   // compute stream, waits for collectives included
+  double host_s = 0;     // launches
+  double delayed_s = 0;  // of device_s: what a schedule may move (weight gradients)
+  double flops = 0;
+  std::array<double, kCommGroups> exposed_s{};  // of device_s, by group
+  std::array<double, kCommGroups> sent_bytes{};
+
+  double exposed() const;
+  void add(const BodyTime& other, double times);
+};
+
+class BodyCosts {
+ public:
+  explicit BodyCosts(const profiles::Profile& profile);
+
+  /// Groups of what follows.
+  void place(const Layout& layout);
+  const Layout& layout() const { return layout_; }
+
+  BodyTime time(const BodyOps& ops, bool backward);
+  /// Of one collective alone; infinite where nodes are not linked.
+  CollectiveCost collective(const BodyCollective& collective);
+  /// A message of `bytes` between neighbours in the pipeline.
+  double transfer_s(std::int64_t stage, double bytes) const;
+  double memory_s(double bytes, double efficiency) const;
+  double launch_s(bool backward) const;
+
+ private:
+  struct Streams;
+  double work_s(const BodyOp& op, const Sharing& sharing);
+  double pieces_s(const BodyOp& op, double product_s);
+  void run(const BodyOp& op, Streams& streams, BodyTime& result);
+
+  profiles::Profile profile_;
+  KernelCosts kernels_;
+  NodeNetwork network_;
+  Layout layout_;
+  std::unordered_map<ProductShape, double, ProductShapeHash> products_;
+};
+
+/// Bytes that a rank sends.
+double sent_bytes(const BodyCollective& collective, double ranks);
+
+}  // namespace shardwright::sim

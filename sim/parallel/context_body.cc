@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over a sequence that context parallel ranks share.
+//
+// Causal balance: the sequence is cut into 2c parts and rank r holds parts r and 2c-1-r, so every
+// rank has the same work. Ring (TransformerEngine's p2p): c steps, of which the first is the causal
+// diagonal and every other one half a block, so each has the work of one causal block of S/c; the
+// keys and values of the next step travel beside. Backward sends their gradients along, twice the
+// bytes, and waits for the last hop. All-gather: keys and values first, then one call. All-to-all
+// (Ulysses): heads are exchanged for tokens before and after.
+#include <algorithm>
+
+#include "sim/parallel/body.h"
+
+namespace shardwright::sim {
+namespace {
+
+double f(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+/// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
+BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
+  const Plan& plan = w.plan();
+  BodyOp op;
+  op.kind = OpKind::kAttention;
+  op.work.kind = WorkKind::kAttention;
+  op.work.m = plan.micro_batch * std::max<std::int64_t>(1, heads);
+  op.work.n = tokens;
+  op.work.k = w.shape().head_dim;
+  op.work.backward = backward;
+  if (plan.attention == AttentionKind::kEager) {
+    // Products over all scores and passes over the score matrix, as sim/program counts them.
+    const double scores = f(op.work.m) * f(tokens) * f(tokens);
+    op.work.bytes = static_cast<Bytes>(scores * (backward ? 26 : 22));
+    op.work.kernels = backward ? 9 : 7;
+  } else if (backward) {
+    op.work.kernels = 3;
+  }
+  return op;
+}
+
+BodyOp transfer(Pattern pattern, double bytes, Meets meets) {
+  BodyOp op;
+  op.kind = OpKind::kAllGather;
+  op.collective = {CommGroup::kContext, Collective::kAllGather, pattern, meets, bytes};
+  return op;
+}
+
+void ring(const BodyWriter& w, BodyOps& list, bool backward) {
+  const RankShape& s = w.shape();
+  const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim());
+  for (std::int64_t step = 0; step < s.cp; ++step) {
+    if (step + 1 < s.cp) {
+      BodyOp next =
+          transfer(Pattern::kRingStep, (backward && step > 0 ? 2 : 1) * kv_bytes, Meets::kBeside);
+      next.joins = step > 0;  // what this step reads has arrived
+      list.push_back(next);
+    }
+    BodyOp op = attention_op(w, s.heads, s.seq_len, backward);
+    op.joins = step > 0 && step + 1 == s.cp;
+    list.push_back(op);
+    if (step > 0 && !backward) {
+      // Outputs so far and this step's are put together by their sums of exponents.
+      list.push_back(w.memory(OpKind::kAccumulate, 3 * w.width() * f(s.tokens) * f(s.q_dim()), 1,
+                              w.stack().copies.add));
+    }
+  }
+  if (backward) list.push_back(transfer(Pattern::kRingStep, kv_bytes, Meets::kBlocks));
+}
+
+void gathered(const BodyWriter& w, BodyOps& list, bool backward) {
+  const RankShape& s = w.shape();
+  const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim()) * f(s.cp);
+  list.push_back(w.collective(CommGroup::kContext, Collective::kAllGather, kv_bytes));
+  list.push_back(attention_op(w, s.heads / s.cp, s.seq_len * s.cp, backward));
+  if (backward)
+    list.push_back(w.collective(CommGroup::kContext, Collective::kReduceScatter, kv_bytes));
+}
+
+void exchanged(const BodyWriter& w, BodyOps& list, bool backward) {
+  const RankShape& s = w.shape();
+  const double q_bytes = w.width() * f(s.tokens) * f(s.q_dim());
+  const double qkv_bytes = q_bytes + w.width() * f(s.tokens) * 2 * f(s.kv_dim());
+  list.push_back(transfer(Pattern::kExchange, backward ? q_bytes : qkv_bytes, Meets::kBlocks));
+  list.push_back(attention_op(w, s.heads / s.cp, s.seq_len * s.cp, backward));
+  list.push_back(transfer(Pattern::kExchange, backward ? qkv_bytes : q_bytes, Meets::kBlocks));
+}
+
+}  // namespace
+
+void BodyWriter::attention_core(BodyOps& list, bool backward) const {
+  if (shape_.cp == 1) {
+    list.push_back(attention_op(*this, shape_.heads, shape_.seq_len, backward));
+    return;
+  }
+  switch (context_) {
+    case ContextComm::kRing:
+      return ring(*this, list, backward);
+    case ContextComm::kAllGather:
+      return gathered(*this, list, backward);
+    case ContextComm::kAllToAll:
+      return exchanged(*this, list, backward);
+  }
+}
+
+}  // namespace shardwright::sim

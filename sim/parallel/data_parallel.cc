@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/strategy.h"
+
+namespace shardwright::sim {
+namespace {
+
+BodyCollective whole(CommGroup group, Collective kind, double bytes) {
+  BodyCollective c;
+  c.group = group;
+  c.kind = kind;
+  c.bytes = bytes;
+  return c;
+}
+
+}  // namespace
+
+DataParallel::DataParallel(const Plan& plan, const Stack& stack, BodyCosts& costs)
+    : plan_(plan), stack_(stack), costs_(costs) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  sharded_ = strategy.divides == Sharded::kParameters;
+  per_layer_ = sharded_ && strategy.reshards && plan.parallel.pp == 1 &&
+               stack.parallel.reshards_after_forward;
+  overlap_reduce_ =
+      plan.parallel.overlap_grad_reduce.value_or(sharded_ || stack.parallel.overlap_grad_reduce);
+  overlap_gather_ =
+      plan.parallel.overlap_param_gather.value_or(sharded_ || stack.parallel.overlap_param_gather);
+  gradient_bytes_ = plan.reduce_dtype == DType::kFp32 ? 4 : 2;
+  if (plan.numerics.fp8_params) parameter_bytes_ = 1;
+}
+
+double DataParallel::gather_s(double parameters) {
+  return costs_
+      .collective(whole(CommGroup::kShard, Collective::kAllGather, parameter_bytes_ * parameters))
+      .time_s;
+}
+
+double DataParallel::reduce_s(double parameters) {
+  const double bytes = gradient_bytes_ * parameters;
+  const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
+  double time =
+      costs_.collective(whole(CommGroup::kShard, Collective::kReduceScatter, bytes)).time_s;
+  time +=
+      costs_.collective(whole(CommGroup::kReplicate, Collective::kAllReduce, bytes / shard)).time_s;
+  return time;
+}
+
+double DataParallel::sent_bytes_per_parameter() const {
+  const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
+  const double replicas = static_cast<double>(costs_.layout().group(CommGroup::kReplicate).size);
+  return (gradient_bytes_ + (per_layer_ ? 2 : 1) * parameter_bytes_) * (shard - 1) / shard +
+         2 * gradient_bytes_ / shard * (replicas - 1) / replicas;
+}
+
+double DataParallel::buckets(std::int64_t stage, double parameters) const {
+  if (sharded_) return 8;  // units of a chunk; only the first and last show
+  if (stage > 0) return 1;
+  const double ranks = static_cast<double>(costs_.layout().group(CommGroup::kData).size);
+  const double bucket = std::max(stack_.parallel.bucket_parameters,
+                                 stack_.parallel.bucket_parameters_per_rank * ranks);
+  return std::max(1.0, std::ceil(parameters / bucket));
+}
+
+void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& chunks,
+                          StageTail& tail) {
+  const double end = tail.end_s;
+  if (!overlap_reduce_) {
+    double parameters = 0;
+    for (const ReducedChunk& chunk : chunks) parameters += chunk.parameters;
+    tail.reduce_s = reduce_s(parameters);
+    tail.end_s = end + tail.reduce_s;
+    return;
+  }
+  std::vector<const ReducedChunk*> order;
+  for (const ReducedChunk& chunk : chunks) order.push_back(&chunk);
+  std::sort(order.begin(), order.end(), [](const ReducedChunk* a, const ReducedChunk* b) {
+    return a->last_backward_s < b->last_backward_s;
+  });
+  double done = 0;
+  for (const ReducedChunk* chunk : order) {
+    const double pieces = chunk == order.back() ? buckets(stage, chunk->parameters) : 1;
+    const double one = reduce_s(chunk->parameters / pieces);
+    const double first = chunk->last_backward_s - chunk->backward_s * (pieces - 1) / pieces;
+    done = std::max({done, first}) + (pieces - 1) * one;
+    done = std::max(done, chunk->last_backward_s) + one;
+  }
+  tail.end_s = std::max(end, done);
+  tail.reduce_s = tail.end_s - end;
+}
+
+void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& chunks,
+                          StageTail& tail) {
+  const StrategyInfo& strategy = info_of(plan_.strategy);
+  if (strategy.divides == Sharded::kNothing) return;
+  if (!overlap_gather_) {
+    double parameters = 0;
+    for (const ReducedChunk& chunk : chunks) parameters += chunk.parameters;
+    tail.gather_s = gather_s(parameters);
+    return;
+  }
+  // Stage s has the first s forward passes of the pipeline's fill to spare; a chunk has the passes
+  // of those before it.
+  double spare = static_cast<double>(stage) * chunks.front().forward_s;
+  double gathered = 0;
+  for (const ReducedChunk& chunk : chunks) {
+    const double pieces = &chunk == &chunks.front() ? buckets(stage, chunk.parameters) : 1;
+    const double one = gather_s(chunk.parameters / pieces);
+    gathered += one;
+    tail.gather_s = std::max(tail.gather_s, gathered - spare);
+    // The rest of the buckets beside the first pass.
+    spare += chunk.forward_s * (pieces - 1) / pieces;
+    gathered += (pieces - 1) * one;
+    tail.gather_s = std::max(tail.gather_s, gathered - spare);
+    spare +=
+        chunk.forward_s / pieces + static_cast<double>(costs_.layout().pp - 1) * chunk.forward_s;
+  }
+}
+
+StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>& chunks,
+                             double end_s) {
+  StageTail tail;
+  tail.end_s = end_s;
+  double parameters = 0;
+  for (const ReducedChunk& chunk : chunks) parameters += chunk.parameters;
+  if (!per_layer_) {
+    reduce(stage, chunks, tail);
+    gather(stage, chunks, tail);
+    tail.sent_bytes = sent_bytes_per_parameter() * parameters;
+  } else {
+    tail.sent_bytes =
+        sent_bytes_per_parameter() * parameters * static_cast<double>(plan_.grad_accum);
+  }
+  const bool divided = info_of(plan_.strategy).divides != Sharded::kNothing;
+  const double owned =
+      divided ? parameters / static_cast<double>(costs_.layout().group(CommGroup::kShard).size)
+              : parameters;
+  // Of 28 bytes that AdamW moves a parameter, 16 are moments read and written.
+  const double moments = plan_.moment_dtype == DType::kFp32 ? 1 : 20.0 / 28.0;
+  tail.norm_s = costs_.memory_s(owned * stack_.gradient_norm_bytes_per_parameter, 1) +
+                costs_.collective(whole(CommGroup::kWorld, Collective::kAllReduce, 4)).time_s;
+  tail.optimizer_s = costs_.memory_s(owned * stack_.optimizer.bytes_per_parameter * moments,
+                                     stack_.optimizer.efficiency);
+  return tail;
+}
+
+}  // namespace shardwright::sim

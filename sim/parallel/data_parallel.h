@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows the pipeline in a step: gradients are summed over replicas, the optimizer works on
+// its shard, parameters come back.
+//
+// Megatron's distributed optimizer (core/distributed/distributed_data_parallel.py): gradients lie
+// in one buffer a chunk, cut into buckets of max(40e6, 1e6 ranks) parameters on the first stage
+// only; a bucket is reduce-scattered when the last micro-batch has filled it. Parameters are
+// gathered after the update, or, overlapped, bucket by bucket during the next forward. Without
+// overlap both stand alone at the end. Sharded parameters (FSDP) are gathered and reduced layer by
+// layer inside the bodies, or once a step with a pipeline. The norm of the gradient is the barrier
+// at which all stages wait.
+#pragma once
+
+#include <vector>
+
+#include "sim/parallel/body_cost.h"
+#include "sim/parallel/stage_memory.h"
+
+namespace shardwright::sim {
+
+/// A chunk of one stage as its replicas see it.
+struct ReducedChunk {
+  double parameters = 0;
+  double forward_s = 0, backward_s = 0;  // of a micro-batch
+  double last_backward_s = 0;            // when its gradients are complete
+};
+
+struct StageTail {
+  double end_s = 0;     // gradients summed, from the start of the step
+  double reduce_s = 0;  // of it beyond the last backward
+  double gather_s = 0;  // parameters, as far as nothing hides it
+  double norm_s = 0;    // of the gradient
+  double optimizer_s = 0;
+  double sent_bytes = 0;
+};
+
+class DataParallel {
+ public:
+  DataParallel(const Plan& plan, const Stack& stack, BodyCosts& costs);
+
+  /// Of a pipeline's stage that ends computing at `end_s`.
+  StageTail tail(std::int64_t stage, const std::vector<ReducedChunk>& chunks, double end_s);
+
+  /// Parameters are gathered in every pass and gradients summed in every micro-batch.
+  bool per_layer() const { return per_layer_; }
+  /// Gathers of `parameters`, and the sum of their gradients.
+  double gather_s(double parameters);
+  double reduce_s(double parameters);
+  double sent_bytes_per_parameter() const;
+
+ private:
+  double buckets(std::int64_t stage, double parameters) const;
+  void reduce(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
+  void gather(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
+
+  const Plan& plan_;
+  const Stack& stack_;
+  BodyCosts& costs_;
+  bool per_layer_ = false, sharded_ = false, overlap_reduce_ = false, overlap_gather_ = false;
+  double gradient_bytes_ = 4, parameter_bytes_ = 2;
+};
+
+}  // namespace shardwright::sim

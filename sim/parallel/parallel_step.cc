@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/parallel_step.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/core/error.h"
+#include "sim/core/strategy.h"
+
+namespace shardwright::sim {
+namespace {
+
+double f(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+Nanoseconds to_ns(double seconds) {
+  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
+}
+
+double seconds(Nanoseconds ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+std::size_t at(CommGroup group) {
+  return static_cast<std::size_t>(group);
+}
+
+}  // namespace
+
+void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
+  const Stack& stack = profile.stack;
+  if (!stack.parallel.supported) {
+    throw Error(
+        fmt::format("{}, which the stack {} does not do, expected a stack such as "
+                    "megatron-core",
+                    beyond_data_parallel(plan), stack.id));
+  }
+  if (profile.cluster.devices_per_node > 0) {
+    throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
+                            beyond_data_parallel(plan), profile.cluster.id));
+  }
+  const Numerics& n = plan.numerics;
+  const Precision precision = n.precision;
+  if (precision == Precision::kFp8 || precision == Precision::kNvfp4) {
+    throw Error(fmt::format("precision is {}, which is not modelled yet, expected bf16 or fp16",
+                            name_of(precision)));
+  }
+  if (plan.parallel.ep > 1) {
+    throw Error(
+        fmt::format("ep is {}, but experts are not modelled yet, expected 1", plan.parallel.ep));
+  }
+  if (n.optimizer != Optimizer::kAdamw) {
+    throw Error(fmt::format("optimizer is {}, which is not modelled yet, expected adamw",
+                            name_of(n.optimizer)));
+  }
+  if (n.lora > 0) throw Error("lora is given, which is not modelled yet, expected 0");
+  if (plan.offload != Offload::kNone) {
+    throw Error(
+        fmt::format("offload is {}, which is not modelled yet, expected none", offload_name(plan)));
+  }
+  if (model.layers < plan.parallel.pp) {
+    throw Error(fmt::format("pp is {}, more than the {} layers, expected at most {}",
+                            plan.parallel.pp, model.layers, model.layers));
+  }
+}
+
+ParallelEngine::ParallelEngine(const Model& model, const profiles::Profile& profile)
+    : model_(model), profile_(profile), costs_(profile) {}
+
+/// Of a list's launches, how much the host still issues.
+double ParallelEngine::host_share(const Plan& plan) const {
+  const auto usual = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
+  const CudaGraphs graphs = plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone));
+  return graphs == CudaGraphs::kNone ? 1 : 0;
+}
+
+ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
+  const BodyWriter writer(model_, plan, profile_.stack);
+  const auto timed = [&](const Body& body) {
+    PassTimes times;
+    times.forward = costs_.time(body.forward, false);
+    times.backward = costs_.time(body.backward, true);
+    if (!body.recompute.empty()) times.backward.add(costs_.time(body.recompute, false), 1);
+    if (!profile_.stack.parallel.accumulates_in_product && plan.grad_accum > 1) {
+      // Every gradient is added to the accumulated one by a kernel of its own.
+      double weights = 0;
+      for (const BodyOp& op : body.backward) {
+        if (op.kind == OpKind::kWeightGradient) weights += f(op.work.m) * f(op.work.n);
+      }
+      times.backward.device_s += costs_.memory_s(weights * profile_.stack.gradient_accumulate_bytes,
+                                                 profile_.stack.copies.add);
+    }
+    return times;
+  };
+  Bodies bodies;
+  bodies.plain = timed(writer.layer(false));
+  if (plan.recompute != Recompute::kNone && plan.ckpt_layers > 0) {
+    bodies.recomputed = timed(writer.layer(true));
+  }
+  bodies.embedding = timed(writer.embedding());
+  bodies.head = timed(writer.head());
+  return bodies;
+}
+
+ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const Bodies& bodies,
+                                                       const ChunkContent& content,
+                                                       DataParallel& data) {
+  ChunkPasses chunk;
+  const auto add = [&](const PassTimes& times, std::int64_t count) {
+    if (count == 0) return;
+    chunk.times.forward.add(times.forward, f(count));
+    chunk.times.backward.add(times.backward, f(count));
+  };
+  add(bodies.plain, content.layers - content.recomputed);
+  add(bodies.recomputed, content.recomputed);
+  add(bodies.embedding, content.embedding ? 1 : 0);
+  add(bodies.head, content.head ? 1 : 0);
+  if (data.per_layer()) {
+    // Gathers of the next layer and reductions of the one before run beside a layer.
+    const ChunkParameters held = chunk_parameters(model_, plan, content);
+    const double gather = data.gather_s(held.total() / f(content.layers)) * f(content.layers);
+    const double reduce = data.reduce_s(held.total() / f(content.layers)) * f(content.layers);
+    const auto hide = [&](BodyTime& pass, double communication) {
+      const double late =
+          std::max(0.0, communication - pass.device_s) + communication / f(content.layers);
+      pass.device_s += late;
+      pass.exposed_s[at(CommGroup::kData)] += late;
+    };
+    hide(chunk.times.forward, gather);
+    hide(chunk.times.backward, gather + reduce);
+  }
+  const double share = host_share(plan);
+  chunk.forward_s = std::max(chunk.times.forward.device_s, share * chunk.times.forward.host_s);
+  chunk.backward_s = std::max(chunk.times.backward.device_s, share * chunk.times.backward.host_s);
+  chunk.delayed_s = std::min(chunk.times.backward.delayed_s, chunk.backward_s);
+  return chunk;
+}
+
+void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
+                            const std::vector<ChunkPasses>& passes, const PipelineResult& pipeline,
+                            DataParallel& data, ParallelStep& step) {
+  const double micro_batches = f(plan.grad_accum);
+  step.pipeline_s = seconds(pipeline.makespan);
+  step.bubble = pipeline.bubble();
+  step.steady_state_after = pipeline.simulated_micro_batches;
+  std::vector<StageTail> tails;
+  double reduced_s = 0, updated_s = 0;
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    const StageTimes& times = pipeline.stages[static_cast<std::size_t>(stage)];
+    std::vector<ReducedChunk> chunks;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
+      ReducedChunk& chunk = chunks.emplace_back();
+      chunk.parameters = chunk_parameters(model_, plan, step.parts[part]).total();
+      chunk.forward_s = passes[part].forward_s;
+      chunk.backward_s = passes[part].backward_s;
+      chunk.last_backward_s = seconds(times.last_backward[static_cast<std::size_t>(c)]);
+    }
+    StageTail tail = data.tail(stage, chunks, seconds(times.end));
+    if (model_.tied_head && shape.stages > 1 && (stage == 0 || stage + 1 == shape.stages)) {
+      // The embedding's gradient on the first stage and the head's on the last are one.
+      const double bytes = 2 * f(count_parameters(model_).embedding) / f(plan.parallel.tp);
+      const double sum_s = costs_.transfer_s(0, bytes);
+      tail.reduce_s += sum_s;
+      tail.end_s += sum_s;
+    }
+    reduced_s = std::max(reduced_s, tail.end_s);
+    updated_s = std::max(updated_s, tail.norm_s + tail.optimizer_s + tail.gather_s);
+    tails.push_back(tail);
+  }
+  step.step_s = reduced_s + updated_s + profile_.stack.host.step_s;
+  double most = -1;
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    const StageTail& tail = tails[static_cast<std::size_t>(stage)];
+    const StageTimes& times = pipeline.stages[static_cast<std::size_t>(stage)];
+    StageTime parts;
+    std::array<double, kCommGroups> exposed{}, sent{};
+    double forward = 0, backward = 0, flops = 0;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const ChunkPasses& pass = passes[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      const double each = shape.kind == PipelineKind::kDualpipe ? micro_batches / 2 : micro_batches;
+      for (const BodyTime* time : {&pass.times.forward, &pass.times.backward}) {
+        parts.compute_s += each * (time->device_s - time->exposed());
+        for (std::size_t g = 0; g < exposed.size(); ++g) {
+          exposed[g] += each * time->exposed_s[g];
+          sent[g] += each * time->sent_bytes[g];
+        }
+        flops += each * time->flops;
+      }
+      forward += each * pass.forward_s;
+      backward += each * pass.backward_s;
+      parts.host_s += each * (pass.forward_s - pass.times.forward.device_s + pass.backward_s -
+                              pass.times.backward.device_s);
+    }
+    parts.host_s += profile_.stack.host.step_s;
+    exposed[at(CommGroup::kPipeline)] += seconds(times.transfers);
+    exposed[at(CommGroup::kData)] += tail.reduce_s + tail.gather_s;
+    sent[at(CommGroup::kData)] += tail.sent_bytes;
+    for (const double time : exposed) parts.exposed_s += time;
+    parts.optimizer_s = tail.norm_s + tail.optimizer_s;
+    parts.bubble_s = std::max(
+        0.0, step.step_s - parts.compute_s - parts.exposed_s - parts.host_s - parts.optimizer_s);
+    const double busy = forward + backward;
+    if (busy > most) {
+      most = busy;
+      step.busiest = stage;
+      step.forward_s = forward;
+      step.backward_s = backward;
+      step.flops = flops;
+      step.exposed_s = exposed;
+      step.sent_bytes = sent;
+    }
+    step.stages.push_back(parts);
+  }
+}
+
+ParallelStep ParallelEngine::run(const Plan& plan) {
+  check_modelled(model_, plan, profile_);
+  const PipelineShape shape = pipeline_shape(plan);
+  check_shape(shape);
+  ParallelStep step;
+  step.parts = divide_layers(model_, plan);
+  costs_.place(layout_of(plan, profile_.cluster));
+  DataParallel data(plan, profile_.stack, costs_);
+  const Bodies bodies = time_bodies(plan);
+  std::vector<ChunkPasses> passes;
+  for (const ChunkContent& content : step.parts) {
+    // Few chunks differ.
+    std::size_t same = 0;
+    ChunkContent alike = content;
+    while (same < passes.size()) {
+      alike.first_layer = step.parts[same].first_layer;
+      if (alike == step.parts[same]) break;
+      ++same;
+    }
+    passes.push_back(same < passes.size() ? passes[same] : time_chunk(plan, bodies, content, data));
+  }
+  const Stack& stack = profile_.stack;
+  PipelineTimes times;
+  times.chunks.resize(static_cast<std::size_t>(shape.stages * shape.chunks));
+  step.layers.assign(static_cast<std::size_t>(shape.stages), 0);
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
+      const ChunkPasses& pass = passes[part];
+      ChunkTimes& chunk = times.chunks[static_cast<std::size_t>(stage * shape.chunks + c)];
+      chunk.forward = to_ns(pass.forward_s);
+      chunk.weight_gradient = to_ns(pass.delayed_s);
+      chunk.input_gradient = to_ns(pass.backward_s) - chunk.weight_gradient;
+      step.layers[static_cast<std::size_t>(stage)] += step.parts[part].layers;
+    }
+  }
+  const RankShape rank = rank_shape(model_, plan);
+  const double message = 2 * f(rank.sharded_tokens) * f(rank.hidden);
+  double transfer_s = 0;
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    transfer_s = costs_.transfer_s(stage % std::max(1, shape.stages - 1), message);
+    if (!std::isfinite(transfer_s)) {
+      throw Error(
+          fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs "
+                      "cannot train together; at most {} can",
+                      profile_.cluster.id, plan.gpus, profile_.cluster.gpus_per_node));
+    }
+    times.transfer.push_back(to_ns(transfer_s));
+  }
+  const bool interleaves = shape.kind == PipelineKind::kInterleaved;
+  times.blocking =
+      shape.stages > 1 && stack.parallel.blocking_transfers &&
+      (shape.kind == PipelineKind::kGpipe || shape.kind == PipelineKind::kOneForwardOneBackward);
+  times.restart = to_ns(stack.parallel.transfer_sync_s);
+  if (interleaves && !stack.parallel.overlapped_interleaving) {
+    // Every pass waits for its own exchange.
+    for (std::size_t i = 0; i < times.chunks.size(); ++i) {
+      times.chunks[i].forward += to_ns(transfer_s);
+      times.chunks[i].input_gradient += to_ns(transfer_s);
+    }
+    for (Nanoseconds& transfer : times.transfer) transfer = 0;
+  }
+  const PipelineResult pipeline = run_pipeline(shape, times);
+  finish(plan, shape, passes, pipeline, data, step);
+  if (shape.stages > 1) {
+    const double each_way = shape.chunks * 2 * message * f(plan.grad_accum);
+    step.sent_bytes[at(CommGroup::kPipeline)] += each_way;
+  }
+  const double nodes = std::ceil(f(plan.gpus) / f(profile_.cluster.gpus_per_node));
+  step.step_s *= 1 + stack.parallel.step_jitter_per_doubling * std::log2(std::max(1.0, nodes));
+  step.memory = stage_memory(model_, plan, profile_, costs_.layout(), step.parts);
+  return step;
+}
+
+}  // namespace shardwright::sim

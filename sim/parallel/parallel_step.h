@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of a plan that divides the model itself: bodies, pipeline, data parallelism, memory.
+//
+// Ranks of one stage are alike, so a step has as many actors as stages. The lists of body.h are
+// timed once per kind; chunks are sums of them; the recurrence of sim/pipeline puts chunks of all
+// stages and micro-batches in their places; data_parallel.h adds what follows. What the pieces of
+// the answer mean: compute and exposed communication are those of the busiest stage, the bubble is
+// what it waits for others, and all of them add up to the step. Left out: contention between the
+// last backward passes and the reduction that runs beside them.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/core/model.h"
+#include "sim/parallel/body_cost.h"
+#include "sim/parallel/data_parallel.h"
+#include "sim/parallel/stage_memory.h"
+#include "sim/pipeline/recurrence.h"
+
+namespace shardwright::sim {
+
+struct StageTime {
+  double compute_s = 0, exposed_s = 0, host_s = 0, optimizer_s = 0, bubble_s = 0;
+};
+
+struct ParallelStep {
+  double step_s = 0;
+  double pipeline_s = 0;                // of it, until the last backward pass
+  double bubble = 0;                    // share of the stages' time in the pipeline
+  std::int32_t steady_state_after = 0;  // micro-batches that were simulated one by one
+  std::int64_t busiest = 0;
+  std::vector<ChunkContent> parts;
+  std::vector<std::int64_t> layers;  // by stage
+  std::vector<StageTime> stages;
+  std::vector<StageMemory> memory;
+  double forward_s = 0, backward_s = 0;          // of the busiest stage
+  double flops = 0;                              // of products, a rank of the busiest stage
+  std::array<double, kCommGroups> exposed_s{};   // of the busiest stage
+  std::array<double, kCommGroups> sent_bytes{};  // a rank of the busiest stage
+};
+
+/// What the engine needs that the plan may lack: throws Error where the stack does not do what the
+/// plan asks for, or nothing models it yet.
+void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile);
+
+/// Keeps the times of products, so that many plans of one model and profile are cheap.
+class ParallelEngine {
+ public:
+  ParallelEngine(const Model& model, const profiles::Profile& profile);
+  ParallelStep run(const Plan& plan);
+
+ private:
+  struct PassTimes {
+    BodyTime forward, backward;
+  };
+  struct Bodies {
+    PassTimes plain, recomputed, embedding, head;
+  };
+  struct ChunkPasses {
+    PassTimes times;
+    double forward_s = 0, backward_s = 0, delayed_s = 0;
+  };
+
+  Bodies time_bodies(const Plan& plan);
+  ChunkPasses time_chunk(const Plan& plan, const Bodies& bodies, const ChunkContent& content,
+                         DataParallel& data);
+  double host_share(const Plan& plan) const;
+  void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
+              const PipelineResult& pipeline, DataParallel& data, ParallelStep& step);
+
+  const Model& model_;
+  const profiles::Profile& profile_;
+  BodyCosts costs_;
+};
+
+}  // namespace shardwright::sim

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/predict_parallel.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "sim/core/error.h"
+#include "sim/doubt/conformal.h"
+#include "sim/doubt/extrapolation.h"
+
+namespace shardwright::sim {
+namespace {
+
+Bytes to_bytes(double bytes) {
+  return static_cast<Bytes>(bytes);
+}
+
+void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& profile,
+               const Plan& plan, const ParallelStep& step) {
+  const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
+  t.iteration_s = step.step_s;
+  t.compute_s = busiest.compute_s;
+  t.exposed_communication_s = busiest.exposed_s;
+  t.host_s = busiest.host_s;
+  t.optimizer_s = busiest.optimizer_s;
+  t.forward_s = step.forward_s;
+  t.backward_s = step.backward_s;
+  const double ranks = static_cast<double>(plan.parallel.replica());
+  const double tokens =
+      static_cast<double>(plan.seq_len * plan.micro_batch) * static_cast<double>(plan.grad_accum);
+  t.tokens_per_gpu_s = tokens / ranks / t.iteration_s;
+  t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
+  t.peak_flops = profile.cluster.gpu.peak_bf16_flops;
+  t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
+  t.mfu = t.model_flops_per_gpu / t.peak_flops;
+  // Recomputed products count once more; attention as for the MFU.
+  const ForwardFlops forward = forward_flops_per_token(model, plan.seq_len);
+  const double again = plan.recompute == Recompute::kFull ? static_cast<double>(plan.ckpt_layers) /
+                                                                static_cast<double>(model.layers)
+                                                          : 0;
+  t.hfu = t.mfu * (3 * forward.total() + again * forward.total()) / (3 * forward.total());
+  const std::string& stack = profile.stack.id;
+  const bool seen = seen_on_gpu(profile.uncertainty, stack, profile.cluster.gpu.id);
+  const double width =
+      half_width(profile.uncertainty, stack, seen, t.exposed_communication_s / t.iteration_s);
+  const auto interval = interval_around(t.iteration_s, width);
+  std::copy(interval.begin(), interval.end(), t.interval_s);
+  t.interval_level = profile.uncertainty.level;
+}
+
+void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& plan,
+                 const Layout& layout, const ParallelStep& step) {
+  MemoryPrediction& m = p.memory;
+  m.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
+  m.runtime_bytes = profile.cluster.gpu.runtime_bytes +
+                    to_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
+  std::size_t fullest = 0;
+  for (std::size_t s = 0; s < step.memory.size(); ++s) {
+    const StageMemory& memory = step.memory[s];
+    const StageTime& time = step.stages[s];
+    StagePrediction& stage = p.stages.emplace_back();
+    stage.stage = static_cast<std::int64_t>(s);
+    stage.layers = step.layers[s];
+    stage.compute_s = time.compute_s;
+    stage.exposed_communication_s = time.exposed_s;
+    stage.host_s = time.host_s;
+    stage.optimizer_s = time.optimizer_s;
+    stage.bubble_s = time.bubble_s;
+    stage.peak_allocated_bytes = to_bytes(memory.allocated_bytes);
+    stage.peak_reserved_bytes = to_bytes(memory.reserved_bytes);
+    stage.fits = stage.peak_reserved_bytes + m.runtime_bytes <= m.usable_bytes;
+    if (memory.reserved_bytes > step.memory[fullest].reserved_bytes) fullest = s;
+  }
+  const StageMemory& full = step.memory[fullest];
+  m.peak_allocated_bytes = m.peak_active_bytes = to_bytes(full.allocated_bytes);
+  m.peak_reserved_bytes = to_bytes(full.reserved_bytes);
+  for (std::size_t i = 0; i < m.breakdown_bytes.size(); ++i) {
+    m.breakdown_bytes[i] = to_bytes(full.breakdown_bytes[i]);
+  }
+  m.peak_at = fmt::format("backward of stage {}", fullest);
+  m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
+  m.fits = m.total_bytes <= m.usable_bytes;
+}
+
+}  // namespace
+
+bool goes_parallel(const Plan& plan, const Stack& stack) {
+  return stack.parallel.always || !beyond_data_parallel(plan).empty();
+}
+
+Prediction predict_parallel(ParallelEngine& engine, const Model& model,
+                            const profiles::Profile& profile, const Plan& plan) {
+  const ParallelStep step = engine.run(plan);
+  Prediction p;
+  p.plan = plan;
+  fill_time(p.time, model, profile, plan, step);
+  fill_memory(p, profile, plan, layout_of(plan, profile.cluster), step);
+  p.pipeline.bubble = step.bubble;
+  p.pipeline.micro_batches = plan.grad_accum;
+  p.pipeline.steady_state_after = step.steady_state_after;
+  p.sent_bytes = step.sent_bytes;
+  p.exposed_s = step.exposed_s;
+  p.extrapolated =
+      extrapolations(profile.uncertainty, model, profile.cluster, profile.stack.id, plan);
+  return p;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A prediction (sim/predict.h) from the step of a plan that divides the model.
+#pragma once
+
+#include "sim/parallel/parallel_step.h"
+#include "sim/predict.h"
+
+namespace shardwright::sim {
+
+/// Whether the plan goes this engine rather than that of data-parallel steps.
+bool goes_parallel(const Plan& plan, const Stack& stack);
+
+/// Throws Error when the plan contradicts the model, the cluster or the stack.
+Prediction predict_parallel(ParallelEngine& engine, const Model& model,
+                            const profiles::Profile& profile, const Plan& plan);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/stage_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/core/strategy.h"
+
+namespace shardwright::sim {
+namespace {
+
+double f(std::int64_t value) {
+  return static_cast<double>(value);
+}
+
+double bytes_of(DType dtype) {
+  return dtype == DType::kFp32 ? 4 : 2;
+}
+
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+bool piece(const Plan& plan, RecomputePiece which) {
+  return plan.recompute == Recompute::kPieces && (plan.pieces & which) != 0;
+}
+
+/// What is kept for backward of one layer, by the parts that can run again.
+struct Parts {
+  double input = 0;  // of the layer
+  double norms = 0, norm_outputs = 0;
+  double qkv = 0, scores = 0, attention_out = 0;
+  double gate_up = 0, activation = 0, other = 0;
+  double all() const {
+    return norms + norm_outputs + qkv + scores + attention_out + gate_up + activation + other;
+  }
+};
+
+Parts parts_of(const BodyWriter& w) {
+  const RankShape& s = w.shape();
+  const Stack& stack = w.stack();
+  const Model& model = w.model();
+  const double tokens = f(s.tokens), sharded = f(s.sharded_tokens), h = f(s.hidden);
+  const double width = w.width();
+  Parts p;
+  p.input = width * sharded * h;
+  p.norms = 2 * sharded *
+            (sum(stack.norm.saved_bytes) * h + stack.norm.saved_bytes_per_token +
+             (stack.norm_saves_input ? width * h : 0));
+  p.norm_outputs = 2 * width * sharded * h;
+  p.qkv = width * tokens * f(s.q_dim() + 2 * s.kv_dim());
+  if (stack.repeats_kv_heads) p.qkv += width * tokens * 2 * f(s.q_dim() - s.kv_dim());
+  p.attention_out = width * tokens * f(s.q_dim());
+  if (w.plan().attention == AttentionKind::kEager) {
+    // Scores after the softmax, as sim/program keeps them.
+    p.scores = width * tokens * f(s.heads) * f(w.plan().seq_len);
+  } else {
+    p.scores = 4 * tokens * f(s.heads);
+  }
+  const KernelGroup& activation = model.gated_mlp ? stack.gated_activation : stack.plain_activation;
+  p.gate_up = width * tokens * f(s.ffn) * (model.gated_mlp ? 2 : 1);
+  p.activation = tokens * f(s.ffn) * (width + sum(activation.saved_bytes));
+  p.other = stack.parallel.layer_saved_bytes * sharded * h;
+  return p;
+}
+
+double checkpointed(const Parts& p, const BodyWriter& w) {
+  const Plan& plan = w.plan();
+  const RankShape& s = w.shape();
+  if (plan.recompute == Recompute::kFull) return p.input;
+  if (plan.recompute == Recompute::kSelectiveOp) {
+    // torchtitan keeps attention and the results of every second product.
+    return p.input + p.scores + p.attention_out +
+           w.width() * f(s.tokens) * f(s.q_dim() + s.kv_dim() + s.ffn) + p.input;
+  }
+  double kept = p.all();
+  if (piece(plan, kPieceBlock)) return p.input;
+  if (piece(plan, kPieceNorm)) kept -= p.norm_outputs;
+  if (piece(plan, kPieceFfn)) {
+    kept -= p.gate_up + p.activation;
+  } else if (piece(plan, kPieceSwiglu) || piece(plan, kPieceMoeActivation)) {
+    kept -= p.activation;
+  }
+  if (piece(plan, kPieceAttention)) {
+    kept -= p.qkv + p.scores + p.attention_out;
+  } else if (piece(plan, kPieceCoreAttention) && plan.attention == AttentionKind::kEager) {
+    kept -= p.scores;
+  }
+  return kept;
+}
+
+/// Logits of a micro-batch with what loss and its gradient make of them.
+double loss_bytes(const BodyWriter& w) {
+  const Stack& stack = w.stack();
+  const double logits = f(w.shape().tokens) * f(w.shape().vocab);
+  return logits * (w.width() + (stack.loss_upcasts_logits ? 4 : 0) + sum(stack.loss.saved_bytes) +
+                   stack.loss.backward_temporary_bytes);
+}
+
+class StageWalk {
+ public:
+  StageWalk(const BodyWriter& writer, const Plan& plan) : plan_(plan) {
+    layer_ = layer_activations(writer);
+    loss_ = loss_bytes(writer);
+    offloaded_ = plan.offload == Offload::kActivations ? plan.offload_layers : 0;
+  }
+
+  double chunk_bytes(const ChunkContent& chunk) const {
+    const double plain = f(chunk.layers - chunk.recomputed);
+    const double all = plain * layer_.kept + f(chunk.recomputed) * layer_.checkpoint;
+    if (chunk.layers == 0 || offloaded_ == 0) return all;
+    return all * f(std::max<std::int64_t>(0, chunk.layers - offloaded_)) / f(chunk.layers);
+  }
+
+  struct Peak {
+    double activations = 0, loss = 0;
+  };
+
+  Peak peak(const PipelineShape& shape, const std::vector<ChunkContent>& parts,
+            std::int32_t stage) const {
+    std::vector<double> bytes;
+    std::vector<bool> head;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      bytes.push_back(chunk_bytes(content));
+      head.push_back(content.head);
+    }
+    Peak peak;
+    double live = 0;
+    for (const PipelineAction& action : stage_program(shape, stage)) {
+      const auto chunk = static_cast<std::size_t>(action.chunk);
+      if (action.direction == Direction::kForward) live += bytes[chunk];
+      const double loss = head[chunk] && action.direction == Direction::kForward ? loss_ : 0;
+      const bool backward =
+          action.direction == Direction::kBackward || action.direction == Direction::kInputGradient;
+      const double now = live + (backward ? layer_.working : 0);
+      if (now + loss > peak.activations + peak.loss) peak = {now, loss};
+      if (action.direction == Direction::kBackward ||
+          action.direction == Direction::kWeightGradient) {
+        live -= bytes[chunk];
+      }
+    }
+    return peak;
+  }
+
+ private:
+  const Plan& plan_;
+  LayerActivations layer_;
+  double loss_ = 0;
+  std::int64_t offloaded_ = 0;
+};
+
+/// In-flight passes are as many with fewer micro-batches, once warm-up is over.
+PipelineShape shortened(PipelineShape shape) {
+  const std::int32_t most = 4 * shape.stages;
+  if (shape.micro_batches > most) shape.micro_batches = most;
+  return shape;
+}
+
+void add_states(StageMemory& memory, double parameters, double largest_layer, const Plan& plan,
+                const Stack& stack, const Layout& layout) {
+  const auto at = [&](MemoryCategory category) -> double& {
+    return memory.breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  const double ranks = f(layout.group(CommGroup::kShard).size);
+  const double master = bytes_of(plan.master_dtype), moments = 2 * bytes_of(plan.moment_dtype);
+  if (strategy.divides == Sharded::kParameters) {
+    const bool gathered = layout.pp > 1 || !strategy.reshards;
+    at(MemoryCategory::kMaster) = master * parameters / ranks;
+    at(MemoryCategory::kGradients) = bytes_of(plan.reduce_dtype) * parameters / ranks;
+    at(MemoryCategory::kOptimizer) = moments * parameters / ranks;
+    at(MemoryCategory::kGatherBuffers) = 2 * (gathered ? parameters : 2 * largest_layer);
+    at(MemoryCategory::kGradientBuffers) = (2 + bytes_of(plan.reduce_dtype)) * largest_layer;
+    return;
+  }
+  const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
+  at(MemoryCategory::kParameters) = 2 * parameters;
+  at(MemoryCategory::kGradients) = stack.parallel.gradient_bytes * parameters;
+  at(MemoryCategory::kMaster) = master * parameters / divided;
+  at(MemoryCategory::kOptimizer) = moments * parameters / divided;
+}
+
+}  // namespace
+
+LayerActivations layer_activations(const BodyWriter& w) {
+  const Parts parts = parts_of(w);
+  const RankShape& s = w.shape();
+  LayerActivations result;
+  result.kept = parts.all();
+  result.checkpoint = checkpointed(parts, w);
+  // In the MLP's backward: gradients of output, input and the gathered input, and of what the
+  // activation read and wrote.
+  const double inner = f(s.tokens) * f(s.ffn) * w.width();
+  result.working =
+      3 * w.width() * f(s.tokens) * f(s.hidden) + (w.model().gated_mlp ? 3 : 2) * inner;
+  if (w.plan().recompute != Recompute::kNone) {
+    result.working += std::max(0.0, result.kept - result.checkpoint);
+  }
+  return result;
+}
+
+ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const ChunkContent& chunk) {
+  const ParameterCounts counts = count_parameters(model);
+  const double tp = f(plan.parallel.tp);
+  ChunkParameters result;
+  result.layers = f(chunk.layers) * ((f(counts.layer_matrices) + f(counts.layer_biases)) / tp +
+                                     f(counts.layer_norms));
+  if (chunk.embedding) result.embedding = f(counts.embedding) / tp + f(counts.positions);
+  if (chunk.head) {
+    // A tied head is the embedding itself, or a copy of it on another stage.
+    const bool copied = model.tied_head && !chunk.embedding;
+    result.head = f(copied ? counts.embedding : counts.head) / tp + f(counts.final_norm);
+  }
+  return result;
+}
+
+int communicators(const Layout& layout) {
+  int count = 1;  // the world's
+  for (const CommGroup group : {CommGroup::kTensor, CommGroup::kContext, CommGroup::kPipeline,
+                                CommGroup::kExpert, CommGroup::kData}) {
+    if (layout.group(group).size > 1) ++count;
+  }
+  return count;
+}
+
+std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
+                                      const profiles::Profile& profile, const Layout& layout,
+                                      const std::vector<ChunkContent>& parts) {
+  const Stack& stack = profile.stack;
+  const BodyWriter writer(model, plan, stack);
+  const StageWalk walk(writer, plan);
+  const PipelineShape shape = shortened(pipeline_shape(plan));
+  const RankShape& s = writer.shape();
+  const double message = writer.width() * f(s.sharded_tokens) * f(s.hidden);
+  std::vector<StageMemory> result;
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    StageMemory memory;
+    double parameters = 0, largest = 0;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      const ChunkParameters held = chunk_parameters(model, plan, content);
+      parameters += held.total();
+      if (content.layers > 0) largest = held.layers / f(content.layers);
+      largest = std::max({largest, held.embedding + held.head});
+    }
+    add_states(memory, parameters, largest, plan, stack, layout);
+    const StageWalk::Peak peak = walk.peak(shape, parts, stage);
+    const auto at = [&](MemoryCategory category) -> double& {
+      return memory.breakdown_bytes[static_cast<std::size_t>(category)];
+    };
+    at(MemoryCategory::kActivations) += peak.activations;
+    at(MemoryCategory::kLoss) += peak.loss;
+    if (shape.stages > 1) {
+      const double messages = shape.kind == PipelineKind::kInterleaved ? shape.stages : 2;
+      at(MemoryCategory::kWorkspace) += messages * message;
+    }
+    memory.allocated_bytes =
+        std::accumulate(memory.breakdown_bytes.begin(), memory.breakdown_bytes.end(), 0.0);
+    memory.reserved_bytes = memory.allocated_bytes;
+    result.push_back(memory);
+  }
+  return result;
+}
+
+}  // namespace shardwright::sim

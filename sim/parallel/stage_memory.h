@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each stage of a pipeline keeps in memory at its fullest.
+//
+// Parameters, accumulated gradients and optimizer state by the strategy; activations of every pass
+// in flight, by the stage's place in the schedule; embedding and logits where they are; buffers of
+// transfers, gathers and communicators. Bytes of a layer's activations follow from what the stack's
+// kernels keep (sim/core/stack.h), divided as the operations of body.h are; checked against
+// Korthikanti et al. 2022 (34 bytes a token and channel) in tests.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "sim/core/schedule.h"
+#include "sim/parallel/body.h"
+#include "sim/parallel/layout.h"
+#include "sim/parallel/stages.h"
+
+namespace shardwright::sim {
+
+/// Of one layer and micro-batch on a rank, in bytes.
+struct LayerActivations {
+  double kept = 0;        // from forward to backward
+  double checkpoint = 0;  // the same where the layer runs again
+  double working = 0;     // beside that while its backward runs
+};
+LayerActivations layer_activations(const BodyWriter& writer);
+
+/// Parameters of a rank, by how they are reduced.
+struct ChunkParameters {
+  double layers = 0, embedding = 0, head = 0;
+  double total() const { return layers + embedding + head; }
+};
+ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const ChunkContent& chunk);
+
+struct StageMemory {
+  double allocated_bytes = 0, reserved_bytes = 0;
+  std::array<double, kMemoryCategories> breakdown_bytes{};
+};
+
+/// By stage.
+std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
+                                      const profiles::Profile& profile, const Layout& layout,
+                                      const std::vector<ChunkContent>& parts);
+
+/// Communicators that a rank is part of.
+int communicators(const Layout& layout);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/stages.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+
+#include "sim/core/error.h"
+#include "sim/core/parse_number.h"
+
+namespace shardwright::sim {
+namespace {
+
+constexpr std::size_t kMostPlaces = 1 << 16;
+
+[[noreturn]] void fail_layout(std::string_view layout, const std::string& expected) {
+  throw Error(fmt::format("pp_layout is '{}', expected {}", layout, expected));
+}
+
+/// The layout without repetitions.
+class LayoutReader {
+ public:
+  explicit LayoutReader(std::string_view text) : text_(text) {}
+
+  std::string expanded() {
+    std::string result = sequence();
+    if (at_ != text_.size()) fail();
+    return result;
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    fail_layout(text_,
+                "E, t, m, L and |, with (...)*n or x*n to repeat, as in \"Et*3|(tt|)*29m|L\"");
+  }
+
+  std::string sequence() {
+    std::string result;
+    while (at_ < text_.size() && text_[at_] != ')') {
+      std::string item;
+      if (text_[at_] == '(') {
+        ++at_;
+        item = sequence();
+        if (at_ >= text_.size()) fail();
+        ++at_;
+      } else if (std::string_view("EtmL|").find(text_[at_]) != std::string_view::npos) {
+        item = text_[at_++];
+      } else {
+        fail();
+      }
+      const std::int64_t times = repetitions();
+      if (item.size() * static_cast<std::size_t>(times) + result.size() > kMostPlaces) fail();
+      for (std::int64_t i = 0; i < times; ++i) result += item;
+    }
+    return result;
+  }
+
+  std::int64_t repetitions() {
+    if (at_ >= text_.size() || text_[at_] != '*') return 1;
+    const std::size_t begin = ++at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
+    const auto times = parse_int64(text_.substr(begin, at_ - begin));
+    if (!times || *times < 1 || *times > static_cast<std::int64_t>(kMostPlaces)) fail();
+    return *times;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+std::vector<ChunkContent> from_layout(const Model& model, const Plan& plan, std::size_t parts) {
+  const std::string& text = plan.parallel.pp_layout;
+  const std::string places = LayoutReader(text).expanded();
+  std::vector<ChunkContent> chunks(1);
+  for (const char place : places) {
+    ChunkContent& chunk = chunks.back();
+    if (place == '|') chunks.emplace_back();
+    if (place == 'E') chunk.embedding = true;
+    if (place == 'L') chunk.head = true;
+    if (place == 't') ++chunk.layers;
+    if (place == 'm') ++chunk.extra_predictions;
+  }
+  if (chunks.size() != parts) {
+    fail_layout(text,
+                fmt::format("{} chunks, pp times virtual_stages, not {}", parts, chunks.size()));
+  }
+  std::int64_t layers = 0;
+  for (ChunkContent& chunk : chunks) {
+    chunk.first_layer = layers;
+    layers += chunk.layers;
+  }
+  if (layers != model.layers) {
+    fail_layout(text, fmt::format("the {} layers of the model, not {}", model.layers, layers));
+  }
+  if (!chunks.front().embedding || !chunks.back().head) {
+    fail_layout(text, "E in the first chunk and L in the last one");
+  }
+  return chunks;
+}
+
+std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
+  std::vector<ChunkContent> chunks(parts);
+  const auto n = static_cast<std::int64_t>(parts);
+  const bool ends_count = model.layers % n != 0 && (model.layers + 2) % n == 0;
+  const std::int64_t places = ends_count ? model.layers + 2 : model.layers;
+  std::int64_t layer = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    ChunkContent& chunk = chunks[static_cast<std::size_t>(i)];
+    chunk.embedding = i == 0;
+    chunk.head = i + 1 == n;
+    chunk.layers = places / n + (i < places % n ? 1 : 0);
+    if (ends_count) chunk.layers -= (chunk.embedding ? 1 : 0) + (chunk.head ? 1 : 0);
+    chunk.first_layer = layer;
+    layer += chunk.layers;
+  }
+  return chunks;
+}
+
+}  // namespace
+
+PipelineShape pipeline_shape(const Plan& plan) {
+  const Parallelism& p = plan.parallel;
+  PipelineShape shape;
+  shape.kind = p.schedule();
+  shape.stages = static_cast<std::int32_t>(p.pp);
+  const bool v_shaped = shape.kind == PipelineKind::kZbv || shape.kind == PipelineKind::kDualpipe;
+  shape.chunks = v_shaped ? 2 : static_cast<std::int32_t>(p.virtual_stages);
+  shape.micro_batches = static_cast<std::int32_t>(plan.grad_accum);
+  if (p.pp == 1) {
+    shape.kind = PipelineKind::kOneForwardOneBackward;
+    shape.chunks = 1;
+  }
+  return shape;
+}
+
+std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan) {
+  const auto parts = static_cast<std::size_t>(model_parts(pipeline_shape(plan)));
+  std::vector<ChunkContent> chunks =
+      plan.parallel.pp_layout.empty() ? equal_parts(model, parts) : from_layout(model, plan, parts);
+  for (ChunkContent& chunk : chunks) {
+    // Megatron counts checkpointed layers of each stage, so every chunk has its share.
+    if (plan.recompute != Recompute::kNone) {
+      chunk.recomputed = (plan.ckpt_layers * chunk.layers + model.layers - 1) / model.layers;
+    }
+  }
+  return chunks;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which part of the model each chunk of a pipeline holds.
+//
+// Equal numbers of layers where they divide; where layers, embedding and head together do, those
+// two count as a layer each (Megatron's account_for_embedding_in_pipeline_split and
+// account_for_loss_in_pipeline_split: 126 layers of Llama 3.1 405B in 128 places); else the first
+// chunks get one layer more. A layout string says it exactly: E embedding, t layer, m multi-token
+// prediction, L head and loss, | end of a chunk, (...)*n or x*n repetition.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/pipeline/program.h"
+
+namespace shardwright::sim {
+
+struct ChunkContent {
+  std::int64_t first_layer = 0;
+  std::int64_t layers = 0;
+  std::int64_t recomputed = 0;  // of them
+  std::int64_t extra_predictions = 0;
+  bool embedding = false, head = false;
+  bool operator==(const ChunkContent&) const = default;
+};
+
+PipelineShape pipeline_shape(const Plan& plan);
+
+/// By model part (sim/pipeline/program.h). Throws Error where the layout does not fit the model.
+std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan);
+
+}  // namespace shardwright::sim
