@@ -11,6 +11,7 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
+#include "profiles/ledger_parallel.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
@@ -68,7 +69,7 @@ struct Family {
   bool qk_norm = false;
   int norms_per_layer = 2;
 };
-constexpr std::array<Family, 10> kFamilies = {{
+constexpr std::array<Family, 16> kFamilies = {{
     {.name = "llama"},
     {.name = "mistral"},
     {.name = "qwen2"},
@@ -79,6 +80,12 @@ constexpr std::array<Family, 10> kFamilies = {{
     {.name = "gpt2", .position = Position::kLearned, .fused_qkv = true},
     {.name = "gpt_neox", .fused_qkv = true, .parallel_residual = true},
     {.name = "mpt", .position = Position::kLearned, .fused_qkv = true},
+    {.name = "gpt", .position = Position::kLearned, .fused_qkv = true},
+    {.name = "nemotron"},
+    {.name = "deepseek_v2"},
+    {.name = "deepseek_v3"},
+    {.name = "qwen3_moe", .qk_norm = true},
+    {.name = "gpt_oss"},
 }};
 
 /// One row being read: values that make no sense are errors naming file, line and column.
@@ -157,8 +164,9 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.ffn = read.count("ffn", 1, model_limits::kFfn);
   model.vocab = read.count("vocab", 1, model_limits::kVocab);
   model.max_positions = seq_len;
-  model.gated_mlp = read.choice<2>("mlp", {"swiglu", "gelu"}) == 0;
-  model.activation = model.gated_mlp ? Activation::kSilu : Activation::kGelu;
+  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kRelu};
+  model.activation = kActivations[read.choice<3>("mlp", {"swiglu", "gelu", "relu2"})];
+  model.gated_mlp = model.activation == Activation::kSilu;
   model.norm = read.choice<2>("norm", {"rmsnorm", "layernorm"}) == 0 ? Normalization::kRmsNorm
                                                                      : Normalization::kLayerNorm;
   const std::size_t biases = read.choice<3>("biases", {"none", "qkv", "all"});
@@ -180,6 +188,11 @@ std::optional<std::int64_t> stride_of(std::string_view recompute) {
 
 void read_recompute(const RowReader& read, std::int64_t layers, Plan& plan) {
   const std::string_view word = read.row().text("recompute");
+  // Not stated, or told module by module in a column of its own.
+  if (word.empty() || word == "modules") {
+    plan.recompute = Recompute::kNone;
+    return;
+  }
   const bool says_how_many = !read.row().text("ckpt_layers").empty();
   const std::int64_t ckpt_layers = says_how_many ? read.count("ckpt_layers", 0, layers) : layers;
   if (const std::optional<std::int64_t> stride = stride_of(word)) {
@@ -217,14 +230,16 @@ Plan read_plan(const RowReader& read, std::int64_t layers) {
   Plan plan;
   plan.strategy = read.word("strategy", strategy_from, strategy_names());
   plan.gpus = read.count("gpus");
-  plan.shard_group = read.count("shard_group");
+  plan.shard_group = read.row().text("shard_group").empty() ? 0 : read.count("shard_group");
   // Of a strategy that shards nothing the column can only say that all ranks take part.
   if (info_of(plan.strategy).replicates()) plan.shard_group = 0;
   plan.seq_len = read.count("seq_len");
   plan.micro_batch = read.count("micro_batch");
   plan.grad_accum = read.count("grad_accum");
   read_recompute(read, layers, plan);
-  plan.reduce_dtype = read.word("reduce_dtype", dtype_from, dtypes);
+  if (!read.row().text("reduce_dtype").empty()) {
+    plan.reduce_dtype = read.word("reduce_dtype", dtype_from, dtypes);
+  }
   plan.moment_dtype = read.word("optimizer_state", dtype_from, dtypes);
   // PyTorch's optimizers keep their state in the dtype of the parameters they update, and llmq's
   // bf16 state comes with bf16 masters and stochastic rounding.
@@ -233,11 +248,8 @@ Plan read_plan(const RowReader& read, std::int64_t layers) {
   if (!set_offload(plan, read.row().text("offload"))) {
     read.fail_choice("offload", {"none", "optimizer", "activations:N"});
   }
-  plan.stack = read.text("stack");
-  const std::vector<std::string> stacks = shipped_names(DataKind::kStack);
-  if (std::find(stacks.begin(), stacks.end(), plan.stack) == stacks.end()) {
-    read.fail_choice("stack", stacks);
-  }
+  plan.stack = shipped_stack(read.text("stack"));
+  if (plan.stack.empty()) read.fail_choice("stack", shipped_names(DataKind::kStack));
   return plan;
 }
 
@@ -246,19 +258,24 @@ void read_measurements(const RowReader& read, LedgerRow& out) {
   out.tokens_per_gpu_s = read.positive("tokens_per_gpu_s");
   out.peak_gib = read.positive("peak_mem_gib");
   if (out.iteration_s) {
-    read.choice<2>("time_kind", {"published", "from_throughput"});
+    read.choice<4>("time_kind", {"published", "from_throughput", "from_tflops", "from_mfu"});
     out.time_kind = read.row().text("time_kind");
   }
   if (out.peak_gib) {
-    constexpr std::array<std::string_view, 3> kCounters = {"peak_allocated", "peak_active",
-                                                           "peak_reserved"};
-    out.counter = static_cast<MemoryCounter>(read.choice("mem_kind", kCounters) + 1);
+    constexpr std::array<std::string_view, 4> kCounters = {"peak_allocated", "peak_active",
+                                                           "peak_reserved", "other"};
+    const std::size_t counter = read.choice("mem_kind", kCounters);
+    // Of a counter that is not said nothing can be compared.
+    if (counter == 3) {
+      out.peak_gib.reset();
+    } else {
+      out.counter = static_cast<MemoryCounter>(counter + 1);
+    }
   }
   out.out_of_memory = read.choice<2>("outcome", {"ok", "oom"}) == 1;
 }
 
-LedgerRow read_row(const CsvRow& row, const std::string& file,
-                   const std::vector<std::string>& gpus) {
+LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<std::string>& gpus) {
   const RowReader read(row);
   LedgerRow out;
   out.line = row.line();
@@ -266,16 +283,22 @@ LedgerRow read_row(const CsvRow& row, const std::string& file,
   out.source = read.text("source");
   out.locator = row.text("locator");
   out.gpu = read.text("gpu");
-  if (std::find(gpus.begin(), gpus.end(), out.gpu) == gpus.end()) read.fail_choice("gpu", gpus);
+  const bool parallel = has_parallel_columns(table);
+  if (std::find(gpus.begin(), gpus.end(), out.gpu) == gpus.end()) {
+    if (!parallel) read.fail_choice("gpu", gpus);
+    out.unsupported = fmt::format("gpu {} does not ship", out.gpu);
+  }
   out.gpus_per_node = read.count("gpus_per_node", 1, 1 << 10);
   out.inter_gbps_per_node = read.positive("inter_gbps_per_node");
   out.model = read_model(read, read.count("seq_len"));
   out.plan = read_plan(read, out.model.layers);
+  if (row.text("stack") != out.plan.stack) out.stack_called = row.text("stack");
+  if (parallel) read_parallel_columns(row, out);
   read_measurements(read, out);
   try {
     check_model(out.model);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}, line {}: {}", file, row.line(), error.what()));
+    throw Error(fmt::format("{}, line {}: {}", table.file(), row.line(), error.what()));
   }
   return out;
 }
@@ -313,7 +336,7 @@ std::vector<LedgerRow> read_ledger(const CsvTable& table) {
   std::vector<LedgerRow> rows;
   std::set<std::string> ids;
   for (std::size_t i = 0; i < table.size(); ++i) {
-    rows.push_back(read_row(table[i], table.file(), gpus));
+    rows.push_back(read_row(table[i], table, gpus));
     if (!ids.insert(rows.back().id).second) table[i].fail("id", "a name that no row before has");
   }
   return rows;

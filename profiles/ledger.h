@@ -48,6 +48,11 @@ struct LedgerRow {
   std::optional<double> peak_gib;
   MemoryCounter counter = MemoryCounter::kNone;  // of peak_gib; kNone without one
   bool out_of_memory = false;                    // the run failed for want of memory
+  // Of tables with parallel columns (profiles/ledger_parallel.h).
+  std::string unsupported;   // why no plan can express the row; empty: one can
+  std::string quality;       // A, B or C
+  std::string version;       // of the software
+  std::string stack_called;  // the software's name where another stack stands for it
 };
 
 /// The shipped ledger, <data_dir>/published/ledger.csv.

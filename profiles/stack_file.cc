@@ -108,6 +108,8 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
   fields.group("parallel", [&] {
     add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
     add("always", &parallel.always, "", "every plan is predicted by the parallel engine");
+    add("fused_attention", &parallel.fused_attention, "",
+        "attention is one kernel where the plan says flash");
     add("async_tensor_backward", &parallel.async_tensor_backward, "",
         "collectives of the input's gradient run beside products");
     add("accumulates_in_product", &parallel.accumulates_in_product, "",

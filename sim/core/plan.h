@@ -74,7 +74,7 @@ struct Plan {
   Offload offload = Offload::kNone;
   std::int64_t loss_chunks = 0;  // pieces in which logits and loss exist; 0: as the stack does it
   AllocatorKind allocator = AllocatorKind::kStack;  // kStack: as the stack sets it
-  std::int64_t offload_layers = 0;  // whose activations are offloaded
+  std::int64_t offload_layers = 0;                  // whose activations are offloaded
   Parallelism parallel;
   Numerics numerics;
   std::string stack = "native";

@@ -71,6 +71,7 @@ struct ParallelSoftware {
   bool supported = false;  // tensor, pipeline and context parallelism exist
   /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
   bool always = false;
+  bool fused_attention = true;          // false: attention is eager whatever the plan says
   bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
   bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
   double gradient_bytes = 4;            // of an accumulated gradient, per parameter

@@ -85,6 +85,9 @@ class BodyWriter {
   const RankShape& shape() const { return shape_; }
   TensorOverlap tensor_overlap() const { return overlap_; }
   ContextComm context_comm() const { return context_; }
+  bool eager_attention() const {
+    return plan_.attention == AttentionKind::kEager || !stack_.parallel.fused_attention;
+  }
   double width() const { return 2; }  // bytes of an activation
 
   /// y[m, n] = x[m, k] W. `kind` tells which.

@@ -28,7 +28,7 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
   op.work.n = tokens;
   op.work.k = w.shape().head_dim;
   op.work.backward = backward;
-  if (plan.attention == AttentionKind::kEager) {
+  if (w.eager_attention()) {
     // Products over all scores and passes over the score matrix, as sim/program counts them.
     const double scores = f(op.work.m) * f(tokens) * f(tokens);
     op.work.bytes = static_cast<Bytes>(scores * (backward ? 26 : 22));

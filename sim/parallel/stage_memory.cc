@@ -13,10 +13,6 @@ double f(std::int64_t value) {
   return static_cast<double>(value);
 }
 
-double bytes_of(DType dtype) {
-  return dtype == DType::kFp32 ? 4 : 2;
-}
-
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -51,7 +47,7 @@ Parts parts_of(const BodyWriter& w) {
   p.qkv = width * tokens * f(s.q_dim() + 2 * s.kv_dim());
   if (stack.repeats_kv_heads) p.qkv += width * tokens * 2 * f(s.q_dim() - s.kv_dim());
   p.attention_out = width * tokens * f(s.q_dim());
-  if (w.plan().attention == AttentionKind::kEager) {
+  if (w.eager_attention()) {
     // Scores after the softmax, as sim/program keeps them.
     p.scores = width * tokens * f(s.heads) * f(w.plan().seq_len);
   } else {
@@ -83,7 +79,7 @@ double checkpointed(const Parts& p, const BodyWriter& w) {
   }
   if (piece(plan, kPieceAttention)) {
     kept -= p.qkv + p.scores + p.attention_out;
-  } else if (piece(plan, kPieceCoreAttention) && plan.attention == AttentionKind::kEager) {
+  } else if (piece(plan, kPieceCoreAttention) && w.eager_attention()) {
     kept -= p.scores;
   }
   return kept;
@@ -164,14 +160,15 @@ void add_states(StageMemory& memory, double parameters, double largest_layer, co
   };
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double master = bytes_of(plan.master_dtype), moments = 2 * bytes_of(plan.moment_dtype);
+  const double master = f(bytes_of(plan.master_dtype)),
+               moments = 2 * f(bytes_of(plan.moment_dtype));
   if (strategy.divides == Sharded::kParameters) {
     const bool gathered = layout.pp > 1 || !strategy.reshards;
     at(MemoryCategory::kMaster) = master * parameters / ranks;
-    at(MemoryCategory::kGradients) = bytes_of(plan.reduce_dtype) * parameters / ranks;
+    at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * parameters / ranks;
     at(MemoryCategory::kOptimizer) = moments * parameters / ranks;
     at(MemoryCategory::kGatherBuffers) = 2 * (gathered ? parameters : 2 * largest_layer);
-    at(MemoryCategory::kGradientBuffers) = (2 + bytes_of(plan.reduce_dtype)) * largest_layer;
+    at(MemoryCategory::kGradientBuffers) = (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
     return;
   }
   const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
