@@ -13,7 +13,7 @@ std::string_view unit_of(std::string_view key) {
   if (key.ends_with("_bytes_per_s")) return "byte/s";
   if (key.ends_with("_flops")) return "flop/s";
   if (key == "bytes_per_s") return "byte/s";
-  if (key == "simple_sqrt_s") return "s/byte^0.5";
+  if (key == "simple_sqrt_s" || key == "sqrt_s") return "s/byte^0.5";
   return key.ends_with("_s") ? "s" : "";
 }
 
@@ -143,6 +143,27 @@ void describe(FieldList& fields, MemoryParams& p) {
   v.add("l2_speedup", p.l2_speedup, between(1.0, 100.0)).believed(CostGroup::kMemory, 0.4, 3);
 }
 
+void describe(FieldList& fields, LowPrecisionParams& p) {
+  const Parameters v(fields, "products in fewer bits");
+  v.add("fp8_share", p.fp8_share, between(0.01, 2.0));
+  v.add("nvfp4_share", p.nvfp4_share, between(0.01, 2.0));
+}
+
+void describe(FieldList& fields, DispatchParams& p) {
+  const Parameters v(fields, "tokens to the ranks of their experts");
+  v.add("t0_s", p.t0_s, at_least(0.0));
+  v.add("token_s", p.token_s, at_least(0.0));
+  v.add("sm_bytes_per_s", p.sm_bytes_per_s, above(0.0));
+  v.add("link_bytes_per_s", p.link_bytes_per_s, above(0.0));
+}
+
+void describe(FieldList& fields, ExchangeParams& p) {
+  const Parameters v(fields, "NCCL's all-to-all");
+  v.add("base_s", p.base_s, at_least(0.0));
+  v.add("sqrt_s", p.sqrt_s, at_least(0.0));
+  v.add("bytes_per_s", p.bytes_per_s, above(0.0));
+}
+
 void describe(FieldList& fields, ContentionParams& p) {
   const Parameters v(fields, "kernels and collectives beside each other");
   v.add("kernels", p.kernels, between(0.1, 100.0)).believed(CostGroup::kContention, 0.3);
@@ -216,6 +237,9 @@ void describe(FieldList& fields, GpuCost& cost) {
   fields.group("attention", [&] {
     for (auto& [kernel, params] : cost.attention) describe_group(fields, kernel, params.values);
   });
+  describe_group(fields, "low_precision", cost.low_precision.values);
+  describe_group(fields, "dispatch", cost.dispatch.values);
+  describe_group(fields, "exchange", cost.exchange.values);
   describe_group(fields, "memory", cost.memory.values);
   describe_group(fields, "contention", cost.contention.values);
   describe_group(fields, "collectives", cost.collectives.values);
@@ -229,6 +253,9 @@ Origins origins_of(const GpuCost& cost, const Sourced<NcclTable>& nccl) {
   for (const auto& [kernel, params] : cost.attention) {
     add_origins(origins, "attention." + kernel, params);
   }
+  add_origins(origins, "low_precision", cost.low_precision);
+  add_origins(origins, "dispatch", cost.dispatch);
+  add_origins(origins, "exchange", cost.exchange);
   add_origins(origins, "memory", cost.memory);
   add_origins(origins, "contention", cost.contention);
   add_origins(origins, "collectives", cost.collectives);

@@ -21,6 +21,9 @@ void describe(FieldList& fields, GpuCost& cost);
 /// The values of one struct, as gpu_cost.json has them: arrays are whole there.
 void describe(FieldList& fields, GpuRates& params);
 void describe(FieldList& fields, GemmParams& params);
+void describe(FieldList& fields, LowPrecisionParams& params);
+void describe(FieldList& fields, DispatchParams& params);
+void describe(FieldList& fields, ExchangeParams& params);
 void describe(FieldList& fields, AttentionParams& params);
 void describe(FieldList& fields, MemoryParams& params);
 void describe(FieldList& fields, ContentionParams& params);

@@ -63,6 +63,17 @@ Sourced<Params> read_sourced(const JsonReader& from, std::string_view key) {
   return result;
 }
 
+/// A set that not every GPU has; without it the struct's own values, which are guesses.
+template <typename Params>
+void read_if_there(const JsonReader& from, std::string_view key, Sourced<Params>& set) {
+  if (from.has(key)) {
+    set = read_sourced<Params>(from, key);
+  } else {
+    set.provenance.source = "of the same size as on GPUs with measurements";
+    set.provenance.confidence = "estimate";
+  }
+}
+
 ordered_json errors_json(const ErrorSummary& errors) {
   return {{"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"p90", errors.p90}};
 }
@@ -124,13 +135,17 @@ GpuCosts load_gpu_costs(const std::filesystem::path& file) {
   for (const std::string& id : gpus.keys()) {
     if (id.starts_with('_')) continue;
     const JsonReader gpu = gpus.require_object(id);
-    gpu.reject_unknown_keys({"rates", "gemm", "attention", "memory", "collectives"});
+    gpu.reject_unknown_keys({"rates", "gemm", "attention", "low_precision", "dispatch", "exchange",
+                             "memory", "collectives"});
     GpuCost cost;
     cost.rates = read_sourced<GpuRates>(gpu, "rates");
     cost.gemm = read_sourced<GemmParams>(gpu, "gemm");
     const JsonReader kernels = gpu.require_object("attention");
     for (const std::string& kernel : kernels.keys())
       cost.attention[kernel] = read_sourced<AttentionParams>(kernels, kernel);
+    read_if_there(gpu, "low_precision", cost.low_precision);
+    read_if_there(gpu, "dispatch", cost.dispatch);
+    read_if_there(gpu, "exchange", cost.exchange);
     cost.memory = read_sourced<MemoryParams>(gpu, "memory");
     cost.collectives = read_sourced<CollectiveParams>(gpu, "collectives");
     cost.collectives.values.nccl = costs.nccl.values;
@@ -157,6 +172,10 @@ void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file) {
     gpu["attention"] = ordered_json::object();
     for (const auto& [kernel, params] : cost.attention)
       gpu["attention"][kernel] = write_sourced(params);
+    if (!cost.low_precision.provenance.date.empty())
+      gpu["low_precision"] = write_sourced(cost.low_precision);
+    if (!cost.dispatch.provenance.date.empty()) gpu["dispatch"] = write_sourced(cost.dispatch);
+    if (!cost.exchange.provenance.date.empty()) gpu["exchange"] = write_sourced(cost.exchange);
     gpu["memory"] = write_sourced(cost.memory);
     gpu["collectives"] = write_sourced(cost.collectives);
     json["gpus"][id] = std::move(gpu);

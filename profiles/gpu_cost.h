@@ -51,6 +51,9 @@ struct GpuCost {
   Sourced<GpuRates> rates;
   Sourced<GemmParams> gemm;
   std::map<std::string, Sourced<AttentionParams>> attention;  ///< by kernel: fa2, fa3, cudnn
+  Sourced<LowPrecisionParams> low_precision;
+  Sourced<DispatchParams> dispatch;
+  Sourced<ExchangeParams> exchange;
   Sourced<MemoryParams> memory;
   Sourced<CollectiveParams> collectives;
   Sourced<ContentionParams> contention;  ///< the same for all in the file; calibration sets it

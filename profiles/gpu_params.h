@@ -34,6 +34,30 @@ struct GemmParams {
   double sustained_factor = 0.9;  ///< multiplies e under training load (power, temperature)
 };
 
+/// Products in fewer bits: the same tiles at another peak (sim/cost/gemm_cost.h). A share is what
+/// the main loop reaches of its own peak over what GemmParams::e says of the bf16 peak.
+struct LowPrecisionParams {
+  double fp8_share = 0.9;
+  double nvfp4_share = 0.75;
+};
+
+/// Tokens to the ranks of their experts and back, by kernels that send a token once to each rank
+/// (sim/cost/dispatch_cost.h).
+struct DispatchParams {
+  double t0_s = 5e-5;              ///< launch and notification
+  double token_s = 4e-7;           ///< bookkeeping of a token, by one SM
+  double sm_bytes_per_s = 2.2e10;  ///< what one SM copies
+  double link_bytes_per_s = 3e11;  ///< and all of them at most, over NVLink
+};
+
+/// NCCL's all-to-all inside a domain: t = base + sqrt_s sqrt(x) + x / bandwidth, x what a rank
+/// sends to others (sim/cost/dispatch_cost.h).
+struct ExchangeParams {
+  double base_s = 1e-5;
+  double sqrt_s = 6e-9;
+  double bytes_per_s = 3e11;
+};
+
 /// One fused attention kernel: rate(s) = R * s / (s + s0) (sim/cost/attention_cost.h).
 struct AttentionParams {
   double t0_s = 3e-6;         ///< launch gap

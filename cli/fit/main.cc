@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // shardwright_fit: fits the cost models to the published tables and rewrites the shipped data.
 //
-//   shardwright_fit gemm|collectives|attention|all [--published DIR] [--out FILE] [--date D]
-//   shardwright_fit steps [--published DIR] [--out DIR] [--date D]
+//   shardwright_fit gemm|collectives|attention|dispatch|all [--published DIR] [--out FILE] [--date
+//   D] shardwright_fit steps [--published DIR] [--out DIR] [--date D]
 //
 // Without options the first reads profiles/data/published and rewrites
 // profiles/data/fitted/gpu_cost.json of the source tree; parameter sets of GPUs without rows stay
@@ -24,6 +24,7 @@
 #include "sim/core/error.h"
 #include "sim/fit/fit_attention.h"
 #include "sim/fit/fit_collectives.h"
+#include "sim/fit/fit_dispatch.h"
 #include "sim/fit/fit_gemm.h"
 #include "sim/fit/fit_steps.h"
 #include "sim/score/kernel_tables.h"
@@ -172,6 +173,33 @@ void fit_attention_table(const fs::path& file, const std::string& date, profiles
   }
 }
 
+template <typename Params>
+void mark_dispatch(profiles::Sourced<Params>& set, const sim::DispatchFit<Params>& fit,
+                   const std::string& what, const std::string& source, const std::string& date) {
+  set.values = fit.params;
+  mark_fitted(set.provenance, source, "shardwright_fit dispatch", date, fit.in_sample,
+              fit.held_out);
+  fmt::print("{}\n", what);
+  print_errors("in sample", fit.in_sample);
+  print_errors("held out", fit.held_out);
+}
+
+void fit_dispatch_tables(const fs::path& tables, const std::string& date,
+                         profiles::GpuCosts& costs) {
+  for (const auto& [id, rows] :
+       by_gpu(sim::read_dispatch_table(CsvTable::load(tables / "dispatch.csv")))) {
+    profiles::GpuCost& gpu = gpu_of(costs, id);
+    mark_dispatch(gpu.dispatch, sim::fit_dispatch(rows, {}), "dispatch " + id,
+                  "published/dispatch.csv (DeepEP in one node, aiconfigurator, NVIDIA)", date);
+  }
+  for (const auto& [id, rows] :
+       by_gpu(sim::read_exchange_table(CsvTable::load(tables / "exchange.csv")))) {
+    profiles::GpuCost& gpu = gpu_of(costs, id);
+    mark_dispatch(gpu.exchange, sim::fit_exchange(rows, {}), "exchange " + id,
+                  "published/exchange.csv (nccl-tests in aiconfigurator, NVIDIA)", date);
+  }
+}
+
 void print_score(const std::string& what, const sim::LeaveOneOutScore& score) {
   fmt::print("  {:<34}{:>4}", what, score.time[0].n);
   for (const sim::ErrorScore& errors : score.time) {
@@ -206,8 +234,8 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> tables_to_fit = {"gemm", "collectives", "attention", "all",
-                                                  "steps"};
+  const std::vector<std::string> tables_to_fit = {"gemm",     "collectives", "attention",
+                                                  "dispatch", "all",         "steps"};
   std::string what, published, out, date = today();
   cli::CommandLine line(
       "shardwright_fit",
@@ -221,7 +249,7 @@ int main(int argc, char** argv) {
               fail_word("what", word, tables_to_fit);
             what = word;
           },
-          "gemm, collectives, attention, all of these, or steps")
+          "gemm, collectives, attention, dispatch, all of these, or steps")
       .required();
   command.add("--published", published,
               "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv");
@@ -242,6 +270,7 @@ int main(int argc, char** argv) {
       fit_collective_table(tables / "collectives.csv", date, costs);
     if (what == "attention" || what == "all")
       fit_attention_table(tables / "attention.csv", date, costs);
+    if (what == "dispatch" || what == "all") fit_dispatch_tables(tables, date, costs);
     profiles::save_gpu_costs(costs,
                              out.empty() ? data / "fitted" / "gpu_cost.json" : fs::path(out));
     return static_cast<int>(ExitCode::kDone);

@@ -38,7 +38,7 @@ double waves(double blocks_per_sm, double hardness) {
 
 double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates& gpu,
                    std::int64_t m, std::int64_t n, std::int64_t k, int sms_available,
-                   std::int64_t batch) {
+                   std::int64_t batch, double operand_bytes) {
   if (m <= 0 || n <= 0 || k <= 0 || batch <= 0) return 0;
   if (gpu.processor) return host_gemm_time_s(params, gpu, m, n, k, sms_available, batch);
   const double dm = static_cast<double>(m);
@@ -80,8 +80,17 @@ double gemm_time_s(const profiles::GemmParams& params, const profiles::GpuRates&
     }
   }
   best *= 1 + params.throttle * best / (best + params.throttle_s);
-  const double traffic_s = 2 * (dm * dk + dk * dn + dm * dn) * count / hbm;
+  const double traffic_s = (operand_bytes * (dm * dk + dk * dn) + 2 * (dm * dn)) * count / hbm;
   return params.t0_s + std::max(best, traffic_s);
+}
+
+TypedGemm typed_gemm(const profiles::GemmParams& params, const profiles::GpuRates& rates,
+                     double peak_flops, double share) {
+  TypedGemm typed{params, rates};
+  typed.params.e *= share;
+  typed.params.k0 *= share * peak_flops / rates.peak_flops;
+  typed.rates.peak_flops = peak_flops;
+  return typed;
 }
 
 profiles::GemmParams sustained(profiles::GemmParams params) {

@@ -124,5 +124,24 @@ TEST(GemmCost, SustainedLoadIsSlowerByItsFactorInTheLimit) {
   EXPECT_NEAR(held / burst, 1 / 0.8, 1e-9);
 }
 
+TEST(GemmCost, ATypeOfTwiceThePeakHalvesMainLoopsAndOperandsButNotPrologues) {
+  GemmParams p;
+  p.w = 0;
+  const TypedGemm fp8 = typed_gemm(p, kGpu, 2 * kGpu.peak_flops, 1);
+  const auto time = [&](std::int64_t k) {
+    return gemm_time_s(fp8.params, fp8.rates, 8192, 8192, k, 108, 1, 1) - p.t0_s;
+  };
+  const auto bf16 = [&](std::int64_t k) {
+    return gemm_time_s(p, kGpu, 8192, 8192, k, 108) - p.t0_s;
+  };
+  // Twice as many steps of k take as long, and prologues in seconds stay.
+  EXPECT_NEAR(time(16384) / bf16(8192), 1, 1e-9);
+  EXPECT_GT(time(8192) / bf16(8192), 0.5);
+  const TypedGemm slower = typed_gemm(p, kGpu, 2 * kGpu.peak_flops, 0.8);
+  EXPECT_NEAR((gemm_time_s(slower.params, slower.rates, 8192, 8192, 1 << 20, 108, 1, 1) - p.t0_s) /
+                  time(1 << 20),
+              1 / 0.8, 1e-3);
+}
+
 }  // namespace
 }  // namespace shardwright::sim

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time to bring tokens to the ranks of their experts, or results back.
+//
+// NCCL's all-to-all sends a row for each of a token's experts. Kernels made for experts (DeepEP,
+// HybridEP) send a token once to each rank that NVLink reaches and once to each further domain,
+// where it is passed on. The expected number of distinct places of k experts out of E over n places
+// is n (1 - C(E - E/n, k) / C(E, k)), with balanced routing.
+//
+//     all-to-all     t = base + c sqrt(x) + x / bandwidth, or y / NIC where that takes longer
+//     rank by rank   t = t0 + token_s tokens / SMs + max(x / min(SMs rate, link), y / NIC)
+//
+// x: bytes over NVLink, y: bytes to other domains, of one rank. Sources of the forms: NCCL's
+// sendrecv, deepseek-ai/DeepEP; fitted by sim/fit/fit_dispatch.h. Left out: congestion between
+// domains, imbalance (the caller's tokens), low-latency kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "profiles/gpu_params.h"
+
+namespace shardwright::sim {
+
+/// Distinct places of a token's experts; `places` must divide `experts`.
+double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places);
+
+struct DispatchShape {
+  double tokens = 0;       ///< of a rank
+  double token_bytes = 0;  ///< of one row
+  std::int64_t experts = 1, per_token = 1;
+  std::int64_t ranks = 1;            ///< that share the experts
+  std::int64_t ranks_in_domain = 1;  ///< of them, that NVLink joins
+  /// Domains that a token may reach (node-limited routing); 0: all.
+  std::int64_t domains_per_token = 0;
+};
+
+struct DispatchCost {
+  double time_s = 0;
+  double sent_bytes = 0;  ///< by a rank, to others
+  int sms = 0;            ///< held while it runs
+};
+
+/// `nic_bytes_per_s`: what one rank reaches to other domains; 0: they are not linked.
+DispatchCost exchange_cost(const profiles::ExchangeParams& params, const DispatchShape& shape,
+                           double nic_bytes_per_s);
+
+/// `sms`: what the kernel holds.
+DispatchCost dispatch_cost(const profiles::DispatchParams& params, const DispatchShape& shape,
+                           double nic_bytes_per_s, int sms);
+
+}  // namespace shardwright::sim
