@@ -4,9 +4,9 @@
 #include "exec/typed.h"
 #include "kernels/host/activation.h"
 #include "kernels/host/attention.h"
+#include "kernels/host/cross_entropy.h"
 #include "kernels/host/embedding.h"
 #include "kernels/host/linear.h"
-#include "kernels/host/lm_head.h"
 #include "kernels/host/rmsnorm.h"
 #include "kernels/host/rope.h"
 #include "sim/core/check.h"
@@ -256,9 +256,9 @@ void HostDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_
   enqueue(stream, [=, this] {
     SHARDWRIGHT_CHECK(logits.dtype == DType::kFp32 && logits.stride == logits.cols,
                       "logits of type {} and stride {}", name_of(logits.dtype), logits.stride);
-    const host::LmLoss loss = host::cross_entropy(parallel_, {}, matrix_of<float>(logits),
-                                                  tokens_of(targets, logits.rows), gradient,
-                                                  {scratch, static_cast<std::size_t>(logits.rows)});
+    const host::LmLoss loss =
+        host::cross_entropy(parallel_, matrix_of<float>(logits), tokens_of(targets, logits.rows),
+                            gradient, {scratch, static_cast<std::size_t>(logits.rows)});
     sums->loss += loss.sum;
     sums->tokens += loss.count;
   });

@@ -40,16 +40,6 @@ void cast(Parallel& parallel, std::span<const From> in, std::span<To> out) {
   });
 }
 
-template <class T>
-void add(Parallel& parallel, std::span<const T> a, std::span<const T> b, std::span<T> out) {
-  SHARDWRIGHT_CHECK(a.size() == b.size() && a.size() == out.size(), "sum of {} and {} to {}",
-                    a.size(), b.size(), out.size());
-  const auto& kernels = parallel.kernels().of<T>();
-  for_elements(parallel, a.size(), [&](std::int64_t at, std::int64_t count, Scratch&) {
-    kernels.add(a.data() + at, b.data() + at, out.data() + at, count);
-  });
-}
-
 template <class In, class Sum>
 void accumulate(Parallel& parallel, std::span<const In> in, std::span<Sum> sum) {
   SHARDWRIGHT_CHECK(in.size() == sum.size(), "adding {} to {} elements", in.size(), sum.size());
@@ -65,14 +55,6 @@ void accumulate(Parallel& parallel, std::span<const In> in, std::span<Sum> sum) 
       kernels.of<In>().accumulate(in.data() + at, wide, count);
       kernels.of<Sum>().narrow(wide, sum.data() + at, count);
     }
-  });
-}
-
-template <class T>
-void scale(Parallel& parallel, std::span<T> x, double factor) {
-  const auto& kernels = parallel.kernels().of<T>();
-  for_elements(parallel, x.size(), [&](std::int64_t at, std::int64_t count, Scratch&) {
-    kernels.scale(x.data() + at, static_cast<float>(factor), count);
   });
 }
 
@@ -113,9 +95,7 @@ SHARDWRIGHT_INSTANTIATE_PAIR(float, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
-#define SHARDWRIGHT_INSTANTIATE(T)                                                       \
-  template void add<T>(Parallel&, std::span<const T>, std::span<const T>, std::span<T>); \
-  template void scale<T>(Parallel&, std::span<T>, double);                               \
+#define SHARDWRIGHT_INSTANTIATE(T) \
   template ExactSum sum_of_squares<T>(Parallel&, std::span<const T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies, sums and scalings of flat arrays, and the gradient norm.
+// Copies and sums of flat arrays, and the gradient norm.
 //
 // Every element is computed alone, so these give the same bits however an array is cut into shards.
 #pragma once
@@ -16,17 +16,9 @@ namespace shardwright::kernels::host {
 template <class From, class To>
 void cast(Parallel& parallel, std::span<const From> in, std::span<To> out);
 
-/// out = a + b: residual connections. out may be a or b.
-template <class T>
-void add(Parallel& parallel, std::span<const T> a, std::span<const T> b, std::span<T> out);
-
 /// sum += in, one fp32 addition an element (rounded once more where the sum is bf16).
 template <class In, class Sum>
 void accumulate(Parallel& parallel, std::span<const In> in, std::span<Sum> sum);
-
-/// x *= factor, in fp32.
-template <class T>
-void scale(Parallel& parallel, std::span<T> x, double factor);
 
 /// The exact sum of squares; its square root over all shards is the gradient norm.
 template <class T>

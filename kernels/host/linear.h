@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers with weights in the Hugging Face layout, W[out, in].
+// Biases of linear layers, and sums over rows. (The products are matmul.h's, weights W[out, in].)
 //
 // The gradient of a micro-batch is always written on its own, never added to the one before: sums
 // over micro-batches belong to `accumulate`, because W ranks that add their gradients in rank order
@@ -9,26 +9,6 @@
 #include "kernels/host/matmul.h"
 
 namespace shardwright::kernels::host {
-
-/// y[n, out] = x[n, in] W^T.
-template <class T>
-void linear_forward(Parallel& parallel, Matrix<const T> x, Matrix<const T> w, Matrix<T> y) {
-  matmul<T, T, T>(parallel, Layout::kNT, x, w, y);
-}
-
-/// dx[n, in] = dy[n, out] W. With kAdd the product joins what other consumers of x left there.
-template <class T>
-void linear_input_gradient(Parallel& parallel, Matrix<const T> d_y, Matrix<const T> w,
-                           Matrix<T> d_x, Store mode = Store::kOverwrite) {
-  matmul<T, T, T>(parallel, Layout::kNN, d_y, w, d_x, mode);
-}
-
-/// dW[out, in] = dy[n, out]^T x[n, in]; G is the gradient's own type.
-template <class T, class G>
-void linear_weight_gradient(Parallel& parallel, Matrix<const T> d_y, Matrix<const T> x,
-                            Matrix<G> d_w) {
-  matmul<T, T, G>(parallel, Layout::kTN, d_y, x, d_w);
-}
 
 /// y += bias, row by row.
 template <class T>

@@ -31,9 +31,6 @@ struct Matrix {
       : Matrix(other.data, other.rows, other.cols, other.stride) {}
 
   T* row(std::int64_t index) const { return data + index * stride; }
-  Matrix rows_from(std::int64_t first, std::int64_t count) const {
-    return {row(first), count, cols, stride};
-  }
 };
 
 }  // namespace shardwright::kernels::host

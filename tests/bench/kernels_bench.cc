@@ -8,9 +8,9 @@
 #include "kernels/host/activation.h"
 #include "kernels/host/adamw.h"
 #include "kernels/host/attention.h"
+#include "kernels/host/cross_entropy.h"
 #include "kernels/host/elementwise.h"
 #include "kernels/host/linear.h"
-#include "kernels/host/lm_head.h"
 #include "kernels/host/rmsnorm.h"
 #include "kernels/random.h"
 
@@ -166,32 +166,25 @@ void swiglu_bench(benchmark::State& state) {
 BENCHMARK(swiglu_bench<float>)->Apply(row_shapes);
 BENCHMARK(swiglu_bench<BFloat16>)->Apply(row_shapes);
 
-/// Head and loss of 1024 tokens with gradients: three products.
-template <class T>
-void lm_head_bench(benchmark::State& state) {
-  const std::int64_t n = 1024, cols = 256, vocab = state.range(0);
+/// The loss of 1024 tokens with gradients.
+void cross_entropy_bench(benchmark::State& state) {
+  const std::int64_t n = 1024, vocab = state.range(0);
   Parallel parallel(static_cast<int>(state.range(1)));
-  const LmHeadOptions options{.chunk = 256, .grad_scale = 1.0 / static_cast<double>(n)};
-  const auto hidden = random_values<T>(n * cols, 1), w = random_values<T>(vocab * cols, 2);
-  std::vector<T> d_hidden(hidden.size());
-  std::vector<float> d_w(w.size());
+  std::vector<float> logits = random_values<float>(n * vocab, 1);
   std::vector<std::int32_t> targets;
   for (std::int64_t i = 0; i < n; ++i) targets.push_back(static_cast<std::int32_t>(i % vocab));
-  std::vector<std::byte> workspace(
-      static_cast<std::size_t>(lm_head_workspace_bytes(options.chunk, vocab)));
+  std::vector<double> losses(targets.size());
   for (auto _ : state) {
-    benchmark::DoNotOptimize(lm_head_backward<T, float>(
-        parallel, options, {hidden.data(), n, cols}, {w.data(), vocab, cols}, targets,
-        {d_hidden.data(), n, cols}, {d_w.data(), vocab, cols}, workspace));
+    benchmark::DoNotOptimize(
+        cross_entropy(parallel, {logits.data(), n, vocab}, targets, true, losses));
   }
-  set_flops(state, 6.0 * static_cast<double>(n * cols * vocab));
+  set_bytes(state, static_cast<double>(n * vocab) * sizeof(float) * 2);
 }
 void vocabularies(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"V", "threads"})->Args({256, 1})->Args({256, 2})->Args({32000, 2});
   bench->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
-BENCHMARK(lm_head_bench<float>)->Apply(vocabularies);
-BENCHMARK(lm_head_bench<BFloat16>)->Apply(vocabularies);
+BENCHMARK(cross_entropy_bench)->Apply(vocabularies);
 
 template <class M>
 void adamw_bench(benchmark::State& state) {

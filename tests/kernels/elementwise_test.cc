@@ -54,31 +54,25 @@ class ElementwiseTyped : public ::testing::Test {};
 using Types = ::testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(ElementwiseTyped, Types);
 
-TYPED_TEST(ElementwiseTyped, SumsAndScalesAreSingleRoundings) {
+TYPED_TEST(ElementwiseTyped, SumsAreSingleRoundings) {
   using T = TypeParam;
   for (const std::int64_t size : kSizes) {
-    const auto a = random_data<T>(1, size), b = random_data<T>(2, size);
+    const auto a = random_data<T>(1, size);
     const auto sum32 = random_data<float>(3, size);
     const auto sum16 = random_data<BFloat16>(4, size);
     on_every_isa(
         [&](Parallel& parallel) {
-          std::vector<T> added(a.typed.size());
-          add<T>(parallel, a.typed, b.typed, added);
           std::vector<float> into32 = sum32.typed;
           accumulate<T, float>(parallel, a.typed, into32);
           std::vector<BFloat16> into16 = sum16.typed;
           accumulate<T, BFloat16>(parallel, a.typed, into16);
-          std::vector<T> scaled = a.typed;
-          scale<T>(parallel, scaled, 0.3);
-          return Outputs(added, into32, into16, scaled);
+          return Outputs(into32, into16);
         },
         [&](const auto& result, const std::string& isa) {
           for (std::size_t i = 0; i < a.typed.size(); ++i) {
             const float x = to_float(a.typed[i]);
-            ASSERT_EQ(result.template get<0>()[i], from_float<T>(x + to_float(b.typed[i]))) << isa;
-            ASSERT_EQ(result.template get<1>()[i], sum32.typed[i] + x) << isa;
-            ASSERT_EQ(result.template get<2>()[i], to_bf16(to_float(sum16.typed[i]) + x)) << isa;
-            ASSERT_EQ(result.template get<3>()[i], from_float<T>(x * 0.3f)) << isa;
+            ASSERT_EQ(result.template get<0>()[i], sum32.typed[i] + x) << isa;
+            ASSERT_EQ(result.template get<1>()[i], to_bf16(to_float(sum16.typed[i]) + x)) << isa;
           }
         });
   }

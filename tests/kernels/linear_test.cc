@@ -19,37 +19,6 @@ class Linear : public ::testing::Test {};
 using Types = ::testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(Linear, Types);
 
-TYPED_TEST(Linear, MatchesTheOracle) {
-  using T = TypeParam;
-  const std::int64_t n = 37, in = 50, out = 101;
-  const auto x = random_data<T>(1, n * in), w = random_data<T>(2, out * in);
-  const auto d_y = random_data<T>(3, n * out), bias = random_data<T>(4, out);
-  on_every_isa(
-      [&](Parallel& parallel) {
-        auto y = poisoned<T>(n * out);
-        linear_forward<T>(parallel, {x.data(), n, in}, {w.data(), out, in}, {y.data(), n, out});
-        auto d_x = poisoned<T>(n * in);
-        linear_input_gradient<T>(parallel, {d_y.data(), n, out}, {w.data(), out, in},
-                                 {d_x.data(), n, in});
-        auto d_w = poisoned<float>(out * in);
-        linear_weight_gradient<T, float>(parallel, {d_y.data(), n, out}, {x.data(), n, in},
-                                         {d_w.data(), out, in});
-        return Outputs(y, d_x, d_w);
-      },
-      [&](const auto& result, const std::string& isa) {
-        const double tolerance = unit_roundoff<T>() + 1e-6;
-        expect_close(result.template get<0>(),
-                     reference::linear_forward(x.exact, w.exact, n, in, out), tolerance,
-                     isa + " y");
-        expect_close(result.template get<1>(),
-                     reference::linear_input_gradient(d_y.exact, w.exact, n, in, out), tolerance,
-                     isa + " d_x");
-        expect_close(result.template get<2>(),
-                     reference::linear_weight_gradient(d_y.exact, x.exact, n, in, out), 1e-6,
-                     isa + " d_w");
-      });
-}
-
 TYPED_TEST(Linear, BiasMatchesTheOracle) {
   using T = TypeParam;
   for (const std::int64_t n : {1, 31, 1000}) {

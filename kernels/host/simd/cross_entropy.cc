@@ -23,11 +23,11 @@ void cross_entropy(const CrossEntropyRows& a, std::int64_t begin, std::int64_t e
     });
     a.losses[row] = std::log(static_cast<double>(total)) + (static_cast<double>(top) - of_target);
     if (!a.gradient) continue;
-    const Vec factor = splat(a.grad_scale / total);
+    const Vec factor = splat(1.0f / total);
     for_vectors(a.vocab, [&](std::int64_t i, auto lanes) {
       store(logits + i, load(logits + i, lanes) * factor, lanes);
     });
-    logits[target] -= a.grad_scale;
+    logits[target] -= 1.0f;
   }
 }
 

@@ -28,13 +28,6 @@ void accumulate(const T* in, float* total, std::int64_t n) {
   });
 }
 
-template <class T>
-void scale(T* x, float factor, std::int64_t n) {
-  for_vectors(n, [&](std::int64_t i, auto lanes) {
-    store(x + i, load(x + i, lanes) * splat(factor), lanes);
-  });
-}
-
 void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
                        std::int64_t n) {
   for_vectors(n, [&](std::int64_t i, auto lanes) {
@@ -49,12 +42,11 @@ void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, 
   });
 }
 
-#define SHARDWRIGHT_INSTANTIATE(T)                             \
-  template void widen<T>(const T*, float*, std::int64_t);      \
-  template void narrow<T>(const float*, T*, std::int64_t);     \
-  template void add<T>(const T*, const T*, T*, std::int64_t);  \
-  template void accumulate<T>(const T*, float*, std::int64_t); \
-  template void scale<T>(T*, float, std::int64_t);
+#define SHARDWRIGHT_INSTANTIATE(T)                            \
+  template void widen<T>(const T*, float*, std::int64_t);     \
+  template void narrow<T>(const float*, T*, std::int64_t);    \
+  template void add<T>(const T*, const T*, T*, std::int64_t); \
+  template void accumulate<T>(const T*, float*, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
 

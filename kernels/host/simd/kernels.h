@@ -101,12 +101,11 @@ struct AttentionBackward {
 };
 
 struct CrossEntropyRows {
-  float* logits;  // [rows, vocab]; becomes the gradient when grad_scale is not 0
+  float* logits;  // [rows, vocab]
   const std::int32_t* targets;
   std::int32_t ignore_index;
   std::int64_t vocab;
-  float grad_scale;
-  bool gradient;
+  bool gradient;   // logits become the gradient of the sum of losses
   double* losses;  // [rows], 0 where ignored
 };
 
@@ -133,7 +132,6 @@ struct TypedKernels {
   void (*narrow)(const float* in, T* out, std::int64_t n);
   void (*add)(const T* a, const T* b, T* out, std::int64_t n);
   void (*accumulate)(const T* in, float* sum, std::int64_t n);
-  void (*scale)(T* x, float factor, std::int64_t n);
   void (*rmsnorm_forward)(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
   void (*rmsnorm_backward)(const RmsNormGradientRows<T>&, std::int64_t begin, std::int64_t end);
   void (*rope)(const RopeRows<T>&, std::int64_t begin, std::int64_t end);

@@ -23,8 +23,6 @@ void add(const T* a, const T* b, T* out, std::int64_t n);
 template <class T>
 void accumulate(const T* in, float* sum, std::int64_t n);
 template <class T>
-void scale(T* x, float factor, std::int64_t n);
-template <class T>
 void rmsnorm_forward(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
 template <class T>
 void rmsnorm_backward(const RmsNormGradientRows<T>&, std::int64_t begin, std::int64_t end);

@@ -10,7 +10,6 @@ TypedKernels<T> typed() {
           .narrow = &narrow<T>,
           .add = &add<T>,
           .accumulate = &accumulate<T>,
-          .scale = &scale<T>,
           .rmsnorm_forward = &rmsnorm_forward<T>,
           .rmsnorm_backward = &rmsnorm_backward<T>,
           .rope = &rope<T>,
