@@ -46,50 +46,8 @@ class HostDevice final : public Device {
   void timestamp(StreamId stream, Nanoseconds* at) override;
   void call(StreamId stream, std::function<void()> function) override;
 
-  void copy(StreamId stream, void* to, const void* from, Bytes bytes) override;
-  void copy_rows(StreamId stream, Matrix from, Matrix to) override;
-  void zero(StreamId stream, void* data, Bytes bytes) override;
-  void poison(StreamId stream, void* data, Bytes bytes, DType dtype) override;
-
-  void cast(StreamId stream, Array from, Array to) override;
-  void accumulate(StreamId stream, Array in, Array sum) override;
-  void fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype, Array out,
-            bool adds) override;
-
-  void embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                         Matrix out) override;
-  void embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out, Matrix d_table,
-                          bool adds, void* scratch) override;
-  void norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
-                    float* rstd) override;
-  void norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd, Heads d_y,
-                     const void* d_residual, Heads d_x, Array d_weight, float* scratch) override;
-  void linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
-                      Matrix y) override;
-  void linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) override;
-  void linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
-                              bool adds) override;
-  void bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) override;
-  void rope(StreamId stream, PackedHeads heads, RopeTables tables, const std::int32_t* positions,
-            bool backward) override;
-  void attention_forward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
-                         Matrix out, float* statistics) override;
-  void attention_backward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
-                          Matrix out, const float* statistics, Matrix d_out, PackedHeads d_heads,
-                          void* workspace, Bytes workspace_bytes) override;
-  void activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) override;
-  void activation_backward(StreamId stream, Activation activation, Matrix in, Matrix d_out,
-                           Matrix d_in) override;
   DType logits_dtype(DType) const override { return DType::kFp32; }
-  void cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets, bool gradient,
-                     LossSums* sums, double* scratch) override;
-
-  void sum_of_squares(StreamId stream, Array x, std::int64_t* words) override;
-  void finish_gradients(StreamId stream, const StepRecords& records, const ClipOptions& options,
-                        StepTotals* totals) override;
-  void adamw(StreamId stream, const kernels::AdamW& options, const StepTotals* totals,
-             std::span<const UpdateSegment> segments, Array gradient, Array parameter,
-             Array first_moment, Array second_moment) override;
+#include "exec/device_operations.inc"
 
  private:
   class HostAllocation;
@@ -97,10 +55,14 @@ class HostDevice final : public Device {
   /// Runs `operation` now or hands it to the stream.
   template <class Operation>
   void enqueue(StreamId stream, Operation operation) {
-    if (mode_ == StreamMode::kInline) {
-      operation();
-    } else {
+    if (mode_ != StreamMode::kInline) {
       streams_[static_cast<std::size_t>(stream)]->push(std::move(operation));
+    } else if (!failure_.failed()) {
+      try {
+        operation();
+      } catch (...) {
+        failure_.keep(std::current_exception());
+      }
     }
   }
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
 #include "exec/cuda/cuda_device.h"
 #ifdef SHARDWRIGHT_CUDA_ON_CPU
@@ -34,16 +35,22 @@ inline void use_order(std::uint64_t seed) {
 #endif
 }
 
+/// Empty where there is one, emulated or not.
+inline std::string why_no_gpu() {
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+  return "";
+#else
+  const cuda::Gpus gpus = cuda::find_gpus();
+  return gpus.usable.empty() ? gpus.problem : "";
+#endif
+}
+
 template <class Base>
 class OnCuda : public Base {
  protected:
   void SetUp() override {
-#ifdef SHARDWRIGHT_CUDA_ON_CPU
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
     use_order(1);
-#else
-    const cuda::Gpus gpus = cuda::find_gpus();
-    if (gpus.usable.empty()) GTEST_SKIP() << gpus.problem;
-#endif
   }
 };
 
