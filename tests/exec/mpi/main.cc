@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of the MPI tests, started by mpirun. Trains with every strategy and compares what it
-// owns with one rank that accumulates, computed in the same process. With an argument it fails on
-// rank 1 in the way that the argument names.
+// One rank of the MPI tests, started by mpirun; all ranks run the same tests at the same time. It
+// goes through the contract of communicators, trains with every strategy and compares what it owns
+// with one rank that accumulates, computed in the same process. With a word as argument it fails on
+// rank 1 in the way that the word names.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <cstdio>
 #include <string>
 #include <string_view>
 
 #include "exec/comm/mpi_world.h"
 #include "sim/core/error.h"
+#include "tests/exec/communicator_contract.h"
 #include "tests/exec/training.h"
 
 namespace shardwright::exec {
@@ -18,48 +20,80 @@ namespace {
 
 using namespace testing;
 
-struct Outcome {
-  StepResult result;
-  Tensors weights;
+/// MPI starts once in a process. main() ends it.
+MpiWorld* the_world = nullptr;
+
+CommunicatorCase mpi(StreamMode mode) {
+  const auto run = [mode](int shard_ranks, const RankBody& body) {
+    kernels::host::Parallel parallel(1);
+    HostDevice device(parallel, mode, static_cast<std::uint64_t>(the_world->rank()));
+    const StreamId stream = device.make_stream("communication", 0);
+    RankGroups groups = the_world->groups(shard_ranks, device);
+    body(the_world->rank(), device, groups, stream);
+    device.synchronize();
+  };
+  return {std::string(name_of(mode)), the_world->ranks(), run};
+}
+
+// Cases are asked for when main() has started MPI.
+INSTANTIATE_TEST_SUITE_P(Mpi, CommunicatorContract,
+                         ::testing::ValuesIn(std::vector{mpi(StreamMode::kInline),
+                                                         mpi(StreamMode::kThreads)}),
+                         case_name);
+
+struct Trained {
+  Strategy strategy;
+  std::int64_t shard_group = 0;
+  StreamMode mode = StreamMode::kInline;
 };
 
 /// Losses, norms and the weights that this rank owns must be those of one accumulating rank.
-int differences(MpiWorld& world, Strategy strategy, std::int64_t shard_group, StreamMode mode) {
+void expect_equal_to_one_rank(const Trained& with) {
+  MpiWorld& world = *the_world;
   Training training;
   training.steps = 2;
-  training.mode = mode;
-  training.plan = tiny_plan(strategy, world.ranks());
-  training.plan.shard_group = shard_group;
+  training.mode = with.mode;
+  training.plan = tiny_plan(with.strategy, world.ranks());
+  training.plan.shard_group = with.shard_group;
   Training alone = training;
   alone.plan = tiny_plan(Strategy::kSingle, 1, world.ranks());
   const auto expected = train(alone);
 
   const Schedule schedule = sim::lower(training.model, training.plan, native_stack(), 2);
   kernels::host::Parallel parallel(1);
-  HostDevice device(parallel, mode, static_cast<std::uint64_t>(world.rank()));
+  HostDevice device(parallel, with.mode, static_cast<std::uint64_t>(world.rank()));
   Executor executor(training.model, training.plan, schedule, device,
                     world.groups(static_cast<int>(schedule.shard_ranks()), device));
   executor.initialize(3);
-  int different = 0;
   for (int step = 1; step <= training.steps; ++step) {
     const StepResult result =
         executor.step(batch_of(training, step, world.rank()), step_options(training, step));
     const TrainedStep& want = expected[static_cast<std::size_t>(step) - 1];
-    different += result.loss_sum != want.result.loss_sum;
-    different += result.gradient_norm != want.result.gradient_norm;
+    EXPECT_EQ(result.loss_sum, want.result.loss_sum);
+    EXPECT_EQ(result.gradient_norm, want.result.gradient_norm);
     for (const OwnedState& state : executor.owned_state()) {
-      const std::vector<float>& whole =
-          want.weights.at(executor.layout().tensor(state.tensor).name);
+      const std::string& name = executor.layout().tensor(state.tensor).name;
+      const std::vector<float>& whole = want.weights.at(name);
       const std::vector<float> mine = executor.read(state.parameter);
-      different += !std::equal(mine.begin(), mine.end(), whole.begin() + state.tensor_offset);
+      EXPECT_TRUE(std::equal(mine.begin(), mine.end(), whole.begin() + state.tensor_offset))
+          << name;
     }
   }
-  if (different > 0) {
-    std::fprintf(stderr, "rank %d, %s, %s: %d differences\n", world.rank(),
-                 std::string(name_of(strategy)).c_str(), std::string(name_of(mode)).c_str(),
-                 different);
+}
+
+TEST(MpiTraining, RanksEqualOne) {
+  std::vector<Trained> all{
+      {.strategy = Strategy::kYafsdp, .mode = StreamMode::kThreads},
+      {Strategy::kHsdp, the_world->ranks() % 2 == 0 ? 2 : 1, StreamMode::kThreads}};
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp2,
+        Strategy::kFsdp2NoReshard, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
+    all.push_back({.strategy = strategy});
   }
-  return different;
+  for (const Trained& with : all) {
+    SCOPED_TRACE(fmt::format("{}, {}", name_of(with.strategy), name_of(with.mode)));
+    expect_equal_to_one_rank(with);
+  }
 }
 
 void fail_on_rank_one(MpiWorld& world, std::string_view how) {
@@ -82,20 +116,16 @@ void fail_on_rank_one(MpiWorld& world, std::string_view how) {
 }  // namespace shardwright::exec
 
 int main(int argc, char** argv) {
-  using namespace shardwright;
   using namespace shardwright::exec;
   MpiWorld world(true);
-  int different = 0;
+  the_world = &world;
+  GTEST_FLAG_SET(brief, true);              // ranks print on one screen
+  GTEST_FLAG_SET(catch_exceptions, false);  // what one rank throws ends the job
+  ::testing::InitGoogleTest(&argc, argv);
+  int failed = 0;
   world.run([&] {
     if (argc > 1) return fail_on_rank_one(world, argv[1]);
-    for (const Strategy strategy :
-         {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kFsdp2,
-          Strategy::kFsdp2NoReshard, Strategy::kYafsdp, Strategy::kYafsdpZero2}) {
-      different += differences(world, strategy, 0, StreamMode::kInline);
-    }
-    different += differences(world, Strategy::kYafsdp, 0, StreamMode::kThreads);
-    const std::int64_t group = world.ranks() % 2 == 0 ? 2 : 1;
-    different += differences(world, Strategy::kHsdp, group, StreamMode::kThreads);
+    failed = RUN_ALL_TESTS();
   });
-  return different == 0 ? 0 : 1;
+  return failed;
 }
