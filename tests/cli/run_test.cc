@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards `shardwright run` as a user meets it: files, settings, resuming after any kind of end.
+// Guards `shardwright run` as a user meets it: files, settings, what is trained and compared.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -17,94 +13,18 @@
 #include "cli/run/settings.h"
 #include "kernels/random.h"
 #include "sim/core/error.h"
+#include "tests/cli/run_fixture.h"
 #include "tests/support/not_empty.h"
-#include "tests/support/run_program.h"
 
 namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace testing;
 using nlohmann::json;
 using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-using Words = std::vector<std::string>;
 
-std::string get(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-class RunTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() /
-              (std::string("shardwright-run-") + test->name() + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-    put("model.json", R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
-      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-      "vocab_size": 256, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-      "architectures": ["LlamaForCausalLM"]})");
-    std::string text;
-    for (int i = 0; i < 3000; ++i) text += fmt::format("{} ", i * 7919 % 1000);
-    put("text.txt", text);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  fs::path put(const std::string& name, std::string_view bytes) const {
-    const fs::path path = folder_ / name;
-    std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-    return path;
-  }
-  std::string at(const std::string& name) const { return (folder_ / name).string(); }
-
-  /// A small run into folder_/out; pairs of `more` replace or add flags.
-  Words small(const std::string& out, const Words& more = {}) const {
-    Words words{SHARDWRIGHT_BINARY,
-                "run",
-                "--device",
-                "host",
-                "--model",
-                at("model.json"),
-                "--data",
-                at("text.txt"),
-                "--ranks",
-                "2",
-                "--steps",
-                "8",
-                "--seq-len",
-                "32",
-                "--micro-batch",
-                "2",
-                "--lr",
-                "1e-2",
-                "--threads",
-                "1",
-                "--out",
-                at(out)};
-    for (std::size_t i = 0; i < more.size();) {
-      const auto known = std::find(words.begin(), words.end(), more[i]);
-      const bool has_value = i + 1 < more.size() && !more[i + 1].starts_with("--");
-      if (known != words.end() && has_value) {
-        *(known + 1) = more[i + 1];
-      } else {
-        words.push_back(more[i]);
-        if (has_value) words.push_back(more[i + 1]);
-      }
-      i += has_value ? 2 : 1;
-    }
-    return words;
-  }
-  static ProgramResult run(const Words& words, const Words& environment = {}) {
-    return run_program(words, environment);
-  }
-  std::string model_of(const std::string& out) const {
-    return get(folder_ / out / "model" / "model.safetensors");
-  }
-
-  fs::path folder_;
-};
+using RunTest = RunFixture;
 
 TEST_F(RunTest, WritesEverythingThatIsPromised) {
   const ProgramResult result =
@@ -181,113 +101,6 @@ TEST_F(RunTest, RanksAndStreamsDoNotChangeTheModel) {
   EXPECT_EQ(model_of("mpi"), model_of("two"));
 }
 
-TEST_F(RunTest, KilledAtAnyMomentItResumesToTheSameWeights) {
-  // A constant rate, so that it does not matter how many steps a run is told to take in all.
-  const auto flags = [](std::int64_t steps) {
-    return Words{
-        "--steps", fmt::format("{}", steps), "--save-every", "3", "--resume", "auto", "--schedule",
-        "constant"};
-  };
-  const kernels::RandomStream random{1, kernels::RandomSite::kDelay, 0};
-  for (std::uint64_t attempt = 0; attempt < 6; ++attempt) {
-    Words words{"/usr/bin/timeout", "-s", "KILL",
-                fmt::format("{:.3f}", 0.05 + 0.3 * random.uniform(attempt))};
-    const Words endless = small("killed", flags(1000000));
-    words.insert(words.end(), endless.begin(), endless.end());
-    const ProgramResult result = run(words);
-    ASSERT_EQ(result.exit_code, 137) << result.err;
-  }
-  std::int64_t done = 0;
-  for (const auto& entry : not_empty(fs::directory_iterator(folder_ / "killed" / "checkpoints"))) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("step-")) done = std::max(done, std::stol(name.substr(5)));
-  }
-  const ProgramResult last = run(small("killed", flags(done + 3)));
-  ASSERT_EQ(last.exit_code, 0) << last.err;
-  ASSERT_EQ(run(small("whole", flags(done + 3))).exit_code, 0);
-  EXPECT_EQ(model_of("killed"), model_of("whole"));
-}
-
-TEST_F(RunTest, TerminatedItSavesAndGoesOn) {
-  const Words flags{"--steps", "400", "--save-every", "1000", "--resume", "auto"};
-  ASSERT_EQ(run(small("whole", flags)).exit_code, 0);
-  // As soon as the first step is done: Ctrl-C's polite sister, a terminal that is gone, and what
-  // `sbatch --signal=USR1@120` sends.
-  for (const std::string signal : {"TERM", "HUP", "USR1"}) {
-    std::string command;
-    for (const std::string& word : small(signal, flags)) command += "'" + word + "' ";
-    command +=
-        fmt::format("& run=$!; while ! [ -s '{}' ]; do sleep 0.01; done; kill -{} $run; wait $run",
-                    at(signal + "/metrics.jsonl"), signal);
-    const ProgramResult stopped = run({"/bin/sh", "-c", command});
-    EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
-    EXPECT_THAT(stopped.err, HasSubstr("interrupted at step"));
-    EXPECT_THAT(stopped.err, HasSubstr("--resume auto"));
-    EXPECT_FALSE(fs::exists(folder_ / signal / "model"));
-    const ProgramResult last = run(small(signal, flags));
-    ASSERT_EQ(last.exit_code, 0) << last.err;
-    EXPECT_THAT(last.err, HasSubstr("resumed from"));
-    EXPECT_EQ(model_of(signal), model_of("whole"));
-  }
-}
-
-TEST_F(RunTest, GoesOnWhenNobodyReadsItsLinesAnyMore) {
-  std::string command = "{ ";
-  for (const std::string& word : small("out", {"--steps", "200"})) command += "'" + word + "' ";
-  command += fmt::format("2>&1; echo $? > '{}'; }} | head -n 1", at("code"));
-  EXPECT_EQ(run({"/bin/sh", "-c", command}).exit_code, 0);
-  EXPECT_EQ(get(folder_ / "code"), "0\n");
-  EXPECT_FALSE(model_of("out").empty());
-}
-
-TEST_F(RunTest, TriesItsOutputsBeforeTheFirstStep) {
-  for (const Words& wrong :
-       {Words{"--trace", "/nowhere/at/all/t.json"}, Words{"--trace", at("text.txt") + "/t.json"}}) {
-    const ProgramResult refused = run(small("out", wrong));
-    EXPECT_EQ(refused.exit_code, 3) << refused.err;
-    EXPECT_THAT(refused.err, HasSubstr(wrong[1]));
-    EXPECT_FALSE(fs::exists(folder_ / "out" / "metrics.jsonl"));
-  }
-}
-
-TEST_F(RunTest, ATraceThatCannotBeWrittenDoesNotCostTheModel) {
-  const ProgramResult result = run(small("out", {"--trace", "/dev/full"}));
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("/dev/full: cannot"));
-  EXPECT_FALSE(model_of("out").empty());
-}
-
-TEST_F(RunTest, OneProcessWritesIntoAFolder) {
-  const Words endless = small("out", {"--steps", "1000000"});
-  const Words second = small("out", {"--steps", "4"});
-  std::string command;
-  for (const std::string& word : endless) command += "'" + word + "' ";
-  command +=
-      fmt::format("& run=$!; while ! [ -s '{}' ]; do sleep 0.01; done; ", at("out/metrics.jsonl"));
-  for (const std::string& word : second) command += "'" + word + "' ";
-  command += fmt::format("; echo $? $run > '{}'; kill -TERM $run; wait $run", at("code"));
-  const ProgramResult first = run({"/bin/sh", "-c", command});
-  EXPECT_EQ(first.exit_code, 75) << first.err;
-  std::istringstream words(get(folder_ / "code"));
-  int code = 0, pid = 0;
-  words >> code >> pid;
-  EXPECT_EQ(code, 1);
-  EXPECT_THAT(first.err, HasSubstr(fmt::format("process {} on ", pid)));
-  EXPECT_THAT(first.err, HasSubstr("is writing its run there"));
-}
-
-TEST_F(RunTest, OverwritesAFinishedRunOnlyWhenToldTo) {
-  ASSERT_EQ(run(small("out")).exit_code, 0);
-  const std::string model = model_of("out");
-  const ProgramResult refused = run(small("out", {"--seed", "7"}));
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr("a finished run is there"));
-  EXPECT_THAT(refused.err, HasSubstr("--overwrite yes"));
-  EXPECT_EQ(model_of("out"), model);
-  ASSERT_EQ(run(small("out", {"--seed", "7", "--overwrite", "yes"})).exit_code, 0);
-  EXPECT_NE(model_of("out"), model);
-}
-
 TEST_F(RunTest, ShowsNoTerminalCommandsOfAStrangersFile) {
   ASSERT_EQ(run(small("whole")).exit_code, 0);
   std::string plan = get(folder_ / "whole" / "plan.json");
@@ -298,41 +111,6 @@ TEST_F(RunTest, ShowsNoTerminalCommandsOfAStrangersFile) {
   EXPECT_EQ(refused.exit_code, 3);
   EXPECT_THAT(refused.err, HasSubstr("]0;owned"));
   EXPECT_EQ(refused.err.find_first_of("\x1b\x07"), std::string::npos);
-}
-
-TEST_F(RunTest, ADamagedCheckpointIsRefusedOrPassedOver) {
-  ASSERT_EQ(run(small("out", {"--save-every", "4"})).exit_code, 0);
-  const std::string whole = model_of("out");
-  const fs::path newest = folder_ / "out" / "checkpoints" / "step-000008";
-  const fs::path file = newest / "rank-00001-of-00002.safetensors";
-  fs::resize_file(file, fs::file_size(file) - 7);
-  const ProgramResult refused = run(small("out", {"--resume", newest.string()}));
-  EXPECT_EQ(refused.exit_code, 3);
-  EXPECT_THAT(refused.err, HasSubstr("rank-00001-of-00002.safetensors"));
-  EXPECT_THAT(refused.err, HasSubstr("cut short"));
-  const ProgramResult earlier = run(small("out", {"--resume", "auto"}));
-  ASSERT_EQ(earlier.exit_code, 0) << earlier.err;
-  EXPECT_THAT(earlier.err, HasSubstr("the one before it is tried"));
-  EXPECT_THAT(earlier.err, HasSubstr("step-000004"));
-  EXPECT_EQ(model_of("out"), whole);
-}
-
-TEST_F(RunTest, ARankThatFailsEndsAllAndSaysWhy) {
-  std::vector<std::uint16_t> tokens(4000, 1);
-  tokens[2000] = 999;
-  std::vector<std::int32_t> header(256, 0);
-  header[0] = 20240520;
-  header[1] = 1;
-  header[2] = 4000;
-  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
-  bytes.append(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size());
-  const auto begin = std::chrono::steady_clock::now();
-  const ProgramResult result = run(
-      small("out", {"--data", put("bad.bin", bytes).string(), "--steps", "500", "--ranks", "3"}));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err,
-              ::testing::ContainsRegex("error: rank [0-2] of 3: .*bad.bin: token 2000 is 999"));
 }
 
 TEST_F(RunTest, ReadsPairsForFineTuning) {

@@ -22,8 +22,8 @@ using shardwright::testing::at_port;
 using shardwright::testing::free_port;
 using shardwright::testing::in_processes;
 using shardwright::testing::launched;
+using shardwright::testing::Marks;
 using shardwright::testing::Sayings;
-using shardwright::testing::TempFolder;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -96,36 +96,28 @@ const MeetingKey kTrue = meeting_key(kKey, "", "job 17");
 
 /// Two ranks meet and exchange while a third process does what `attack` does. With `joining`, rank
 /// 1 comes only after the attack has begun; else the attack waits until the ranks exchange.
-Sayings ranks_under(const std::function<void(int port)>& attack, bool joining,
-                    const MeetingTimes& times = {20, 20, 5, 1, 1}) {
+Sayings ranks_under(const std::function<void(int port)>& attack, bool joining) {
   const int port = free_port();
-  const TempFolder folder;
-  const auto exists = [&](const char* name) {
-    return std::filesystem::exists(folder.path() / name);
-  };
-  const auto await = [&](const char* name) {
-    for (int i = 0; i < 4000 && !exists(name); ++i) usleep(5000);
-  };
-  const auto mark = [&](const char* name) { std::ofstream(folder.path() / name) << "."; };
+  const Marks marks;
   return in_processes(3, [&](int rank) {
     if (rank == 2) {
-      if (!joining) await("meeting");
-      mark("attacking");
+      if (!joining) marks.await("meeting");
+      marks.set("attacking");
       attack(port);
-      mark("attacked");
+      marks.set("attacked");
       return;
     }
     if (joining && rank == 1) {
-      await("attacking");
+      marks.await("attacking");
       usleep(300'000);
     }
-    const auto meeting = meet(secret_place(port), launched(rank, 2), "plan", times);
+    const auto meeting = meet(secret_place(port), launched(rank, 2), "plan", {20, 20, 5, 1, 1});
     run_rank(*meeting, [&] {
-      mark("meeting");
+      marks.set("meeting");
       // On until the stranger has done his worst.
       int attacked = 0;
       while (attacked == 0) {
-        const int mine = rank == 0 && exists("attacked") ? 1 : 0;
+        const int mine = rank == 0 && marks.has("attacked") ? 1 : 0;
         std::vector<int> all(2);
         meeting->exchange({0, rank, 2}, std::as_bytes(std::span(&mine, 1)),
                           std::as_writable_bytes(std::span(all)));
@@ -243,28 +235,27 @@ TEST(MeetingAttack, NobodyListensOnceAllAreThere) {
 
 TEST(MeetingAttack, ConnectionsThatSayNothingKeepNobodyOut) {
   const int port = free_port();
-  const TempFolder folder;
-  const auto path = folder.path() / "met";
+  const Marks marks;
   const auto said = in_processes(3, [&](int rank) {
     if (rank == 2) {
       std::vector<Peer> held;
       for (int i = 0; i < 100; ++i) held.emplace_back(port);
-      std::ofstream(folder.path() / "held") << ".";
-      for (int i = 0; i < 4000 && !std::filesystem::exists(path); ++i) usleep(5000);
+      marks.set("held");
+      marks.await("met");
       return;
     }
     if (rank == 0) {
       const rlimit few{32, 32};
       setrlimit(RLIMIT_NOFILE, &few);
     } else {
-      while (!std::filesystem::exists(folder.path() / "held")) usleep(5000);
+      marks.await("held");
     }
     // Strangers may stay for an hour, but the oldest one makes room for the next.
     const auto meeting = meet(secret_place(port), launched(rank, 2), "plan", {20, 20, 5, 1, 3600});
     rusage used{};
     getrusage(RUSAGE_SELF, &used);
     if (used.ru_utime.tv_sec + used.ru_stime.tv_sec > 4) throw Error("rank 0 spins");
-    std::ofstream(path) << ".";
+    marks.set("met");
   });
   EXPECT_THAT(said, ::testing::Each("done"));
 }
@@ -272,14 +263,17 @@ TEST(MeetingAttack, ConnectionsThatSayNothingKeepNobodyOut) {
 /// Whoever knows the key can end the job; rank 0 must not abort, hang, or end with success.
 TEST(MeetingAttack, AFalseRankEndsTheJobWithASentence) {
   const auto said_when = [](const std::function<void(Peer & peer)>& act) {
-    return ranks_under(
-        [&](int port) {
-          Peer peer(port);
-          if (!peer.is_open()) return;
-          act(peer);
-          peer.heard_until_the_end(3);
-        },
-        true, {2, 20, 0, 1, 1})[0];
+    const int port = free_port();
+    return in_processes(2, [&](int rank) {
+      if (rank == 0) {
+        const auto meeting = meet(secret_place(port), launched(0, 2), "plan", {20, 20, 0, 1, 1});
+        run_rank(*meeting, [&] { meeting->exchange({0, 0, 2}, {}, {}); });
+        return;
+      }
+      Peer peer(port);
+      act(peer);
+      peer.heard_until_the_end(3);
+    })[0];
   };
   EXPECT_THAT(said_when([](Peer& peer) {
                 peer.hello(1, 2, kTrue);
@@ -336,14 +330,19 @@ TEST(MeetingAttack, ARankThatTakesNothingIsLost) {
 
 TEST(MeetingAttack, AStrangerWhoAnswersAsRank0IsNotBelieved) {
   const Listener stranger = listen_on("127.0.0.1", 0);
+  const Marks marks;
   const auto said = in_processes(2, [&](int rank) {
     if (rank == 1) {
-      meet(secret_place(stranger.port), launched(1, 2), "plan", {1, 20, 0, 1, 0.3});
+      try {
+        meet(secret_place(stranger.port), launched(1, 2), "plan", {1, 20, 0, 1, 0.3});
+      } catch (const Error&) {
+        marks.set("gone");
+        throw;
+      }
       return;
     }
-    for (int i = 0; i < 3; ++i) {
-      while (!stranger.sockets.front().await_input(deadline_in(1))) {
-      }
+    while (!marks.has("gone")) {
+      if (!stranger.sockets.front().await_input(deadline_in(0.1))) continue;
       const Socket victim = accept_from(stranger.sockets.front());
       Message message;
       message.kind = MessageKind::kChallenge;

@@ -28,16 +28,35 @@ inline int free_port() {
 /// What a process said when it ended: its error's sentence, or "done".
 using Sayings = std::vector<std::string>;
 
-/// Forks `ranks` processes; body(rank) ends with "done" or its error's words. A process that was
-/// killed says nothing.
+/// By which processes tell each other how far they are.
+class Marks {
+ public:
+  void set(const char* name) const { std::ofstream(folder_.path() / name) << "."; }
+  bool has(const char* name) const { return std::filesystem::exists(folder_.path() / name); }
+  /// Gives up only where the test has failed long ago.
+  void await(const char* name) const {
+    for (int i = 0; i < 20'000 && !has(name); ++i) usleep(5000);
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+/// Forks `ranks` processes; body(rank) ends with "done" or its error's words. They begin when all
+/// are there. A process that was killed says nothing.
 inline Sayings in_processes(int ranks, const std::function<void(int rank)>& body) {
   const TempFolder folder;
+  int gate[2];  // reading ends when the parent closes its end
+  if (pipe(gate) != 0) return {};
   const auto path = [&](int rank) { return folder.path() / fmt::format("said-{}", rank); };
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      std::string said = "done";
+      char nothing = 0;
+      close(gate[1]);
+      std::string said = read(gate[0], &nothing, 1) == 0 ? "done" : "the gate broke";
+      close(gate[0]);
       try {
         body(rank);
       } catch (const std::exception& error) {
@@ -48,6 +67,8 @@ inline Sayings in_processes(int ranks, const std::function<void(int rank)>& body
     }
     children.push_back(child);
   }
+  close(gate[0]);
+  close(gate[1]);
   Sayings sayings;
   for (int rank = 0; rank < ranks; ++rank) {
     int status = 0;

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Guards how `shardwright run` ends and goes on: killed, told to stop, unread, unable to write,
+// beside another one.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "kernels/random.h"
+#include "tests/cli/run_fixture.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace testing;
+using ::testing::HasSubstr;
+
+class RunEndsTest : public RunFixture {
+ protected:
+  /// Runs `words` until the shell finds that `reached` holds, then does `then`; ends as the run
+  /// does. What never happens is not awaited for ever.
+  static ProgramResult run_until(const Words& words, const std::string& reached,
+                                 const std::string& then) {
+    std::string command;
+    for (const std::string& word : words) command += "'" + word + "' ";
+    command += fmt::format(
+        "& run=$!; i=0; until {} || [ $i -ge 20000 ]; do i=$((i+1)); sleep 0.01; done; {}; "
+        "wait $run",
+        reached, then);
+    return run({"/bin/sh", "-c", command});
+  }
+  /// The last step that `out` saved.
+  std::int64_t saved_step(const std::string& out) const {
+    std::int64_t step = 0;
+    std::error_code missing;
+    for (const auto& entry : fs::directory_iterator(folder_ / out / "checkpoints", missing)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("step-")) step = std::max(step, std::stol(name.substr(5)));
+    }
+    return step;
+  }
+};
+
+// A constant rate, so that it does not matter how many steps a run is told to take in all.
+Words steps(std::int64_t count, const char* save_every) {
+  return {"--steps",      fmt::format("{}", count),
+          "--save-every", save_every,
+          "--resume",     "auto",
+          "--schedule",   "constant"};
+}
+
+TEST_F(RunEndsTest, KilledAtAnyMomentItResumesToTheSameWeights) {
+  const kernels::RandomStream random{1, kernels::RandomSite::kDelay, 0};
+  const std::string newest =
+      fmt::format("$(ls '{}' 2>/dev/null | grep ^step- | tail -n 1)", at("killed/checkpoints"));
+  for (std::uint64_t attempt = 0; attempt < 6; ++attempt) {
+    // At first at any moment, then some time after each has come further than the one before.
+    const std::string reached =
+        attempt == 0 ? "true"
+                     : fmt::format("[ \"{}\" \\> 'step-{:06}' ]", newest, saved_step("killed"));
+    const std::string kill =
+        fmt::format("sleep {:.3f}; kill -KILL $run", 0.3 * random.uniform(attempt));
+    const ProgramResult result = run_until(small("killed", steps(1000000, "3")), reached, kill);
+    ASSERT_EQ(result.exit_code, 137) << result.err;
+  }
+  const std::int64_t done = saved_step("killed");
+  ASSERT_GE(done, 5 * 3);
+  const ProgramResult last = run(small("killed", steps(done + 3, "3")));
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  ASSERT_EQ(run(small("whole", steps(done + 3, "3"))).exit_code, 0);
+  EXPECT_EQ(model_of("killed"), model_of("whole"));
+}
+
+// Ctrl-C's polite sister, a terminal that is gone, and what `sbatch --signal=USR1@120` sends.
+TEST_F(RunEndsTest, TerminatedItSavesAndGoesOn) {
+  for (const std::string signal : {"TERM", "HUP", "USR1"}) {
+    const std::int64_t before = saved_step("out");
+    const ProgramResult stopped = run_until(
+        small("out", steps(1000000, "1000")),
+        fmt::format("[ $(cat '{}' 2>/dev/null | wc -l) -gt {} ]", at("out/metrics.jsonl"), before),
+        "kill -" + signal + " $run");
+    EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
+    EXPECT_THAT(stopped.err, HasSubstr("interrupted at step"));
+    EXPECT_THAT(stopped.err, HasSubstr("--resume auto"));
+    EXPECT_EQ(stopped.err.find("resumed from") != std::string::npos, before > 0);
+    EXPECT_FALSE(fs::exists(folder_ / "out" / "model"));
+    EXPECT_GT(saved_step("out"), before);
+  }
+  const std::int64_t done = saved_step("out");
+  const ProgramResult last = run(small("out", steps(done + 3, "1000")));
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  ASSERT_EQ(run(small("whole", steps(done + 3, "1000"))).exit_code, 0);
+  EXPECT_EQ(model_of("out"), model_of("whole"));
+}
+
+TEST_F(RunEndsTest, GoesOnWhenNobodyReadsItsLinesAnyMore) {
+  std::string command = "{ ";
+  for (const std::string& word : small("out", {"--steps", "200"})) command += "'" + word + "' ";
+  command += fmt::format("2>&1; echo $? > '{}'; }} | head -n 1", at("code"));
+  EXPECT_EQ(run({"/bin/sh", "-c", command}).exit_code, 0);
+  EXPECT_EQ(get(folder_ / "code"), "0\n");
+  EXPECT_FALSE(model_of("out").empty());
+}
+
+TEST_F(RunEndsTest, TriesItsOutputsBeforeTheFirstStep) {
+  for (const Words& wrong :
+       {Words{"--trace", "/nowhere/at/all/t.json"}, Words{"--trace", at("text.txt") + "/t.json"}}) {
+    const ProgramResult refused = run(small("out", wrong));
+    EXPECT_EQ(refused.exit_code, 3) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(wrong[1]));
+    EXPECT_FALSE(fs::exists(folder_ / "out" / "metrics.jsonl"));
+  }
+}
+
+TEST_F(RunEndsTest, ATraceThatCannotBeWrittenDoesNotCostTheModel) {
+  const ProgramResult result = run(small("out", {"--trace", "/dev/full"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("/dev/full: cannot"));
+  EXPECT_FALSE(model_of("out").empty());
+}
+
+TEST_F(RunEndsTest, OneProcessWritesIntoAFolder) {
+  const Words endless = small("out", {"--steps", "1000000"});
+  const Words second = small("out", {"--steps", "4"});
+  std::string beside;
+  for (const std::string& word : second) beside += "'" + word + "' ";
+  const ProgramResult first =
+      run_until(endless, fmt::format("[ -s '{}' ]", at("out/metrics.jsonl")),
+                fmt::format("{}; echo $? $run > '{}'; kill -TERM $run", beside, at("code")));
+  EXPECT_EQ(first.exit_code, 75) << first.err;
+  std::istringstream words(get(folder_ / "code"));
+  int code = 0, pid = 0;
+  words >> code >> pid;
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(first.err, HasSubstr(fmt::format("process {} on ", pid)));
+  EXPECT_THAT(first.err, HasSubstr("is writing its run there"));
+}
+
+TEST_F(RunEndsTest, OverwritesAFinishedRunOnlyWhenToldTo) {
+  ASSERT_EQ(run(small("out")).exit_code, 0);
+  const std::string model = model_of("out");
+  const ProgramResult refused = run(small("out", {"--seed", "7"}));
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("a finished run is there"));
+  EXPECT_THAT(refused.err, HasSubstr("--overwrite yes"));
+  EXPECT_EQ(model_of("out"), model);
+  ASSERT_EQ(run(small("out", {"--seed", "7", "--overwrite", "yes"})).exit_code, 0);
+  EXPECT_NE(model_of("out"), model);
+}
+
+TEST_F(RunEndsTest, ADamagedCheckpointIsRefusedOrPassedOver) {
+  ASSERT_EQ(run(small("out", {"--save-every", "4"})).exit_code, 0);
+  const std::string whole = model_of("out");
+  const fs::path newest = folder_ / "out" / "checkpoints" / "step-000008";
+  const fs::path file = newest / "rank-00001-of-00002.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 7);
+  const ProgramResult refused = run(small("out", {"--resume", newest.string()}));
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("rank-00001-of-00002.safetensors"));
+  EXPECT_THAT(refused.err, HasSubstr("cut short"));
+  const ProgramResult earlier = run(small("out", {"--resume", "auto"}));
+  ASSERT_EQ(earlier.exit_code, 0) << earlier.err;
+  EXPECT_THAT(earlier.err, HasSubstr("the one before it is tried"));
+  EXPECT_THAT(earlier.err, HasSubstr("step-000004"));
+  EXPECT_EQ(model_of("out"), whole);
+}
+
+TEST_F(RunEndsTest, ARankThatFailsEndsAllAndSaysWhy) {
+  std::vector<std::uint16_t> tokens(4000, 1);
+  tokens[2000] = 999;
+  std::vector<std::int32_t> header(256, 0);
+  header[0] = 20240520;
+  header[1] = 1;
+  header[2] = 4000;
+  std::string bytes(reinterpret_cast<const char*>(header.data()), 1024);
+  bytes.append(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size());
+  const ProgramResult result = run(
+      small("out", {"--data", put("bad.bin", bytes).string(), "--steps", "500", "--ranks", "3"}));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err,
+              ::testing::ContainsRegex("error: rank [0-2] of 3: .*bad.bin: token 2000 is 999"));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
