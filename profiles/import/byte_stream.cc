@@ -84,6 +84,7 @@ std::size_t ByteStream::read(char* to, std::size_t size) {
 
 struct ByteStream::Handle {
   std::FILE* file = nullptr;
+  std::string begin;  // what was read to know the format and not given yet; a pipe has no way back
   ~Handle() {
     if (file != nullptr) std::fclose(file);
   }
@@ -98,17 +99,23 @@ ByteStream::ByteStream(const std::filesystem::path& path) : handle_(std::make_un
     ::close(fd);
     fail_to_open(path);
   }
-  unsigned char magic[2] = {};
-  if (std::fread(magic, 1, 2, handle_->file) == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
+  std::string& begin = handle_->begin;
+  begin.resize(2);
+  begin.resize(std::fread(begin.data(), 1, begin.size(), handle_->file));
+  if (begin == "\x1f\x8b") {
     throw Error(fmt::format(
         "{} is packed with gzip, which this build cannot read; unpack it with gunzip first",
         path.string()));
   }
-  std::rewind(handle_->file);
 }
 
 std::size_t ByteStream::read(char* to, std::size_t size) {
   if (damaged_) return 0;
+  if (!handle_->begin.empty()) {
+    const std::size_t given = handle_->begin.copy(to, size);
+    handle_->begin.erase(0, given);
+    return given;
+  }
   const std::size_t count = std::fread(to, 1, size, handle_->file);
   damaged_ = std::ferror(handle_->file) != 0;
   return count;
