@@ -139,9 +139,9 @@ void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_f
   if (plan.reduce_dtype == DType::kFp32) {
     trials.plan("bf16 gradient reduction", "", [](Plan& p) { p.reduce_dtype = DType::kBf16; });
   }
-  for (const Strategy strategy : {Strategy::kYafsdp, Strategy::kYafsdpZero2, Strategy::kFsdp2,
-                                  Strategy::kFsdp1, Strategy::kHsdp}) {
-    if (strategy == plan.strategy) continue;
+  for (const Strategy strategy : all_strategies()) {
+    const StrategyInfo& info = info_of(strategy);
+    if (strategy == plan.strategy || info.one_rank || !info.tuned) continue;
     trials.plan(fmt::format("the strategy {}", name_of(strategy)), "", [&](Plan& p) {
       p.strategy = strategy;
       p.shard_group = 0;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "sim/core/error.h"
 
@@ -117,6 +118,24 @@ TEST(Explain, FindsTheFewestCheckpointedLayersThatFit) {
   EXPECT_TRUE(predictor.predict(plan).memory.fits);
   plan.ckpt_layers = fewest - 1;
   EXPECT_FALSE(predictor.predict(plan).memory.fits);
+}
+
+TEST(Explain, TriesTheStrategiesThatTuneConsiders) {
+  const Plan plan = plan_on(64, 4);
+  const Explanation explanation = explain_on_slow_network(plan);
+  const auto tried = [&](Strategy strategy) {
+    const std::string what = "the strategy " + std::string(name_of(strategy));
+    return std::any_of(explanation.changes.begin(), explanation.changes.end(),
+                       [&](const Change& change) { return change.what == what; });
+  };
+  int others = 0;
+  for (const Strategy strategy : all_strategies()) {
+    const StrategyInfo& info = info_of(strategy);
+    const bool expected = info.tuned && !info.one_rank && strategy != plan.strategy;
+    EXPECT_EQ(tried(strategy), expected) << name_of(strategy);
+    others += expected;
+  }
+  EXPECT_GT(others, 5);
 }
 
 TEST(Explain, OffersNoNetworkToOneGpu) {
