@@ -59,7 +59,7 @@ void check_schema(DataKind kind, const JsonReader& root) {
 fs::path resolve(DataKind kind, const std::string& name_or_path, const fs::path& from) {
   if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json")) {
     const fs::path path = name_or_path;
-    return path.is_absolute() || from.empty() ? path : from / path;
+    return path.is_absolute() || from.empty() ? path : (from / path).lexically_normal();
   }
   const std::vector<std::string> names = shipped_names(kind);
   if (!std::binary_search(names.begin(), names.end(), name_or_path)) {
