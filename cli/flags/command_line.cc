@@ -29,9 +29,10 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-Option parsed(CLI::App& app, const std::string& name, std::function<void(const std::string&)> take,
-              const std::string& description, const char* type) {
-  CLI::Option* option = app.add_option_function<std::string>(name, std::move(take), description);
+Option parsed(CLI::App& app, const std::string& name,
+              const std::function<void(const std::string&)>& take, const std::string& description,
+              const char* type) {
+  CLI::Option* option = app.add_option_function<std::string>(name, take, description);
   if (type != nullptr) option->type_name(type);
   return Option(option);
 }
@@ -152,9 +153,10 @@ Option Command::add(const std::string& name, std::optional<double>& value,
   return measured(*app_, name, value, description, range);
 }
 
-Option Command::add_parsed(const std::string& name, std::function<void(const std::string&)> take,
+Option Command::add_parsed(const std::string& name,
+                           const std::function<void(const std::string&)>& take,
                            const std::string& description) {
-  return parsed(*app_, name, std::move(take), description, nullptr);
+  return parsed(*app_, name, take, description, nullptr);
 }
 
 Option Command::add_repeated(const std::string& name, std::function<void(const std::string&)> take,

@@ -67,7 +67,7 @@ class Command {
   Option add(const std::string& name, std::optional<double>& value, const std::string& description,
              RealRange range = {});
   /// `take` gets the word, and throws Error for one that it refuses.
-  Option add_parsed(const std::string& name, std::function<void(const std::string&)> take,
+  Option add_parsed(const std::string& name, const std::function<void(const std::string&)>& take,
                     const std::string& description);
   /// Repeatable; `take` gets the words one after the other.
   Option add_repeated(const std::string& name, std::function<void(const std::string&)> take,
