@@ -20,10 +20,10 @@ double predicted(const DispatchRow& row, const ExchangeParams& p) {
   return exchange_cost(p, row.shape, 0).time_s;
 }
 
-std::vector<double> values_of(const DispatchParams& p) {
+std::vector<double> parameters_of(const DispatchParams& p) {
   return {p.t0_s, p.token_s, p.sm_bytes_per_s, p.link_bytes_per_s};
 }
-std::vector<double> values_of(const ExchangeParams& p) {
+std::vector<double> parameters_of(const ExchangeParams& p) {
   return {p.base_s, p.sqrt_s, p.bytes_per_s};
 }
 void set_values(DispatchParams& p, const std::vector<double>& x) {
@@ -49,7 +49,7 @@ Params fit_values(const std::vector<DispatchRow>& rows, const Params& start) {
       sum += std::abs(std::log(predicted(row, params) / row.time_s));
     return sum;
   };
-  const Minimum best = minimize_positive(objective, values_of(start), {.max_evaluations = 3000});
+  const Minimum best = minimize_positive(objective, parameters_of(start), {.max_evaluations = 3000});
   set_values(params, best.at);
   return params;
 }

@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/parallel/real.h"
+
 namespace shardwright::sim {
 namespace {
-
-double f(std::int64_t value) {
-  return static_cast<double>(value);
-}
 
 bool only(const Plan& plan, RecomputePiece piece) {
   return plan.recompute == Recompute::kPieces && (plan.pieces & piece) != 0;

@@ -10,13 +10,10 @@
 #include <algorithm>
 
 #include "sim/parallel/body.h"
+#include "sim/parallel/real.h"
 
 namespace shardwright::sim {
 namespace {
-
-double f(std::int64_t value) {
-  return static_cast<double>(value);
-}
 
 /// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
 BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {

@@ -8,13 +8,10 @@
 
 #include "sim/core/error.h"
 #include "sim/core/strategy.h"
+#include "sim/parallel/real.h"
 
 namespace shardwright::sim {
 namespace {
-
-double f(std::int64_t value) {
-  return static_cast<double>(value);
-}
 
 Nanoseconds to_ns(double seconds) {
   return static_cast<Nanoseconds>(std::llround(seconds * 1e9));

@@ -5,13 +5,10 @@
 #include <numeric>
 
 #include "sim/core/strategy.h"
+#include "sim/parallel/real.h"
 
 namespace shardwright::sim {
 namespace {
-
-double f(std::int64_t value) {
-  return static_cast<double>(value);
-}
 
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
