@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // shardwright_fit: fits the cost models to the published tables and rewrites the shipped data.
 //
-//   shardwright_fit gemm|collectives|attention|dispatch|all [--published DIR] [--out FILE] [--date
-//   D] shardwright_fit steps [--published DIR] [--out DIR] [--date D]
+//   shardwright_fit gemm|collectives|attention|dispatch|all [--published DIR] [--out FILE]
+//                   [--date D]
+//   shardwright_fit steps [--published DIR] [--out DIR] [--date D]
+//   shardwright_fit whole-runs [--published DIR] [--out FILE] [--date D]
 //
 // Without options the first reads profiles/data/published and rewrites
 // profiles/data/fitted/gpu_cost.json of the source tree; parameter sets of GPUs without rows stay
 // as they are. `steps` fits what only whole training steps show (step_parameters.json) and rewrites
 // the values where they live: gpu_cost.json, clusters, stacks, and the record of the fit.
+// `whole-runs` fits the production factor to whole_runs.csv and rewrites fitted/whole_runs.json.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -28,6 +31,7 @@
 #include "sim/fit/fit_gemm.h"
 #include "sim/fit/fit_steps.h"
 #include "sim/score/kernel_tables.h"
+#include "tuner/whole_run_score.h"
 
 namespace {
 
@@ -231,11 +235,36 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
   }
 }
 
+void print_coverage(const char* what, const profiles::Coverage& coverage) {
+  fmt::print("  {:<20} {} of {} inside, half of them within a factor of {:.2f}\n", what,
+             coverage.inside, coverage.n, coverage.median_ratio);
+}
+
+void fit_whole_run_table(const fs::path& table, const std::string& date, const fs::path& out) {
+  profiles::Production fitted = tuner::fit_whole_runs(profiles::load_whole_runs(table));
+  fitted.source = "published/whole_runs.csv, tiers A and B";
+  fitted.command = "shardwright_fit whole-runs";
+  fitted.date = date;
+  for (const profiles::FittedWholeRun& run : fitted.runs) {
+    fmt::print("{:<24} ideal {:>12.0f}   published {:>12.0f}   ratio {:.2f}\n", run.id,
+               run.ideal_gpu_hours, run.published_gpu_hours,
+               run.published_gpu_hours / run.ideal_gpu_hours);
+  }
+  fmt::print(
+      "whole / ideal = {:.3f}; interval of {:.0f} %: x/: {:.3f}, upper over lower end {:.2f}\n",
+      std::exp(fitted.log_factor), 100 * fitted.level, std::exp(fitted.half_width),
+      std::exp(2 * fitted.half_width));
+  print_coverage("in sample", fitted.in_sample);
+  print_coverage("family left out", fitted.family_out);
+  profiles::save_production(fitted, out);
+  fmt::print("{}\n", out.string());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> tables_to_fit = {"gemm",     "collectives", "attention",
-                                                  "dispatch", "all",         "steps"};
+  const std::vector<std::string> tables_to_fit = {"gemm", "collectives", "attention", "dispatch",
+                                                  "all",  "steps",       "whole-runs"};
   std::string what, published, out, date = today();
   cli::CommandLine line(
       "shardwright_fit",
@@ -249,10 +278,10 @@ int main(int argc, char** argv) {
               fail_word("what", word, tables_to_fit);
             what = word;
           },
-          "gemm, collectives, attention, dispatch, all of these, or steps")
+          "gemm, collectives, attention, dispatch, all of these, steps, or whole-runs")
       .required();
   command.add("--published", published,
-              "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv");
+              "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv, whole_runs.csv");
   command.add("--out", out,
               "file to write, by default the shipped gpu_cost.json; of steps, a data folder");
   command.add("--date", date, "date to record, YYYY-MM-DD");
@@ -262,6 +291,11 @@ int main(int argc, char** argv) {
     const fs::path tables = published.empty() ? data / "published" : fs::path(published);
     if (what == "steps") {
       fit_step_table(tables / "ledger.csv", date, out);
+      return static_cast<int>(ExitCode::kDone);
+    }
+    if (what == "whole-runs") {
+      fit_whole_run_table(tables / "whole_runs.csv", date,
+                          out.empty() ? profiles::shipped_production() : fs::path(out));
       return static_cast<int>(ExitCode::kDone);
     }
     profiles::GpuCosts costs = profiles::load_gpu_costs();

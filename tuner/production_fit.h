@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fits the production factor (profiles/production.h) to published trainings.
+//
+// log(published / ideal) = log_factor + rest: the mean over trainings, of which a family of n, who
+// share a team and a code base, weighs sqrt(n). The half-width is the conformal quantile of |rest|
+// over trainings whose whole family was left out, at the highest level in whole percent, from 80 to
+// 95, at which the ends of the interval differ by a factor of at most 3: wider would tell a buyer
+// nothing. How often that holds is found by leaving out each family once more, factor, level and
+// width anew.
+#pragma once
+
+#include <vector>
+
+#include "profiles/production.h"
+
+namespace shardwright::tuner {
+
+inline constexpr double kWidestInterval = 3;  // upper over lower end
+
+/// Sets level, log_factor, half_width, step_half_width, ranges, in_sample and family_out of
+/// `production` from its runs. Throws Error when there are fewer than three families.
+void fit_production(profiles::Production& production);
+
+/// Median of the published steady shares of the peak; 0 of nothing.
+double analytic_mfu_of(std::vector<double> steady_mfu);
+
+}  // namespace shardwright::tuner

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ideal GPU hours of a published training: every token in steps as predicted, nothing lost.
+//
+// Where the layout is published and data parallelism expresses it (sharding, recomputation,
+// micro-batch), that is held fixed and the rest is searched; where it is not published, the search
+// decides on the row's GPUs and software; where the planner cannot express the model (experts, no
+// published shape) or finds no plan, the step is analytic: model FLOPs at the share of the peak
+// that published steady steps reach (Production::analytic_mfu). A dense model that was trained with
+// tensor or pipeline parallelism is planned with data parallelism instead. Whatever was assumed is
+// told with the answer.
+//
+// planned_ideal() is the one place that decides this; an engine for other parallelism goes there.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "profiles/production.h"
+#include "profiles/profile.h"
+#include "profiles/whole_runs.h"
+#include "sim/predict.h"
+
+namespace shardwright::tuner {
+
+struct IdealHours {
+  double gpu_hours = 0;
+  double step_half_width = 0;  // of the logarithm; 0: an analytic step
+  std::optional<Plan> plan;    // none: an analytic step
+  std::string stack, cluster;  // empty: an analytic step
+  std::vector<std::string> assumed;
+};
+
+/// Keeps profiles and constants between rows.
+class IdealHoursOf {
+ public:
+  /// `analytic_mfu` as in profiles::Production.
+  explicit IdealHoursOf(double analytic_mfu, std::vector<std::string> overrides = {});
+
+  /// Of a run that can be scored (WholeRun::not_scorable is empty).
+  IdealHours operator()(const profiles::WholeRun& run);
+
+ private:
+  std::optional<IdealHours> planned(const profiles::WholeRun& run,
+                                    std::vector<std::string>& assumed);
+  IdealHours analytic(const profiles::WholeRun& run, std::vector<std::string> assumed) const;
+  const profiles::Profile& profile_of(const std::string& cluster, const std::string& stack);
+
+  double analytic_mfu_;
+  std::vector<std::string> overrides_;
+  std::map<std::string, profiles::Profile, std::less<>> profiles_;  // by cluster and stack
+};
+
+/// The stack that stands for what a source calls its software, by words in it; else torch-compile.
+std::string stack_of_software(const std::string& software);
+
+/// The shipped GPU that a published name such as "a100-80g-sxm" means; empty: none.
+std::string gpu_of_name(const std::string& published);
+
+}  // namespace shardwright::tuner
