@@ -77,7 +77,8 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
   describe(fields, result.cluster);
   read_fields(
       root, fields,
-      {"schema", "id", "description", "base", "gpu", "set", "measured_products", "calibration"},
+      {"schema", "id", "description", "base", "gpu", "set", "measured_products", "calibration",
+       "prices"},
       base.has_value(), result.origins);
   read_set(root, result);
   read_measurements(root, result);

@@ -62,7 +62,7 @@ TEST(ShippedData, ClustersLoadWithSources) {
     expect_round_trip(file, parse_cluster);
     if (file.cluster.usd_per_gpu_hour > 0) {
       const Origin& price = file.origins.at("usd_per_gpu_hour");
-      EXPECT_EQ(price.confidence, "uncertain") << name;
+      EXPECT_FALSE(price.source.empty()) << name;
       EXPECT_FALSE(price.date.empty()) << name << ": a price without a date";
     }
   }

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU hour of a cluster costs, by kind of price: on demand, reserved, spot.
+//
+// Kinds are never compared with each other: a reserved price is a promise of months, a spot price
+// can be taken away, and each is a fraction of the one on demand. A cluster file says its price on
+// demand as usd_per_gpu_hour and the rest under "prices":
+//
+//   "prices": {"on-demand": {"range": [3.49, 6.70], "range_source": ".."},
+//              "spot": {"usd_per_gpu_hour": 2.27, "range": [..], "source": "..", "date": ".."}}
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiles/fields.h"
+
+namespace shardwright::profiles {
+
+enum class PriceKind : std::uint8_t { kOnDemand, kReserved, kSpot };
+inline constexpr std::size_t kPriceKinds = 3;
+
+/// "on-demand", "reserved", "spot".
+std::string_view name_of(PriceKind kind);
+std::optional<PriceKind> price_kind_from(std::string_view name);
+std::vector<std::string> price_kind_names();
+
+struct Price {
+  double usd_per_gpu_hour = 0;  // 0: unknown
+  /// What offers of this kind ask elsewhere or in other regions; both ends are the price where
+  /// nothing is known of that.
+  std::array<double, 2> range{};
+  std::string range_source;
+  Origin origin;
+
+  bool known() const { return usd_per_gpu_hour > 0; }
+};
+
+/// By kind.
+using PriceList = std::array<Price, kPriceKinds>;
+
+/// Prices of a cluster: a shipped name or a path, as in data_file.h. Throws Error naming file and
+/// key.
+PriceList load_prices(const std::string& cluster);
+
+inline constexpr int kFreshDays = 90;
+
+/// Days from the end of the month, year or day that `date` names to `today`; none where it is no
+/// date. Never below 0.
+std::optional<int> age_days(std::string_view date, std::chrono::sys_days today);
+
+/// The day that ages are counted to: of SOURCE_DATE_EPOCH where that is set (so that documents can
+/// be reproduced), else of the clock; UTC.
+std::chrono::sys_days today();
+
+}  // namespace shardwright::profiles
