@@ -105,6 +105,11 @@ const Option& Option::required() const {
   return *this;
 }
 
+const Option& Option::optional_value() const {
+  option_->expected(0, 1);
+  return *this;
+}
+
 const Option& Option::repeatable() const {
   option_->take_all()->expected(1);
   return *this;

@@ -37,6 +37,8 @@ class Option {
   const Option& required() const;
   /// May be given several times, each time with one value.
   const Option& repeatable() const;
+  /// May stand alone: then its value is an empty word.
+  const Option& optional_value() const;
   /// --help shows the variable's present value.
   const Option& shows_default() const;
 

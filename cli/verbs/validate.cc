@@ -8,6 +8,7 @@
 #include "cli/render/leave_one_out.h"
 #include "cli/render/text/progress.h"
 #include "cli/render/validation.h"
+#include "cli/render/whole_runs.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
@@ -17,6 +18,7 @@
 #include "sim/score/layer_period.h"
 #include "sim/score/score_kernels.h"
 #include "sim/score/validation.h"
+#include "tuner/whole_run_score.h"
 
 namespace shardwright::cli {
 namespace {
@@ -43,6 +45,12 @@ class ValidateVerb : public Verb {
     command.add("--leave-one-out", leave_one_out_,
                 "Also fit the constants of the steps again without each run, and without each "
                 "source, and score what is then predicted");
+    command
+        .add_parsed(
+            "--whole-runs", [this](const std::string& file) { whole_runs_ = file; },
+            "Also score published whole trainings in GPU hours (default: those that ship)")
+        .type_name("FILE")
+        .optional_value();
     command.add("--rows", rows_, "Print every row, not only the summary");
     command.add("--json", json_, "Print one JSON document");
   }
@@ -57,9 +65,20 @@ class ValidateVerb : public Verb {
       collectives =
           sim::score_collectives(CsvTable::load(collectives_), profiles::load_gpu_costs());
     }
+    std::vector<profiles::WholeRun> trainings;
+    if (whole_runs_) {
+      trainings = profiles::load_whole_runs(
+          whole_runs_->empty() ? profiles::shipped_whole_runs().string() : *whole_runs_);
+    }
     const sim::Validation validation = validate(rows, context);
     std::optional<sim::LeaveOneOut> left_out;
     if (leave_one_out_) left_out = leave_one_out(rows, context);
+    profiles::Production production;
+    std::optional<tuner::WholeRunScore> whole;
+    if (whole_runs_) {
+      production = profiles::load_production(profiles::shipped_production());
+      whole = score_trainings(trainings, production, context);
+    }
     const std::vector<sim::LayerPeriod> periods = sim::predict_layer_periods(
         CsvTable::load(profiles::data_dir() / "published" / "layer_periods.csv"), overrides_);
 
@@ -71,6 +90,10 @@ class ValidateVerb : public Verb {
       document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
+      if (whole) {
+        document["whole_runs"] = whole_runs_json(*whole);
+        document["summary"]["whole_runs"] = whole_runs_summary_json(*whole, production);
+      }
       fmt::print("{}\n", json_text(document));
       return ExitCode::kDone;
     }
@@ -81,6 +104,7 @@ class ValidateVerb : public Verb {
     if (collectives) {
       fmt::print("{}", kernel_score_text("Collectives", *collectives, context.out));
     }
+    if (whole) fmt::print("{}", whole_runs_text(*whole, production, context.out));
     return ExitCode::kDone;
   }
 
@@ -105,9 +129,20 @@ class ValidateVerb : public Verb {
     return sim::leave_one_out(model, fit_robust(model.problem(0), model.weights()), options);
   }
 
+  tuner::WholeRunScore score_trainings(const std::vector<profiles::WholeRun>& trainings,
+                                       const profiles::Production& production,
+                                       const Context& context) const {
+    Progress progress(context.err, "whole runs", static_cast<std::int64_t>(trainings.size()));
+    tuner::WholeRunOptions options;
+    options.overrides = overrides_;
+    options.progress = [&progress](std::int64_t done) { progress.update(done); };
+    return tuner::score_whole_runs(trainings, production, options);
+  }
+
   std::string ledger_;
   std::string gemm_;
   std::string collectives_;
+  std::optional<std::string> whole_runs_;  // empty: the table that ships
   std::vector<std::string> overrides_;
   bool leave_one_out_ = false;
   bool rows_ = false;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "profiles/data_dir.h"
 #include "profiles/ledger.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -147,6 +148,57 @@ TEST(Validate, RefusesBadFilesInOneSentence) {
   expect_error(validate({"--set", "cluster.nope=1"}), 3, "cluster.nope");
   expect_error(validate({"--set", "nonsense"}), 2, "KEY=VALUE");
   expect_error(validate({"--bogus"}), 2, "--bogus");
+}
+
+/// The head and the rows of these trainings, without those that follow.
+std::string some_trainings(const std::string& name, const std::vector<std::string>& ids) {
+  std::ifstream in(profiles::data_dir() / "published" / "whole_runs.csv");
+  std::string text, line;
+  std::getline(in, text);
+  text += "\n";
+  while (std::getline(in, line)) {
+    for (const std::string& id : ids) {
+      if (line.starts_with(id + ",")) text += line + "\n";
+    }
+  }
+  return write_file(name, text);
+}
+
+TEST(Validate, ScoresWholeTrainings) {
+  const std::string file =
+      some_trainings("trainings.csv", {"mpt-7b", "deepseek-v2", "trinity-large"});
+  const ProgramResult result =
+      validate({"--ledger", short_ledger("one.csv", 1), "--whole-runs", file, "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json document = json::parse(result.out);
+  ASSERT_EQ(document.at("whole_runs").size(), 3U);
+  for (const json& row : document.at("whole_runs")) {
+    EXPECT_TRUE(row.at("skipped").is_null()) << row;
+    EXPECT_LT(row.at("interval_gpu_hours")[0].get<double>(), row.at("predicted_gpu_hours"));
+    EXPECT_GT(row.at("interval_gpu_hours")[1].get<double>(), row.at("predicted_gpu_hours"));
+    EXPECT_GT(row.at("predicted_gpu_hours").get<double>(), row.at("ideal_gpu_hours"));
+  }
+  const json& mpt = document.at("whole_runs")[0];
+  EXPECT_EQ(mpt.at("published_gpu_hours"), 100320);
+  EXPECT_EQ(mpt.at("assumed").at("stack"), "mpt-eager");
+  EXPECT_EQ(mpt.at("assumed").at("plan").at("gpus"), 440);
+  EXPECT_TRUE(document.at("whole_runs")[1].at("assumed").at("plan").is_null());
+  EXPECT_FALSE(document.at("whole_runs")[1].at("assumed").at("notes").empty());
+  const json& summary = document.at("summary").at("whole_runs");
+  EXPECT_EQ(summary.at("n"), 2);  // the third is of tier C
+  EXPECT_GT(summary.at("median_width").get<double>(), 1);
+  EXPECT_LE(summary.at("median_width").get<double>(), 3);
+
+  const ProgramResult text =
+      validate({"--ledger", short_ledger("one.csv", 1), "--whole-runs", file});
+  EXPECT_THAT(text.out, HasSubstr("published GPU hours, ideal steps"));
+  EXPECT_THAT(text.out, HasSubstr("trainings of tiers A and B"));
+}
+
+TEST(Validate, AMistakeInTheTrainingsNamesFileLineAndColumn) {
+  expect_error(validate({"--whole-runs", write_file("bad-runs.csv", "id,family\na,b\n")}), 3,
+               "bad-runs.csv");
+  expect_error(validate({"--whole-runs", "no_such_runs.csv"}), 3, "no_such_runs.csv");
 }
 
 }  // namespace
