@@ -19,7 +19,7 @@ GpuTime gpu_time(const Sized& option) {
   const double unit = static_cast<double>(option.gpus()) / option.tokens_per_step;
   GpuTime result{unit * time.compute_s, unit * time.exposed_communication_s, unit * time.host_s,
                  unit * time.optimizer_s};
-  result.failures = unit * time.iteration_s * (1 / option.goodput.share - 1);
+  result.failures = unit * time.iteration_s * (1 / option.cost.goodput.share - 1);
   return result;
 }
 
@@ -59,7 +59,7 @@ Scaling scaling_of(const Model& model, const Offer& offer, std::size_t index, co
   std::vector<std::size_t> mine;
   for (std::size_t i = 0; i < sweep.options.size(); ++i) {
     const Sized& option = sweep.options[i];
-    if (option.offer != index || option.cut_short) continue;
+    if (option.offer != index || option.cut_short || option.between) continue;
     if (option.over_critical) {
       scaling.batch_limit = true;
     } else {

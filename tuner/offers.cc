@@ -8,6 +8,7 @@
 
 #include "profiles/data_file.h"
 #include "profiles/gpu_cost.h"
+#include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 
@@ -53,35 +54,46 @@ std::vector<std::string> clusters_on_offer() {
   return names;
 }
 
-std::vector<Offer> load_offers(const std::vector<std::string>& names, const std::string& stack,
-                               const std::vector<std::string>& overrides, const Prices& prices) {
+std::vector<Offer> load_offers(const std::vector<std::string>& names,
+                               const std::optional<std::string>& stack,
+                               const std::vector<std::string>& overrides, const Prices& prices,
+                               profiles::PriceKind kind) {
   // What all clusters share is read once.
-  const profiles::StackFile stack_file = profiles::load_stack(stack);
+  std::map<std::string, profiles::StackFile> stacks;
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
   const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
   std::vector<Offer> offers;
   for (const std::string& name : names) {
     Offer& offer = offers.emplace_back();
     offer.name = name;
-    offer.profile =
-        profiles::make_profile(profiles::load_cluster(name), stack_file, costs, overrides);
+    const profiles::ClusterFile cluster = profiles::load_cluster(name);
+    const std::string software = stack.value_or(profiles::usual_stack(cluster.cluster));
+    if (!stacks.contains(software)) stacks.emplace(software, profiles::load_stack(software));
+    offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, overrides);
     offer.profile.uncertainty = uncertainty;
-    offer.usd_per_gpu_hour = offer.profile.cluster.usd_per_gpu_hour;
+    offer.price = profiles::load_prices(name)[static_cast<std::size_t>(kind)];
     if (const auto at = price_of(offer, prices); at != prices.end())
-      offer.usd_per_gpu_hour = at->second;
+      offer.price = {at->second, {at->second, at->second}, "", {"--price", "", ""}};
+    offer.usd_per_gpu_hour = offer.price.usd_per_gpu_hour;
     offer.profile.cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
   }
   check_names(prices, offers);
   return offers;
 }
 
-std::string price_source(const Offer& offer, const Prices& prices) {
-  if (price_of(offer, prices) != prices.end()) return "--price";
-  const auto at = offer.profile.origins.find("cluster.usd_per_gpu_hour");
-  if (offer.usd_per_gpu_hour <= 0 || at == offer.profile.origins.end()) return "";
-  std::string words = at->second.source;
-  if (!at->second.date.empty()) words += ", " + at->second.date;
-  if (!at->second.confidence.empty()) words += ", " + at->second.confidence;
+bool estimate_only(const Offer& offer) {
+  const auto& seen = offer.profile.uncertainty.seen;
+  const auto gpus = seen.find("gpu");
+  const bool has_runs =
+      gpus != seen.end() && std::find(gpus->second.begin(), gpus->second.end(),
+                                      offer.profile.cluster.gpu.id) != gpus->second.end();
+  return offer.profile.cost.gemm.provenance.confidence == "estimate" && !has_runs;
+}
+
+std::string price_source(const Offer& offer) {
+  if (!offer.price.known()) return "";
+  std::string words = offer.price.origin.source;
+  if (!offer.price.origin.date.empty()) words += ", " + offer.price.origin.date;
   return words;
 }
 

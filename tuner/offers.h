@@ -3,9 +3,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "profiles/price.h"
 #include "tuner/sizing.h"
 
 namespace shardwright::tuner {
@@ -16,13 +18,19 @@ using Prices = std::map<std::string, double, std::less<>>;
 /// The names of the shipped clusters that train: nobody buys processors for that.
 std::vector<std::string> clusters_on_offer();
 
-/// Loads the clusters. A price for a cluster counts before one for its GPU, and either before the
-/// file's own. Throws Error for a price of a name that neither ships nor is offered.
-std::vector<Offer> load_offers(const std::vector<std::string>& names, const std::string& stack,
-                               const std::vector<std::string>& overrides, const Prices& prices);
+/// Loads the clusters with a stack, or with the usual one of each (profiles/usual_stack.h), and
+/// their prices of one kind. A price for a cluster counts before one for its GPU, and either before
+/// the file's own. Throws Error for a price of a name that neither ships nor is offered.
+std::vector<Offer> load_offers(const std::vector<std::string>& names,
+                               const std::optional<std::string>& stack,
+                               const std::vector<std::string>& overrides, const Prices& prices,
+                               profiles::PriceKind kind = profiles::PriceKind::kOnDemand);
 
-/// Where the price of an offer comes from: "--price", or the source, date and confidence of the
-/// file; empty when there is none.
-std::string price_source(const Offer& offer, const Prices& prices);
+/// Whether the rates of its GPU are estimates and no published run was on it.
+bool estimate_only(const Offer& offer);
+
+/// Where the price of an offer comes from: "--price", or the source and date of the file; empty
+/// when there is none.
+std::string price_source(const Offer& offer);
 
 }  // namespace shardwright::tuner

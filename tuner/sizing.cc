@@ -7,7 +7,9 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -23,10 +25,24 @@ namespace {
 constexpr double kSecondsPerDay = 86400;
 constexpr double kSharpness = 1.25;  // of the critical batch: the fit is no better than that
 
+constexpr double kTooSlow = 20;        // times the deadline
+constexpr double kNeverTooSlow = 365;  // days
+constexpr double kSlowestDays = 3650;  // without a deadline
+
 struct Task {
   std::size_t offer = 0;
   std::int64_t gpus = 0;
+  bool largest = false;  // that is tried of this offer
 };
+
+/// All of a profile that a prediction depends on: clusters of equal text differ in name and price.
+std::string physics_of(profiles::Profile profile) {
+  profile.cluster.usd_per_gpu_hour = 0;
+  std::string text = profile.stack.id + " " + profile.cluster.gpu.id;
+  const profiles::FieldList fields = profiles::fields_of(profile);
+  for (const profiles::Field& field : fields.fields()) text += " " + profiles::json_text(field);
+  return text;
+}
 
 using Outcome = std::variant<std::monostate, Sized, LeftOut>;
 
@@ -37,7 +53,7 @@ double as_double(std::int64_t value) {
 /// Days by 6 FLOPs per parameter and token at 40 % of the peak: only to order the work.
 double rough_days(const Model& model, const Offer& offer, const SizingJob& job, std::int64_t gpus) {
   const double flops =
-      6 * as_double(count_parameters(model).total(model.layers)) * job.tokens /
+      6 * as_double(count_parameters(model).total(model.layers)) * job.run.tokens /
       (0.4 * std::max(1.0, offer.profile.cluster.gpu.peak_bf16_flops) * as_double(gpus));
   return flops / kSecondsPerDay;
 }
@@ -81,19 +97,11 @@ Sized sized(const Model& model, std::size_t index, const Offer& offer, const Siz
   Sized result;
   result.offer = index;
   result.prediction = found.prediction;
-  const Plan& plan = result.prediction.plan;
-  const double checkpoint_s =
-      job.checkpoint_s.value_or(static_cast<double>(checkpoint_bytes(model, plan)) /
-                                (job.gpu_bytes_per_s * as_double(plan.gpus)));
-  result.goodput = goodput_of({job.mtbf_gpu_hours, job.restart_s, checkpoint_s}, plan.gpus);
-  result.tokens_per_step = tokens_per_step(plan);
-  result.over_critical = result.tokens_per_step > kSharpness * job.critical_tokens;
-  result.days = job.tokens / result.useful_tokens_per_s() / kSecondsPerDay;
-  const sim::TimePrediction& time = result.prediction.time;
-  for (std::size_t i = 0; i < 2; ++i)
-    result.days_interval[i] = result.days * time.interval_s[i] / time.iteration_s;
-  if (offer.usd_per_gpu_hour > 0)
-    result.usd = result.days * 24 * as_double(plan.gpus) * offer.usd_per_gpu_hour;
+  result.tokens_per_step = tokens_per_step(result.prediction.plan);
+  result.shown_only = offer.shown_only;
+  result.over_critical = result.tokens_per_step > kSharpness * job.run.critical_tokens;
+  result.cost = run_cost(model, result.prediction, offer.profile.cluster.gpu.peak_bf16_flops,
+                         job.run, offer.price);
   return result;
 }
 
@@ -103,26 +111,40 @@ class Sweeper {
           const SweepOptions& options)
       : model_(model), offers_(offers), job_(job), options_(options) {}
 
-  Sweep run() {
+  std::vector<Task> all_sizes() const {
     std::vector<Task> tasks;
     for (std::size_t i = 0; i < offers_.size(); ++i) {
       const std::vector<std::int64_t> counts =
           job_.gpus ? std::vector<std::int64_t>{*job_.gpus}
                     : gpu_counts(offers_[i].profile.cluster, job_.max_gpus);
-      for (const std::int64_t gpus : counts) tasks.push_back({i, gpus});
+      for (const std::int64_t gpus : counts) tasks.push_back({i, gpus, gpus == counts.back()});
     }
-    total_ = static_cast<std::int64_t>(tasks.size());
+    return tasks;
+  }
+
+  Sweep run(const std::vector<Task>& tasks) {
+    const std::vector<std::size_t> twins = twins_of(tasks);
+    std::vector<std::size_t> own;  // tasks that are searched
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (twins[i] == i) own.push_back(i);
+    }
+    total_ = static_cast<std::int64_t>(own.size());
     std::vector<Outcome> outcomes(tasks.size());
-    const std::vector<std::size_t> order = order_of(tasks);
+    const std::vector<std::size_t> order = order_of(tasks, std::move(own));
     for_each_index(order.size(), static_cast<unsigned>(options_.threads), [&](std::size_t i) {
       const Task& task = tasks[order[i]];
       if (stopped() && any()) return;
       outcomes[order[i]] = tune(task);
       tell(outcomes[order[i]]);
     });
-    for (Outcome& outcome : outcomes) {
-      if (auto* option = std::get_if<Sized>(&outcome)) sweep_.options.push_back(std::move(*option));
-      if (auto* left = std::get_if<LeftOut>(&outcome)) sweep_.left_out.push_back(std::move(*left));
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      Outcome outcome = outcomes[twins[i]];
+      if (auto* option = std::get_if<Sized>(&outcome))
+        sweep_.options.push_back(offered(std::move(*option), tasks[i].offer));
+      if (auto* left = std::get_if<LeftOut>(&outcome)) {
+        left->offer = tasks[i].offer;
+        sweep_.left_out.push_back(std::move(*left));
+      }
     }
     sweep_.stopped = stopped();
     sweep_.seconds = seconds();
@@ -141,18 +163,52 @@ class Sweeper {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
 
-  std::vector<std::size_t> order_of(const std::vector<Task>& tasks) const {
-    std::vector<std::size_t> order(tasks.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    if (!options_.near_days) return order;
-    std::vector<double> distance;
+  /// By task: the first whose outcome it shares, itself where there is none before.
+  std::vector<std::size_t> twins_of(const std::vector<Task>& tasks) const {
+    std::vector<std::string> physics;
+    for (const Offer& offer : offers_) physics.push_back(physics_of(offer.profile));
+    std::map<std::tuple<std::string_view, std::int64_t, bool>, std::size_t> first;
+    std::vector<std::size_t> twins;
     for (const Task& task : tasks) {
-      const double days = rough_days(model_, offers_[task.offer], job_, task.gpus);
-      distance.push_back(std::abs(std::log(days / *options_.near_days)));
+      const auto key =
+          std::make_tuple(std::string_view(physics[task.offer]), task.gpus, task.largest);
+      twins.push_back(first.emplace(key, twins.size()).first->second);
+    }
+    return twins;
+  }
+
+  /// The same plan at another offer of the same machines.
+  Sized offered(Sized option, std::size_t index) const {
+    if (option.offer == index) return option;
+    const Offer& offer = offers_[index];
+    option.offer = index;
+    option.shown_only = offer.shown_only;
+    option.cost = run_cost(model_, option.prediction, offer.profile.cluster.gpu.peak_bf16_flops,
+                           job_.run, offer.price);
+    return option;
+  }
+
+  std::vector<std::size_t> order_of(const std::vector<Task>& tasks,
+                                    std::vector<std::size_t> order) const {
+    if (!options_.near_days) return order;
+    std::map<std::size_t, double> distance;
+    for (const std::size_t i : order) {
+      const double days = rough_days(model_, offers_[tasks[i].offer], job_, tasks[i].gpus);
+      distance[i] = std::abs(std::log(days / *options_.near_days));
     }
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return distance[a] < distance[b]; });
     return order;
+  }
+
+  /// Why a size is not worth a search; empty where it is.
+  std::string too_slow(const Task& task) const {
+    if (task.largest || job_.gpus) return {};
+    const double days = rough_days(model_, offers_[task.offer], job_, task.gpus);
+    const double most =
+        options_.near_days ? std::max(kTooSlow * *options_.near_days, kNeverTooSlow) : kSlowestDays;
+    if (days <= most) return {};
+    return fmt::format("the steps alone would take about {:.2g} years", days / 365);
   }
 
   Outcome tune(const Task& task) {
@@ -160,6 +216,8 @@ class Sweeper {
     const auto left_out = [&](Lack lack, std::string reason) {
       return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
     };
+    if (std::string why = too_slow(task); !why.empty())
+      return left_out(Lack::kTime, std::move(why));
     if (std::string why = batch_contradiction(job_.fixed, task.gpus); !why.empty())
       return left_out(Lack::kBatch, std::move(why));
     const Bytes state = least_state_bytes(model_, job_, task.gpus);
@@ -239,9 +297,9 @@ std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) 
 }
 
 std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus) {
-  const auto sequences =
-      static_cast<std::uint64_t>(std::max(1.0, job.critical_tokens / as_double(job.fixed.seq_len)));
-  const auto usual = static_cast<std::int64_t>(std::bit_floor(sequences));
+  const auto usual =
+      static_cast<std::int64_t>(usual_batch_tokens(job.run.critical_tokens, job.fixed.seq_len)) /
+      job.fixed.seq_len;
   const std::int64_t unit =
       gpus * job.fixed.micro_batch.value_or(1) * job.fixed.grad_accum.value_or(1);
   return std::max(usual / unit, std::int64_t{1}) * unit;
@@ -249,7 +307,24 @@ std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus) {
 
 Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
             const SweepOptions& options) {
-  return Sweeper(model, offers, job, options).run();
+  Sweeper sweeper(model, offers, job, options);
+  return sweeper.run(sweeper.all_sizes());
+}
+
+void sweep_between(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+                   const std::vector<std::pair<std::size_t, std::int64_t>>& sizes, Sweep& result,
+                   const SweepOptions& options) {
+  std::vector<Task> tasks;
+  for (const auto& [offer, gpus] : sizes) tasks.push_back({offer, gpus, true});
+  Sweep more = Sweeper(model, offers, job, options).run(tasks);
+  for (Sized& option : more.options) {
+    option.between = true;
+    result.options.push_back(std::move(option));
+  }
+  result.considered += more.considered;
+  result.simulated += more.simulated;
+  result.seconds += more.seconds;
+  result.stopped = result.stopped || more.stopped;
 }
 
 }  // namespace shardwright::tuner

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep behind `size`: every cluster in every number of GPUs, each with its best plan, and what
-// a whole run then takes in days and dollars.
+// a whole run then takes in days and dollars (run_cost.h).
 //
 // All options train the same run: the same tokens in steps of the same number of sequences, so that
 // their days compare. Unless the batch is fixed, it is the largest power of two of sequences that
 // stays below the critical batch (critical_batch.h), rounded to a multiple of the GPUs; more GPUs
 // than sequences make it grow, which is marked. Options are independent, so each is searched by one
-// thread and the result does not depend on how many there are. What meets a goal and what to take
-// is decided in sizing_choice.h.
+// thread and the result does not depend on how many there are. Clusters that differ in nothing but
+// name and price share one search; sizes that would take years are left out, but for the largest of
+// each cluster. What meets a goal and what to take is decided in sizing_choice.h.
 #pragma once
 
 #include <array>
@@ -16,12 +17,13 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/predict.h"
-#include "tuner/goodput.h"
+#include "tuner/run_cost.h"
 #include "tuner/space.h"
 
 namespace shardwright::tuner {
@@ -31,37 +33,34 @@ struct Offer {
   std::string name;  // as the user gave it
   profiles::Profile profile;
   double usd_per_gpu_hour = 0;  // 0: unknown
+  profiles::Price price;        // the same with its range, date and source
+  bool shown_only = false;      // never recommended: nothing was measured on its GPU
 };
 
 struct SizingJob {
-  Request fixed;                     // gpus are set by the sweep, a missing global_batch too
-  double tokens = 0;                 // of the whole run
-  double critical_tokens = 0;        // of a step
+  Request fixed;  // gpus are set by the sweep, a missing global_batch too
+  RunConditions run;
   std::optional<std::int64_t> gpus;  // only this number
   std::int64_t max_gpus = 16384;
-  double mtbf_gpu_hours = 0, restart_s = 0;
-  double gpu_bytes_per_s = 0;          // of a checkpoint
-  std::optional<double> checkpoint_s;  // instead
 };
 
 /// One cluster in one number of GPUs, with its best plan.
 struct Sized {
   std::size_t offer = 0;
   sim::Prediction prediction;
-  Goodput goodput;
+  RunCost cost;
   double tokens_per_step = 0;
-  double days = 0;                        // of wall time, failures included
-  std::array<double, 2> days_interval{};  // by the interval of the prediction
-  std::optional<double> usd;              // none: price unknown
-  bool over_critical = false;             // its steps take a quarter more than the critical batch
-  bool cut_short = false;                 // the search for its plan was interrupted
+  bool over_critical = false;  // its steps take a quarter more than the critical batch
+  bool cut_short = false;      // the search for its plan was interrupted
+  bool shown_only = false;     // as its offer
+  bool between = false;        // not one of gpu_counts(): tried because it is near the answer
 
   std::int64_t gpus() const { return prediction.plan.gpus; }
   /// Failures included.
-  double useful_tokens_per_s() const { return prediction.time.tokens_per_s * goodput.share; }
+  double useful_tokens_per_s() const { return prediction.time.tokens_per_s * cost.goodput.share; }
 };
 
-enum class Lack : std::uint8_t { kMemory, kBatch, kOther };
+enum class Lack : std::uint8_t { kMemory, kBatch, kTime, kOther };
 
 struct LeftOut {
   std::size_t offer = 0;
@@ -71,7 +70,7 @@ struct LeftOut {
 };
 
 struct Sweep {
-  std::vector<Sized> options;     // by offer, then by GPUs
+  std::vector<Sized> options;     // by offer, then by GPUs; those of sweep_between() at the end
   std::vector<LeftOut> left_out;  // in the same order
   std::int64_t considered = 0;    // plans
   std::int64_t simulated = 0;     // plans
@@ -105,5 +104,10 @@ std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus);
 /// sense on one is left out.
 Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
             const SweepOptions& options = {});
+
+/// Other sizes of some offers, as (offer, GPUs), added to a sweep that was made before.
+void sweep_between(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,
+                   const std::vector<std::pair<std::size_t, std::int64_t>>& sizes, Sweep& result,
+                   const SweepOptions& options = {});
 
 }  // namespace shardwright::tuner

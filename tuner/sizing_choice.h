@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to make of a sweep: who meets the goal, the front of days and dollars, what to take.
+// What to make of a sweep: who meets the goal, the front of days and dollars, what to take, which
+// sizes between those tried are worth a look, and at which price another cluster would have won.
+//
+// Published trainings took between a half and twice of what was to be expected, so what meets a
+// deadline in the middle misses it in half of all cases: the safe size comes first, the one that
+// meets the deadline at the slow end of its interval, where there is one.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tuner/sizing.h"
@@ -19,14 +26,20 @@ bool meets_deadline(const Sized& option, const Goal& goal);
 /// Not when there is a budget and the price is unknown.
 bool meets_budget(const Sized& option, const Goal& goal);
 bool meets(const Sized& option, const Goal& goal);
+/// The goal is met and the deadline even at the slow end of the interval.
+bool meets_safely(const Sized& option, const Goal& goal);
 
 /// Indices of Sweep::options. Only options that train the same run count: not those whose batch had
-/// to grow beyond the critical one or whose search was interrupted, unless there are no others.
+/// to grow beyond the critical one or whose search was interrupted, nor those of clusters that are
+/// shown only, unless there are no others.
 struct Choice {
   std::vector<std::size_t> pareto;  // nothing is both faster and cheaper; fastest first
   /// The cheapest that meets the goal; with a budget and no deadline the fastest. Without a goal
   /// the one with the least product of days and dollars.
   std::optional<std::size_t> recommended;
+  /// What `recommended` were if the slow end did not matter; the same where nothing is safe.
+  std::optional<std::size_t> in_the_middle;
+  bool safe = false;  // there is a deadline and the recommended option meets it at its slow end
   std::optional<std::size_t> cheapest, fastest;  // of all
   std::optional<std::size_t> cheapest_in_time;   // of those that meet the deadline
   std::optional<std::size_t> fastest_in_budget;  // of those that meet the budget
@@ -41,5 +54,23 @@ Choice choose(const std::vector<Sized>& options, const Goal& goal);
 /// meets the deadline, its fastest, where none meets the budget only, its cheapest. In order of
 /// preference: first those that meet the goal.
 std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const Goal& goal);
+
+/// Sizes between those of the sweep that come closest to the deadline from the fast side, in the
+/// middle and at the slow end, of the few best offers: whole nodes, as (offer, GPUs).
+std::vector<std::pair<std::size_t, std::int64_t>> sizes_near_deadline(
+    const std::vector<Sized>& options, const std::vector<Offer>& offers, const Goal& goal,
+    std::int64_t max_gpus);
+
+/// What a cluster that lost would have to cost to draw level with the recommended option.
+struct BreakEven {
+  std::size_t offer = 0;
+  std::size_t option = 0;  // its cheapest in GPU hours that meets the goal as the winner does
+  double usd_per_gpu_hour = 0;
+};
+
+/// By offer; those without an option that meets the deadline are left out. Empty where nothing is
+/// recommended or the recommended option has no price.
+std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choice& choice,
+                                  const Goal& goal);
 
 }  // namespace shardwright::tuner

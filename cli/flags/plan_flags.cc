@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "profiles/data_dir.h"
+#include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
@@ -140,7 +141,8 @@ void PlanFlags::declare(Command& command, bool searched) {
         .group(kWhat);
   }
   text("--stack", stack, "NAME|PATH",
-       "the software that executes (see inspect stacks; default: native)");
+       "the software that executes (see inspect stacks; default: torch-compile on GPUs, native on "
+       "processors)");
   command.add("--set", overrides, "override a value of the profile by its path; repeatable")
       .type_name("KEY=VALUE")
       .repeatable()
@@ -162,6 +164,8 @@ sim::Job resolve_base(const PlanFlags& flags) {
   job.cluster_name = required("--cluster", flags.cluster, file.cluster, "dgx-h100");
   job.model = load_model(profiles::data_dir() / "models", job.model_name);
   Plan plan = file.plan;
+  if (!flags.plan_file)
+    plan.stack = profiles::usual_stack(profiles::load_cluster(job.cluster_name).cluster);
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());

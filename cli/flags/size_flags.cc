@@ -36,6 +36,15 @@ std::array<Strategy, 2> parse_pair(const std::string& text) {
   return pair;
 }
 
+profiles::PriceKind parse_price_kind(const std::string& word) {
+  const std::optional<profiles::PriceKind> kind = profiles::price_kind_from(word);
+  if (!kind) {
+    throw Error(fmt::format("--price-kind is '{}', expected on-demand, reserved or spot{}", word,
+                            did_you_mean(word, profiles::price_kind_names())));
+  }
+  return *kind;
+}
+
 std::vector<std::string> parse_clusters(const std::string& text) {
   if (text == "all") return tuner::clusters_on_offer();
   std::vector<std::string> names;
@@ -103,9 +112,15 @@ void SizeFlags::declare(Command& command) {
   command
       .add_repeated(
           "--price", [this](const std::string& text) { add_price(prices, text); },
-          "US dollars per GPU hour of a cluster or a GPU; repeatable (default: list prices of "
-          "the cluster files, dated and uncertain)")
+          "US dollars per GPU hour of a cluster or a GPU; repeatable (default: what offers of the "
+          "kind ask, by the cluster files, with date and source)")
       .type_name("NAME=USD")
+      .group(kGoal);
+  command
+      .add_parsed(
+          "--price-kind", [this](const std::string& word) { price_kind = parse_price_kind(word); },
+          "the one kind of price that all clusters are compared by (default: on-demand)")
+      .type_name("on-demand|reserved|spot")
       .group(kGoal);
   command
       .add_parsed(
@@ -115,7 +130,7 @@ void SizeFlags::declare(Command& command) {
       .group(kGoal);
   command
       .add("--mtbf-hours", mtbf_hours,
-           "hours that one GPU runs between interruptions of the job (default: 50677)",
+           "hours that one GPU runs between interruptions of the job (default: 32000)",
            {1e-3, 1e12})
       .group(kLosses);
   command

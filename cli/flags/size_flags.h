@@ -22,6 +22,7 @@ struct SizeFlags {
   std::int64_t max_gpus = 16384;
   std::optional<std::int64_t> global_batch;
   tuner::Prices prices;
+  profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
   std::optional<std::array<Strategy, 2>> compare;
   std::optional<double> mtbf_hours, restart_s, checkpoint_s;
 

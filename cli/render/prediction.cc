@@ -11,6 +11,8 @@
 #include "cli/render/text/bar.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
+#include "cli/render/words/software.h"
 #include "sim/core/units.h"
 
 namespace shardwright::cli {
@@ -65,9 +67,10 @@ std::string speed_table(const sim::Job& inputs, const sim::Prediction& predictio
                  fmt::format("{:.1f} of {:.0f} TFLOP/s dense bf16 per GPU, for the model",
                              time.model_flops_per_gpu / 1e12, time.peak_flops / 1e12)});
   table.add_row({"HFU", percent(time.hfu), "of the same peak, counting recomputation"});
-  table.add_row({"10^12 tokens",
-                 fmt::format("{} days", thousands(hours_of_a_trillion_tokens(prediction) / 24)),
-                 price_words(inputs, prediction)});
+  table.add_row(
+      {"10^12 tokens",
+       fmt::format("{} days of steps", thousands(hours_of_a_trillion_tokens(prediction) / 24)),
+       price_words(inputs, prediction)});
   return table.render(out);
 }
 
@@ -154,6 +157,8 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
                             const Terminal& out) {
   std::string text = paint(out, Style::kBold, name_of(prediction.plan.strategy)) + ": " +
                      what_is_trained(inputs, prediction.plan) + "\n";
+  for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
+    text += line + "\n";
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
@@ -213,7 +218,10 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
                          : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
                                 Style::kRed);
   });
-  std::string text = what_is_trained(inputs, predictions.front().plan) + "\n" + table.render(out);
+  std::string text = what_is_trained(inputs, predictions.front().plan) + "\n";
+  for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
+    text += line + "\n";
+  text += table.render(out);
   text += fmt::format("MFU and HFU are of {:.0f} TFLOP/s dense bf16; intervals hold {:.0f} %.\n",
                       predictions.front().time.peak_flops / 1e12,
                       100 * predictions.front().time.interval_level);

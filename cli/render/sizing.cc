@@ -30,8 +30,8 @@ struct SizingUnits {
 SizingUnits units_of(const SizingReport& report) {
   double least_days = 1e18, least_usd = 1e18;
   for (const std::size_t i : report.choice.pareto) {
-    least_days = std::min(least_days, report.option(i).days);
-    least_usd = std::min(least_usd, report.option(i).usd.value_or(1e18));
+    least_days = std::min(least_days, report.option(i).cost.days);
+    least_usd = std::min(least_usd, report.option(i).cost.usd.value_or(1e18));
   }
   SizingUnits units;
   if (least_days < 0.1) units.time = "hours", units.days = 1.0 / 24;
@@ -47,8 +47,8 @@ std::string time_cell(double days, const SizingUnits& units) {
 }
 
 std::string interval_cell(const Sized& option, const SizingUnits& units) {
-  return fmt::format("{}-{}", time_cell(option.days_interval[0], units),
-                     time_cell(option.days_interval[1], units));
+  return fmt::format("{}-{}", time_cell(option.cost.days_interval[0], units),
+                     time_cell(option.cost.days_interval[1], units));
 }
 
 std::string money_cell(const std::optional<double>& usd, const SizingUnits& units) {
@@ -69,31 +69,59 @@ Cell goal_cell(bool met, bool asked, std::string text) {
   return {std::move(text), met ? Style::kGreen : Style::kRed};
 }
 
+/// What the fourth column but one of a table of options says.
+enum class Shown { kSpeed, kPrices };
+
+std::string price_cell(const SizingReport& report, const Sized& option) {
+  const double usd = report.offer_of(option).usd_per_gpu_hour;
+  return usd > 0 ? fmt::format("{:.2f}", usd) : "?";
+}
+
+/// The price below which this cluster would have been recommended.
+std::string wins_cell(const SizingReport& report, const Sized& option) {
+  const std::optional<double> usd = break_even_of(report, option.offer);
+  return usd ? fmt::format("< {:.2f}", *usd) : "";
+}
+
 std::string options_table(const SizingReport& report, const std::vector<std::size_t>& indices,
-                          const Terminal& out) {
+                          Shown shown, const Terminal& out) {
   const SizingUnits units = units_of(report);
-  Table table({{"cluster"},
-               {"GPUs", Align::kRight},
-               {units.time, Align::kRight},
-               {"interval", Align::kRight},
-               {units.money, Align::kRight},
-               {"Mtok/s", Align::kRight},
-               {"MFU", Align::kRight},
-               {"plan"}});
+  std::vector<Column> columns{{"cluster"},
+                              {"GPUs", Align::kRight},
+                              {units.time, Align::kRight},
+                              {"interval", Align::kRight},
+                              {units.money, Align::kRight}};
+  if (shown == Shown::kPrices) {
+    columns.push_back({"USD/h", Align::kRight});
+    columns.push_back({"wins at", Align::kRight});
+  } else {
+    columns.push_back({"Mtok/s", Align::kRight});
+  }
+  columns.push_back({"MFU", Align::kRight});
+  columns.push_back({"plan"});
+  Table table(std::move(columns));
   const tuner::Goal& goal = report.goal;
   for (const std::size_t i : indices) {
     const Sized& option = report.option(i);
     const sim::TimePrediction& time = option.prediction.time;
     const std::string& name = report.offer_of(option).name;
-    table.add_row({report.choice.recommended == i ? Cell(name, Style::kBold) : Cell(name),
-                   fmt::format("{}", option.gpus()),
-                   goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
-                             time_cell(option.days, units)),
-                   interval_cell(option, units),
-                   goal_cell(tuner::meets_budget(option, goal), goal.budget_usd.has_value(),
-                             money_cell(option.usd, units)),
-                   fmt::format("{:.3f}", time.tokens_per_s / 1e6),
-                   fmt::format("{:.0f} %", 100 * time.mfu), plan_cell(option.prediction.plan)});
+    std::vector<Cell> cells{
+        report.choice.recommended == i ? Cell(name, Style::kBold) : Cell(name),
+        fmt::format("{}", option.gpus()),
+        goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
+                  time_cell(option.cost.days, units)),
+        interval_cell(option, units),
+        goal_cell(tuner::meets_budget(option, goal), goal.budget_usd.has_value(),
+                  money_cell(option.cost.usd, units))};
+    if (shown == Shown::kPrices) {
+      cells.emplace_back(price_cell(report, option));
+      cells.emplace_back(wins_cell(report, option));
+    } else {
+      cells.emplace_back(fmt::format("{:.3f}", time.tokens_per_s / 1e6));
+    }
+    cells.emplace_back(fmt::format("{:.0f} %", 100 * time.mfu));
+    cells.emplace_back(plan_cell(option.prediction.plan));
+    table.add_row(std::move(cells));
   }
   return table.render(out);
 }
@@ -116,13 +144,13 @@ std::string scaling_table(const SizingReport& report, const Terminal& out) {
     const sim::TimePrediction& time = option.prediction.time;
     const bool knee = scaling.knee == i && (scaling.stops || scaling.batch_limit);
     table.add_row({knee ? "knee" : "", fmt::format("{}", option.gpus()),
-                   time_cell(option.days, units), money_cell(option.usd, units),
+                   time_cell(option.cost.days, units), money_cell(option.cost.usd, units),
                    growth == nullptr ? Cell("")
                                      : Cell(fmt::format("{:.2f}", growth->speedup),
                                             growth->pays() ? Style::kGreen : Style::kRed),
                    growth == nullptr ? "" : fmt::format("{:g}", growth->ideal),
                    thousands(time.tokens_per_gpu_s), fmt::format("{:.0f} %", 100 * time.mfu),
-                   fmt::format("{:.1f} %", 100 * option.goodput.share),
+                   fmt::format("{:.1f} %", 100 * option.cost.goodput.share),
                    plan_cell(option.prediction.plan)});
   };
   add(scaling.growth.front().from, nullptr);
@@ -138,16 +166,16 @@ std::string chart(const SizingReport& report, const Terminal& out) {
   // Far-off options would press the interesting ones into a corner.
   double slowest = 0, dearest = report.goal.budget_usd.value_or(0);
   for (const std::size_t i : report.choice.pareto) {
-    slowest = std::max(slowest, report.option(i).days);
-    dearest = std::max(dearest, *report.option(i).usd);
+    slowest = std::max(slowest, report.option(i).cost.days);
+    dearest = std::max(dearest, *report.option(i).cost.usd);
   }
   if (report.goal.deadline_days) slowest = 4 * *report.goal.deadline_days;
   dearest *= 2;
   std::vector<Point> points;
   const auto add = [&](const Sized& option, char mark) {
-    if (!option.usd || option.over_critical || option.cut_short) return;
-    if (option.days > slowest || *option.usd > dearest) return;
-    points.push_back({option.days / units.days, *option.usd / units.usd, mark});
+    if (!option.cost.usd || option.over_critical || option.cut_short) return;
+    if (option.cost.days > slowest || *option.cost.usd > dearest) return;
+    points.push_back({option.cost.days / units.days, *option.cost.usd / units.usd, mark});
   };
   for (const Sized& option : report.sweep.options) {
     add(option, tuner::meets(option, report.goal) ? '+' : '.');
@@ -203,9 +231,10 @@ std::vector<std::string> rest_sentences(const SizingReport& report, std::size_t 
 
 std::string sizing_text(const SizingReport& report, const Terminal& out) {
   const tuner::SizingJob& job = report.job;
-  std::string text = paint(out, Style::kBold, report.model_name) +
-                     fmt::format(": {} tokens in sequences of {}, stack {}\n", plain(job.tokens),
-                                 job.fixed.seq_len, report.offers.front().profile.stack.id);
+  std::string text =
+      paint(out, Style::kBold, report.model_name) +
+      fmt::format(": {} tokens in sequences of {}, stack {}\n", plain(job.run.tokens),
+                  job.fixed.seq_len, report.offers.front().profile.stack.id);
   text += heading(out, report.choice.recommended ? "Recommended" : "The goal is not met");
   text += sentences_text(recommendation_sentences(report), out);
   if (report.best_of_each.size() > 1) {
@@ -214,12 +243,12 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
     text += options_table(report,
                           {report.best_of_each.begin(),
                            report.best_of_each.begin() + static_cast<std::ptrdiff_t>(shown)},
-                          out);
+                          Shown::kPrices, out);
     text += sentences_text(rest_sentences(report, shown), out);
   }
   if (report.choice.pareto.size() > 1) {
     text += heading(out, "Front of days and dollars: nothing is both faster and cheaper");
-    text += options_table(report, report.choice.pareto, out);
+    text += options_table(report, report.choice.pareto, Shown::kSpeed, out);
     if (const std::string drawn = chart(report, out); !drawn.empty()) text += "\n" + drawn;
   }
   if (report.scaling && !report.scaling->growth.empty()) {

@@ -3,6 +3,7 @@
 // people; the contract's JSON for programs.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "profiles/operations.h"
 #include "tuner/compare_strategies.h"
 #include "tuner/knee.h"
+#include "tuner/offers.h"
 #include "tuner/sizing.h"
 #include "tuner/sizing_choice.h"
 
@@ -24,13 +26,15 @@ struct SizingReport {
   Model model;
   std::vector<std::string> overrides;  // --set
   std::vector<tuner::Offer> offers;
-  std::vector<std::string> price_sources;  // by offer; empty: no price
+  profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
+  std::chrono::sys_days today{};  // that the age of prices is counted to
   tuner::SizingJob job;
   profiles::Operations operations;
   tuner::Goal goal;
   tuner::Sweep sweep;
   tuner::Choice choice;
   std::vector<std::size_t> best_of_each;
+  std::vector<tuner::BreakEven> break_even;
   std::optional<tuner::Scaling> scaling;  // of the offer that the recommendation is about
   std::optional<tuner::Savings> savings;  // --compare
 
@@ -43,9 +47,14 @@ std::string days_words(double days);
 /// "1024 GPUs of dgx-h100".
 std::string fleet_words(const SizingReport& report, const tuner::Sized& option);
 
-/// Full sentences, see words/sizing.cc.
+/// What the price at which another cluster would have won is; none for the winner.
+std::optional<double> break_even_of(const SizingReport& report, std::size_t offer);
+
+/// Full sentences, see words/sizing.cc and words/money.cc.
 std::vector<std::string> recommendation_sentences(const SizingReport& report);
 std::vector<std::string> scaling_sentences(const SizingReport& report);
+/// Steps alone, what published trainings took, prices with date and source, where they flip.
+std::vector<std::string> money_sentences(const SizingReport& report, const tuner::Sized& option);
 std::vector<std::string> assumption_sentences(const SizingReport& report);
 /// One sentence: what was asked for cannot be met, and what comes closest.
 std::string unmet_sentence(const SizingReport& report);

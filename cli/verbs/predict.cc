@@ -14,9 +14,11 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/text.h"
+#include "cli/render/whole_run.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/explain/explain.h"
+#include "tuner/objective.h"
 
 namespace shardwright::cli {
 namespace {
@@ -35,6 +37,8 @@ class PredictVerb : public Verb {
                 "say what bounds each part of the step and what one change would buy");
     command.add("--trace", trace_, "write a Chrome trace of the step, for Perfetto")
         .type_name("FILE");
+    command.add("--tokens", tokens_,
+                "also say what a whole run on so many tokens takes in days and dollars", {1, 1e18});
     command.add("--jitter", jitter_,
                 "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
                 "wait for each other in collectives",
@@ -63,19 +67,39 @@ class PredictVerb : public Verb {
     if (explain_) {
       for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
     }
+    std::vector<WholeRunAnswer> runs;
+    if (tokens_) {
+      for (const sim::Prediction& prediction : predictions)
+        runs.push_back(whole_run(inputs, prediction));
+    }
     if (json_) {
-      print_json(inputs, predictions, explanations, jitters);
+      print_json(inputs, predictions, explanations, jitters, runs);
     } else {
       print_text(inputs, predictions, explanations, context.out);
+      for (const WholeRunAnswer& run : runs) fmt::print("{}", whole_run_text(run, context.out));
       print_jitter(inputs, jitters, context.out);
     }
     return ExitCode::kDone;
   }
 
  private:
+  WholeRunAnswer whole_run(const sim::Job& inputs, const sim::Prediction& prediction) const {
+    const Plan& plan = prediction.plan;
+    WholeRunAnswer answer;
+    answer.conditions = tuner::usual_conditions(inputs.model, *tokens_, plan.seq_len);
+    answer.price = profiles::load_prices(
+        inputs.cluster_name)[static_cast<std::size_t>(profiles::PriceKind::kOnDemand)];
+    answer.tokens_per_step = tuner::tokens_per_step(plan);
+    answer.cost =
+        tuner::run_cost(inputs.model, prediction, inputs.profile.cluster.gpu.peak_bf16_flops,
+                        answer.conditions, answer.price);
+    return answer;
+  }
+
   void print_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
                   const std::vector<sim::Explanation>& explanations,
-                  const std::vector<sim::Jitter>& jitters) const {
+                  const std::vector<sim::Jitter>& jitters,
+                  const std::vector<WholeRunAnswer>& runs) const {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
@@ -86,6 +110,10 @@ class PredictVerb : public Verb {
     for (std::size_t i = 0; i < jitters.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
       of["jitter"] = jitter_json(jitters[i]);
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      nlohmann::ordered_json& of = one ? document : document["predictions"][i];
+      of["whole_run"] = whole_run_json(runs[i]);
     }
     fmt::print("{}\n", json_text(document));
   }
@@ -117,6 +145,7 @@ class PredictVerb : public Verb {
   PlanFlags flags_;
   std::string trace_;
   std::optional<double> jitter_;
+  std::optional<double> tokens_;
   bool json_ = false;
   bool explain_ = false;
 };

@@ -14,7 +14,6 @@
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "tuner/critical_batch.h"
 
 namespace shardwright::cli {
 namespace {
@@ -28,9 +27,9 @@ std::string note_of(const tuner::SweepProgress& progress, const std::vector<tune
   const tuner::Choice choice = tuner::choose(*progress.options, goal);
   const tuner::Sized& option =
       (*progress.options)[choice.recommended ? *choice.recommended : *choice.fastest];
-  std::string note =
-      fmt::format("{} x {}, {}", option.gpus(), offers[option.offer].name, days_words(option.days));
-  if (option.usd) note += ", " + dollars(*option.usd);
+  std::string note = fmt::format("{} x {}, {}", option.gpus(), offers[option.offer].name,
+                                 days_words(option.cost.days));
+  if (option.cost.usd) note += ", " + dollars(*option.cost.usd);
   return fmt::format("{}; {}", note, speed);
 }
 
@@ -51,6 +50,8 @@ class SizeVerb : public Verb {
     prepare(report);
     report.sweep = search(report, context);
     report.choice = tuner::choose(report.sweep.options, report.goal);
+    refine(report);
+    report.break_even = tuner::break_even(report.sweep.options, report.choice, report.goal);
     report.best_of_each = tuner::best_of_each(report.sweep.options, report.goal);
     if (const std::optional<std::size_t> focus = focus_of(report.choice)) {
       const std::size_t offer = report.option(*focus).offer;
@@ -100,11 +101,14 @@ class SizeVerb : public Verb {
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
-    report.offers =
-        tuner::load_offers(cluster_names(flags_), flags_.plan.stack.value_or(Plan{}.stack),
-                           flags_.plan.overrides, flags_.prices);
-    for (const tuner::Offer& offer : report.offers)
-      report.price_sources.push_back(tuner::price_source(offer, flags_.prices));
+    report.offers = tuner::load_offers(cluster_names(flags_), flags_.plan.stack,
+                                       flags_.plan.overrides, flags_.prices, flags_.price_kind);
+    // Nobody should be told to buy what nobody measured; whoever names it is answered.
+    if (!flags_.plan.cluster && flags_.clusters.value_or("all") == "all") {
+      for (tuner::Offer& offer : report.offers) offer.shown_only = tuner::estimate_only(offer);
+    }
+    report.price_kind = flags_.price_kind;
+    report.today = profiles::today();
     report.goal = flags_.goal;
     report.operations = profiles::load_operations();
     tuner::SizingJob& job = report.job;
@@ -112,14 +116,27 @@ class SizeVerb : public Verb {
     job.fixed.global_batch = flags_.global_batch;
     // Eager attention is neither faster nor smaller anywhere.
     if (!job.fixed.attention) job.fixed.attention = AttentionKind::kFlash;
-    job.tokens = *flags_.tokens;
-    job.critical_tokens = tuner::critical_tokens(report.model, job.tokens, report.operations);
     job.gpus = flags_.plan.gpus;
     job.max_gpus = flags_.max_gpus;
-    job.mtbf_gpu_hours = flags_.mtbf_hours.value_or(report.operations.mtbf_gpu_hours);
-    job.restart_s = flags_.restart_s.value_or(report.operations.restart_s);
-    job.gpu_bytes_per_s = report.operations.gpu_bytes_per_s;
-    job.checkpoint_s = flags_.checkpoint_s;
+    job.run = conditions(report, job.fixed.seq_len);
+  }
+
+  tuner::RunConditions conditions(const SizingReport& report, std::int64_t seq_len) const {
+    tuner::RunConditions run = tuner::usual_conditions(report.model, *flags_.tokens, seq_len);
+    run.mtbf_gpu_hours = flags_.mtbf_hours.value_or(run.mtbf_gpu_hours);
+    run.restart_s = flags_.restart_s.value_or(run.restart_s);
+    run.checkpoint_s = flags_.checkpoint_s;
+    return run;
+  }
+
+  /// Whole nodes around the answer.
+  void refine(SizingReport& report) const {
+    if (report.job.gpus || report.sweep.stopped) return;
+    const auto sizes = tuner::sizes_near_deadline(report.sweep.options, report.offers, report.goal,
+                                                  report.job.max_gpus);
+    if (sizes.empty()) return;
+    tuner::sweep_between(report.model, report.offers, report.job, sizes, report.sweep);
+    report.choice = tuner::choose(report.sweep.options, report.goal);
   }
 
   tuner::Sweep search(const SizingReport& report, const Context& context) const {

@@ -207,12 +207,31 @@ TEST(Predict, WritesATraceThatTheCheckerAccepts) {
   }
 }
 
+TEST(Predict, TokensAreToldAsAWholeRunBesideItsSteps) {
+  const Flags flags = small({"--strategy", "fsdp2", "--gpus", "64", "--tokens", "1e12"});
+  const json document = predicted(flags);
+  const json& run = document.at("whole_run");
+  const double ideal = 1e12 / document.at("tokens_per_s").get<double>() / 86400;
+  EXPECT_NEAR(run.at("step_only").at("days").get<double>(), ideal, 1e-9 * ideal);
+  EXPECT_GT(run.at("days").get<double>(), ideal);
+  EXPECT_LT(run.at("days_interval")[0].get<double>(), run.at("days"));
+  EXPECT_NEAR(run.at("cost_usd").get<double>(), run.at("gpu_hours").get<double>() * 3.99, 1);
+  EXPECT_THAT(predict(flags).out, HasSubstr("as published runs went"));
+  EXPECT_FALSE(predicted(small()).contains("whole_run"));
+}
+
+TEST(Predict, NamesTheSoftwareAndWhatItWasCheckedOn) {
+  EXPECT_THAT(predict(small()).out, HasSubstr("software torch-compile, checked against"));
+  EXPECT_THAT(predict(small({"--stack", "native"})).out, HasSubstr("has never run on a GPU"));
+}
+
 TEST(PlanFlags, HaveSensibleDefaults) {
   const json plan = plan_of(small());
   EXPECT_EQ(plan.at("strategy"), "yafsdp");
   EXPECT_EQ(plan.at("gpus"), 8);
   EXPECT_EQ(plan.at("seq_len"), 2048);
-  EXPECT_EQ(plan.at("stack"), "native");
+  EXPECT_EQ(plan.at("stack"), "torch-compile");  // whose steps on GPUs others have published
+  EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "host"}).at("stack"), "native");
   EXPECT_EQ(plan.at("recompute"), "none");
   EXPECT_EQ(plan_of(small({"--strategy", "single"})).at("gpus"), 1);
   EXPECT_EQ(plan_of({"--model", "gpt2", "--cluster", "dgx-h100"}).at("seq_len"), 1024);

@@ -55,34 +55,51 @@ void expect_error(const Flags& flags, int exit_code, const std::string& words) {
 }
 
 TEST(Size, PrintsTheContractsDocument) {
-  const json document = sized(small({"--deadline", "30d", "--budget", "3e5", "--price", "p4d=2"}));
+  const json document = sized(small({"--deadline", "30d", "--budget", "3e6", "--price", "p4d=2"}));
   EXPECT_EQ(document.at("schema"), "shardwright.sizing/1.0");
   ASSERT_GT(document.at("options").size(), 8U);
   for (const json& option : document.at("options")) {
     const double days = option.at("days");
-    const double seconds = 1e12 / option.at("tokens_per_s").get<double>() /
-                           option.at("goodput").at("useful_share").get<double>();
-    EXPECT_NEAR(days, seconds / 86400, days * 1e-9);
+    const double ideal = option.at("step_only").at("days");
+    EXPECT_NEAR(ideal, 1e12 / option.at("tokens_per_s").get<double>() / 86400, ideal * 1e-9);
+    const json& production = option.at("production");
+    EXPECT_NEAR(days,
+                ideal * production.at("factor").get<double>() *
+                    production.at("scale_factor").get<double>() *
+                    production.at("tokens_factor").get<double>(),
+                days * 1e-9);
+    EXPECT_GT(days, ideal);
     EXPECT_EQ(option.at("plan").at("gpus"), option.at("gpus"));
     EXPECT_EQ(option.at("plan").at("strategy"), "yafsdp");
     EXPECT_GT(option.at("mfu").get<double>(), 0);
     const double price = option.at("usd_per_gpu_hour");
-    EXPECT_EQ(price, option.at("cluster") == "p4d" ? 2 : 2.35);
+    EXPECT_EQ(price, option.at("cluster") == "p4d" ? 2 : 3.99);
+    EXPECT_EQ(option.at("price").at("kind"), "on-demand");
+    EXPECT_LE(option.at("price").at("range")[0].get<double>(), price);
+    EXPECT_LE(option.at("cost_usd_interval")[0].get<double>(), option.at("cost_usd"));
+    EXPECT_GE(option.at("cost_usd_interval")[1].get<double>(), option.at("cost_usd"));
     const double usd = option.at("cost_usd");
     EXPECT_NEAR(usd, days * 24 * option.at("gpus").get<double>() * price, usd * 1e-9);
     EXPECT_EQ(option.at("meets").at("deadline"), days <= 30);
-    EXPECT_EQ(option.at("meets").at("budget"), usd <= 3e5);
+    EXPECT_EQ(option.at("meets").at("budget"), usd <= 3e6);
     EXPECT_LT(option.at("days_interval")[0].get<double>(), days);
     EXPECT_GT(option.at("days_interval")[1].get<double>(), days);
   }
+  // The cheapest of those that meet the deadline even at the slow end.
   const json& recommended = document.at("recommended");
+  EXPECT_TRUE(document.at("recommended_is_safe").get<bool>());
   double cheapest = 1e18;
   for (const json& option : document.at("options")) {
     const json& meets = option.at("meets");
-    if (meets.at("deadline") && meets.at("budget"))
+    if (meets.at("safely") && meets.at("budget") && !option.at("over_critical_batch"))
       cheapest = std::min(cheapest, option.at("cost_usd").get<double>());
   }
   EXPECT_EQ(recommended.at("cost_usd"), cheapest);
+  EXPECT_LE(recommended.at("days_interval")[1].get<double>(), 30);
+  for (const json& even : document.at("break_even")) {
+    EXPECT_NE(even.at("cluster"), recommended.at("cluster"));
+    EXPECT_GT(even.at("break_even_usd_per_gpu_hour").get<double>(), 0);
+  }
   double days = 0, usd = 1e18;
   for (const json& option : document.at("pareto")) {  // fastest first, each cheaper than the last
     EXPECT_GT(option.at("days").get<double>(), days);
@@ -96,13 +113,15 @@ TEST(Size, PrintsTheContractsDocument) {
 }
 
 TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
-  const ProgramResult result = size(small({"--deadline", "30d", "--budget", "3e5"}));
+  const ProgramResult result = size(small({"--deadline", "30d", "--budget", "3e6"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");  // progress is for terminals only
   for (const char* words :
        {"Recommended", "Take ", "of dgx-h100", "90 %)", "The budget holds up to",
         "Expect an interruption every", "critical batch", "How dgx-h100 scales",
-        "Prices are defaults", "--price dgx-h100=USD", "419 unexpected interruptions"}) {
+        "The steps are those of the software torch-compile", "The steps alone would take",
+        "published trainings", "All prices are on-demand ones", "--price dgx-h100=USD", "would win",
+        "geometric mean"}) {
     EXPECT_THAT(result.out, HasSubstr(words));
   }
   std::size_t begin = 0;
@@ -180,6 +199,28 @@ TEST(Size, ComparesStrategiesAtEqualThroughput) {
   EXPECT_THAT(text.out, HasSubstr("x 4.10 USD x 730 h ="));
 }
 
+TEST(Size, TheSizeBetweenPowersOfTwoThatTheDeadlineNeeds) {
+  const json document = sized(small({"--deadline", "20d"}));
+  bool between = false;
+  for (const json& option : document.at("options")) {
+    const auto gpus = option.at("gpus").get<std::int64_t>();
+    EXPECT_TRUE(gpus < 8 || gpus % 8 == 0) << gpus;
+    between |= (gpus & (gpus - 1)) != 0;
+  }
+  EXPECT_TRUE(between);
+}
+
+// An old price is marked, with its age counted to the day that the environment names.
+TEST(Size, OldPricesAreMarked) {
+  const auto text_on = [](const char* epoch) {
+    Flags arguments{SHARDWRIGHT_BINARY, "size"};
+    for (const std::string& flag : small()) arguments.push_back(flag);
+    return run_program(arguments, {"LC_ALL=C", std::string("SOURCE_DATE_EPOCH=") + epoch}).out;
+  };
+  EXPECT_THAT(text_on("1795348800"), Not(HasSubstr("Warning: prices older")));  // 2026-11-22
+  EXPECT_THAT(text_on("1811000000"), HasSubstr("Warning: prices older than 90 days: dgx-h100"));
+}
+
 // All clusters take many times what the first one takes. How long that is depends on the machine,
 // so the signal comes later and later until it no longer comes too early.
 TEST(Size, AnInterruptedSearchAnswersWithTheBestSoFar) {
@@ -214,6 +255,7 @@ TEST(Size, BadInputIsOneSentence) {
   expect_error(with({"--price", "h100=2"}), 3, "no cluster or GPU of that name");
   expect_error(with({"--price", "h100-80g=0"}), 3, "must cost more than 0");
   expect_error(with({"--price", "h100-80g"}), 2, "expected NAME=USD");
+  expect_error(with({"--price-kind", "cheap"}), 3, "expected on-demand, reserved or spot");
   expect_error(with({"--compare", "yafsdp"}), 3, "--compare is 'yafsdp'");
   expect_error(with({"--compare", "yafsdp,fsdp9"}), 3, "did you mean");
   expect_error(with({"--mtbf-hours", "0"}), 3, "--mtbf-hours is 0");
@@ -233,12 +275,18 @@ TEST(Offers, APriceOfTheClusterCountsBeforeThatOfItsGpu) {
   add_price(prices, "p5=4");
   EXPECT_THROW(add_price(prices, "p5=5"), Error);
   const std::vector<tuner::Offer> offers =
-      tuner::load_offers({"dgx-h100", "p5", "p4d"}, "native", {}, prices);
+      tuner::load_offers({"dgx-h100", "p5", "p4d"}, std::nullopt, {}, prices);
   EXPECT_EQ(offers[0].usd_per_gpu_hour, 2.5);
+  EXPECT_EQ(offers[0].price.range[1], 2.5);
   EXPECT_EQ(offers[1].usd_per_gpu_hour, 4);
-  EXPECT_EQ(offers[2].usd_per_gpu_hour, 2.75);
-  EXPECT_EQ(tuner::price_source(offers[1], prices), "--price");
-  EXPECT_THAT(tuner::price_source(offers[2], prices), HasSubstr("2025-06, uncertain"));
+  EXPECT_EQ(offers[2].usd_per_gpu_hour, 2.745);
+  EXPECT_EQ(tuner::price_source(offers[1]), "--price");
+  EXPECT_THAT(tuner::price_source(offers[2]), HasSubstr("2026-11-09"));
+  EXPECT_EQ(offers[2].profile.stack.id, "torch-compile");
+  const std::vector<tuner::Offer> spot =
+      tuner::load_offers({"dgx-h100", "host"}, std::nullopt, {}, {}, profiles::PriceKind::kSpot);
+  EXPECT_LT(spot[0].usd_per_gpu_hour, 2.5);
+  EXPECT_EQ(spot[1].profile.stack.id, "native");
 }
 
 TEST(Quantity, NumbersOfARun) {

@@ -31,22 +31,17 @@ Model model_of(const char* name) {
   return load_model(profiles::data_dir() / "models", name);
 }
 
-Offer offer_of(const char* cluster, double usd_per_gpu_hour = 2) {
-  return {cluster, profiles::load_profile(cluster, "native"), usd_per_gpu_hour};
+Offer offer_of(const char* cluster, double usd = 2) {
+  return {cluster, profiles::load_profile(cluster, "native"), usd, {usd, {usd, usd}, "", {}}};
 }
 
 SizingJob job_of(const Model& model, double tokens) {
-  const profiles::Operations operations = profiles::load_operations();
   SizingJob job;
   job.fixed.seq_len = 4096;
   job.fixed.attention = AttentionKind::kFlash;
   job.fixed.strategies = {Strategy::kYafsdp, Strategy::kHsdp};
   job.fixed.recompute = Recomputation{};
-  job.tokens = tokens;
-  job.critical_tokens = critical_tokens(model, tokens, operations);
-  job.mtbf_gpu_hours = operations.mtbf_gpu_hours;
-  job.restart_s = operations.restart_s;
-  job.gpu_bytes_per_s = operations.gpu_bytes_per_s;
+  job.run = usual_conditions(model, tokens, job.fixed.seq_len);
   return job;
 }
 
@@ -66,26 +61,31 @@ TEST(Sizing, DaysAndDollarsByHand) {
   const Model model = model_of("llama-3-8b");
   SizingJob job = job_of(model, 1e12);
   job.gpus = 64;
-  job.checkpoint_s = 30;
+  job.run.checkpoint_s = 30;
   const Sweep result = sweep(model, {offer_of("dgx-h100", 2.5)}, job);
   ASSERT_EQ(result.options.size(), 1U);
   const Sized& option = result.options.front();
   EXPECT_EQ(option.gpus(), 64);
   // The usual batch is the power of two of sequences below the critical batch.
   const double sequences = option.tokens_per_step / 4096;
-  EXPECT_EQ(sequences, std::exp2(std::floor(std::log2(job.critical_tokens / 4096))));
+  EXPECT_EQ(sequences, std::exp2(std::floor(std::log2(job.run.critical_tokens / 4096))));
   EXPECT_EQ(option.prediction.plan.micro_batch * option.prediction.plan.grad_accum * 64, sequences);
 
   const double step_s = option.prediction.time.iteration_s;
   const double steps = 1e12 / option.tokens_per_step;
-  const double mtbf_s = job.mtbf_gpu_hours * 3600 / 64;
-  const double interval_s = daly_interval_s(30, mtbf_s);
-  const double share = goodput_at(interval_s, 30, job.restart_s, mtbf_s);
-  const double days = steps * step_s / share / 86400;
-  EXPECT_NEAR(option.days, days, days * 1e-9);
-  EXPECT_NEAR(*option.usd, days * 24 * 64 * 2.5, 1e-3);
-  EXPECT_NEAR(option.days_interval[1] / option.days, option.prediction.time.interval_s[1] / step_s,
-              1e-9);
+  const profiles::Production& production = job.run.production;
+  const auto share_on = [&](double gpus) {
+    const double mtbf_s = job.run.mtbf_gpu_hours * 3600 / gpus;
+    return goodput_at(daly_interval_s(30, mtbf_s), 30, job.run.restart_s, mtbf_s);
+  };
+  const double ideal = steps * step_s / 86400;
+  const double days =
+      ideal * std::exp(production.log_factor) * share_on(production.usual_gpus) / share_on(64);
+  EXPECT_NEAR(option.cost.ideal_days, ideal, ideal * 1e-9);
+  EXPECT_NEAR(option.cost.days, days, days * 1e-9);
+  EXPECT_NEAR(*option.cost.usd, days * 24 * 64 * 2.5, 1e-3);
+  EXPECT_NEAR(option.cost.gpu_hours, days * 24 * 64, 1e-6);
+  EXPECT_GT(option.cost.days_interval[1] / days, option.prediction.time.interval_s[1] / step_s);
   EXPECT_FALSE(option.over_critical);
 }
 
@@ -180,7 +180,7 @@ TEST(Sizing, TheAnswerDoesNotDependOnThreadsOrOrder) {
   ASSERT_EQ(one.options.size(), three.options.size());
   for (std::size_t i = 0; i < one.options.size(); ++i) {
     EXPECT_EQ(one.options[i].prediction.plan, three.options[i].prediction.plan);
-    EXPECT_EQ(one.options[i].days, three.options[i].days);
+    EXPECT_EQ(one.options[i].cost.days, three.options[i].cost.days);
   }
   EXPECT_EQ(one.considered, three.considered);
 }
@@ -204,8 +204,10 @@ Sized option(std::size_t offer, std::int64_t gpus, double days, std::optional<do
   Sized result;
   result.offer = offer;
   result.prediction.plan.gpus = gpus;
-  result.days = days;
-  result.usd = usd;
+  result.cost.days = days;
+  result.cost.days_interval = {days / 1.5, days * 1.5};
+  result.cost.gpu_hours = days * 24 * static_cast<double>(gpus);
+  result.cost.usd = usd;
   return result;
 }
 
@@ -214,13 +216,18 @@ TEST(SizingChoice, TakesTheCheapestInTimeAndKeepsTheFront) {
                                    option(0, 256, 15, 1.5e6), option(1, 64, 28, 1.1e6),
                                    option(1, 128, 16, 2.5e6), option(2, 512, 5, std::nullopt)};
   const Choice choice = choose(options, {.deadline_days = 30, .budget_usd = 3e6});
-  EXPECT_EQ(choice.recommended, 3U);
+  // 28 days may be 42: the cheapest that meets the deadline at its slow end takes 15.
+  EXPECT_EQ(choice.recommended, 2U);
+  EXPECT_TRUE(choice.safe);
+  EXPECT_EQ(choice.in_the_middle, 3U);
+  EXPECT_EQ(choose(options, {.deadline_days = 6}).recommended, 5U);
+  EXPECT_FALSE(choose(options, {.deadline_days = 6}).safe);  // 5 days may be 7.5
   EXPECT_THAT(choice.pareto, ElementsAre(2, 3, 0));  // what has no price is in no front of dollars
   EXPECT_EQ(choice.cheapest, 0U);
   EXPECT_EQ(choice.fastest, 5U);
   EXPECT_EQ(choose(options, {.budget_usd = 1.15e6}).recommended, 3U);
   EXPECT_EQ(choose(options, {.deadline_days = 10}).recommended, 5U);
-  EXPECT_THAT(best_of_each(options, {.deadline_days = 30}), ElementsAre(3, 1, 5));
+  EXPECT_THAT(best_of_each(options, {.deadline_days = 30}), ElementsAre(2, 4, 5));
   // 15 days for 1.5 M against 28 for 1.1 M: the least product of both.
   EXPECT_EQ(choose(options, {}).recommended, 2U);
 }
@@ -243,6 +250,47 @@ TEST(SizingChoice, ABatchBeyondTheCriticalOneIsNotTheSameRun) {
   EXPECT_FALSE(choose(options, {.deadline_days = 50}).beyond_critical.has_value());
   options.erase(options.begin());
   EXPECT_TRUE(choose(options, {.deadline_days = 30}).recommended.has_value());
+}
+
+TEST(SizingChoice, SizesNearTheDeadlineAreWholeNodesThatNobodyTried) {
+  const std::vector<Offer> offers{offer_of("dgx-h100")};
+  const std::vector<Sized> options{option(0, 64, 60, 1.0e6), option(0, 128, 31, 1.1e6),
+                                   option(0, 256, 16, 1.2e6)};
+  // 256 GPUs take 16 to 24 days: for 30 days 137 would do in the middle (18 nodes), 205 at the slow
+  // end (26 nodes).
+  const auto sizes = sizes_near_deadline(options, offers, {.deadline_days = 30}, 16384);
+  EXPECT_THAT(sizes, ::testing::Contains(std::make_pair(std::size_t{0}, std::int64_t{144})));
+  EXPECT_THAT(sizes, ::testing::Contains(std::make_pair(std::size_t{0}, std::int64_t{208})));
+  for (const auto& [offer, gpus] : sizes) EXPECT_EQ(gpus % 8, 0);
+  EXPECT_TRUE(sizes_near_deadline(options, offers, {}, 16384).empty());
+  EXPECT_TRUE(sizes_near_deadline(options, offers, {.deadline_days = 30}, 64).empty());
+}
+
+TEST(SizingChoice, BreakEvenIsThePriceAtWhichTheBillIsTheWinners) {
+  // The winner's bill is 1.5 M; the other takes 16 days on 128 GPUs.
+  const std::vector<Sized> options{option(0, 256, 15, 1.5e6), option(1, 64, 28, 1.6e6),
+                                   option(1, 128, 16, 2.5e6), option(2, 8, 90, 1e5)};
+  const Goal goal{.deadline_days = 30};
+  const std::vector<BreakEven> even = break_even(options, choose(options, goal), goal);
+  ASSERT_EQ(even.size(), 1U);  // the third cannot meet the deadline at any price
+  EXPECT_EQ(even[0].offer, 1U);
+  EXPECT_EQ(even[0].option, 2U);  // 28 days may be 42
+  EXPECT_NEAR(even[0].usd_per_gpu_hour, 1.5e6 / (16 * 24 * 128), 1e-9);
+}
+
+TEST(Sizing, SizesInBetweenJoinTheSweepAtItsEnd) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.max_gpus = 16;
+  const std::vector<Offer> offers{offer_of("dgx-h100")};
+  Sweep result = sweep(model, offers, job);
+  const std::size_t before = result.options.size();
+  sweep_between(model, offers, job, {{0, 24}}, result);
+  ASSERT_EQ(result.options.size(), before + 1);
+  EXPECT_EQ(result.options.back().gpus(), 24);
+  EXPECT_TRUE(result.options.back().between);
+  for (const Growth& growth : scaling_of(model, offers[0], 0, result).growth)
+    EXPECT_LE(growth.to, before);
 }
 
 // Eight PCIe nodes with one slow card each: there must be a point where more of them do not pay.

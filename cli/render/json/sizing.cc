@@ -16,41 +16,65 @@ Json or_null(const std::optional<Value>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json price_json(const SizingReport& report, const tuner::Offer& offer) {
+  const profiles::Price& price = offer.price;
+  if (!price.known()) return nullptr;
+  return {{"kind", name_of(report.price_kind)},
+          {"usd_per_gpu_hour", price.usd_per_gpu_hour},
+          {"range", price.range},
+          {"range_source", price.range_source},
+          {"source", price.origin.source},
+          {"date", price.origin.date.empty() ? Json(nullptr) : Json(price.origin.date)},
+          {"age_days", or_null(profiles::age_days(price.origin.date, report.today))}};
+}
+
+Json production_json(const tuner::RunCost& cost) {
+  return {{"factor", cost.production.middle},         {"half_width", cost.production.half_width},
+          {"beyond_fit", cost.production.beyond_fit}, {"scale_factor", cost.scale_factor},
+          {"tokens_factor", cost.tokens_factor},      {"whole_run_mfu", cost.whole_mfu}};
+}
+
 Json option_json(const SizingReport& report, const Sized& option) {
   const sim::TimePrediction& time = option.prediction.time;
   const tuner::Offer& offer = report.offer_of(option);
   const tuner::Goal& goal = report.goal;
-  const double low = option.days_interval[0] / option.days;
-  const double high = option.days_interval[1] / option.days;
+  const tuner::RunCost& cost = option.cost;
+  const profiles::Production& production = report.job.run.production;
   const auto met = [](bool asked, bool is) { return asked ? Json(is) : Json(nullptr); };
   return {{"cluster", offer.name},
           {"gpu", offer.profile.cluster.gpu.id},
           {"gpus", option.gpus()},
           {"plan", plan_to_json(option.prediction.plan)},
-          {"days", option.days},
-          {"days_interval", {option.days_interval[0], option.days_interval[1]}},
-          {"interval_level", time.interval_level},
-          {"cost_usd", or_null(option.usd)},
-          {"cost_usd_interval",
-           option.usd ? Json{*option.usd * low, *option.usd * high} : Json(nullptr)},
+          {"days", cost.days},
+          {"days_interval", cost.days_interval},
+          {"interval_level", production.known() ? production.level : time.interval_level},
+          {"cost_usd", or_null(cost.usd)},
+          {"cost_usd_interval", or_null(cost.usd_interval)},
+          {"gpu_hours", cost.gpu_hours},
+          {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
+          {"production", production_json(cost)},
           {"usd_per_gpu_hour",
            offer.usd_per_gpu_hour > 0 ? Json(offer.usd_per_gpu_hour) : Json(nullptr)},
-          {"price_source", report.price_sources[option.offer]},
+          {"price_source", tuner::price_source(offer)},
+          {"price", price_json(report, offer)},
           {"tokens_per_s", time.tokens_per_s},
           {"mfu", time.mfu},
           {"iteration_time_s", time.iteration_s},
+          {"iteration_time_interval_s", {time.interval_s[0], time.interval_s[1]}},
           {"tokens_per_step", option.tokens_per_step},
           {"over_critical_batch", option.over_critical},
+          {"estimate_only", tuner::estimate_only(offer)},
           {"goodput",
-           {{"useful_share", option.goodput.share},
-            {"mtbf_s", option.goodput.mtbf_s},
-            {"checkpoint_s", option.goodput.checkpoint_s},
-            {"checkpoint_interval_s", option.goodput.interval_s}}},
+           {{"useful_share", cost.goodput.share},
+            {"mtbf_s", cost.goodput.mtbf_s},
+            {"checkpoint_s", cost.goodput.checkpoint_s},
+            {"checkpoint_interval_s", cost.goodput.interval_s}}},
           {"memory_total_bytes", option.prediction.memory.total_bytes},
           {"extrapolated", option.prediction.extrapolated},
           {"meets",
            {{"deadline", met(goal.deadline_days.has_value(), tuner::meets_deadline(option, goal))},
-            {"budget", met(goal.budget_usd.has_value(), tuner::meets_budget(option, goal))}}}};
+            {"budget", met(goal.budget_usd.has_value(), tuner::meets_budget(option, goal))},
+            {"safely", met(goal.deadline_days.has_value(), tuner::meets_safely(option, goal))}}}};
 }
 
 Json option_or_null(const SizingReport& report, const std::optional<std::size_t>& index) {
@@ -108,6 +132,27 @@ Json savings_json(const SizingReport& report) {
           {"computation", savings_lines(report)}};
 }
 
+Json break_even_json(const SizingReport& report) {
+  Json list = Json::array();
+  for (const tuner::BreakEven& entry : report.break_even) {
+    const tuner::Offer& offer = report.offers[entry.offer];
+    list.push_back(
+        {{"cluster", offer.name},
+         {"gpus", report.option(entry.option).gpus()},
+         {"break_even_usd_per_gpu_hour", entry.usd_per_gpu_hour},
+         {"usd_per_gpu_hour", offer.price.known() ? Json(offer.usd_per_gpu_hour) : Json(nullptr)},
+         {"price", price_json(report, offer)}});
+  }
+  return list;
+}
+
+Json reached_json(const profiles::Production& production) {
+  Json reached = Json::object();
+  for (const auto& [generation, quartiles] : production.reached)
+    reached[generation] = {{"n", quartiles.n}, {"mfu_quartiles", quartiles.mfu}};
+  return reached;
+}
+
 }  // namespace
 
 Json sizing_json(const SizingReport& report) {
@@ -115,6 +160,9 @@ Json sizing_json(const SizingReport& report) {
                 {"options", Json::array()},
                 {"pareto", Json::array()},
                 {"recommended", option_or_null(report, report.choice.recommended)},
+                {"recommended_is_safe", report.choice.safe},
+                {"in_the_middle", option_or_null(report, report.choice.in_the_middle)},
+                {"break_even", break_even_json(report)},
                 {"savings", savings_json(report)},
                 {"cheapest", option_or_null(report, report.choice.cheapest)},
                 {"fastest", option_or_null(report, report.choice.fastest)},
@@ -138,16 +186,18 @@ Json sizing_json(const SizingReport& report) {
   document["simulated"] = report.sweep.simulated;
   document["seconds"] = report.sweep.seconds;
   document["interrupted"] = report.sweep.stopped;
+  document["whole_run_mfu_reached"] = reached_json(report.job.run.production);
   document["inputs"] = {{"model", report.model_name},
-                        {"tokens", report.job.tokens},
+                        {"tokens", report.job.run.tokens},
                         {"seq_len", report.job.fixed.seq_len},
                         {"global_batch", or_null(report.job.fixed.global_batch)},
-                        {"critical_tokens_per_step", report.job.critical_tokens},
+                        {"critical_tokens_per_step", report.job.run.critical_tokens},
                         {"deadline_days", or_null(report.goal.deadline_days)},
                         {"budget_usd", or_null(report.goal.budget_usd)},
+                        {"price_kind", name_of(report.price_kind)},
                         {"max_gpus", report.job.max_gpus},
-                        {"mtbf_gpu_hours", report.job.mtbf_gpu_hours},
-                        {"restart_s", report.job.restart_s},
+                        {"mtbf_gpu_hours", report.job.run.mtbf_gpu_hours},
+                        {"restart_s", report.job.run.restart_s},
                         {"set", report.overrides}};
   return document;
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/software.h"
 
 namespace shardwright::cli {
 namespace {
@@ -21,22 +22,19 @@ std::string price_words(const SizingReport& report, const Sized& option) {
 }
 
 std::string days_and_price(const Sized& option) {
-  return option.usd ? dollars(*option.usd) : "an unknown sum";
+  return option.cost.usd ? dollars(*option.cost.usd) : "an unknown sum";
 }
 
 std::string brief(const SizingReport& report, const Sized& option) {
-  return fmt::format("{}, {}, {}", fleet_words(report, option), days_words(option.days),
+  return fmt::format("{}, {}, {}", fleet_words(report, option), days_words(option.cost.days),
                      days_and_price(option));
 }
 
-double slow_factor(const Sized& option) {
-  return option.days_interval[1] / option.days;
-}
-
+/// As it is at the slow end of the interval.
 Sized at_slow_end(const Sized& option) {
   Sized slow = option;
-  slow.days = option.days_interval[1];
-  if (slow.usd) *slow.usd *= slow_factor(option);
+  slow.cost.days = option.cost.days_interval[1];
+  if (slow.cost.usd) *slow.cost.usd = (*option.cost.usd_interval)[1];
   return slow;
 }
 
@@ -49,100 +47,114 @@ std::string goal_words(const tuner::Goal& goal) {
   return fmt::format("{}", fmt::join(parts, " and "));
 }
 
+/// In percent: of the step's interval where nothing is known of whole runs.
+int level_of(const SizingReport& report, const Sized& option) {
+  const profiles::Production& production = report.job.run.production;
+  const double level =
+      production.known() ? production.level : option.prediction.time.interval_level;
+  return static_cast<int>(std::lround(100 * level));
+}
+
 std::string take_sentence(const SizingReport& report, const Sized& option) {
-  const sim::Prediction& prediction = option.prediction;
-  const int level = static_cast<int>(std::lround(100 * prediction.time.interval_level));
+  const tuner::RunCost& cost = option.cost;
   std::string text = fmt::format(
       "Take {} ({}) with {}: {} tokens take {} ({} to {} at {} %)", fleet_words(report, option),
-      report.offer_of(option).profile.cluster.gpu.id, name_of(prediction.plan.strategy),
-      plain(report.job.tokens), days_words(option.days), days_words(option.days_interval[0]),
-      days_words(option.days_interval[1]), level);
-  if (!option.usd) return text + "; the price of this cluster is unknown, --price tells it.";
-  return text + fmt::format(" and cost {} ({} to {}) at {}.", dollars(*option.usd),
-                            dollars(*option.usd * option.days_interval[0] / option.days),
-                            dollars(*option.usd * slow_factor(option)),
+      report.offer_of(option).profile.cluster.gpu.id, name_of(option.prediction.plan.strategy),
+      plain(report.job.run.tokens), days_words(cost.days), days_words(cost.days_interval[0]),
+      days_words(cost.days_interval[1]), level_of(report, option));
+  if (!cost.usd) return text + "; the price of this cluster is unknown, --price tells it.";
+  return text + fmt::format(" and cost {} ({} to {}) at {}.", dollars(*cost.usd),
+                            dollars((*cost.usd_interval)[0]), dollars((*cost.usd_interval)[1]),
                             price_words(report, option));
 }
 
-/// Whether the goal is met even at the slow end of the interval, and what would be safe.
+/// Whether the deadline is met even at the slow end of the interval, and what would do otherwise.
 std::string certainty_sentence(const SizingReport& report, const Sized& option) {
   const tuner::Goal& goal = report.goal;
   if (!goal.deadline_days && !goal.budget_usd) return "";
-  if (tuner::meets(at_slow_end(option), goal)) {
+  const tuner::Choice& choice = report.choice;
+  if (tuner::meets(at_slow_end(option), goal))
     return fmt::format("The slow end of the interval meets {}, too.", goal_words(goal));
+  const tuner::Goal deadline{goal.deadline_days, std::nullopt};
+  if (choice.safe) {
+    std::string text =
+        fmt::format("The slow end of the interval meets {}, too", goal_words(deadline));
+    if (goal.budget_usd) {
+      text += fmt::format("; its dear end, {}, is above the budget",
+                          dollars((*option.cost.usd_interval)[1]));
+    }
+    return text + ".";
   }
-  std::vector<Sized> slow;
-  for (const Sized& other : report.sweep.options) slow.push_back(at_slow_end(other));
-  const tuner::Choice safe = tuner::choose(slow, goal);
-  const std::string misses =
-      fmt::format("At the slow end of the interval it does not meet {}", goal_words(goal));
-  if (!safe.recommended) return misses + ", and nothing else does.";
-  return fmt::format("{}; safe is {}.", misses, brief(report, report.option(*safe.recommended)));
+  return fmt::format("At the slow end of the interval it does not meet {}, and nothing else does.",
+                     goal_words(goal));
+}
+
+/// The smaller size that meets the deadline in the middle of its interval only.
+std::string riskier_sentence(const SizingReport& report) {
+  const tuner::Choice& choice = report.choice;
+  if (!choice.safe || choice.in_the_middle == choice.recommended) return "";
+  return fmt::format(
+      "{} would do in the middle of the interval, and miss the deadline in about "
+      "half of all cases.",
+      brief(report, report.option(*choice.in_the_middle)));
 }
 
 std::string price_room_sentence(const SizingReport& report, const Sized& option) {
-  if (!report.goal.budget_usd || !option.usd) return "";
+  if (!report.goal.budget_usd || !option.cost.usd) return "";
   return fmt::format(
       "The budget holds up to {:.2f} USD per GPU hour.",
-      report.offer_of(option).usd_per_gpu_hour * *report.goal.budget_usd / *option.usd);
+      report.offer_of(option).usd_per_gpu_hour * *report.goal.budget_usd / *option.cost.usd);
 }
 
 /// The fastest option that costs little more.
 std::string faster_sentence(const SizingReport& report, const Sized& option) {
-  if (!option.usd) return "";
+  if (!option.cost.usd) return "";
   for (const std::size_t i : report.choice.pareto) {
     const Sized& other = report.option(i);
-    if (other.days > 0.8 * option.days) break;
-    if (*other.usd > *option.usd * (1 + kLittle) || !tuner::meets(other, report.goal)) continue;
+    if (other.cost.days > 0.8 * option.cost.days) break;
+    if (*other.cost.usd > *option.cost.usd * (1 + kLittle) || !tuner::meets(other, report.goal))
+      continue;
     return fmt::format("For {} more dollars, {} finish in {}.",
-                       percent(*other.usd / *option.usd - 1), fleet_words(report, other),
-                       days_words(other.days));
+                       percent(*other.cost.usd / *option.cost.usd - 1), fleet_words(report, other),
+                       days_words(other.cost.days));
   }
   return "";
-}
-
-std::string fewer_sentence(const SizingReport& report, const Sized& option) {
-  if (!report.goal.deadline_days) return "";
-  const std::int64_t node = report.offer_of(option).profile.cluster.gpus_per_node;
-  if (option.gpus() <= node) return "";
-  const double needed =
-      static_cast<double>(option.gpus()) * option.days / *report.goal.deadline_days;
-  const std::int64_t gpus = round_up(static_cast<std::int64_t>(std::ceil(needed)), node);
-  if (static_cast<double>(gpus) > 0.9 * static_cast<double>(option.gpus())) return "";
-  return fmt::format("The deadline alone needs about {} of them.", gpus);
 }
 
 std::string elsewhere_sentence(const SizingReport& report, const Sized& option) {
   for (const std::size_t i : report.best_of_each) {
     const Sized& other = report.option(i);
-    if (other.offer == option.offer || !tuner::meets(other, report.goal) || !other.usd) continue;
+    if (other.offer == option.offer || !tuner::meets(other, report.goal) || !other.cost.usd)
+      continue;
     return fmt::format("Next best elsewhere: {}.", brief(report, other));
   }
   return "";
 }
 
 std::string batch_sentence(const SizingReport& report, const Sized& option) {
+  const double critical = report.job.run.critical_tokens;
   std::string text = fmt::format(
       "A step takes {:g} sequences ({:.3g} M tokens); the critical batch of this model after these "
-      "tokens is about {:.3g} M tokens (Kaplan et al. 2020), beyond which more GPUs cost tokens "
-      "instead of saving time",
+      "tokens is about {:.3g} M tokens (Kaplan et al. 2020)",
       option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len),
-      option.tokens_per_step / 1e6, report.job.critical_tokens / 1e6);
-  if (option.tokens_per_step <= report.job.critical_tokens) return text + ".";
-  return "Warning: " + text +
-         fmt::format(
-             "; at {:.2g} times that, expect the same loss only after {:.2g} times the "
-             "tokens that small steps need (McCandlish et al. 2018).",
-             option.tokens_per_step / report.job.critical_tokens,
-             1 + option.tokens_per_step / report.job.critical_tokens);
+      option.tokens_per_step / 1e6, critical / 1e6);
+  if (option.cost.tokens_factor > 1) {
+    return fmt::format(
+        "Warning: {}; steps this large need {:.2f} times the tokens of the usual "
+        "{:.3g} M (McCandlish et al. 2018), which days and dollars include.",
+        text, option.cost.tokens_factor, report.job.run.usual_tokens / 1e6);
+  }
+  return text + fmt::format(
+                    ": the tokens are taken as chosen for steps of this size, the same "
+                    "loss with tiny steps would need {:.2f} times less.",
+                    1 + option.tokens_per_step / critical);
 }
 
 std::string failure_sentence(const Sized& option) {
-  const tuner::Goodput& goodput = option.goodput;
+  const tuner::Goodput& goodput = option.cost.goodput;
   return fmt::format(
-      "Expect an interruption every {}; with a checkpoint of {} every {}, {} of the time is "
-      "useful, "
-      "which the days and dollars include.",
+      "Expect an interruption every {}; with a checkpoint of {} every {}, failures alone leave {} "
+      "of the time useful, which the days and dollars include.",
       days_words(goodput.mtbf_s / 86400), quantity(std::round(goodput.checkpoint_s * 10) / 10, "s"),
       days_words(goodput.interval_s / 86400), percent(goodput.share));
 }
@@ -156,8 +168,8 @@ std::string beyond_critical_sentence(const SizingReport& report) {
       "tokens (Kaplan et al. 2020): larger steps cost tokens instead of saving time. "
       "--global-batch "
       "{:.0f} tries it.",
-      option.tokens_per_step / 1e6, fleet_words(report, option), days_words(option.days),
-      days_and_price(option), report.job.critical_tokens / 1e6,
+      option.tokens_per_step / 1e6, fleet_words(report, option), days_words(option.cost.days),
+      days_and_price(option), report.job.run.critical_tokens / 1e6,
       option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len));
 }
 
@@ -213,22 +225,24 @@ std::vector<std::string> recommendation_sentences(const SizingReport& report) {
   const auto add = [&](std::string sentence) {
     if (!sentence.empty()) sentences.push_back(std::move(sentence));
   };
+  if (report.sweep.stopped) {
+    add("Interrupted: this is the best of what was tried until then.");
+  }
   if (report.choice.recommended) {
     const Sized& option = report.option(*report.choice.recommended);
     add(take_sentence(report, option));
+    add(software_sentence(report.offer_of(option).profile));
     add(certainty_sentence(report, option));
+    add(riskier_sentence(report));
+    for (std::string& sentence : money_sentences(report, option)) add(std::move(sentence));
     add(price_room_sentence(report, option));
     add(faster_sentence(report, option));
-    add(fewer_sentence(report, option));
     add(elsewhere_sentence(report, option));
     add(failure_sentence(option));
     add(batch_sentence(report, option));
   } else {
     add("None: " + unmet_sentence(report) + ".");
     add(beyond_critical_sentence(report));
-  }
-  if (report.sweep.stopped) {
-    add("Interrupted: this is the best of what was tried until then.");
   }
   return sentences;
 }
@@ -299,7 +313,7 @@ std::vector<std::string> scaling_sentences(const SizingReport& report) {
             : fmt::format("Beyond, the batch is the limit: with a sequence for each of more GPUs a "
                           "step would take more than the critical batch, about {:.3g} M tokens. "
                           "--global-batch lifts that limit.",
-                          report.job.critical_tokens / 1e6));
+                          report.job.run.critical_tokens / 1e6));
   }
   return sentences;
 }
@@ -311,22 +325,25 @@ std::vector<std::string> assumption_sentences(const SizingReport& report) {
     return at == report.operations.origins.end() ? std::string{} : at->second.source;
   };
   const tuner::SizingJob& job = report.job;
-  const bool own_mtbf = job.mtbf_gpu_hours != report.operations.mtbf_gpu_hours;
+  const profiles::Production& production = job.run.production;
+  if (production.known()) {
+    sentences.push_back(fmt::format(
+        "Whole runs: fitted on {} ({}); {} of {} trainings inside when refitted without their "
+        "family.",
+        production.source, production.command, production.family_out.inside,
+        production.family_out.n));
+  }
+  const bool own_mtbf = job.run.mtbf_gpu_hours != report.operations.mtbf_gpu_hours;
   sentences.push_back(fmt::format(
       "Failures: one GPU runs {} hours between interruptions ({}), a restart takes {} s{}.",
-      thousands(job.mtbf_gpu_hours),
-      own_mtbf ? "--mtbf-hours" : source_of("failures.mtbf_gpu_hours"), job.restart_s,
-      job.checkpoint_s ? fmt::format(", a checkpoint {} s", *job.checkpoint_s)
-                       : fmt::format("; each GPU writes {} of a checkpoint of 12 bytes a parameter",
-                                     quantity(job.gpu_bytes_per_s, "byte/s"))));
+      thousands(job.run.mtbf_gpu_hours),
+      own_mtbf ? "--mtbf-hours" : source_of("failures.mtbf_gpu_hours"), job.run.restart_s,
+      job.run.checkpoint_s
+          ? fmt::format(", a checkpoint {} s", *job.run.checkpoint_s)
+          : fmt::format("; each GPU writes {} of a checkpoint of 12 bytes a parameter",
+                        quantity(job.run.gpu_bytes_per_s, "byte/s"))));
   if (report.choice.recommended) {
     const Sized& option = report.option(*report.choice.recommended);
-    const std::string& source = report.price_sources[option.offer];
-    if (!source.empty() && source != "--price") {
-      sentences.push_back(fmt::format(
-          "Prices are defaults and uncertain; that of {} is: {}. --price {}=USD sets yours.",
-          report.offer_of(option).name, source, report.offer_of(option).name));
-    }
     for (const std::string& what : option.prediction.extrapolated)
       sentences.push_back(fmt::format("Extrapolated: {}.", what));
   }

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "profiles/usual_stack.h"
+
+namespace shardwright::profiles {
+
+std::string usual_stack(const Cluster& cluster) {
+  return cluster.gpu.is_processor() ? "native" : "torch-compile";
+}
+
+}  // namespace shardwright::profiles

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The software that an answer is about where nobody names any.
+#pragma once
+
+#include <string>
+
+#include "sim/core/cluster.h"
+
+namespace shardwright::profiles {
+
+/// GPUs: torch-compile, whose steps on GPUs others have published. Processors: native, this
+/// project's executor, which runs there and has never run on a GPU.
+std::string usual_stack(const Cluster& cluster);
+
+}  // namespace shardwright::profiles

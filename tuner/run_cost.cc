@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/run_cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "profiles/operations.h"
+#include "tuner/critical_batch.h"
+#include "tuner/objective.h"
+
+namespace shardwright::tuner {
+namespace {
+
+constexpr double kDaySeconds = 86400;
+constexpr double kHoursPerDay = 24;
+
+Goodput goodput_on(const Model& model, const Plan& plan, std::int64_t gpus,
+                   const RunConditions& conditions) {
+  const double bytes = static_cast<double>(checkpoint_bytes(model, plan));
+  const double checkpoint_s = conditions.checkpoint_s.value_or(
+      bytes / (conditions.gpu_bytes_per_s * static_cast<double>(gpus)));
+  return goodput_of({conditions.mtbf_gpu_hours, conditions.restart_s, checkpoint_s}, gpus);
+}
+
+std::int64_t usual_gpus(const RunConditions& conditions) {
+  return std::max<std::int64_t>(1, std::llround(conditions.production.usual_gpus));
+}
+
+std::array<double, 2> around(double middle, double half_width) {
+  return {middle * std::exp(-half_width), middle * std::exp(half_width)};
+}
+
+void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
+  if (!price.known()) return;
+  const double usd = price.usd_per_gpu_hour;
+  cost.ideal_usd = cost.ideal_days * kHoursPerDay * static_cast<double>(gpus) * usd;
+  cost.usd = cost.gpu_hours * usd;
+  std::array<double, 2>& ends = cost.usd_interval.emplace();
+  for (std::size_t end = 0; end < 2; ++end) {
+    const double time = std::log(cost.days_interval[end] / cost.days);
+    const double asked = price.range[end] > 0 ? std::log(price.range[end] / usd) : 0;
+    const bool counts = end == 0 ? asked < 0 : asked > 0;
+    const double width = std::hypot(time, counts ? asked : 0);
+    ends[end] = *cost.usd * std::exp(end == 0 ? -width : width);
+  }
+}
+
+}  // namespace
+
+RunConditions usual_conditions(const Model& model, double tokens, std::int64_t seq_len) {
+  const profiles::Operations operations = profiles::load_operations();
+  RunConditions conditions;
+  conditions.tokens = tokens;
+  conditions.critical_tokens = critical_tokens(model, tokens, operations);
+  conditions.usual_tokens = usual_batch_tokens(conditions.critical_tokens, seq_len);
+  conditions.production = profiles::load_production();
+  conditions.mtbf_gpu_hours = operations.mtbf_gpu_hours;
+  conditions.restart_s = operations.restart_s;
+  conditions.gpu_bytes_per_s = operations.gpu_bytes_per_s;
+  return conditions;
+}
+
+double usual_batch_tokens(double critical_tokens, std::int64_t seq_len) {
+  const double length = static_cast<double>(seq_len);
+  const auto sequences = static_cast<std::uint64_t>(std::max(1.0, critical_tokens / length));
+  return static_cast<double>(std::bit_floor(sequences)) * length;
+}
+
+double tokens_factor(double tokens_per_step, double usual, double critical) {
+  if (critical <= 0) return 1;
+  return std::max(1.0, (1 + tokens_per_step / critical) / (1 + usual / critical));
+}
+
+RunCost run_cost(const Model& model, const sim::Prediction& prediction, double peak_flops,
+                 const RunConditions& conditions, const profiles::Price& price) {
+  const Plan& plan = prediction.plan;
+  const sim::TimePrediction& time = prediction.time;
+  const auto parameters = static_cast<double>(count_parameters(model).total(model.layers));
+  RunCost cost;
+  cost.goodput = goodput_on(model, plan, plan.gpus, conditions);
+  const double half_width = std::log(time.interval_s[1] / time.interval_s[0]) / 2;
+  cost.production = profiles::factor_of(conditions.production, parameters, peak_flops, half_width);
+  // Without a fitted factor failures are all that is known, and the interval is the step's.
+  cost.scale_factor = 1 / cost.goodput.share;
+  if (conditions.production.known()) {
+    cost.scale_factor *= goodput_on(model, plan, usual_gpus(conditions), conditions).share;
+  } else {
+    cost.production.half_width = half_width;
+  }
+  cost.tokens_factor =
+      tokens_factor(tokens_per_step(plan), conditions.usual_tokens, conditions.critical_tokens);
+  cost.ideal_days = conditions.tokens / time.tokens_per_s / kDaySeconds;
+  cost.days = cost.ideal_days * cost.tokens_factor * cost.production.middle * cost.scale_factor;
+  cost.days_interval = around(cost.days, cost.production.half_width);
+  cost.gpu_hours = cost.days * kHoursPerDay * static_cast<double>(plan.gpus);
+  cost.whole_mfu = 6 * parameters * conditions.tokens / (cost.gpu_hours * 3600 * peak_flops);
+  add_money(cost, plan.gpus, price);
+  return cost;
+}
+
+}  // namespace shardwright::tuner
