@@ -11,14 +11,14 @@
 namespace shardwright::profiles {
 namespace {
 
-constexpr std::array<std::string_view, kPriceKinds> kNames = {"on-demand", "reserved", "spot"};
+constexpr std::array<std::string_view, kPriceKinds> kKindNames = {"on-demand", "reserved", "spot"};
 constexpr double kMostUsd = 1e6;
 
 Price& price_of(PriceList& list, PriceKind kind) {
   return list[static_cast<std::size_t>(kind)];
 }
 
-void read_range(const JsonReader& from, Price& price) {
+void read_offers(const JsonReader& from, Price& price) {
   if (!from.has("range")) return;
   const std::vector<double> range = from.require_list<double>("range");
   if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMostUsd))
@@ -41,7 +41,7 @@ void read_price(const JsonReader& from, PriceKind kind, Price& price) {
                     from.find<std::string>("date").value_or("")};
   }
   price.range = {price.usd_per_gpu_hour, price.usd_per_gpu_hour};
-  read_range(from, price);
+  read_offers(from, price);
 }
 
 /// The price on demand is a field of the cluster; "prices" may say its range, and other kinds.
@@ -94,17 +94,17 @@ std::optional<std::chrono::year_month_day> last_day_of(std::string_view date) {
 }  // namespace
 
 std::string_view name_of(PriceKind kind) {
-  return kNames[static_cast<std::size_t>(kind)];
+  return kKindNames[static_cast<std::size_t>(kind)];
 }
 
 std::optional<PriceKind> price_kind_from(std::string_view name) {
-  const auto at = std::find(kNames.begin(), kNames.end(), name);
-  if (at == kNames.end()) return std::nullopt;
-  return static_cast<PriceKind>(at - kNames.begin());
+  const auto at = std::find(kKindNames.begin(), kKindNames.end(), name);
+  if (at == kKindNames.end()) return std::nullopt;
+  return static_cast<PriceKind>(at - kKindNames.begin());
 }
 
 std::vector<std::string> price_kind_names() {
-  return {kNames.begin(), kNames.end()};
+  return {kKindNames.begin(), kKindNames.end()};
 }
 
 PriceList load_prices(const std::string& cluster) {

@@ -15,13 +15,13 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kProductionSchema = "shardwright.whole_runs/1.0";
-constexpr double kWidest = 10;  // of a logarithm
+constexpr double kWidestLog = 10;  // of a logarithm
 
 double to_four_decimals(double value) {
   return std::round(value * 1e4) / 1e4;
 }
 
-std::array<double, 2> read_range(const JsonReader& from, const std::string& name) {
+std::array<double, 2> read_rising_pair(const JsonReader& from, const std::string& name) {
   const std::vector<double> pair = from.require_list<double>(name);
   if (pair.size() != 2 || !(pair[0] > 0 && pair[0] <= pair[1]))
     from.fail(name, "two rising numbers above 0");
@@ -53,7 +53,7 @@ void read_reached(const JsonReader& root, Production& result) {
   }
 }
 
-FittedWholeRun read_run(const JsonReader& from) {
+FittedWholeRun read_fitted_run(const JsonReader& from) {
   const NumberRange<double> positive(0.0, 1e30, true);
   FittedWholeRun run;
   run.id = from.require<std::string>("id");
@@ -61,7 +61,7 @@ FittedWholeRun read_run(const JsonReader& from) {
   run.parameters = from.require<double>("parameters", positive);
   run.peak_flops = from.require<double>("peak_flops", positive);
   run.ideal_gpu_hours = from.require<double>("ideal_gpu_hours", positive);
-  run.step_half_width = from.require<double>("step_half_width", between(0.0, kWidest));
+  run.step_half_width = from.require<double>("step_half_width", between(0.0, kWidestLog));
   run.published_gpu_hours = from.require<double>("published_gpu_hours", positive);
   return run;
 }
@@ -108,19 +108,20 @@ Production load_production(const std::filesystem::path& file) {
   result.command = root.require<std::string>("command");
   result.date = root.require<std::string>("date");
   result.level = root.require<double>("level", between(0.5, 0.999));
-  result.log_factor = root.require<double>("log_factor", between(-kWidest, kWidest));
-  result.half_width = root.require<double>("half_width", NumberRange<double>(0, kWidest, true));
-  result.step_half_width = root.require<double>("step_half_width", between(0.0, kWidest));
+  result.log_factor = root.require<double>("log_factor", between(-kWidestLog, kWidestLog));
+  result.half_width = root.require<double>("half_width", NumberRange<double>(0, kWidestLog, true));
+  result.step_half_width = root.require<double>("step_half_width", between(0.0, kWidestLog));
   result.analytic_mfu = root.require<double>("analytic_mfu", NumberRange<double>(0, 1, true));
   const JsonReader ranges = root.require_object("ranges");
-  result.parameters_range = read_range(ranges, "parameters");
-  result.peak_range = read_range(ranges, "peak_flops");
+  result.parameters_range = read_rising_pair(ranges, "parameters");
+  result.peak_range = read_rising_pair(ranges, "peak_flops");
   result.usual_gpus = root.require<double>("usual_gpus", NumberRange<double>(0, 1e9, true));
   const JsonReader coverage = root.require_object("coverage");
   result.in_sample = read_coverage(coverage.require_object("in_sample"));
   result.family_out = read_coverage(coverage.require_object("family_left_out"));
   read_reached(root, result);
-  for (const JsonReader& run : root.require_array("runs")) result.runs.push_back(read_run(run));
+  for (const JsonReader& run : root.require_array("runs"))
+    result.runs.push_back(read_fitted_run(run));
   return result;
 }
 
