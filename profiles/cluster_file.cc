@@ -75,11 +75,10 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
   result.cluster.gpu = result.gpu.gpu;
   FieldList fields;
   describe(fields, result.cluster);
-  read_fields(
-      root, fields,
-      {"schema", "id", "description", "base", "gpu", "set", "measured_products", "calibration",
-       "prices"},
-      base.has_value(), result.origins);
+  read_fields(root, fields,
+              {"schema", "id", "description", "base", "gpu", "set", "measured_products",
+               "calibration", "prices"},
+              base.has_value(), result.origins);
   read_set(root, result);
   read_measurements(root, result);
   result.cluster.price_note = price_note(result.origins);
