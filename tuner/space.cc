@@ -167,6 +167,7 @@ Request request_holding(const GivenKnobs& knobs, const Model& model) {
   request.buffers = knobs.buffers;
   request.prefetch = knobs.prefetch;
   request.attention = knobs.attention;
+  request.deterministic = knobs.deterministic.value_or(false);
   request.reduce_dtype = knobs.reduce_dtype;
   request.moment_dtype = knobs.moment_dtype;
   request.param_dtype = knobs.param_dtype.value_or(request.param_dtype);
@@ -236,6 +237,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   base.master_dtype = request.master_dtype;
   base.offload = request.offload;
   base.ckpt_stride = request.ckpt_stride;
+  base.deterministic = request.deterministic;
   base.stack = request.stack.empty() ? profile.stack.id : request.stack;
   if (request.prefetch) base.prefetch = *request.prefetch;
   space.fills_buffers = !request.prefetch;

@@ -38,6 +38,7 @@ struct Request {
   DType master_dtype = DType::kFp32;
   Offload offload = Offload::kNone;
   std::int64_t ckpt_stride = 1;
+  bool deterministic = false;
   std::string stack;  // as plans are to name it; empty: by its id
 };
 

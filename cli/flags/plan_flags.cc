@@ -59,6 +59,8 @@ void declare_knobs(bool searched, const auto& knob) {
        "pieces in which logits and loss are computed (default: as the software does)");
   knob("allocator", "native|expandable",
        "PyTorch's allocator, or with expandable segments (default: as the software sets it)");
+  knob("deterministic", "on|off",
+       "on: equal bits every time on GPUs, too; attention adds in one order (default: off)");
 }
 
 void declare_parallel_knobs(const auto& knob) {

@@ -53,7 +53,8 @@ Table plan_table(const Plan& plan) {
                  "parameters in compute, gradient reduction, master weights, Adam moments"});
   table.add_row({"buffers", fmt::format("{}", plan.buffers), "rotating gather buffers"});
   table.add_row({"prefetch", fmt::format("{}", plan.prefetch), "units gathered ahead"});
-  table.add_row({"attention", std::string(name_of(plan.attention)), ""});
+  table.add_row({"attention", std::string(name_of(plan.attention)),
+                 plan.deterministic ? "deterministic: gradients are added in one order" : ""});
   table.add_row({"offload", offload_name(plan), ""});
   table.add_row({"stack", plan.stack, "the software that runs it"});
   return table;

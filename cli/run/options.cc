@@ -37,7 +37,7 @@ std::optional<std::string> variable(
 }
 
 /// Which attention runs, "auto" or one of this build's.
-std::string attention_kernel(const RunSettings& settings, DeviceKind device) {
+std::string attention_kernel(const RunSettings& settings, DeviceKind device, bool deterministic) {
   const std::string& wish = settings.text("attention-kernel");
   if (device == DeviceKind::kHost && wish != "auto") {
     settings.fail("attention-kernel", "auto on the host, which has only one");
@@ -48,6 +48,12 @@ std::string attention_kernel(const RunSettings& settings, DeviceKind device) {
   if (wish != "auto" && std::find(names.begin(), names.end(), wish) == names.end()) {
     settings.fail("attention-kernel", fmt::format("auto or one of {}", fmt::join(names, ", ")));
   }
+  if (deterministic && wish != "auto" && !all.repeats(wish)) {
+    settings.fail("attention-kernel",
+                  "auto or one that repeats to the bit, because the plan is deterministic");
+  }
+#else
+  static_cast<void>(deterministic);
 #endif
   return wish;
 }
@@ -134,7 +140,7 @@ RunOptions run_options(RunSettings& settings) {
   settings.decide("communicator", std::string(name_of(options.transport)),
                   name_of(options.launch.launcher));
   options.rendezvous = settings.text("rendezvous");
-  options.attention_kernel = attention_kernel(settings, options.device);
+  options.attention_kernel = attention_kernel(settings, options.device, options.plan.deterministic);
   if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
   if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
     settings.fail("ranks",

@@ -36,13 +36,14 @@ std::string share_text(std::optional<double> share) {
 }  // namespace
 
 std::string run_head(const RunOptions& options, const exec::Data& data,
-                     const RunReference& reference) {
+                     const RunReference& reference, const AttentionNote& attention) {
   const Plan& plan = options.plan;
   const auto parameters =
       static_cast<double>(count_parameters(options.model).total(options.model.layers));
-  std::string text = fmt::format("{}, {} parameters, {} on {}, {} compute\n", options.model_name,
-                                 thousands(parameters), name_of(plan.strategy), where(options),
-                                 name_of(plan.param_dtype));
+  std::string text =
+      fmt::format("{}, {} parameters, {} on {}, {} compute{}\n", options.model_name,
+                  thousands(parameters), name_of(plan.strategy), where(options),
+                  name_of(plan.param_dtype), attention.why.empty() ? "" : ", " + attention.why);
   const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
                       data.train->describe());

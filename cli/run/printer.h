@@ -24,7 +24,7 @@ struct RunReference {
 
 /// Model, ranks, data and memory, a line each.
 std::string run_head(const RunOptions& options, const exec::Data& data,
-                     const RunReference& reference);
+                     const RunReference& reference, const AttentionNote& attention);
 
 /// Prints steps to `steps` and notes to stderr as they happen.
 class RunPrinter final : public exec::TrainObserver {

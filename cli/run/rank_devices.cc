@@ -2,6 +2,7 @@
 #include "cli/run/rank_devices.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "exec/host/host_device.h"
 #include "sim/core/check.h"
@@ -43,6 +44,7 @@ class CudaRanks final : public RankDevices {
     exec::CudaDeviceOptions device;
     device.gpu = options_.gpus[static_cast<std::size_t>(place) % gpus].index;
     device.attention = options_.attention_kernel;
+    device.deterministic = options_.plan.deterministic;
     if (options_.transport == Transport::kLocal) {
       // Collectives of local ranks are copies and sums over each other's memory.
       const auto used = std::min(gpus, static_cast<std::size_t>(options_.plan.gpus));
@@ -65,13 +67,25 @@ std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ra
   return std::make_unique<HostRanks>(options, ranks);
 }
 
-std::string choice_of(const exec::Device& device) {
+AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents) {
 #ifdef SHARDWRIGHT_HAS_CUDA
-  if (const auto* cuda = dynamic_cast<const exec::CudaDevice*>(&device)) {
-    return cuda->attention_note();
+  if (auto* cuda = dynamic_cast<exec::CudaDevice*>(&device)) {
+    const Model& model = options.model;
+    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
+    const exec::cuda::AttentionChoice choice = cuda->choose_attention(
+        {.batch = options.plan.micro_batch,
+         .seq = options.plan.seq_len,
+         .heads = model.heads,
+         .kv_heads = model.kv_heads,
+         .head_dim = model.head_dim,
+         .scale = model.attention_scale != 0 ? model.attention_scale : usual_scale},
+        options.plan.param_dtype, documents);
+    return {std::string(choice.implementation->name()), choice.why};
   }
 #else
   static_cast<void>(device);
+  static_cast<void>(options);
+  static_cast<void>(documents);
 #endif
   return {};
 }

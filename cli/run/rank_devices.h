@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/run/options.h"
+#include "cli/run/ranks.h"
 #include "exec/device.h"
 
 namespace shardwright::cli {
@@ -21,7 +22,8 @@ class RankDevices {
 /// `ranks` run in this process.
 std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ranks);
 
-/// What a device that has run chose by itself, one sentence; empty: nothing.
-std::string choice_of(const exec::Device& device);
+/// Which attention the device will run for the plan, chosen now: plans are built before the first
+/// step. Empty on the host, which has only one. Throws Error when none takes the plan.
+AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents);
 
 }  // namespace shardwright::cli

@@ -61,7 +61,8 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
 }  // namespace
 
 RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     exec::TrainObserver& observer) {
+                     exec::TrainObserver& observer,
+                     const std::function<void(const AttentionNote&)>& on_ready) {
   const bool threads = options.launch.launcher == exec::Launcher::kNone;
   const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
   if (!tracing.note().empty()) observer.on_note(tracing.note());
@@ -75,8 +76,9 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
     exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
                             executor_options);
     RunOutcome outcome;
+    outcome.attention = choose_attention(device, options, data.train->packs_documents());
+    if (shown_to != nullptr) on_ready(outcome.attention);
     outcome.train = exec::train(executor, options.plan, data, options.train, shown_to);
-    if (shown_to != nullptr && !choice_of(device).empty()) shown_to->on_note(choice_of(device));
     outcome.planned_bytes = executor.planned_bytes();
     outcome.peak_bytes = device.peak_allocated_bytes();
     return outcome;

@@ -3,20 +3,31 @@
 // connects.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "cli/run/options.h"
 #include "exec/train/trainer.h"
 #include "sim/core/schedule.h"
 
 namespace shardwright::cli {
 
+/// Which attention runs on a GPU and why, one sentence. Empty on the host.
+struct AttentionNote {
+  std::string kernel, why;
+};
+
 struct RunOutcome {
+  AttentionNote attention;
   exec::TrainResult train;
   Bytes planned_bytes = 0;  // of one rank's device memory
   Bytes peak_bytes = 0;     // measured
 };
 
-/// `observer` hears of rank 0. A rank that fails ends all; its error is thrown, with its rank.
+/// `observer` hears of rank 0, and so does `on_ready` before its first step. A rank that fails ends
+/// all; its error is thrown, with its rank.
 RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     exec::TrainObserver& observer);
+                     exec::TrainObserver& observer,
+                     const std::function<void(const AttentionNote&)>& on_ready);
 
 }  // namespace shardwright::cli

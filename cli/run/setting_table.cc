@@ -43,6 +43,9 @@ const std::vector<SettingInfo>& setting_table() {
         {"moment-dtype", "DTYPE", "", "of Adam's moments", kHow},
         {"buffers", "N", "", "rotating gather buffers", kHow},
         {"prefetch", "N", "", "units gathered ahead", kHow},
+        {"deterministic", "on|off", "",
+         "on: equal bits every time on cuda, too; attention adds in one order, which is slower",
+         kHow},
         {"steps", "N", "100", "optimizer steps in all", kOptimizer},
         {"lr", "X", "3e-4", "peak learning rate", kOptimizer},
         {"schedule", "WORD", "cosine", "cosine, linear, wsd or constant", kOptimizer},
@@ -80,7 +83,10 @@ const std::vector<SettingInfo>& setting_table() {
         {"rendezvous", "WHERE", "auto",
          "where processes on GPUs meet: auto, tcp://HOST:PORT or file:///PATH", kMachine},
         {"attention-kernel", "NAME", "auto",
-         "attention on cuda: auto (the fastest that fits), cudnn, flash or naive", kMachine},
+         "attention on cuda: auto (the fastest that takes the plan), cudnn, cudnn-ordered, flash "
+         "or "
+         "naive",
+         kMachine},
         {"streams", "WORD", "inline", "threads, inline or shuffled: how the host runs streams",
          kMachine},
         {"threads", "N", "0", "processor threads in all; 0: one a core", kMachine},

@@ -140,6 +140,11 @@ std::unique_ptr<exec::Checkpoint> find_resume(RunOptions& options) {
   return nullptr;
 }
 
+nlohmann::ordered_json attention_json(const AttentionNote& attention) {
+  if (attention.kernel.empty()) return nullptr;
+  return {{"kernel", attention.kernel}, {"why", attention.why}};
+}
+
 class RunVerb : public Verb {
  public:
   std::string name() const override { return "run"; }
@@ -190,16 +195,16 @@ class RunVerb : public Verb {
     RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
                        options.log_every, reference);
     for (const std::string& note : options.notes) printer.on_note(note);
-    if (shown) say(stderr, run_head(options, data, reference));
-    if (resume) {
-      printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
-    }
+    const auto on_ready = [&](const AttentionNote& attention) {
+      say(stderr, run_head(options, data, reference, attention));
+      if (resume) printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
+    };
 
     const auto begin = std::chrono::steady_clock::now();
     const Interrupt interrupt(Wishes::kOfARun);
     const IgnoredPipes pipes;
     options.train.stop = &interrupt.flag();
-    const RunOutcome outcome = run_ranks(options, predicted.schedule, data, printer);
+    const RunOutcome outcome = run_ranks(options, predicted.schedule, data, printer, on_ready);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (!shown) return outcome.train.interrupted ? kStopped : ExitCode::kDone;
@@ -336,6 +341,7 @@ class RunVerb : public Verb {
                                   {"predicted_for", options.predicted_for},
                                   {"planned_memory_bytes", outcome.planned_bytes},
                                   {"peak_memory_bytes", outcome.peak_bytes},
+                                  {"attention", attention_json(outcome.attention)},
                                   {"plan", plan_to_json(options.plan)},
                                   {"out", options.out},
                                   {"checkpoint", path(checkpoint)},

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention implementations of this build, and which of them computes a problem.
 //
-// Unless one is wished for by name, the fastest that takes the problem is chosen: cudnn, flash,
-// naive in this order. (By published figures; `shardwright measure` times them on a machine.) A
-// wish that cannot be granted falls to the next in the order, and `why` says so in one sentence.
+// Unless one is wished for by name, the fastest that takes the problem is chosen: cudnn, which adds
+// the gradients of queries in any order, as PyTorch's and FlashAttention's own do; then
+// cudnn-ordered, flash, naive. (By published figures; `shardwright measure` times them on a
+// machine.) Where equal bits are asked for, only those that repeat are looked at. A wish that
+// cannot be granted falls to the next in the order. Whatever is chosen, `why` says so in one
+// sentence, and it is chosen before the first step: nobody learns afterwards that something slower
+// ran.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +19,13 @@
 #include "kernels/cuda/attention.h"
 
 namespace shardwright::exec::cuda {
+
+struct AttentionPolicy {
+  std::string_view wish = "auto";  // or a name
+  bool deterministic = false;      // equal inputs must give equal bits
+  /// What the forward pass may have as workspace; the backward pass's is the problem's.
+  Bytes most_forward_bytes = std::numeric_limits<Bytes>::max();
+};
 
 struct AttentionChoice {
   kernels::cuda::Attention* implementation = nullptr;  // owned by the set
@@ -30,10 +42,11 @@ class AttentionSet {
   explicit AttentionSet(Implementations implementations);
 
   std::vector<std::string_view> names() const;
-  /// `wish` is a name or "auto". Throws Error when there is none of that name, listing the names,
-  /// or when all refuse.
+  /// Whether the one of that name gives equal bits for equal inputs.
+  bool repeats(std::string_view name) const;
+  /// Throws Error when there is none of the wished name, listing the names, or when all refuse.
   AttentionChoice choose(const kernels::cuda::AttentionProblem& problem,
-                         std::string_view wish = "auto");
+                         const AttentionPolicy& policy = {});
 
  private:
   Implementations implementations_;

@@ -33,6 +33,7 @@ namespace shardwright::exec {
 struct CudaDeviceOptions {
   int gpu = 0;                     // by the runtime's count
   std::string attention = "auto";  // an implementation by name
+  bool deterministic = false;      // the plan's: attention repeats to the bit
   std::vector<int> peers;          // GPUs whose memory this one's kernels read
   /// How many collectives of local ranks the host may be ahead of the GPU.
   int run_ahead = 8;
@@ -67,10 +68,10 @@ class CudaDevice final : public Device {
   cudaStream_t stream(StreamId id) const {
     return streams_[static_cast<std::size_t>(id)].handle.get();
   }
-  /// Which attention serves the run and why, one sentence; empty before the first one ran.
-  const std::string& attention_note() const {
-    return attention_note_;
-  }
+  /// Which attention serves these heads, packed side by side, from now on. May take a second, and
+  /// loads kernels: to be asked before the first step. Throws Error when none does.
+  cuda::AttentionChoice choose_attention(const kernels::AttentionShape& shape, DType dtype,
+                                         bool documents);
 
  private:
   class CudaAllocation;
@@ -94,7 +95,7 @@ class CudaDevice final : public Device {
   };
   struct ChosenAttention {
     kernels::cuda::AttentionProblem problem;
-    kernels::cuda::Attention* implementation;
+    cuda::AttentionChoice choice;
   };
   struct Timestamp {
     Nanoseconds* at;
@@ -122,8 +123,10 @@ class CudaDevice final : public Device {
   void product(StreamId stream, cuda::ProductForm form, Matrix a, Matrix b, Matrix out,
                const Addends& addends = {});
   /// Chosen when a problem is first met, and kept.
-  kernels::cuda::Attention& attention_for(StreamId stream,
-                                          const kernels::cuda::AttentionProblem& problem);
+  const cuda::AttentionChoice& attention_for(const kernels::cuda::AttentionProblem& problem);
+  kernels::cuda::AttentionProblem problem_of(const kernels::AttentionShape& shape, DType dtype,
+                                             std::int64_t packed_stride, std::int64_t out_stride,
+                                             bool documents) const;
   /// Room in the staging memory, or null when it is used up until the next synchronize().
   void* stage(std::size_t bytes);
   bool is_pageable(const void* data) const;
@@ -137,7 +140,6 @@ class CudaDevice final : public Device {
   std::vector<Stream> streams_;
   cuda::Products products_;
   cuda::AttentionSet attention_;
-  std::string attention_note_;
   std::vector<ChosenAttention> chosen_attention_;
   cuda::PinnedMemory staging_;
   std::size_t staged_bytes_ = 0;

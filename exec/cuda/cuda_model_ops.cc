@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of a transformer, handed to the kernels in kernels/cuda and to cuBLASLt.
-#include <fmt/core.h>
-
-#include <string>
+#include <algorithm>
 #include <utility>
 
 #include "exec/cuda/cuda_device.h"
@@ -14,7 +12,6 @@
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "sim/core/check.h"
-#include "sim/core/error.h"
 #include "sim/core/workspace.h"
 
 namespace shardwright::exec {
@@ -28,17 +25,6 @@ namespace {
 
 host::Store store(bool adds) {
   return adds ? host::Store::kAdd : host::Store::kOverwrite;
-}
-
-kc::AttentionProblem problem_of(const PackedHeads& heads, const Matrix& out, bool documents) {
-  const kernels::AttentionShape& s = heads.shape;
-  return {.shape = s,
-          .dtype = out.dtype,
-          .packed_stride = heads.packed.stride,
-          .out_stride = out.stride,
-          .documents = documents,
-          .most_workspace_bytes = attention_workspace_bytes(s.batch, s.seq, s.heads, s.kv_heads,
-                                                            s.head_dim, out.dtype)};
 }
 
 bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
@@ -113,45 +99,46 @@ void CudaDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float*
   });
 }
 
-kc::Attention& CudaDevice::attention_for(StreamId stream, const kc::AttentionProblem& problem) {
+kc::AttentionProblem CudaDevice::problem_of(const kernels::AttentionShape& s, DType dtype,
+                                            std::int64_t packed_stride, std::int64_t out_stride,
+                                            bool documents) const {
+  return {.shape = s,
+          .dtype = dtype,
+          .packed_stride = packed_stride,
+          .out_stride = out_stride,
+          .documents = documents,
+          .most_workspace_bytes = attention_workspace_bytes(
+              s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, dtype, options_.deterministic)};
+}
+
+const cuda::AttentionChoice& CudaDevice::attention_for(const kc::AttentionProblem& problem) {
   for (const ChosenAttention& chosen : chosen_attention_) {
-    if (same(chosen.problem, problem)) return *chosen.implementation;
+    if (same(chosen.problem, problem)) return chosen.choice;
   }
-  const auto fits = [&](kc::Attention& one) {
-    return one.forward_workspace_bytes(problem) <= at(stream).scratch_bytes &&
-           one.backward_workspace_bytes(problem) <= problem.most_workspace_bytes;
-  };
-  cuda::AttentionChoice choice = attention_.choose(problem, options_.attention);
-  if (!fits(*choice.implementation)) {
-    const std::string wanted(choice.implementation->name());
-    choice.implementation = nullptr;
-    for (const std::string_view name : attention_.names()) {
-      cuda::AttentionChoice other = attention_.choose(problem, name);
-      if (!other.implementation->repeatable() || !fits(*other.implementation)) continue;
-      choice = {other.implementation,
-                fmt::format("attention by {}: {} needs more workspace than a plan has",
-                            other.implementation->name(), wanted)};
-      break;
-    }
-    if (choice.implementation == nullptr) {
-      throw Error(fmt::format("attention by {} needs more workspace than a plan has, and so does "
-                              "every other",
-                              wanted),
-                  ExitCode::kFailed);
-    }
-  }
-  attention_note_ = choice.why;
-  chosen_attention_.push_back({problem, choice.implementation});
-  return *choice.implementation;
+  Bytes scratch = 0;
+  for (const Stream& one : streams_) scratch = std::max(scratch, one.scratch_bytes);
+  cuda::AttentionChoice choice =
+      attention_.choose(problem, {.wish = options_.attention,
+                                  .deterministic = options_.deterministic,
+                                  .most_forward_bytes = scratch});
+  return chosen_attention_.emplace_back(problem, std::move(choice)).choice;
+}
+
+cuda::AttentionChoice CudaDevice::choose_attention(const kernels::AttentionShape& shape,
+                                                   DType dtype, bool documents) {
+  const std::int64_t out_stride = shape.heads * shape.head_dim;
+  const std::int64_t packed_stride = out_stride + 2 * shape.kv_heads * shape.head_dim;
+  return attention_for(problem_of(shape, dtype, packed_stride, out_stride, documents));
 }
 
 void CudaDevice::attention_forward(StreamId stream, PackedHeads heads,
                                    const std::int32_t* first_key, Matrix out, float* statistics) {
   enqueue([&] {
-    const kc::AttentionProblem problem = problem_of(heads, out, first_key != nullptr);
-    attention_for(stream, problem)
-        .forward(problem, {heads.packed.data, first_key, out.data, statistics, at(stream).scratch},
-                 this->stream(stream));
+    const kc::AttentionProblem problem =
+        problem_of(heads.shape, out.dtype, heads.packed.stride, out.stride, first_key != nullptr);
+    attention_for(problem).implementation->forward(
+        problem, {heads.packed.data, first_key, out.data, statistics, at(stream).scratch},
+        this->stream(stream));
   });
 }
 
@@ -162,8 +149,9 @@ void CudaDevice::attention_backward(StreamId stream, PackedHeads heads,
   enqueue([&] {
     SHARDWRIGHT_CHECK(heads.packed.stride == d_heads.packed.stride, "strides {} and {}",
                       heads.packed.stride, d_heads.packed.stride);
-    const kc::AttentionProblem problem = problem_of(heads, out, first_key != nullptr);
-    kc::Attention& attention = attention_for(stream, problem);
+    const kc::AttentionProblem problem =
+        problem_of(heads.shape, out.dtype, heads.packed.stride, out.stride, first_key != nullptr);
+    kc::Attention& attention = *attention_for(problem).implementation;
     SHARDWRIGHT_CHECK(attention.backward_workspace_bytes(problem) <= workspace_bytes,
                       "a workspace of {} bytes", workspace_bytes);
     attention.backward(problem,

@@ -105,7 +105,7 @@ CudnnAttention::~CudnnAttention() {
 }
 
 std::string_view CudnnAttention::name() const {
-  return repeatable() ? "cudnn" : "cudnn-unordered";
+  return repeatable() ? "cudnn-ordered" : "cudnn";
 }
 
 cudnnHandle_t CudnnAttention::handle() {

@@ -67,7 +67,7 @@ class CudnnAttention : public kernels::cuda::Attention {
   std::map<Key, Plans> plans_;
 };
 
-/// `cudnn` or, for kAccumulated, `cudnn-unordered`.
+/// `cudnn` or, for kOrdered, `cudnn-ordered`.
 std::unique_ptr<kernels::cuda::Attention> make_attention(QueryGradient form);
 
 }  // namespace shardwright::exec::cudnn

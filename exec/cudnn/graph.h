@@ -70,7 +70,7 @@ class Graph {
 
 /// The device of a handle.
 Descriptor device_of(cudnnHandle_t handle);
-/// A device in words; tests/data/cudnn_h200.json shows the keys.
+/// A device in words; tests/data/cudnn/h200.json shows the keys.
 Descriptor device_of(const std::string& json);
 
 /// The engines that can run the graph on the device, the best first by cuDNN's own judgement.

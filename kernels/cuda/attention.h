@@ -58,7 +58,7 @@ class Attention {
  public:
   virtual ~Attention() = default;
   virtual std::string_view name() const = 0;
-  /// Whether equal inputs give equal bits. One that does not is taken only when wished for by name.
+  /// Whether equal inputs give equal bits.
   virtual bool repeatable() const { return true; }
   /// Why this one cannot compute the problem on the current device, as the end of a sentence that
   /// begins with its name ("takes bf16, not fp32"); empty when it can. May build plans, which

@@ -104,7 +104,7 @@ const char* why_not(const Observation& o) {
       if (o.batch > 1) return "batched products";
       return size(w.m) && size(w.n) && size(w.k) && w.kernels > 0 ? nullptr : "products of no size";
     case WorkKind::kAttention:
-      if (w.bytes > 0) return "eager attention, which follows from products and memory";
+      if (w.bytes > 0) return "attention that keeps its scores, which follows from other costs";
       return size(w.m) && size(w.n) && size(w.k) ? nullptr : "attention of no size";
     case WorkKind::kMemory:
       return size(w.bytes) && w.kernels > 0 ? nullptr : "memory-bound work of no size";

@@ -90,9 +90,11 @@ struct Work {
   bool backward = false;      // attention direction
   bool causal = true;
   float attended = 1;  // attention: scores computed over those of the mask alone, less with windows
+  bool ordered = false;  // attention backward that keeps `bytes` of score gradients in memory
   std::int64_t m = 0, n = 0,
                k = 0;      // gemm; attention: m = batch*heads, n = sequence length, k = head_dim
-  std::int64_t bytes = 0;  // memory: HBM traffic; collective: gathered or unreduced size
+  std::int64_t bytes = 0;  // memory and attention that keeps scores: HBM traffic; collective:
+                           // gathered or unreduced size
   double efficiency = 1;   // memory: share of the streaming bandwidth; host: unused
   double host_s = 0;       // host work of its own, beyond launches
 };

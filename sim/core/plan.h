@@ -71,6 +71,7 @@ struct Plan {
   int buffers = 2;   // rotating gather buffers (yafsdp, native)
   int prefetch = 1;  // units gathered ahead into them, at most buffers - 1
   AttentionKind attention = AttentionKind::kFlash;
+  bool deterministic = false;  // GPUs add in one order, too, where that takes longer (native)
   Offload offload = Offload::kNone;
   std::int64_t loss_chunks = 0;  // pieces in which logits and loss exist; 0: as the stack does it
   AllocatorKind allocator = AllocatorKind::kStack;  // kStack: as the stack sets it

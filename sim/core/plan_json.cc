@@ -71,6 +71,7 @@ nlohmann::ordered_json plan_to_json(const Plan& plan) {
                                    {"attention", name_of(plan.attention)},
                                    {"offload", offload_name(plan)},
                                    {"stack", plan.stack}};
+  if (plan.deterministic) object["deterministic"] = true;
   if (plan.loss_chunks > 0) object["loss_chunks"] = plan.loss_chunks;
   if (plan.allocator != AllocatorKind::kStack) object["allocator"] = name_of(plan.allocator);
   parallel_to_json(plan, object);
@@ -96,6 +97,7 @@ Plan plan_from_json(const JsonReader& object) {
                               "attention",
                               "offload",
                               "stack",
+                              "deterministic",
                               "loss_chunks",
                               "allocator",
                               "tp",
@@ -147,6 +149,7 @@ Plan plan_from_json(const JsonReader& object) {
       word(object, "allocator", plan.allocator, allocator_from, "native or expandable");
   plan.stack = object.optional<std::string>("stack", plan.stack);
   parallel_from_json(object, plan);
+  plan.deterministic = object.optional<bool>("deterministic", plan.deterministic);
   return plan;
 }
 

@@ -77,6 +77,11 @@ AllocatorKind read_allocator(std::string_view name, Text text) {
   return *allocator;
 }
 
+bool read_switch(std::string_view name, Text text) {
+  if (text != "on" && text != "off") fail_word(name, text, {"on", "off"});
+  return text == "on";
+}
+
 std::string written(std::int64_t count) {
   return fmt::format("{}", count);
 }
@@ -157,6 +162,9 @@ const std::vector<PlanKnob>& plan_knobs() {
          [](const Plan& p) { return written(p.prefetch); }},
         {"attention", [](GivenKnobs& k, Name n, Text t) { k.attention = read_attention(n, t); },
          [](const Plan& p) { return written(name_of(p.attention)); }},
+        {"deterministic",
+         [](GivenKnobs& k, Name n, Text t) { k.deterministic = read_switch(n, t); },
+         [](const Plan& p) { return written(p.deterministic ? "on" : "off"); }},
         // What is left to the stack cannot be said by these two.
         {"loss-chunks",
          [](GivenKnobs& k, Name n, Text t) { k.loss_chunks = parse_count(n, t, kChunks); },
@@ -201,6 +209,7 @@ Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers) {
   take(knobs.attention, plan.attention);
   take(knobs.loss_chunks, plan.loss_chunks);
   take(knobs.allocator, plan.allocator);
+  take(knobs.deterministic, plan.deterministic);
   take_recompute(knobs, layers, plan);
   take_parallelism(knobs.parallel, plan);
   if (knobs.offload) {

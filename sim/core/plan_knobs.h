@@ -65,6 +65,7 @@ struct GivenKnobs {
   std::optional<AllocatorKind> allocator;
   std::optional<Offloading> offload;
   GivenParallelism parallel;
+  std::optional<bool> deterministic;
 };
 
 struct PlanKnob {

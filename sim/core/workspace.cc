@@ -14,7 +14,8 @@ std::int64_t rotated_elements(const Model& model) {
 }
 
 Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64_t heads,
-                                std::int64_t kv_heads, std::int64_t head_dim, DType compute) {
+                                std::int64_t kv_heads, std::int64_t head_dim, DType compute,
+                                bool ordered) {
   constexpr Bytes kAlignmentOfParts = 4 * kArenaAlignment;
   const Bytes rows = 4 * batch * seq * heads * (head_dim + 2) + kAlignmentOfParts;
   if (compute != DType::kBf16) return rows;
@@ -22,7 +23,16 @@ Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64
   const Bytes tiled = round_up(seq, 128);
   const Bytes query_head = 2 * tiled * tiled + 2 * 2 * seq * head_dim + 4 * seq;
   const Bytes key_head = heads / kv_heads * query_head + kAlignmentOfParts;
-  return std::max(rows, std::min(key_head, kMostAttentionWorkspace));
+  if (!ordered) return std::max(rows, std::min(key_head, kMostAttentionWorkspace));
+  const std::int64_t blocks = tiled / 128 * (heads / kv_heads);  // of a key head
+  std::int64_t key_heads = 1;
+  while (key_heads < kv_heads &&
+         (kv_heads % key_heads != 0 || key_heads * blocks < kOrderedAttentionBlocks)) {
+    ++key_heads;
+  }
+  // A sequence that is too little for a GPU takes the others with it.
+  const bool whole_batch = key_heads * blocks < kOrderedAttentionBlocks;
+  return std::max(rows, (whole_batch ? batch : 1) * key_heads * key_head);
 }
 
 WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {

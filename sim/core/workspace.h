@@ -28,12 +28,18 @@ inline constexpr Bytes kMostProductScratch = Bytes{32} << 20;
 
 /// What the gradient of attention needs while it runs: fp32 sums of query gradients, or gradients
 /// of keys and values for every query head in the compute type (cuDNN with grouped heads), and a
-/// few numbers a row. In bf16 also what cuDNN's repeatable backward pass needs for one key head at
-/// a time, a T x T matrix for each query head that shares it (exec/cudnn/attention.h); of that at
-/// most kMostAttentionWorkspace.
+/// few numbers a row. In bf16 also a T x T matrix for each query head of some key heads
+/// (exec/cudnn/attention.h): where gradients may be added in any order, of one key head and at most
+/// kMostAttentionWorkspace, which lets several key heads run at once; where the order is fixed
+/// (`ordered`), of as many as keep a GPU busy, because the pass runs that many at a time.
 Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64_t heads,
-                                std::int64_t kv_heads, std::int64_t head_dim, DType compute);
+                                std::int64_t kv_heads, std::int64_t head_dim, DType compute,
+                                bool ordered = false);
 inline constexpr Bytes kMostAttentionWorkspace = Bytes{1} << 30;
+/// Two blocks of attention for each multiprocessor of the largest GPU that is known (an RTX 5090
+/// has 170): a causal block's work depends on its place, and a second wave fills the gaps of the
+/// first.
+inline constexpr std::int64_t kOrderedAttentionBlocks = 2 * 170;
 
 /// Places within the workspace, all multiples of kArenaAlignment.
 struct WorkspacePlan {

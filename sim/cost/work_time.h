@@ -83,7 +83,7 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
       return times * scale / work.efficiency * product(work.m, work.n, work.k, sms);
     }
     case WorkKind::kAttention: {
-      if (work.bytes > 0) {
+      if (work.bytes > 0 && !work.ordered) {
         // Eager: two products over all scores (five backward) and passes over the score matrix.
         const double products = work.backward ? 4 : 2;
         return products *
@@ -98,7 +98,11 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
       shape.head_dim = work.k;
       shape.causal = work.causal;
       shape.attended = work.attended;
-      return attention_time_s(costs.attention, costs.rates, shape, work.backward, sms);
+      // Ordered: the passes over the gradients of scores follow one another.
+      return attention_time_s(costs.attention, costs.rates, shape, work.backward, sms) +
+             (work.ordered ? memory_time_s(costs.memory, costs.rates,
+                                           static_cast<double>(work.bytes), 1, taken)
+                           : 0);
     }
     case WorkKind::kMemory:
       if (work.bytes <= 0) return 0;

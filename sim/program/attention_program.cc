@@ -120,9 +120,16 @@ ProgramOp attention(const ProgramWriter& w, bool backward) {
     p.op.work.bytes = static_cast<Bytes>(scores * (backward ? 26 : 22));
     p.op.work.kernels = backward ? 9 : 7;
   } else if (backward) {
+    if (plan.deterministic && plan.param_dtype == DType::kBf16) {
+      // The gradients of scores are written by what sums over queries and read by what sums over
+      // keys (exec/cudnn/README.md).
+      p.op.work.ordered = true;
+      p.op.work.bytes = 2 * 2 * p.op.work.m * plan.seq_len * plan.seq_len;
+    }
     p.temporary_bytes = w.stack().memory == MemoryManager::kStatic
                             ? attention_workspace_bytes(plan.micro_batch, plan.seq_len, m.heads,
-                                                        m.kv_heads, m.head_dim, plan.param_dtype)
+                                                        m.kv_heads, m.head_dim, plan.param_dtype,
+                                                        plan.deterministic)
                             : 4 * w.tokens() * m.q_dim();  // fp32 accumulator of dQ
   }
   return p;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/program/layer_program.h"
 
+#include "sim/core/error.h"
 #include "sim/program/program_writer.h"
 #include "sim/program/unit_programs.h"
 
@@ -65,6 +66,11 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
 }
 
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack) {
+  if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
+    throw Error(
+        "deterministic is true, but only the native stack's order of sums is modelled: "
+        "expected the stack native, or a plan that is not deterministic");
+  }
   ProgramWriter w(model, plan, stack, tensors_);
   const TensorSet nothing;
   embedding_forward_ = with_lifetimes(sim::embedding_forward(w), tensors_, nothing, nothing, false);

@@ -118,7 +118,7 @@ auto configuration(const profiles::LedgerRow& row) {
   return std::make_tuple(row.source, row.model.name, row.gpu, row.gpus_per_node,
                          row.inter_gbps_per_node, p.gpus, p.shard_group, p.seq_len, p.micro_batch,
                          p.grad_accum, recompute_name(p), p.ckpt_layers, p.ckpt_stride,
-                         p.reduce_dtype, p.moment_dtype, p.attention, p.stack);
+                         p.reduce_dtype, p.moment_dtype, p.attention, p.deterministic, p.stack);
 }
 
 std::vector<SpeedupPair> speedups(const std::vector<ValidatedRow>& rows) {

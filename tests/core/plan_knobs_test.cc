@@ -48,6 +48,7 @@ TEST(PlanKnobs, WhatIsWrittenReadsBack) {
   plan.attention = AttentionKind::kEager;
   plan.loss_chunks = 8;
   plan.allocator = AllocatorKind::kExpandable;
+  plan.deterministic = true;
   GivenKnobs knobs;
   for (const PlanKnob& knob : plan_knobs()) {
     knob.read(knobs, knob.name, knob.write(plan));

@@ -24,8 +24,9 @@ class Named : public Attention {
   std::string refusal(const AttentionProblem& problem) override {
     return problem.documents && !takes_documents_ ? "cannot mask packed documents" : "";
   }
-  Bytes forward_workspace_bytes(const AttentionProblem&) override { return 0; }
-  Bytes backward_workspace_bytes(const AttentionProblem&) override { return 0; }
+  // The one that does not repeat needs more than the others.
+  Bytes forward_workspace_bytes(const AttentionProblem&) override { return repeatable_ ? 0 : 10; }
+  Bytes backward_workspace_bytes(const AttentionProblem&) override { return repeatable_ ? 0 : 100; }
   void forward(const AttentionProblem&, const AttentionForward&, cudaStream_t) override {}
   void backward(const AttentionProblem&, const AttentionBackward&, cudaStream_t) override {}
 
@@ -36,39 +37,59 @@ class Named : public Attention {
 
 AttentionSet example() {
   AttentionSet::Implementations all;
-  all.push_back(std::make_unique<Named>("hasty", true, false));
+  all.push_back(std::make_unique<Named>("hasty", false, false));
   all.push_back(std::make_unique<Named>("fast", false));
   all.push_back(std::make_unique<Named>("general", true));
   all.push_back(std::make_unique<Named>("slow", true));
   return AttentionSet(std::move(all));
 }
 
-std::string why(const AttentionProblem& problem, std::string_view wish = "auto") {
+std::string why(const AttentionProblem& problem, const AttentionPolicy& policy = {}) {
   AttentionSet set = example();
-  return set.choose(problem, wish).why;
+  return set.choose(problem, policy).why;
 }
 
 TEST(AttentionSet, TheFastestThatTakesTheProblemIsChosen) {
   AttentionProblem problem;
-  EXPECT_EQ(why(problem), "attention by fast: the fastest of this build");
+  EXPECT_EQ(why(problem), "attention by hasty: the fastest of this build");
   problem.documents = true;
-  EXPECT_EQ(why(problem), "attention by general: fast cannot mask packed documents");
+  EXPECT_EQ(why(problem),
+            "attention by general: hasty cannot mask packed documents; "
+            "fast cannot mask packed documents");
 }
 
 TEST(AttentionSet, AWishIsGrantedOrTheReasonSaid) {
   AttentionProblem problem;
-  EXPECT_EQ(why(problem, "slow"), "attention by slow: as asked");
+  EXPECT_EQ(why(problem, {.wish = "slow"}), "attention by slow: as asked");
   problem.documents = true;
-  EXPECT_EQ(why(problem, "fast"), "attention by general: fast cannot mask packed documents");
+  EXPECT_EQ(why(problem, {.wish = "fast"}),
+            "attention by general: fast cannot mask packed documents; hasty cannot mask packed "
+            "documents");
 }
 
-TEST(AttentionSet, WhatDoesNotRepeatIsTakenOnlyWhenWishedFor) {
-  EXPECT_EQ(why({}, "hasty"), "attention by hasty: as asked");
+TEST(AttentionSet, WhereBitsMustRepeatOnlyWhatRepeatsIsTaken) {
+  EXPECT_EQ(why({}, {.deterministic = true}),
+            "attention by fast: the fastest that repeats to the bit");
+  EXPECT_EQ(why({}, {.wish = "hasty", .deterministic = true}),
+            "attention by fast: hasty does not repeat to the bit");
+  EXPECT_FALSE(example().repeats("hasty"));
+  EXPECT_TRUE(example().repeats("fast"));
+}
+
+TEST(AttentionSet, WhatNeedsMoreRoomThanThereIsSaysSo) {
+  AttentionProblem problem;
+  problem.most_workspace_bytes = 99;
+  EXPECT_EQ(why(problem),
+            "attention by fast: hasty needs 10 and 100 bytes of workspace, more than the plan has");
+  problem.most_workspace_bytes = 100;
+  EXPECT_EQ(why(problem), "attention by hasty: the fastest of this build");
+  EXPECT_EQ(why(problem, {.most_forward_bytes = 9}),
+            "attention by fast: hasty needs 10 and 100 bytes of workspace, more than the plan has");
 }
 
 TEST(AttentionSet, UnknownNamesListTheKnownOnes) {
   try {
-    why({}, "flsh");
+    why({}, {.wish = "flsh"});
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),

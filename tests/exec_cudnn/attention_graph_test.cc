@@ -40,6 +40,14 @@ bool is_compiled(const AttentionShape& shape) {
   return &shape == std::begin(kShapes) || &shape == std::end(kShapes) - 1;
 }
 
+/// The device that tests/data/cudnn describes.
+Descriptor described(const std::string& name) {
+  std::ifstream file(SHARDWRIGHT_TEST_DATA "/cudnn/" + name + ".json");
+  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_FALSE(json.empty()) << name;
+  return device_of(json);
+}
+
 /// A driver's answer when it is the stub that is linked against, CUDA_ERROR_STUB_LIBRARY.
 constexpr int kStubAnswer = 34;
 
@@ -53,10 +61,7 @@ class CudnnGraphs : public ::testing::Test {
     if (init == nullptr || init(0) != kStubAnswer) {
       GTEST_SKIP() << "libcuda.so.1 is a driver, not the toolkit's stub";
     }
-    std::ifstream file(SHARDWRIGHT_TEST_DATA "/cudnn_h200.json");
-    const std::string json{std::istreambuf_iterator<char>(file), {}};
-    ASSERT_FALSE(json.empty());
-    device_.emplace(device_of(json));
+    device_.emplace(described("h200"));
   }
 
   /// A plan of the graph compiles but cannot be loaded.
@@ -141,12 +146,74 @@ TEST_F(CudnnGraphs, PlansHaveTheRoom) {
       AttentionProblem problem = problem_of(shape);
       problem.most_workspace_bytes = attention_workspace_bytes(
           shape.batch, seq, shape.heads, shape.kv_heads, shape.head_dim, DType::kBf16);
-      for (const QueryGradient form : {QueryGradient::kOrdered, QueryGradient::kAccumulated}) {
-        EXPECT_TRUE(backward_slice(problem, form, *device_))
-            << shape.heads << " heads, " << seq << " tokens";
+      EXPECT_TRUE(backward_slice(problem, QueryGradient::kAccumulated, *device_))
+          << shape.heads << " heads, " << seq << " tokens";
+      problem.most_workspace_bytes = attention_workspace_bytes(
+          shape.batch, seq, shape.heads, shape.kv_heads, shape.head_dim, DType::kBf16, true);
+      EXPECT_TRUE(backward_slice(problem, QueryGradient::kOrdered, *device_))
+          << shape.heads << " heads, " << seq << " tokens";
+    }
+  }
+}
+
+struct Gpu {
+  const char* name;
+  std::int64_t multiprocessors;
+};
+constexpr Gpu kGpus[] = {{"a100", 108}, {"h100", 132}, {"h200", 132},
+                         {"b200", 148}, {"l40s", 142}, {"rtx5090", 170}};
+
+struct KnownModel {
+  const char* name;
+  std::int64_t heads, kv_heads;
+};
+constexpr KnownModel kModels[] = {
+    {"llama-3-8b", 32, 8}, {"llama-3-70b", 64, 8}, {"llama-3-405b", 128, 8}};
+
+/// Calls check(problem, device) for all of them, with the workspace that a plan has.
+template <class Check>
+void for_each_problem(bool ordered, Check&& check) {
+  for (const Gpu& gpu : kGpus) {
+    const Descriptor device = described(gpu.name);
+    for (const KnownModel& model : kModels) {
+      for (const std::int64_t seq : {2048, 4096, 8192, 16384, 32768}) {
+        SCOPED_TRACE(std::string(gpu.name) + ", " + model.name + ", " + std::to_string(seq));
+        AttentionProblem problem = problem_of({.batch = seq < 8192 ? 2 : 1,
+                                               .seq = seq,
+                                               .heads = model.heads,
+                                               .kv_heads = model.kv_heads,
+                                               .head_dim = 128});
+        const AttentionShape& s = problem.shape;
+        problem.most_workspace_bytes = attention_workspace_bytes(s.batch, seq, s.heads, s.kv_heads,
+                                                                 s.head_dim, DType::kBf16, ordered);
+        check(problem, gpu, device);
       }
     }
   }
+}
+
+TEST_F(CudnnGraphs, ServeEveryPlanOnEveryGpuInFewExecutions) {
+  for_each_problem(
+      false, [](const AttentionProblem& problem, const Gpu&, const Descriptor& device) {
+        Graph forward = attention_forward_graph(problem);
+        EXPECT_GE(engines(forward.finish(), device).size(), 1u);
+        const auto slice = backward_slice(problem, QueryGradient::kAccumulated, device);
+        ASSERT_TRUE(slice);
+        const std::int64_t sequences = problem.shape.batch / slice->batch;
+        const std::int64_t executions = sequences * (problem.shape.kv_heads / slice->kv_heads);
+        EXPECT_LE(executions, 4 * problem.shape.batch);
+      });
+}
+
+TEST_F(CudnnGraphs, KeepEveryGpuBusyWhereTheOrderIsFixed) {
+  for_each_problem(true,
+                   [](const AttentionProblem& problem, const Gpu& gpu, const Descriptor& device) {
+                     const auto slice = backward_slice(problem, QueryGradient::kOrdered, device);
+                     ASSERT_TRUE(slice);
+                     const AttentionShape part = slice_problem(problem, *slice).shape;
+                     const std::int64_t blocks = (part.seq + 127) / 128 * part.heads * part.batch;
+                     EXPECT_GE(blocks, 2 * gpu.multiprocessors);
+                   });
 }
 
 TEST_F(CudnnGraphs, ErrorsCarryCuDnnsOwnWords) {
@@ -164,7 +231,8 @@ TEST_F(CudnnGraphs, ErrorsCarryCuDnnsOwnWords) {
 
 TEST(CudnnAttention, SaysWhatItDoesNotTake) {
   const auto attention = make_attention(QueryGradient::kOrdered);
-  EXPECT_EQ(attention->name(), "cudnn");
+  EXPECT_EQ(attention->name(), "cudnn-ordered");
+  EXPECT_EQ(make_attention(QueryGradient::kAccumulated)->name(), "cudnn");
   EXPECT_TRUE(attention->repeatable());
   AttentionProblem problem = problem_of(kLlama8b);
   problem.documents = true;

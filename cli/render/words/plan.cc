@@ -21,6 +21,7 @@ std::string plan_words(const Plan& plan) {
     text += fmt::format(", {} buffer{}", plan.buffers, plan.buffers == 1 ? "" : "s");
   if (plan.attention != usual.attention)
     text += fmt::format(", {} attention", name_of(plan.attention));
+  if (plan.deterministic) text += ", deterministic";
   if (plan.param_dtype != usual.param_dtype)
     text += fmt::format(", {} parameters", name_of(plan.param_dtype));
   if (plan.reduce_dtype != usual.reduce_dtype)

@@ -23,6 +23,8 @@ class Dataset {
   virtual void append(std::int64_t sequence, Batch& batch) const = 0;
   /// For the person who starts the run.
   virtual std::string describe() const = 0;
+  /// Whether a sequence may hold several documents, which attention must tell apart.
+  virtual bool packs_documents() const { return false; }
   /// The same for the same sequences.
   virtual std::uint32_t fingerprint() const = 0;
 };

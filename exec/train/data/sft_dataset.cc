@@ -93,6 +93,7 @@ class SftDataset final : public Dataset {
     }
   }
 
+  bool packs_documents() const override { return true; }
   std::string describe() const override {
     std::string text =
         fmt::format("{} documents of {} in {} sequences of {} tokens, {} of which count",
