@@ -343,6 +343,10 @@ std::vector<LedgerRow> read_ledger(const CsvTable& table) {
 }
 
 ClusterFile cluster_of(const LedgerRow& row) {
+  if (const std::filesystem::path machine = published_machine(row.source, row.gpu);
+      !machine.empty()) {
+    return load_cluster(machine.string());
+  }
   return make_cluster(row.gpu, row.gpus_per_node, row.inter_gbps_per_node);
 }
 

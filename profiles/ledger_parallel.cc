@@ -135,4 +135,15 @@ std::string shipped_stack(std::string_view name) {
   return names.optional<std::string>(name, "");
 }
 
+std::filesystem::path published_machine(std::string_view source, std::string_view gpu) {
+  static const JsonFile machines = JsonFile::load(data_dir() / "published" / "machines.json");
+  for (const JsonReader& machine : machines.root().require_array("machines")) {
+    if (machine.require<std::string>("source") == source &&
+        machine.require<std::string>("gpu") == gpu) {
+      return data_dir() / "published" / machine.require<std::string>("cluster");
+    }
+  }
+  return {};
+}
+
 }  // namespace shardwright::profiles

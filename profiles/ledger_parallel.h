@@ -6,6 +6,7 @@
 // does. What no plan can express yet is no error here: the row says why it cannot be predicted.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -23,5 +24,9 @@ void read_parallel_columns(const CsvRow& row, LedgerRow& out);
 /// The shipped stack that stands for one that does not ship (stacks of a shipped name stand for
 /// themselves); empty for a name that nothing is known of.
 std::string shipped_stack(std::string_view name);
+
+/// The cluster file of a machine whose owner published what its kernels reach
+/// (published/machines.json); empty for other sources.
+std::filesystem::path published_machine(std::string_view source, std::string_view gpu);
 
 }  // namespace shardwright::profiles

@@ -110,6 +110,18 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
     add("always", &parallel.always, "", "every plan is predicted by the parallel engine");
     add("fused_attention", &parallel.fused_attention, "",
         "attention is one kernel where the plan says flash");
+    add("vocabulary_parallel_loss", &parallel.vocabulary_parallel_loss, "",
+        "the loss works on each tensor rank's part of the vocabulary; false: logits are gathered");
+    add("score_bytes", &parallel.score_bytes, "byte",
+        "eager attention keeps for backward, per score", kPerElement);
+    add("score_working_bytes", &parallel.score_working_bytes, "byte",
+        "made while its backward runs, per score", kPerElement);
+    add("score_forward_traffic_bytes", &parallel.score_forward_traffic_bytes, "byte",
+        "that eager attention moves forward, per score", kPerElement);
+    add("score_backward_traffic_bytes", &parallel.score_backward_traffic_bytes, "byte",
+        "that eager attention moves backward, per score", kPerElement);
+    add("fragmentation", &parallel.fragmentation, "",
+        "reserved beyond allocated, per byte that comes and goes", between(0.0, 10.0));
     add("async_tensor_backward", &parallel.async_tensor_backward, "",
         "collectives of the input's gradient run beside products");
     add("accumulates_in_product", &parallel.accumulates_in_product, "",

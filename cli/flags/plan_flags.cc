@@ -11,12 +11,15 @@
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
+#include "sim/core/parallel_knobs.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
 namespace {
 
 constexpr const char* kWhat = "What, on what, how";
+/// The stack of plans that divide the model, where none is given.
+constexpr const char* kDividingStack = "megatron-core";
 
 std::string required(std::string_view flag, const std::optional<std::string>& given,
                      const std::string& from_file, std::string_view example) {
@@ -168,6 +171,9 @@ sim::Job resolve_base(const PlanFlags& flags) {
   Plan plan = file.plan;
   if (!flags.plan_file)
     plan.stack = profiles::usual_stack(profiles::load_cluster(job.cluster_name).cluster);
+  Plan asked;
+  take_parallelism(flags.knobs.parallel, asked);
+  if (!flags.plan_file && !beyond_data_parallel(asked).empty()) plan.stack = kDividingStack;
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
@@ -187,7 +193,11 @@ sim::Job resolve(const PlanFlags& flags) {
   sim::Job job = resolve_base(flags);
   const Plan base = with_knobs(job.plans.front(), flags.knobs, job.model.layers);
   std::vector<Strategy> strategies = flags.knobs.strategies;
-  if (strategies.empty()) strategies = {base.strategy};
+  if (strategies.empty()) {
+    // Software that divides the model shards the optimizer over its replicas.
+    const bool own = !flags.plan_file && job.profile.stack.parallel.always;
+    strategies = {own ? Strategy::kDistributedOptimizer : base.strategy};
+  }
   job.plans.clear();
   for (const Strategy strategy : strategies) {
     Plan& plan = job.plans.emplace_back(base);

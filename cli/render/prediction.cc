@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 
+#include "cli/render/division.h"
 #include "cli/render/text/bar.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -93,6 +94,11 @@ std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
     const double share = value / time.iteration_s;
     table.add_row({part.name, duration(value), percent(share), bar(share, kBarColumns, out)});
   }
+  if (divides_model(prediction) && time.other_s() > 0) {
+    const double share = time.other_s() / time.iteration_s;
+    table.add_row(
+        {"bubble", duration(time.other_s()), percent(share), bar(share, kBarColumns, out)});
+  }
   std::string text = table.render(out);
   const sim::CommunicationBytes& sent = prediction.communication;
   std::vector<std::string> parts;
@@ -161,6 +167,7 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
     text += line + "\n";
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
+  text += division_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
   const std::string extrapolated = extrapolation_words({prediction});
   return extrapolated.empty() ? text : text + "\n" + extrapolated;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
+#include "cli/render/division.h"
 #include "cli/render/explanation.h"
 #include "cli/render/jitter.h"
 #include "cli/render/json/json_text.h"
@@ -65,7 +66,10 @@ class PredictVerb : public Verb {
     if (!trace_.empty()) write_step_trace(trace_, name(), inputs, traced);
     std::vector<sim::Explanation> explanations;
     if (explain_) {
-      for (const Plan& plan : inputs.plans) explanations.push_back(sim::explain(predictor, plan));
+      for (std::size_t i = 0; i < inputs.plans.size(); ++i) {
+        if (divides_model(predictions[i])) continue;  // told by division.h
+        explanations.push_back(sim::explain(predictor, inputs.plans[i]));
+      }
     }
     std::vector<WholeRunAnswer> runs;
     if (tokens_) {
@@ -103,9 +107,11 @@ class PredictVerb : public Verb {
     const bool one = predictions.size() == 1;
     nlohmann::ordered_json document =
         one ? prediction_json(inputs, predictions.front()) : comparison_json(inputs, predictions);
-    for (std::size_t i = 0; i < explanations.size(); ++i) {
+    auto explanation = explanations.begin();
+    for (std::size_t i = 0; explain_ && i < predictions.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["explanation"] = explanation_json(explanations[i]);
+      of["explanation"] = divides_model(predictions[i]) ? losses_json(predictions[i])
+                                                        : explanation_json(*explanation++);
     }
     for (std::size_t i = 0; i < jitters.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
@@ -118,15 +124,17 @@ class PredictVerb : public Verb {
     fmt::print("{}\n", json_text(document));
   }
 
-  static void print_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
-                         const std::vector<sim::Explanation>& explanations, const Terminal& out) {
+  void print_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
+                  const std::vector<sim::Explanation>& explanations, const Terminal& out) const {
     fmt::print("{}", predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
                                              : comparison_text(inputs, predictions, out));
-    for (std::size_t i = 0; i < explanations.size(); ++i) {
-      if (explanations.size() > 1) {
+    auto explanation = explanations.begin();
+    for (std::size_t i = 0; explain_ && i < predictions.size(); ++i) {
+      if (predictions.size() > 1) {
         fmt::print("{}", heading(out, name_of(inputs.plans[i].strategy)));
       }
-      fmt::print("{}", explanation_text(explanations[i], out));
+      fmt::print("{}", divides_model(predictions[i]) ? losses_text(predictions[i], out)
+                                                     : explanation_text(*explanation++, out));
     }
   }
 

@@ -71,7 +71,13 @@ struct ParallelSoftware {
   bool supported = false;  // tensor, pipeline and context parallelism exist
   /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
   bool always = false;
-  bool fused_attention = true;          // false: attention is eager whatever the plan says
+  bool fused_attention = true;              // false: attention is eager whatever the plan says
+  bool vocabulary_parallel_loss = true;     // false: every tensor rank gathers all logits
+  double score_bytes = 2;                   // eager attention keeps for backward, per score ...
+  double score_working_bytes = 4;           // ... and makes while its own backward runs
+  double score_forward_traffic_bytes = 22;  // that eager attention moves, per score
+  double score_backward_traffic_bytes = 26;
+  double fragmentation = 0;             // reserved beyond allocated, per byte that comes and goes
   bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
   bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
   double gradient_bytes = 4;            // of an accumulated gradient, per parameter

@@ -324,16 +324,21 @@ Body BodyWriter::embedding() const {
 Body BodyWriter::head() const {
   const RankShape& s = shape_;
   Body body;
-  const double logits = f(s.tokens) * f(s.vocab);
+  const bool gathers = s.tp > 1 && !stack_.parallel.vocabulary_parallel_loss;
+  const double logits = f(s.tokens) * f(gathers ? model_.vocab : s.vocab);
   body.forward.push_back(
       elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
   gather_before(body.forward, product(OpKind::kHeadProjection, s.tokens, s.vocab, s.hidden),
                 Meets::kBlocks);
+  if (gathers) {
+    body.forward.push_back(
+        collective(CommGroup::kTensor, Collective::kAllGather, width() * logits));
+  }
   if (stack_.loss_upcasts_logits) {
     body.forward.push_back(memory(OpKind::kLoss, logits * 6, 1, stack_.copies.cast));
   }
   body.forward.push_back(elementwise(OpKind::kLoss, stack_.loss, logits, false));
-  if (s.tp > 1) {
+  if (s.tp > 1 && !gathers) {
     // Maximum, sum of exponents and the target's logit of every token.
     for (int i = 0; i < 3; ++i) {
       body.forward.push_back(

@@ -26,9 +26,11 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
   op.work.k = w.shape().head_dim;
   op.work.backward = backward;
   if (w.eager_attention()) {
-    // Products over all scores and passes over the score matrix, as sim/program counts them.
+    // Products over all scores and passes over the score matrix.
+    const ParallelSoftware& parallel = w.stack().parallel;
     const double scores = f(op.work.m) * f(tokens) * f(tokens);
-    op.work.bytes = static_cast<Bytes>(scores * (backward ? 26 : 22));
+    op.work.bytes = static_cast<Bytes>(scores * (backward ? parallel.score_backward_traffic_bytes
+                                                          : parallel.score_forward_traffic_bytes));
     op.work.kernels = backward ? 9 : 7;
   } else if (backward) {
     op.work.kernels = 3;

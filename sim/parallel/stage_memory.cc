@@ -45,8 +45,7 @@ Parts parts_of(const BodyWriter& w) {
   if (stack.repeats_kv_heads) p.qkv += width * tokens * 2 * f(s.q_dim() - s.kv_dim());
   p.attention_out = width * tokens * f(s.q_dim());
   if (w.eager_attention()) {
-    // Scores after the softmax, as sim/program keeps them.
-    p.scores = width * tokens * f(s.heads) * f(w.plan().seq_len);
+    p.scores = stack.parallel.score_bytes * tokens * f(s.heads) * f(w.plan().seq_len);
   } else {
     p.scores = 4 * tokens * f(s.heads);
   }
@@ -85,9 +84,12 @@ double checkpointed(const Parts& p, const BodyWriter& w) {
 /// Logits of a micro-batch with what loss and its gradient make of them.
 double loss_bytes(const BodyWriter& w) {
   const Stack& stack = w.stack();
-  const double logits = f(w.shape().tokens) * f(w.shape().vocab);
-  return logits * (w.width() + (stack.loss_upcasts_logits ? 4 : 0) + sum(stack.loss.saved_bytes) +
-                   stack.loss.backward_temporary_bytes);
+  const RankShape& s = w.shape();
+  const bool gathers = s.tp > 1 && !stack.parallel.vocabulary_parallel_loss;
+  const double logits = f(s.tokens) * f(gathers ? w.model().vocab : s.vocab);
+  const double own = gathers ? w.width() * f(s.tokens) * f(s.vocab) : 0;
+  return own + logits * (w.width() + (stack.loss_upcasts_logits ? 4 : 0) +
+                         sum(stack.loss.saved_bytes) + stack.loss.backward_temporary_bytes);
 }
 
 class StageWalk {
@@ -188,6 +190,11 @@ LayerActivations layer_activations(const BodyWriter& w) {
   const double inner = f(s.tokens) * f(s.ffn) * w.width();
   result.working =
       3 * w.width() * f(s.tokens) * f(s.hidden) + (w.model().gated_mlp ? 3 : 2) * inner;
+  if (w.eager_attention()) {
+    // Attention's backward, when that is more than the MLP's.
+    result.working = std::max(result.working, w.stack().parallel.score_working_bytes * f(s.tokens) *
+                                                  f(s.heads) * f(w.plan().seq_len));
+  }
   if (w.plan().recompute != Recompute::kNone) {
     result.working += std::max(0.0, result.kept - result.checkpoint);
   }
@@ -251,7 +258,8 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
     }
     memory.allocated_bytes =
         std::accumulate(memory.breakdown_bytes.begin(), memory.breakdown_bytes.end(), 0.0);
-    memory.reserved_bytes = memory.allocated_bytes;
+    memory.reserved_bytes =
+        memory.allocated_bytes + stack.parallel.fragmentation * (peak.activations + peak.loss);
     result.push_back(memory);
   }
   return result;

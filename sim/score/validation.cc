@@ -18,6 +18,7 @@ class Profiles {
  public:
   Profiles(const std::vector<profiles::LedgerRow>& rows, const ValidationOptions& options) {
     for (const profiles::LedgerRow& row : rows) {
+      if (!row.unsupported.empty()) continue;
       const auto [at, is_new] = profiles_.try_emplace(key(row));
       if (!is_new) continue;
       at->second = profiles::make_profile(profiles::cluster_of(row),
@@ -78,7 +79,12 @@ std::vector<ValidatedRow> predict_rows(const std::vector<profiles::LedgerRow>& r
   std::mutex mutex;
   std::int64_t done = 0;
   for_each_index(rows.size(), options.threads, [&](std::size_t i) {
-    results[i] = validate_row(rows[i], profiles.of(rows[i]));
+    if (rows[i].unsupported.empty()) {
+      results[i] = validate_row(rows[i], profiles.of(rows[i]));
+    } else {
+      results[i].row = rows[i];
+      results[i].skipped = rows[i].unsupported;
+    }
     const std::lock_guard lock(mutex);
     if (options.progress) options.progress(++done);
   });

@@ -22,7 +22,9 @@ constexpr std::array<Factory, kStrategyCount> kFactories = {
 }  // namespace
 
 bool has_schedule(Strategy strategy, const Stack& stack) {
-  return info_of(strategy).native || stack.memory != MemoryManager::kStatic;
+  const StrategyInfo& info = info_of(strategy);
+  if (info.software == Software::kMegatron) return false;  // sim/parallel predicts it
+  return info.native || stack.memory != MemoryManager::kStatic;
 }
 
 std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/render/division.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
@@ -45,28 +46,30 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
 
 Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) {
   const sim::TimePrediction& time = prediction.time;
-  return {{"schema", "shardwright.prediction/1.0"},
-          {"iteration_time_s", time.iteration_s},
-          {"iteration_time_interval_s", {time.interval_s[0], time.interval_s[1]}},
-          {"interval_level", time.interval_level},
-          {"tokens_per_gpu_s", time.tokens_per_gpu_s},
-          {"tokens_per_s", time.tokens_per_s},
-          {"model_tflops_per_gpu", time.model_flops_per_gpu / 1e12},
-          {"mfu", time.mfu},
-          {"hfu", time.hfu},
-          {"time_s",
-           {{"compute", time.compute_s},
-            {"exposed_communication", time.exposed_communication_s},
-            {"host", time.host_s},
-            {"optimizer", time.optimizer_s},
-            {"other", time.other_s()}}},
-          {"communication_bytes",
-           {{"all_gather", prediction.communication.all_gather},
-            {"reduce_scatter", prediction.communication.reduce_scatter},
-            {"all_reduce", prediction.communication.all_reduce}}},
-          {"memory", memory_json(prediction.memory)},
-          {"extrapolated", prediction.extrapolated},
-          {"inputs", inputs_json(inputs, prediction.plan)}};
+  Json document = {{"schema", "shardwright.prediction/1.0"},
+                   {"iteration_time_s", time.iteration_s},
+                   {"iteration_time_interval_s", {time.interval_s[0], time.interval_s[1]}},
+                   {"interval_level", time.interval_level},
+                   {"tokens_per_gpu_s", time.tokens_per_gpu_s},
+                   {"tokens_per_s", time.tokens_per_s},
+                   {"model_tflops_per_gpu", time.model_flops_per_gpu / 1e12},
+                   {"mfu", time.mfu},
+                   {"hfu", time.hfu},
+                   {"time_s",
+                    {{"compute", time.compute_s},
+                     {"exposed_communication", time.exposed_communication_s},
+                     {"host", time.host_s},
+                     {"optimizer", time.optimizer_s},
+                     {"other", time.other_s()}}},
+                   {"communication_bytes",
+                    {{"all_gather", prediction.communication.all_gather},
+                     {"reduce_scatter", prediction.communication.reduce_scatter},
+                     {"all_reduce", prediction.communication.all_reduce}}},
+                   {"memory", memory_json(prediction.memory)},
+                   {"extrapolated", prediction.extrapolated},
+                   {"inputs", inputs_json(inputs, prediction.plan)}};
+  add_division(prediction, document);
+  return document;
 }
 
 Json comparison_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions) {

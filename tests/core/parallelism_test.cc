@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Knobs of parallelism: read, written, kept in plan files, and refused where they divide nothing.
+#include "sim/core/parallelism.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/plan_json.h"
+#include "sim/core/plan_knobs.h"
+
+namespace shardwright {
+namespace {
+
+Model llama_8b() {
+  Model model;
+  model.layers = 32;
+  model.hidden = 4096;
+  model.heads = 32;
+  model.kv_heads = 8;
+  model.head_dim = 128;
+  model.ffn = 14336;
+  model.vocab = 128256;
+  model.max_positions = 131072;
+  return model;
+}
+
+Plan plan_of(std::int64_t gpus) {
+  Plan plan;
+  plan.strategy = Strategy::kDistributedOptimizer;
+  plan.gpus = gpus;
+  plan.seq_len = 8192;
+  plan.recompute = Recompute::kNone;
+  plan.stack = "megatron-core";
+  return plan;
+}
+
+void expect_refused(const Plan& plan, const std::string& words) {
+  try {
+    check_plan(plan, llama_8b(), 8);
+    FAIL() << "not refused: " << words;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
+}
+
+TEST(Parallelism, DefaultsDivideNothing) {
+  EXPECT_TRUE(Parallelism{}.plain());
+  EXPECT_TRUE(Numerics{}.plain());
+  EXPECT_EQ(beyond_data_parallel(Plan{}), "");
+  Plan plan;
+  plan.parallel.tp = 8;
+  EXPECT_EQ(beyond_data_parallel(plan), "tp is 8");
+  EXPECT_THROW(refuse_parallelism(plan, "nobody can", "less"), Error);
+}
+
+TEST(Parallelism, SequenceParallelFollowsTensorParallel) {
+  Parallelism p;
+  EXPECT_FALSE(p.sequence_parallel());
+  p.tp = 2;
+  EXPECT_TRUE(p.sequence_parallel());
+  p.sp = false;
+  EXPECT_FALSE(p.sequence_parallel());
+}
+
+TEST(Parallelism, KnobsAndPlanFilesSayTheSame) {
+  const std::vector<std::pair<std::string, std::string>> given = {{"tp", "4"},
+                                                                  {"sp", "off"},
+                                                                  {"pp", "8"},
+                                                                  {"virtual-stages", "2"},
+                                                                  {"cp", "2"},
+                                                                  {"cp-comm", "a2a"},
+                                                                  {"ep", "2"},
+                                                                  {"etp", "2"},
+                                                                  {"dispatcher", "deepep"},
+                                                                  {"ep-overlap", "on"},
+                                                                  {"tp-overlap", "none"},
+                                                                  {"rank-order", "tp-cp-ep-pp-dp"},
+                                                                  {"precision", "fp8"},
+                                                                  {"fp8-recipe", "block"},
+                                                                  {"fp8-params", "on"},
+                                                                  {"optimizer", "muon"},
+                                                                  {"lora", "16"},
+                                                                  {"offload", "activations:3"}};
+  GivenKnobs knobs;
+  for (const auto& [name, text] : given) plan_knob(name).read(knobs, "--" + name, text);
+  const Plan plan = with_knobs(plan_of(512), knobs, 32);
+  for (const auto& [name, text] : given) EXPECT_EQ(plan_knob(name).write(plan), text) << name;
+  PlanDocument document;
+  document.plan = plan;
+  EXPECT_EQ(parse_plan(plan_text(document), "plan.json").plan, plan);
+}
+
+TEST(Parallelism, PlainPlanFilesHaveNoSuchKeys) {
+  PlanDocument document;
+  EXPECT_EQ(plan_text(document).find("\"tp\""), std::string::npos);
+}
+
+TEST(Parallelism, SizesMustDivide) {
+  Plan plan = plan_of(64);
+  check_plan(plan, llama_8b(), 8);
+  plan.parallel.tp = 3;
+  expect_refused(plan, "gpus is 64");
+  plan = plan_of(96);
+  plan.parallel.tp = 3;
+  expect_refused(plan, "tp is 3, which does not divide 32 heads, expected 2 or 4");
+  plan = plan_of(64);
+  plan.parallel.pp = 64;
+  expect_refused(plan, "more than the 32 layers");
+  plan = plan_of(64);
+  plan.parallel.cp = 2;
+  plan.seq_len = 8190;
+  expect_refused(plan, "cp is 2");
+  plan = plan_of(64);
+  plan.parallel.virtual_stages = 2;
+  expect_refused(plan, "virtual_stages is 2, but pp is 1");
+  plan.parallel.pp = 4;
+  plan.parallel.pp_schedule = PipelineKind::kGpipe;
+  expect_refused(plan, "virtual_stages is 2, but pp_schedule is gpipe");
+}
+
+TEST(Parallelism, ContradictionsAreNamed) {
+  Plan plan = plan_of(64);
+  plan.parallel.sp = true;
+  expect_refused(plan, "sp is on, but tp is 1");
+  plan = plan_of(64);
+  plan.parallel.tp_overlap = TensorOverlap::kUserbuffers;
+  expect_refused(plan, "tp_overlap is userbuffers, but tp is 1");
+  plan = plan_of(64);
+  plan.numerics.fp8_recipe = Fp8Recipe::kBlock;
+  expect_refused(plan, "fp8_recipe is block, but precision is bf16");
+  plan = plan_of(64);
+  plan.parallel.rank_order = "tp-dp";
+  expect_refused(plan, "rank_order is 'tp-dp'");
+}
+
+}  // namespace
+}  // namespace shardwright
