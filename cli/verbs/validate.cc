@@ -17,11 +17,27 @@
 #include "sim/core/csv.h"
 #include "sim/score/layer_period.h"
 #include "sim/score/score_kernels.h"
+#include "sim/score/stage_memory_score.h"
 #include "sim/score/validation.h"
 #include "tuner/whole_run_score.h"
 
 namespace shardwright::cli {
 namespace {
+
+nlohmann::ordered_json stage_memory_json(const sim::StageMemoryScore& score) {
+  nlohmann::ordered_json peaks = nlohmann::ordered_json::array();
+  for (const sim::StagePeak& peak : score.peaks) {
+    peaks.push_back({{"id", peak.id},
+                     {"rank", peak.rank},
+                     {"stage", peak.stage},
+                     {"predicted_gib", peak.predicted_gib},
+                     {"measured_gib", peak.measured_gib},
+                     {"error", peak.error}});
+  }
+  return {{"n", score.allocated.n},           {"mape", score.allocated.mape},
+          {"median", score.allocated.median}, {"worst", score.allocated.worst},
+          {"skipped", score.skipped},         {"peaks", std::move(peaks)}};
+}
 
 class ValidateVerb : public Verb {
  public:
@@ -38,6 +54,10 @@ class ValidateVerb : public Verb {
         .type_name("FILE");
     command
         .add("--collectives", collectives_, "Also score NCCL collectives: a CSV of measured times")
+        .type_name("FILE");
+    command
+        .add("--stage-memory", stage_memory_,
+             "Also score the stages' memory of the ledger's runs: a CSV of measured peaks")
         .type_name("FILE");
     command
         .add("--set", overrides_, "Override a value of every row's profile by its path, repeatable")
@@ -71,6 +91,10 @@ class ValidateVerb : public Verb {
           whole_runs_->empty() ? profiles::shipped_whole_runs().string() : *whole_runs_);
     }
     const sim::Validation validation = validate(rows, context);
+    std::optional<sim::StageMemoryScore> stage_memory;
+    if (!stage_memory_.empty()) {
+      stage_memory = sim::score_stage_memory(CsvTable::load(stage_memory_), validation);
+    }
     std::optional<sim::LeaveOneOut> left_out;
     if (leave_one_out_) left_out = leave_one_out(rows, context);
     profiles::Production production;
@@ -89,6 +113,7 @@ class ValidateVerb : public Verb {
       }
       document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
+      if (stage_memory) document["summary"]["stage_memory"] = stage_memory_json(*stage_memory);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
       if (whole) {
         document["whole_runs"] = whole_runs_json(*whole);
@@ -105,6 +130,14 @@ class ValidateVerb : public Verb {
       fmt::print("{}", kernel_score_text("Collectives", *collectives, context.out));
     }
     if (whole) fmt::print("{}", whole_runs_text(*whole, production, context.out));
+    if (stage_memory) {
+      fmt::print(
+          "Stages' memory: {} peaks, mean error {:.1f} %, median {:.1f} %, worst {:.1f} %; {} "
+          "of runs without a prediction left out\n",
+          stage_memory->allocated.n, 100 * stage_memory->allocated.mape,
+          100 * stage_memory->allocated.median, 100 * stage_memory->allocated.worst,
+          stage_memory->skipped);
+    }
     return ExitCode::kDone;
   }
 
@@ -141,7 +174,7 @@ class ValidateVerb : public Verb {
 
   std::string ledger_;
   std::string gemm_;
-  std::string collectives_;
+  std::string collectives_, stage_memory_;
   std::optional<std::string> whole_runs_;  // empty: the table that ships
   std::vector<std::string> overrides_;
   bool leave_one_out_ = false;
