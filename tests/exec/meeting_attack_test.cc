@@ -111,7 +111,7 @@ Sayings ranks_under(const std::function<void(int port)>& attack, bool joining) {
       marks.await("attacking");
       usleep(300'000);
     }
-    const auto meeting = meet(secret_place(port), launched(rank, 2), "plan", {20, 20, 5, 1, 1});
+    const auto meeting = meet(secret_place(port), launched(rank, 2), "plan", {200, 200, 5, 1, 1});
     run_rank(*meeting, [&] {
       marks.set("meeting");
       // On until the stranger has done his worst.
@@ -251,7 +251,8 @@ TEST(MeetingAttack, ConnectionsThatSayNothingKeepNobodyOut) {
       marks.await("held");
     }
     // Strangers may stay for an hour, but the oldest one makes room for the next.
-    const auto meeting = meet(secret_place(port), launched(rank, 2), "plan", {20, 20, 5, 1, 3600});
+    const auto meeting =
+        meet(secret_place(port), launched(rank, 2), "plan", {200, 200, 5, 1, 3600});
     rusage used{};
     getrusage(RUSAGE_SELF, &used);
     if (used.ru_utime.tv_sec + used.ru_stime.tv_sec > 4) throw Error("rank 0 spins");
@@ -266,7 +267,7 @@ TEST(MeetingAttack, AFalseRankEndsTheJobWithASentence) {
     const int port = free_port();
     return in_processes(2, [&](int rank) {
       if (rank == 0) {
-        const auto meeting = meet(secret_place(port), launched(0, 2), "plan", {20, 20, 0, 1, 1});
+        const auto meeting = meet(secret_place(port), launched(0, 2), "plan", {200, 200, 0, 1, 1});
         run_rank(*meeting, [&] { meeting->exchange({0, 0, 2}, {}, {}); });
         return;
       }
@@ -317,7 +318,7 @@ TEST(MeetingAttack, ARankThatTakesNothingIsLost) {
       sleep(3);
       return;
     }
-    const auto meeting = meet(secret_place(port), launched(0, 2), "plan", {20, 20, 5, 1, 1});
+    const auto meeting = meet(secret_place(port), launched(0, 2), "plan", {200, 200, 5, 1, 1});
     run_rank(*meeting, [&] {
       std::vector<std::byte> mine(std::size_t{16} << 20);
       std::vector<std::byte> all(2 * mine.size());

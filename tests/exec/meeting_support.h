@@ -19,7 +19,8 @@
 
 namespace shardwright::testing {
 
-inline constexpr exec::MeetingTimes kQuick{20, 20};
+/// What no test waits out, however busy the machine is.
+inline constexpr exec::MeetingTimes kPatient{200, 200, 5, 200, 100};
 
 inline int free_port() {
   return exec::listen_on("", 0).port;

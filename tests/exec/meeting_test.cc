@@ -26,7 +26,7 @@ namespace {
 using shardwright::testing::at_port;
 using shardwright::testing::free_port;
 using shardwright::testing::in_processes;
-using shardwright::testing::kQuick;
+using shardwright::testing::kPatient;
 using shardwright::testing::launched;
 using shardwright::testing::Marks;
 using shardwright::testing::Sayings;
@@ -69,7 +69,7 @@ TEST(Meeting, ProcessesExchangeByTcpAndByFile) {
                                // Rank 0 is the last to come.
                                if (rank == 0) usleep(100'000);
                                const auto meeting =
-                                   meet(rendezvous, launched(rank, 4), "plan", kQuick);
+                                   meet(rendezvous, launched(rank, 4), "plan", kPatient);
                                exchange_all(*meeting);
                              }),
                 ::testing::Each("done"))
@@ -81,7 +81,7 @@ TEST(Meeting, ProcessesExchangeByTcpAndByFile) {
 TEST(Meeting, LargeMessagesPass) {
   const int port = free_port();
   const auto said = in_processes(3, [&](int rank) {
-    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", kQuick);
+    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", kPatient);
     std::vector<int> mine(1'000'000, rank);
     std::vector<int> all(3 * mine.size());
     meeting->exchange({0, rank, 3}, std::as_bytes(std::span(mine)),
@@ -102,7 +102,7 @@ TEST(Meeting, AFileOfAnEarlierRunDoesNoHarm) {
   write_private_file(rendezvous.file, fmt::format("localhost {} secret\n", free_port()));
   const auto said = in_processes(2, [&](int rank) {
     if (rank == 0) usleep(200'000);
-    meet(rendezvous, launched(rank, 2), "plan", kQuick);
+    meet(rendezvous, launched(rank, 2), "plan", kPatient);
   });
   EXPECT_THAT(said, ::testing::Each("done"));
 }
@@ -115,13 +115,13 @@ TEST(Meeting, RanksOfAnotherRunAreSentAway) {
     rendezvous.run = rank == 2 ? "old" : "new";
     if (rank == 1) marks.await("away");
     if (rank != 2) {
-      meet(rendezvous, launched(rank, 2), "plan", kQuick);
+      meet(rendezvous, launched(rank, 2), "plan", kPatient);
       return;
     }
     std::string why;
     while (!connect_to("127.0.0.1", port, deadline_in(20), why).is_open()) usleep(1000);
     try {
-      meet(rendezvous, launched(1, 2), "plan", {0.2, 20, 0});
+      meet(rendezvous, launched(1, 2), "plan", {2, 200, 0});
     } catch (const Error&) {
       marks.set("away");
       throw;
@@ -137,17 +137,17 @@ TEST(Meeting, RanksThatDisagreeAboutTheJobAreRefused) {
   const int port = free_port();
   EXPECT_THAT(
       in_processes(
-          2, [&](int rank) { meet(at_port(port), launched(rank, 2 + rank), "plan", kQuick); }),
+          2, [&](int rank) { meet(at_port(port), launched(rank, 2 + rank), "plan", kPatient); }),
       ::testing::Each(HasSubstr("it was started as one of 3 ranks, rank 0 as one of 2")));
   EXPECT_THAT(in_processes(3,
                            [&](int rank) {
-                             meet(at_port(port), launched(std::min(rank, 1), 4), "plan", kQuick);
+                             meet(at_port(port), launched(std::min(rank, 1), 4), "plan", kPatient);
                            }),
               ::testing::Each(HasSubstr("rank 1 of 4: two processes were started as this rank")));
   EXPECT_THAT(in_processes(2,
                            [&](int rank) {
                              meet(at_port(port), launched(rank, 2), rank == 0 ? "ddp" : "yafsdp",
-                                  kQuick);
+                                  kPatient);
                            }),
               ::testing::Each("rank 1 of 2: it runs 'yafsdp', rank 0 runs 'ddp': expected the same "
                               "on all ranks"));
@@ -165,7 +165,7 @@ TEST(Meeting, NobodyWaitsForEver) {
   });
   EXPECT_THAT(lost[0], HasSubstr("Connection refused"));
   const auto silent = in_processes(3, [&](int rank) {
-    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", {20, 3});
+    const auto meeting = meet(at_port(port), launched(rank, 3), "plan", {200, 3});
     run_rank(*meeting, [&] {
       if (rank < 2) meeting->exchange({0, rank, 3}, {}, {});
       while (!meeting->failure()) usleep(1000);
@@ -178,7 +178,7 @@ TEST(Meeting, NobodyWaitsForEver) {
 TEST(Meeting, APortInUseIsNamed) {
   const Listener other = listen_on("", 0);
   try {
-    meet(at_port(other.port), launched(0, 2), "plan", kQuick);
+    meet(at_port(other.port), launched(0, 2), "plan", kPatient);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(
@@ -193,7 +193,7 @@ TEST(Meeting, AnAddressOfAnotherMachineIsNamed) {
   Rendezvous elsewhere = at_port(29501);
   elsewhere.host = "192.0.2.1";  // of the network that is kept for documents
   try {
-    meet(elsewhere, launched(0, 2), "plan", kQuick);
+    meet(elsewhere, launched(0, 2), "plan", kPatient);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
@@ -225,7 +225,7 @@ TEST(Meeting, ARankThatDiesOrFailsEndsAll) {
     const int port = free_port();
     const auto end_with = [&](const std::function<void()>& end) {
       return in_processes(4, [&](int rank) {
-        const auto meeting = meet(at_port(port), launched(rank, 4), "plan", kQuick);
+        const auto meeting = meet(at_port(port), launched(rank, 4), "plan", kPatient);
         run_rank(*meeting, [&] {
           meeting->exchange({0, rank, 4}, {}, {});
           if (rank == victim) end();
