@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -62,14 +63,17 @@ fs::path resolve(DataKind kind, const std::string& name_or_path, const fs::path&
     return path.is_absolute() || from.empty() ? path : (from / path).lexically_normal();
   }
   const std::vector<std::string> names = shipped_names(kind);
-  if (!std::binary_search(names.begin(), names.end(), name_or_path)) {
+  std::string name = name_or_path;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (!std::binary_search(names.begin(), names.end(), name)) {
     throw Error(fmt::format(
         "{} '{}' is not known; the nearest are {}; `shardwright inspect {}s` lists all, and the "
         "path of a JSON file is accepted too",
         name_of(kind), name_or_path, fmt::join(nearest_few(name_or_path, names, 3), ", "),
         name_of(kind)));
   }
-  return folder_of(kind) / (name_or_path + ".json");
+  return folder_of(kind) / (name + ".json");
 }
 
 DataFile describe(DataKind kind, JsonFile json, fs::path path) {

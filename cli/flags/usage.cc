@@ -18,6 +18,14 @@ std::string command_of(const FailedParse& failed) {
 std::string unexpected_word(const FailedParse& failed) {
   const std::vector<std::string>& words = failed.unplaced;
   const std::string command = command_of(failed);
+  const auto no_verb = [&] {
+    const std::string hint = did_you_mean(words.front(), failed.verbs);
+    return fmt::format(
+        "there is no verb '{}'{}", words.front(),
+        hint.empty() ? fmt::format("; the verbs are {}.", fmt::join(failed.verbs, ", ")) : hint);
+  };
+  const bool verb_is_missing = failed.verb.empty() && !failed.verbs.empty();
+  if (verb_is_missing && !words.front().starts_with('-')) return no_verb();
   const auto flag = std::find_if(words.begin(), words.end(),
                                  [](const std::string& w) { return w.starts_with('-'); });
   if (flag != words.end()) {
@@ -25,12 +33,6 @@ std::string unexpected_word(const FailedParse& failed) {
     const std::string hint = did_you_mean(name, failed.flags);
     return fmt::format("{} has no flag '{}'{}", command, name,
                        hint.empty() ? fmt::format("; {} --help lists them.", command) : hint);
-  }
-  if (failed.verb.empty() && !failed.verbs.empty()) {
-    const std::string hint = did_you_mean(words.front(), failed.verbs);
-    return fmt::format(
-        "there is no verb '{}'{}", words.front(),
-        hint.empty() ? fmt::format("; the verbs are {}.", fmt::join(failed.verbs, ", ")) : hint);
   }
   return fmt::format("{} takes no further argument, but '{}' was given.", command,
                      fmt::join(words, " "));

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
+#include <tuple>
 #include <utility>
 
 namespace shardwright {
@@ -28,32 +30,82 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return at(a.size(), b.size());
 }
 
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+/// "a100-80g-4xhdr200" as {"a100", "80g", "4xhdr200"}.
+std::vector<std::string> parts_of(std::string_view word) {
+  std::vector<std::string> parts(1);
+  for (const char c : word) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      parts.back() += c;
+    } else if (!parts.back().empty()) {
+      parts.emplace_back();
+    }
+  }
+  if (parts.back().empty()) parts.pop_back();
+  return parts;
+}
+
+/// How far the parts of `word` are from the parts of `candidate` that are most like them.
+std::size_t distance_of_parts(std::string_view word, std::string_view candidate) {
+  const std::vector<std::string> known = parts_of(candidate);
+  std::size_t sum = 0;
+  for (const std::string& part : parts_of(word)) {
+    std::size_t least = part.size();
+    for (const std::string& other : known) least = std::min(least, edit_distance(part, other));
+    sum += least;
+  }
+  return sum;
+}
+
+/// Whether the parts of `word` stand side by side in `candidate`, as "batch" in "--micro-batch".
+bool is_part_of(std::string_view word, std::string_view candidate) {
+  constexpr std::size_t kShortest = 3;
+  const std::vector<std::string> parts = parts_of(word);
+  const std::vector<std::string> known = parts_of(candidate);
+  const bool short_word = parts.size() == 1 && parts.front().size() < kShortest;
+  if (parts.empty() || short_word) return false;
+  return std::search(known.begin(), known.end(), parts.begin(), parts.end()) != known.end();
+}
+
 }  // namespace
 
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates) {
+  const std::string wanted = lower(word);
   const std::string* best = nullptr;
+  const std::string* best_part = nullptr;
   std::size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(word, candidate);
+    const std::string known = lower(candidate);
+    const std::size_t distance = edit_distance(wanted, known);
     if (best == nullptr || distance < best_distance) {
       best = &candidate;
       best_distance = distance;
     }
+    const bool shorter = best_part == nullptr || candidate.size() < best_part->size();
+    if (shorter && is_part_of(wanted, known)) best_part = &candidate;
   }
-  if (best == nullptr || best_distance * 3 > std::max(best->size(), word.size()))
-    return std::nullopt;
-  return *best;
+  if (best != nullptr && best_distance * 3 <= std::max(best->size(), word.size())) return *best;
+  return best_part == nullptr ? std::nullopt : std::optional(*best_part);
 }
 
 std::vector<std::string> nearest_few(std::string_view word, std::vector<std::string> candidates,
                                      std::size_t count) {
-  const auto rank = [word](const std::string& candidate) {
+  const std::string wanted = lower(word);
+  const auto rank = [&wanted](const std::string& candidate) {
+    const std::string known = lower(candidate);
     const bool related =
-        candidate.find(word) != std::string::npos || word.find(candidate) != std::string_view::npos;
-    return std::pair(related ? 0 : 1, edit_distance(word, candidate));
+        known.find(wanted) != std::string::npos || wanted.find(known) != std::string::npos;
+    return std::tuple(related ? 0 : 1, distance_of_parts(wanted, known),
+                      edit_distance(wanted, known));
   };
-  std::vector<std::pair<std::pair<int, std::size_t>, std::string>> ranked;
+  std::vector<std::pair<std::tuple<int, std::size_t, std::size_t>, std::string>> ranked;
   for (std::string& candidate : candidates) {
     const auto key = rank(candidate);
     ranked.emplace_back(key, std::move(candidate));

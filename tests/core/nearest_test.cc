@@ -26,6 +26,27 @@ TEST(Nearest, TheFirstOfEquallyNearWins) {
   EXPECT_EQ(nearest("cat", {"cut", "car", "cat1"}), "cut");
 }
 
+TEST(Nearest, CaseDoesNotCount) {
+  EXPECT_EQ(nearest("PREDICT", kVerbs), "predict");
+  EXPECT_EQ(nearest("fsdp", {"DDP", "FSDP1"}), "FSDP1");
+}
+
+TEST(Nearest, APartOfAWordSuggestsIt) {
+  EXPECT_EQ(nearest("--batch", {"--model", "--global-batch", "--micro-batch"}), "--micro-batch");
+  EXPECT_EQ(nearest("--ckpt", {"--ckpt-layers", "--gpus"}), "--ckpt-layers");
+  EXPECT_EQ(nearest("-m", {"--m-model"}), std::nullopt) << "two letters are part of too much";
+}
+
+TEST(NearestFew, LooksAtPartsWithoutCase) {
+  const std::vector<std::string> clusters{
+      "a100-80g-4xhdr200", "a100-pcie8", "azure-mi300x", "dgx-h100",
+      "h100-nvl8",         "host",       "p4d",          "p5"};
+  EXPECT_EQ(nearest_few("H100", clusters, 2), (std::vector<std::string>{"dgx-h100", "h100-nvl8"}));
+  EXPECT_EQ(nearest_few("A100-80GB", clusters, 1).front(), "a100-80g-4xhdr200");
+  EXPECT_EQ(nearest_few("mi355x", clusters, 1).front(), "azure-mi300x");
+  EXPECT_EQ(nearest_few("p6", clusters, 1).front(), "p5");
+}
+
 TEST(DidYouMean, CompletesASentence) {
   EXPECT_EQ(did_you_mean("tun", kVerbs), ", did you mean 'tune'?");
   EXPECT_EQ(did_you_mean("frobnicate", kVerbs), "");
