@@ -98,10 +98,11 @@ template <typename T>
 bool assign(T* target, std::string_view text, const NumberRange<double>& accepted) {
   std::optional<T> value;
   if constexpr (std::is_same_v<T, double>) {
-    value = parse_double(text);
+    value = parse_double(plain_number(text).value_or(std::string(text)));
     if (value && !accepts(accepted, *value)) value.reset();
   } else if constexpr (is_integer<T>) {
-    const std::optional<std::int64_t> wide = parse_int64(text);
+    const std::optional<std::int64_t> wide =
+        parse_int64(plain_number(text).value_or(std::string(text)));
     if (wide && std::in_range<T>(*wide) && accepts(accepted, static_cast<double>(*wide))) {
       value = static_cast<T>(*wide);
     }

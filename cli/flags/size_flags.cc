@@ -68,7 +68,8 @@ void add_price(tuner::Prices& prices, const std::string& text) {
     throw Error(fmt::format("--price is '{}', expected NAME=USD, for example h100-80g=2.10", text),
                 ExitCode::kUsage);
   }
-  const std::optional<double> usd = parse_double(text.substr(equals + 1));
+  const std::string amount = text.substr(equals == text.npos ? 0 : equals + 1);
+  const std::optional<double> usd = parse_double(plain_number(amount).value_or(amount));
   if (!usd || *usd <= 0 || *usd > 1e6) {
     throw Error(
         fmt::format("--price is '{}', but a GPU hour must cost more than 0 and at most "
@@ -86,15 +87,16 @@ void SizeFlags::declare(Command& command) {
   command.at("--gpus").description("the only number of GPUs to try");
   command.at("--attention").description("attention kernel (default: flash)");
   command.at("--plan").group("");  // refused in words of its own
-  command.add("--tokens", tokens, "tokens to train on, as 2e12; required", {1, 1e18}).group(kGoal);
+  command.add("--tokens", tokens, "tokens to train on, as 2e12 or 2T; required", {1, 1e18})
+      .group(kGoal);
   command
       .add_parsed(
           "--deadline",
           [this](const std::string& text) { goal.deadline_days = parse_days("--deadline", text); },
-          "time that the run may take: 36h, 30d, 6w")
+          "time that the run may take: 36h, 30d, 6w, 1y")
       .type_name("TIME")
       .group(kGoal);
-  command.add("--budget", goal.budget_usd, "US dollars that the run may cost", {1, 1e15})
+  command.add("--budget", goal.budget_usd, "US dollars that the run may cost, as $5M", {1, 1e15})
       .group(kGoal);
   command
       .add("--clusters", clusters,

@@ -4,6 +4,7 @@
 #include <locale.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -46,6 +47,67 @@ std::optional<double> parse_double_by_locale(std::string_view text) {
     return std::nullopt;
   }
   return value;
+}
+
+namespace {
+
+/// The power of ten that a letter behind a number stands for.
+std::optional<int> power_of(char letter) {
+  switch (letter) {
+    case 'k':
+    case 'K':
+      return 3;
+    case 'm':
+    case 'M':
+      return 6;
+    case 'b':
+    case 'B':
+    case 'g':
+    case 'G':
+      return 9;
+    case 't':
+    case 'T':
+      return 12;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// "5,000,000" as "5000000"; none where commas do not part groups of three digits.
+std::optional<std::string> without_commas(std::string_view text) {
+  if (text.find(',') == text.npos) return std::string(text);
+  const std::size_t end = std::min(text.find_first_not_of("0123456789,"), text.size());
+  std::string digits;
+  std::size_t in_group = 0;
+  bool grouped = false;
+  for (std::size_t i = 0; i <= end; ++i) {
+    if (i == end || text[i] == ',') {
+      if (grouped ? in_group != 3 : in_group < 1 || in_group > 3) return std::nullopt;
+      grouped = true;
+      in_group = 0;
+    } else {
+      digits += text[i];
+      ++in_group;
+    }
+  }
+  const std::string_view rest = text.substr(end);
+  if (rest.find(',') != rest.npos) return std::nullopt;
+  return digits + std::string(rest);
+}
+
+}  // namespace
+
+std::optional<std::string> plain_number(std::string_view text) {
+  if (text.starts_with('$')) text.remove_prefix(1);
+  const std::optional<int> power = text.empty() ? std::nullopt : power_of(text.back());
+  if (power) {
+    text.remove_suffix(1);
+    if (text.ends_with(' ')) text.remove_suffix(1);
+    if (text.empty() || text.find_first_of("eE") != text.npos) return std::nullopt;
+  }
+  std::optional<std::string> plain = without_commas(text);
+  if (plain && power) *plain += "e" + std::to_string(*power);
+  return plain;
 }
 
 std::optional<std::int64_t> parse_int64(std::string_view text) {

@@ -39,17 +39,28 @@ std::optional<double> days_of(char unit) {
       return 1.0;
     case 'w':
       return 7.0;
+    case 'y':
+      return 365.0;
     default:
       return std::nullopt;
   }
 }
 
+/// "8k" where k is 1024.
+std::optional<std::int64_t> binary_count(std::string_view text) {
+  if (!text.ends_with('k') && !text.ends_with('K')) return std::nullopt;
+  const std::optional<double> number = parse_double(text.substr(0, text.size() - 1));
+  return number ? exact_integer(*number * 1024) : std::nullopt;
+}
+
 }  // namespace
 
 std::int64_t parse_count(std::string_view name, std::string_view text, CountRange range) {
-  const std::optional<std::int64_t> value = parse_int64(text);
+  const std::string plain = plain_number(text).value_or(std::string(text));
+  std::optional<std::int64_t> value = range.binary_k ? binary_count(text) : std::nullopt;
+  if (!value) value = parse_int64(plain);
   if (value && *value >= range.least && *value <= range.most) return *value;
-  if (value || is_digits(text) || parse_double(text)) {
+  if (value || is_digits(plain) || parse_double(plain)) {
     throw Error(
         fmt::format("{} is {}, but it must be a whole number {}.", name, text, range_text(range)));
   }
@@ -59,7 +70,7 @@ std::int64_t parse_count(std::string_view name, std::string_view text, CountRang
 }
 
 double parse_number(std::string_view name, std::string_view text, RealRange range) {
-  const std::optional<double> value = parse_double(text);
+  const std::optional<double> value = parse_double(plain_number(text).value_or(std::string(text)));
   if (!value) {
     throw Error(
         fmt::format("{} is '{}', but it must be a number, {}.", name, text, range_text(range)),
@@ -78,8 +89,8 @@ double parse_days(std::string_view name, std::string_view text) {
       days ? parse_double(text.substr(0, text.size() - 1)) : std::nullopt;
   if (!number) {
     throw Error(
-        fmt::format("{} is '{}', but it must be a number with a unit, as in 36h, 30d or 6w.", name,
-                    text),
+        fmt::format("{} is '{}', but it must be a number with a unit, as in 36h, 30d, 6w or 1y.",
+                    name, text),
         ExitCode::kUsage);
   }
   if (*number <= 0 || *number * *days > kMost) {

@@ -18,6 +18,7 @@ namespace shardwright {
 struct CountRange {
   std::int64_t least = 1;
   std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  bool binary_k = false;  // 8k is 8192, as in the length of a context
 };
 
 struct RealRange {
@@ -25,11 +26,12 @@ struct RealRange {
   double most = std::numeric_limits<double>::max();
 };
 
-/// A whole number within `range`; `name` is "--gpus" or "gpus in run.ini", for the Error.
+/// A whole number within `range`, as people write it ("15T", "32k", "1,024"; plain_number says
+/// how); `name` is "--gpus" or "gpus in run.ini", for the Error.
 std::int64_t parse_count(std::string_view name, std::string_view text, CountRange range = {});
-/// A finite decimal number within `range`.
+/// A finite decimal number within `range`, as people write it ("$5M").
 double parse_number(std::string_view name, std::string_view text, RealRange range = {});
-/// A duration in days: "36h", "30d", "6w". Above 0.
+/// A duration in days: "36h", "30d", "6w", "1y" (365 days). Above 0.
 double parse_days(std::string_view name, std::string_view text);
 
 /// "a,b" as {"a", "b"}; an empty text is one empty word.

@@ -41,6 +41,28 @@ TEST(ParseCount, OutOfRangeIsABadValue) {
             ExitCode::kBadInput);
 }
 
+TEST(ParseCount, ReadsNumbersAsPeopleWriteThem) {
+  EXPECT_EQ(parse_count("--gpus", "15T"), 15'000'000'000'000);
+  EXPECT_EQ(parse_count("--gpus", "1.1B"), 1'100'000'000);
+  EXPECT_EQ(parse_count("--gpus", "1.5m"), 1'500'000);
+  EXPECT_EQ(parse_count("--gpus", "32k"), 32'000);
+  EXPECT_EQ(parse_count("--gpus", "1,024"), 1024);
+  EXPECT_EQ(parse_count("--gpus", "8k", {.least = 1, .most = 1 << 20, .binary_k = true}), 8192);
+  EXPECT_EQ(parse_count("--gpus", "0.5K", {.least = 1, .most = 1 << 20, .binary_k = true}), 512);
+  EXPECT_EQ(code_of([] { parse_count("--gpus", "1.0001k"); }), ExitCode::kBadInput);
+  for (const char* text : {"T", "k", "1,02", "1024,", ",024", "1,0244", "1e3M", "5 kk", "1kM"})
+    EXPECT_EQ(code_of([text] { parse_count("--gpus", text); }), ExitCode::kUsage) << text;
+}
+
+TEST(ParseNumber, ReadsAmountsAsPeopleWriteThem) {
+  EXPECT_DOUBLE_EQ(parse_number("--gpus", "$5M"), 5e6);
+  EXPECT_DOUBLE_EQ(parse_number("--gpus", "$5,000,000"), 5e6);
+  EXPECT_DOUBLE_EQ(parse_number("--gpus", "2.35"), 2.35);
+  EXPECT_DOUBLE_EQ(parse_number("--gpus", "1.5e13"), parse_number("--gpus", "15T"));
+  EXPECT_DOUBLE_EQ(parse_number("--gpus", "1,234.5"), 1234.5);
+  EXPECT_EQ(code_of([] { parse_number("--gpus", "$"); }), ExitCode::kUsage);
+}
+
 TEST(ParseNumber, IsFiniteAndInRange) {
   EXPECT_DOUBLE_EQ(parse_number("--gpus", "-1.5e3"), -1500.0);
   EXPECT_EQ(code_of([] { parse_number("--gpus", "inf"); }), ExitCode::kUsage);
@@ -53,6 +75,7 @@ TEST(ParseDays, NeedsAUnit) {
   EXPECT_DOUBLE_EQ(parse_days("--deadline", "36h"), 1.5);
   EXPECT_DOUBLE_EQ(parse_days("--deadline", "30d"), 30);
   EXPECT_DOUBLE_EQ(parse_days("--deadline", "1.5w"), 10.5);
+  EXPECT_DOUBLE_EQ(parse_days("--deadline", "1y"), 365);
   for (const char* text : {"", "d", "30", "3 d", "30x", "1e99d", "-2d", "nand"})
     EXPECT_THROW(parse_days("--deadline", text), Error) << text;
 }
