@@ -8,12 +8,6 @@
 
 namespace shardwright::exec {
 
-namespace {
-
-constexpr double kInitialDeviation = 0.02;  // transformers' initializer_range
-
-}  // namespace
-
 std::vector<OwnedState> Executor::owned_state() const {
   std::vector<OwnedState> states;
   for (std::int32_t u = 0; u < layout_.units(); ++u) {
@@ -39,7 +33,7 @@ void Executor::initialize(std::uint64_t seed) {
     if (tensor.initial == Initial::kNormal) {
       kernels::random_normal(random,
                              tensor.first_index + static_cast<std::uint64_t>(state.tensor_offset),
-                             0.0, kInitialDeviation, values);
+                             0.0, layout_.initial_deviation(), values);
     }
     write(values, state.parameter);
     device_.zero(streams_[0], state.first_moment.data, state.first_moment.bytes());

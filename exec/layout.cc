@@ -33,6 +33,10 @@ void check_executable(const Model& m, const Schedule& schedule) {
       refuse(fmt::format("attends to a window of {} tokens in longer sequences", m.sliding_window));
     }
   }
+  if (!m.dropout.empty()) {
+    throw Error(fmt::format("model '{}': {}, but the executor drops nothing out, expected 0",
+                            m.name, m.dropout));
+  }
 }
 
 }  // namespace
@@ -105,7 +109,9 @@ std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m) {
 }
 
 ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
-    : shard_ranks_(schedule.shard_ranks()), tied_(model.tied_head) {
+    : shard_ranks_(schedule.shard_ranks()),
+      tied_(model.tied_head),
+      initial_deviation_(model.initial_deviation) {
   check_executable(model, schedule);
   units_.resize(static_cast<std::size_t>(model.layers) + 3);
   weights_.resize(units_.size());

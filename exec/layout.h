@@ -90,6 +90,8 @@ class ParameterLayout {
   std::int64_t parameters() const { return parameters_; }
 
   bool tied() const { return tied_; }
+  /// Standard deviation of initial matrices.
+  double initial_deviation() const { return initial_deviation_; }
   /// A weight that operations of `unit` name.
   const WeightTensors& weight(Weight weight, std::int32_t unit) const {
     return weights_[static_cast<std::size_t>(unit)][static_cast<std::size_t>(weight)];
@@ -109,6 +111,7 @@ class ParameterLayout {
   std::vector<ParameterUnit> units_;
   std::vector<std::array<WeightTensors, kWeightKinds>> weights_;  // by unit that uses them
   bool tied_;
+  double initial_deviation_;
 };
 
 }  // namespace shardwright::exec

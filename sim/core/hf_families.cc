@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "sim/core/hf_experts.h"
 #include "sim/core/hf_gpt.h"
+#include "sim/core/hf_ignored.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_llama.h"
 #include "sim/core/hf_planned.h"
@@ -156,7 +159,9 @@ void check_storage(const JsonReader& config, const Family& family) {
 
 }  // namespace
 
-Model model_from_config(const JsonReader& config) {
+Model model_from_config(const JsonReader& file) {
+  std::set<std::string, std::less<>> asked;
+  const JsonReader config = file.noting(asked);
   const Family& family = family_of(config);
   for (const NeutralKey& entry : kExpertKeys) {
     if (family.has_experts) break;
@@ -175,6 +180,10 @@ Model model_from_config(const JsonReader& config) {
       (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope)) {
     model.planning_only = "stretches RoPE with yarn or longrope";
   }
+  model.initial_deviation =
+      config.optional<double>("initializer_range", model.initial_deviation, above(0.0));
+  model.dropout = hf::dropout_of(file);
+  model.ignored_keys = hf::ignored_keys(file, asked);
   return model;
 }
 

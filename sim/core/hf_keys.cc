@@ -52,7 +52,10 @@ void require_neutral(const JsonReader& config, const NeutralKey& entry, std::str
   const bool neutral = value.is_boolean()  ? static_cast<double>(value.get<bool>()) == entry.neutral
                        : value.is_number() ? value.get<double>() == entry.neutral
                                            : false;
-  if (neutral) return;
+  if (neutral || (value.is_structured() && value.empty())) return;
+  if (value.is_structured()) {
+    config.fail(entry.key, fmt::format("no such key, because {}", why));
+  }
   config.fail(entry.key, fmt::format("{} or no such key, because {}",
                                      value.is_boolean() ? (entry.neutral == 1 ? "true" : "false")
                                                         : fmt::format("{}", entry.neutral),

@@ -23,7 +23,9 @@ using nlohmann::json;
 /// The value as JSON, shortened so that an error stays one readable sentence.
 std::string describe(const json& value) {
   constexpr std::size_t kMost = 60;
-  if (value.is_object() && !value.empty()) return fmt::format("an object of {} keys", value.size());
+  if (value.is_object() && !value.empty()) {
+    return fmt::format("an object of {} {}", value.size(), value.size() == 1 ? "key" : "keys");
+  }
   if (value.is_array() && value.size() > 8)
     return fmt::format("an array of {} values", value.size());
   const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -197,6 +199,7 @@ std::string JsonReader::path_of(std::string_view key) const {
 
 const json* JsonReader::lookup(std::string_view key) const {
   if (!node_->is_object()) fail("an object");
+  if (asked_ != nullptr) asked_->emplace(key);
   const auto at = node_->find(key);
   return at == node_->end() || at->is_null() ? nullptr : &*at;
 }
@@ -337,6 +340,12 @@ bool JsonReader::is_string() const {
 }
 bool JsonReader::has(std::string_view key) const {
   return lookup(key) != nullptr;
+}
+
+JsonReader JsonReader::noting(std::set<std::string, std::less<>>& asked) const {
+  JsonReader reader = *this;
+  reader.asked_ = &asked;
+  return reader;
 }
 
 std::vector<std::string> JsonReader::keys() const {

@@ -12,11 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +115,8 @@ class JsonReader {
   bool is_string() const;
   /// True when `key` is there and not null.
   bool has(std::string_view key) const;
+  /// This reader, adding each key of this object that is asked for through it to `asked`.
+  JsonReader noting(std::set<std::string, std::less<>>& asked) const;
   /// The keys of this object in alphabetical order.
   std::vector<std::string> keys() const;
   /// Keys of this object that `known` does not list; keys that begin with '_' are comments and are
@@ -143,6 +147,7 @@ class JsonReader {
   const std::string* file_;
   const nlohmann::json* node_;
   std::string path_;
+  std::set<std::string, std::less<>>* asked_ = nullptr;
 };
 
 struct JsonLimits {

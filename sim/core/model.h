@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace shardwright {
 
@@ -64,6 +65,11 @@ struct Model {
   /// What keeps the executor from running a model that can be planned, as in "model 'x' has ...";
   /// empty: nothing that the reader of the config knows of.
   std::string planning_only;
+  /// Dropout that its config asks for, as "attention_dropout is 0.1"; empty: none. Not modelled:
+  /// plans are made without it, and the executor refuses it.
+  std::string dropout;
+  /// Keys of its config that are neither modelled nor known to change nothing.
+  std::vector<std::string> ignored_keys;
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
@@ -100,7 +106,8 @@ struct Model {
   double attention_scale = 0.0;  // of the scores, where it is not 1/sqrt(head_dim); 0 is the usual
   double attention_softcap = 0.0;  // gemma2; 0 is none
   double logit_softcap = 0.0;
-  double embedding_scale = 1.0;  // gemma: sqrt(hidden)
+  double embedding_scale = 1.0;     // gemma: sqrt(hidden)
+  double initial_deviation = 0.02;  // standard deviation of initial matrices: initializer_range
 
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }

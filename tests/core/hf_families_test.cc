@@ -47,6 +47,31 @@ std::string problem_of(const json& config) {
   return "";
 }
 
+TEST(HfFamilies, ListsKeysThatItIgnores) {
+  EXPECT_TRUE(read(llama_config()).ignored_keys.empty());
+  const Model m = read(with(llama_config(), {{"mup_width_multiplier", 2.0},
+                                             {"vision_config", {{"depth", 3}}},
+                                             {"some_flag", false},
+                                             {"torch_dtype", "bfloat16"},
+                                             {"bos_token_id", 1},
+                                             {"_comment", "x"}}));
+  EXPECT_THAT(m.ignored_keys, ::testing::ElementsAre("mup_width_multiplier", "vision_config"));
+}
+
+TEST(HfFamilies, KnowsDropoutAndTheInitialDeviation) {
+  EXPECT_EQ(read(llama_config()).dropout, "");
+  EXPECT_DOUBLE_EQ(read(llama_config()).initial_deviation, 0.02);
+  const Model m = read(with(llama_config(), {{"attention_dropout", 0.5},
+                                             {"classifier_dropout", 0.3},
+                                             {"hidden_dropout", 0.0},
+                                             {"initializer_range", 0.006}}));
+  EXPECT_EQ(m.dropout, "attention_dropout is 0.5");
+  EXPECT_DOUBLE_EQ(m.initial_deviation, 0.006);
+  EXPECT_TRUE(m.ignored_keys.empty());
+  EXPECT_THAT(problem_of(with(llama_config(), {{"initializer_range", -1}})),
+              HasSubstr("initializer_range"));
+}
+
 TEST(HfFamilies, LlamaKeys) {
   const Model m = read(llama_config());
   EXPECT_EQ(m.name, "tiny");

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/hf_ignored.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace shardwright::hf {
+namespace {
+
+/// Generation, bookkeeping, the tokenizer, heads for other tasks; and keys whose meaning another
+/// key has switched off.
+constexpr std::array<std::string_view, 63> kWithoutEffect = {
+    "architectures",
+    "attn_implementation",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "cls_token_id",
+    "decoder_start_token_id",
+    "do_sample",
+    "dtype",
+    "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
+    "hidden_act",
+    "id2label",
+    "init_config",
+    "init_device",
+    "initializer_cutoff_factor",
+    "is_decoder",
+    "label2id",
+    "layer_types",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "max_window_layers",
+    "min_length",
+    "model_max_length",
+    "model_type",
+    "n_ctx",
+    "name_or_path",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "original_max_position_embeddings",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "rope_local_base_freq",
+    "rope_theta",
+    "router_aux_loss_coef",
+    "sep_token_id",
+    "sliding_window",
+    "sliding_window_pattern",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tokenizer_class",
+    "tokenizer_name",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "use_cache",
+};
+
+bool for_another_task(std::string_view key) {
+  return key.starts_with("summary_") || key.find("classifier") != key.npos;
+}
+
+bool is_dropout(std::string_view key) {
+  return key.find("drop") != key.npos && !for_another_task(key);
+}
+
+bool holds_nothing(const nlohmann::json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value.get<double>() == 0;
+  return value.is_null() || value.empty();
+}
+
+/// Keys by the probability that they give.
+void add_dropouts(const JsonReader& object, std::map<double, std::vector<std::string>>& keys) {
+  for (const std::string& key : object.keys()) {
+    if (!is_dropout(key) || key.starts_with('_')) continue;
+    const nlohmann::json& value = object.raw()[key];
+    if (value.is_number() && value.get<double>() > 0) keys[value.get<double>()].push_back(key);
+  }
+}
+
+}  // namespace
+
+std::string dropout_of(const JsonReader& config) {
+  std::map<double, std::vector<std::string>> keys;
+  add_dropouts(config, keys);
+  if (config.has("attn_config")) add_dropouts(config.require_object("attn_config"), keys);
+  std::vector<std::string> clauses;
+  for (const auto& [probability, named] : keys) {
+    clauses.push_back(fmt::format("{} {} {}", fmt::join(named, ", "),
+                                  named.size() == 1 ? "is" : "are", probability));
+  }
+  return fmt::format("{}", fmt::join(clauses, "; "));
+}
+
+std::vector<std::string> ignored_keys(const JsonReader& config,
+                                      const std::set<std::string, std::less<>>& asked) {
+  std::vector<std::string> keys = config.keys();
+  std::erase_if(keys, [&](const std::string& key) {
+    return key.starts_with('_') || asked.contains(key) || is_dropout(key) ||
+           for_another_task(key) || holds_nothing(config.raw()[key]) ||
+           std::find(kWithoutEffect.begin(), kWithoutEffect.end(), key) != kWithoutEffect.end();
+  });
+  return keys;
+}
+
+}  // namespace shardwright::hf
