@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -263,6 +264,58 @@ TEST_F(DataTest, ResponsesCountAndDocumentsKeepApart) {
             std::string::npos);
 }
 
+TEST_F(DataTest, OfAConversationTheAssistantCounts) {
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]})";
+  const auto corpus = std::make_shared<const SftCorpus>(SftCorpus::parse(line, "x.jsonl", 256));
+  const std::string asked = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  const std::string said = "Yo<|im_end|>\n";
+  ASSERT_EQ(corpus->tokens().size(), asked.size() + said.size());
+  for (std::size_t i = 0; i < corpus->tokens().size(); ++i) {
+    EXPECT_EQ(corpus->tokens()[i], (asked + said)[i]) << i;
+    EXPECT_EQ(corpus->counts(static_cast<std::int64_t>(i)), i >= asked.size()) << i;
+  }
+}
+
+TEST_F(DataTest, MessagesMayBeTokensOrParts) {
+  const std::string line = R"({"messages": [{"role": "user", "content": [7, 8]},
+    {"role": "assistant", "content": [9]}, {"role": "user", "content": [{"type": "text",
+    "text": "a"}, {"type": "text", "text": "b"}]}]})";
+  std::string one_line = line;
+  std::replace(one_line.begin(), one_line.end(), '\n', ' ');
+  const SftCorpus corpus = SftCorpus::parse(one_line, "x.jsonl", 256);
+  EXPECT_EQ(std::vector<std::int32_t>(corpus.tokens().begin(), corpus.tokens().begin() + 3),
+            (std::vector<std::int32_t>{7, 8, 9}));
+  EXPECT_TRUE(corpus.counts(2));
+  EXPECT_FALSE(corpus.counts(1));
+  const std::string rest(corpus.tokens().begin() + 3, corpus.tokens().end());
+  EXPECT_EQ(rest, "<|im_start|>user\nab<|im_end|>\n");
+}
+
+TEST_F(DataTest, ATextCountsWhollyAndGoesOnInTheNextSequence) {
+  const auto corpus = std::make_shared<const SftCorpus>(
+      SftCorpus::parse(R"({"text": "abcdefgh", "meta": {"x": 1}})", "x.jsonl", 256));
+  const auto data = make_sft_dataset(corpus, 3, 0, 1);
+  ASSERT_EQ(data->sequences(), 3);
+  Batch batch;
+  for (std::int64_t i = 0; i < 3; ++i) data->append(i, batch);
+  EXPECT_EQ(batch.tokens, (std::vector<std::int32_t>{'a', 'b', 'c', 'd', 'e', 'f', 'g', 0, 0}));
+  EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{'b', 'c', 'd', 'e', 'f', 'g', 'h',
+                                                      kIgnoreTarget, kIgnoreTarget}));
+}
+
+TEST_F(DataTest, CompressedAndBinaryFilesAreNoText) {
+  const auto said = [&](const std::string& content) {
+    return message(
+        [&] { open_data({.train = put("a.bin", content), .seq_len = 4, .vocab = 256}); });
+  };
+  EXPECT_NE(said("\x1f\x8b and more than enough of it").find("is compressed"), std::string::npos);
+  const std::string zeros = std::string("text") + '\0' + std::string(100, 'x');
+  EXPECT_NE(said(zeros).find("zero bytes"), std::string::npos);
+  EXPECT_NO_THROW(open_data(
+      {.train = put("a.bin", zeros), .format = DataFormat::kText, .seq_len = 4, .vocab = 256}));
+}
+
 TEST_F(DataTest, WrongDocumentsAreRefusedByLine) {
   const auto refusal = [](std::string_view text, std::int64_t vocab = 256) {
     return message([&] { SftCorpus::parse(text, "x.jsonl", vocab); });
@@ -279,6 +332,11 @@ TEST_F(DataTest, WrongDocumentsAreRefusedByLine) {
   EXPECT_NE(refusal("{\"prompt\": [1], \"response\": \"\"}").find("at least one token"),
             std::string::npos);
   EXPECT_NE(refusal("\n\n").find("no documents"), std::string::npos);
+  EXPECT_NE(refusal("{\"answer\": 1}").find("messages"), std::string::npos);
+  EXPECT_NE(refusal("{\"messages\": [{\"content\": \"a\"}]}").find("messages[0].role"),
+            std::string::npos);
+  EXPECT_NE(refusal("{\"messages\": []}").find("at least one message"), std::string::npos);
+  EXPECT_NE(refusal("{\"text\": \"\"}").find("at least one token"), std::string::npos);
 
   const std::string valid = "{\"prompt\": \"ab\", \"response\": [1, 2]}\n" + good;
   const kernels::RandomStream random{2, kernels::RandomSite::kShuffle, 0};

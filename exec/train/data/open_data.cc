@@ -4,6 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
 #include <utility>
 
 #include "exec/train/data/mapped_file.h"
@@ -21,10 +24,36 @@ constexpr std::pair<DataFormat, std::string_view> kNames[] = {{DataFormat::kAuto
                                                               {DataFormat::kTokens, "tokens"},
                                                               {DataFormat::kSft, "sft"}};
 
+bool begins_with(std::span<const std::byte> bytes, std::initializer_list<int> magic) {
+  return std::equal(magic.begin(), magic.end(), bytes.begin(),
+                    bytes.begin() + std::min(std::ssize(bytes), std::ssize(magic)),
+                    [](int a, std::byte b) { return a == std::to_integer<int>(b); });
+}
+
+/// Nobody means to train on the bytes of an archive; what means to says --format text.
+void refuse_binary(const MappedFile& file) {
+  constexpr std::size_t kLookedAt = 1 << 16;
+  const std::span<const std::byte> bytes = file.bytes();
+  if (begins_with(bytes, {0x1f, 0x8b}) || begins_with(bytes, {0x28, 0xb5, 0x2f, 0xfd})) {
+    throw Error(
+        fmt::format("{}: is compressed, expected what is in it: unpack it with gunzip or "
+                    "unzstd first",
+                    file.name()));
+  }
+  const auto head = bytes.first(std::min(bytes.size(), kLookedAt));
+  if (std::find(head.begin(), head.end(), std::byte{0}) != head.end()) {
+    throw Error(
+        fmt::format("{}: holds zero bytes, so it is no text, and it is no token file "
+                    "either; --format text trains on its bytes all the same",
+                    file.name()));
+  }
+}
+
 DataFormat detect(const std::string& path) {
   const MappedFile file(path);
   if (is_token_file(file.bytes())) return DataFormat::kTokens;
   if (is_llmc_file(file.bytes())) return DataFormat::kBin;
+  refuse_binary(file);
   return path.ends_with(".jsonl") ? DataFormat::kSft : DataFormat::kText;
 }
 

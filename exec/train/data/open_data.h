@@ -19,7 +19,7 @@ DataFormat data_format_from(std::string_view name);
 struct DataOptions {
   std::string train{};                    // a path, or "synthetic"
   std::string eval{};                     // a path; empty: the end of the training data is held out
-  DataFormat format = DataFormat::kAuto;  // kAuto: by content; *.jsonl is sft, the rest text
+  DataFormat format = DataFormat::kAuto;  // kAuto: by content; *.jsonl is sft, other text text
   bool holds_out = true;                  // when there is no eval path
   double held_out_fraction = 0.05;
   std::int64_t seq_len = 0;

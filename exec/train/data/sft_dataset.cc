@@ -4,12 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "exec/train/data/checksum.h"
 #include "exec/train/data/mapped_file.h"
+#include "exec/train/data/sft_line.h"
 #include "sim/core/check.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
@@ -17,45 +17,22 @@
 namespace shardwright::exec {
 namespace {
 
-/// Tokens of "prompt" or "response", appended.
-void append_tokens(const JsonReader& object, std::string_view key, std::int64_t vocab,
-                   std::vector<std::int32_t>& tokens) {
-  if (!object.has(key)) object.fail(key, "a text or a list of token ids");
-  if (object.raw()[std::string(key)].is_array()) {
-    for (const JsonReader& element : object.require_array(key)) {
-      tokens.push_back(static_cast<std::int32_t>(
-          element.value<std::int64_t>(between<std::int64_t>(0, vocab - 1))));
-    }
-    return;
-  }
-  if (vocab < 256) {
-    object.fail(key, fmt::format("a list of token ids: the model's vocabulary of {} has no room "
-                                 "for the bytes of a text",
-                                 vocab));
-  }
-  for (const char c : object.require<std::string>(key)) {
-    tokens.push_back(static_cast<unsigned char>(c));
-  }
-}
-
 class SftDataset final : public Dataset {
  public:
   SftDataset(std::shared_ptr<const SftCorpus> corpus, std::int64_t seq_len, std::size_t first,
              std::size_t count)
       : corpus_(std::move(corpus)), seq_len_(seq_len), first_(first), last_(first + count) {
     SHARDWRIGHT_CHECK(last_ <= corpus_->documents().size(), "documents {} to {}", first_, last_);
+    for (std::size_t d = first_; d < last_; ++d) cut(corpus_->documents()[d]);
     std::int64_t used = seq_len_;
-    for (std::size_t d = first_; d < last_; ++d) {
-      const SftCorpus::Document& document = corpus_->documents()[d];
-      const std::int64_t inputs = std::min(document.size - 1, seq_len_);
-      if (document.size - 1 > seq_len_) ++cut_;
-      counted_ +=
-          std::max<std::int64_t>(0, inputs - std::max<std::int64_t>(document.prompt - 1, 0));
-      if (used + inputs > seq_len_) {
-        begins_.push_back(d);
+    for (std::size_t p = 0; p < pieces_.size(); ++p) {
+      const Piece& piece = pieces_[p];
+      for (std::int64_t i = 1; i <= piece.inputs; ++i) counted_ += corpus_->counts(piece.first + i);
+      if (used + piece.inputs > seq_len_) {
+        begins_.push_back(p);
         used = 0;
       }
-      used += inputs;
+      used += piece.inputs;
     }
     if (counted_ == 0) {
       throw Error(
@@ -71,19 +48,18 @@ class SftDataset final : public Dataset {
     SHARDWRIGHT_CHECK(sequence >= 0 && sequence < sequences(), "sequence {} of {}", sequence,
                       sequences());
     const auto s = static_cast<std::size_t>(sequence);
-    const std::size_t end = s + 1 < begins_.size() ? begins_[s + 1] : last_;
+    const std::size_t end = s + 1 < begins_.size() ? begins_[s + 1] : pieces_.size();
     std::int32_t used = 0;
-    for (std::size_t d = begins_[s]; d < end; ++d) {
-      const SftCorpus::Document& document = corpus_->documents()[d];
-      const std::int32_t* tokens = corpus_->tokens().data() + document.first;
-      const auto inputs = static_cast<std::int32_t>(std::min(document.size - 1, seq_len_));
-      for (std::int32_t i = 0; i < inputs; ++i) {
-        batch.tokens.push_back(tokens[i]);
-        batch.targets.push_back(i + 1 >= document.prompt ? tokens[i + 1] : kIgnoreTarget);
+    for (std::size_t p = begins_[s]; p < end; ++p) {
+      const Piece& piece = pieces_[p];
+      for (std::int32_t i = 0; i < piece.inputs; ++i) {
+        const std::int64_t at = piece.first + i;
+        batch.tokens.push_back(corpus_->token(at));
+        batch.targets.push_back(corpus_->counts(at + 1) ? corpus_->token(at + 1) : kIgnoreTarget);
         batch.positions.push_back(i);
         batch.first_keys.push_back(used);
       }
-      used += inputs;
+      used += piece.inputs;
     }
     for (; used < static_cast<std::int32_t>(seq_len_); ++used) {
       batch.tokens.push_back(0);
@@ -109,11 +85,29 @@ class SftDataset final : public Dataset {
   }
 
  private:
+  /// `inputs` tokens from `first` on, each with the one behind it as its target.
+  struct Piece {
+    std::int64_t first = 0;
+    std::int32_t inputs = 0;
+  };
+
+  /// A conversation loses what does not fit into a sequence; a text goes on in the next one.
+  void cut(const SftCorpus::Document& document) {
+    const std::int64_t inputs = document.size - 1;
+    if (inputs > seq_len_ && !document.continues) ++cut_;
+    for (std::int64_t done = 0; done < inputs; done += seq_len_) {
+      pieces_.push_back({static_cast<std::int64_t>(document.first) + done,
+                         static_cast<std::int32_t>(std::min(inputs - done, seq_len_))});
+      if (!document.continues) return;
+    }
+  }
+
   std::shared_ptr<const SftCorpus> corpus_;
   std::int64_t seq_len_;
   std::size_t first_;
   std::size_t last_;
-  std::vector<std::size_t> begins_;  // first document of every sequence
+  std::vector<Piece> pieces_;
+  std::vector<std::size_t> begins_;  // first piece of every sequence
   std::int64_t counted_ = 0;
   std::int64_t cut_ = 0;
 };
@@ -143,7 +137,7 @@ SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t
   if (corpus.documents_.empty()) {
     throw Error(
         fmt::format("{}: no documents, expected lines of {{\"prompt\": ..., "
-                    "\"response\": ...}}",
+                    "\"response\": ...}}, {{\"messages\": [...]}} or {{\"text\": ...}}",
                     corpus.name_));
   }
   return corpus;
@@ -152,16 +146,13 @@ SftCorpus SftCorpus::parse(std::string_view text, std::string name, std::int64_t
 void SftCorpus::add_line(std::string_view line, std::size_t number, std::int64_t vocab) {
   const JsonFile file = JsonFile::parse(line, fmt::format("{}, line {}", name_, number),
                                         {.max_bytes = std::size_t{64} << 20, .max_depth = 16});
-  const JsonReader object = file.root();
-  if (!object.is_object()) object.fail("an object with prompt and response");
   Document document{.first = tokens_.size()};
-  append_tokens(object, "prompt", vocab, tokens_);
-  document.prompt = static_cast<std::int64_t>(tokens_.size() - document.first);
-  append_tokens(object, "response", vocab, tokens_);
+  document.continues = SftLine(vocab, tokens_, counts_).read(file.root());
   document.size = static_cast<std::int64_t>(tokens_.size() - document.first);
-  if (document.size == document.prompt) object.fail("response", "at least one token");
-  if (document.size > (std::int64_t{1} << 30)) object.fail("response", "at most 2^30 tokens");
-  // A response without a prompt has no token that its first one could follow from.
+  if (document.size > (std::int64_t{1} << 30)) {
+    throw Error(
+        fmt::format("{}, line {}: {} tokens, expected at most 2^30", name_, number, document.size));
+  }
   documents_.push_back(document);
 }
 

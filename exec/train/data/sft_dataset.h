@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Supervised fine-tuning: pairs of prompt and response, with the loss on the response only.
+// Supervised fine-tuning: documents of which some tokens count, packed into sequences.
 //
-// The file has one JSON object a line, {"prompt": ..., "response": ...}; each is a text, whose
-// UTF-8 bytes are the tokens, or a list of token ids. Other keys are ignored. Documents are packed
-// one after the other into sequences in the order of the file: positions begin anew and attention
-// does not cross from one to the next. A document that is longer than a sequence loses its end.
+// The file has one JSON object a line; exec/train/data/sft_line.h says which (prompt and response,
+// the messages of a conversation, a text) and what of them counts. Documents are packed one after
+// the other into sequences in the order of the file: positions begin anew and attention does not
+// cross from one to the next. A conversation that is longer than a sequence loses its end; a text
+// goes on in a sequence of its own.
 #pragma once
 
 #include <filesystem>
@@ -25,11 +26,14 @@ class SftCorpus {
 
   struct Document {
     std::size_t first = 0;  // into tokens()
-    std::int64_t prompt = 0;
-    std::int64_t size = 0;  // prompt and response
+    std::int64_t size = 0;
+    bool continues = false;  // what does not fit into a sequence goes into the next
   };
   const std::vector<Document>& documents() const { return documents_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  std::int32_t token(std::int64_t at) const { return tokens_[static_cast<std::size_t>(at)]; }
+  /// Whether the loss asks for this token.
+  bool counts(std::int64_t at) const { return counts_[static_cast<std::size_t>(at)]; }
   const std::string& name() const { return name_; }
   std::uint32_t fingerprint() const { return fingerprint_; }
 
@@ -39,6 +43,7 @@ class SftCorpus {
   std::string name_;
   std::vector<Document> documents_;
   std::vector<std::int32_t> tokens_;
+  std::vector<bool> counts_;  // by token
   std::uint32_t fingerprint_ = 0;
 };
 

@@ -38,6 +38,9 @@ std::uint32_t fingerprint_of(std::span<const std::byte> bytes) {
 
 namespace {
 
+/// Models made for bytes have 256 tokens and perhaps some that mark; larger vocabularies are not
+/// filled by a text.
+constexpr std::int64_t kUsualByteVocabulary = 512;
 constexpr std::int64_t kLlmcHeaderInts = 256;
 constexpr std::int64_t kLlmcHeaderBytes = 4 * kLlmcHeaderInts;
 
@@ -55,7 +58,7 @@ void check_range(std::int64_t first, std::size_t count, std::int64_t size) {
 
 class TextSource final : public TokenSource {
  public:
-  TextSource(const std::filesystem::path& path, std::int64_t vocab) : file_(path) {
+  TextSource(const std::filesystem::path& path, std::int64_t vocab) : file_(path), vocab_(vocab) {
     if (vocab < 256) {
       throw Error(fmt::format(
           "{}: a text has bytes up to 255, but the model's vocab_size is {}, expected at least 256",
@@ -70,12 +73,19 @@ class TextSource final : public TokenSource {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::to_integer<std::int32_t>(at[i]);
   }
   std::string describe() const override {
-    return fmt::format("{}, {} bytes of text", file_.name(), size());
+    std::string text = fmt::format("{}, {} bytes of text", file_.name(), size());
+    if (vocab_ > kUsualByteVocabulary) {
+      text += fmt::format(
+          ", each a token (256 of the model's {}; scripts/make_tokens applies a tokenizer)",
+          vocab_);
+    }
+    return text;
   }
   std::uint32_t fingerprint() const override { return detail::fingerprint_of(file_.bytes()); }
 
  private:
   MappedFile file_;
+  std::int64_t vocab_;
 };
 
 class LlmcSource final : public TokenSource {
