@@ -36,6 +36,11 @@ class Units {
   std::map<std::string, std::string_view> units_;
 };
 
+/// A measured time near nothing makes a relative error of any size, which says nothing.
+std::string error_text(double mape) {
+  return mape > 10 ? "> 1000 %" : percent(mape);
+}
+
 std::string plus_minus(double log_width) {
   return percent(std::expm1(log_width));
 }
@@ -90,9 +95,9 @@ std::string error_table(const CalibrationReport& report, const Terminal& termina
     const CalibratedGroup& errors = fit.errors;
     if (errors.rows == 0) continue;
     table.add_row({std::string(name_of(fit.group)), thousands(static_cast<double>(errors.rows)),
-                   thousands(static_cast<double>(errors.observations)), percent(errors.before.mape),
-                   percent(errors.in_sample.mape),
-                   errors.held_out.n > 0 ? percent(errors.held_out.mape) : "",
+                   thousands(static_cast<double>(errors.observations)),
+                   error_text(errors.before.mape), error_text(errors.in_sample.mape),
+                   errors.held_out.n > 0 ? error_text(errors.held_out.mape) : "",
                    errors.half_width > 0 ? plus_minus(errors.half_width) : ""});
   }
   return table.render(terminal);

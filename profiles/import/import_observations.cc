@@ -109,7 +109,7 @@ ObservationSet import_observations(const std::vector<std::filesystem::path>& fil
         add_tables(read_kineto(file), options, instances, set);
         break;
       case TraceFormat::kNcclTests:
-        read_nccl_tests(file, set);
+        read_nccl_tests(file, {options.gpus_per_node, options.gpus_per_node_given}, set);
         break;
       case TraceFormat::kNsys:
         add_tables(read_nsys(file), options, instances, set);

@@ -22,6 +22,7 @@ namespace shardwright::profiles {
 struct ImportOptions {
   /// GPUs of a node, which says on how many nodes a group lies; 0: the devices a trace lists.
   std::int64_t gpus_per_node = 0;
+  bool gpus_per_node_given = false;  // by a person, not taken from a base
   /// What was trained, where it is known: element-wise operators are told apart by its sizes.
   std::optional<Model> model;
   /// Operations of a file that are kept, so that a hostile one takes bounded memory; a trace of

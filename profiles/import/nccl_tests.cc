@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "profiles/import/byte_stream.h"
 #include "profiles/import/tensor_shapes.h"
 #include "profiles/import/trace_tables.h"
 #include "sim/core/error.h"
 #include "sim/core/parse_number.h"
-#include "sim/core/read_file.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -75,8 +75,19 @@ struct Row {
   std::vector<std::pair<double, double>> time_and_ratio;  // us; bus over algorithm bandwidth
 };
 
+/// rccl-tests can print the algorithm, the protocol and the number of channels behind a row.
+Words without_choice(Words words) {
+  const std::size_t n = words.size();
+  if (n >= 10 && parse_int64(words[n - 1]) && !parse_double(words[n - 2]) &&
+      !parse_double(words[n - 3]) && words[n - 2] != "N/A" && words[n - 3] != "N/A") {
+    words.resize(n - 3);
+  }
+  return words;
+}
+
 /// "size count type [redop] [root] time algbw busbw error [time algbw busbw error]".
-std::optional<Row> row_of(const Words& words) {
+std::optional<Row> row_of(const Words& all) {
+  const Words words = without_choice(all);
   if (words.size() < 7) return std::nullopt;
   const auto bytes = parse_int64(words[0]);
   const auto count = parse_int64(words[1]);
@@ -113,8 +124,8 @@ std::optional<OpKind> kind_by_ratio(const std::vector<Row>& rows, std::int64_t r
 
 class NcclTestsReader {
  public:
-  NcclTestsReader(const std::filesystem::path& path, ObservationSet& set)
-      : file_(path.string()), set_(set) {
+  NcclTestsReader(const std::filesystem::path& path, const GpusOfNode& node, ObservationSet& set)
+      : file_(path.string()), node_(node), set_(set) {
     source_.file = file_;
     source_.format = "nccl-tests";
     kind_ = program_in(path.filename().string());
@@ -151,8 +162,12 @@ class NcclTestsReader {
       hosts_.clear();
       return;
     }
-    const Words words = words_of(text);
+    Words words = words_of(text);
     if (words.size() > 1 && words[0] == "#") return comment(text, words);
+    if (words.size() > 1 && words[0] == "Rank") {  // pages that take '#' for a heading drop it
+      words.insert(words.begin(), "#");
+      return comment(text, words);
+    }
     if (const auto row = row_of(words)) {
       any_row_ = true;
       rows_.push_back(*row);
@@ -215,12 +230,22 @@ class NcclTestsReader {
         seen.work.dtype_bytes = static_cast<std::uint8_t>(element_bytes_of(row.type));
         seen.seconds = time_us * 1e-6;
         seen.ranks = ranks;
-        seen.nodes = std::max<std::int64_t>(1, static_cast<std::int64_t>(hosts_.size()));
+        seen.nodes = nodes_of(ranks);
         seen.source = static_cast<std::int32_t>(source);
         set_.observations.push_back(seen);
       }
     }
     rows_.clear();
+  }
+
+  /// A node is what the fast link spans. That is a host, unless its size was given or is more GPUs
+  /// than a host has.
+  std::int64_t nodes_of(std::int64_t ranks) const {
+    constexpr std::int64_t kMostGpusOfAHost = 16;
+    if (node_.gpus > 0 && (node_.given || node_.gpus > kMostGpusOfAHost)) {
+      return (ranks + node_.gpus - 1) / node_.gpus;
+    }
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(hosts_.size()));
   }
 
   /// Runs of one file on as many ranks share a source.
@@ -234,6 +259,7 @@ class NcclTestsReader {
   }
 
   std::string file_;
+  GpusOfNode node_;
   ObservationSet& set_;
   ObservationSource source_;
   std::optional<OpKind> kind_;
@@ -242,6 +268,25 @@ class NcclTestsReader {
   std::set<std::string> devices_, hosts_;
   std::vector<Row> rows_;
 };
+
+/// The log, which may be packed.
+std::string unpacked(const std::filesystem::path& path) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20, kPiece = std::size_t{1} << 16;
+  ByteStream stream(path);
+  std::string text;
+  for (;;) {
+    const std::size_t size = text.size();
+    text.resize(size + kPiece);
+    const std::size_t got = stream.read(text.data() + size, kPiece);
+    text.resize(size + got);
+    if (text.size() > kMostBytes) {
+      throw Error(
+          fmt::format("{}: holds more than {} bytes, the most accepted for a log of nccl-tests",
+                      path.string(), kMostBytes));
+    }
+    if (got == 0) return text;
+  }
+}
 
 }  // namespace
 
@@ -252,8 +297,9 @@ bool looks_like_nccl_tests(std::string_view text) {
           text.find("minBytes") != std::string_view::npos);
 }
 
-void read_nccl_tests(const std::filesystem::path& path, ObservationSet& set) {
-  NcclTestsReader(path, set).read(read_file(path, std::size_t{64} << 20));
+void read_nccl_tests(const std::filesystem::path& path, const GpusOfNode& node,
+                     ObservationSet& set) {
+  NcclTestsReader(path, node, set).read(unpacked(path));
 }
 
 }  // namespace shardwright::profiles

@@ -8,6 +8,7 @@
 // own; their times are averages over iterations in which no rank waits for another.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string_view>
 
@@ -15,8 +16,16 @@
 
 namespace shardwright::profiles {
 
-/// Appends to `set`. Throws Error when `path` cannot be read or holds no row.
-void read_nccl_tests(const std::filesystem::path& path, ObservationSet& set);
+/// How many GPUs the fast link spans, which a log does not say: it lists hosts.
+struct GpusOfNode {
+  std::int64_t gpus = 0;  // 0: those of a host
+  bool given = false;     // by a person; else the base's, which counts where no host has as many
+};
+
+/// Appends to `set`. The log may be packed with gzip. Throws Error when `path` cannot be read or
+/// holds no row.
+void read_nccl_tests(const std::filesystem::path& path, const GpusOfNode& node,
+                     ObservationSet& set);
 
 /// The text has a line that only nccl-tests prints.
 bool looks_like_nccl_tests(std::string_view text);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -99,18 +100,19 @@ class NsysReader {
                       "`nsys export --type sqlite` wrote of a run with CUDA.",
                       file_));
     }
-    read_device("CUPTI_ACTIVITY_KIND_KERNEL",
-                "SELECT k.start, k.end, k.correlationId, k.deviceId, k.streamId, s.value, 0 FROM "
-                "CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN StringIds s ON s.id = k.demangledName",
-                DeviceWork::kKernel);
+    read_device(
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "SELECT k.start, k.end, k.correlationId, k.deviceId, k.streamId, s.value, 0, {} FROM "
+        "CUPTI_ACTIVITY_KIND_KERNEL k LEFT JOIN StringIds s ON s.id = k.demangledName",
+        DeviceWork::kKernel);
     // copyKind 8: device to device; other kinds cross a bus.
     read_device("CUPTI_ACTIVITY_KIND_MEMCPY",
                 "SELECT start, end, correlationId, deviceId, streamId, CASE copyKind WHEN 8 THEN "
-                "'Memcpy DtoD' ELSE 'Memcpy HtoD or DtoH' END, bytes FROM "
+                "'Memcpy DtoD' ELSE 'Memcpy HtoD or DtoH' END, bytes, {} FROM "
                 "CUPTI_ACTIVITY_KIND_MEMCPY",
                 DeviceWork::kCopy);
     read_device("CUPTI_ACTIVITY_KIND_MEMSET",
-                "SELECT start, end, correlationId, deviceId, streamId, 'Memset', bytes FROM "
+                "SELECT start, end, correlationId, deviceId, streamId, 'Memset', bytes, {} FROM "
                 "CUPTI_ACTIVITY_KIND_MEMSET",
                 DeviceWork::kSet);
     if (has_table("CUPTI_ACTIVITY_KIND_RUNTIME")) {
@@ -120,7 +122,7 @@ class NsysReader {
           [&](sqlite3_stmt* row) {
             RuntimeCall call;
             if (!times(row, call.begin, call.end)) return;
-            call.correlation = sqlite3_column_int64(row, 2);
+            call.correlation = correlation_of(row, 2, sqlite3_column_int64(row, 3));
             call.thread = thread_of(row, 3);
             call.name = tables_.names.id(text_at(row, 4));
             tables_.calls.push_back(call);
@@ -205,6 +207,13 @@ class NsysReader {
     return true;
   }
 
+  bool has_column(const std::string& table, std::string_view column) {
+    bool found = false;
+    for_each("PRAGMA table_info('" + table + "')",
+             [&](sqlite3_stmt* row) { found = found || text_at(row, 1) == column; });
+    return found;
+  }
+
   void for_each(const std::string& query, const std::function<void(sqlite3_stmt*)>& row) {
     steps_ = 0;
     sqlite3_stmt* raw = nullptr;
@@ -235,6 +244,18 @@ class NsysReader {
     return false;
   }
 
+  /// Correlation ids begin anew in each process, so an id is one of its process: of globalPid, or
+  /// of globalTid without the thread in its low 24 bits. Where an export leaves processes out of
+  /// its kernels, ids are taken as they are.
+  std::int64_t correlation_of(sqlite3_stmt* row, int column, std::int64_t global_id) {
+    constexpr int kThreadBits = 24, kIdBits = 40;
+    const std::int64_t id = sqlite3_column_int64(row, column);
+    if (!processes_are_known_) return id;
+    const auto [process, fresh] = processes_.try_emplace(
+        global_id >> kThreadBits, static_cast<std::int64_t>(processes_.size()));
+    return (process->second << kIdBits) | (id & ((std::int64_t{1} << kIdBits) - 1));
+  }
+
   static std::uint32_t thread_of(sqlite3_stmt* row, int column) {
     // The low 24 bits are the thread, above them the process; together they fit.
     return static_cast<std::uint32_t>(sqlite3_column_int64(row, column) & 0xffffffff);
@@ -242,11 +263,12 @@ class NsysReader {
 
   void read_device(const std::string& table, const std::string& query, DeviceWork work) {
     if (!has_table(table)) return;
-    for_each(query, [&](sqlite3_stmt* row) {
+    const std::string_view process = processes_are_known_ ? "globalPid" : "NULL";
+    for_each(fmt::format(fmt::runtime(query), process), [&](sqlite3_stmt* row) {
       DeviceSpan span;
       if (!times(row, span.begin, span.end)) return;
       span.work = work;
-      span.correlation = sqlite3_column_int64(row, 2);
+      span.correlation = correlation_of(row, 2, sqlite3_column_int64(row, 7));
       span.device = static_cast<std::int32_t>(sqlite3_column_int64(row, 3) & 0xffff);
       span.stream = static_cast<std::int32_t>(sqlite3_column_int64(row, 4) & 0x3fffffff);
       span.name = tables_.names.id(text_at(row, 5));
@@ -258,6 +280,8 @@ class NsysReader {
   std::string file_;
   std::int64_t steps_ = 0;  // of SQLite's machine, this query
   std::int64_t most_steps_ = 0;
+  bool processes_are_known_ = true;
+  std::map<std::int64_t, std::int64_t> processes_;  // numbered in the order of their first work
   std::unique_ptr<sqlite3, CloseDatabase> database_;
   TraceTables tables_;
 };

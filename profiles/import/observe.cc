@@ -389,21 +389,30 @@ class Observer {
     }
   }
 
+  bool by_nsys() const { return t_.source.format == "nsys"; }
+
   void say_what_is_missing() {
     const std::string& file = t_.source.file;
     for (const std::string& note : t_.notes) set_.notes.push_back(note);
     if (!t_.has_shapes && (!groups_.empty() || !left_.empty())) {
       set_.notes.push_back(
-          fmt::format("{} records no shapes, so that no product can be told: record with "
-                      "torch.profiler.profile(record_shapes=True).",
-                      file));
+          fmt::format("{} records no shapes, so that no product can be told: record with {}.", file,
+                      by_nsys() ? "torch.autograd.profiler.emit_nvtx(record_shapes=True)"
+                                : "torch.profiler.profile(record_shapes=True)"));
     }
-    if (t_.device.empty()) {
+    if (t_.device.empty() && t_.ranges.empty()) {
+      set_.notes.push_back(fmt::format(
+          "{} holds no operations: was it exported in the profiler's on_trace_ready? Each cycle of "
+          "its schedule begins with an empty trace.",
+          file));
+    } else if (t_.device.empty()) {
       set_.notes.push_back(fmt::format("{} shows no work on a GPU, only on the host.", file));
     }
     if (!t_.device.empty() && set_.sources.back().step_s.empty()) {
       set_.notes.push_back(fmt::format(
-          "{} names no steps: call step() of the profiler once per training step.", file));
+          "{} names no steps: {}.", file,
+          by_nsys() ? "put each training step into torch.cuda.nvtx.range(\"ProfilerStep#N\")"
+                    : "call step() of the profiler once per training step"));
     }
     if (node_unknown_) {
       set_.notes.push_back(

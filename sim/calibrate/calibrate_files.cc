@@ -30,6 +30,7 @@ profiles::ImportOptions import_options(const CalibrationRequest& request,
   options.model = request.model;
   if (request.gpus_per_node) {
     options.gpus_per_node = *request.gpus_per_node;
+    options.gpus_per_node_given = true;
   } else if (cluster) {
     options.gpus_per_node = profiles::load_cluster(*cluster).cluster.gpus_per_node;
   }

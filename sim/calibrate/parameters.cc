@@ -23,6 +23,13 @@ std::string attention_kernel(const profiles::Profile& profile) {
              : "fa2";
 }
 
+/// No kernel is faster than its GPU's peak, whatever a few small products seem to say: beyond it a
+/// fit extrapolates to speeds that there are not. The peak of a processor is itself an estimate.
+double most_of(const Field& field, double value, const Gpu& gpu) {
+  const bool share_of_peak = field.path == "cost.gemm.e" && !gpu.is_processor();
+  return share_of_peak ? std::max(1.0, value) : field.accepted.max;
+}
+
 }  // namespace
 
 EditableProfile::EditableProfile(profiles::Profile profile)
@@ -49,7 +56,7 @@ std::vector<Adjustable> adjustable_values(const profiles::Profile& profile, Cost
     if (!(value > 0) && group != CostGroup::kHost) continue;
     values.push_back({field.path, belief.spread, belief.rank, belief.relative,
                       std::max(field.accepted.min, kLeastValue),
-                      std::min(field.accepted.max, kMostValue)});
+                      std::min(most_of(field, value, profile.cluster.gpu), kMostValue)});
   }
   std::stable_sort(values.begin(), values.end(),
                    [](const Adjustable& a, const Adjustable& b) { return a.rank < b.rank; });

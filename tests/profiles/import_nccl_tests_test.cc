@@ -76,6 +76,41 @@ TEST_F(ImportNcclTests, NodesAreCountedByHost) {
   EXPECT_EQ(set.observations.at(0).nodes, 2);
 }
 
+TEST_F(ImportNcclTests, AnNvlinkDomainMaySpanHosts) {
+  const auto file =
+      write_text(folder_.path() / "nvl72.txt", log_of("all_reduce_perf", "sum", 142.0 / 72, 72, 4));
+  const auto nodes = [&](std::int64_t gpus, bool given) {
+    ImportOptions options;
+    options.gpus_per_node = gpus;
+    options.gpus_per_node_given = given;
+    return import_observations({file}, options).observations.at(0).nodes;
+  };
+  EXPECT_EQ(nodes(0, false), 18) << "nobody says more than the hosts";
+  EXPECT_EQ(nodes(72, true), 1);
+  EXPECT_EQ(nodes(36, true), 2);
+  EXPECT_EQ(nodes(72, false), 1) << "no host has 72 GPUs, so the base's node is the domain";
+  EXPECT_EQ(nodes(8, false), 18) << "8 may be what a host has, of which the job used 4";
+}
+
+TEST_F(ImportNcclTests, ColumnsOfRcclAndLostHashesArePassedOver) {
+  std::string text = log_of("all_reduce_perf", "sum", 1.75);
+  std::string changed;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    std::string line = text.substr(at, end - at);
+    if (line.starts_with("#  Rank")) line = line.substr(1);
+    if (line.ends_with("N/A")) line += "   Ring  Simple  16";
+    changed += line + "\n";
+    at = end + 1;
+  }
+  const ObservationSet plain = import(text), set = import(changed);
+  ASSERT_EQ(set.observations.size(), plain.observations.size());
+  for (std::size_t i = 0; i < set.observations.size(); ++i) {
+    EXPECT_DOUBLE_EQ(set.observations[i].seconds, plain.observations[i].seconds);
+    EXPECT_EQ(set.observations[i].ranks, 8);
+  }
+}
+
 TEST_F(ImportNcclTests, SeveralRunsInOneFile) {
   const ObservationSet set =
       import(log_of("all_gather_perf", "none", 0.875) + log_of("all_reduce_perf", "sum", 1.75) +

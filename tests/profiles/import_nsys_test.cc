@@ -65,6 +65,32 @@ TEST(ImportNsys, KernelsJoinOperatorsOfNvtxRanges) {
   EXPECT_EQ(set.left_out.at(0).what, "events of negative duration");
 }
 
+/// Two ranks of one job: both launch with the correlation id 55, each its own product.
+std::string second_process() {
+  return R"(
+    ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN globalPid INTEGER;
+    ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN globalPid INTEGER;
+    UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = 281479271677952;
+    UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET globalPid = 281479271677952;
+    INSERT INTO StringIds VALUES (4, 'aten::mm, seq = 4, op_id = 9, sizes = [[128, 256], [256, 64]]');
+    INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (2000, 3000, 1, 7, 55, 1, 1, 281479288455168);
+    INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1150, 1250, 281479288455169, 55, 2);
+    INSERT INTO NVTX_EVENTS VALUES (1000, 1500, 281479288455169, NULL, 4);
+  )";
+}
+
+TEST(ImportNsys, CorrelationIdsAreThoseOfTheirProcess) {
+  const testing::TempFolder folder;
+  const ObservationSet set =
+      import_observations({write_export(folder.path() / "two.sqlite", second_process().c_str())});
+  ASSERT_EQ(set.observations.size(), 3U);
+  for (const Observation& seen : set.observations) {
+    if (seen.work.kind != WorkKind::kGemm) continue;
+    EXPECT_NEAR(seen.seconds, seen.work.m == 4096 ? 7e-6 : 1e-6, 1e-12) << seen.work.m;
+  }
+  EXPECT_THAT(set.notes, ::testing::Each(::testing::Not(::testing::HasSubstr("share their"))));
+}
+
 std::string refusal(const std::filesystem::path& path) {
   try {
     import_observations({path});
