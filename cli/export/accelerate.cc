@@ -22,6 +22,14 @@ Wrapper choose_wrapper(const Plan& plan, const Ranks& ranks, bool hybrid_on_fsdp
                        TrainerSettings& settings) {
   Plan& run = settings.as_run;
   const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.hybrid && ranks.shard == 1) {
+    run.strategy = Strategy::kDdp;
+    run.shard_group = 0;
+    settings.lost("shard_group", "1; without sharding there are no groups");
+    settings.lost("strategy",
+                  "hsdp in groups of one GPU shards nothing: Accelerate runs it as DDP");
+    return Wrapper::kDdp;
+  }
   if (strategy.hybrid) {
     // FSDP1's HYBRID_SHARD always shards within a node.
     if (hybrid_on_fsdp1 && ranks.shard == ranks.per_node) return Wrapper::kFsdp1;

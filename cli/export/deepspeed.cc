@@ -32,8 +32,13 @@ void set_zero_strategy(const Plan& plan, TrainerSettings& settings) {
   run.strategy = Strategy::kZero3;
   if (strategy.hybrid) {
     settings.lost("strategy",
-                  "hsdp becomes MiCS, stage 3 within each group: the script must build the model "
-                  "under deepspeed.zero.MiCS_Init");
+                  fmt::format("DeepSpeed no longer shards in groups (MiCS was removed in 2026), so "
+                              "hsdp becomes stage 3 over all {} GPUs",
+                              plan.gpus));
+    if (plan.shard_group > 0) {
+      settings.lost("shard_group", fmt::format("{}; all GPUs share one copy", plan.shard_group));
+    }
+    run.shard_group = 0;
     return;
   }
   settings.lost("strategy",
@@ -64,7 +69,6 @@ Json zero_section(const Plan& plan, const Ranks& ranks, const ParameterCounts& c
                   fmt::format("{} gathered ahead: stage3_prefetch_bucket_size and "
                               "stage3_max_live_parameters count parameters",
                               ahead == 1 ? "1 layer" : fmt::format("{} layers", ahead)));
-    if (ranks.replicate > 1) zero["mics_shard_size"] = ranks.shard;
     if (info_of(plan.strategy).second_shard) zero["zero_hpz_partition_size"] = ranks.per_node;
   }
   if (plan.offload == Offload::kOptimizer)
@@ -87,6 +91,22 @@ Json precision_section(const Plan& plan, TrainerSettings& settings) {
                             name_of(plan.master_dtype), name_of(plan.moment_dtype)));
   settings.as_run.master_dtype = settings.as_run.moment_dtype = DType::kFp32;
   return bf16;
+}
+
+/// The type in which gradients of micro-steps are summed. Outside ZeRO the engine implements only
+/// that of the model (deepspeed/runtime/engine.py, "unsupported mix of model_dtype").
+void set_accumulation(const Plan& plan, TrainerSettings& settings, Json& config) {
+  const bool zero = info_of(plan.strategy).zero_stage() > 0;
+  if (!zero && plan.param_dtype == DType::kBf16) {
+    if (plan.grad_accum > 1) {
+      settings.lost("grad_accum",
+                    fmt::format("without ZeRO DeepSpeed sums the gradients of the {} micro-steps "
+                                "in bf16",
+                                plan.grad_accum));
+    }
+    return;
+  }
+  config["data_types"] = {{"grad_accum_dtype", name_of(settings.as_run.master_dtype)}};
 }
 
 Json checkpoint_section(const Plan& plan, std::int64_t layers, TrainerSettings& settings) {
@@ -122,8 +142,8 @@ TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
               {"gradient_accumulation_steps", plan.grad_accum},
               {"gradient_clipping", 1.0},
               {"bf16", precision_section(plan, settings)},
-              {"data_types", {{"grad_accum_dtype", name_of(settings.as_run.master_dtype)}}},
               {"communication_data_type", name_of(plan.reduce_dtype)}};
+  set_accumulation(plan, settings, config);
   config["zero_optimization"] = zero_section(plan, ranks, count_parameters(inputs.model), settings);
   config["zero_allow_untested_optimizer"] = true;
   if (Json section = checkpoint_section(plan, inputs.model.layers, settings); !section.is_null())

@@ -22,9 +22,11 @@ void TrainerSettings::said(std::string knob, std::string sentence) {
 
 const std::vector<Trainer>& trainers() {
   static const std::vector<Trainer> all = {
-      {"torchtitan", "torchtitan", "job config (TOML)", "#", torchtitan_settings},
+      {"torchtitan", "torchtitan", "0.3 config (Python)", "#", torchtitan_settings},
+      {"torchtitan-0.2", "torchtitan", "0.2 job config (TOML; read by 0.2.2, not by 0.3)", "#",
+       torchtitan_toml_settings},
       {"accelerate", "Accelerate", "config (YAML)", "#", accelerate_settings},
-      {"yafsdp", "YaFSDP", "settings (Python)", "#", yafsdp_settings},
+      {"yafsdp", "YaFSDP", "settings (Python; releases 1 and 2)", "#", yafsdp_settings},
       {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings}};
   return all;
 }

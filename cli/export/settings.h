@@ -35,7 +35,7 @@ struct TrainerSettings {
 struct Trainer {
   std::string_view name;            // as --format takes it
   std::string_view title;           // as people write it
-  std::string_view what;            // of the file: "job config (TOML)"
+  std::string_view what;            // of the file, with the release: "0.3 config (Python)"
   std::string_view comment_prefix;  // of a line; empty: JSON, where remarks become a member
   TrainerSettings (*settings)(const sim::Job& inputs, const Plan& plan);
 };
@@ -48,6 +48,7 @@ const Trainer& trainer_named(const std::string& name);
 /// The settings for one plan of `inputs`. Throw Error for a strategy that is nothing like what the
 /// trainer does.
 TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan);

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchtitan's job config. Option names from torchtitan/config/job_config.py of its TOML releases
-// (v0.2); the Python configs that follow them (torchtitan/config/configs.py: TrainingConfig,
-// ParallelismConfig, ActivationCheckpointConfig) kept the names.
+// torchtitan's settings, for the release of today and for the last ones that read TOML.
+//
+// 0.3 reads no file of its own format: its config is a Python function that --module and --config
+// name, so a module with one such function is written. It changes the config of the flavor in
+// torchtitan/models/*/config_registry.py; field names from torchtitan/config/configs.py. 0.2 (to
+// 0.2.2) reads a TOML job config: names from its torchtitan/config/job_config.py. [training],
+// [parallelism] and [compile] are the same in both; activation checkpointing is a class in 0.3,
+// which has lost "every n-th layer".
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/export/settings.h"
 
@@ -17,34 +25,45 @@ struct Flavor {
   std::string_view family;
   std::int64_t layers, hidden, vocab;
   std::string_view name, flavor;
+  std::string_view function;  // of 0.3's config_registry; the flavor is set where it is another's
 };
 
-// torchtitan/models/{llama3,qwen3}/__init__.py
+// torchtitan/models/{llama3,qwen3}/{__init__,config_registry}.py
 constexpr std::array<Flavor, 9> kFlavors = {{
-    {"llama", 32, 4096, 128256, "llama3", "8B"},
-    {"llama", 80, 8192, 128256, "llama3", "70B"},
-    {"llama", 126, 16384, 128256, "llama3", "405B"},
-    {"qwen3", 28, 1024, 151936, "qwen3", "0.6B"},
-    {"qwen3", 28, 2048, 151936, "qwen3", "1.7B"},
-    {"qwen3", 36, 2560, 151936, "qwen3", "4B"},
-    {"qwen3", 36, 4096, 151936, "qwen3", "8B"},
-    {"qwen3", 40, 5120, 151936, "qwen3", "14B"},
-    {"qwen3", 64, 5120, 151936, "qwen3", "32B"},
+    {"llama", 32, 4096, 128256, "llama3", "8B", "llama3_8b"},
+    {"llama", 80, 8192, 128256, "llama3", "70B", "llama3_70b"},
+    {"llama", 126, 16384, 128256, "llama3", "405B", "llama3_405b"},
+    {"qwen3", 28, 1024, 151936, "qwen3", "0.6B", "qwen3_0_6b"},
+    {"qwen3", 28, 2048, 151936, "qwen3", "1.7B", "qwen3_1_7b"},
+    {"qwen3", 36, 2560, 151936, "qwen3", "4B", "qwen3_1_7b"},
+    {"qwen3", 36, 4096, 151936, "qwen3", "8B", "qwen3_1_7b"},
+    {"qwen3", 40, 5120, 151936, "qwen3", "14B", "qwen3_14b"},
+    {"qwen3", 64, 5120, 151936, "qwen3", "32B", "qwen3_32b"},
 }};
 
-std::string model_section(const Model& model, TrainerSettings& settings) {
+const Flavor* flavor_of(const Model& model) {
   for (const Flavor& f : kFlavors) {
     if (f.family == model.family && f.layers == model.layers && f.hidden == model.hidden &&
         f.vocab == model.vocab) {
-      return fmt::format("[model]\nname = \"{}\"\nflavor = \"{}\"\n", f.name, f.flavor);
+      return &f;
     }
   }
+  return nullptr;
+}
+
+void remark_missing_flavor(const Model& model, std::string_view where, TrainerSettings& settings) {
   settings.lost("model",
                 fmt::format("torchtitan has no flavor with {} layers of {} and a vocabulary of {}: "
-                            "add one and name it in [model]",
-                            model.layers, model.hidden, model.vocab));
-  return "# [model]\n# name = \"...\"\n# flavor = \"...\"\n";
+                            "add one and name it {}",
+                            model.layers, model.hidden, model.vocab, where));
 }
+
+/// One option as TOML writes it, which of these types is also as Python does except for booleans.
+struct TitanOption {
+  std::string section, key, value;
+  std::string comment{};
+};
+using TitanOptions = std::vector<TitanOption>;
 
 void set_parallelism(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
@@ -66,44 +85,69 @@ void set_parallelism(const Plan& plan, TrainerSettings& settings) {
                   name, run.strategy == Strategy::kFsdp2 ? "with" : "without"));
 }
 
-/// The [activation_checkpoint] section. torchtitan counts layers from 1 and checkpoints those whose
-/// number its selective_ac_option divides (activation_checkpoint.py, _apply_layer_sac).
+/// Whether torchtitan's per-operator policy stands for what the plan recomputes; then it applies to
+/// all layers.
+bool selects_operators(const Plan& plan, std::int64_t layers, TrainerSettings& settings) {
+  if (plan.recompute != Recompute::kSelectiveOp && plan.recompute != Recompute::kPieces)
+    return false;
+  const std::int64_t k = checkpointed_layers(plan);
+  if (plan.recompute == Recompute::kPieces) {
+    settings.lost("recompute",
+                  fmt::format("torchtitan cannot recompute just {}; it keeps the outputs of "
+                              "attention and of every second matrix product, per operator",
+                              recompute_name(plan)));
+  }
+  if (k < layers) {
+    settings.lost("ckpt_layers",
+                  fmt::format("{} recompute; torchtitan applies the per-operator policy to all",
+                              of_layers(k, layers)));
+  }
+  Plan& run = settings.as_run;
+  run.recompute = Recompute::kSelectiveOp;
+  run.pieces = 0;
+  run.ckpt_layers = layers;
+  run.ckpt_stride = 1;
+  return true;
+}
+
+void checkpoint_all(const Plan& plan, std::int64_t layers, std::string_view knows,
+                    TrainerSettings& settings) {
+  const std::int64_t k = checkpointed_layers(plan);
+  settings.as_run.ckpt_stride = 1;
+  settings.as_run.ckpt_layers = layers;
+  if (k == layers) return;
+  settings.lost("ckpt_layers",
+                fmt::format("{} are checkpointed; torchtitan knows {}, so all are: less memory "
+                            "than planned, {} layers more to recompute",
+                            of_layers(k, layers), knows, layers - k));
+}
+
+/// The policy as an object of 0.3.
+std::string checkpoint_policy(const Plan& plan, std::int64_t layers, TrainerSettings& settings) {
+  if (checkpointed_layers(plan) == 0) return "None";
+  if (selects_operators(plan, layers, settings)) return "SelectiveAC.Config()";
+  checkpoint_all(plan, layers, "all or none since 0.3", settings);
+  return "FullAC.Config()";
+}
+
+/// The [activation_checkpoint] section of 0.2, which counts layers from 1 and checkpoints those
+/// whose number its selective_ac_option divides (activation_checkpoint.py, _apply_layer_sac).
 std::string activation_checkpoint_section(const Plan& plan, std::int64_t layers,
                                           TrainerSettings& settings) {
   const std::int64_t k = checkpointed_layers(plan);
-  Plan& run = settings.as_run;
   std::string section = "[activation_checkpoint]\n";
   if (k == 0) return section + "mode = \"none\"\n";
-  if (plan.recompute == Recompute::kSelectiveOp || plan.recompute == Recompute::kPieces) {
-    if (plan.recompute == Recompute::kPieces) {
-      settings.lost("recompute",
-                    fmt::format("torchtitan cannot recompute just {}; it keeps the outputs of "
-                                "attention and of every second matrix product, per operator",
-                                recompute_name(plan)));
-    }
-    if (k < layers) {
-      settings.lost("ckpt_layers",
-                    fmt::format("{} recompute; torchtitan applies the per-operator policy to all",
-                                of_layers(k, layers)));
-    }
-    run.recompute = Recompute::kSelectiveOp;
-    run.pieces = 0;
-    run.ckpt_layers = layers;
-    run.ckpt_stride = 1;
+  if (selects_operators(plan, layers, settings)) {
     return section + "mode = \"selective\"\nselective_ac_option = \"op\"\n";
   }
   const std::int64_t every = layers / k;
-  run.ckpt_stride = every;
-  run.ckpt_layers = layers / every;
   if (every == 1) {
-    if (k < layers) {
-      settings.lost("ckpt_layers",
-                    fmt::format("{} are checkpointed; torchtitan knows all or every n-th, so all "
-                                "are: less memory than planned, {} layers more to recompute",
-                                of_layers(k, layers), layers - k));
-    }
+    checkpoint_all(plan, layers, "all or every n-th", settings);
     return section + "mode = \"full\"\n";
   }
+  Plan& run = settings.as_run;
+  run.ckpt_stride = every;
+  run.ckpt_layers = layers / every;
   if (run.ckpt_layers != k) {
     settings.lost("ckpt_layers",
                   fmt::format("{} are checkpointed; torchtitan knows only every n-th, and every {} "
@@ -117,7 +161,7 @@ std::string activation_checkpoint_section(const Plan& plan, std::int64_t layers,
   return section + fmt::format("mode = \"selective\"\nselective_ac_option = \"{}\"\n", every);
 }
 
-std::string training_section(const Plan& plan, TrainerSettings& settings) {
+TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
   if (plan.reduce_dtype != DType::kFp32) {
     settings.lost("reduce_dtype",
@@ -138,47 +182,48 @@ std::string training_section(const Plan& plan, TrainerSettings& settings) {
                   "the optimizer alone is offloaded; torchtitan's enable_cpu_offload also moves "
                   "parameters and gradients");
   }
-  const auto dtype = [](DType d) { return d == DType::kBf16 ? "bfloat16" : "float32"; };
-  return fmt::format(
-      "[training]\n"
-      "seq_len = {}\n"
-      "local_batch_size = {}\n"
-      "global_batch_size = {}  # {} GPUs x {} x {} micro-steps\n"
-      "max_norm = 1.0\n"
-      "dtype = \"{}\"\n"
-      "mixed_precision_param = \"{}\"\n"
-      "mixed_precision_reduce = \"float32\"\n"
-      "enable_cpu_offload = {}\n",
-      plan.seq_len, plan.micro_batch, plan.gpus * plan.micro_batch * plan.grad_accum, plan.gpus,
-      plan.micro_batch, plan.grad_accum, dtype(all_bf16 ? DType::kBf16 : DType::kFp32),
-      dtype(plan.param_dtype), plan.offload == Offload::kOptimizer);
+  const auto dtype = [](DType d) { return d == DType::kBf16 ? "\"bfloat16\"" : "\"float32\""; };
+  const auto number = [](std::int64_t value) { return fmt::format("{}", value); };
+  const char* section = "training";
+  return {
+      {section, "seq_len", number(plan.seq_len)},
+      {section, "local_batch_size", number(plan.micro_batch)},
+      {section, "global_batch_size", number(plan.gpus * plan.micro_batch * plan.grad_accum),
+       fmt::format("{} GPUs x {} x {} micro-steps", plan.gpus, plan.micro_batch, plan.grad_accum)},
+      {section, "max_norm", "1.0"},
+      {section, "dtype", dtype(all_bf16 ? DType::kBf16 : DType::kFp32)},
+      {section, "mixed_precision_param", dtype(plan.param_dtype)},
+      {section, "mixed_precision_reduce", dtype(DType::kFp32)},
+      {section, "enable_cpu_offload", plan.offload == Offload::kOptimizer ? "true" : "false"}};
 }
 
-std::string parallelism_section(const Ranks& ranks, const Plan& run) {
-  std::string section = fmt::format(
-      "[parallelism]\n"
-      "data_parallel_replicate_degree = {}\n"
-      "data_parallel_shard_degree = {}\n",
-      ranks.replicate, ranks.shard);
+TitanOptions parallelism_options(const Ranks& ranks, const Plan& run) {
+  const char* section = "parallelism";
+  TitanOptions options = {
+      {section, "data_parallel_replicate_degree", fmt::format("{}", ranks.replicate)},
+      {section, "data_parallel_shard_degree", fmt::format("{}", ranks.shard)}};
   if (ranks.shard > 1) {
-    section += fmt::format("fsdp_reshard_after_forward = \"{}\"\n",
-                           run.strategy == Strategy::kFsdp2NoReshard ? "never" : "always");
+    options.push_back({section, "fsdp_reshard_after_forward",
+                       run.strategy == Strategy::kFsdp2NoReshard ? "\"never\"" : "\"always\""});
   }
-  return section +
-         "tensor_parallel_degree = 1\n"
-         "pipeline_parallel_degree = 1\n"
-         "context_parallel_degree = 1\n";
+  for (const char* kind : {"tensor", "pipeline", "context"})
+    options.push_back({section, fmt::format("{}_parallel_degree", kind), "1"});
+  return options;
 }
 
-}  // namespace
+TitanOptions compile_options(const Plan& plan) {
+  return {{"compile", "enable", plan.stack == "torch-compile" ? "true" : "false"},
+          {"compile", "components", "[\"model\", \"loss\"]"}};
+}
 
-TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
-  TrainerSettings settings;
+/// What both releases are told alike, with the remarks about it.
+TitanOptions common_options(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings) {
   settings.as_run = plan;
   set_parallelism(plan, settings);
   const bool compiled = plan.stack == "torch-compile";
   remark_stack(plan, "torchtitan", compiled ? "torch-compile" : "torch-eager", settings);
-  if (ranks_of(inputs, plan).shard > 1) {
+  const Ranks ranks = ranks_of(inputs, plan);
+  if (ranks.shard > 1) {
     remark_gather_window(plan, "torchtitan",
                          "FSDP2 gathers one layer ahead; more takes code "
                          "(set_modules_to_forward_prefetch)",
@@ -188,12 +233,98 @@ TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
     settings.lost("attention", "eager; torchtitan runs scaled_dot_product_attention");
     settings.as_run.attention = AttentionKind::kFlash;
   }
+  TitanOptions options = training_options(plan, settings);
+  for (const TitanOptions& more :
+       {parallelism_options(ranks, settings.as_run), compile_options(plan)}) {
+    options.insert(options.end(), more.begin(), more.end());
+  }
+  return options;
+}
+
+std::string toml_of(const TitanOptions& options) {
+  std::string text, section;
+  for (const TitanOption& option : options) {
+    if (option.section != section) {
+      text += fmt::format("{}[{}]\n", section.empty() ? "" : "\n", option.section);
+      section = option.section;
+    }
+    text += fmt::format("{} = {}{}\n", option.key, option.value,
+                        option.comment.empty() ? "" : "  # " + option.comment);
+  }
+  return text;
+}
+
+std::string python_of(const TitanOptions& options) {
+  std::string text;
+  for (const TitanOption& option : options) {
+    const std::string value = option.value == "true"    ? "True"
+                              : option.value == "false" ? "False"
+                                                        : option.value;
+    text += fmt::format("    config.{}.{} = {}{}\n", option.section, option.key, value,
+                        option.comment.empty() ? "" : "  # " + option.comment);
+  }
+  return text;
+}
+
+/// The flavor's config as the exported function takes it.
+std::string flavor_lines(const Model& model, TrainerSettings& settings) {
+  const Flavor* flavor = flavor_of(model);
+  if (flavor == nullptr) {
+    remark_missing_flavor(model, "where plan() is called", settings);
+    return "\n\ndef plan(flavor):\n    config = flavor()  # a function of your config_registry\n";
+  }
+  std::string text = fmt::format("from torchtitan.models.{}.config_registry import {} as flavor\n",
+                                 flavor->name, flavor->function);
+  std::string suffix(flavor->flavor);
+  std::replace(suffix.begin(), suffix.end(), '.', '_');
+  std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool another = flavor->function != fmt::format("{}_{}", flavor->name, suffix);
+  if (another)
+    text += fmt::format("from torchtitan.models.{} import model_registry\n", flavor->name);
+  text += "\n\ndef plan():\n    config = flavor()\n";
+  if (another)
+    text += fmt::format("    config.model_spec = model_registry(\"{}\")\n", flavor->flavor);
+  return text;
+}
+
+}  // namespace
+
+TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
+  TrainerSettings settings;
+  const TitanOptions options = common_options(inputs, plan, settings);
   const Ranks ranks = ranks_of(inputs, plan);
-  settings.body =
-      model_section(inputs.model, settings) + "\n" + training_section(plan, settings) + "\n" +
-      parallelism_section(ranks, settings.as_run) + "\n" +
-      activation_checkpoint_section(plan, inputs.model.layers, settings) + "\n" +
-      fmt::format("[compile]\nenable = {}\ncomponents = [\"model\", \"loss\"]\n", compiled);
+  const std::string policy = checkpoint_policy(plan, inputs.model.layers, settings);
+  if (policy != "None") {
+    settings.body = fmt::format("from torchtitan.distributed.activation_checkpoint import {}\n",
+                                policy.substr(0, policy.find('.')));
+  }
+  settings.body +=
+      flavor_lines(inputs.model, settings) + python_of(options) +
+      fmt::format("    config.activation_checkpoint = {}\n    return config\n", policy);
+  settings.said("loss",
+                "torchtitan 0.3 computes the loss of its flavors in chunks: less memory "
+                "than is predicted here");
+  settings.said("gpus", fmt::format("save it as shardwright_plan.py and start with PYTHONPATH=. "
+                                    "torchrun --nnodes={} --nproc_per_node={} -m torchtitan.train "
+                                    "--module shardwright_plan --config plan",
+                                    ranks.nodes, ranks.per_node));
+  return settings;
+}
+
+TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan) {
+  TrainerSettings settings;
+  const TitanOptions options = common_options(inputs, plan, settings);
+  const Ranks ranks = ranks_of(inputs, plan);
+  if (const Flavor* flavor = flavor_of(inputs.model)) {
+    settings.body =
+        fmt::format("[model]\nname = \"{}\"\nflavor = \"{}\"\n", flavor->name, flavor->flavor);
+  } else {
+    remark_missing_flavor(inputs.model, "in [model]", settings);
+    settings.body = "# [model]\n# name = \"...\"\n# flavor = \"...\"\n";
+  }
+  settings.body += "\n" + toml_of(options) + "\n" +
+                   activation_checkpoint_section(plan, inputs.model.layers, settings);
   settings.said("gpus", fmt::format("start with torchrun --nnodes={} --nproc_per_node={} -m "
                                     "torchtitan.train --job.config_file=FILE",
                                     ranks.nodes, ranks.per_node));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // YaFSDP has no config file: its settings are the arguments of its wrapper. This writes a Python
-// module with two functions for a Transformers model. Arguments from ya_fsdp/ya_fsdp.py and
-// docs/migration_guide.md of yandex/YaFSDP (class YaFSDP of release 1; release 2 replaced it by
-// fully_shard); the checkpointed layers follow its patches/transformers.diff.
+// module with functions for a Transformers model: shard() and checkpoint() for the class YaFSDP of
+// release 1, which is what is predicted, and fully_shard_model() for release 2 (2025 on). Arguments
+// from ya_fsdp/ya_fsdp.py, ya_fsdp/fully_shard.py and docs/migration_guide.md of yandex/YaFSDP; the
+// checkpointed layers follow its patches/transformers.diff. The class is imported from
+// ya_fsdp.ya_fsdp, which all releases have; since 2026 the package itself does not offer it.
 #include <fmt/core.h>
 
 #include <string>
@@ -74,6 +76,41 @@ std::string norm_class(const ModuleNames& names) {
   return names.norm_class.empty() ? "torch.nn.LayerNorm" : std::string(names.norm_class);
 }
 
+/// The same with release 2.
+std::string fully_shard_text(const Plan& plan, const ModuleNames& names, bool tied) {
+  std::string units = fmt::format("model.{}, ", names.embedding);
+  if (!names.positions.empty()) units += fmt::format("model.{}, ", names.positions);
+  units += "*layers";
+  if (!tied) units += fmt::format(", model.{}", names.head);
+  std::string text = fmt::format(
+      "\n\ndef fully_shard_model(model, mesh=None):\n"
+      "    \"\"\"Release 2 of YaFSDP in place of shard() and checkpoint().\"\"\"\n"
+      "    from ya_fsdp import MixedPrecisionPolicy, fully_shard\n\n"
+      "    layers = list(model.{})\n",
+      names.layers);
+  if (checkpointed_layers(plan) > 0) {
+    text += fmt::format(
+        "    chosen = set({})\n"
+        "    apply_activation_checkpointing(model, check_fn=lambda m: m in chosen)\n"
+        "    layers = list(model.{})\n",
+        checkpointed_expression(plan), names.layers);
+  }
+  return text + fmt::format(
+                    "    settings = dict(\n"
+                    "        mesh=mesh,\n"
+                    "        reshard_after_forward=zero_stage == 3,\n"
+                    "        mp_policy=MixedPrecisionPolicy(\n"
+                    "            param_dtype=param_dtype,\n"
+                    "            reduce_dtype=param_dtype if bit16_reduce_scatter else "
+                    "torch.float32,\n"
+                    "        ),\n"
+                    "    )\n"
+                    "    for unit in [{}]:\n"
+                    "        fully_shard(unit, **settings)\n"
+                    "    return fully_shard(model, **settings)\n",
+                    units);
+}
+
 std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames& names, bool tied,
                         int stage) {
   std::string text =
@@ -85,7 +122,7 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
     text += fmt::format("from transformers.models.{0}.modeling_{0} import {1}\n", names.package,
                         names.norm_class);
   }
-  text += "from ya_fsdp import YaFSDP\n\n";
+  text += "\n";
   text += fmt::format(
       "num_nodes = {}\n"
       "gpus_per_node = {}\n"
@@ -103,6 +140,7 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
       plan.attention == AttentionKind::kFlash ? "flash_attention_2" : "eager");
   text += fmt::format(
       "def shard(model, device):\n"
+      "    from ya_fsdp.ya_fsdp import YaFSDP\n\n"
       "    return YaFSDP(\n"
       "        model,\n"
       "        zero_stage=zero_stage,\n"
@@ -134,7 +172,7 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
         "    apply_activation_checkpointing(sharded, check_fn=lambda m: m in chosen)\n",
         names.layers, checkpointed_expression(plan));
   }
-  return text;
+  return text + fully_shard_text(plan, names, tied);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/text.h"
 #include "cli/render/trainer_file.h"
+#include "cli/render/words/job_notes.h"
 #include "cli/render/words/plan.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/profile.h"
@@ -39,8 +40,8 @@ AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings) {
   try {
     std::vector<std::string>& overrides = as_run.inputs.overrides;
     overrides.insert(overrides.end(), settings.overrides.begin(), settings.overrides.end());
-    as_run.inputs.profile =
-        profiles::load_profile(inputs.cluster_name, settings.as_run.stack, overrides);
+    as_run.inputs.profile = profiles::make_profile(
+        inputs.cluster_file, profiles::load_stack(settings.as_run.stack), overrides);
     check_plan(settings.as_run, inputs.model, as_run.inputs.profile.cluster.gpus_per_node);
     as_run.prediction = sim::predict(inputs.model, as_run.inputs.profile, settings.as_run);
   } catch (const Error& error) {
@@ -78,6 +79,7 @@ class ExportVerb : public Verb {
   ExitCode run(const Context& context) override {
     const Trainer& trainer = trainer_named(format_);
     const sim::Job inputs = resolve(flags_);
+    tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
     if (inputs.plans.size() != 1) {
       throw Error(fmt::format("--strategy names {} strategies, but export takes one.",
                               inputs.plans.size()));

@@ -158,8 +158,11 @@ void expect_yaml(const std::string& text) {
 TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
   const fs::path folder = testing::temp_folder() / "parsed";
   fs::create_directories(folder);
-  const std::map<std::string_view, const char*> endings = {
-      {"torchtitan", ".toml"}, {"accelerate", ".yaml"}, {"yafsdp", ".py"}, {"deepspeed", ".json"}};
+  const std::map<std::string_view, const char*> endings = {{"torchtitan", ".py"},
+                                                           {"torchtitan-0.2", ".toml"},
+                                                           {"accelerate", ".yaml"},
+                                                           {"yafsdp", ".py"},
+                                                           {"deepspeed", ".json"}};
   int files = 0;
   for (const char* model : {"llama-3-8b", "gpt2", "pythia-160m", "gemma-2-2b"}) {
     const sim::Job inputs = inputs_for(model, "torch-eager");
@@ -169,7 +172,7 @@ TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
         const std::string text =
             trainer_file(trainer, trainer.settings(inputs, plan),
                          {"a name\nwith = a line\x01 \"of\" its own", "import nonsense ]["});
-        if (trainer.name == "torchtitan") expect_toml(text);
+        if (trainer.name == "torchtitan-0.2") expect_toml(text);
         if (trainer.name == "accelerate") expect_yaml(text);
         if (trainer.name == "deepspeed") {
           EXPECT_TRUE(json::parse(text).at("_comment").is_array());
@@ -208,7 +211,7 @@ TEST(Export, TellsTorchtitanWhichLayersToCheckpoint) {
   plan.stack = "torch-eager";
   const auto body = [&](std::int64_t layers) {
     plan.ckpt_layers = layers;
-    return torchtitan_settings(inputs, plan);
+    return torchtitan_toml_settings(inputs, plan);
   };
   EXPECT_THAT(body(0).body, HasSubstr("mode = \"none\""));
   EXPECT_THAT(body(80).body, HasSubstr("mode = \"full\""));
@@ -221,6 +224,48 @@ TEST(Export, TellsTorchtitanWhichLayersToCheckpoint) {
   EXPECT_THAT(body(41).body, HasSubstr("mode = \"full\""));
   EXPECT_THAT(body(0).body, HasSubstr("name = \"llama3\"\nflavor = \"70B\""));
   EXPECT_THAT(body(0).body, HasSubstr("data_parallel_shard_degree = 64"));
+}
+
+TEST(Export, WritesAFunctionForTodaysTorchtitan) {
+  const sim::Job inputs = inputs_for("qwen3-8b", "torch-compile");
+  Plan plan;
+  plan.strategy = Strategy::kFsdp2;
+  plan.gpus = 64;
+  plan.stack = "torch-compile";
+  const auto settings = [&](std::int64_t layers, Recompute recompute) {
+    plan.ckpt_layers = layers;
+    plan.recompute = recompute;
+    return torchtitan_settings(inputs, plan);
+  };
+  const TrainerSettings none = settings(0, Recompute::kNone);
+  EXPECT_THAT(none.body, HasSubstr("def plan():\n    config = flavor()\n"
+                                   "    config.model_spec = model_registry(\"8B\")\n"));
+  EXPECT_THAT(none.body, HasSubstr("config.activation_checkpoint = None"));
+  EXPECT_THAT(none.body, HasSubstr("config.parallelism.data_parallel_shard_degree = 64"));
+  EXPECT_THAT(none.body, HasSubstr("config.compile.enable = True"));
+  const TrainerSettings third = settings(12, Recompute::kFull);
+  EXPECT_THAT(third.body, HasSubstr("config.activation_checkpoint = FullAC.Config()"));
+  EXPECT_EQ(third.as_run.ckpt_layers, 36) << "0.3 knows no every n-th layer";
+  EXPECT_THAT(settings(36, Recompute::kSelectiveOp).body,
+              HasSubstr("config.activation_checkpoint = SelectiveAC.Config()"));
+}
+
+TEST(Export, DeepSpeedSumsGradientsInTheTypeThatItImplements) {
+  const sim::Job inputs = inputs_for("llama-2-7b", "hf-eager");
+  Plan plan;
+  plan.strategy = Strategy::kDdp;
+  plan.gpus = 8;
+  plan.grad_accum = 4;
+  plan.stack = "hf-eager";
+  const TrainerSettings ddp = deepspeed_settings(inputs, plan);
+  EXPECT_FALSE(json::parse(ddp.body).contains("data_types"));
+  EXPECT_TRUE(std::any_of(ddp.remarks.begin(), ddp.remarks.end(), [](const Remark& remark) {
+    return remark.knob == "grad_accum" && remark.lost;
+  }));
+  plan.strategy = Strategy::kZero2;
+  EXPECT_EQ(
+      json::parse(deepspeed_settings(inputs, plan).body).at("data_types").at("grad_accum_dtype"),
+      "fp32");
 }
 
 TEST(Export, NamesTheLayersOfEveryFamily) {
@@ -249,10 +294,14 @@ TEST(Export, ArrangesHybridShardingInEveryTrainer) {
   const std::string two_nodes = accelerate_settings(inputs, plan).body;
   EXPECT_THAT(two_nodes, HasSubstr("fsdp_version: 2"));
   EXPECT_THAT(two_nodes, HasSubstr("dp_replicate_size: 2\n  parallelism_config_dp_shard_size: 16"));
-  const std::string titan = torchtitan_settings(inputs, plan).body;
+  const std::string titan = torchtitan_toml_settings(inputs, plan).body;
   EXPECT_THAT(titan, HasSubstr("replicate_degree = 2\ndata_parallel_shard_degree = 16"));
-  const json mics = json::parse(deepspeed_settings(inputs, plan).body);
-  EXPECT_EQ(mics.at("zero_optimization").at("mics_shard_size"), 16);
+  const TrainerSettings deepspeed = deepspeed_settings(inputs, plan);
+  EXPECT_FALSE(json::parse(deepspeed.body).at("zero_optimization").contains("mics_shard_size"));
+  EXPECT_EQ(deepspeed.as_run.strategy, Strategy::kZero3);
+  EXPECT_EQ(deepspeed.as_run.shard_group, 0);
+  plan.shard_group = 1;
+  EXPECT_THAT(accelerate_settings(inputs, plan).body, HasSubstr("distributed_type: MULTI_GPU"));
 }
 
 std::string temporary(const std::string& name) {
@@ -331,7 +380,8 @@ TEST(Export, RefusesInOneSentence) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   };
   expect(shardwright({"export", "--plan", plan, "--format", "deepsped"}), 3,
-         "--format is 'deepsped', but it must be one of torchtitan, accelerate, yafsdp, deepspeed, "
+         "--format is 'deepsped', but it must be one of torchtitan, torchtitan-0.2, accelerate, "
+         "yafsdp, deepspeed, "
          "did you mean 'deepspeed'?");
   expect(shardwright({"export", "--plan", plan}), 2, "--format is required");
   expect(shardwright({"export", "--plan", plan, "--format", "yafsdp", "--strategy", "ddp"}), 3,
