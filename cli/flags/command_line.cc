@@ -61,6 +61,24 @@ const CLI::App& innermost(const CLI::App& app) {
   return verbs.empty() ? app : *verbs.back();
 }
 
+OptionOutline outline_of(const CLI::Option& option) {
+  OptionOutline outline;
+  for (const std::string& name : option.get_lnames()) outline.names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) outline.names.push_back("-" + name);
+  if (outline.names.empty()) outline.names = {option.get_name()};
+  if (option.get_expected_max() > 0) outline.type = option.get_type_name();
+  outline.description = option.get_description();
+  return outline;
+}
+
+VerbOutline outline_of(const CLI::App& app, std::string name) {
+  VerbOutline outline{std::move(name), app.get_description(), {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_group().empty()) outline.options.push_back(outline_of(*option));
+  }
+  return outline;
+}
+
 FailedParse describe(const CLI::App& app, const CLI::ParseError& error) {
   FailedParse failed;
   failed.program = app.get_name();
@@ -199,6 +217,14 @@ Command CommandLine::add_verb(const std::string& name, const std::string& summar
   CLI::App* command = app_->add_subcommand(name, summary);
   command->group("Verbs");
   return Command(command);
+}
+
+std::vector<VerbOutline> CommandLine::outline() const {
+  std::vector<VerbOutline> outlines{outline_of(*app_, "")};
+  for (const CLI::App* verb : app_->get_subcommands([](const CLI::App*) { return true; })) {
+    outlines.push_back(outline_of(*verb, verb->get_name()));
+  }
+  return outlines;
 }
 
 CommandLine::Parsed CommandLine::parse(int argc, const char* const* argv) {

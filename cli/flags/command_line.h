@@ -81,6 +81,20 @@ class Command {
   CLI::App* app_;
 };
 
+/// A flag or positional argument as it was declared.
+struct OptionOutline {
+  std::vector<std::string> names;  // "--gpus"; a positional argument has one without dashes
+  std::string type;                // "N", "fp32|bf16"; empty: it takes no value
+  std::string description;
+  bool positional() const { return !names.front().starts_with('-'); }
+};
+
+struct VerbOutline {
+  std::string name;  // empty: the program itself
+  std::string summary;
+  std::vector<OptionOutline> options;  // without those that --help hides
+};
+
 /// The whole line of a program.
 class CommandLine {
  public:
@@ -96,6 +110,9 @@ class CommandLine {
   void set_version(std::function<std::string()> text);
   /// From the first verb on, a line must name one.
   Command add_verb(const std::string& name, const std::string& summary);
+
+  /// The program itself, then its verbs, as they were declared.
+  std::vector<VerbOutline> outline() const;
 
   struct Parsed {
     bool answered = false;  // by --help or --version: nothing is left to do

@@ -101,10 +101,10 @@ class InspectVerb : public Verb {
     return "a model, plan, run file, checkpoint, cluster, gpu, stack or profile, in words";
   }
   void declare_flags(Command& command) override {
-    command.add(
-        "KIND", request_.kind,
-        "model, plan, run, checkpoint, cluster, gpu, stack or profile; models, clusters, gpus and "
-        "stacks list what ships");
+    command
+        .add("KIND", request_.kind,
+             "what NAME is; models, clusters, gpus and stacks list what ships")
+        .type_name(fmt::format("{}", fmt::join(kind_words(), "|")));
     command.add("NAME", request_.name, "a shipped name, or the path of a file");
     command.add("--seq-len", request_.seq_len, "sequence length for a model's operations per token",
                 {1, 1 << 24});

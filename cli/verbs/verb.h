@@ -22,6 +22,7 @@ struct Context {
   Terminal out;                // stdout: results
   Terminal err;                // stderr: progress and messages
   std::string command_line{};  // "shardwright tune --model llama-3-70b", for files that keep it
+  const CommandLine* line = nullptr;  // all verbs and flags, for what writes about them
 };
 
 class Verb {

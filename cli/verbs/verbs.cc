@@ -27,6 +27,7 @@ constexpr std::array kVerbs = {
     Entry{"export", make_export_verb},
     Entry{"report", make_report_verb},
     Entry{"doctor", SHARDWRIGHT_BEYOND_PLANNING(make_doctor_verb)},
+    Entry{"completion", make_completion_verb},
 };
 
 }  // namespace

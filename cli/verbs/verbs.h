@@ -41,5 +41,6 @@ std::unique_ptr<Verb> make_inspect_verb();
 std::unique_ptr<Verb> make_export_verb();
 std::unique_ptr<Verb> make_report_verb();
 std::unique_ptr<Verb> make_doctor_verb();
+std::unique_ptr<Verb> make_completion_verb();
 
 }  // namespace shardwright::cli
