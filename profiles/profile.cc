@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,26 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   follow_gpu(profile.cost, profile.cluster.gpu);
   profile.attention();
   return profile;
+}
+
+ClusterFile cluster_file_of(const Profile& profile, ClusterFile base) {
+  Profile made_again = make_profile(base, load_stack(profile.stack.id));
+  Profile wanted = profile;
+  const FieldList theirs = fields_of(made_again), ours = fields_of(wanted);
+  for (const Field& field : ours.fields()) {
+    const Field* same = theirs.find(field.path);
+    if (field.path.starts_with("stack.") || same == nullptr) continue;
+    const std::string value = json_text(field);
+    if (json_text(*same) == value) continue;
+    std::string entry = fmt::format("{{\"value\":{}}}", value);
+    if (const auto origin = profile.origins.find(field.path); origin != profile.origins.end()) {
+      entry = nlohmann::ordered_json{{"value", nlohmann::ordered_json::parse(value)},
+                                     {"source", origin->second.source}}
+                  .dump();
+    }
+    base.set.push_back({field.path, std::move(entry), base.cluster.id, ""});
+  }
+  return base;
 }
 
 void override_value(Profile& profile, std::string_view key_value) {

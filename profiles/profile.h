@@ -51,6 +51,10 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
 Profile make_profile(const ClusterFile& cluster, const StackFile& stack,
                      const std::vector<std::string>& overrides = {});
 
+/// `base` with an entry in "set" for each value of `profile`, except those of its stack, that it
+/// does not give: a file that makes this profile again. Measured products are the base's.
+ClusterFile cluster_file_of(const Profile& profile, ClusterFile base);
+
 /// Applies one "KEY=VALUE". Throws Error that names the nearest paths when the key is unknown, and
 /// what is accepted when the value is not.
 void override_value(Profile& profile, std::string_view key_value);

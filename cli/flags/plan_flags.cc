@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "profiles/data_dir.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
-#include "sim/core/hf_config.h"
 #include "sim/core/parallel_knobs.h"
 #include "sim/core/plan_json.h"
 
@@ -21,10 +19,9 @@ constexpr const char* kWhat = "What, on what, how";
 /// The stack of plans that divide the model, where none is given.
 constexpr const char* kDividingStack = "megatron-core";
 
-std::string required(std::string_view flag, const std::optional<std::string>& given,
-                     const std::string& from_file, std::string_view example) {
-  if (given && !given->empty()) return *given;
-  if (!given && !from_file.empty()) return from_file;
+void require(std::string_view flag, const std::optional<std::string>& given,
+             const std::string& from_file, std::string_view example) {
+  if (given ? !given->empty() : !from_file.empty()) return;
   throw Error(
       fmt::format("{} is missing: give a shipped name such as {}, or a path.", flag, example),
       ExitCode::kUsage);
@@ -37,7 +34,7 @@ std::string described(bool searched, std::string_view what, std::string_view oth
 
 /// `knob` binds a name, the type that --help shows, and a description.
 void declare_knobs(bool searched, const auto& knob) {
-  knob("seq-len", "N", "tokens of a sequence (default: 2048)");
+  knob("seq-len", "N", "tokens of a sequence, as 8192 or 8k (default: 2048)");
   knob("micro-batch", "N", described(searched, "sequences per GPU at a time", "1"));
   knob("grad-accum", "N", described(searched, "micro-steps per optimizer step", "1"));
   knob("strategy", "NAME[,NAME]",
@@ -164,20 +161,20 @@ sim::Job resolve_base(const PlanFlags& flags) {
   } else {
     file.plan.ckpt_layers = 0;
   }
-  sim::Job job;
-  job.model_name = required("--model", flags.model, file.model, "llama-3-70b");
-  job.cluster_name = required("--cluster", flags.cluster, file.cluster, "dgx-h100");
-  job.model = load_model(profiles::data_dir() / "models", job.model_name);
+  require("--model", flags.model, file.model, "llama-3-70b");
+  require("--cluster", flags.cluster, file.cluster, "dgx-h100");
+  sim::Job job = sim::job_of(file, flags.plan_file.value_or(""), flags.model, flags.cluster);
   Plan plan = file.plan;
   if (!flags.plan_file)
-    plan.stack = profiles::usual_stack(profiles::load_cluster(job.cluster_name).cluster);
+    plan.stack = profiles::usual_stack(job.cluster_file.cluster);
   Plan asked;
   take_parallelism(flags.knobs.parallel, asked);
   if (!flags.plan_file && !beyond_data_parallel(asked).empty()) plan.stack = kDividingStack;
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
-  job.profile = profiles::load_profile(job.cluster_name, plan.stack, job.overrides);
+  job.profile =
+      profiles::make_profile(job.cluster_file, profiles::load_stack(plan.stack), job.overrides);
   if (!flags.plan_file) {
     const Cluster& cluster = job.profile.cluster;
     plan.gpus = cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;

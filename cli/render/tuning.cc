@@ -240,10 +240,13 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
   if (tuning.top.empty()) {
     return advice_text(question, tuning, out) + "\n" + wrapped(count_words(tuning), out);
   }
-  std::string text = wrapped(job_words(question), out);
+  std::string text;
+  if (tuning.stopped) {
+    text += paint(out, Style::kYellow, "Interrupted: this is the best so far, not the optimum.");
+    text += "\n";
+  }
+  text += wrapped(job_words(question), out);
   text += wrapped("Searched for " + goal_words(question) + ".", out);
-  if (tuning.stopped)
-    text += paint(out, Style::kYellow, "Stopped early: the best so far, not the optimum.") + "\n";
   text += heading(out, "The best plan");
   text += prediction_text(question.job, tuning.top.front().prediction, out);
   const std::string spare = spare_sentence(tuning, question.criteria.objective);

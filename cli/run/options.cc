@@ -16,7 +16,6 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
-#include "sim/core/read_file.h"
 
 namespace shardwright::cli {
 namespace {
@@ -100,7 +99,29 @@ std::string required(const RunSettings& settings, const std::string& key,
   return value;
 }
 
+/// The model that is given, or the plan's; its own configuration goes with a plan.
+void choose_model(const RunSettings& settings, const PlanDocument& document, RunOptions& options) {
+  const fs::path models = profiles::data_dir() / "models";
+  // A run file repeats what the plan beside it says; a flag means the file as it is now.
+  const Setting& given = settings.at("model");
+  const bool plans = !given.given || (given.name != "--model" && given.value == document.model);
+  if (plans && !document.model_config.empty()) {
+    options.config = document.model_config;
+    options.model = parse_hf_config(options.config, settings.text("plan") + ": model_config",
+                                    model_name_of(options.model_name));
+    return;
+  }
+  options.model = load_model(models, options.model_name);
+  options.config = read_model_config(models, options.model_name);
+}
+
 }  // namespace
+
+profiles::ClusterFile cluster_file_of(const RunOptions& options) {
+  return options.cluster_file.empty()
+             ? profiles::load_cluster(options.cluster)
+             : profiles::parse_cluster(options.cluster_file, "the plan's cluster_file");
+}
 
 RunOptions run_options(RunSettings& settings) {
   RunOptions options;
@@ -113,10 +134,7 @@ RunOptions run_options(RunSettings& settings) {
   options.model_name =
       required(settings, "model", document.model, "a Hugging Face config.json or a shipped name");
   settings.decide("model", options.model_name, plan_file);
-  const fs::path models = profiles::data_dir() / "models";
-  options.model = load_model(models, options.model_name);
-  constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
-  options.config = read_file(find_model(models, options.model_name).path, kMostConfigBytes);
+  choose_model(settings, document, options);
   ExecutionOffer offer = execution_offer();
   const std::string connects = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
   std::string on = settings.word("device", {"auto", "host", "cuda"});
@@ -131,7 +149,8 @@ RunOptions run_options(RunSettings& settings) {
     options.plan.stack = "native";
   }
   options.cluster_given = !settings.text("cluster").empty();
-  options.cluster = settings.text("cluster").empty() ? document.cluster : settings.text("cluster");
+  options.cluster = options.cluster_given ? settings.text("cluster") : document.cluster;
+  if (!options.cluster_given) options.cluster_file = document.cluster_file;
   if (options.cluster == document.cluster) options.overrides = document.overrides;
 
   options.transport =

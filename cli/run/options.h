@@ -13,6 +13,7 @@
 #include "exec/host/host_device.h"
 #include "exec/train/data/open_data.h"
 #include "exec/train/trainer.h"
+#include "profiles/cluster_file.h"
 #include "sim/core/model.h"
 #include "sim/core/plan_json.h"
 
@@ -24,6 +25,7 @@ struct RunOptions {
   Model model;
   Plan plan;
   std::string cluster;                 // the plan's or the one given; empty: none
+  std::string cluster_file;            // the text of the plan's own cluster file; empty: by name
   bool cluster_given = false;          // by a setting, not by the plan
   std::string predicted_for;           // in words; decided when steps are predicted
   std::vector<std::string> overrides;  // of the profile, kept by the plan
@@ -45,6 +47,9 @@ struct RunOptions {
   std::int64_t log_every = 1;
   std::vector<std::string> notes;  // for the person who starts the run
 };
+
+/// The file of the cluster in the options, which must name one. Throws Error.
+profiles::ClusterFile cluster_file_of(const RunOptions& options);
 
 /// Decides what the settings leave open, and writes it back to them. Throws Error.
 RunOptions run_options(RunSettings& settings);

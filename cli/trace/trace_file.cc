@@ -14,8 +14,8 @@ void write_step_trace(const std::string& path, const std::string& verb, const si
   for (const TracedStep& step : steps)
     timelines.push_back({step.title, &step.schedule, &step.timeline});
   const Plan& plan = inputs.plans.front();
-  TraceNotes notes =
-      notes_of(sim::identity_of(inputs.model_name, plan, inputs.profile.cluster.gpus_per_node));
+  TraceNotes notes = notes_of(
+      {inputs.model_name, inputs.model_config, plan, inputs.profile.cluster.gpus_per_node});
   notes.insert(notes.begin(), {"tool", "shardwright " + verb});
   notes.insert(notes.end(),
                {{"cluster", inputs.cluster_name}, {"gpus", fmt::format("{}", plan.gpus)}});

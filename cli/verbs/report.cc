@@ -92,8 +92,8 @@ class ReportVerb : public Verb {
     report.explanation = sim::explain(predictor, plan);
     sim::StepTrace trace =
         sim::step_trace_of(predictor.schedule(), std::move(timeline), "the prediction");
-    trace.identity =
-        sim::identity_of(inputs.model_name, plan, inputs.profile.cluster.gpus_per_node);
+    trace.identity = {inputs.model_name, inputs.model_config, plan,
+                      inputs.profile.cluster.gpus_per_node};
     return trace;
   }
 

@@ -13,6 +13,7 @@
 #include "cli/render/text/progress.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/tuning.h"
+#include "cli/render/words/job_notes.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/plan_json.h"
@@ -52,6 +53,7 @@ class TuneVerb : public Verb {
 
   ExitCode run(const Context& context) override {
     sim::Job job = resolve_base(flags_.plan);
+    tell_notes(context.err, model_notes(job.model, job.plans.front().seq_len));
     TuningQuestion question;
     question.request = request_of(flags_, job);
     question.criteria = {flags_.objective, flags_.headroom, flags_.recompute_for_speed};
@@ -104,12 +106,8 @@ class TuneVerb : public Verb {
   }
 
   void write(const sim::Job& inputs, const sim::Prediction& best, const Context& context) const {
-    PlanDocument document;
-    document.model = inputs.model_name;
-    document.cluster = inputs.cluster_name;
-    document.plan = best.plan;
-    document.overrides = inputs.overrides;
-    document.prediction = prediction_json(inputs, best).dump();
+    PlanDocument document = sim::document_of(inputs, best.plan);
+    document.prediction = json_text(prediction_json(inputs, best));
     document.command = context.command_line;
     document.tool_version = build_info().version;
     write_plan(out_, document);

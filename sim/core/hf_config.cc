@@ -14,6 +14,7 @@
 #include "sim/core/hf_families.h"
 #include "sim/core/json_file.h"
 #include "sim/core/nearest.h"
+#include "sim/core/read_file.h"
 
 namespace shardwright {
 namespace {
@@ -71,9 +72,7 @@ ModelFile find_path(const fs::path& path) {
     }
     return find_path(path / "config.json");
   }
-  const fs::path absolute = fs::absolute(path).lexically_normal();
-  return {path, absolute.filename() == "config.json" ? absolute.parent_path().filename().string()
-                                                     : absolute.stem().string()};
+  return {path, model_name_of(path.string())};
 }
 
 /// Digits compare by value, so that 8b comes before 70b.
@@ -150,6 +149,18 @@ ModelFile find_model(const fs::path& builtin_folder, std::string_view name_or_pa
       fmt::join(
           nearest_few(lower(without_organisation(name_or_path)), builtin_models(builtin_folder), 3),
           ", ")));
+}
+
+std::string read_model_config(const fs::path& builtin_folder, std::string_view name_or_path) {
+  return read_file(find_model(builtin_folder, name_or_path).path, kConfigLimits.max_bytes);
+}
+
+std::string model_name_of(std::string_view name_or_path) {
+  const fs::path absolute = fs::absolute(name_or_path).lexically_normal();
+  if (absolute.filename() == "config.json") return absolute.parent_path().filename().string();
+  if (absolute.extension() == ".json") return absolute.stem().string();
+  const fs::path named = absolute.has_filename() ? absolute : absolute.parent_path();
+  return named.filename().string();
 }
 
 Model load_model(const fs::path& builtin_folder, std::string_view name_or_path) {

@@ -31,6 +31,13 @@ ModelFile find_model(const std::filesystem::path& builtin_folder, std::string_vi
 /// The model that find_model finds. Throws Error also when the config is refused.
 Model load_model(const std::filesystem::path& builtin_folder, std::string_view name_or_path);
 
+/// The text of the config.json that find_model finds.
+std::string read_model_config(const std::filesystem::path& builtin_folder,
+                              std::string_view name_or_path);
+
+/// The name that find_model gives to what was typed, whether or not it is there (any more).
+std::string model_name_of(std::string_view name_or_path);
+
 /// As above for the text of a config.json; `file` stands for it in errors.
 Model parse_hf_config(std::string_view text, std::string file, std::string model_name);
 

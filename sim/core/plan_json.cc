@@ -161,11 +161,15 @@ PlanDocument parse_plan(std::string_view text, std::string name) {
   document.model = root.optional<std::string>("model", "");
   document.cluster = root.optional<std::string>("cluster", "");
   document.plan = plan_from_json(root.require_object("plan"));
-  if (root.has("set")) document.overrides = root.require_list<std::string>("set");
-  if (root.find_object("prediction")) {
+  const auto text_of = [&](std::string_view key) {
     // Parsed again, because only ordered_json keeps the order in which the keys were written.
-    document.prediction = nlohmann::ordered_json::parse(text)["prediction"].dump();
-  }
+    return root.find_object(key) ? nlohmann::ordered_json::parse(text)[std::string(key)].dump()
+                                 : std::string();
+  };
+  document.model_config = text_of("model_config");
+  document.cluster_file = text_of("cluster_file");
+  if (root.has("set")) document.overrides = root.require_list<std::string>("set");
+  document.prediction = text_of("prediction");
   document.command = root.optional<std::string>("command", "");
   document.tool_version = root.optional<std::string>("tool_version", "");
   return document;
@@ -182,12 +186,16 @@ std::string plan_text(const PlanDocument& document) {
                                  {"cluster", document.cluster},
                                  {"plan", plan_to_json(document.plan)}};
   if (!document.overrides.empty()) root["set"] = document.overrides;
-  if (!document.prediction.empty()) {
-    root["prediction"] = nlohmann::ordered_json::parse(document.prediction, nullptr, false);
-    SHARDWRIGHT_CHECK(root["prediction"].is_object(), "a prediction is a JSON object");
-  }
+  const auto embed = [&root](const char* key, const std::string& object) {
+    if (object.empty()) return;
+    root[key] = nlohmann::ordered_json::parse(object, nullptr, false);
+    SHARDWRIGHT_CHECK(root[key].is_object(), "{} is a JSON object", key);
+  };
+  embed("prediction", document.prediction);
   if (!document.command.empty()) root["command"] = document.command;
   root["tool_version"] = document.tool_version;
+  embed("model_config", document.model_config);
+  embed("cluster_file", document.cluster_file);
   // File names may hold bytes that are not UTF-8.
   return root.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -4,9 +4,10 @@
 //
 // The document "shardwright.plan/1.0" holds the plan, the model and cluster it was made for, values
 // of the profile that were set by hand, and, where known, its prediction and the command that made
-// it. A knob that is not in the file has its
-// default; a knob that this version does not know is an error, because ignoring it would run
-// another plan.
+// it. The model's configuration, and a cluster that does not ship with the program, are in it as
+// they were, so that the file means the same in another folder and on another machine. A knob that
+// is not in the file has its default; a knob that this version does not know is an error, because
+// ignoring it would run another plan.
 #pragma once
 
 #include <filesystem>
@@ -23,6 +24,9 @@ namespace shardwright {
 struct PlanDocument {
   std::string model;    // name or path, as --model takes it
   std::string cluster;  // as --cluster takes it
+  std::string
+      model_config{};  // the model's config.json as text; empty: the file that `model` names
+  std::string cluster_file{};  // the cluster's file as text; empty: the one that `cluster` names
   Plan plan;
   std::vector<std::string> overrides{};  // "KEY=VALUE" as given to --set
   std::string prediction;                // a JSON object as text; empty: none

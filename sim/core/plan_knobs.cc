@@ -18,7 +18,7 @@ namespace {
 
 using Text = const std::string&;
 
-constexpr CountRange kTokens{1, 1 << 24};
+constexpr CountRange kTokens{.least = 1, .most = 1 << 24, .binary_k = true};
 constexpr CountRange kMany{1, 1 << 20};
 constexpr CountRange kChunks{1, 4096};
 constexpr CountRange kBuffers{1, std::numeric_limits<int>::max()};
@@ -203,6 +203,12 @@ Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers) {
     plan.prefetch = plan.buffers - 1;
   }
   take(knobs.prefetch, plan.prefetch);
+  if (knobs.prefetch && plan.prefetch >= plan.buffers) {
+    throw Error(fmt::format(
+        "prefetch is {}, but {} {} at most {} ahead of the unit that computes, expected at most {}",
+        plan.prefetch, plan.buffers, plan.buffers == 1 ? "buffer holds" : "buffers hold",
+        plan.buffers - 1, plan.buffers - 1));
+  }
   take(knobs.param_dtype, plan.param_dtype);
   take(knobs.reduce_dtype, plan.reduce_dtype);
   take(knobs.moment_dtype, plan.moment_dtype);

@@ -10,13 +10,11 @@
 #include <set>
 #include <tuple>
 
-#include "profiles/data_dir.h"
 #include "profiles/stack_file.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/parse_number.h"
-#include "sim/core/read_file.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/chrome_events.h"
 
@@ -416,13 +414,6 @@ Schedule schedule_of(const StepTrace& trace) {
     check(fmt::format("none, because the step has {:.0f} operations", count));
   }
   return schedule;
-}
-
-TraceIdentity identity_of(const std::string& model, const Plan& plan, std::int64_t gpus_per_node) {
-  constexpr std::size_t kMostConfigBytes = std::size_t{4} << 20;
-  return {model,
-          read_file(find_model(profiles::data_dir() / "models", model).path, kMostConfigBytes),
-          plan, gpus_per_node};
 }
 
 std::map<LaneKey, Lane> lanes_of(const Timeline& timeline) {

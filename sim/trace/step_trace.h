@@ -76,9 +76,6 @@ void expect_same_model(const StepTrace& trace, const StepTrace& with);
 /// or others.
 Schedule schedule_of(const StepTrace& trace);
 
-/// The identity of a step that is predicted or run here; reads the model's config.json.
-TraceIdentity identity_of(const std::string& model, const Plan& plan, std::int64_t gpus_per_node);
-
 /// One rank in one step.
 struct Lane {
   std::vector<const Span*> spans;  // by begin

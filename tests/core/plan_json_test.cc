@@ -29,6 +29,8 @@ PlanDocument unusual() {
   document.prediction = R"({"schema":"shardwright.prediction/1.0","iteration_time_s":6.95})";
   document.command = "shardwright tune --model llama-3-70b";
   document.tool_version = "0.1.0";
+  document.model_config = R"({"model_type":"llama","hidden_size":8192})";
+  document.cluster_file = R"({"id":"own","gpu":"a100-80g"})";
   Plan& plan = document.plan;
   plan.strategy = Strategy::kHsdp;
   plan.gpus = 256;
@@ -79,6 +81,8 @@ TEST(PlanJson, EveryKnobRoundTrips) {
   EXPECT_EQ(after.overrides, before.overrides);
   EXPECT_EQ(after.command, before.command);
   EXPECT_EQ(after.tool_version, before.tool_version);
+  EXPECT_EQ(after.model_config, before.model_config);
+  EXPECT_EQ(after.cluster_file, before.cluster_file);
   EXPECT_EQ(json::parse(after.prediction), json::parse(before.prediction));
   // Every knob has a value of its own in `unusual`, so a swapped or forgotten key would show.
   const json plan = json::parse(text)["plan"];

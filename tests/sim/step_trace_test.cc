@@ -48,7 +48,8 @@ class StepTraceTest : public ::testing::Test {
  protected:
   StepTraceTest() {
     const fs::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
-    identity_ = identity_of(config.string(), testing::tiny_plan(Strategy::kYafsdp, 2), 2);
+    identity_ = {config.string(), read_file(config, 1 << 20),
+                 testing::tiny_plan(Strategy::kYafsdp, 2), 2};
     schedule_ = lower(model_of(identity_, "test"), identity_.plan,
                       profiles::load_stack(identity_.plan.stack).stack, 2);
     timeline_.source = "measured";

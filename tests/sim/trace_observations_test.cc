@@ -31,7 +31,8 @@ class TraceObservationsTest : public ::testing::Test {
  protected:
   TraceObservationsTest() {
     const std::filesystem::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
-    identity_ = identity_of(config.string(), testing::tiny_plan(Strategy::kYafsdp, 2), 2);
+    identity_ = {config.string(), read_file(config, 1 << 20),
+                 testing::tiny_plan(Strategy::kYafsdp, 2), 2};
     const Model model = model_of(identity_, "test");
     schedule_ = lower(model, identity_.plan, profiles::load_stack(identity_.plan.stack).stack, 2);
     timeline_.source = "measured";
