@@ -12,10 +12,13 @@
 #include "cli/measure/measuring_site.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/job_notes.h"
 #include "cli/run/options.h"
 #include "cli/run/output_folder.h"
 #include "cli/run/printer.h"
 #include "cli/run/ranks.h"
+#include "cli/run/resume_notes.h"
+#include "cli/run/tokenizer.h"
 #include "cli/verbs/verbs.h"
 #include "exec/step_memory.h"
 #include "exec/train/train_state.h"
@@ -24,6 +27,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/read_file.h"
 #include "sim/core/trace_identity.h"
+#include "sim/job.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
 
@@ -40,6 +44,8 @@ struct Predicted {
   sim::Utilisation utilisation;
   Schedule schedule;
   std::int64_t gpus_per_node = 1;
+  std::string cluster;                 // that steps are predicted for
+  profiles::ClusterFile cluster_file;  // the same with the values of this machine
 };
 
 /// What calibrate and compare need to know of a trace besides its spans.
@@ -67,26 +73,45 @@ sim::UsedGpus used_gpus(const RunOptions& options) {
           static_cast<std::int64_t>(options.gpus.size())};
 }
 
+profiles::Profile asked_profile(const RunOptions& options) {
+  return profiles::make_profile(cluster_file_of(options), profiles::load_stack("native"),
+                                options.overrides);
+}
+
 /// The profile that a run is predicted with: the one that is asked for, else that of the GPUs it
 /// runs on, or the host's. A plan that was tuned for GPUs says nothing about the processor.
-profiles::Profile profile_of_run(RunOptions& options) {
+/// `cluster` becomes the name of what it starts from.
+profiles::Profile profile_of_run(RunOptions& options, std::string& cluster) {
   const bool on_gpu = options.device == DeviceKind::kCuda;
   if (!options.cluster.empty() && options.cluster != kHostCluster) {
-    profiles::Profile profile =
-        profiles::load_profile(options.cluster, "native", options.overrides);
+    profiles::Profile profile = asked_profile(options);
     if (options.cluster_given || profile.cluster.gpu.is_processor() != on_gpu) {
-      options.predicted_for = options.cluster;
+      cluster = options.predicted_for = options.cluster;
       return profile;
     }
   }
   if (on_gpu) {
     options.predicted_for = options.gpus.front().name;
-    return sim::gpu_profile(used_gpus(options), options.plan.gpus);
+    profiles::Profile profile = sim::gpu_profile(used_gpus(options), options.plan.gpus);
+    cluster = profile.cluster.id;
+    return profile;
   }
+  cluster = kHostCluster;
   options.predicted_for = fmt::format("{} ({} threads, generic)", kHostCluster, options.threads);
   return host_profile(options.threads, options.cluster == kHostCluster
                                            ? options.overrides
                                            : std::vector<std::string>());
+}
+
+/// The cluster that steps are predicted for as a file: what it starts from, with the values of this
+/// machine. Nodes are as the plan is lowered for, where all ranks are in one.
+profiles::ClusterFile file_of(profiles::Profile profile, const RunOptions& options,
+                              const Predicted& predicted) {
+  const bool own = !options.cluster_file.empty() && predicted.cluster == options.cluster;
+  if (predicted.gpus_per_node >= options.plan.gpus)
+    profile.cluster.gpus_per_node = predicted.gpus_per_node;
+  return profiles::cluster_file_of(
+      profile, own ? cluster_file_of(options) : profiles::load_cluster(predicted.cluster));
 }
 
 /// The plan lowered for the native stack, and its step time.
@@ -94,14 +119,14 @@ Predicted lower_and_predict(RunOptions& options) {
   Predicted predicted;
   predicted.gpus_per_node = options.plan.gpus;
   if (!options.cluster.empty()) {
-    predicted.gpus_per_node =
-        profiles::load_profile(options.cluster, "native", options.overrides).cluster.gpus_per_node;
+    predicted.gpus_per_node = asked_profile(options).cluster.gpus_per_node;
   }
   predicted.utilisation = sim::utilisation_of(options.model, options.plan, used_gpus(options));
   try {
     sim::PredictOptions fast;
     fast.reserved = false;
-    const profiles::Profile profile = profile_of_run(options);
+    const profiles::Profile profile = profile_of_run(options, predicted.cluster);
+    predicted.cluster_file = file_of(profile, options, predicted);
     sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
   } catch (const Error& error) {
@@ -184,7 +209,9 @@ class RunVerb : public Verb {
       options.train.weights_name = options.weights;
     }
     choose_trace_step(options, resume.get());
-    if (shown) prepare_folder(options);
+    const std::vector<std::string> changed =
+        resume ? resume_notes(options, settings_, *resume) : std::vector<std::string>();
+    if (shown) prepare_folder(options, predicted);
     const RunReference reference{predicted.step_s, predicted.utilisation,
                                  exec::StepMemory::planned_bytes(predicted.schedule)};
     options.train.annotate = [reference](exec::StepMetrics& metrics) {
@@ -195,9 +222,13 @@ class RunVerb : public Verb {
     RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
                        options.log_every, reference);
     for (const std::string& note : options.notes) printer.on_note(note);
+    for (const std::string& note : model_notes(options.model, options.plan.seq_len))
+      printer.on_note(note);
     const auto on_ready = [&](const AttentionNote& attention) {
       say(stderr, run_head(options, data, reference, attention));
-      if (resume) printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
+      if (!resume) return;
+      printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
+      for (const std::string& note : changed) printer.on_note(note);
     };
 
     const auto begin = std::chrono::steady_clock::now();
@@ -235,17 +266,25 @@ class RunVerb : public Verb {
     }
   }
 
-  void prepare_folder(const RunOptions& options) {
+  static PlanDocument document_of(const RunOptions& options, const Predicted& predicted) {
+    sim::Job job;
+    job.model_name = options.model_name;
+    job.model_config = options.config;
+    job.cluster_name = predicted.cluster.empty() ? kHostCluster : predicted.cluster;
+    job.cluster_file = predicted.cluster_file;
+    job.overrides = options.overrides;
+    PlanDocument document = sim::document_of(job, options.plan);
+    // Its values are this machine's, which no file that ships has.
+    if (!predicted.cluster.empty()) document.cluster_file = profiles::to_json(job.cluster_file);
+    document.tool_version = options.train.tool_version;
+    return document;
+  }
+
+  void prepare_folder(const RunOptions& options, const Predicted& predicted) {
     require_room(options);
     try_outputs(options);
     const fs::path plan = fs::path(options.out) / "plan.json";
-    PlanDocument document;
-    document.model = options.model_name;
-    document.cluster = options.cluster.empty() ? kHostCluster : options.cluster;
-    document.plan = options.plan;
-    document.overrides = options.overrides;
-    document.tool_version = options.train.tool_version;
-    write_plan(plan, document);
+    write_plan(plan, document_of(options, predicted));
     settings_.decide("plan", plan.string(), "this run");
     write_file_atomically(fs::path(options.out) / "run.ini",
                           settings_.ini("written by shardwright run; --config takes it"));
@@ -273,8 +312,10 @@ class RunVerb : public Verb {
       }
     };
     const bool complete = options.train.saves && !train.interrupted && train.failure.empty() &&
-                          !train.save_failed &&
-                          attempt([&] { exec::export_model(exec::Checkpoint(checkpoint), model); });
+                          !train.save_failed && attempt([&] {
+                            exec::export_model(exec::Checkpoint(checkpoint), model);
+                            copy_tokenizer(model_sources(options), model);
+                          });
     attempt([&] { write_trace(options, predicted, train); });
     if (json_) {
       print_json(options, predicted, outcome, printer, seconds, checkpoint,
@@ -295,6 +336,18 @@ class RunVerb : public Verb {
           ExitCode::kFailed);
     }
     return train.interrupted ? kStopped : ExitCode::kDone;
+  }
+
+  /// Folders that may hold the model's tokenizer.
+  static std::vector<fs::path> model_sources(const RunOptions& options) {
+    std::vector<fs::path> folders;
+    std::error_code ignored;
+    for (const std::string& given : {options.model_name, options.weights}) {
+      if (given.empty() || !fs::exists(given, ignored)) continue;
+      folders.push_back(fs::is_directory(given, ignored) ? fs::path(given)
+                                                         : fs::absolute(given).parent_path());
+    }
+    return folders;
   }
 
   static void write_trace(const RunOptions& options, const Predicted& predicted,

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 using namespace testing;
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using RunTest = RunFixture;
 
@@ -122,6 +123,67 @@ TEST_F(RunTest, ReadsPairsForFineTuning) {
       run(small("out", {"--data", put("pairs.jsonl", lines).string(), "--hold-out", "0.2"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("48 documents of"));
+}
+
+TEST_F(RunTest, PredictsWhatPredictSaysOfItsPlan) {
+  for (const Words& more : {Words{}, Words{"--cluster", "l4-pcie8"}}) {
+    Words words = more;
+    words.insert(words.end(), {"--json", "--steps", "2", "--overwrite", "yes"});
+    const ProgramResult result = run(small("out", words));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const ProgramResult predicted =
+        run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json"), "--json"});
+    ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+    const double here = json::parse(result.out).at("predicted_step_time_s");
+    EXPECT_NEAR(json::parse(predicted.out).at("iteration_time_s").get<double>(), here, 1e-9 * here);
+  }
+}
+
+TEST_F(RunTest, SaysWhatAResumedRunDoesOtherwise) {
+  ASSERT_EQ(run(small("out")).exit_code, 0);
+  const ProgramResult same = run(small("out", {"--resume", "auto", "--steps", "8"}));
+  EXPECT_THAT(same.err, Not(HasSubstr("a step has")));
+  const ProgramResult other =
+      run(small("out", {"--resume", "auto", "--steps", "10", "--ranks", "1", "--lr", "2e-2"}));
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("a step has 2 sequences of 32 tokens from here on; up to the "
+                                   "checkpoint it had 4 of 32"));
+  EXPECT_THAT(other.err, HasSubstr("spans 10 steps; before it spanned 8"));
+  EXPECT_THAT(other.err, HasSubstr("--lr is 2e-2; in the run that is resumed it was 1e-2"));
+}
+
+TEST_F(RunTest, HonoursTheInitialDeviationAndRefusesDropout) {
+  const auto with = [&](const std::string& name, const json& changes) {
+    json config = json::parse(get(folder_ / "model.json"));
+    config.merge_patch(changes);
+    put(name, config.dump());
+    return small("out-" + name, {"--model", at(name), "--steps", "1", "--json"});
+  };
+  const ProgramResult narrow = run(with("narrow.json", {{"initializer_range", 0.02}}));
+  const ProgramResult wide = run(with("wide.json", {{"initializer_range", 0.5}}));
+  ASSERT_EQ(narrow.exit_code, 0) << narrow.err;
+  ASSERT_EQ(wide.exit_code, 0) << wide.err;
+  EXPECT_GT(json::parse(wide.out).at("loss").get<double>(),
+            json::parse(narrow.out).at("loss").get<double>() + 0.1);
+  const ProgramResult dropout = run(with("dropout.json", {{"attention_dropout", 0.5}}));
+  EXPECT_EQ(dropout.exit_code, 3);
+  EXPECT_THAT(dropout.err, HasSubstr("attention_dropout is 0.5"));
+  const ProgramResult ignored = run(with("ignored.json", {{"mup_width_multiplier", 2}}));
+  EXPECT_EQ(ignored.exit_code, 0) << ignored.err;
+  EXPECT_THAT(ignored.err, HasSubstr("keys that are ignored: mup_width_multiplier"));
+}
+
+TEST_F(RunTest, CopiesTheTokenizerBesideTheModel) {
+  fs::create_directories(folder_ / "hf");
+  put("hf/config.json", get(folder_ / "model.json"));
+  put("hf/tokenizer.json", "{}");
+  put("hf/generation_config.json", R"({"top_p": 0.9})");
+  put("hf/notes.txt", "not part of a model");
+  const ProgramResult result = run(small("out", {"--model", at("hf"), "--steps", "1"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(get(folder_ / "out/model/tokenizer.json"), "{}");
+  EXPECT_EQ(get(folder_ / "out/model/generation_config.json"), R"({"top_p": 0.9})");
+  EXPECT_FALSE(fs::exists(folder_ / "out/model/notes.txt"));
 }
 
 TEST_F(RunTest, StartsFromTheModelThatItWrote) {
