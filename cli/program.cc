@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 
@@ -27,7 +28,8 @@ constexpr const char* kFooter =
     "  3  bad input file or value\n"
     "  4  infeasible: nothing fits\n"
     "  5  device or library missing\n"
-    "  6  comparison outside tolerance";
+    "  6  comparison outside tolerance\n"
+    "  75 stopped from outside: run saved what it had, and --resume goes on";
 
 /// The command as a user would type it again in a shell.
 std::string command_line(int argc, const char* const* argv) {
@@ -59,6 +61,21 @@ int fail(ColorMode color, std::string_view sentence, ExitCode code) {
   }
   std::fputs(text.c_str(), stderr);
   return static_cast<int>(code);
+}
+
+/// What the system said of a path that nobody looked at before: too long, in a loop of links.
+std::string path_sentence(const std::filesystem::filesystem_error& error) {
+  constexpr std::size_t kMostShown = 200;
+  std::string path = error.path1().string();
+  if (path.size() > kMostShown) path = path.substr(0, kMostShown) + "...";
+  return fmt::format("{}: {}, expected the path of a file or folder", path, error.code().message());
+}
+
+ExitCode path_code(const std::filesystem::filesystem_error& error) {
+  const bool device = error.code() == std::errc::no_space_on_device ||
+                      error.code() == std::errc::io_error ||
+                      error.code() == std::errc::read_only_file_system;
+  return device ? ExitCode::kFailed : ExitCode::kBadInput;
 }
 
 // A full disk shows only when the buffer is written out, and must not look like success.
@@ -101,7 +118,7 @@ ExitCode parse_and_run(int argc, const char* const* argv,
   if (parsed.answered) return flushed(ExitCode::kDone);
 
   const Context context{describe_terminal(stdout, color), describe_terminal(stderr, color),
-                        command_line(argc, argv)};
+                        command_line(argc, argv), &line};
   for (const std::unique_ptr<Verb>& verb : verbs) {
     if (parsed.verb == verb->name()) return flushed(verb->run(context));
   }
@@ -117,6 +134,8 @@ int run_program(int argc, const char* const* argv, const std::vector<std::unique
     return static_cast<int>(parse_and_run(argc, argv, verbs, absent, color));
   } catch (const Error& error) {
     return fail(color, error.what(), error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(color, path_sentence(error), path_code(error));
   } catch (const std::bad_alloc&) {
     return fail(color, "this machine ran out of memory.", ExitCode::kFailed);
   } catch (const std::exception& error) {

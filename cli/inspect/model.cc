@@ -5,13 +5,16 @@
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "cli/inspect/training_memory.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/job_notes.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/json_file.h"
@@ -227,7 +230,18 @@ ordered_json to_json(const Model& m) {
           {"attention_scale", m.attention_scale},
           {"attention_softcap", m.attention_softcap},
           {"logit_softcap", m.logit_softcap},
-          {"embedding_scale", m.embedding_scale}};
+          {"embedding_scale", m.embedding_scale},
+          {"initial_deviation", m.initial_deviation},
+          {"dropout", m.dropout},
+          {"ignored_keys", m.ignored_keys}};
+}
+
+ordered_json to_json(const std::optional<TrainingMemory>& memory) {
+  if (!memory) return nullptr;
+  return {{"rule_of_thumb_bytes", memory->rule_of_thumb_bytes},
+          {"state_bytes", memory->state_bytes},
+          {"peak_bytes", memory->peak_bytes},
+          {"recomputed_peak_bytes", memory->recomputed_peak_bytes}};
 }
 
 std::int64_t all_layers(const ParameterCounts& counts, std::int64_t layers) {
@@ -314,6 +328,7 @@ std::string inspect_model(const std::string& name, std::int64_t seq_len, Form fo
   const Model model = load_model(models_folder(), name);
   const ParameterCounts counts = count_parameters(model);
   const std::int64_t total = counts.total(model.layers);
+  const std::optional<TrainingMemory> memory = training_memory(model, seq_len);
   const std::string source =
       JsonFile::load(file.path).root().optional<std::string>(kSource, file.path.string());
   if (form == Form::kJson) {
@@ -329,17 +344,22 @@ std::string inspect_model(const std::string& name, std::int64_t seq_len, Form fo
                         {"forward_matrices", flops.matrices},
                         {"forward_attention", flops.attention},
                         {"training", 3 * flops.total()}}},
-                      {"kv_bytes_per_token", kv_bytes_per_token(model)}}) +
+                      {"kv_bytes_per_token", kv_bytes_per_token(model)},
+                      {"training_memory", to_json(memory)}}) +
            "\n";
   }
   const auto paragraph = [&](const std::string& text) {
     return fmt::format("{}\n\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
   };
+  std::string notes;
+  for (const std::string& note : model_notes(model, 0)) notes += paragraph("Note: " + note + ".");
   return fmt::format("{} ({}, {} parameters)\n",
                      paint(out, Style::kBold, printable(model.name, out.utf8)), model.family,
                      grouped(total)) +
          paragraph(in_words(model)) + parameter_table(model, counts, out) + "\n" +
-         per_token_table(model, seq_len, total, out) + "\n" + paragraph("Source: " + source);
+         per_token_table(model, seq_len, total, out) + "\n" +
+         (memory ? training_memory_table(*memory, seq_len, total, out) + "\n" : "") + notes +
+         paragraph("Source: " + source);
 }
 
 std::string list_models(Form form, const Terminal& out) {

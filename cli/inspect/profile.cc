@@ -180,13 +180,15 @@ std::string list_clusters(Form form, const Terminal& out) {
   for (const std::string& name : profiles::shipped_names(DataKind::kCluster)) {
     const profiles::ClusterFile file = profiles::load_cluster(name);
     const Cluster& cluster = file.cluster;
-    list.push_back({{"id", name},
-                    {"description", file.description},
-                    {"gpu", cluster.gpu.id},
-                    {"gpus_per_node", cluster.gpus_per_node},
-                    {"nics_per_node", cluster.nics_per_node},
-                    {"node_net_bytes_per_s", cluster.node_net_bytes_per_s()},
-                    {"usd_per_gpu_hour", cluster.usd_per_gpu_hour}});
+    list.push_back(
+        {{"id", name},
+         {"description", file.description},
+         {"gpu", cluster.gpu.id},
+         {"gpus_per_node", cluster.gpus_per_node},
+         {"nics_per_node", cluster.nics_per_node},
+         {"node_net_bytes_per_s", cluster.node_net_bytes_per_s()},
+         {"usd_per_gpu_hour", cluster.usd_per_gpu_hour > 0 ? ordered_json(cluster.usd_per_gpu_hour)
+                                                           : ordered_json(nullptr)}});
     table.add_row(
         {name, cluster.gpu.id, quantity(static_cast<double>(cluster.gpus_per_node), ""),
          quantity(static_cast<double>(cluster.nics_per_node), ""),

@@ -56,6 +56,14 @@ std::string price_words(const sim::Job& inputs, const sim::Prediction& predictio
   return fmt::format("{} USD at {:.2f} USD per GPU hour", thousands(gpu_hours * price), price);
 }
 
+/// "247.3 of 989 TFLOP/s"; processors reach thousandths of that.
+std::string share_of_peak(const sim::TimePrediction& time) {
+  const bool small = time.peak_flops < 1e12;
+  const double unit = small ? 1e9 : 1e12;
+  return fmt::format("{:.1f} of {:.0f} {}FLOP/s", time.model_flops_per_gpu / unit,
+                     time.peak_flops / unit, small ? "G" : "T");
+}
+
 std::string speed_table(const sim::Job& inputs, const sim::Prediction& prediction,
                         const Terminal& out) {
   const sim::TimePrediction& time = prediction.time;
@@ -65,8 +73,8 @@ std::string speed_table(const sim::Job& inputs, const sim::Prediction& predictio
   table.add_row({"tokens/s", fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)),
                  fmt::format("{} in all", thousands(time.tokens_per_s))});
   table.add_row({"MFU", percent(time.mfu),
-                 fmt::format("{:.1f} of {:.0f} TFLOP/s dense bf16 per GPU, for the model",
-                             time.model_flops_per_gpu / 1e12, time.peak_flops / 1e12)});
+                 fmt::format("{} dense bf16 per {}, for the model", share_of_peak(time),
+                             inputs.profile.cluster.gpu.is_processor() ? "rank" : "GPU")});
   table.add_row({"HFU", percent(time.hfu), "of the same peak, counting recomputation"});
   table.add_row(
       {"10^12 tokens",

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "cli/render/prediction.h"
 #include "cli/render/text/text.h"
 #include "cli/render/whole_run.h"
+#include "cli/render/words/job_notes.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/explain/explain.h"
@@ -40,6 +42,8 @@ class PredictVerb : public Verb {
         .type_name("FILE");
     command.add("--tokens", tokens_,
                 "also say what a whole run on so many tokens takes in days and dollars", {1, 1e18});
+    command.add("--require-fit", require_fit_,
+                "end with code 4 when the plan, or every one of several, does not fit");
     command.add("--jitter", jitter_,
                 "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
                 "wait for each other in collectives",
@@ -48,6 +52,7 @@ class PredictVerb : public Verb {
 
   ExitCode run(const Context& context) override {
     const sim::Job inputs = resolve(flags_);
+    tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
     sim::Predictor predictor(inputs.model, inputs.profile);
     std::vector<sim::Prediction> predictions;
     std::vector<TracedStep> traced;
@@ -83,7 +88,7 @@ class PredictVerb : public Verb {
       for (const WholeRunAnswer& run : runs) fmt::print("{}", whole_run_text(run, context.out));
       print_jitter(inputs, jitters, context.out);
     }
-    return ExitCode::kDone;
+    return require_fit_ && !any_fits(predictions) ? ExitCode::kInfeasible : ExitCode::kDone;
   }
 
  private:
@@ -98,6 +103,11 @@ class PredictVerb : public Verb {
         tuner::run_cost(inputs.model, prediction, inputs.profile.cluster.gpu.peak_bf16_flops,
                         answer.conditions, answer.price);
     return answer;
+  }
+
+  static bool any_fits(const std::vector<sim::Prediction>& predictions) {
+    return std::any_of(predictions.begin(), predictions.end(),
+                       [](const sim::Prediction& prediction) { return prediction.memory.fits; });
   }
 
   void print_json(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
@@ -156,6 +166,7 @@ class PredictVerb : public Verb {
   std::optional<double> tokens_;
   bool json_ = false;
   bool explain_ = false;
+  bool require_fit_ = false;
 };
 
 }  // namespace

@@ -312,6 +312,32 @@ TEST(PlanFlags, StartFromAPlanFileAndChangeWhatIsGiven) {
   EXPECT_EQ(plan.at("stack"), "native");
 }
 
+TEST(PlanFlags, RefuseMoreAheadThanBuffersHold) {
+  expect_error(predict(small({"--buffers", "2", "--prefetch", "5"})), 3,
+               "prefetch is 5, but 2 buffers hold at most 1 ahead");
+  EXPECT_EQ(plan_of(small({"--buffers", "6", "--prefetch", "5"})).at("prefetch"), 5);
+}
+
+TEST(PlanFlags, ReadNumbersAsPeopleWriteThem) {
+  EXPECT_EQ(plan_of(small({"--seq-len", "2k"})).at("seq_len"), 2048);
+}
+
+TEST(Predict, RequireFitEndsWithItsOwnCode) {
+  const std::vector<std::string> large{"--model", "llama-3-70b", "--cluster",  "dgx-h100",
+                                       "--gpus",  "8",           "--strategy", "ddp"};
+  EXPECT_EQ(predict(large).exit_code, 0);
+  std::vector<std::string> strict = large;
+  strict.emplace_back("--require-fit");
+  EXPECT_EQ(predict(strict).exit_code, 4);
+  EXPECT_EQ(predict(small({"--require-fit"})).exit_code, 0);
+}
+
+TEST(Predict, NotesWhatTheConfigurationSaysAndTheAnswerDoesNotContain) {
+  const std::vector<std::string> gpt{"--model", "gpt2", "--cluster", "dgx-h100"};
+  EXPECT_NE(predict(gpt).err.find("dropout is not modelled"), std::string::npos);
+  EXPECT_EQ(predict(small({})).err, "");
+}
+
 TEST(PlanFlags, OverrideValuesOfTheProfile) {
   const double before = predicted(main_job()).at("iteration_time_s");
   const json after = predicted(

@@ -41,6 +41,9 @@ void expect_usage_error(const std::vector<std::string>& arguments, const std::st
 TEST(Program, WrongUsageIsOneSentenceAndCode2) {
   expect_usage_error({}, "error: no verb was given; the verbs are ");
   expect_usage_error({"docter"}, "error: there is no verb 'docter', did you mean 'doctor'?");
+  expect_usage_error({"siez", "--model", "x"},
+                     "error: there is no verb 'siez', did you mean 'size'?");
+  expect_usage_error({"predict", "--batch", "3"}, "did you mean '--micro-batch'?");
   expect_usage_error({"zzzzzzzz"}, "error: there is no verb 'zzzzzzzz'; the verbs are ");
   expect_usage_error({"--versoin"},
                      "error: shardwright has no flag '--versoin', did you mean '--version'?");
@@ -66,6 +69,23 @@ TEST(Program, NoControlCharacterOfAnErrorReachesTheTerminal) {
   for (const char letter : result.err) {
     const auto byte = static_cast<unsigned char>(letter);
     EXPECT_TRUE(letter == '\n' || (byte >= 0x20 && byte != 0x7f && byte != 0xff)) << int{byte};
+  }
+}
+
+TEST(Program, PathsThatNoFileSystemTakesAreBadInput) {
+  const std::string path = "/" + std::string(5000, 'x');
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"predict", "--model", path, "--cluster", "dgx-h100"},
+        {"predict", "--model", "llama-3-8b", "--cluster", path + ".json"},
+        {"run", "--model", "llama-3-8b", "--data", path, "--device", "host"},
+        {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--weights", path, "--device",
+         "host"},
+        {"run", "--model", "qwen3-0.6b", "--data", "synthetic", "--resume", path, "--device",
+         "host"}}) {
+    const ProgramResult result = shardwright_run(words);
+    EXPECT_EQ(result.exit_code, 3) << words[0] << result.err.substr(0, 200);
+    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("unexpected failure")));
+    EXPECT_THAT(result.err, HasSubstr("too long"));
   }
 }
 

@@ -15,6 +15,9 @@ struct Prefix {
 };
 
 std::string number(double value) {
+  const double size = std::abs(value);
+  // As digits while a person can read them: "40,050", not "4.005e+04".
+  if (size >= 9999.5 && size < 1e9) return (value < 0 ? "-" : "") + thousands(size);
   return fmt::format("{:.4g}", value);
 }
 
