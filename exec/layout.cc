@@ -11,8 +11,6 @@
 
 namespace shardwright::exec {
 
-namespace {
-
 void check_executable(const Model& m, const Schedule& schedule) {
   const auto refuse = [&](std::string_view what) {
     throw Error(fmt::format(
@@ -38,8 +36,6 @@ void check_executable(const Model& m, const Schedule& schedule) {
                             m.name, m.dropout));
   }
 }
-
-}  // namespace
 
 /// A tensor before it has a place.
 struct ParameterLayout::Draft {

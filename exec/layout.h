@@ -62,10 +62,13 @@ struct OwnedPart {
   std::int64_t count = 0;
 };
 
+/// Throws Error naming what of the model the executor cannot run: it trains RMSNorm decoders with
+/// rotary positions and without dropout.
+void check_executable(const Model& model, const Schedule& schedule);
+
 class ParameterLayout {
  public:
-  /// The model's tensors in the units of the schedule. Throws Error naming what the executor cannot
-  /// run: it trains RMSNorm decoders with rotary positions.
+  /// The model's tensors in the units of the schedule. Throws Error as check_executable does.
   ParameterLayout(const Model& model, const Schedule& schedule);
 
   /// By unit and place.

@@ -20,6 +20,7 @@
 #include "cli/run/resume_notes.h"
 #include "cli/run/tokenizer.h"
 #include "cli/verbs/verbs.h"
+#include "exec/layout.h"
 #include "exec/step_memory.h"
 #include "exec/train/train_state.h"
 #include "profiles/profile.h"
@@ -195,6 +196,7 @@ class RunVerb : public Verb {
       return ExitCode::kDone;
     }
     const Predicted predicted = lower_and_predict(options);
+    exec::check_executable(options.model, predicted.schedule);
     exec::Data data = exec::open_data(options.data);
     const bool shown = options.launch.rank == 0;
     std::optional<OutputLock> lock;

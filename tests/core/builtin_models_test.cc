@@ -206,6 +206,12 @@ TEST(BuiltinModels, WindowsAreWherePublished) {
   }
 }
 
+TEST(BuiltinModels, HaveNoKeyThatIsIgnored) {
+  for (const std::string& name : not_empty(builtin_models(kModels))) {
+    EXPECT_EQ(load_model(kModels, name).ignored_keys, std::vector<std::string>()) << name;
+  }
+}
+
 TEST(BuiltinModels, AreAllInTheTable) {
   std::set<std::string> listed;
   for (const Rounded& row : kRounded) EXPECT_TRUE(listed.insert(row.name).second);
