@@ -36,7 +36,7 @@ FlagValues values_of(const std::string& flag, const OptionOutline& option, const
 }
 
 /// Single quotes for a shell.
-std::string quoted(std::string_view text) {
+std::string shell_quoted(std::string_view text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
   return result + "'";
@@ -89,7 +89,7 @@ std::string bash_script(const std::string& program, const std::vector<VerbOutlin
     std::string reply;
     if (!values.words.empty())
       reply += fmt::format("$(compgen -W {} -- \"$word\") ",
-                           quoted(fmt::format("{}", fmt::join(values.words, " "))));
+                           shell_quoted(fmt::format("{}", fmt::join(values.words, " "))));
     if (values.files) reply += "$(compgen -f -- \"$word\")";
     text += fmt::format("    {}) COMPREPLY=({}); return ;;\n", flag, reply);
   }
@@ -109,7 +109,7 @@ std::string bash_script(const std::string& program, const std::vector<VerbOutlin
     }
     text += fmt::format("    {}) COMPREPLY=($(compgen -W {} -- \"$word\"){}) ;;\n",
                         verb.name.empty() ? "''" : verb.name,
-                        quoted(fmt::format("{}", fmt::join(words, " "))), positional);
+                        shell_quoted(fmt::format("{}", fmt::join(words, " "))), positional);
   }
   return text + fmt::format("  esac\n}}\ncomplete -o filenames -F _{0} {0}\n", program);
 }
@@ -126,13 +126,13 @@ std::string fish_script(const std::string& program, const std::vector<VerbOutlin
         verb.name.empty() ? "true" : fmt::format("__fish_seen_subcommand_from {}", verb.name);
     if (!verb.name.empty()) {
       text += fmt::format("complete -c {} -n 'not __fish_seen_subcommand_from {}' -a {} -d {}\n",
-                          program, verbs, verb.name, quoted(verb.summary));
+                          program, verbs, verb.name, shell_quoted(verb.summary));
     }
     for (const OptionOutline& option : verb.options) {
       const std::string subject =
           option.positional() ? verb.name + " " + option.names.front() : option.names.front();
       const FlagValues values = values_of(subject, option, known);
-      const std::string words = quoted(fmt::format("{}", fmt::join(values.words, " ")));
+      const std::string words = shell_quoted(fmt::format("{}", fmt::join(values.words, " ")));
       if (option.positional()) {
         if (!values.words.empty())
           text += fmt::format("complete -c {} -n '{}' -a {}\n", program, when, words);
@@ -141,7 +141,7 @@ std::string fish_script(const std::string& program, const std::vector<VerbOutlin
       for (const std::string& name : option.names) {
         if (!name.starts_with("--")) continue;
         text += fmt::format("complete -c {} -n '{}' -l {} -d {}", program, when, name.substr(2),
-                            quoted(option.description));
+                            shell_quoted(option.description));
         if (!option.type.empty()) text += values.files ? " -r -F" : " -x";
         if (!values.words.empty()) text += " -a " + words;
         text += "\n";
