@@ -19,7 +19,7 @@ struct SizeFlags {
   std::optional<double> tokens;
   tuner::Goal goal;
   std::optional<std::string> clusters;
-  std::int64_t max_gpus = 16384;
+  std::optional<std::int64_t> max_gpus;
   std::optional<std::int64_t> global_batch;
   tuner::Prices prices;
   profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;

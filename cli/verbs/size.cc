@@ -11,6 +11,7 @@
 #include "cli/render/sizing.h"
 #include "cli/render/text/progress.h"
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/job_notes.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
@@ -48,6 +49,7 @@ class SizeVerb : public Verb {
   ExitCode run(const Context& context) override {
     SizingReport report;
     prepare(report);
+    tell_notes(context.err, model_notes(report.model, flags_.plan.knobs.seq_len.value_or(0)));
     report.sweep = search(report, context);
     report.choice = tuner::choose(report.sweep.options, report.goal);
     refine(report);
@@ -98,6 +100,10 @@ class SizeVerb : public Verb {
       throw Error("--tokens is missing: give the tokens to train on, such as 2e12.",
                   ExitCode::kUsage);
     }
+    if (flags_.plan.gpus && flags_.max_gpus && *flags_.plan.gpus > *flags_.max_gpus) {
+      throw Error(fmt::format("--gpus is {}, but --max-gpus is {}; leave one of them out.",
+                              *flags_.plan.gpus, *flags_.max_gpus));
+    }
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
@@ -117,7 +123,7 @@ class SizeVerb : public Verb {
     // Eager attention is neither faster nor smaller anywhere.
     if (!job.fixed.attention) job.fixed.attention = AttentionKind::kFlash;
     job.gpus = flags_.plan.gpus;
-    job.max_gpus = flags_.max_gpus;
+    job.max_gpus = flags_.max_gpus.value_or(job.max_gpus);
     job.run = conditions(report, job.fixed.seq_len);
   }
 

@@ -260,6 +260,7 @@ TEST(Size, BadInputIsOneSentence) {
   expect_error(with({"--compare", "yafsdp,fsdp9"}), 3, "did you mean");
   expect_error(with({"--mtbf-hours", "0"}), 3, "--mtbf-hours is 0");
   expect_error(with({"--max-gpus", "0"}), 3, "--max-gpus is 0");
+  expect_error(with({"--gpus", "8", "--max-gpus", "4"}), 3, "--gpus is 8, but --max-gpus is 4");
   expect_error(with({"--plan", "x.json"}), 2, "size takes no --plan");
   expect_error(with({"--clusters", "dgx-h100", "--gpus", "9"}), 3, "a multiple of the 8 GPUs");
   expect_error(with({"--clusters", "dgx-h100", "--gpus", "64", "--global-batch", "100"}), 3,
