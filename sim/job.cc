@@ -24,15 +24,14 @@ Job job_of(const PlanDocument& document, const std::string& file,
   job.cluster_name = cluster.value_or(document.cluster);
   const bool own_model = !model && !document.model_config.empty();
   const bool own_cluster = !cluster && !document.cluster_file.empty();
-  job.model_config = own_model
-                         ? document.model_config
-                         : read_model_config(profiles::data_dir() / "models", job.model_name);
+  job.model_config = own_model ? document.model_config
+                               : read_model_config(profiles::data_dir() / "models", job.model_name);
   job.model = own_model ? parse_hf_config(job.model_config, file + ": model_config",
                                           model_name_of(job.model_name))
                         : load_model(profiles::data_dir() / "models", job.model_name);
-  job.cluster_file =
-      own_cluster ? profiles::parse_cluster(document.cluster_file, file + ": cluster_file")
-                  : profiles::load_cluster(job.cluster_name);
+  job.cluster_file = own_cluster
+                         ? profiles::parse_cluster(document.cluster_file, file + ": cluster_file")
+                         : profiles::load_cluster(job.cluster_name);
   return job;
 }
 

@@ -165,8 +165,7 @@ sim::Job resolve_base(const PlanFlags& flags) {
   require("--cluster", flags.cluster, file.cluster, "dgx-h100");
   sim::Job job = sim::job_of(file, flags.plan_file.value_or(""), flags.model, flags.cluster);
   Plan plan = file.plan;
-  if (!flags.plan_file)
-    plan.stack = profiles::usual_stack(job.cluster_file.cluster);
+  if (!flags.plan_file) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
   Plan asked;
   take_parallelism(flags.knobs.parallel, asked);
   if (!flags.plan_file && !beyond_data_parallel(asked).empty()) plan.stack = kDividingStack;
