@@ -120,6 +120,11 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
         "that eager attention moves forward, per score", kPerElement);
     add("score_backward_traffic_bytes", &parallel.score_backward_traffic_bytes, "byte",
         "that eager attention moves backward, per score", kPerElement);
+    add("checkpointed_norm_forward_bytes", &parallel.checkpointed_norm_forward_bytes, "byte",
+        "traffic of norms forward where layers are checkpointed whole; 0: as elsewhere",
+        kPerElement);
+    add("checkpointed_norm_backward_bytes", &parallel.checkpointed_norm_backward_bytes, "byte",
+        "the same backward", kPerElement);
     add("fragmentation", &parallel.fragmentation, "",
         "reserved beyond allocated, per byte that comes and goes", between(0.0, 10.0));
     add("async_tensor_backward", &parallel.async_tensor_backward, "",

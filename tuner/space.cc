@@ -88,6 +88,12 @@ std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_p
 }
 
 std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) {
+  if (stack.parallel.always) {
+    throw Error(
+        fmt::format("stack is {}, whose plans the search does not go through yet, expected "
+                    "predict with it or another stack",
+                    stack.id));
+  }
   if (!request.strategies.empty()) return request.strategies;
   if (request.gpus == 1) return {Strategy::kSingle};
   std::vector<Strategy> strategies;

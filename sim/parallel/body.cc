@@ -75,6 +75,18 @@ BodyOp BodyWriter::elementwise(OpKind kind, const KernelGroup& group, double ele
                 backward ? group.backward_efficiency : group.forward_efficiency);
 }
 
+BodyOp BodyWriter::layer_norm(bool backward) const {
+  const double elements = f(shape_.sharded_tokens) * f(shape_.hidden);
+  BodyOp op = elementwise(OpKind::kNorm, stack_.norm, elements, backward);
+  const ParallelSoftware& parallel = stack_.parallel;
+  const double instead = backward ? parallel.checkpointed_norm_backward_bytes
+                                  : parallel.checkpointed_norm_forward_bytes;
+  if (instead > 0 && plan_.recompute == Recompute::kFull && plan_.ckpt_layers > 0) {
+    op.work.bytes = static_cast<Bytes>(std::llround(elements * instead));
+  }
+  return op;
+}
+
 BodyOp BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficiency) const {
   BodyOp op;
   op.kind = kind;
@@ -163,7 +175,7 @@ void BodyWriter::row_backward(BodyOps& list, std::int64_t rows) const {
 void BodyWriter::attention_forward(BodyOps& list) const {
   const RankShape& s = shape_;
   const double t = f(s.tokens);
-  list.push_back(elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
+  list.push_back(layer_norm(false));
   const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
   if (model_.fused_qkv || stack_.fused_qkv) {
     gather_before(list,
@@ -201,7 +213,7 @@ void BodyWriter::attention_backward(BodyOps& list) const {
   } else {
     column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()});
   }
-  BodyOp norm = elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), true);
+  BodyOp norm = layer_norm(true);
   norm.joins = true;
   list.push_back(norm);
   if (stack_.residual.backward_kernels > 0) {
@@ -212,7 +224,7 @@ void BodyWriter::attention_backward(BodyOps& list) const {
 
 void BodyWriter::mlp_forward(BodyOps& list) const {
   const RankShape& s = shape_;
-  list.push_back(elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
+  list.push_back(layer_norm(false));
   const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
   const bool gated = model_.gated_mlp;
   if (gated && (model_.fused_gate_up || stack_.fused_gate_up)) {
@@ -245,7 +257,7 @@ void BodyWriter::mlp_backward(BodyOps& list) const {
   } else {
     column_backward(list, {s.ffn, s.ffn});
   }
-  BodyOp norm = elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), true);
+  BodyOp norm = layer_norm(true);
   norm.joins = true;
   list.push_back(norm);
   if (stack_.residual.backward_kernels > 0) {
@@ -326,8 +338,7 @@ Body BodyWriter::head() const {
   Body body;
   const bool gathers = s.tp > 1 && !stack_.parallel.vocabulary_parallel_loss;
   const double logits = f(s.tokens) * f(gathers ? model_.vocab : s.vocab);
-  body.forward.push_back(
-      elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), false));
+  body.forward.push_back(layer_norm(false));
   gather_before(body.forward, product(OpKind::kHeadProjection, s.tokens, s.vocab, s.hidden),
                 Meets::kBlocks);
   if (gathers) {
@@ -350,7 +361,7 @@ Body BodyWriter::head() const {
     body.backward.push_back(memory(OpKind::kLoss, logits * 6, 1, stack_.copies.cast));
   }
   column_backward(body.backward, {s.vocab});
-  BodyOp norm = elementwise(OpKind::kNorm, stack_.norm, f(s.sharded_tokens) * f(s.hidden), true);
+  BodyOp norm = layer_norm(true);
   norm.joins = true;
   body.backward.push_back(norm);
   return body;

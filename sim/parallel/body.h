@@ -95,6 +95,8 @@ class BodyWriter {
   /// The gradient of a weight [n, k] from `m` tokens.
   BodyOp weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const;
   BodyOp elementwise(OpKind kind, const KernelGroup& group, double elements, bool backward) const;
+  /// Of the tokens between the matrices.
+  BodyOp layer_norm(bool backward) const;
   BodyOp memory(OpKind kind, double bytes, int kernels, double efficiency) const;
   BodyOp collective(CommGroup group, Collective kind, double bytes,
                     Meets meets = Meets::kBlocks) const;
