@@ -91,7 +91,9 @@ constexpr std::array<Family, 16> kFamilies = {{
 /// One row being read: values that make no sense are errors naming file, line and column.
 class RowReader {
  public:
-  explicit RowReader(const CsvRow& row) : row_(row) {}
+  /// `unsupported` takes names that are not known, in place of an error.
+  explicit RowReader(const CsvRow& row, std::string* unsupported = nullptr)
+      : row_(row), unsupported_(unsupported) {}
 
   std::string text(std::string_view column) const { return row_.require<std::string>(column); }
 
@@ -132,22 +134,30 @@ class RowReader {
     row_.fail(column, fmt::format("one of {}", fmt::join(accepted, ", ")));
   }
 
+  /// For a name that a later version may know: the row is kept and says why it is not predicted.
+  void refuse_name(std::string_view column, const std::vector<std::string>& accepted) const {
+    if (unsupported_ == nullptr) fail_choice(column, accepted);
+    *unsupported_ = fmt::format("{} is {}, which is not known", column, row_.text(column));
+  }
+
   const CsvRow& row() const { return row_; }
 
  private:
   const CsvRow& row_;
+  std::string* unsupported_;
 };
 
 Model read_model(const RowReader& read, std::int64_t seq_len) {
   Model model;
   model.name = read.text("model");
   const std::string_view arch = read.row().text("arch");
-  const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                   [&](const Family& known) { return known.name == arch; });
+  const auto* family = std::find_if(kFamilies.begin(), kFamilies.end(),
+                                    [&](const Family& known) { return known.name == arch; });
   if (family == kFamilies.end()) {
     std::vector<std::string> names;
     for (const Family& known : kFamilies) names.emplace_back(known.name);
-    read.fail_choice("arch", names);
+    read.refuse_name("arch", names);
+    family = kFamilies.begin();
   }
   model.family = family->name;
   model.position = family->position;
@@ -228,7 +238,11 @@ void read_recompute(const RowReader& read, std::int64_t layers, Plan& plan) {
 Plan read_plan(const RowReader& read, std::int64_t layers) {
   const std::vector<std::string> dtypes = {"fp32", "bf16"};
   Plan plan;
-  plan.strategy = read.word("strategy", strategy_from, strategy_names());
+  if (const auto strategy = strategy_from(read.row().text("strategy"))) {
+    plan.strategy = *strategy;
+  } else {
+    read.refuse_name("strategy", strategy_names());
+  }
   plan.gpus = read.count("gpus");
   plan.shard_group = read.row().text("shard_group").empty() ? 0 : read.count("shard_group");
   // Of a strategy that shards nothing the column can only say that all ranks take part.
@@ -249,7 +263,7 @@ Plan read_plan(const RowReader& read, std::int64_t layers) {
     read.fail_choice("offload", {"none", "optimizer", "activations:N"});
   }
   plan.stack = shipped_stack(read.text("stack"));
-  if (plan.stack.empty()) read.fail_choice("stack", shipped_names(DataKind::kStack));
+  if (plan.stack.empty()) read.refuse_name("stack", shipped_names(DataKind::kStack));
   return plan;
 }
 
@@ -276,18 +290,15 @@ void read_measurements(const RowReader& read, LedgerRow& out) {
 }
 
 LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<std::string>& gpus) {
-  const RowReader read(row);
   LedgerRow out;
+  const bool parallel = has_parallel_columns(table);
+  const RowReader read(row, parallel ? &out.unsupported : nullptr);
   out.line = row.line();
   out.id = read.text("id");
   out.source = read.text("source");
   out.locator = row.text("locator");
   out.gpu = read.text("gpu");
-  const bool parallel = has_parallel_columns(table);
-  if (std::find(gpus.begin(), gpus.end(), out.gpu) == gpus.end()) {
-    if (!parallel) read.fail_choice("gpu", gpus);
-    out.unsupported = fmt::format("gpu {} does not ship", out.gpu);
-  }
+  if (std::find(gpus.begin(), gpus.end(), out.gpu) == gpus.end()) read.refuse_name("gpu", gpus);
   out.gpus_per_node = read.count("gpus_per_node", 1, 1 << 10);
   out.inter_gbps_per_node = read.positive("inter_gbps_per_node");
   out.model = read_model(read, read.count("seq_len"));
