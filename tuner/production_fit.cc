@@ -71,7 +71,7 @@ struct Width {
 /// At the highest level whose interval is narrow enough to be of use, else at the lowest.
 Width width_of(const std::vector<double>& rests) {
   constexpr int kLowest = 80, kHighest = 95;
-  Width result;
+  Width result{kLowest / 100.0, *std::max_element(rests.begin(), rests.end())};
   for (int percent = kHighest; percent >= kLowest; --percent) {
     const double level = percent / 100.0;
     const std::optional<double> width = sim::conformal_half_width(rests, level);
@@ -79,8 +79,6 @@ Width width_of(const std::vector<double>& rests) {
     result = {level, *width};
     if (std::exp(2 * *width) <= kWidestInterval) break;
   }
-  if (result.half_width == 0)
-    result = {kLowest / 100.0, *std::max_element(rests.begin(), rests.end())};
   return result;
 }
 

@@ -216,8 +216,6 @@ class Sweeper {
     const auto left_out = [&](Lack lack, std::string reason) {
       return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
     };
-    if (std::string why = too_slow(task); !why.empty())
-      return left_out(Lack::kTime, std::move(why));
     if (std::string why = batch_contradiction(job_.fixed, task.gpus); !why.empty())
       return left_out(Lack::kBatch, std::move(why));
     const Bytes state = least_state_bytes(model_, job_, task.gpus);
@@ -228,6 +226,8 @@ class Sweeper {
           fmt::format("weights and moments alone take {} of the {} of a GPU",
                       gib(static_cast<double>(state)), gib(static_cast<double>(gpu.memory_bytes))));
     }
+    if (std::string why = too_slow(task); !why.empty())
+      return left_out(Lack::kTime, std::move(why));
     Request request = job_.fixed;
     request.gpus = task.gpus;
     // Micro-batch and accumulation, when both are fixed, make the batch.

@@ -89,7 +89,8 @@ struct SweepOptions {
   int threads = 0;                                     // 0: one for each core
   const std::atomic<bool>* stop = nullptr;             // set from outside: end with what is there
   std::function<void(const SweepProgress&)> progress;  // by one thread at a time
-  /// Options that come close to this are tried first; changes nothing else.
+  /// Options that come close to this are tried first; sizes that would take twenty times as long,
+  /// and more than a year, are left out.
   std::optional<double> near_days;
 };
 

@@ -115,7 +115,7 @@ TEST(Sizing, TheBatchIsRespectedOrNamedAsTheReason) {
 
 TEST(Sizing, WhatDoesNotFitSaysHowFarItIs) {
   const Model model = model_of("llama-2-70b");
-  SizingJob job = job_of(model, 2e12);
+  SizingJob job = job_of(model, 2e11);
   job.max_gpus = 32;
   const Sweep result = sweep(model, {offer_of("dgx-a100-80g")}, job);
   ASSERT_FALSE(result.left_out.empty());
@@ -168,7 +168,7 @@ TEST(Sizing, WithoutMisfitsTheBestPlanIsTheSameAndFewerAreLookedAt) {
 
 TEST(Sizing, TheAnswerDoesNotDependOnThreadsOrOrder) {
   const Model model = model_of("llama-3-8b");
-  SizingJob job = job_of(model, 1e12);
+  SizingJob job = job_of(model, 1e10);
   job.max_gpus = 32;
   const std::vector<Offer> offers{offer_of("dgx-h100"), offer_of("p4d")};
   SweepOptions options;
@@ -183,6 +183,31 @@ TEST(Sizing, TheAnswerDoesNotDependOnThreadsOrOrder) {
     EXPECT_EQ(one.options[i].cost.days, three.options[i].cost.days);
   }
   EXPECT_EQ(one.considered, three.considered);
+}
+
+TEST(Sizing, SizesThatTakeDecadesAreLeftOutButForTheLargest) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 15e12);
+  job.max_gpus = 16;
+  const Sweep result = sweep(model, {offer_of("dgx-h100")}, job);
+  // 15e12 tokens take 8 H100 about 7 years and 4 of them 14.
+  ASSERT_EQ(result.options.size(), 2U);
+  EXPECT_EQ(result.options.front().gpus(), 8);
+  EXPECT_EQ(result.left_out.back().lack, Lack::kTime);
+  EXPECT_THAT(result.left_out.back().reason, HasSubstr("years"));
+}
+
+TEST(Sizing, ClustersThatDifferInPriceOnlyShareTheSearch) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.gpus = 64;
+  const Sweep one = sweep(model, {offer_of("dgx-h100", 2)}, job);
+  const Sweep both = sweep(model, {offer_of("dgx-h100", 2), offer_of("dgx-h100", 3)}, job);
+  ASSERT_EQ(both.options.size(), 2U);
+  EXPECT_EQ(both.considered, one.considered);
+  EXPECT_EQ(both.options[1].offer, 1U);
+  EXPECT_EQ(both.options[1].cost.days, both.options[0].cost.days);
+  EXPECT_NEAR(*both.options[1].cost.usd, 1.5 * *both.options[0].cost.usd, 1e-6);
 }
 
 TEST(Sizing, ASweepStoppedAtOnceStillAnswers) {
