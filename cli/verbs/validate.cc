@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/render/by_gpu.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/leave_one_out.h"
 #include "cli/render/text/progress.h"
@@ -115,6 +116,7 @@ class ValidateVerb : public Verb {
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
       if (stage_memory) document["summary"]["stage_memory"] = stage_memory_json(*stage_memory);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
+      document["summary"]["by_gpu"] = by_gpu_json(validation);
       if (whole) {
         document["whole_runs"] = whole_runs_json(*whole);
         document["summary"]["whole_runs"] = whole_runs_summary_json(*whole, production);
@@ -123,6 +125,7 @@ class ValidateVerb : public Verb {
       return ExitCode::kDone;
     }
     fmt::print("{}", validation_text(validation, rows_, context.out));
+    fmt::print("{}", by_gpu_text(validation, context.out));
     if (left_out) fmt::print("{}", leave_one_out_text(*left_out, rows, rows_, context.out));
     fmt::print("{}", layer_periods_text(periods, context.out));
     if (gemm) fmt::print("{}", kernel_score_text("Matrix products", *gemm, context.out));

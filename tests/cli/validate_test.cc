@@ -56,6 +56,11 @@ TEST(Validate, PrintsTheContractsDocument) {
   const json document = json::parse(result.out);
   EXPECT_EQ(document.at("schema"), "shardwright.validation/1.0");
   ASSERT_EQ(document.at("rows").size(), 4U);
+  const json& by_gpu = document.at("summary").at("by_gpu");
+  std::size_t times = 0;
+  for (const auto& [gpu, scores] : by_gpu.items())
+    times += scores.at("time").at("n").get<std::size_t>();
+  EXPECT_EQ(times, document.at("summary").at("time").at("n").get<std::size_t>());
   const json& row = document.at("rows")[0];
   EXPECT_EQ(row.at("id"), "m001");
   EXPECT_EQ(row.at("measured_iter_time_s"), 0.81);
