@@ -68,6 +68,7 @@ struct Family {
   bool parallel_residual = false;
   bool qk_norm = false;
   int norms_per_layer = 2;
+  std::int64_t window = 0;  // of every second layer
 };
 constexpr std::array<Family, 16> kFamilies = {{
     {.name = "llama"},
@@ -85,7 +86,7 @@ constexpr std::array<Family, 16> kFamilies = {{
     {.name = "deepseek_v2"},
     {.name = "deepseek_v3"},
     {.name = "qwen3_moe", .qk_norm = true},
-    {.name = "gpt_oss"},
+    {.name = "gpt_oss", .window = 128},
 }};
 
 /// One row being read: values that make no sense are errors naming file, line and column.
@@ -167,6 +168,8 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.qk_norm = family->qk_norm;
   model.norms_per_layer = family->norms_per_layer;
   model.layers = read.count("layers", 1, model_limits::kLayers);
+  model.sliding_window = family->window;
+  model.windowed_layers = family->window > 0 ? (model.layers + 1) / 2 : 0;
   model.hidden = read.count("hidden", 1, model_limits::kHidden);
   model.heads = read.count("heads", 1, model_limits::kHeads);
   model.kv_heads = read.count("kv_heads", 1, model.heads);

@@ -67,6 +67,7 @@ void read_model(const CsvRow& row, Model& model) {
     row.fail("mla", "q_lora/kv_lora/qk_nope/qk_rope/v");
   }
   model.latent = {sizes[1], sizes[0], sizes[2], sizes[3], sizes[4]};
+  model.head_dim = sizes[2] + sizes[3];
 }
 
 /// "TE:attn", "full_iteration", "none:..." as recipes write it.
@@ -115,6 +116,8 @@ void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
   if (p.tp > 1) p.tp_overlap = read_word<TensorOverlap>(row, "tp_overlap");
   p.ep_overlap = read_switch(row, "ep_overlap");
   p.dispatcher = read_word<Dispatcher>(row, "dispatcher");
+  // Token-drop recipes pad every expert to its balanced rows.
+  if (row.text("routing") == "token-drop") p.expert_capacity = 1;
   p.overlap_grad_reduce = read_switch(row, "overlap_grad_reduce");
   p.overlap_param_gather = read_switch(row, "overlap_param_gather");
   p.cuda_graphs = read_graphs(row);

@@ -157,6 +157,22 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
         "device memory of each group's communicator", between(0.0, 1e11));
     add("layer_saved_bytes", &parallel.layer_saved_bytes, "byte",
         "kept per hidden element and layer beyond what kernels keep", kPerElement);
+    add("host_sync_s", &parallel.host_sync_s, "s",
+        "from a result that the host waits for to the next kernel", kSeconds);
+    add("graph_launch_s", &parallel.graph_launch_s, "s", "host time of a layer that a graph holds",
+        kSeconds);
+    add("expert_imbalance", &parallel.expert_imbalance, "",
+        "rows of the busiest rank's experts over the mean", between(1.0, 1000.0));
+    add("grouped_in_one_kernel", &parallel.grouped_in_one_kernel, "",
+        "products of all experts are one kernel");
+    add("overlaps_shared_experts", &parallel.overlaps_shared_experts, "",
+        "shared experts run beside the exchange of tokens");
+    add("dispatch_sms", &parallel.dispatch_sms, "", "SMs of kernels that send tokens to experts",
+        between(1.0, 1000.0));
+    add("permute_efficiency", &parallel.permute_efficiency, "",
+        "of streaming bandwidth, rows gathered by token", between(0.01, 1.0));
+    add("cast_efficiency", &parallel.cast_efficiency, "",
+        "of streaming bandwidth, casts to fewer bits", between(0.01, 1.0));
     add("step_jitter_per_doubling", &parallel.step_jitter_per_doubling, "",
         "share of a step's time per doubling of nodes beyond one", between(0.0, 1.0));
   });

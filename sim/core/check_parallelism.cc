@@ -77,7 +77,8 @@ void check_tensor(const Plan& plan, const Model& model) {
                     p.tp, model.kv_heads, nearest_divisors(p.tp, model.kv_heads)));
   }
   if (p.tp <= model.kv_heads) check_divides("tp", p.tp, model.kv_heads, "key/value heads");
-  check_divides("tp", p.tp, model.ffn, "channels of the MLP");
+  const bool has_mlp = model.expert_layers() < model.layers;
+  if (has_mlp) check_divides("tp", p.tp, model.ffn, "channels of the MLP");
   if (p.sp.value_or(false) && p.tp == 1) {
     throw Error("sp is on, but tp is 1, expected off or a larger tp");
   }
@@ -150,6 +151,29 @@ void check_context(const Plan& plan, const Model& model) {
   }
 }
 
+void check_experts(const Plan& plan, const Model& model) {
+  const Parallelism& p = plan.parallel;
+  const Experts& e = model.experts;
+  if (!model.is_mixture()) {
+    const auto refuse = [](std::string_view knob, std::string_view value,
+                           std::string_view expected) {
+      throw Error(fmt::format("{} is {}, but the model has no experts, expected {}", knob, value,
+                              expected));
+    };
+    if (p.ep > 1) refuse("ep", fmt::format("{}", p.ep), "1");
+    if (p.etp > 1) refuse("etp", fmt::format("{}", p.etp), "1");
+    if (p.dispatcher) refuse("dispatcher", name_of(*p.dispatcher), "none");
+    if (p.ep_overlap.value_or(false)) refuse("ep_overlap", "on", "off");
+    return;
+  }
+  check_divides("ep", p.ep, e.count, "experts");
+  check_divides("etp", p.etp, e.ffn, "channels of an expert");
+  if (e.shared_ffn > 0) check_divides("tp", p.tp, e.shared_ffn, "channels of the shared experts");
+  if (p.tp > 1 && !p.sequence_parallel()) {
+    throw Error("sp is off, but experts with tp need the tokens that sp divides, expected on");
+  }
+}
+
 void check_numerics(const Plan& plan) {
   const Numerics& n = plan.numerics;
   if (n.fp8_recipe && n.precision != Precision::kFp8) {
@@ -179,6 +203,7 @@ void check_parallelism(const Plan& plan, const Model& model) {
   check_tensor(plan, model);
   check_pipeline(plan, model);
   check_context(plan, model);
+  check_experts(plan, model);
   const std::int64_t dp = plan.gpus / p.replica();
   if (plan.shard_group > 0 && (dp * p.cp) % plan.shard_group != 0) {
     throw Error(

@@ -39,6 +39,11 @@ enum class OpKind : std::uint8_t {
   kDownProjection,
   kHeadProjection,
   kLoss,
+  // of layers with experts and of products in fewer bits; only sim/parallel writes them yet
+  kRouter,
+  kPermute,
+  kQuantize,
+  kAllToAll,
   // gradients of matrix products are two operations
   kInputGradient,
   kWeightGradient,

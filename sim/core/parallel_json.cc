@@ -56,6 +56,7 @@ void parallel_to_json(const Plan& plan, nlohmann::ordered_json& object) {
   object["etp"] = p.etp;
   optional_word("dispatcher", p.dispatcher);
   optional_switch("ep_overlap", p.ep_overlap);
+  if (p.expert_capacity) object["expert_capacity"] = *p.expert_capacity;
   optional_word("tp_overlap", p.tp_overlap);
   optional_switch("overlap_grad_reduce", p.overlap_grad_reduce);
   optional_switch("overlap_param_gather", p.overlap_param_gather);
@@ -87,6 +88,8 @@ void parallel_from_json(const JsonReader& object, Plan& plan) {
   read_size(object, "etp", p.etp);
   read_word(object, "dispatcher", p.dispatcher);
   read_switch(object, "ep_overlap", p.ep_overlap);
+  const auto capacity = object.find<double>("expert_capacity", NumberRange<double>(0, 1e6, true));
+  if (capacity) p.expert_capacity = capacity;
   read_word(object, "tp_overlap", p.tp_overlap);
   read_switch(object, "overlap_grad_reduce", p.overlap_grad_reduce);
   read_switch(object, "overlap_param_gather", p.overlap_param_gather);

@@ -49,6 +49,9 @@ struct Parallelism {
   std::int64_t etp = 1;
   std::optional<Dispatcher> dispatcher;
   std::optional<bool> ep_overlap;
+  /// Rows that an expert takes at most, over the balanced number; further tokens pass it by. Not
+  /// given: as many as come.
+  std::optional<double> expert_capacity;
   std::optional<TensorOverlap> tp_overlap;
   /// Gradients are reduced while backward runs, parameters gathered while forward does.
   std::optional<bool> overlap_grad_reduce, overlap_param_gather;

@@ -252,12 +252,6 @@ void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_p
 void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node) {
   check_plan(plan, model.layers, gpus_per_node);
   check_parallelism(plan, model);
-  if (model.is_mixture() && beyond_data_parallel(plan).empty()) {
-    throw Error(
-        fmt::format("model '{}' has {} experts a layer, which steps of data parallelism "
-                    "alone do not know, expected a dense model",
-                    model.name, model.experts.count));
-  }
   if (model.position == Position::kLearned && plan.seq_len > model.max_positions) {
     throw Error(
         fmt::format("seq_len is {}, but the model learned {} positions, expected at most {}",

@@ -114,8 +114,8 @@ std::int64_t resolved_shard_group(const Plan& plan, std::int64_t gpus_per_node);
 /// Throws Error naming the first knob that is out of range or contradicts another one.
 void check_plan(const Plan& plan, std::int64_t model_layers, std::int64_t gpus_per_node);
 
-/// As above, and what plan and model decide together: the sequence must fit learned positions, the
-/// model must be dense, and byte counts of the step must stay within int64.
+/// As above, and what plan and model decide together: the sequence must fit learned positions, and
+/// byte counts of the step must stay within int64.
 void check_plan(const Plan& plan, const Model& model, std::int64_t gpus_per_node);
 
 }  // namespace shardwright

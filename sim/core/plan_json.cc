@@ -112,6 +112,7 @@ Plan plan_from_json(const JsonReader& object) {
                               "etp",
                               "dispatcher",
                               "ep_overlap",
+                              "expert_capacity",
                               "tp_overlap",
                               "overlap_grad_reduce",
                               "overlap_param_gather",

@@ -43,6 +43,14 @@ std::string_view name_of(OpKind kind) {
       return "head_projection";
     case OpKind::kLoss:
       return "loss";
+    case OpKind::kRouter:
+      return "router";
+    case OpKind::kPermute:
+      return "permute";
+    case OpKind::kQuantize:
+      return "quantize";
+    case OpKind::kAllToAll:
+      return "all_to_all";
     case OpKind::kInputGradient:
       return "input_gradient";
     case OpKind::kWeightGradient:

@@ -94,10 +94,18 @@ struct ParallelSoftware {
   std::string cuda_graphs = "none";
   double bucket_parameters = 40e6;  // the more of this and bucket_parameters_per_rank * ranks
   double bucket_parameters_per_rank = 1e6;
-  bool reshards_after_forward = true;   // sharded parameters, without pipeline
-  double communicator_bytes = 0;        // that each group's communicator holds
-  double layer_saved_bytes = 0;         // per hidden element and layer, beyond what kernels keep
-  double step_jitter_per_doubling = 0;  // of a step's time, per doubling of nodes beyond one
+  bool reshards_after_forward = true;    // sharded parameters, without pipeline
+  double communicator_bytes = 0;         // that each group's communicator holds
+  double layer_saved_bytes = 0;          // per hidden element and layer, beyond what kernels keep
+  double host_sync_s = 0;                // from a result that the host waits for to the next kernel
+  double graph_launch_s = 0;             // of the host for a layer that a graph holds
+  double expert_imbalance = 1;           // rows of the busiest rank's experts over the mean
+  bool grouped_in_one_kernel = false;    // products of all experts, else one after the other
+  bool overlaps_shared_experts = false;  // they run beside the exchange of tokens
+  int dispatch_sms = 20;                 // held by kernels that send tokens to experts
+  double permute_efficiency = 0.5;       // of streaming bandwidth, rows gathered by token
+  double cast_efficiency = 0.7;          // casts to fewer bits with their transposes
+  double step_jitter_per_doubling = 0;   // of a step's time, per doubling of nodes beyond one
 };
 
 struct Stack {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/parallel/expert_body.h"
+#include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -27,6 +29,7 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
   s.heads = model.heads / p.tp;
   s.kv_heads = std::max<std::int64_t>(1, model.kv_heads / p.tp);
   s.head_dim = model.head_dim;
+  s.v_head_dim = model.latent.kv_rank > 0 ? model.latent.v_dim : model.head_dim;
   s.hidden = model.hidden;
   s.ffn = model.ffn / p.tp;
   s.vocab = (model.vocab + p.tp - 1) / p.tp;
@@ -177,7 +180,10 @@ void BodyWriter::attention_forward(BodyOps& list) const {
   const double t = f(s.tokens);
   list.push_back(layer_norm(false));
   const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
-  if (model_.fused_qkv || stack_.fused_qkv) {
+  const bool latent = model_.latent.kv_rank > 0;
+  if (latent) {
+    latent_forward(*this, list);
+  } else if (model_.fused_qkv || stack_.fused_qkv) {
     gather_before(list,
                   product(OpKind::kQkvProjection, s.tokens, s.q_dim() + 2 * s.kv_dim(), s.hidden),
                   meets);
@@ -189,10 +195,10 @@ void BodyWriter::attention_forward(BodyOps& list) const {
   const double heads = t * f(s.q_dim() + s.kv_dim());
   if (model_.qk_norm || model_.qk_norm_whole)
     list.push_back(elementwise(OpKind::kQkNorm, stack_.norm, heads, false));
-  if (model_.position == Position::kRope)
+  if (model_.position == Position::kRope && !latent)
     list.push_back(elementwise(OpKind::kRope, stack_.rope, heads, false));
   attention_core(list, false);
-  reduce_after(list, product(OpKind::kOutputProjection, s.tokens, s.hidden, s.q_dim()));
+  reduce_after(list, product(OpKind::kOutputProjection, s.tokens, s.hidden, s.attention_out_dim()));
   if (stack_.residual.forward_kernels > 0) {
     list.push_back(
         elementwise(OpKind::kResidual, stack_.residual, f(s.sharded_tokens) * f(s.hidden), false));
@@ -201,14 +207,17 @@ void BodyWriter::attention_forward(BodyOps& list) const {
 
 void BodyWriter::attention_backward(BodyOps& list) const {
   const RankShape& s = shape_;
-  row_backward(list, s.q_dim());
+  const bool latent = model_.latent.kv_rank > 0;
+  row_backward(list, s.attention_out_dim());
   attention_core(list, true);
   const double heads = f(s.tokens) * f(s.q_dim() + s.kv_dim());
-  if (model_.position == Position::kRope)
+  if (model_.position == Position::kRope && !latent)
     list.push_back(elementwise(OpKind::kRope, stack_.rope, heads, true));
   if (model_.qk_norm || model_.qk_norm_whole)
     list.push_back(elementwise(OpKind::kQkNorm, stack_.norm, heads, true));
-  if (model_.fused_qkv || stack_.fused_qkv) {
+  if (latent) {
+    latent_backward(*this, list);
+  } else if (model_.fused_qkv || stack_.fused_qkv) {
     column_backward(list, {s.q_dim() + 2 * s.kv_dim()});
   } else {
     column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()});
@@ -277,9 +286,20 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
   };
   bool second_half = false;
   int norms = 0;
+  const LatentAttention& latent = w.model().latent;
+  const int norms_of_attention = latent.kv_rank == 0 ? 1 : latent.q_rank > 0 ? 3 : 2;
+  const bool experts = std::any_of(forward.begin(), forward.end(),
+                                   [](const BodyOp& op) { return op.kind == OpKind::kRouter; });
   for (const BodyOp& op : forward) {
-    if (op.kind == OpKind::kNorm && ++norms == 2) second_half = true;
+    if (op.kind == OpKind::kNorm && ++norms == norms_of_attention + 1) second_half = true;
     const bool core = op.kind == OpKind::kAttention;
+    // Latent attention: what is made of the latent vectors. Experts: all but their residual.
+    const bool up_projection = only(plan, kPieceMlaUpProjection) && !second_half &&
+                               (op.kind == OpKind::kCopyOut || op.kind == OpKind::kRope ||
+                                (op.work.kind == WorkKind::kGemm && latent.kv_rank > 0 &&
+                                 (op.work.k == latent.kv_rank || op.work.k == latent.q_rank)));
+    const bool mixture =
+        only(plan, kPieceMoe) && second_half && experts && op.kind != OpKind::kResidual;
     if (plan.recompute == Recompute::kSelectiveOp) {
       // torchtitan keeps attention and every second product; elementwise kernels run again.
       if (op.work.kind == WorkKind::kMemory || op.kind == OpKind::kKProjection ||
@@ -291,22 +311,51 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
     const bool norm = op.kind == OpKind::kNorm && only(plan, kPieceNorm);
     const bool activation = op.kind == OpKind::kActivation &&
                             (only(plan, kPieceSwiglu) || only(plan, kPieceMoeActivation));
-    const bool mlp = second_half && (only(plan, kPieceFfn) || only(plan, kPieceBlock)) &&
+    const bool mlp = second_half &&
+                     ((only(plan, kPieceFfn) && !experts) || only(plan, kPieceBlock)) &&
                      op.kind != OpKind::kResidual;
     const bool attention = !second_half && (only(plan, kPieceAttention) || only(plan, kPieceBlock));
     const bool core_only = core && only(plan, kPieceCoreAttention);
-    if (norm || activation || mlp || attention || core_only) again(op);
+    if (norm || activation || mlp || attention || core_only || up_projection || mixture) again(op);
   }
   return list;
 }
 
-Body BodyWriter::layer(bool recomputed) const {
+Body BodyWriter::layer(bool recomputed, bool experts) const {
   Body body;
   attention_forward(body.forward);
-  mlp_forward(body.forward);
+  if (experts) {
+    expert_forward(*this, body.forward);
+    expert_backward(*this, body.backward);
+  } else {
+    mlp_forward(body.forward);
+    mlp_backward(body.backward);
+  }
   if (recomputed) body.recompute = recomputation(*this, body.forward);
-  mlp_backward(body.backward);
   attention_backward(body.backward);
+  for (BodyOps* list : {&body.forward, &body.recompute, &body.backward}) {
+    lower_precision(*this, *list);
+  }
+  return body;
+}
+
+Body BodyWriter::prediction() const {
+  const RankShape& s = shape_;
+  Body body = layer(false, model_.is_mixture());
+  const Body last = head();
+  const std::int64_t tokens = s.sharded_tokens;
+  const double norms = 2 * f(tokens) * f(s.hidden);
+  BodyOps forward = {elementwise(OpKind::kNorm, stack_.norm, norms, false),
+                     product(OpKind::kUpProjection, tokens, s.hidden, 2 * s.hidden)};
+  forward.insert(forward.end(), body.forward.begin(), body.forward.end());
+  forward.insert(forward.end(), last.forward.begin(), last.forward.end());
+  BodyOps backward = last.backward;
+  backward.insert(backward.end(), body.backward.begin(), body.backward.end());
+  backward.push_back(product(OpKind::kInputGradient, tokens, 2 * s.hidden, s.hidden));
+  backward.push_back(weight_gradient(tokens, s.hidden, 2 * s.hidden));
+  backward.push_back(elementwise(OpKind::kNorm, stack_.norm, norms, true));
+  body.forward = std::move(forward);
+  body.backward = std::move(backward);
   return body;
 }
 

@@ -22,6 +22,7 @@
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
 #include "sim/cost/collectives.h"
+#include "sim/cost/dispatch_cost.h"
 
 namespace shardwright::sim {
 
@@ -32,9 +33,9 @@ enum class Meets : std::uint8_t {
   kPieces,  // in pieces inside the product that stands with it (userbuffers, async)
 };
 
-/// What a group does together: NCCL's collective `kind`, every rank sends to every other one, or
-/// each to its neighbour in a ring.
-enum class Pattern : std::uint8_t { kCollective, kExchange, kRingStep };
+/// What a group does together: NCCL's collective `kind`, every rank sends to every other one, each
+/// to its neighbour in a ring, or each sends rows to the ranks of their experts.
+enum class Pattern : std::uint8_t { kCollective, kExchange, kRingStep, kTokens };
 
 struct BodyCollective {
   CommGroup group = CommGroup::kTensor;
@@ -42,6 +43,10 @@ struct BodyCollective {
   Pattern pattern = Pattern::kCollective;
   Meets meets = Meets::kBlocks;
   double bytes = 0;  // gathered or unreduced size; of the other patterns what a rank holds
+  // Of tokens; which ranks of the group are where is the layout's.
+  Dispatcher dispatcher = Dispatcher::kAllToAll;
+  DispatchShape tokens{};
+  int sms = 0;
 };
 
 struct BodyOp {
@@ -52,6 +57,11 @@ struct BodyOp {
   Work work;                  // kNone: a collective alone
   double extra_bytes = 0;     // of a product: what it reads and writes beyond operands and result
   BodyCollective collective;  // bytes 0: none; with a product: it runs inside in pieces
+  Precision precision = Precision::kBf16;  // of a product
+  bool stays_wide = false;                 // it runs in bf16 whatever the plan's precision
+  std::int64_t groups = 1;  // of a product: as many of that size, one for each expert
+  bool host_waits = false;  // the host reads a result before it issues what follows
+  bool dynamic = false;     // sizes are the device's to say: no graph of layers holds it
 };
 
 using BodyOps = std::vector<BodyOp>;
@@ -69,8 +79,10 @@ struct RankShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // of this rank
   std::int64_t hidden = 0, ffn = 0, vocab = 0;         // ffn, vocab: of this rank
   bool sequence_parallel = false;
+  std::int64_t v_head_dim = 0;  // of values; head_dim without latent attention
   std::int64_t q_dim() const { return heads * head_dim; }
   std::int64_t kv_dim() const { return kv_heads * head_dim; }
+  std::int64_t attention_out_dim() const { return heads * v_head_dim; }
 };
 RankShape rank_shape(const Model& model, const Plan& plan);
 
@@ -101,7 +113,11 @@ class BodyWriter {
   BodyOp collective(CommGroup group, Collective kind, double bytes,
                     Meets meets = Meets::kBlocks) const;
 
-  Body layer(bool recomputed) const;
+  /// `experts` in place of the MLP.
+  Body layer(bool recomputed, bool experts = false) const;
+  /// A module of multi-token prediction: a product of the hidden state beside the next token's
+  /// embedding, a layer, and the head again.
+  Body prediction() const;
   Body embedding() const;
   Body head() const;
 

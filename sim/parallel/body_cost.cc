@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "sim/parallel/precision_body.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -40,15 +42,30 @@ double sent_bytes(const BodyCollective& collective, double ranks) {
 /// Where both streams have come to.
 struct BodyCosts::Streams {
   double compute = 0, communication = 0;
-  Sharing resident;  // of what runs beside
+  double host = 0;       // issued
+  bool drained = false;  // the host has waited: kernels start no sooner than they are issued
+  Sharing resident;      // of what runs beside
   CommGroup group = CommGroup::kTensor;
 };
 
 BodyCosts::BodyCosts(const profiles::Profile& profile)
-    : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {}
+    : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {
+  const profiles::LowPrecisionParams& low = profile.cost.low_precision.values;
+  const auto typed = [&](Precision precision, double share, double operand_bytes) {
+    const double peak = peak_flops(profile.cluster.gpu, precision);
+    Typed& of = typed_[static_cast<std::size_t>(precision)];
+    of = {{kernels_.gemm, kernels_.rates}, operand_bytes};
+    if (peak > 0) of.gemm = typed_gemm(kernels_.gemm, kernels_.rates, peak, share);
+  };
+  typed(Precision::kBf16, 1, 2);
+  typed(Precision::kFp16, 1, 2);
+  typed(Precision::kFp8, low.fp8_share, 1);
+  typed(Precision::kNvfp4, low.nvfp4_share, 0.5625);
+}
 
-void BodyCosts::place(const Layout& layout) {
+void BodyCosts::place(const Layout& layout, CudaGraphs graphs) {
   layout_ = layout;
+  graphs_ = graphs;
   // What a node of the collective model brings to the network: the NICs of the whole domain.
   network_ = network_of(profile_.cluster);
   network_.bytes_per_s *=
@@ -66,6 +83,8 @@ CollectiveCost BodyCosts::collective(const BodyCollective& c) {
     case Pattern::kExchange:
       // Every rank sends its part over its own link: what a gather of as many bytes moves.
       return collective_cost(params, network_, group, Collective::kAllGather, c.bytes);
+    case Pattern::kTokens:
+      return tokens_to_experts(c);
     case Pattern::kRingStep:
       break;
   }
@@ -90,13 +109,51 @@ double BodyCosts::launch_s(bool backward) const {
   return backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
 }
 
+CollectiveCost BodyCosts::tokens_to_experts(const BodyCollective& c) const {
+  const CollectiveGroup group = layout_.collective_group(c.group);
+  DispatchShape shape = c.tokens;
+  shape.ranks = group.ranks;
+  shape.ranks_in_domain = std::min(group.ranks, group.ranks_per_node);
+  // Every rank of a domain sends at the same time.
+  const double nic =
+      network_.bytes_per_s / static_cast<double>(std::max<std::int64_t>(1, layout_.domain));
+  const profiles::GpuCost& cost = profile_.cost;
+  const DispatchCost sent = c.dispatcher == Dispatcher::kAllToAll
+                                ? exchange_cost(cost.exchange.values, shape, nic)
+                                : dispatch_cost(cost.dispatch.values, shape, nic, c.sms);
+  CollectiveCost result;
+  result.time_s = sent.time_s;
+  result.wire_bytes = sent.sent_bytes;
+  result.hbm_bytes = 2 * sent.sent_bytes;
+  result.channels = sent.sms;
+  return result;
+}
+
+double BodyCosts::product_s(const BodyOp& op, int sms) {
+  // Shapes stay far below 2^40, precisions below 4, SMs below 2^20.
+  const auto precision = static_cast<int>(op.precision);
+  const ProductShape key{op.work.m | op.groups << 40, op.work.n, op.work.k, sms | precision << 20};
+  const auto [at, fresh] = products_.try_emplace(key, 0.0);
+  if (fresh) {
+    const Typed& typed = typed_[static_cast<std::size_t>(precision)];
+    at->second = gemm_time_s(typed.gemm.params, typed.gemm.rates, op.work.m, op.work.n, op.work.k,
+                             sms, op.groups, typed.operand_bytes);
+  }
+  return at->second;
+}
+
 double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
+  const Work* work = &op.work;
+  Work once;
+  if (op.groups > 1) {
+    // Products of all experts fill the device together, however they are launched.
+    once = op.work;
+    once.kernels = 1;
+    work = &once;
+  }
   const double time = kernel_time_s(
-      kernels_, op.work, sharing, [this](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
-        const auto [at, fresh] = products_.try_emplace({m, n, k, sms}, 0.0);
-        if (fresh) at->second = gemm_time_s(kernels_.gemm, kernels_.rates, m, n, k, sms);
-        return at->second;
-      });
+      kernels_, *work, sharing,
+      [&](std::int64_t, std::int64_t, std::int64_t, int sms) { return product_s(op, sms); });
   if (op.extra_bytes <= 0) return time;
   return time +
          op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
@@ -120,6 +177,7 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
   const auto exposed = [&](CommGroup group) -> double& {
     return result.exposed_s[static_cast<std::size_t>(group)];
   };
+  if (s.drained) s.compute = std::max(s.compute, s.host);
   if (op.joins && s.communication > s.compute) {
     exposed(s.group) += s.communication - s.compute;
     s.compute = s.communication;
@@ -148,7 +206,8 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
   }
   double duration = work_s(op, {});
   if (op.work.kind == WorkKind::kGemm)
-    result.flops += gemm_flops(op.work.m, op.work.n, op.work.k) * op.work.kernels;
+    result.flops += gemm_flops(op.work.m, op.work.n, op.work.k, op.groups) *
+                    (op.groups > 1 ? 1 : op.work.kernels);
   if (op.collective.bytes > 0) {
     const double whole = pieces_s(op, duration);
     exposed(op.collective.group) += whole - duration;
@@ -162,18 +221,32 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
   }
   if (op.delayable) result.delayed_s += duration;
   s.compute += duration;
+  if (op.host_waits && graphs_ != CudaGraphs::kStep) {
+    s.host = std::max(s.host, s.compute) + profile_.stack.parallel.host_sync_s;
+    s.drained = true;
+  }
+}
+
+/// What the host issues of an operation that no graph holds.
+double BodyCosts::launches_s(const BodyOp& op, bool backward) const {
+  if (graphs_ == CudaGraphs::kStep || (graphs_ == CudaGraphs::kLayers && !op.dynamic)) return 0;
+  const HostCosts& host = profile_.stack.host;
+  return op.work.kind == WorkKind::kNone ? host.collective_launches * host.forward_launch_s
+                                         : op.work.kernels * launch_s(backward);
 }
 
 BodyTime BodyCosts::time(const BodyOps& ops, bool backward) {
   BodyTime result;
   Streams streams;
+  if (graphs_ == CudaGraphs::kLayers && !ops.empty())
+    streams.host = profile_.stack.parallel.graph_launch_s;
   for (const BodyOp& op : ops) {
+    const double launches = launches_s(op, backward);
+    result.host_s += launches;
+    streams.host += launches;
     run(op, streams, result);
-    const HostCosts& host = profile_.stack.host;
-    result.host_s += op.work.kind == WorkKind::kNone
-                         ? host.collective_launches * host.forward_launch_s
-                         : op.work.kernels * launch_s(backward);
   }
+  if (graphs_ == CudaGraphs::kLayers) result.host_s += profile_.stack.parallel.graph_launch_s;
   if (streams.communication > streams.compute) {
     result.exposed_s[static_cast<std::size_t>(streams.group)] +=
         streams.communication - streams.compute;

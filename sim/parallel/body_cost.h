@@ -8,7 +8,8 @@
 // (userbuffers' all-gather, PyTorch's async) takes max(product, collective + product / n), a
 // pipelined reduce-scatter max(product + collective / s, product / s + collective) with s pieces
 // and the SMs that its kernels hold. The host issues ahead of the device, so a list takes the
-// longer of its device time and its launches.
+// longer of its device time and its launches. Where the host waits for a result the device runs
+// dry: from there on a kernel starts when it has been issued and those before it have ended.
 #pragma once
 
 #include <array>
@@ -38,8 +39,8 @@ class BodyCosts {
  public:
   explicit BodyCosts(const profiles::Profile& profile);
 
-  /// Groups of what follows.
-  void place(const Layout& layout);
+  /// Groups of what follows, and what of it graphs hold.
+  void place(const Layout& layout, CudaGraphs graphs = CudaGraphs::kNone);
   const Layout& layout() const { return layout_; }
 
   BodyTime time(const BodyOps& ops, bool backward);
@@ -52,6 +53,13 @@ class BodyCosts {
 
  private:
   struct Streams;
+  struct Typed {
+    TypedGemm gemm;
+    double operand_bytes = 2;
+  };
+  CollectiveCost tokens_to_experts(const BodyCollective& collective) const;
+  double launches_s(const BodyOp& op, bool backward) const;
+  double product_s(const BodyOp& op, int sms);
   double work_s(const BodyOp& op, const Sharing& sharing);
   double pieces_s(const BodyOp& op, double product_s);
   void run(const BodyOp& op, Streams& streams, BodyTime& result);
@@ -60,6 +68,8 @@ class BodyCosts {
   KernelCosts kernels_;
   NodeNetwork network_;
   Layout layout_;
+  CudaGraphs graphs_ = CudaGraphs::kNone;
+  std::array<Typed, 4> typed_;  // by Precision
   std::unordered_map<ProductShape, double, ProductShapeHash> products_;
 };
 

@@ -23,7 +23,9 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
   op.work.kind = WorkKind::kAttention;
   op.work.m = plan.micro_batch * std::max<std::int64_t>(1, heads);
   op.work.n = tokens;
-  op.work.k = w.shape().head_dim;
+  // Values may be narrower than keys: the products of both count with their mean width.
+  op.work.k = (w.shape().head_dim + w.shape().v_head_dim) / 2;
+  op.work.attended = static_cast<float>(attended_share(w.model(), plan.seq_len));
   op.work.backward = backward;
   if (w.eager_attention()) {
     // Products over all scores and passes over the score matrix.

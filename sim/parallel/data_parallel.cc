@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "sim/core/strategy.h"
+#include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
 namespace {
@@ -33,19 +34,25 @@ DataParallel::DataParallel(const Plan& plan, const Stack& stack, BodyCosts& cost
   if (plan.numerics.fp8_params) parameter_bytes_ = 1;
 }
 
-double DataParallel::gather_s(double parameters) {
-  return costs_
-      .collective(whole(CommGroup::kShard, Collective::kAllGather, parameter_bytes_ * parameters))
-      .time_s;
+double DataParallel::gather_s(double parameters, double expert_parameters) {
+  const auto gathered = [&](CommGroup group, double count) {
+    return costs_.collective(whole(group, Collective::kAllGather, parameter_bytes_ * count)).time_s;
+  };
+  return gathered(CommGroup::kShard, parameters) +
+         gathered(CommGroup::kExpertData, expert_parameters);
 }
 
-double DataParallel::reduce_s(double parameters) {
+double DataParallel::reduce_s(double parameters, double expert_parameters) {
   const double bytes = gradient_bytes_ * parameters;
   const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
   double time =
       costs_.collective(whole(CommGroup::kShard, Collective::kReduceScatter, bytes)).time_s;
   time +=
       costs_.collective(whole(CommGroup::kReplicate, Collective::kAllReduce, bytes / shard)).time_s;
+  time += costs_
+              .collective(whole(CommGroup::kExpertData, Collective::kReduceScatter,
+                                gradient_bytes_ * expert_parameters))
+              .time_s;
   return time;
 }
 
@@ -69,9 +76,12 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
                           StageTail& tail) {
   const double end = tail.end_s;
   if (!overlap_reduce_) {
-    double parameters = 0;
-    for (const ReducedChunk& chunk : chunks) parameters += chunk.parameters;
-    tail.reduce_s = reduce_s(parameters);
+    double parameters = 0, experts = 0;
+    for (const ReducedChunk& chunk : chunks) {
+      parameters += chunk.parameters;
+      experts += chunk.expert_parameters;
+    }
+    tail.reduce_s = reduce_s(parameters, experts);
     tail.end_s = end + tail.reduce_s;
     return;
   }
@@ -83,7 +93,7 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
   double done = 0;
   for (const ReducedChunk* chunk : order) {
     const double pieces = chunk == order.back() ? buckets(stage, chunk->parameters) : 1;
-    const double one = reduce_s(chunk->parameters / pieces);
+    const double one = reduce_s(chunk->parameters / pieces, chunk->expert_parameters / pieces);
     const double first = chunk->last_backward_s - chunk->backward_s * (pieces - 1) / pieces;
     done = std::max({done, first}) + (pieces - 1) * one;
     done = std::max(done, chunk->last_backward_s) + one;
@@ -97,9 +107,12 @@ void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& c
   const StrategyInfo& strategy = info_of(plan_.strategy);
   if (strategy.divides == Sharded::kNothing) return;
   if (!overlap_gather_) {
-    double parameters = 0;
-    for (const ReducedChunk& chunk : chunks) parameters += chunk.parameters;
-    tail.gather_s = gather_s(parameters);
+    double parameters = 0, experts = 0;
+    for (const ReducedChunk& chunk : chunks) {
+      parameters += chunk.parameters;
+      experts += chunk.expert_parameters;
+    }
+    tail.gather_s = gather_s(parameters, experts);
     return;
   }
   // Stage s has the first s forward passes of the pipeline's fill to spare; a chunk has the passes
@@ -108,7 +121,7 @@ void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& c
   double gathered = 0;
   for (const ReducedChunk& chunk : chunks) {
     const double pieces = &chunk == &chunks.front() ? buckets(stage, chunk.parameters) : 1;
-    const double one = gather_s(chunk.parameters / pieces);
+    const double one = gather_s(chunk.parameters / pieces, chunk.expert_parameters / pieces);
     gathered += one;
     tail.gather_s = std::max(tail.gather_s, gathered - spare);
     // The rest of the buckets beside the first pass.
@@ -124,8 +137,11 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
                              double end_s) {
   StageTail tail;
   tail.end_s = end_s;
-  double parameters = 0;
-  for (const ReducedChunk& chunk : chunks) parameters += chunk.parameters;
+  double parameters = 0, experts = 0;
+  for (const ReducedChunk& chunk : chunks) {
+    parameters += chunk.parameters;
+    experts += chunk.expert_parameters;
+  }
   if (!per_layer_) {
     reduce(stage, chunks, tail);
     gather(stage, chunks, tail);
@@ -135,15 +151,20 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
         sent_bytes_per_parameter() * parameters * static_cast<double>(plan_.grad_accum);
   }
   const bool divided = info_of(plan_.strategy).divides != Sharded::kNothing;
+  const auto ranks = [&](CommGroup group) {
+    return divided ? static_cast<double>(costs_.layout().group(group).size) : 1.0;
+  };
   const double owned =
-      divided ? parameters / static_cast<double>(costs_.layout().group(CommGroup::kShard).size)
-              : parameters;
+      parameters / ranks(CommGroup::kShard) + experts / ranks(CommGroup::kExpertData);
   // Of 28 bytes that AdamW moves a parameter, 16 are moments read and written.
   const double moments = plan_.moment_dtype == DType::kFp32 ? 1 : 20.0 / 28.0;
   tail.norm_s = costs_.memory_s(owned * stack_.gradient_norm_bytes_per_parameter, 1) +
                 costs_.collective(whole(CommGroup::kWorld, Collective::kAllReduce, 4)).time_s;
   tail.optimizer_s = costs_.memory_s(owned * stack_.optimizer.bytes_per_parameter * moments,
                                      stack_.optimizer.efficiency);
+  // Weights are cast to fewer bits before the first micro-batch.
+  tail.optimizer_s += costs_.memory_s((parameters + experts) * weight_cast_bytes(plan_),
+                                      stack_.parallel.cast_efficiency);
   return tail;
 }
 

@@ -20,7 +20,8 @@ namespace shardwright::sim {
 
 /// A chunk of one stage as its replicas see it.
 struct ReducedChunk {
-  double parameters = 0;
+  double parameters = 0;                 // dense ones
+  double expert_parameters = 0;          // summed over the ranks that hold the same experts
   double forward_s = 0, backward_s = 0;  // of a micro-batch
   double last_backward_s = 0;            // when its gradients are complete
 };
@@ -44,8 +45,8 @@ class DataParallel {
   /// Parameters are gathered in every pass and gradients summed in every micro-batch.
   bool per_layer() const { return per_layer_; }
   /// Gathers of `parameters`, and the sum of their gradients.
-  double gather_s(double parameters);
-  double reduce_s(double parameters);
+  double gather_s(double parameters, double expert_parameters = 0);
+  double reduce_s(double parameters, double expert_parameters = 0);
   double sent_bytes_per_parameter() const;
 
  private:

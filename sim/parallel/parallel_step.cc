@@ -2,12 +2,15 @@
 #include "sim/parallel/parallel_step.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "sim/core/error.h"
 #include "sim/core/strategy.h"
+#include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -40,14 +43,15 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                             beyond_data_parallel(plan), profile.cluster.id));
   }
   const Numerics& n = plan.numerics;
-  const Precision precision = n.precision;
-  if (precision == Precision::kFp8 || precision == Precision::kNvfp4) {
-    throw Error(fmt::format("precision is {}, which is not modelled yet, expected bf16 or fp16",
-                            name_of(precision)));
-  }
-  if (plan.parallel.ep > 1) {
-    throw Error(
-        fmt::format("ep is {}, but experts are not modelled yet, expected 1", plan.parallel.ep));
+  const Gpu& gpu = profile.cluster.gpu;
+  if (peak_flops(gpu, n.precision) <= 0) {
+    std::vector<std::string_view> has;
+    for (const Precision other :
+         {Precision::kBf16, Precision::kFp16, Precision::kFp8, Precision::kNvfp4}) {
+      if (peak_flops(gpu, other) > 0) has.push_back(name_of(other));
+    }
+    throw Error(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
+                            name_of(n.precision), gpu.id, fmt::join(has, " or ")));
   }
   if (n.optimizer != Optimizer::kAdamw) {
     throw Error(fmt::format("optimizer is {}, which is not modelled yet, expected adamw",
@@ -67,13 +71,6 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
 ParallelEngine::ParallelEngine(const Model& model, const profiles::Profile& profile)
     : model_(model), profile_(profile), costs_(profile) {}
 
-/// Of a list's launches, how much the host still issues.
-double ParallelEngine::host_share(const Plan& plan) const {
-  const auto usual = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
-  const CudaGraphs graphs = plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone));
-  return graphs == CudaGraphs::kNone ? 1 : 0;
-}
-
 ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
   const BodyWriter writer(model_, plan, profile_.stack);
   const auto timed = [&](const Body& body) {
@@ -85,7 +82,8 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
       // Every gradient is added to the accumulated one by a kernel of its own.
       double weights = 0;
       for (const BodyOp& op : body.backward) {
-        if (op.kind == OpKind::kWeightGradient) weights += f(op.work.m) * f(op.work.n);
+        if (op.kind == OpKind::kWeightGradient)
+          weights += f(op.work.m) * f(op.work.n) * f(op.groups);
       }
       times.backward.device_s += costs_.memory_s(weights * profile_.stack.gradient_accumulate_bytes,
                                                  profile_.stack.copies.add);
@@ -93,10 +91,14 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
     return times;
   };
   Bodies bodies;
-  bodies.plain = timed(writer.layer(false));
-  if (plan.recompute != Recompute::kNone && plan.ckpt_layers > 0) {
-    bodies.recomputed = timed(writer.layer(true));
-  }
+  const bool mixture = model_.is_mixture();
+  const bool dense = model_.expert_layers() < model_.layers;
+  const bool again = plan.recompute != Recompute::kNone && plan.ckpt_layers > 0;
+  if (dense) bodies.plain = timed(writer.layer(false));
+  if (dense && again) bodies.recomputed = timed(writer.layer(true));
+  if (mixture) bodies.experts = timed(writer.layer(false, true));
+  if (mixture && again) bodies.recomputed_experts = timed(writer.layer(true, true));
+  if (model_.mtp_layers > 0) bodies.prediction = timed(writer.prediction());
   bodies.embedding = timed(writer.embedding());
   bodies.head = timed(writer.head());
   return bodies;
@@ -111,15 +113,26 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
     chunk.times.forward.add(times.forward, f(count));
     chunk.times.backward.add(times.backward, f(count));
   };
-  add(bodies.plain, content.layers - content.recomputed);
-  add(bodies.recomputed, content.recomputed);
+  // Checkpointed layers are spread over those with experts and those without.
+  const std::int64_t mixed_again =
+      content.layers == 0 ? 0 : content.recomputed * content.expert_layers / content.layers;
+  const std::int64_t dense_again = content.recomputed - mixed_again;
+  add(bodies.plain, content.layers - content.expert_layers - dense_again);
+  add(bodies.recomputed, dense_again);
+  add(bodies.experts, content.expert_layers - mixed_again);
+  add(bodies.recomputed_experts, mixed_again);
+  add(bodies.prediction, content.extra_predictions);
   add(bodies.embedding, content.embedding ? 1 : 0);
   add(bodies.head, content.head ? 1 : 0);
   if (data.per_layer()) {
     // Gathers of the next layer and reductions of the one before run beside a layer.
     const ChunkParameters held = chunk_parameters(model_, plan, content);
-    const double gather = data.gather_s(held.total() / f(content.layers)) * f(content.layers);
-    const double reduce = data.reduce_s(held.total() / f(content.layers)) * f(content.layers);
+    const double gather =
+        data.gather_s(held.dense() / f(content.layers), held.experts / f(content.layers)) *
+        f(content.layers);
+    const double reduce =
+        data.reduce_s(held.dense() / f(content.layers), held.experts / f(content.layers)) *
+        f(content.layers);
     const auto hide = [&](BodyTime& pass, double communication) {
       const double late =
           std::max(0.0, communication - pass.device_s) + communication / f(content.layers);
@@ -129,9 +142,8 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
     hide(chunk.times.forward, gather);
     hide(chunk.times.backward, gather + reduce);
   }
-  const double share = host_share(plan);
-  chunk.forward_s = std::max(chunk.times.forward.device_s, share * chunk.times.forward.host_s);
-  chunk.backward_s = std::max(chunk.times.backward.device_s, share * chunk.times.backward.host_s);
+  chunk.forward_s = std::max(chunk.times.forward.device_s, chunk.times.forward.host_s);
+  chunk.backward_s = std::max(chunk.times.backward.device_s, chunk.times.backward.host_s);
   chunk.delayed_s = std::min(chunk.times.backward.delayed_s, chunk.backward_s);
   return chunk;
 }
@@ -151,7 +163,9 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
       ReducedChunk& chunk = chunks.emplace_back();
-      chunk.parameters = chunk_parameters(model_, plan, step.parts[part]).total();
+      const ChunkParameters held = chunk_parameters(model_, plan, step.parts[part]);
+      chunk.parameters = held.dense();
+      chunk.expert_parameters = held.experts;
       chunk.forward_s = passes[part].forward_s;
       chunk.backward_s = passes[part].backward_s;
       chunk.last_backward_s = seconds(times.last_backward[static_cast<std::size_t>(c)]);
@@ -220,7 +234,9 @@ ParallelStep ParallelEngine::run(const Plan& plan) {
   check_shape(shape);
   ParallelStep step;
   step.parts = divide_layers(model_, plan);
-  costs_.place(layout_of(plan, profile_.cluster));
+  const auto usual_graphs = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
+  costs_.place(layout_of(plan, profile_.cluster),
+               plan.parallel.cuda_graphs.value_or(usual_graphs.value_or(CudaGraphs::kNone)));
   DataParallel data(plan, profile_.stack, costs_);
   const Bodies bodies = time_bodies(plan);
   std::vector<ChunkPasses> passes;

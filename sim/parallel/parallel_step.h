@@ -58,7 +58,7 @@ class ParallelEngine {
     BodyTime forward, backward;
   };
   struct Bodies {
-    PassTimes plain, recomputed, embedding, head;
+    PassTimes plain, recomputed, experts, recomputed_experts, embedding, head, prediction;
   };
   struct ChunkPasses {
     PassTimes times;
@@ -68,7 +68,6 @@ class ParallelEngine {
   Bodies time_bodies(const Plan& plan);
   ChunkPasses time_chunk(const Plan& plan, const Bodies& bodies, const ChunkContent& content,
                          DataParallel& data);
-  double host_share(const Plan& plan) const;
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
               const PipelineResult& pipeline, DataParallel& data, ParallelStep& step);
 

@@ -8,6 +8,7 @@
 #include "sim/core/error.h"
 #include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
+#include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
 namespace {
@@ -31,7 +32,7 @@ void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& p
       static_cast<double>(plan.seq_len * plan.micro_batch) * static_cast<double>(plan.grad_accum);
   t.tokens_per_gpu_s = tokens / ranks / t.iteration_s;
   t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
-  t.peak_flops = profile.cluster.gpu.peak_bf16_flops;
+  t.peak_flops = peak_flops(profile.cluster.gpu, plan.numerics.precision);
   t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
   t.mfu = t.model_flops_per_gpu / t.peak_flops;
   // Recomputed products count once more; attention as for the MFU.

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "sim/core/strategy.h"
+#include "sim/parallel/expert_body.h"
+#include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -23,13 +25,29 @@ struct Parts {
   double input = 0;  // of the layer
   double norms = 0, norm_outputs = 0;
   double qkv = 0, scores = 0, attention_out = 0;
+  double latents = 0;  // of latent attention, and their norms' outputs
   double gate_up = 0, activation = 0, other = 0;
+  double dispatched = 0, shared = 0, router = 0;
   double all() const {
-    return norms + norm_outputs + qkv + scores + attention_out + gate_up + activation + other;
+    return norms + norm_outputs + qkv + scores + attention_out + latents + gate_up + activation +
+           dispatched + shared + router + other;
   }
 };
 
-Parts parts_of(const BodyWriter& w) {
+/// What layers with experts keep in place of an MLP: scores of the router, rows as they arrived,
+/// what FC1 and the activation put out, the shared experts' inner tensors.
+void add_experts(const BodyWriter& w, Parts& p) {
+  const ExpertShape e = expert_shape(w.model(), w.plan(), w.stack());
+  const double width = w.width(), saved = saved_input_bytes(w.plan());
+  const double gates = w.model().gated_mlp ? 2 : 1;
+  p.gate_up = width * gates * e.all_rows() * f(e.ffn);
+  p.activation = saved * e.all_rows() * f(e.ffn);
+  p.dispatched = saved * e.all_rows() * f(w.shape().hidden);
+  p.shared = f(w.shape().tokens) * f(e.shared_ffn) * (width * gates + saved);
+  p.router = 4 * e.tokens * f(w.model().experts.count);
+}
+
+Parts parts_of(const BodyWriter& w, bool experts) {
   const RankShape& s = w.shape();
   const Stack& stack = w.stack();
   const Model& model = w.model();
@@ -40,10 +58,16 @@ Parts parts_of(const BodyWriter& w) {
   p.norms = 2 * sharded *
             (sum(stack.norm.saved_bytes) * h + stack.norm.saved_bytes_per_token +
              (stack.norm_saves_input ? width * h : 0));
-  p.norm_outputs = 2 * width * sharded * h;
+  p.norm_outputs = 2 * saved_input_bytes(w.plan()) * sharded * h;
   p.qkv = width * tokens * f(s.q_dim() + 2 * s.kv_dim());
+  const LatentAttention& latent = model.latent;
+  if (latent.kv_rank > 0) {
+    // Keys of all heads are put together anew; values are a view of the product's result.
+    p.qkv = width * tokens * f(2 * s.q_dim() + s.heads * (latent.nope_dim + latent.v_dim));
+    p.latents = 2 * width * sharded * f(latent.q_rank + latent.kv_rank + latent.rope_dim);
+  }
   if (stack.repeats_kv_heads) p.qkv += width * tokens * 2 * f(s.q_dim() - s.kv_dim());
-  p.attention_out = width * tokens * f(s.q_dim());
+  p.attention_out = width * tokens * f(s.attention_out_dim());
   if (w.eager_attention()) {
     p.scores = stack.parallel.score_bytes * tokens * f(s.heads) * f(w.plan().seq_len);
   } else {
@@ -51,7 +75,8 @@ Parts parts_of(const BodyWriter& w) {
   }
   const KernelGroup& activation = model.gated_mlp ? stack.gated_activation : stack.plain_activation;
   p.gate_up = width * tokens * f(s.ffn) * (model.gated_mlp ? 2 : 1);
-  p.activation = tokens * f(s.ffn) * (width + sum(activation.saved_bytes));
+  p.activation = tokens * f(s.ffn) * (saved_input_bytes(w.plan()) + sum(activation.saved_bytes));
+  if (experts) add_experts(w, p);
   p.other = stack.parallel.layer_saved_bytes * sharded * h;
   return p;
 }
@@ -68,11 +93,15 @@ double checkpointed(const Parts& p, const BodyWriter& w) {
   double kept = p.all();
   if (piece(plan, kPieceBlock)) return p.input;
   if (piece(plan, kPieceNorm)) kept -= p.norm_outputs;
-  if (piece(plan, kPieceFfn)) {
+  if (piece(plan, kPieceMoe) && p.dispatched > 0) {
+    kept -= p.gate_up + p.activation + p.dispatched + p.shared + p.router;
+  } else if (piece(plan, kPieceFfn) && p.dispatched == 0) {
     kept -= p.gate_up + p.activation;
   } else if (piece(plan, kPieceSwiglu) || piece(plan, kPieceMoeActivation)) {
     kept -= p.activation;
   }
+  if (piece(plan, kPieceSharedExperts) && !piece(plan, kPieceMoe)) kept -= p.shared;
+  if (piece(plan, kPieceMlaUpProjection) && p.latents > 0) kept -= p.qkv;
   if (piece(plan, kPieceAttention)) {
     kept -= p.qkv + p.scores + p.attention_out;
   } else if (piece(plan, kPieceCoreAttention) && w.eager_attention()) {
@@ -96,13 +125,19 @@ class StageWalk {
  public:
   StageWalk(const BodyWriter& writer, const Plan& plan) : plan_(plan) {
     layer_ = layer_activations(writer);
+    if (writer.model().is_mixture()) mixed_ = layer_activations(writer, true);
     loss_ = loss_bytes(writer);
     offloaded_ = plan.offload == Offload::kActivations ? plan.offload_layers : 0;
   }
 
   double chunk_bytes(const ChunkContent& chunk) const {
-    const double plain = f(chunk.layers - chunk.recomputed);
-    const double all = plain * layer_.kept + f(chunk.recomputed) * layer_.checkpoint;
+    const double again = chunk.layers == 0 ? 0 : f(chunk.recomputed) / f(chunk.layers);
+    const auto bytes = [&](const LayerActivations& layer, std::int64_t layers) {
+      return f(layers) * ((1 - again) * layer.kept + again * layer.checkpoint);
+    };
+    const double all = bytes(layer_, chunk.layers - chunk.expert_layers) +
+                       bytes(mixed_, chunk.expert_layers) +
+                       f(chunk.extra_predictions) * (mixed_.kept > 0 ? mixed_ : layer_).kept;
     if (chunk.layers == 0 || offloaded_ == 0) return all;
     return all * f(std::max<std::int64_t>(0, chunk.layers - offloaded_)) / f(chunk.layers);
   }
@@ -128,7 +163,7 @@ class StageWalk {
       const double loss = head[chunk] && action.direction == Direction::kForward ? loss_ : 0;
       const bool backward =
           action.direction == Direction::kBackward || action.direction == Direction::kInputGradient;
-      const double now = live + (backward ? layer_.working : 0);
+      const double now = live + (backward ? std::max(layer_.working, mixed_.working) : 0);
       if (now + loss > peak.activations + peak.loss) peak = {now, loss};
       if (action.direction == Direction::kBackward ||
           action.direction == Direction::kWeightGradient) {
@@ -140,7 +175,7 @@ class StageWalk {
 
  private:
   const Plan& plan_;
-  LayerActivations layer_;
+  LayerActivations layer_, mixed_;  // mixed: with experts
   double loss_ = 0;
   std::int64_t offloaded_ = 0;
 };
@@ -152,8 +187,9 @@ PipelineShape shortened(PipelineShape shape) {
   return shape;
 }
 
-void add_states(StageMemory& memory, double parameters, double largest_layer, const Plan& plan,
-                const Stack& stack, const Layout& layout) {
+void add_states(StageMemory& memory, const ChunkParameters& held, double largest_layer,
+                const Plan& plan, const Stack& stack, const Layout& layout) {
+  const double parameters = held.total();
   const auto at = [&](MemoryCategory category) -> double& {
     return memory.breakdown_bytes[static_cast<std::size_t>(category)];
   };
@@ -170,26 +206,34 @@ void add_states(StageMemory& memory, double parameters, double largest_layer, co
     at(MemoryCategory::kGradientBuffers) = (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
     return;
   }
+  // The state of experts is divided by the few ranks that hold the same.
   const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
-  at(MemoryCategory::kParameters) = 2 * parameters;
+  const double expert_divided =
+      strategy.divides == Sharded::kNothing ? 1 : f(layout.group(CommGroup::kExpertData).size);
+  const double owned = held.dense() / divided + held.experts / expert_divided;
+  at(MemoryCategory::kParameters) =
+      2 * parameters + weight_copy_bytes(plan) * (held.layers + held.experts);
   at(MemoryCategory::kGradients) = stack.parallel.gradient_bytes * parameters;
-  at(MemoryCategory::kMaster) = master * parameters / divided;
-  at(MemoryCategory::kOptimizer) = moments * parameters / divided;
+  at(MemoryCategory::kMaster) = master * owned;
+  at(MemoryCategory::kOptimizer) = moments * owned;
 }
 
 }  // namespace
 
-LayerActivations layer_activations(const BodyWriter& w) {
-  const Parts parts = parts_of(w);
+LayerActivations layer_activations(const BodyWriter& w, bool experts) {
+  const Parts parts = parts_of(w, experts);
   const RankShape& s = w.shape();
   LayerActivations result;
   result.kept = parts.all();
   result.checkpoint = checkpointed(parts, w);
   // In the MLP's backward: gradients of output, input and the gathered input, and of what the
   // activation read and wrote.
-  const double inner = f(s.tokens) * f(s.ffn) * w.width();
+  const ExpertShape e = expert_shape(w.model(), w.plan(), w.stack());
+  const double inner = w.width() * (experts ? e.all_rows() * f(e.ffn) : f(s.tokens) * f(s.ffn));
   result.working =
       3 * w.width() * f(s.tokens) * f(s.hidden) + (w.model().gated_mlp ? 3 : 2) * inner;
+  // Rows on their way: sent and received.
+  if (experts) result.working += 2 * w.width() * e.all_rows() * f(s.hidden);
   if (w.eager_attention()) {
     // Attention's backward, when that is more than the MLP's.
     result.working = std::max(result.working, w.stack().parallel.score_working_bytes * f(s.tokens) *
@@ -205,8 +249,19 @@ ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const Chu
   const ParameterCounts counts = count_parameters(model);
   const double tp = f(plan.parallel.tp);
   ChunkParameters result;
-  result.layers = f(chunk.layers) * ((f(counts.layer_matrices) + f(counts.layer_biases)) / tp +
-                                     f(counts.layer_norms));
+  const double layer =
+      (f(counts.layer_matrices) + f(counts.layer_biases)) / tp + f(counts.layer_norms);
+  result.layers = f(chunk.layers) * layer;
+  if (model.is_mixture()) {
+    // The router is on every rank.
+    const double mixed =
+        layer - f(counts.dense_mlp) / tp + f(counts.router) + f(counts.shared_experts) / tp;
+    const double ranks = f(plan.parallel.ep * plan.parallel.etp);
+    const std::int64_t predictions = chunk.extra_predictions;
+    result.layers += f(chunk.expert_layers) * (mixed - layer) +
+                     f(predictions) * (mixed + 2 * f(model.hidden) * f(model.hidden));
+    result.experts = f(chunk.expert_layers + predictions) * f(counts.experts) / ranks;
+  }
   if (chunk.embedding) result.embedding = f(counts.embedding) / tp + f(counts.positions);
   if (chunk.head) {
     // A tied head is the embedding itself, or a copy of it on another stage.
@@ -237,15 +292,19 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
   std::vector<StageMemory> result;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     StageMemory memory;
-    double parameters = 0, largest = 0;
+    ChunkParameters all;
+    double largest = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
       const ChunkParameters held = chunk_parameters(model, plan, content);
-      parameters += held.total();
-      if (content.layers > 0) largest = held.layers / f(content.layers);
+      all.layers += held.layers;
+      all.embedding += held.embedding;
+      all.head += held.head;
+      all.experts += held.experts;
+      if (content.layers > 0) largest = (held.layers + held.experts) / f(content.layers);
       largest = std::max({largest, held.embedding + held.head});
     }
-    add_states(memory, parameters, largest, plan, stack, layout);
+    add_states(memory, all, largest, plan, stack, layout);
     const StageWalk::Peak peak = walk.peak(shape, parts, stage);
     const auto at = [&](MemoryCategory category) -> double& {
       return memory.breakdown_bytes[static_cast<std::size_t>(category)];

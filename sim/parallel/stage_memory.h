@@ -25,12 +25,14 @@ struct LayerActivations {
   double checkpoint = 0;  // the same where the layer runs again
   double working = 0;     // beside that while its backward runs
 };
-LayerActivations layer_activations(const BodyWriter& writer);
+LayerActivations layer_activations(const BodyWriter& writer, bool experts = false);
 
 /// Parameters of a rank, by how they are reduced.
 struct ChunkParameters {
   double layers = 0, embedding = 0, head = 0;
-  double total() const { return layers + embedding + head; }
+  double experts = 0;  // routed ones, summed over ranks that hold the same
+  double dense() const { return layers + embedding + head; }
+  double total() const { return dense() + experts; }
 };
 ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const ChunkContent& chunk);
 

@@ -138,7 +138,11 @@ std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan) {
   const auto parts = static_cast<std::size_t>(model_parts(pipeline_shape(plan)));
   std::vector<ChunkContent> chunks =
       plan.parallel.pp_layout.empty() ? equal_parts(model, parts) : from_layout(model, plan, parts);
+  if (plan.parallel.pp_layout.empty()) chunks.back().extra_predictions = model.mtp_layers;
   for (ChunkContent& chunk : chunks) {
+    for (std::int64_t i = 0; i < chunk.layers; ++i) {
+      chunk.expert_layers += model.has_experts(chunk.first_layer + i) ? 1 : 0;
+    }
     // Megatron counts checkpointed layers of each stage, so every chunk has its share.
     if (plan.recompute != Recompute::kNone) {
       chunk.recomputed = (plan.ckpt_layers * chunk.layers + model.layers - 1) / model.layers;

@@ -21,7 +21,8 @@ namespace shardwright::sim {
 struct ChunkContent {
   std::int64_t first_layer = 0;
   std::int64_t layers = 0;
-  std::int64_t recomputed = 0;  // of them
+  std::int64_t recomputed = 0;     // of them
+  std::int64_t expert_layers = 0;  // of the layers
   std::int64_t extra_predictions = 0;
   bool embedding = false, head = false;
   bool operator==(const ChunkContent&) const = default;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/strategies/lower.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
+#include "sim/core/error.h"
 #include "sim/core/placement.h"
 #include "sim/core/workspace.h"
 #include "sim/strategies/states.h"
@@ -110,6 +113,12 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
            const LayerPrograms& programs, Schedule& out) {
   refuse_parallelism(plan, "this schedule is of data parallelism only", "a plan without it");
+  if (model.is_mixture()) {
+    throw Error(
+        fmt::format("model '{}' has {} experts a layer, which stack {} does not run, "
+                    "expected a stack such as megatron-core",
+                    model.name, model.experts.count, stack.id));
+  }
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);

@@ -186,11 +186,6 @@ TEST(Plan, ChecksTheSequenceAgainstTheModel) {
   plan.seq_len = 65536;  // RoPE extends
   const auto problem = [&] { return message_of([&] { check_plan(plan, model, 8); }); };
   EXPECT_EQ(problem(), "");
-  model.experts.count = 8;
-  EXPECT_EQ(problem(),
-            "model '' has 8 experts a layer, which steps of data parallelism alone do not know, "
-            "expected a dense model");
-  model.experts.count = 0;
   plan.seq_len = 4096;
   EXPECT_EQ(problem(), "");
   model.position = Position::kLearned;

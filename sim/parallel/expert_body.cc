@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/expert_body.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/parallel/real.h"
+
+namespace shardwright::sim {
+namespace {
+
+std::int64_t whole(double value) {
+  return std::max<std::int64_t>(1, std::llround(value));
+}
+
+/// Operations on rows of a number that only the device knows.
+class ExpertWriter {
+ public:
+  ExpertWriter(const BodyWriter& writer, BodyOps& list)
+      : w_(writer),
+        list_(list),
+        shape_(expert_shape(writer.model(), writer.plan(), writer.stack())),
+        dispatcher_(dispatcher_of(writer.plan(), writer.stack())) {}
+
+  void forward() {
+    const Model& m = w_.model();
+    const RankShape& s = w_.shape();
+    add(w_.elementwise(OpKind::kNorm, w_.stack().norm, shape_.tokens * f(s.hidden), false));
+    add_wide(w_.product(OpKind::kRouter, whole(shape_.tokens), m.experts.count, s.hidden));
+    add(w_.memory(OpKind::kRouter, routing_bytes(), 6, 1));
+    dispatch(false);
+    if (overlaps_shared()) shared_forward();
+    sort_rows();
+    products(false);
+    activation(false);
+    down(false);
+    sort_rows();
+    combine(false);
+    if (!overlaps_shared()) shared_forward();
+    if (w_.stack().residual.forward_kernels > 0)
+      add(w_.elementwise(OpKind::kResidual, w_.stack().residual, shape_.tokens * f(s.hidden),
+                         false));
+  }
+
+  void backward() {
+    const Model& m = w_.model();
+    const RankShape& s = w_.shape();
+    sort_rows();
+    combine(true);
+    if (overlaps_shared()) shared_backward();
+    down(true);
+    activation(true);
+    products(true);
+    sort_rows();
+    dispatch(true);
+    if (!overlaps_shared()) shared_backward();
+    add(w_.memory(OpKind::kRouter, 2 * routing_bytes(), 6, 1));
+    add_wide(w_.product(OpKind::kInputGradient, whole(shape_.tokens), s.hidden, m.experts.count));
+    add_wide(w_.weight_gradient(whole(shape_.tokens), m.experts.count, s.hidden));
+    BodyOp norm = w_.elementwise(OpKind::kNorm, w_.stack().norm, shape_.tokens * f(s.hidden), true);
+    norm.joins = true;
+    add(norm);
+    if (w_.stack().residual.backward_kernels > 0)
+      add(w_.elementwise(OpKind::kResidual, w_.stack().residual, shape_.tokens * f(s.hidden),
+                         true));
+  }
+
+ private:
+  void add(BodyOp op) { list_.push_back(std::move(op)); }
+
+  void add_wide(BodyOp op) {
+    op.stays_wide = true;
+    add(std::move(op));
+  }
+
+  /// What a static shape would let a graph hold.
+  void add_dynamic(BodyOp op) {
+    op.dynamic = shape_.dropless;
+    add(std::move(op));
+  }
+
+  bool alone() const { return w_.plan().parallel.ep * w_.plan().parallel.etp == 1; }
+  bool overlaps_shared() const {
+    return shape_.shared_ffn > 0 && w_.stack().parallel.overlaps_shared_experts && !alone();
+  }
+  bool beside() const { return overlaps_shared() || w_.plan().parallel.ep_overlap.value_or(false); }
+
+  /// fp32 scores of all experts through softmax, choice, weights and the balancing loss.
+  double routing_bytes() const { return 4 * 6 * shape_.tokens * f(w_.model().experts.count); }
+
+  double row_bytes() const { return w_.width() * f(w_.shape().hidden); }
+  double sent_rows() const { return shape_.tokens * f(w_.model().experts.per_token); }
+
+  void wait_for_counts() {
+    if (!shape_.dropless) return;
+    BodyOp counts = w_.memory(OpKind::kRouter, 4 * shape_.tokens, 2, 1);
+    counts.host_waits = true;
+    add_dynamic(counts);
+  }
+
+  BodyOp transfer() const {
+    const Experts& e = w_.model().experts;
+    BodyOp op;
+    op.kind = OpKind::kAllToAll;
+    BodyCollective& c = op.collective;
+    c.group = CommGroup::kExpert;
+    c.meets = beside() ? Meets::kBeside : Meets::kBlocks;
+    if (dispatcher_ == Dispatcher::kAllGather) {
+      c.bytes = row_bytes() * shape_.tokens * f(w_.plan().parallel.ep);
+      return op;
+    }
+    c.pattern = Pattern::kTokens;
+    c.bytes = row_bytes() * sent_rows();
+    c.dispatcher = dispatcher_;
+    c.tokens.tokens = shape_.tokens;
+    c.tokens.token_bytes = row_bytes();
+    c.tokens.experts = e.count;
+    c.tokens.per_token = e.per_token;
+    c.tokens.domains_per_token = e.groups > 1 ? e.groups_per_token : 0;
+    c.sms = w_.stack().parallel.dispatch_sms;
+    return op;
+  }
+
+  /// Tokens to experts; in backward the same rows' gradients come back that way.
+  void dispatch(bool backward) {
+    const bool sorts_itself = dispatcher_ == Dispatcher::kHybridEp;
+    const bool sorts_first = dispatcher_ == Dispatcher::kAllToAll;
+    if (!backward) {
+      if (!alone() && sorts_first) {
+        add(w_.collective(CommGroup::kExpert, Collective::kAllGather,
+                          4 * f(w_.model().experts.count * w_.plan().parallel.ep)));
+      }
+      if (sorts_first || alone()) wait_for_counts();
+      if (sorts_first && !alone()) permute();
+    }
+    if (!alone()) {
+      BodyOp op = transfer();
+      if (backward && dispatcher_ == Dispatcher::kAllGather)
+        op.collective.kind = Collective::kReduceScatter;
+      add_dynamic(op);
+    }
+    if (!backward && !alone() && !sorts_first && !sorts_itself) wait_for_counts();
+    if (backward && (sorts_first || alone())) permute();
+  }
+
+  void combine(bool backward) {
+    if (!alone()) {
+      BodyOp op = transfer();
+      if (!backward && dispatcher_ == Dispatcher::kAllGather)
+        op.collective.kind = Collective::kReduceScatter;
+      add_dynamic(op);
+    }
+    // The weighted sum of a token's rows, or the rows of its gradient.
+    if (dispatcher_ == Dispatcher::kAllToAll || alone()) permute();
+  }
+
+  /// Gathers rows of tokens, or adds rows of one token up.
+  void permute() {
+    add_dynamic(w_.memory(OpKind::kPermute, row_bytes() * (shape_.tokens + sent_rows()), 2,
+                          w_.stack().parallel.permute_efficiency));
+  }
+
+  /// Rows in the order of the local experts, or back in that of the ranks they came from.
+  void sort_rows() {
+    if (alone() || shape_.local_experts == 1 || dispatcher_ == Dispatcher::kHybridEp) return;
+    BodyOp op = w_.memory(OpKind::kPermute, 2 * row_bytes() * shape_.all_rows(), 1,
+                          w_.stack().parallel.permute_efficiency);
+    op.joins = true;
+    add_dynamic(op);
+  }
+
+  BodyOp grouped(BodyOp op) const {
+    op.groups = shape_.local_experts;
+    op.extra_bytes *= f(op.groups);
+    const bool one = w_.stack().parallel.grouped_in_one_kernel;
+    op.work.kernels =
+        static_cast<std::uint16_t>(one ? 1 : std::min<std::int64_t>(op.groups, 65535));
+    op.dynamic = shape_.dropless;
+    op.joins = true;
+    return op;
+  }
+
+  std::int64_t up_columns() const { return (w_.model().gated_mlp ? 2 : 1) * shape_.ffn; }
+
+  void products(bool backward) {
+    const std::int64_t h = w_.shape().hidden;
+    if (!backward) {
+      add(grouped(w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), h)));
+      return;
+    }
+    add(grouped(w_.product(OpKind::kInputGradient, shape_.rows, h, up_columns())));
+    add(grouped(w_.weight_gradient(shape_.rows, up_columns(), h)));
+  }
+
+  void down(bool backward) {
+    const std::int64_t h = w_.shape().hidden;
+    if (!backward) {
+      add(grouped(w_.product(OpKind::kDownProjection, shape_.rows, h, shape_.ffn)));
+      return;
+    }
+    add(grouped(w_.product(OpKind::kInputGradient, shape_.rows, shape_.ffn, h)));
+    add(grouped(w_.weight_gradient(shape_.rows, h, shape_.ffn)));
+  }
+
+  void activation(bool backward) {
+    const bool gated = w_.model().gated_mlp;
+    add_dynamic(w_.elementwise(OpKind::kActivation,
+                               gated ? w_.stack().gated_activation : w_.stack().plain_activation,
+                               shape_.all_rows() * f(shape_.ffn), backward));
+  }
+
+  void shared_forward() {
+    if (shape_.shared_ffn == 0) return;
+    const RankShape& s = w_.shape();
+    const bool gated = w_.model().gated_mlp;
+    w_.gather_before(
+        list_,
+        w_.product(OpKind::kUpProjection, s.tokens, (gated ? 2 : 1) * shape_.shared_ffn, s.hidden),
+        Meets::kBlocks);
+    add(w_.elementwise(OpKind::kActivation,
+                       gated ? w_.stack().gated_activation : w_.stack().plain_activation,
+                       f(s.tokens) * f(shape_.shared_ffn), false));
+    w_.reduce_after(list_,
+                    w_.product(OpKind::kDownProjection, s.tokens, s.hidden, shape_.shared_ffn));
+    add(w_.memory(OpKind::kAccumulate, 3 * w_.width() * shape_.tokens * f(s.hidden), 1,
+                  w_.stack().copies.add));
+  }
+
+  void shared_backward() {
+    if (shape_.shared_ffn == 0) return;
+    const RankShape& s = w_.shape();
+    const bool gated = w_.model().gated_mlp;
+    const std::int64_t up = (gated ? 2 : 1) * shape_.shared_ffn;
+    w_.gather_before(list_,
+                     w_.product(OpKind::kInputGradient, s.tokens, shape_.shared_ffn, s.hidden),
+                     Meets::kBlocks);
+    add(w_.weight_gradient(s.tokens, s.hidden, shape_.shared_ffn));
+    add(w_.elementwise(OpKind::kActivation,
+                       gated ? w_.stack().gated_activation : w_.stack().plain_activation,
+                       f(s.tokens) * f(shape_.shared_ffn), true));
+    w_.reduce_after(list_, w_.product(OpKind::kInputGradient, s.tokens, s.hidden, up));
+    add(w_.weight_gradient(s.tokens, up, s.hidden));
+    add(w_.memory(OpKind::kAccumulate, 3 * w_.width() * shape_.tokens * f(s.hidden), 1,
+                  w_.stack().copies.add));
+  }
+
+  const BodyWriter& w_;
+  BodyOps& list_;
+  ExpertShape shape_;
+  Dispatcher dispatcher_;
+};
+
+/// Channels of the two latent vectors, and those of heads that are made of them.
+struct LatentSizes {
+  std::int64_t query = 0, key_value = 0;       // with the rotated part of the key
+  std::int64_t query_heads = 0, up_heads = 0;  // of this rank
+};
+
+LatentSizes latent_sizes(const BodyWriter& w) {
+  const LatentAttention& l = w.model().latent;
+  return {l.q_rank, l.kv_rank + l.rope_dim, w.shape().q_dim(),
+          w.shape().heads * (l.nope_dim + l.v_dim)};
+}
+
+/// x of all tokens of a latent vector with sequence parallelism.
+void gather_latent(const BodyWriter& w, BodyOps& list, std::int64_t channels, bool backward) {
+  if (!w.shape().sequence_parallel) return;
+  list.push_back(w.collective(CommGroup::kTensor,
+                              backward ? Collective::kReduceScatter : Collective::kAllGather,
+                              w.width() * f(w.shape().tokens) * f(channels)));
+}
+
+}  // namespace
+
+Dispatcher dispatcher_of(const Plan& plan, const Stack& stack) {
+  const auto usual = parallel_word<Dispatcher>(stack.parallel.dispatcher);
+  return plan.parallel.dispatcher.value_or(usual.value_or(Dispatcher::kAllToAll));
+}
+
+ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stack) {
+  const Parallelism& p = plan.parallel;
+  const Experts& e = model.experts;
+  const RankShape rank = rank_shape(model, plan);
+  ExpertShape s;
+  s.tokens = f(rank.sharded_tokens);
+  s.local_experts = std::max<std::int64_t>(1, e.count / p.ep);
+  s.ffn = e.ffn / p.etp;
+  s.shared_ffn = e.shared_ffn / p.tp;
+  const double capacity = p.expert_capacity.value_or(0);
+  s.dropless = capacity == 0;
+  const double uneven = s.dropless ? std::max(1.0, stack.parallel.expert_imbalance) : capacity;
+  const double routed = s.tokens * f(e.per_token) * f(p.etp);
+  s.rows = whole(uneven * routed / f(s.local_experts));
+  return s;
+}
+
+void expert_forward(const BodyWriter& writer, BodyOps& list) {
+  ExpertWriter(writer, list).forward();
+}
+
+void expert_backward(const BodyWriter& writer, BodyOps& list) {
+  ExpertWriter(writer, list).backward();
+}
+
+void latent_forward(const BodyWriter& w, BodyOps& list) {
+  const RankShape& s = w.shape();
+  const LatentSizes z = latent_sizes(w);
+  const auto norm = [&](std::int64_t channels) {
+    return w.elementwise(OpKind::kNorm, w.stack().norm, f(s.sharded_tokens) * f(channels), false);
+  };
+  if (z.query > 0) {
+    list.push_back(w.product(OpKind::kQProjection, s.sharded_tokens, z.query, s.hidden));
+    list.push_back(norm(z.query));
+    gather_latent(w, list, z.query, false);
+    list.push_back(w.product(OpKind::kQProjection, s.tokens, z.query_heads, z.query));
+  } else {
+    w.gather_before(list, w.product(OpKind::kQProjection, s.tokens, z.query_heads, s.hidden),
+                    Meets::kBlocks);
+  }
+  list.push_back(w.product(OpKind::kKProjection, s.sharded_tokens, z.key_value, s.hidden));
+  list.push_back(norm(w.model().latent.kv_rank));
+  gather_latent(w, list, z.key_value, false);
+  list.push_back(w.product(OpKind::kVProjection, s.tokens, z.up_heads, w.model().latent.kv_rank));
+  // RoPE of its part of the queries and of the one key, and keys put together for all heads.
+  const double turned = f(s.tokens) * f((s.heads + 1) * w.model().latent.rope_dim);
+  list.push_back(w.elementwise(OpKind::kRope, w.stack().rope, turned, false));
+  list.push_back(w.memory(OpKind::kCopyOut, 2 * w.width() * f(s.tokens) * f(s.q_dim()), 2,
+                          w.stack().copies.copy));
+}
+
+void latent_backward(const BodyWriter& w, BodyOps& list) {
+  const RankShape& s = w.shape();
+  const LatentSizes z = latent_sizes(w);
+  const auto both = [&](std::int64_t tokens, std::int64_t n, std::int64_t k) {
+    list.push_back(w.product(OpKind::kInputGradient, tokens, k, n));
+    list.push_back(w.weight_gradient(tokens, n, k));
+  };
+  const auto norm = [&](std::int64_t channels) {
+    list.push_back(
+        w.elementwise(OpKind::kNorm, w.stack().norm, f(s.sharded_tokens) * f(channels), true));
+  };
+  list.push_back(w.memory(OpKind::kCopyOut, 2 * w.width() * f(s.tokens) * f(s.q_dim()), 2,
+                          w.stack().copies.copy));
+  const double turned = f(s.tokens) * f((s.heads + 1) * w.model().latent.rope_dim);
+  list.push_back(w.elementwise(OpKind::kRope, w.stack().rope, turned, true));
+  both(s.tokens, z.up_heads, w.model().latent.kv_rank);
+  gather_latent(w, list, z.key_value, true);
+  norm(w.model().latent.kv_rank);
+  both(s.sharded_tokens, z.key_value, s.hidden);
+  if (z.query > 0) {
+    both(s.tokens, z.query_heads, z.query);
+    gather_latent(w, list, z.query, true);
+    norm(z.query);
+    both(s.sharded_tokens, z.query, s.hidden);
+  } else {
+    both(s.tokens, z.query_heads, s.hidden);
+    gather_latent(w, list, s.hidden, true);
+  }
+  // Gradients of the two branches are added up.
+  list.push_back(w.memory(OpKind::kAccumulate, 3 * w.width() * f(s.sharded_tokens) * f(s.hidden), 1,
+                          w.stack().copies.add));
+}
+
+}  // namespace shardwright::sim

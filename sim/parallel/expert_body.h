@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a layer with experts does in place of its MLP.
+//
+// Each rank routes the tokens it holds between the matrices (sequence parallelism divides them),
+// sends them to the ranks of their experts, multiplies what arrives expert by expert, and sends the
+// results back; backward mirrors it. With e ranks that share E experts a token's k rows meet k T
+// rows a rank on the average, of E/e experts. Dispatchers:
+//
+//   allgather   all tokens to all ranks of the group, each takes its own; results are summed back
+//   alltoall    NCCL: counts are gathered, rows sorted by expert, exchanged, sorted again
+//   deepep      a token once to each rank or node, sorted on arrival
+//   hybridep    the same, sorted on the way
+//
+// Without a capacity the number of rows is known only when the router has run: the host waits for
+// it in every layer, and no graph of layers holds what follows. With a capacity c every expert
+// takes at most c times its balanced rows, padded to that. The busiest rank's rows over the mean
+// are the stack's (parallel.expert_imbalance). Weight gradients of experts are read, added to and
+// written in every micro-batch whatever the number of rows: that is what bounds many experts with
+// few rows. Sources: Megatron-LM core/transformer/moe/token_dispatcher.py, moe_layer.py,
+// experts.py, shared_experts.py; deepseek-ai/DeepEP.
+#pragma once
+
+#include "sim/parallel/body.h"
+
+namespace shardwright::sim {
+
+/// Sizes of a rank's part of the experts of one layer.
+struct ExpertShape {
+  double tokens = 0;               // that the rank routes
+  std::int64_t local_experts = 0;  // of the rank
+  std::int64_t rows = 0;           // that one of them multiplies
+  std::int64_t ffn = 0;            // of one expert, divided by expert tensor parallelism
+  std::int64_t shared_ffn = 0;     // divided by tensor parallelism
+  bool dropless = true;
+  double all_rows() const { return static_cast<double>(rows * local_experts); }
+};
+ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stack);
+
+Dispatcher dispatcher_of(const Plan& plan, const Stack& stack);
+
+void expert_forward(const BodyWriter& writer, BodyOps& list);
+void expert_backward(const BodyWriter& writer, BodyOps& list);
+
+/// Latent attention up to its core: the two products down and up of queries, and of keys with
+/// values. Those down are computed by every tensor rank on its own tokens, those up divide heads.
+void latent_forward(const BodyWriter& writer, BodyOps& list);
+void latent_backward(const BodyWriter& writer, BodyOps& list);
+
+}  // namespace shardwright::sim

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/precision_body.h"
+
+#include <utility>
+
+#include "sim/parallel/real.h"
+
+namespace shardwright::sim {
+namespace {
+
+struct Cast {
+  double bytes = 0;  // an element, both directions
+  int kernels = 1;
+};
+
+bool narrow(const Plan& plan) {
+  return plan.numerics.precision == Precision::kFp8 || plan.numerics.precision == Precision::kNvfp4;
+}
+
+Fp8Recipe recipe_of(const Plan& plan) {
+  return plan.numerics.fp8_recipe.value_or(Fp8Recipe::kTensorwise);
+}
+
+/// Of an input or a gradient: read in bf16, written along rows and along columns.
+Cast cast_of(const Plan& plan) {
+  if (plan.numerics.precision == Precision::kNvfp4) return {2 + 4 + 2 * 0.5625, 4};
+  switch (recipe_of(plan)) {
+    case Fp8Recipe::kDelayed:
+      return {2 + 2, 1};
+    case Fp8Recipe::kTensorwise:
+      return {2 + 2 + 2, 3};
+    case Fp8Recipe::kRowwise:
+      return {4 + 4 + 2, 4};
+    case Fp8Recipe::kBlock:
+      return {2 + 2 * (1 + 4.0 / 128), 1};
+    case Fp8Recipe::kMxfp8:
+      break;
+  }
+  return {2 + 2 * (1 + 1.0 / 32), 3};
+}
+
+/// The input of a product of forward, or the gradient of an output.
+BodyOp cast_before(const BodyWriter& w, const BodyOp& product) {
+  const Cast cast = cast_of(w.plan());
+  const double elements = f(product.work.m) * f(product.work.k) * f(product.groups);
+  BodyOp op = w.memory(OpKind::kQuantize, elements * cast.bytes, cast.kernels,
+                       w.stack().parallel.cast_efficiency);
+  // Each expert's rows are cast by kernels of their own where products are.
+  if (product.work.kernels > 1) {
+    op.work.kernels = static_cast<std::uint16_t>(op.work.kernels * product.work.kernels);
+  }
+  op.dynamic = product.dynamic;
+  op.joins = product.joins;
+  return op;
+}
+
+bool same_input(const BodyOp& a, const BodyOp& b) {
+  return a.work.m == b.work.m && a.work.k == b.work.k && a.groups == b.groups;
+}
+
+}  // namespace
+
+void lower_precision(const BodyWriter& writer, BodyOps& list) {
+  if (!narrow(writer.plan())) return;
+  BodyOps result;
+  const BodyOp* cast = nullptr;  // the product whose input was cast last
+  for (BodyOp& op : list) {
+    const bool gathers = op.collective.bytes > 0 && op.collective.group == CommGroup::kTensor &&
+                         op.collective.pattern == Pattern::kCollective &&
+                         op.collective.kind == Collective::kAllGather;
+    if (gathers) op.collective.bytes *= saved_input_bytes(writer.plan()) / writer.width();
+    if (op.work.kind != WorkKind::kGemm || op.stays_wide) {
+      result.push_back(op);
+      continue;
+    }
+    op.precision = writer.plan().numerics.precision;
+    const bool forward = op.kind != OpKind::kInputGradient;
+    const bool reads_again =
+        op.kind == OpKind::kWeightGradient || (forward && cast != nullptr && same_input(*cast, op));
+    if (!reads_again) {
+      result.push_back(cast_before(writer, op));
+      cast = &op;
+    }
+    result.push_back(op);
+  }
+  list = std::move(result);
+}
+
+double weight_cast_bytes(const Plan& plan) {
+  if (!narrow(plan) || plan.numerics.fp8_params) return 0;
+  return cast_of(plan).bytes;
+}
+
+double saved_input_bytes(const Plan& plan) {
+  if (!narrow(plan)) return 2;
+  return plan.numerics.precision == Precision::kNvfp4 ? 0.5625 : 1;
+}
+
+double weight_copy_bytes(const Plan& plan) {
+  if (!narrow(plan)) return 0;
+  const double each = saved_input_bytes(plan);
+  // Along rows and along columns; with fp8_params the first of them is the parameter.
+  return plan.numerics.fp8_params ? 2 * each - 2 : 2 * each;
+}
+
+double peak_flops(const Gpu& gpu, Precision precision) {
+  switch (precision) {
+    case Precision::kBf16:
+      return gpu.peak_bf16_flops;
+    case Precision::kFp16:
+      return gpu.peak_fp16_flops;
+    case Precision::kFp8:
+      return gpu.peak_fp8_flops;
+    case Precision::kNvfp4:
+      break;
+  }
+  return gpu.peak_nvfp4_flops;
+}
+
+}  // namespace shardwright::sim

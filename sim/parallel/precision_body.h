@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What products in fp8 or nvfp4 change in a layer's list: the type they multiply in, casts of what
+// they read, and narrower gathers.
+//
+// Products of the layers' matrices run in the plan's precision; attention, the router, norms,
+// embedding and head stay in bf16. An input is cast once for all products that read it: in forward
+// along rows, and along columns for the weight gradient; the gradient of an output is cast once for
+// both products of backward. Casts by recipe (TransformerEngine pytorch/tensor/*, torchao
+// float8): bytes an element reads and writes, and kernels.
+//
+//   delayed      cast and transposed in one pass, the largest value kept for the next step
+//   tensorwise   one pass more, for the largest value
+//   rowwise      along rows and along columns, each with its largest values (torchao)
+//   block        1 x 128 along rows and along columns
+//   mxfp8        1 x 32 both ways, then both tables of scales put in the product's order
+//   nvfp4        1 x 16 both ways after a Hadamard transform and the tensor's largest value
+//
+// Weights are cast once a step (weight_cast_bytes), or arrive in fp8 with fp8_params. What is
+// gathered over tensor ranks before a product travels in fp8; sums stay in bf16.
+#pragma once
+
+#include "sim/core/cluster.h"
+#include "sim/parallel/body.h"
+
+namespace shardwright::sim {
+
+/// Rewrites the products of `list`, which is a layer's. Does nothing in bf16 and fp16.
+void lower_precision(const BodyWriter& writer, BodyOps& list);
+
+/// Memory traffic a step of casting a parameter, per parameter of the layers' matrices.
+double weight_cast_bytes(const Plan& plan);
+
+/// Bytes of one element that backward keeps of a product's input.
+double saved_input_bytes(const Plan& plan);
+
+/// Bytes of a parameter's copies in fewer bits that stay over a step.
+double weight_copy_bytes(const Plan& plan);
+
+/// The dense peak of the type that the plan multiplies in; 0: the GPU lacks it.
+double peak_flops(const Gpu& gpu, Precision precision);
+
+}  // namespace shardwright::sim

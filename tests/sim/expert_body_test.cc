@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/expert_body.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "profiles/data_dir.h"
+#include "profiles/profile.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+#include "sim/parallel/body_cost.h"
+#include "sim/parallel/parallel_step.h"
+#include "sim/parallel/precision_body.h"
+#include "sim/parallel/stage_memory.h"
+
+namespace shardwright::sim {
+namespace {
+
+class ExpertBody : public testing::Test {
+ protected:
+  ExpertBody() {
+    plan_.strategy = Strategy::kDistributedOptimizer;
+    plan_.gpus = 16;
+    plan_.seq_len = 4096;
+    plan_.grad_accum = 8;
+    plan_.recompute = Recompute::kNone;
+    plan_.stack = "megatron-core";
+    plan_.parallel.ep = 8;
+    plan_.parallel.dispatcher = Dispatcher::kAllToAll;
+  }
+
+  static Model model(const std::string& name) {
+    return load_model(profiles::data_dir() / "models", name);
+  }
+  Body layer(const Model& m) const {
+    return BodyWriter(m, plan_, profile_.stack).layer(false, true);
+  }
+  BodyTime time(const BodyOps& ops, bool backward = false) {
+    BodyCosts costs(profile_);
+    costs.place(layout_of(plan_, profile_.cluster));
+    return costs.time(ops, backward);
+  }
+  double step_s(const Model& m) { return ParallelEngine(m, profile_).run(plan_).step_s; }
+  std::string problem(const Model& m) {
+    try {
+      check_plan(plan_, m, profile_.cluster.gpus_per_node);
+      ParallelEngine(m, profile_).run(plan_);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  static std::ptrdiff_t count(const BodyOps& ops, OpKind kind) {
+    return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) { return op.kind == kind; });
+  }
+
+  profiles::Profile profile_ = profiles::load_profile("dgx-h100", "megatron-core");
+  Plan plan_;
+  const Model qwen_ = model("qwen3-30b-a3b");
+};
+
+TEST_F(ExpertBody, RowsOfAllExpertsAreThoseThatTheTokensChose) {
+  for (const std::int64_t ep : {1, 2, 8, 16}) {
+    plan_.parallel.ep = ep;
+    const ExpertShape s = expert_shape(qwen_, plan_, profile_.stack);
+    EXPECT_EQ(s.local_experts, 128 / ep);
+    EXPECT_EQ(s.all_rows(), 8.0 * 4096);  // each of e ranks sends as many as it gets
+  }
+  profile_.stack.parallel.expert_imbalance = 1.5;
+  EXPECT_EQ(expert_shape(qwen_, plan_, profile_.stack).all_rows(), 1.5 * 8 * 4096);
+  plan_.parallel.expert_capacity = 1;  // what is beyond is dropped
+  EXPECT_EQ(expert_shape(qwen_, plan_, profile_.stack).all_rows(), 8.0 * 4096);
+}
+
+TEST_F(ExpertBody, FourExchangesALayerMoveEveryRowThatLeavesItsRank) {
+  const Body body = layer(qwen_);
+  const auto expert = static_cast<std::size_t>(CommGroup::kExpert);
+  const double rows = 2.0 * 8 * 4096 * 2048;
+  const double counts = 4.0 * 128 * 8 * 7 / 8;
+  EXPECT_DOUBLE_EQ(time(body.forward).sent_bytes[expert], 2 * rows * 7 / 8 + counts);
+  EXPECT_DOUBLE_EQ(time(body.backward, true).sent_bytes[expert], 2 * rows * 7 / 8);
+  plan_.parallel.ep = 1;
+  EXPECT_EQ(time(layer(qwen_).forward).sent_bytes[expert], 0);
+}
+
+TEST_F(ExpertBody, ProductsOfExpertsAreThoseOfTheirTokens) {
+  // Forward of a layer: attention and k experts for each token, as the model counts them.
+  const Model m = qwen_;
+  const double products = time(layer(m).forward).flops / 4096;
+  const ParameterCounts counts = count_parameters(m);
+  const double attention =
+      static_cast<double>(counts.layer_matrices) - 3.0 * 2048 * static_cast<double>(m.ffn);
+  EXPECT_NEAR(products, 2 * (attention + static_cast<double>(counts.active_experts) + 2048 * 128),
+              1e-6 * products);
+  EXPECT_NEAR(time(layer(m).backward, true).flops / 4096, 2 * products, 1e-6 * products);
+}
+
+TEST_F(ExpertBody, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
+  const auto waits = [&] {
+    const BodyOps ops = layer(qwen_).forward;
+    return std::count_if(ops.begin(), ops.end(), [](const BodyOp& op) { return op.host_waits; });
+  };
+  EXPECT_EQ(waits(), 1);
+  plan_.parallel.expert_capacity = 1;
+  EXPECT_EQ(waits(), 0);
+}
+
+TEST_F(ExpertBody, GraphsHoldWhatHasAKnownShape) {
+  const auto host = [&](CudaGraphs graphs) {
+    BodyCosts costs(profile_);
+    costs.place(layout_of(plan_, profile_.cluster), graphs);
+    return costs.time(layer(qwen_).forward, false).host_s;
+  };
+  EXPECT_EQ(host(CudaGraphs::kStep), 0);
+  EXPECT_GT(host(CudaGraphs::kLayers), 0);
+  EXPECT_LT(host(CudaGraphs::kLayers), host(CudaGraphs::kNone));
+}
+
+TEST_F(ExpertBody, KernelsForExpertsBeatTheExchangeBetweenNodes) {
+  plan_.gpus = 64;
+  plan_.parallel.ep = 32;
+  const double exchange = step_s(qwen_);
+  plan_.parallel.dispatcher = Dispatcher::kDeepEp;
+  EXPECT_LT(step_s(qwen_), exchange);
+}
+
+TEST_F(ExpertBody, LatentAttentionMultipliesItsCountedWeights) {
+  plan_.parallel.ep = 16;
+  const Model m = model("deepseek-v3");
+  const double products = time(layer(m).forward).flops / 4096;
+  EXPECT_NEAR(products,
+              2 * (187.1e6 + static_cast<double>(count_parameters(m).active_experts) +
+                   3.0 * 7168 * 2048 + 7168.0 * 256),
+              0.001 * products);
+}
+
+TEST_F(ExpertBody, DispatchedTokensFillMemoryAsCounted) {
+  // 2h k + 4 g k + 2 g k bytes a token, DeepSeek-V3: 213 kB.
+  plan_.parallel.ep = 16;
+  const Model m = model("deepseek-v3");
+  Model without = m;
+  without.experts.shared_ffn = 0;
+  const BodyWriter writer(without, plan_, profile_.stack);
+  Model none = without;
+  none.experts.per_token = 1;
+  const BodyWriter less(none, plan_, profile_.stack);
+  const double seven = layer_activations(writer, true).kept - layer_activations(less, true).kept;
+  EXPECT_NEAR(seven / 4096, 7.0 / 8 * 212'992, 1);
+}
+
+TEST_F(ExpertBody, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
+  const auto optimizer = [&] {
+    const auto memory = stage_memory(qwen_, plan_, profile_, layout_of(plan_, profile_.cluster),
+                                     divide_layers(qwen_, plan_));
+    return memory[0].breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)];
+  };
+  const ParameterCounts counts = count_parameters(qwen_);
+  const double experts = 48.0 * static_cast<double>(counts.experts);
+  const double dense = static_cast<double>(counts.total(48)) - experts;
+  // 16 ranks, 8 of them share the experts: two hold the same.
+  EXPECT_NEAR(optimizer(), 8 * (dense / 16 + experts / 8 / 2), 1e-6 * optimizer());
+}
+
+TEST_F(ExpertBody, RefusesWhatDoesNotDivideTheExperts) {
+  plan_.gpus = 48;
+  plan_.parallel.ep = 12;
+  EXPECT_THAT(problem(qwen_), testing::HasSubstr("ep is 12, which does not divide 128 experts"));
+  plan_.gpus = 16;
+  plan_.parallel.ep = 8;
+  EXPECT_THAT(problem(model("qwen3-8b")),
+              testing::HasSubstr("ep is 8, but the model has no experts, expected 1"));
+  plan_.parallel.ep = 1;
+  EXPECT_THAT(problem(model("qwen3-8b")), testing::HasSubstr("dispatcher is alltoall, but"));
+}
+
+TEST_F(ExpertBody, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
+  const Body wide = layer(qwen_);
+  plan_.numerics.precision = Precision::kFp8;
+  plan_.numerics.fp8_recipe = Fp8Recipe::kDelayed;
+  const Body narrow = layer(qwen_);
+  EXPECT_EQ(count(wide.forward, OpKind::kQuantize), 0);
+  // Queries, keys and values read one input; output, FC1 and FC2 another each.
+  EXPECT_EQ(count(narrow.forward, OpKind::kQuantize), 4);
+  for (const BodyOp& op : narrow.forward) {
+    if (op.work.kind != WorkKind::kGemm) continue;
+    EXPECT_EQ(op.precision, op.kind == OpKind::kRouter ? Precision::kBf16 : Precision::kFp8);
+  }
+}
+
+TEST_F(ExpertBody, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {
+  const Model dense = model("llama-3-8b");
+  plan_.parallel.ep = 1;
+  plan_.parallel.dispatcher.reset();
+  plan_.micro_batch = 2;
+  plan_.parallel.cuda_graphs = CudaGraphs::kStep;
+  const double bf16 = step_s(dense);
+  plan_.numerics.precision = Precision::kFp8;
+  const double fp8 = step_s(dense);
+  EXPECT_LT(fp8, 0.9 * bf16);
+  EXPECT_GT(fp8, 0.5 * bf16);
+  profile_ = profiles::load_profile("dgx-a100-80g", "megatron-core");
+  EXPECT_THAT(problem(dense), testing::HasSubstr("precision is fp8, which the GPU a100-80g lacks, "
+                                                 "expected bf16 or fp16"));
+}
+
+}  // namespace
+}  // namespace shardwright::sim
