@@ -161,6 +161,8 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
         "from a result that the host waits for to the next kernel", kSeconds);
     add("graph_launch_s", &parallel.graph_launch_s, "s", "host time of a layer that a graph holds",
         kSeconds);
+    add("expert_launch_s", &parallel.expert_launch_s, "s",
+        "host time added to each kernel of one expert's rows", kSeconds);
     add("expert_imbalance", &parallel.expert_imbalance, "",
         "rows of the busiest rank's experts over the mean", between(1.0, 1000.0));
     add("grouped_in_one_kernel", &parallel.grouped_in_one_kernel, "",

@@ -99,6 +99,7 @@ struct ParallelSoftware {
   double layer_saved_bytes = 0;          // per hidden element and layer, beyond what kernels keep
   double host_sync_s = 0;                // from a result that the host waits for to the next kernel
   double graph_launch_s = 0;             // of the host for a layer that a graph holds
+  double expert_launch_s = 0;            // of the host, added to each kernel of one expert's rows
   double expert_imbalance = 1;           // rows of the busiest rank's experts over the mean
   bool grouped_in_one_kernel = false;    // products of all experts, else one after the other
   bool overlaps_shared_experts = false;  // they run beside the exchange of tokens

@@ -49,6 +49,8 @@ class BodyCosts {
   /// A message of `bytes` between neighbours in the pipeline.
   double transfer_s(std::int64_t stage, double bytes) const;
   double memory_s(double bytes, double efficiency) const;
+  /// Of large products in bf16.
+  double flops_s(double flops) const;
   double launch_s(bool backward) const;
 
  private:

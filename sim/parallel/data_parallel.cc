@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "sim/core/strategy.h"
+#include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
@@ -20,8 +21,9 @@ BodyCollective whole(CommGroup group, Collective kind, double bytes) {
 
 }  // namespace
 
-DataParallel::DataParallel(const Plan& plan, const Stack& stack, BodyCosts& costs)
-    : plan_(plan), stack_(stack), costs_(costs) {
+DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& stack,
+                           BodyCosts& costs)
+    : model_(model), plan_(plan), stack_(stack), costs_(costs) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   sharded_ = strategy.divides == Sharded::kParameters;
   per_layer_ = sharded_ && strategy.reshards && plan.parallel.pp == 1 &&
@@ -156,12 +158,12 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
   };
   const double owned =
       parameters / ranks(CommGroup::kShard) + experts / ranks(CommGroup::kExpertData);
-  // Of 28 bytes that AdamW moves a parameter, 16 are moments read and written.
-  const double moments = plan_.moment_dtype == DType::kFp32 ? 1 : 20.0 / 28.0;
   tail.norm_s = costs_.memory_s(owned * stack_.gradient_norm_bytes_per_parameter, 1) +
                 costs_.collective(whole(CommGroup::kWorld, Collective::kAllReduce, 4)).time_s;
-  tail.optimizer_s = costs_.memory_s(owned * stack_.optimizer.bytes_per_parameter * moments,
-                                     stack_.optimizer.efficiency);
+  tail.optimizer_s =
+      costs_.memory_s(owned * update_bytes(plan_, stack_.optimizer.bytes_per_parameter),
+                      stack_.optimizer.efficiency) +
+      costs_.flops_s(owned * update_flops(model_, plan_));
   // Weights are cast to fewer bits before the first micro-batch.
   tail.optimizer_s += costs_.memory_s((parameters + experts) * weight_cast_bytes(plan_),
                                       stack_.parallel.cast_efficiency);

@@ -37,7 +37,7 @@ struct StageTail {
 
 class DataParallel {
  public:
-  DataParallel(const Plan& plan, const Stack& stack, BodyCosts& costs);
+  DataParallel(const Model& model, const Plan& plan, const Stack& stack, BodyCosts& costs);
 
   /// Of a pipeline's stage that ends computing at `end_s`.
   StageTail tail(std::int64_t stage, const std::vector<ReducedChunk>& chunks, double end_s);
@@ -54,6 +54,7 @@ class DataParallel {
   void reduce(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
   void gather(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
 
+  const Model& model_;
   const Plan& plan_;
   const Stack& stack_;
   BodyCosts& costs_;

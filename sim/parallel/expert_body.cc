@@ -85,6 +85,9 @@ class ExpertWriter {
   }
   bool beside() const { return overlaps_shared() || w_.plan().parallel.ep_overlap.value_or(false); }
 
+  /// Another micro-batch computes while rows travel, or this one waits for them.
+  bool joins() const { return !w_.plan().parallel.ep_overlap.value_or(false); }
+
   /// fp32 scores of all experts through softmax, choice, weights and the balancing loss.
   double routing_bytes() const { return 4 * 6 * shape_.tokens * f(w_.model().experts.count); }
 
@@ -165,7 +168,7 @@ class ExpertWriter {
     if (alone() || shape_.local_experts == 1 || dispatcher_ == Dispatcher::kHybridEp) return;
     BodyOp op = w_.memory(OpKind::kPermute, 2 * row_bytes() * shape_.all_rows(), 1,
                           w_.stack().parallel.permute_efficiency);
-    op.joins = true;
+    op.joins = joins();
     add_dynamic(op);
   }
 
@@ -176,7 +179,7 @@ class ExpertWriter {
     op.work.kernels =
         static_cast<std::uint16_t>(one ? 1 : std::min<std::int64_t>(op.groups, 65535));
     op.dynamic = shape_.dropless;
-    op.joins = true;
+    op.joins = joins();
     return op;
   }
 

@@ -50,6 +50,7 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product) {
     op.work.kernels = static_cast<std::uint16_t>(op.work.kernels * product.work.kernels);
   }
   op.dynamic = product.dynamic;
+  op.groups = product.work.kernels > 1 ? product.groups : 1;
   op.joins = product.joins;
   return op;
 }

@@ -6,6 +6,7 @@
 
 #include "sim/core/strategy.h"
 #include "sim/parallel/expert_body.h"
+#include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
@@ -195,8 +196,7 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   };
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double master = f(bytes_of(plan.master_dtype)),
-               moments = 2 * f(bytes_of(plan.moment_dtype));
+  const double master = f(bytes_of(plan.master_dtype)), moments = moment_bytes(plan);
   if (strategy.divides == Sharded::kParameters) {
     const bool gathered = layout.pp > 1 || !strategy.reshards;
     at(MemoryCategory::kMaster) = master * parameters / ranks;
@@ -269,6 +269,14 @@ ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const Chu
     result.head = f(copied ? counts.embedding : counts.head) / tp + f(counts.final_norm);
   }
   return result;
+}
+
+double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,
+                       const ChunkContent& chunk) {
+  Plan kept = plan;
+  kept.offload = Offload::kNone;
+  const BodyWriter writer(model, plan, stack);
+  return StageWalk(writer, kept).chunk_bytes(chunk) - StageWalk(writer, plan).chunk_bytes(chunk);
 }
 
 int communicators(const Layout& layout) {

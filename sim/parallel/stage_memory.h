@@ -46,6 +46,10 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
                                       const profiles::Profile& profile, const Layout& layout,
                                       const std::vector<ChunkContent>& parts);
 
+/// Activations of a chunk and micro-batch that are offloaded to the host.
+double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,
+                       const ChunkContent& chunk);
+
 /// Communicators that a rank is part of.
 int communicators(const Layout& layout);
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/optimizer_state.h"
+
+#include <algorithm>
+
+#include "sim/parallel/real.h"
+
+namespace shardwright::sim {
+
+double moment_bytes(const Plan& plan) {
+  const double one = f(bytes_of(plan.moment_dtype));
+  switch (plan.numerics.optimizer) {
+    case Optimizer::kAdamw:
+      return 2 * one;
+    case Optimizer::kAdamw8bit:
+      return 2 * (1 + 4.0 / 256);
+    case Optimizer::kMuon:
+    case Optimizer::kSgd:
+      break;
+  }
+  return one;
+}
+
+double update_bytes(const Plan& plan, double adamw_bytes) {
+  // Both fp32 moments are read and written in AdamW's traffic.
+  return adamw_bytes + 2 * (moment_bytes(plan) - 8);
+}
+
+double update_flops(const Model& model, const Plan& plan) {
+  if (plan.numerics.optimizer != Optimizer::kMuon) return 0;
+  constexpr double kSteps = 5;
+  const double wide = f(model.is_mixture() ? model.experts.ffn : model.ffn);
+  const double m = std::min(wide, f(model.hidden)), n = std::max(wide, f(model.hidden));
+  return kSteps * (4 * m + 2 * m * m / n);
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an optimizer keeps of a parameter beside its master copy, and what an update moves and
+// multiplies.
+//
+//   adamw        two moments in the plan's type
+//   adamw-8bit   two moments of one byte, with a fp32 scale for every 256 (bitsandbytes)
+//   sgd          one momentum in the plan's type
+//   muon         one momentum; five Newton-Schulz steps orthogonalize the update of a matrix
+//                [m, n], m <= n, with 4 m^2 n + 2 m^3 operations each (Jordan et al. 2024)
+#pragma once
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+
+namespace shardwright::sim {
+
+/// Bytes of state a parameter, without the master copy.
+double moment_bytes(const Plan& plan);
+
+/// Memory traffic of an update a parameter, where AdamW with fp32 moments moves `adamw_bytes`.
+double update_bytes(const Plan& plan, double adamw_bytes);
+
+/// Operations a parameter beyond that; of muon, with matrices as wide as the model.
+double update_flops(const Model& model, const Plan& plan);
+
+}  // namespace shardwright::sim
