@@ -105,6 +105,8 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   request.allow_bf16_reduce = flags.allow_bf16_reduce;
   request.allow_bf16_moments = flags.allow_bf16_moments;
   if (flags.plan.plan_file) {
+    refuse_parallelism(plan, "the search is over data parallelism only",
+                       "a plan without it, or predict");
     // The job of the file; its knobs are what is searched.
     if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;
     request.master_dtype = plan.master_dtype;
