@@ -124,7 +124,7 @@ async function main() {
     document.body.dataset.ready = (performance.now() - begin).toFixed(0);
   } catch (error) {
     const starting = document.getElementById('starting');
-    if (starting) starting.textContent = `The planner could not start: ${error.message} It needs a browser of 2023 or later with WebAssembly.`;
+    if (starting) starting.textContent = `The planner could not start: ${error.message.replace(/\.$/, '')}. It needs a browser of 2023 or later with WebAssembly.`;
     else say(error.message, true);
   }
 }

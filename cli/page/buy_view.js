@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // "Buy": which GPUs, how many, for how long, for how much. `size` in its own worker; every option it weighed is a
 // point of days and dollars, and any of them can be looked at as a plan.
-import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
+import {catalogue, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {modelChooser, remainingInputs, row, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {countOf, days, daysOf, grouped, percent, short, usd} from './format.js';
@@ -16,6 +16,8 @@ const NOT_IN_BUY = ['json', 'out', 'plan', 'color', 'version'];
 // Knobs of a plan are searched unless the user keeps them in "Plan".
 const HELD_BY_SIZE = ['model', 'stack', 'seq-len', 'set'];
 const FIRST_CLUSTERS = ['dgx-h100', 'dgx-h200', 'dgx-b200', 'dgx-a100-80g'];
+
+const PAGE = 'size.html';
 
 export class BuyView {
   constructor(engine, plan) {
@@ -109,7 +111,7 @@ export class BuyView {
     this.answers.classList.add('stale');
     try {
       const asked = this.words();
-      const answer = await this.progress.during((onProgress) => this.engine.search([...asked, '--json'], {onProgress}));
+      const answer = await this.progress.during((onProgress) => this.engine.search([...asked, '--json', ...(flagOf('size', 'out') ? ['--out', PAGE] : [])], {onProgress, outputs: [PAGE]}));
       if (answer) {
         this.asked = asked.join(' ');
         this.show(documentOf(answer), answer);
@@ -129,6 +131,7 @@ export class BuyView {
   show(sizing, answer) {
     this.sizing = sizing;
     this.text = answer.stdout;
+    this.page = answer.outputs[PAGE];
     if (answer.code) this.complain(sentenceOf(answer));
     this.draw();
   }
@@ -178,12 +181,14 @@ export class BuyView {
       html('button', {type: 'button', class: 'small', onclick: () => this.look(one)}, 'see the plan')]), caption);
   }
 
-  /** Of each cluster: the cheapest in time, else the fastest. */
+  /** Of each cluster the cheapest that meets the goal, then what has no price, then the fastest; all train the same run. */
   bestOfEach() {
+    const meets = (one) => Object.values(one.meets).every((met) => met !== false);
+    const rank = (one) => [meets(one) ? 0 : 1, one.cost_usd ? 0 : 1, meets(one) && one.cost_usd ? one.cost_usd : one.days];
+    const better = (one, other) => rank(one).map((value, index) => value - rank(other)[index]).find((difference) => difference !== 0) || 0;
     const best = new Map();
-    const late = (one) => (one.meets && one.meets.deadline === false ? 1 : 0);
-    const better = (one, other) => late(one) - late(other) || (late(one) ? one.days - other.days : (one.cost_usd || Infinity) - (other.cost_usd || Infinity));
     for (const one of this.sizing.options) {
+      if (one.over_critical_batch) continue;
       if (!best.has(one.cluster) || better(one, best.get(one.cluster)) < 0) best.set(one.cluster, one);
     }
     return [...best.values()].sort(better);
@@ -193,15 +198,18 @@ export class BuyView {
     return [html('section', {}, html('h2', {}, 'The best of each cluster'), this.optionTable(this.bestOfEach(), 'The best option of each cluster'))];
   }
 
+  /** Of clusters that lost: the price at which each would draw level, beside what it is listed at and since when. */
   breakEven() {
-    const {break_even: given} = this.sizing;
-    if (!given || !Object.keys(given).length) return [];
-    const rows = Array.isArray(given) ? given.map((one) => [one.cluster, one]) : Object.entries(given);
-    const priceOf = (one) => (typeof one === 'number' ? one : one.usd_per_gpu_hour ?? one.price ?? one.break_even_usd_per_gpu_hour);
-    const known = rows.filter(([, one]) => Number.isFinite(priceOf(one)));
-    if (!known.length) return [];
-    return [html('section', {id: 'break-even'}, html('h2', {}, 'Break-even: the price at which each would win'), table(['cluster', 'USD a GPU hour', 'list price'],
-      known.map(([name, one]) => [name, priceOf(one).toFixed(2), String((clusterOf(name) || {}).usd_per_gpu_hour || '—')]), 'Break-even prices'))];
+    const {break_even: rows} = this.sizing;
+    if (!rows || !rows.length) return [];
+    const listed = ({price, usd_per_gpu_hour: usdAnHour}) => {
+      if (!usdAnHour) return 'no price';
+      const age = price && price.age_days > 90 ? `, ${price.age_days} days old` : '';
+      return `${usdAnHour.toFixed(2)}${price && price.date ? ` (${price.kind}, ${price.date}${age})` : ''}`;
+    };
+    return [html('section', {id: 'break-even'}, html('h2', {}, 'Break-even: the price at which each would win'),
+      table(['cluster', 'GPUs', 'wins at, USD a GPU hour', 'is listed at'], rows.map((one) => [one.cluster, grouped(one.gpus),
+        one.break_even_usd_per_gpu_hour.toFixed(2), listed(one)]), 'Break-even prices'))];
   }
 
   scaling() {

@@ -122,7 +122,10 @@ export class GivenFiles {
       const mounts = measured.map(({name, blob}) => ({name, data: blob}));
       const answer = await this.progress.during((onProgress) => this.engine.search(words, {mounts, outputs: [out], onProgress}));
       if (!answer) return;
-      if (!answer.outputs[out]) throw new Error(sentenceOf(answer));
+      if (!answer.outputs[out]) {
+        const sentence = sentenceOf(answer);
+        throw new Error(/--base/.test(sentence) ? `${sentence}. Choose such a cluster on this page and give the file again.` : sentence);
+      }
       files.set(out, answer.outputs[out]);
       setFlags([['cluster', `./${out}`]]);
       this.say(`Calibrated: ${measured.map((one) => one.name).join(', ')} on ${base}. Every answer now rests on what was measured.`, false, answer.stdout);

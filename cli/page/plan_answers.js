@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `predict` says, in pictures first. Two plans stand side by side where the user keeps one to compare with.
 import {changesList, memoryPicture, memorySentence, timePicture, verdictOf} from './bars.js';
-import {clusterOf} from './catalogue.js';
 import {bytes, countOf, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
 import {fold, html, table} from './svg.js';
 import {timelineOf, timelineView} from './timeline.js';
@@ -38,20 +37,18 @@ export function tiles(prediction) {
     tile(memory.fits ? verdictOf(memory) === 'tight' ? 'warn' : 'good' : 'bad', 'memory of a GPU', gib(memory.total_bytes), `${verdictOf(memory)}; ${gib(memory.usable_bytes)} usable`));
 }
 
-/** Days and dollars of `tokens` at this speed; steps alone, as the words beside it say. */
-export function wholeRun(prediction, tokensText, priceText) {
-  const tokens = countOf(tokensText);
-  if (!(tokens > 0)) return null;
-  const cluster = clusterOf(prediction.inputs.cluster);
-  const asked = countOf(priceText);
-  const price = asked > 0 ? asked : cluster ? cluster.usd_per_gpu_hour : 0;
-  const runDays = tokens / prediction.tokens_per_s / 86400;
-  const [low, high] = prediction.iteration_time_interval_s.map((value) => (runDays * value) / prediction.iteration_time_s);
-  const dollars = (value) => usd(value * 24 * prediction.inputs.plan.gpus * price);
+/** Days and dollars of a run: the program's, failures and what whole runs took elsewhere included. Null without tokens. */
+export function wholeRun({whole_run: run, inputs}, priceText) {
+  if (!run) return null;
+  const price = countOf(priceText);
+  const dollars = (runDays) => usd(runDays * 24 * inputs.plan.gpus * price);
+  const cost = price > 0 ? dollars(run.days) : run.cost_usd && usd(run.cost_usd);
+  const range = price > 0 ? run.days_interval.map(dollars) : run.cost_usd_interval && run.cost_usd_interval.map(usd);
   return html('div', {}, html('div', {class: 'tiles'},
-    tile('', 'training takes', days(runDays), `${days(low)} to ${days(high)}`),
-    price > 0 ? tile('', 'and costs', dollars(runDays), `${dollars(low)} to ${dollars(high)} at ${usd(price)} a GPU hour`) : null),
-    html('p', {class: 'note'}, 'Steps alone. “Buy” counts failures, restarts and what whole runs took elsewhere, too.'));
+    tile('', 'training takes', days(run.days), `${percent(run.interval_level)} between ${run.days_interval.map(days).join(' and ')}`),
+    cost ? tile('', 'and costs', cost, range ? `${range.join(' to ')}` : '') : tile('', 'and costs', 'unknown', 'this cluster has no price'),
+    tile('', 'steps alone', days(run.step_only.days), run.step_only.cost_usd && !(price > 0) ? usd(run.step_only.cost_usd) : 'nothing ever fails')),
+  html('p', {class: 'note'}, 'The whole run counts failures, restarts and what published trainings took beyond their steps.'));
 }
 
 const COMPARED = [

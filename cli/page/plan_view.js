@@ -10,7 +10,7 @@ import {fold, html} from './svg.js';
 const DOUBLING = Array.from({length: 15}, (_, power) => 2 ** power);
 const BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64];
 // Beside these the page shows every flag that --help lists.
-const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy'];
+const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy', 'tokens'];
 const NOT_IN_PLAN = ['json', 'explain', 'trace', 'plan', 'out', 'color', 'version'];
 const REST_MS = 140;
 
@@ -71,10 +71,12 @@ export class PlanView {
     this.price = price;
     const beside = this.section('beside', 'Side by side', html('p', {class: 'tools'}, drop));
     this.sections.beside = beside;
+    const run = this.section('run', 'The whole run', html('div', {class: 'pair'}, row('Tokens to train on', tokens), row('USD a GPU hour', price)));
+    run.hidden = !flagOf('predict', 'tokens');
     return html('div', {}, this.trouble, this.sections.headline, this.ways, html('p', {class: 'tools'}, keep), beside,
       this.section('memory', 'Memory of a GPU'), this.section('time', 'Where a step goes'), search.element,
       this.section('timeline', 'The step over time, and its memory'), this.section('why', 'Why, and what would change it'),
-      this.section('run', 'The whole run', html('div', {class: 'pair'}, row('Tokens to train on', tokens), row('USD a GPU hour', price))));
+      run);
   }
 
   /** Pictures are drawn for the width they have. */
@@ -149,7 +151,7 @@ export class PlanView {
   }
 
   showRun() {
-    const content = this.answer && wholeRun(this.answer, state.flags.get('tokens') || '', this.price.value);
+    const content = this.answer && wholeRun(this.answer, this.price.value);
     this.sections.run.replaceChildren(...(content ? [content] : []));
   }
 

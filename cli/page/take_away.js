@@ -89,6 +89,11 @@ export class TakeAway {
   }
 
   async report() {
+    if (state.view === 'buy') {
+      if (!this.buy.page) throw new Error('There is nothing to take yet: find GPUs first.');
+      download('size.html', this.buy.page, 'text/html');
+      return;
+    }
     download('report.html', await this.written(wordsFor('report', state.flags, this.ofPlan('report')), 'report.html'), 'text/html');
   }
 
