@@ -183,7 +183,7 @@ export class BuyView {
 
   /** Of each cluster the cheapest that meets the goal, then what has no price, then the fastest; all train the same run. */
   bestOfEach() {
-    const meets = (one) => Object.values(one.meets).every((met) => met !== false);
+    const meets = (one) => one.meets.deadline !== false && one.meets.budget !== false;
     const rank = (one) => [meets(one) ? 0 : 1, one.cost_usd ? 0 : 1, meets(one) && one.cost_usd ? one.cost_usd : one.days];
     const better = (one, other) => rank(one).map((value, index) => value - rank(other)[index]).find((difference) => difference !== 0) || 0;
     const best = new Map();

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 
+#include "cli/build_info.h"
 #include "cli/flags/size_flags.h"
 #include "cli/interrupt.h"
+#include "cli/render/html/sizing_page.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/sizing.h"
 #include "cli/render/text/progress.h"
@@ -14,6 +19,7 @@
 #include "cli/render/words/job_notes.h"
 #include "cli/verbs/verbs.h"
 #include "profiles/data_dir.h"
+#include "sim/core/atomic_file.h"
 #include "sim/core/hf_config.h"
 
 namespace shardwright::cli {
@@ -44,6 +50,8 @@ class SizeVerb : public Verb {
   void declare_flags(Command& command) override {
     flags_.declare(command);
     command.add("--json", json_, "print one JSON document");
+    command.add("--out", out_, "write the answer as one HTML page, for whoever signs")
+        .type_name("FILE");
   }
 
   ExitCode run(const Context& context) override {
@@ -63,6 +71,7 @@ class SizeVerb : public Verb {
                                                    report.option(*focus).gpus(), *flags_.compare);
       }
     }
+    if (!out_.empty()) write_page(report, context);
     if (json_) {
       fmt::print("{}\n", json_text(sizing_json(report)));
     } else if (!report.sweep.options.empty()) {
@@ -78,6 +87,18 @@ class SizeVerb : public Verb {
   }
 
  private:
+  void write_page(const SizingReport& report, const Context& context) const {
+    const BuildInfo build = build_info();
+    write_file_atomically(
+        out_, html::sizing_page(
+                  sizing_json(report),
+                  {{"Written by", fmt::format("shardwright {} ({}, {})", build.version,
+                                              build.compiler, build.build_type)},
+                   {"On", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
+                   {"Command", context.command_line}}));
+    fmt::print(stderr, "The page is in {}; it needs nothing but a browser.\n", out_);
+  }
+
   static std::optional<std::size_t> focus_of(const tuner::Choice& choice) {
     for (const auto& index : {choice.recommended, choice.cheapest_in_time, choice.fastest}) {
       if (index) return index;
@@ -161,6 +182,7 @@ class SizeVerb : public Verb {
   }
 
   SizeFlags flags_;
+  std::string out_;
   bool json_ = false;
 };
 

@@ -85,8 +85,13 @@ svg .area{fill:var(--product);opacity:.18}
  svg.wide{min-width:680px}
 }
 @media print{
- body{font-size:11pt;background:#fff}
+ body{font-size:10pt;line-height:1.35;background:#fff}
  main{max-width:none;padding:0}
+ h1{font-size:16pt}
+ h2{font-size:12pt;margin-bottom:4px}
+ section{margin-top:16px}
+ table{font-size:9pt}
+ th,td{padding:2px 10px 2px 0}
  .tile,svg,tr,li{break-inside:avoid}
  h2,h3{break-after:avoid}
  *{-webkit-print-color-adjust:exact;print-color-adjust:exact}
