@@ -69,6 +69,8 @@ struct Family {
   bool qk_norm = false;
   int norms_per_layer = 2;
   std::int64_t window = 0;  // of every second layer
+  // Groups of experts and how many of them a token may reach (n_group, topk_group of the configs).
+  std::int64_t groups = 1, groups_per_token = 1;
 };
 constexpr std::array<Family, 16> kFamilies = {{
     {.name = "llama"},
@@ -83,8 +85,8 @@ constexpr std::array<Family, 16> kFamilies = {{
     {.name = "mpt", .position = Position::kLearned, .fused_qkv = true},
     {.name = "gpt", .position = Position::kLearned, .fused_qkv = true},
     {.name = "nemotron"},
-    {.name = "deepseek_v2"},
-    {.name = "deepseek_v3"},
+    {.name = "deepseek_v2", .groups = 8, .groups_per_token = 3},
+    {.name = "deepseek_v3", .groups = 8, .groups_per_token = 4},
     {.name = "qwen3_moe", .qk_norm = true},
     {.name = "gpt_oss", .window = 128},
 }};
@@ -169,6 +171,8 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.norms_per_layer = family->norms_per_layer;
   model.layers = read.count("layers", 1, model_limits::kLayers);
   model.sliding_window = family->window;
+  model.experts.groups = family->groups;
+  model.experts.groups_per_token = family->groups_per_token;
   model.windowed_layers = family->window > 0 ? (model.layers + 1) / 2 : 0;
   model.hidden = read.count("hidden", 1, model_limits::kHidden);
   model.heads = read.count("heads", 1, model_limits::kHeads);

@@ -250,7 +250,7 @@ double BodyCosts::launches_s(const BodyOp& op, bool backward) const {
   if (graphs_ == CudaGraphs::kStep || (graphs_ == CudaGraphs::kLayers && !op.dynamic)) return 0;
   const HostCosts& host = profile_.stack.host;
   if (op.work.kind == WorkKind::kNone) return host.collective_launches * host.forward_launch_s;
-  const double each = op.groups > 1 && op.work.kernels > 1
+  const double each = op.dynamic && op.groups > 1 && op.work.kernels > 1
                           ? launch_s(backward) + profile_.stack.parallel.expert_launch_s
                           : launch_s(backward);
   return op.work.kernels * each;
