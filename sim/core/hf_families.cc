@@ -183,6 +183,7 @@ Model model_from_config(const JsonReader& file) {
   model.initial_deviation =
       config.optional<double>("initializer_range", model.initial_deviation, above(0.0));
   model.dropout = hf::dropout_of(file);
+  asked.insert(family.knows.begin(), family.knows.end());
   model.ignored_keys = hf::ignored_keys(file, asked);
   return model;
 }

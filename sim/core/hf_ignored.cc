@@ -15,7 +15,7 @@ namespace {
 
 /// Generation, bookkeeping, the tokenizer, heads for other tasks; how a router weighs its experts
 /// and factors that cost nothing; and keys whose meaning another key has switched off.
-constexpr std::array<std::string_view, 78> kWithoutEffect = {
+constexpr std::array<std::string_view, 79> kWithoutEffect = {
     "architectures",
     "attn_implementation",
     "attn_output_multiplier",
@@ -42,6 +42,7 @@ constexpr std::array<std::string_view, 78> kWithoutEffect = {
     "is_decoder",
     "label2id",
     "layer_types",
+    "learned_pos_emb",
     "length_penalty",
     "max_attn_value",
     "max_length",

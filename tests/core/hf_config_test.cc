@@ -78,8 +78,8 @@ TEST_F(HfConfigFiles, WhatIsNotThereIsSaidInOneSentence) {
             "the model is '', expected a built-in name, a config.json or a folder that holds one");
   EXPECT_EQ(
       problem_of("lama-3-70b"),
-      "model 'lama-3-70b' is not known; the nearest are llama-3-70b, llama-2-70b, "
-      "llama-2-7b; `shardwright inspect models` lists all, and the path of a config.json or of "
+      "model 'lama-3-70b' is not known; the nearest are llama-3-70b, llama-3.1-70b, "
+      "llama-2-70b; `shardwright inspect models` lists all, and the path of a config.json or of "
       "its folder is accepted too");
   EXPECT_THAT(problem_of("meta-llama/Lama-2-7b-hf"), HasSubstr("the nearest are llama-2-7b, "));
   EXPECT_THAT(problem_of(write("broken.json", "{\"model_type\": \"llama\", ").string()),

@@ -128,8 +128,10 @@ TEST(PlanJson, BadValuesNameFileKeyAndValue) {
             "norm, swiglu, ffn, attention, block");
   EXPECT_EQ(problem_of(document_with("moment_dtype", "fp8")),
             "p.json: plan.moment_dtype is \"fp8\", expected fp32 or bf16");
-  EXPECT_EQ(problem_of(document_with("offload", "disk")),
-            "p.json: plan.offload is \"disk\", expected none or optimizer");
+  EXPECT_EQ(
+      problem_of(document_with("offload", "disk")),
+      "p.json: plan.offload is \"disk\", expected none, optimizer or activations:N, N a number "
+      "of layers");
   EXPECT_THAT(problem_of(document_with("buffers", 1LL << 40)), HasSubstr("plan.buffers is "));
   json document = document_with("gpus", 8);
   document["plan"].erase("strategy");
