@@ -99,7 +99,8 @@ void RunSettings::resolve(const std::vector<std::pair<std::string, std::string>>
     if (!std::string_view(name).starts_with(kVariablePrefix)) continue;
     const std::vector<std::string> keys = all_keys();
     const auto known = std::find_if(
-        keys.begin(), keys.end(), [&](const std::string& key) { return variable_of(key) == name; });
+        keys.begin(), keys.end(),
+        [&wanted = name](const std::string& key) { return variable_of(key) == wanted; });
     if (known == keys.end()) {
       std::vector<std::string> names;
       for (const std::string& key : keys) names.push_back(variable_of(key));

@@ -130,10 +130,16 @@ template <class Join>
 SHARDWRIGHT_INLINE float join_lanes(Vec v, Join join) {
 #pragma GCC unroll 4
   for (int half = kWidth / 2; half > 0; half /= 2) {
+#if defined(__clang__)
+    Vec turned;
+    for (int lane = 0; lane < kWidth; ++lane) turned[lane] = v[(lane + half) % kWidth];
+    v = join(v, turned);
+#else
     IntVec rotated;
 #pragma GCC unroll 16
     for (int lane = 0; lane < kWidth; ++lane) rotated[lane] = (lane + half) % kWidth;
     v = join(v, __builtin_shuffle(v, rotated));
+#endif
   }
   return v[0];
 }
