@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #ifdef SHARDWRIGHT_HAS_ZLIB
 #include <zlib.h>
@@ -31,6 +32,14 @@ void refuse_folder(const std::filesystem::path& path) {
 [[noreturn]] void fail_to_open(const std::filesystem::path& path) {
   throw Error(fmt::format("{} cannot be read: {}.", path.string(),
                           errno != 0 ? std::strerror(errno) : "out of memory"));
+}
+
+/// For small files less than for large ones.
+unsigned buffer_bytes(int fd) {
+  constexpr off_t kLeast = 1 << 13, kMost = 1 << 18;
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return kMost;
+  return static_cast<unsigned>(std::clamp(info.st_size, kLeast, kMost));
 }
 
 constexpr int kWriterMilliseconds = 2000;
@@ -67,7 +76,7 @@ ByteStream::ByteStream(const std::filesystem::path& path) : handle_(std::make_un
     ::close(fd);
     fail_to_open(path);
   }
-  gzbuffer(handle_->file, 1U << 18);
+  gzbuffer(handle_->file, buffer_bytes(fd));
 }
 
 std::size_t ByteStream::read(char* to, std::size_t size) {

@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace shardwright::profiles {
 namespace {
+
+// A window that small files do not fill; it grows with the events.
+constexpr std::size_t kFirstWindowBytes = std::size_t{64} << 10;
 
 bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -119,7 +123,9 @@ bool split_object(std::string_view text, JsonMembers& members) {
 }
 
 TraceReader::TraceReader(ByteStream& stream, std::size_t window_bytes)
-    : stream_(stream), window_(window_bytes) {}
+    : stream_(stream),
+      most_window_bytes_(window_bytes),
+      window_(std::min(window_bytes, kFirstWindowBytes)) {}
 
 bool TraceReader::refill() {
   if (at_ > 0) {
@@ -128,7 +134,10 @@ bool TraceReader::refill() {
     end_ -= at_;
     at_ = 0;
   }
-  if (end_ == window_.size()) return false;
+  if (end_ == window_.size()) {
+    if (window_.size() == most_window_bytes_) return false;
+    window_.resize(std::min(2 * window_.size(), most_window_bytes_));
+  }
   const std::size_t got = stream_.read(window_.data() + end_, window_.size() - end_);
   end_ += got;
   return got > 0;
@@ -209,8 +218,7 @@ bool TraceReader::take_value(std::string_view& text, bool& quoted) {
       stop("a value");
       return false;
     }
-    const bool full = at_ == 0 && end_ == window_.size();
-    if (full) {
+    if (is_full()) {
       skip_large();
       return false;
     }
@@ -279,7 +287,7 @@ TraceReader::Item TraceReader::next_event() {
       stop("an event");
       return Item::kEnd;
     }
-    if (at_ == 0 && end_ == window_.size()) {
+    if (is_full()) {
       skip_large();
       return Item::kEnd;
     }

@@ -72,6 +72,8 @@ class TraceReader {
   enum class Where { kStart, kDocument, kEvents, kDone };
 
   bool refill();
+  /// One event fills all that may be read at a time.
+  bool is_full() const { return at_ == 0 && end_ == most_window_bytes_; }
   std::optional<char> peek();
   bool expect(char wanted);
   void stop(const std::string& expected);
@@ -82,6 +84,7 @@ class TraceReader {
   void end_of_events();
 
   ByteStream& stream_;
+  std::size_t most_window_bytes_;
   std::vector<char> window_;
   std::size_t at_ = 0, end_ = 0;
   std::int64_t base_ = 0;  // position in the file of window_[0]
