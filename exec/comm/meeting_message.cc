@@ -50,7 +50,8 @@ std::string one_line(std::string text) {
   unsigned char before = 0;
   for (char& c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool control = byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte < 0xa0);
+    const bool latin_control = before == 0xc2 && byte >= 0x80 && byte < 0xa0;
+    const bool control = byte < 0x20 || byte == 0x7f || latin_control;
     if (control) c = byte == '\n' || byte == '\t' ? ' ' : '?';
     before = byte;
   }
