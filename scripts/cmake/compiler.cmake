@@ -17,11 +17,19 @@ endif()
 
 if(SHARDWRIGHT_SANITIZE)
   # In code that it instruments gcc 12 warns falsely of uninitialised values, within std::regex for one (GCC bug 105562).
-  foreach(option -fsanitize=${SHARDWRIGHT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined
-                 -Wno-maybe-uninitialized)
+  set(options -fsanitize=${SHARDWRIGHT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND options -Wno-maybe-uninitialized)
+  endif()
+  foreach(option IN LISTS options)
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${option}>)
   endforeach()
   add_link_options(-fsanitize=${SHARDWRIGHT_SANITIZE})
+endif()
+if(SHARDWRIGHT_FUZZ)
+  # Coverage for libFuzzer; bounds of the standard library's containers, which address sanitizers cannot tell.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_compile_definitions(_GLIBCXX_ASSERTIONS)
 endif()
 
 # shardwright_warnings(TARGET): the warning set of the house rules.

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model's config.json, as the Hugging Face Hub holds them.
+#include "sim/core/check.h"
+#include "sim/core/hf_config.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/json_mutator.h"
+
+namespace shardwright::fuzz {
+namespace {
+
+void parse(std::string_view input) {
+  const Model model = parse_hf_config(input, "config.json", "model");
+  SHARDWRIGHT_CHECK(count_parameters(model).total(model.layers) > 0, "no parameters");
+}
+
+SHARDWRIGHT_FUZZ_TARGET(config, parse, mutate_json);
+
+}  // namespace
+}  // namespace shardwright::fuzz

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model weights of strangers: one file, or an index beside files. The mutation changes the header
+// as JSON and makes its length right.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "exec/train/safetensors_model.h"
+#include "sim/core/check.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/json_mutator.h"
+
+namespace shardwright::fuzz {
+namespace {
+
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::int64_t kMostElements = 4096;
+
+/// The good part that an index may name.
+void write_part() {
+  const std::array<float, 4> values = {1, 2, 3, 4};
+  const exec::TensorSpec spec{"a", exec::TensorType::kF32, {4}};
+  exec::SafetensorsWriter part(scratch_folder() / "part.safetensors", std::span(&spec, 1));
+  part.write(std::as_bytes(std::span(values)));
+  part.finish();
+}
+
+void read_floats(const exec::SafetensorsModel& model) {
+  for (const std::string& name : model.names()) {
+    const std::int64_t count = std::min(model.find(name)->elements(), kMostElements);
+    std::vector<float> out(static_cast<std::size_t>(count));
+    model.read_floats(name, model.find(name)->elements() - count, out);
+  }
+}
+
+void parse(std::string_view input) {
+  static const bool written = (write_part(), true);
+  SHARDWRIGHT_CHECK(written, "");
+  const bool is_index = input.starts_with('{');
+  read_floats(exec::SafetensorsModel(
+      scratch_file(is_index ? "model.safetensors.index.json" : "model.safetensors", input)));
+}
+
+std::string mutate(const std::string& input, std::size_t most_bytes, std::uint32_t seed) {
+  if (input.starts_with('{')) return mutate_json(input, most_bytes, seed);
+  std::uint64_t length = 0;
+  if (input.size() < kLengthBytes || most_bytes < kLengthBytes) return input;
+  std::memcpy(&length, input.data(), kLengthBytes);
+  if (length > input.size() - kLengthBytes) return input;
+  const std::string data = input.substr(kLengthBytes + length);
+  if (data.size() + kLengthBytes > most_bytes) return input;
+  const std::string header = mutate_json(input.substr(kLengthBytes, length),
+                                         most_bytes - kLengthBytes - data.size(), seed);
+  const std::uint64_t new_length = header.size();
+  std::string changed(kLengthBytes, '\0');
+  std::memcpy(changed.data(), &new_length, kLengthBytes);
+  return changed + header + data;
+}
+
+SHARDWRIGHT_FUZZ_TARGET(safetensors, parse, mutate);
+
+}  // namespace
+}  // namespace shardwright::fuzz

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `tune --json` said, which `report` reads.
+#include "cli/render/json/tuning_file.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/json_mutator.h"
+
+namespace shardwright::fuzz {
+namespace {
+
+void parse(std::string_view input) {
+  cli::read_tuning(scratch_file("tuning.json", input));
+}
+
+SHARDWRIGHT_FUZZ_TARGET(tuning, parse, mutate_json);
+
+}  // namespace
+}  // namespace shardwright::fuzz
