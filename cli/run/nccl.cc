@@ -72,8 +72,10 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
                     "the job's name can take part; give all ranks SHARDWRIGHT_MEETING_KEY",
                     rendezvous.name()));
   }
+  exec::MeetingTimes times;
+  times.exchange_s = options.rank_timeout_s;
   const std::unique_ptr<exec::Meeting> meeting =
-      exec::meet(rendezvous, options.launch, fingerprint(options));
+      exec::meet(rendezvous, options.launch, fingerprint(options), times);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
   exec::run_rank(*meeting, [&] {
     outcome = run_one(schedule, *devices, static_cast<int>(options.launch.local_rank), *meeting,

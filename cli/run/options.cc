@@ -159,6 +159,8 @@ RunOptions run_options(RunSettings& settings) {
   settings.decide("communicator", std::string(name_of(options.transport)),
                   name_of(options.launch.launcher));
   options.rendezvous = settings.text("rendezvous");
+  constexpr double kMostRankTimeout = 86400 * 30;
+  options.rank_timeout_s = settings.number("rank-timeout", {1, kMostRankTimeout});
   options.attention_kernel = attention_kernel(settings, options.device, options.plan.deterministic);
   if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
   if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {

@@ -35,6 +35,7 @@ struct RunOptions {
   std::string attention_kernel = "auto";  // on GPUs
   Transport transport = Transport::kLocal;
   std::string rendezvous = "auto";  // of processes that NCCL connects
+  double rank_timeout_s = 0;        // that processes wait for one of them
   exec::StreamMode streams = exec::StreamMode::kInline;
   int threads = 1;
   exec::DataOptions data;

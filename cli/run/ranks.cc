@@ -42,7 +42,7 @@ RunOutcome run_local(const RunOptions& options, const Schedule& schedule,
 #ifdef SHARDWRIGHT_HAS_MPI
 RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
                    exec::TrainObserver& observer, const RankBody& body) {
-  exec::MpiWorld world(options.streams != exec::StreamMode::kInline);
+  exec::MpiWorld world(options.streams != exec::StreamMode::kInline, options.rank_timeout_s);
   RunOutcome outcome;
   world.run([&] {
     if (world.ranks() != options.plan.gpus) {

@@ -5,6 +5,8 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -85,7 +87,7 @@ void check_mpi(int status, const char* call) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(int color, bool serialized, Device& device);
+  MpiCommunicator(int color, bool serialized, Device& device, MpiRollCall& roll_call);
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -112,12 +114,13 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool serialized_;
   Device& device_;
+  MpiRollCall& roll_call_;
   int rank_ = 0;
   int size_ = 1;
 };
 
-MpiCommunicator::MpiCommunicator(int color, bool serialized, Device& device)
-    : serialized_(serialized), device_(device) {
+MpiCommunicator::MpiCommunicator(int color, bool serialized, Device& device, MpiRollCall& roll_call)
+    : serialized_(serialized), device_(device), roll_call_(roll_call) {
   int world_rank = 0;
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, world_rank, &comm_), "MPI_Comm_split");
@@ -138,11 +141,24 @@ void MpiCommunicator::complete(const char* call, std::size_t count,
   std::vector<MPI_Request> requests(count, MPI_REQUEST_NULL);
   if (serialized_) turn.lock();
   check_mpi(start(requests.data()), call);
-  int done = 0;
-  while (true) {
+  auto attended = std::chrono::steady_clock::now();
+  MpiRollCall::Seconds waited{0};
+  constexpr std::uint32_t kPollsPerLook = 256;  // at the clock
+  // A longer gap between looks means that this rank did not run, as in a job that is suspended.
+  constexpr MpiRollCall::Seconds kMostGap{1};
+  for (std::uint32_t polls = 1;; ++polls) {
+    int done = 0;
     check_mpi(MPI_Testall(static_cast<int>(count), requests.data(), &done, MPI_STATUSES_IGNORE),
               call);
     if (done != 0) return;
+    if (polls % kPollsPerLook == 0) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now - attended >= MpiRollCall::kInterval) {
+        waited += std::min<MpiRollCall::Seconds>(now - attended, kMostGap);
+        attended = now;
+        roll_call_.attend(waited);
+      }
+    }
     if (serialized_) turn.unlock();
     std::this_thread::yield();
     if (serialized_) turn.lock();
@@ -260,8 +276,9 @@ void MpiCommunicator::exchange(std::span<const std::byte> mine, std::span<std::b
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device) {
-  return std::make_unique<MpiCommunicator>(color, serialized, device);
+std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device,
+                                                    MpiRollCall& roll_call) {
+  return std::make_unique<MpiCommunicator>(color, serialized, device, roll_call);
 }
 
 }  // namespace shardwright::exec

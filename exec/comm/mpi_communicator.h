@@ -4,12 +4,14 @@
 
 #include <memory>
 
+#include "exec/comm/mpi_roll_call.h"
 #include "exec/communicator.h"
 
 namespace shardwright::exec {
 
 /// A communicator of all ranks that call with the same color; all ranks of the job call together.
-/// `serialized`: the MPI calls of all threads of a rank take turns.
-std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device);
+/// `serialized`: the MPI calls of all threads of a rank take turns. `roll_call` outlives it.
+std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device,
+                                                    MpiRollCall& roll_call);
 
 }  // namespace shardwright::exec

@@ -7,11 +7,12 @@
 #include <cstdio>
 
 #include "exec/comm/mpi_communicator.h"
+#include "exec/comm/mpi_roll_call.h"
 #include "sim/core/error.h"
 
 namespace shardwright::exec {
 
-MpiWorld::MpiWorld(bool streams_are_threads) {
+MpiWorld::MpiWorld(bool streams_are_threads, double rank_timeout_s) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -23,12 +24,15 @@ MpiWorld::MpiWorld(bool streams_are_threads) {
     throw Error("the MPI library lets only one thread call it, expected streams to be inline",
                 ExitCode::kMissingDevice);
   }
+  roll_call_ = std::make_unique<MpiRollCall>(rank_timeout_s);
 }
 
 MpiWorld::~MpiWorld() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized == 0) MPI_Finalize();
+  if (finalized != 0) return;
+  if (roll_call_ != nullptr) roll_call_->end();
+  MPI_Finalize();
 }
 
 RankGroups MpiWorld::groups(int shard_ranks, Device& device) {
@@ -36,7 +40,9 @@ RankGroups MpiWorld::groups(int shard_ranks, Device& device) {
     throw Error(fmt::format("the shard group has {} ranks, expected a divisor of the {} ranks",
                             shard_ranks, ranks_));
   }
-  const auto make = [&](int color) { return make_mpi_communicator(color, serialized_, device); };
+  const auto make = [&](int color) {
+    return make_mpi_communicator(color, serialized_, device, *roll_call_);
+  };
   RankGroups groups;
   groups.world = make(0);
   groups.shard = make(rank_ / shard_ranks);

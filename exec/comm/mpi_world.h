@@ -7,7 +7,8 @@
 //
 // Data must be in host memory (the host device). Sums are made in the order of ranks, like those of
 // local ranks, to the same bits. An error on one rank is printed with its rank and ends the job;
-// when a process dies, the launcher ends the others.
+// when a process dies, the launcher ends the others; when one hangs, exec/comm/mpi_roll_call.h
+// does.
 #pragma once
 
 #include <functional>
@@ -17,11 +18,14 @@
 
 namespace shardwright::exec {
 
+class MpiRollCall;
+
 class MpiWorld {
  public:
   /// Starts MPI; at most once in a process. Throws Error when the library's support for threads
-  /// does not suffice for streams that are threads.
-  explicit MpiWorld(bool streams_are_threads);
+  /// does not suffice for streams that are threads. After `rank_timeout_s` without a rank that the
+  /// others wait for the job ends.
+  MpiWorld(bool streams_are_threads, double rank_timeout_s);
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -36,6 +40,7 @@ class MpiWorld {
   void run(const std::function<void()>& body);
 
  private:
+  std::unique_ptr<MpiRollCall> roll_call_;
   int rank_ = 0;
   int ranks_ = 1;
   bool serialized_ = false;
