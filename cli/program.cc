@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 
+#include "cli/bill_of_materials.h"
 #include "cli/flags/command_line.h"
 #include "cli/render/text/text.h"
 #include "cli/verbs/verbs.h"
@@ -98,9 +99,21 @@ void refuse_absent(int argc, const char* const* argv,
   }
 }
 
+/// `--version --json` is a question of its own, so that no verb takes a --json that it has not.
+bool asks_for_bill_of_materials(int argc, const char* const* argv) {
+  constexpr std::string_view kVersion = "--version", kJson = "--json";
+  if (argc != 3) return false;
+  const std::string_view first = argv[1], second = argv[2];
+  return (first == kVersion && second == kJson) || (first == kJson && second == kVersion);
+}
+
 ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs,
                        const std::vector<std::string>& absent, ColorMode& color) {
+  if (asks_for_bill_of_materials(argc, argv)) {
+    fmt::print("{}", bill_of_materials(build_info()));
+    return flushed(ExitCode::kDone);
+  }
   refuse_absent(argc, argv, verbs, absent);
   CommandLine line("shardwright",
                    "Predicts, picks and runs sharded training of large language models.", kFooter);

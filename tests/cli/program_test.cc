@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
+#include "cli/bill_of_materials.h"
 #include "cli/render/text/text.h"
 #include "cli/verbs/verbs.h"
 #include "tests/support/not_empty.h"
@@ -123,6 +125,36 @@ TEST(Program, VersionNamesWhatItWasBuiltWith) {
        {"fmt ", "nlohmann-json ", "CLI11 ", "Boost ", "Eigen ", "CUDA toolkit ", "NCCL "}) {
     EXPECT_THAT(result.out, HasSubstr(name));
   }
+}
+
+TEST(Program, VersionAsJsonIsABillOfMaterials) {
+  const ProgramResult result = shardwright_run({"--version", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  const auto document = nlohmann::json::parse(result.out);
+  EXPECT_EQ(document.at("bomFormat"), "CycloneDX");
+  EXPECT_EQ(document.at("specVersion"), "1.5");
+  EXPECT_EQ(document.at("metadata").at("component").at("licenses").at(0).at("license").at("id"),
+            "Apache-2.0");
+  const std::string plain = shardwright_run({"--version"}).out;
+  std::vector<std::string> references;
+  for (const auto& library : not_empty(document.at("components"))) {
+    const std::string version = library.at("version");
+    EXPECT_THAT(plain, HasSubstr(library.at("name").get<std::string>()));
+    EXPECT_THAT(plain, HasSubstr(" " + version + "\n"));
+    EXPECT_EQ(library.at("licenses").size(), 1U);
+    references.push_back(library.at("bom-ref"));
+    EXPECT_THAT(references.back(), ::testing::EndsWith("@" + version));
+  }
+  EXPECT_THAT(references, ::testing::Contains(::testing::StartsWith("pkg:github/fmtlib/fmt@")));
+  EXPECT_EQ(document.at("dependencies").at(0).at("dependsOn"), references);
+  EXPECT_EQ(shardwright_run({"--json", "--version"}).out, result.out);
+}
+
+TEST(Program, EveryLibraryOfTheBuildHasALicence) {
+  BuildInfo build = build_info();
+  for (LibraryVersion& library : build.libraries) library.version = "1.0";
+  EXPECT_EQ(nlohmann::json::parse(bill_of_materials(build)).at("components").size(),
+            build.libraries.size());
 }
 
 TEST(Program, ColorsObeyTheFlagThenNoColor) {
