@@ -5,7 +5,8 @@
 # indirect jumps (CET), and tables of addresses that are filled in at the start and then read-only (full RELRO).
 # Sanitizers bring stronger checks of their own. Sources are named from the top of the repository, so that a binary
 # does not tell where it was built.
-if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT SHARDWRIGHT_SANITIZE AND NOT EMSCRIPTEN)
+option(SHARDWRIGHT_HARDENING "Harden Release builds; OFF only to measure what that costs" ON)
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND SHARDWRIGHT_HARDENING AND NOT SHARDWRIGHT_SANITIZE AND NOT EMSCRIPTEN)
   set(hardening -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(APPEND hardening -fcf-protection)
