@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "exec/comm/one_line.h"
 #include "sim/core/parse_number.h"
 
 namespace shardwright::exec {
@@ -17,7 +18,6 @@ namespace {
 // The last digit is the version of the protocol. A machine of another byte order is not understood.
 constexpr std::uint32_t kMagic = 0x5357'4d32;
 constexpr std::size_t kReadBytes = std::size_t{1} << 16;
-constexpr std::size_t kMostSentenceBytes = 4096;
 
 struct Header {
   std::uint32_t magic = kMagic;
@@ -41,21 +41,6 @@ std::optional<std::vector<std::string>> lines_of(std::string text, std::size_t c
   }
   lines.push_back(std::move(text));
   return lines;
-}
-
-/// Cut, and without what a terminal would obey: ASCII's control characters and, in UTF-8, those of
-/// Latin 1 (U+0080 to U+009F).
-std::string one_line(std::string text) {
-  text.resize(std::min(text.size(), kMostSentenceBytes));
-  unsigned char before = 0;
-  for (char& c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool latin_control = before == 0xc2 && byte >= 0x80 && byte < 0xa0;
-    const bool control = byte < 0x20 || byte == 0x7f || latin_control;
-    if (control) c = byte == '\n' || byte == '\t' ? ' ' : '?';
-    before = byte;
-  }
-  return text;
 }
 
 std::optional<int> small_number(const std::string& text) {

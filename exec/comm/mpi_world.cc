@@ -8,6 +8,7 @@
 
 #include "exec/comm/mpi_communicator.h"
 #include "exec/comm/mpi_roll_call.h"
+#include "exec/comm/one_line.h"
 #include "sim/core/error.h"
 
 namespace shardwright::exec {
@@ -52,7 +53,7 @@ RankGroups MpiWorld::groups(int shard_ranks, Device& device) {
 
 void MpiWorld::run(const std::function<void()>& body) {
   const auto end_job = [&](const char* what, ExitCode code) {
-    fmt::print(stderr, "rank {} of {}: {}\n", rank_, ranks_, what);
+    fmt::print(stderr, "rank {} of {}: {}\n", rank_, ranks_, one_line(what));
     std::fflush(stderr);
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   };
