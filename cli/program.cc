@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "cli/bill_of_materials.h"
 #include "cli/flags/command_line.h"
@@ -52,14 +54,18 @@ std::string command_line(int argc, const char* const* argv) {
 
 int fail(ColorMode color, std::string_view sentence, ExitCode code) {
   const Terminal terminal = describe_terminal(stderr, color);
-  // Names and keys of a stranger's file are shown, not obeyed; a closed stderr is not worth a
-  // crash.
+  // Names and keys of a stranger's file are shown, not obeyed, and not by the megabyte; a closed
+  // stderr is not worth a crash.
+  constexpr std::size_t kMostBytes = 16384;
+  const bool cut = sentence.size() > kMostBytes;
+  sentence = sentence.substr(0, kMostBytes);
   std::string text = paint(terminal, Style::kRed, "error:") + " ";
   for (std::size_t end = 0; end != std::string_view::npos; sentence.remove_prefix(end + 1)) {
     end = sentence.find('\n');
     text += printable(sentence.substr(0, end), terminal.utf8) + "\n";
     if (end == std::string_view::npos) break;
   }
+  if (cut) text += "(cut here)\n";
   std::fputs(text.c_str(), stderr);
   return static_cast<int>(code);
 }
@@ -107,6 +113,28 @@ bool asks_for_bill_of_materials(int argc, const char* const* argv) {
   return (first == kVersion && second == kJson) || (first == kJson && second == kVersion);
 }
 
+/// Where memory ends in a destructor, as it may in one of JSON documents, nothing can be caught.
+[[noreturn]] void end_without_catch() noexcept {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: this machine ran out of memory.\n", stderr);
+    std::_Exit(static_cast<int>(ExitCode::kFailed));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: unexpected failure: %s.\n", error.what());
+  } catch (...) {
+  }
+  std::abort();
+}
+
+std::string sentence_on(const std::system_error& error) {
+  if (error.code() == std::errc::resource_unavailable_try_again) {
+    return "no thread could be started: this machine ran out of memory, or of processes for this "
+           "user (ulimit -u, ulimit -v).";
+  }
+  return fmt::format("unexpected failure: {}.", error.what());
+}
+
 ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs,
                        const std::vector<std::string>& absent, ColorMode& color) {
@@ -143,6 +171,7 @@ ExitCode parse_and_run(int argc, const char* const* argv,
 int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs,
                 const std::vector<std::string>& absent) {
   ColorMode color = ColorMode::kAuto;
+  std::set_terminate(end_without_catch);
   try {
     return static_cast<int>(parse_and_run(argc, argv, verbs, absent, color));
   } catch (const Error& error) {
@@ -151,6 +180,8 @@ int run_program(int argc, const char* const* argv, const std::vector<std::unique
     return fail(color, path_sentence(error), path_code(error));
   } catch (const std::bad_alloc&) {
     return fail(color, "this machine ran out of memory.", ExitCode::kFailed);
+  } catch (const std::system_error& error) {
+    return fail(color, sentence_on(error), ExitCode::kFailed);
   } catch (const std::exception& error) {
     return fail(color, fmt::format("unexpected failure: {}.", error.what()), ExitCode::kFailed);
   }

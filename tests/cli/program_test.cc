@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 
 #include "cli/bill_of_materials.h"
 #include "cli/render/text/text.h"
@@ -208,6 +209,37 @@ TEST(Program, EveryOutcomeHasItsExitCode) {
   EXPECT_EQ(said, "error: unexpected failure: the cat.\n");
   EXPECT_EQ(run_fake([]() -> ExitCode { throw Error("--gpus is 0."); }, &said), 3);
   EXPECT_EQ(said, "error: --gpus is 0.\n");
+}
+
+TEST(Program, AThreadThatCannotBeStartedIsASentence) {
+  std::string said;
+  const auto no_thread = []() -> ExitCode {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+  };
+  EXPECT_EQ(run_fake(no_thread, &said), 1);
+  EXPECT_THAT(said, HasSubstr("no thread could be started"));
+}
+
+ExitCode without_memory() {
+  throw std::bad_alloc();
+}
+
+TEST(ProgramDeathTest, WithoutMemoryInADestructorThereIsASentence) {
+  const auto run = [] {
+    std::vector<std::unique_ptr<Verb>> verbs;
+    verbs.push_back(std::make_unique<FakeVerb>([]() noexcept { return without_memory(); }));
+    const char* argv[] = {"shardwright", "fake"};
+    cli::run_program(2, argv, verbs);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(1), "this machine ran out of memory");
+}
+
+TEST(Program, ASentenceOfAStrangerIsCut) {
+  std::string said;
+  const std::string name(1'000'000, 'x');
+  EXPECT_EQ(run_fake([&]() -> ExitCode { throw Error(name + ": is no tensor"); }, &said), 3);
+  EXPECT_LT(said.size(), 20'000U);
+  EXPECT_THAT(said, ::testing::EndsWith("(cut here)\n"));
 }
 
 }  // namespace
