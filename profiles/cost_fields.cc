@@ -172,6 +172,7 @@ void describe(FieldList& fields, ContentionParams& p) {
   v.add("other_collectives", p.other_collectives, between(1.0, 100.0))
       .believed(CostGroup::kContention, 0.2);
   v.add("least_bandwidth_share", p.least_bandwidth_share, NumberRange<double>(0, 1, true));
+  v.add("scale_loss", p.scale_loss, between(0.0, 0.2));
 }
 
 void describe(FieldList& fields, NcclTable& p) {

@@ -84,6 +84,9 @@ struct ContentionParams {
   double nvlink_collectives = 1.08;  ///< time of a collective inside a node beside kernels
   double other_collectives = 1;      ///< the same over NICs or PCIe
   double least_bandwidth_share = 1;  ///< of streaming bandwidth, that a collective leaves kernels
+  /// Share of a step lost to slow ranks and a shared network for each doubling of the GPUs beyond a
+  /// node.
+  double scale_loss = 0;
 };
 
 /// One NCCL protocol inside a node: t = base + hop * steps + x / bandwidth, where x is what each

@@ -296,6 +296,28 @@ void read_measurements(const RowReader& read, LedgerRow& out) {
   out.out_of_memory = read.choice<2>("outcome", {"ok", "oom"}) == 1;
 }
 
+/// Columns that tables older than November 2026 lack.
+void read_software(const RowReader& read, const CsvTable& table, LedgerRow& out) {
+  const auto given = [&](std::string_view column) {
+    return table.has_column(column) && !read.row().text(column).empty();
+  };
+  const auto flag = [&](std::string_view column) -> std::optional<bool> {
+    if (!given(column)) return std::nullopt;
+    return read.choice<2>(column, {"false", "true"}) == 1;
+  };
+  if (given("allocator")) {
+    out.plan.allocator = read.word("allocator", allocator_from, {"native", "expandable"});
+  }
+  if (given("loss_chunks")) out.plan.loss_chunks = read.count("loss_chunks", 1, 4096);
+  out.logits_kept = flag("logits_kept");
+  out.no_sync = flag("no_sync");
+  out.kv_cache = flag("kv_cache");
+  if (given("software")) out.software = read.row().text("software");
+  if (given("note")) out.note = read.row().text("note");
+  constexpr std::string_view kContradicted = "contradicted by ";
+  if (out.note.starts_with(kContradicted)) out.suspect = out.note;
+}
+
 LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<std::string>& gpus) {
   LedgerRow out;
   const bool parallel = has_parallel_columns(table);
@@ -313,6 +335,7 @@ LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<s
   if (row.text("stack") != out.plan.stack) out.stack_called = row.text("stack");
   if (parallel) read_parallel_columns(row, out);
   read_measurements(read, out);
+  read_software(read, table, out);
   try {
     check_model(out.model);
   } catch (const Error& error) {
@@ -366,6 +389,21 @@ ClusterFile cluster_of(const LedgerRow& row) {
     return load_cluster(machine.string());
   }
   return make_cluster(row.gpu, row.gpus_per_node, row.inter_gbps_per_node);
+}
+
+StackFile stack_of(const LedgerRow& row) {
+  StackFile file = load_edition(row.plan.stack, row.software);
+  Stack& stack = file.stack;
+  stack.keeps_logits = row.logits_kept.value_or(stack.keeps_logits);
+  stack.no_sync = row.no_sync.value_or(stack.no_sync);
+  stack.keeps_key_values = row.kv_cache.value_or(stack.keeps_key_values);
+  return file;
+}
+
+MachineKey machine_key(const LedgerRow& row) {
+  return {row.gpu,        row.gpus_per_node, row.inter_gbps_per_node,
+          row.plan.stack, row.software,      row.logits_kept,
+          row.no_sync,    row.kv_cache,      row.source};
 }
 
 }  // namespace shardwright::profiles

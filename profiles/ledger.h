@@ -17,9 +17,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "profiles/cluster_file.h"
+#include "profiles/stack_file.h"
 #include "sim/core/csv.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
@@ -53,6 +55,11 @@ struct LedgerRow {
   std::string quality;       // A, B or C
   std::string version;       // of the software
   std::string stack_called;  // the software's name where another stack stands for it
+  // What the source's software did; none: as its stack usually does.
+  std::optional<bool> logits_kept, no_sync, kv_cache;
+  std::string software;  // its edition, in words
+  std::string note;
+  std::string suspect;  // why the measurement is not to be trusted; empty where it is
 };
 
 /// The shipped ledger, <data_dir>/published/ledger.csv.
@@ -63,5 +70,13 @@ std::vector<LedgerRow> read_ledger(const CsvTable& table);
 
 /// The cluster that a row describes by GPU, GPUs a node and network.
 ClusterFile cluster_of(const LedgerRow& row);
+/// The stack that a row describes by name, edition and what its software did.
+StackFile stack_of(const LedgerRow& row);
+
+/// All that decides a row's profile: rows with equal keys share it.
+using MachineKey =
+    std::tuple<std::string, std::int64_t, std::optional<double>, std::string, std::string,
+               std::optional<bool>, std::optional<bool>, std::optional<bool>, std::string>;
+MachineKey machine_key(const LedgerRow& row);
 
 }  // namespace shardwright::profiles

@@ -185,11 +185,13 @@ StackFile read_stack(const DataFile& file, int depth) {
   const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
   if (base) result = read_stack(*base, depth + 1);
   result.stack.id = file.id;
+  if (!base) result.stack.family = file.id;
+  result.software = file.json.root().optional<std::string>("software", "");
   if (!file.description.empty()) result.stack.description = file.description;
   FieldList fields;
   describe(fields, result.stack);
-  read_fields(file.json.root(), fields, {"schema", "id", "description", "base"}, base.has_value(),
-              result.origins);
+  read_fields(file.json.root(), fields, {"schema", "id", "description", "base", "software"},
+              base.has_value(), result.origins);
   return result;
 }
 
@@ -237,6 +239,8 @@ void describe(FieldList& fields, Stack& stack) {
   describe_group(fields, "loss", stack.loss);
   fields.add("loss_chunk_tokens", &stack.loss_chunk_tokens, "",
              "tokens whose logits exist at once; 0: all", between(0.0, 1e12));
+  fields.add("recomputes_whole_layers", &stack.recomputes_whole_layers, "",
+             "a checkpointed layer is recomputed to its end", {}, Need::kOptional);
   fields.add("gradient_accumulate_bytes", &stack.gradient_accumulate_bytes, "byte",
              "memory traffic per parameter of adding a micro-step's gradient", kPerElement);
   describe_optimizer(fields, stack.optimizer);
@@ -251,6 +255,20 @@ StackFile load_stack(const std::string& name_or_path, const std::filesystem::pat
   return read_stack(open_data_file(DataKind::kStack, name_or_path, from), 0);
 }
 
+StackFile load_edition(const std::string& family, std::string_view software) {
+  if (!software.empty()) {
+    for (const std::string& name : shipped_names(DataKind::kStack)) {
+      if (!name.starts_with(family + "-")) continue;
+      StackFile edition = load_stack(name);
+      if (edition.stack.family == family && !edition.software.empty() &&
+          software.starts_with(edition.software)) {
+        return edition;
+      }
+    }
+  }
+  return load_stack(family);
+}
+
 StackFile parse_stack(std::string_view text, const std::string& name) {
   return read_stack(parse_data_file(DataKind::kStack, text, name), 0);
 }
@@ -259,8 +277,10 @@ std::string to_json(const StackFile& file) {
   Stack stack = file.stack;
   FieldList fields;
   describe(fields, stack);
+  std::vector<std::pair<std::string, std::string>> more;
+  if (!file.software.empty()) more.emplace_back("software", file.software);
   return write_fields(fields, file.origins,
-                      data_file_head(DataKind::kStack, stack.id, stack.description));
+                      data_file_head(DataKind::kStack, stack.id, stack.description, more));
 }
 
 }  // namespace shardwright::profiles

@@ -12,6 +12,8 @@ namespace shardwright::profiles {
 
 struct StackFile {
   Stack stack;
+  /// Of an edition: how the ledger's column `software` begins for runs of it; empty elsewhere.
+  std::string software;
   Origins origins;  // by path within the file: "norm.forward_bytes"
 };
 
@@ -21,6 +23,9 @@ void describe(FieldList& fields, Stack& stack);
 /// `name_or_path` as in data_file.h. Throws Error naming file, path, value and what is accepted.
 StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from = {});
 StackFile parse_stack(std::string_view text, const std::string& name);
+
+/// The shipped edition of stack `family` whose `software` the text begins with, else `family`.
+StackFile load_edition(const std::string& family, std::string_view software);
 
 /// The file's own schema with every value and its source; load_stack reads it back.
 std::string to_json(const StackFile& file);

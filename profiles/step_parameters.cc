@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "profiles/data_dir.h"
 #include "sim/core/atomic_file.h"
@@ -62,11 +63,12 @@ void read_targets(const JsonReader& from, StepParameter& p) {
 
 StepParameter read_parameter(const JsonReader& from) {
   from.reject_unknown_keys(
-      {"name", "meaning", "applies_to", "targets", "bounds", "prior", "fitted"});
+      {"name", "meaning", "applies_to", "sources", "targets", "bounds", "prior", "fitted"});
   StepParameter p;
   p.name = from.require<std::string>("name");
   p.meaning = from.require<std::string>("meaning");
   read_scope(from, p);
+  if (from.has("sources")) p.sources = from.require_list<std::string>("sources");
   read_targets(from, p);
   const auto bounds = read_pair(from, "bounds");
   if (bounds[1] <= bounds[0]) from.fail("bounds", "two rising numbers above 0");
@@ -89,6 +91,7 @@ StepParameter read_parameter(const JsonReader& from) {
 ordered_json write_parameter(const StepParameter& p) {
   ordered_json json{{"name", p.name}, {"meaning", p.meaning}};
   json["applies_to"] = {{std::string(name_of(p.scope)), p.applies_to}};
+  if (!p.sources.empty()) json["sources"] = p.sources;
   json["targets"] = ordered_json::object();
   for (const StepTarget& target : p.targets) json["targets"][target.path] = target.times;
   json["bounds"] = {p.min, p.max};
@@ -152,10 +155,15 @@ void save_step_parameters(const StepParameters& parameters, const std::filesyste
   write_file_atomically(file, json.dump(1) + "\n");
 }
 
-bool sees(const StepParameter& parameter, const Profile& profile, const std::string& cluster) {
+bool sees(const StepParameter& parameter, const Profile& profile, const std::string& cluster,
+          std::string_view source) {
+  if (!parameter.sources.empty() && std::find(parameter.sources.begin(), parameter.sources.end(),
+                                              source) == parameter.sources.end()) {
+    return false;
+  }
   const std::string& id = parameter.scope == StepScope::kGpu       ? profile.cluster.gpu.id
                           : parameter.scope == StepScope::kCluster ? cluster
-                                                                   : profile.stack.id;
+                                                                   : profile.stack.family;
   if (std::find(parameter.applies_to.begin(), parameter.applies_to.end(), id) ==
       parameter.applies_to.end()) {
     return false;
@@ -168,6 +176,49 @@ bool sees(const StepParameter& parameter, const Profile& profile, const std::str
                target.path.compare(kAttention.size(), profile.stack.attention_kernel.size() + 1,
                                    profile.stack.attention_kernel + '.') == 0;
       });
+}
+
+std::vector<const StepParameter*> seen_by(const std::vector<const StepParameter*>& all,
+                                          const Profile& profile, const std::string& cluster,
+                                          std::string_view source) {
+  std::vector<const StepParameter*> seen;
+  std::set<std::string_view> of_source;
+  for (const StepParameter* parameter : all) {
+    if (!sees(*parameter, profile, cluster, source)) continue;
+    seen.push_back(parameter);
+    if (parameter->sources.empty()) continue;
+    for (const StepTarget& target : parameter->targets) of_source.insert(target.path);
+  }
+  std::erase_if(seen, [&](const StepParameter* parameter) {
+    return parameter->sources.empty() &&
+           std::any_of(parameter->targets.begin(), parameter->targets.end(),
+                       [&](const StepTarget& target) { return of_source.contains(target.path); });
+  });
+  return seen;
+}
+
+bool is_set_by(const StepParameter& parameter, const std::vector<std::string>& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& key_value) {
+    const std::string path = key_value.substr(0, key_value.find('='));
+    return std::any_of(parameter.targets.begin(), parameter.targets.end(),
+                       [&](const auto& target) { return target.path == path; });
+  });
+}
+
+void apply_source_constants(const StepParameters& parameters, const std::string& cluster,
+                            std::string_view source, const std::vector<std::string>& overrides,
+                            Profile& profile) {
+  std::vector<const StepParameter*> own;
+  std::vector<double> values;
+  for (const StepParameter& parameter : parameters.parameters) {
+    if (parameter.sources.empty() || is_set_by(parameter, overrides) ||
+        !sees(parameter, profile, cluster, source)) {
+      continue;
+    }
+    own.push_back(&parameter);
+    values.push_back(parameter.fitted ? parameter.fitted->value : parameter.prior);
+  }
+  apply_steps(own, values, profile);
 }
 
 void apply_steps(const std::vector<const StepParameter*>& parameters,

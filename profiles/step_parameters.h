@@ -43,9 +43,12 @@ struct StepParameter {
   std::string name;
   std::string meaning;
   StepScope scope = StepScope::kGpu;
-  std::vector<std::string> applies_to;  // ids of the scope, at least one
-  std::vector<StepTarget> targets;      // of one file each: cost.* of GPUs, cluster.*, stack.*
-  double min = 0, max = 0;              // 0 < min < max
+  std::vector<std::string> applies_to;  // ids of the scope (of stacks: families), at least one
+  /// Sources whose runs alone see it, because nobody else's tell anything about it; empty: all.
+  /// What others see of its targets is what the profile's files hold.
+  std::vector<std::string> sources;
+  std::vector<StepTarget> targets;  // of one file each: cost.* of GPUs, cluster.*, stack.*
+  double min = 0, max = 0;          // 0 < min < max
   double prior = 0;
   double prior_spread = 0;  // standard deviation of the logarithm
   std::string prior_source;
@@ -66,8 +69,24 @@ std::filesystem::path shipped_step_parameters();
 StepParameters load_step_parameters(const std::filesystem::path& file);
 void save_step_parameters(const StepParameters& parameters, const std::filesystem::path& file);
 
-/// Whether a run with this profile sees the constant. `cluster` is ClusterFile::described_by.
-bool sees(const StepParameter& parameter, const Profile& profile, const std::string& cluster);
+/// Whether a run of `source` with this profile sees the constant. `cluster` is
+/// ClusterFile::described_by.
+bool sees(const StepParameter& parameter, const Profile& profile, const std::string& cluster,
+          std::string_view source);
+/// The constants of `all` that such a run sees, without those whose targets a constant of the
+/// source sets.
+std::vector<const StepParameter*> seen_by(const std::vector<const StepParameter*>& all,
+                                          const Profile& profile, const std::string& cluster,
+                                          std::string_view source);
+
+/// Whether one of `overrides`, as given to --set, sets a target of the constant.
+bool is_set_by(const StepParameter& parameter, const std::vector<std::string>& overrides);
+
+/// Sets what only runs of `source` are known to have: the fitted constants that name it, except
+/// those that `overrides` set.
+void apply_source_constants(const StepParameters& parameters, const std::string& cluster,
+                            std::string_view source, const std::vector<std::string>& overrides,
+                            Profile& profile);
 
 /// Sets the targets of parameters[i], where the profile sees it, to values[i]. Throws Error for
 /// paths that are no numbers of the profile.

@@ -3,8 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "profiles/data_dir.h"
 #include "sim/core/atomic_file.h"
@@ -18,35 +21,43 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kResidualsSchema = "shardwright.residuals/1.0";
 constexpr double kWidestError = 10;  // a factor of 20,000
+constexpr std::array<std::string_view, kNovelties> kNoveltyNames = {"cell", "stack_gpu",
+                                                                    "source_only", "nothing"};
 
-ErrorGroup read_error_group(const JsonReader& from) {
-  from.reject_unknown_keys({"stack", "regime", "n", "pool", "pool_n", "half_width"});
-  ErrorGroup group;
-  group.stack = from.require<std::string>("stack");
-  group.regime = from.require_choice("regime", {name_of(Regime::kComputeBound),
-                                                name_of(Regime::kCommunicationBound)}) ==
-                         name_of(Regime::kComputeBound)
-                     ? Regime::kComputeBound
-                     : Regime::kCommunicationBound;
-  group.n = from.require<std::int64_t>("n", at_least(std::int64_t{0}));
-  group.pool = from.require<std::string>("pool");
-  group.pool_n = from.require<std::int64_t>("pool_n", at_least(std::int64_t{1}));
-  group.half_width = from.require<double>("half_width", between(0.0, kWidestError));
-  return group;
+NoveltyWidth read_width(const JsonReader& from) {
+  from.reject_unknown_keys({"novelty", "errors", "runs", "cells", "half_width"});
+  NoveltyWidth width;
+  const std::string name = from.require<std::string>("novelty");
+  const auto at = std::find(kNoveltyNames.begin(), kNoveltyNames.end(), name);
+  if (at == kNoveltyNames.end()) from.fail("novelty", "cell, stack_gpu, source_only or nothing");
+  width.novelty = static_cast<Novelty>(at - kNoveltyNames.begin());
+  width.errors = from.require<std::string>("errors");
+  width.runs = from.require<std::int64_t>("runs", at_least(std::int64_t{0}));
+  width.cells = from.require<std::int64_t>("cells", at_least(std::int64_t{0}));
+  width.half_width = from.require<double>("half_width", between(0.0, kWidestError));
+  return width;
 }
 
 HeldOutRun read_run(const JsonReader& from) {
-  from.reject_unknown_keys(
-      {"id", "source", "stack", "gpu", "exposed_share", "log_error", "log_error_source_out"});
+  from.reject_unknown_keys({"id", "source", "stack", "gpu", "model", "exposed_share", "log_error",
+                            "log_error_cell_out", "log_error_source_out"});
   HeldOutRun run;
-  run.id = from.require<std::string>("id");
-  run.source = from.require<std::string>("source");
-  run.stack = from.require<std::string>("stack");
-  run.gpu = from.require<std::string>("gpu");
+  using Text = std::pair<const char*, std::string*>;
+  for (const auto& [key, text] : std::array<Text, 5>{{{"id", &run.id},
+                                                      {"source", &run.source},
+                                                      {"stack", &run.stack},
+                                                      {"gpu", &run.gpu},
+                                                      {"model", &run.model}}}) {
+    *text = from.require<std::string>(key);
+  }
   run.exposed_share = from.require<double>("exposed_share", between(0.0, 1.0));
-  run.log_error = from.require<double>("log_error", between(-kWidestError, kWidestError));
-  run.log_error_source_out =
-      from.require<double>("log_error_source_out", between(-kWidestError, kWidestError));
+  using Number = std::pair<const char*, double*>;
+  for (const auto& [key, error] :
+       std::array<Number, 3>{{{"log_error", &run.log_error},
+                              {"log_error_cell_out", &run.log_error_cell_out},
+                              {"log_error_source_out", &run.log_error_source_out}}}) {
+    *error = from.require<double>(key, between(-kWidestError, kWidestError));
+  }
   return run;
 }
 
@@ -59,15 +70,15 @@ JsonFile open(const std::filesystem::path& file) {
   JsonFile document = JsonFile::load(file);
   const JsonReader root = document.root();
   root.require_choice("schema", {kResidualsSchema});
-  root.reject_unknown_keys({"schema", "source", "command", "date", "level", "regime_boundary",
-                            "groups", "elsewhere", "ranges", "seen", "runs"});
+  root.reject_unknown_keys({"schema", "source", "command", "date", "level", "widths", "memory",
+                            "ranges", "seen", "runs"});
   return document;
 }
 
 }  // namespace
 
-std::string_view name_of(Regime regime) {
-  return regime == Regime::kComputeBound ? "compute-bound" : "communication-bound";
+std::string_view name_of(Novelty novelty) {
+  return kNoveltyNames[static_cast<std::size_t>(novelty)];
 }
 
 std::filesystem::path shipped_residuals() {
@@ -82,14 +93,19 @@ Uncertainty load_uncertainty(const std::filesystem::path& file) {
   result.command = root.require<std::string>("command");
   result.date = root.require<std::string>("date");
   result.level = root.require<double>("level", between(0.5, 0.999));
-  result.regime_boundary = root.require<double>("regime_boundary", between(0.0, 1.0));
-  for (const JsonReader& group : root.require_array("groups")) {
-    result.groups.push_back(read_error_group(group));
+  for (const JsonReader& width : root.require_array("widths")) {
+    result.widths.push_back(read_width(width));
+    if (static_cast<std::size_t>(result.widths.back().novelty) + 1 != result.widths.size()) {
+      width.fail("novelty", "each once, in the order cell, stack_gpu, source_only, nothing");
+    }
   }
-  const JsonReader elsewhere = root.require_object("elsewhere");
-  elsewhere.reject_unknown_keys({"sources", "half_width"});
-  result.elsewhere_sources = elsewhere.require<std::int64_t>("sources", at_least(std::int64_t{0}));
-  result.elsewhere_half_width = elsewhere.require<double>("half_width", between(0.0, kWidestError));
+  if (!result.widths.empty() && result.widths.size() != kNoveltyNames.size()) {
+    root.fail("widths", "none, or one for each novelty");
+  }
+  const JsonReader memory = root.require_object("memory");
+  memory.reject_unknown_keys({"runs", "half_width"});
+  result.memory_runs = memory.require<std::int64_t>("runs", at_least(std::int64_t{0}));
+  result.memory_half_width = memory.require<double>("half_width", between(0.0, kWidestError));
   const JsonReader ranges = root.require_object("ranges");
   for (const std::string& name : ranges.keys()) {
     const std::vector<double> pair = ranges.require_list<double>(name);
@@ -119,21 +135,18 @@ std::vector<HeldOutRun> load_held_out_runs(const std::filesystem::path& file) {
 
 void save_uncertainty(const Uncertainty& uncertainty, const std::vector<HeldOutRun>& runs,
                       const std::filesystem::path& file) {
-  ordered_json json{
-      {"schema", kResidualsSchema},     {"source", uncertainty.source},
-      {"command", uncertainty.command}, {"date", uncertainty.date},
-      {"level", uncertainty.level},     {"regime_boundary", uncertainty.regime_boundary},
-      {"groups", ordered_json::array()}};
-  for (const ErrorGroup& group : uncertainty.groups) {
-    json["groups"].push_back({{"stack", group.stack},
-                              {"regime", name_of(group.regime)},
-                              {"n", group.n},
-                              {"pool", group.pool},
-                              {"pool_n", group.pool_n},
-                              {"half_width", to_five_decimals(group.half_width)}});
+  ordered_json json{{"schema", kResidualsSchema},     {"source", uncertainty.source},
+                    {"command", uncertainty.command}, {"date", uncertainty.date},
+                    {"level", uncertainty.level},     {"widths", ordered_json::array()}};
+  for (const NoveltyWidth& width : uncertainty.widths) {
+    json["widths"].push_back({{"novelty", name_of(width.novelty)},
+                              {"errors", width.errors},
+                              {"runs", width.runs},
+                              {"cells", width.cells},
+                              {"half_width", to_five_decimals(width.half_width)}});
   }
-  json["elsewhere"] = {{"sources", uncertainty.elsewhere_sources},
-                       {"half_width", to_five_decimals(uncertainty.elsewhere_half_width)}};
+  json["memory"] = {{"runs", uncertainty.memory_runs},
+                    {"half_width", to_five_decimals(uncertainty.memory_half_width)}};
   json["ranges"] = ordered_json::object();
   for (const auto& [name, range] : uncertainty.ranges) json["ranges"][name] = range;
   json["seen"] = ordered_json::object();
@@ -144,8 +157,10 @@ void save_uncertainty(const Uncertainty& uncertainty, const std::vector<HeldOutR
                             {"source", run.source},
                             {"stack", run.stack},
                             {"gpu", run.gpu},
+                            {"model", run.model},
                             {"exposed_share", to_five_decimals(run.exposed_share)},
                             {"log_error", to_five_decimals(run.log_error)},
+                            {"log_error_cell_out", to_five_decimals(run.log_error_cell_out)},
                             {"log_error_source_out", to_five_decimals(run.log_error_source_out)}});
   }
   write_file_atomically(file, json.dump(1) + "\n");

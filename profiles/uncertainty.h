@@ -17,43 +17,50 @@
 
 namespace shardwright::profiles {
 
-/// What limits a step, by the share of it in which communication is exposed.
-enum class Regime : std::uint8_t { kComputeBound, kCommunicationBound };
-/// "compute-bound", "communication-bound".
-std::string_view name_of(Regime regime);
+/// How much is known of runs like one that is predicted, most first.
+enum class Novelty : std::uint8_t {
+  kCell,        // this source ran this model on this GPU
+  kStackOnGpu,  // three cells or more have this stack on this GPU
+  kSourceOnly,  // this source is known, or this GPU, in other company
+  kNothing      // nobody published a run of this GPU
+};
+inline constexpr int kNovelties = 4;
+/// "cell", "stack_gpu", "source_only", "nothing".
+std::string_view name_of(Novelty novelty);
 
-/// The interval of one stack and regime: predicted time times e^-half_width to e^half_width.
-struct ErrorGroup {
-  std::string stack;
-  Regime regime = Regime::kComputeBound;
-  std::int64_t n = 0;       // runs of this stack and regime
-  std::string pool;         // whose errors the width is taken from, in words
-  std::int64_t pool_n = 0;  // runs in that pool
-  double half_width = 0;    // of the logarithm
+/// Runs of one cell (source, GPU and model) share much of their error, so cells are what counts as
+/// independent.
+struct NoveltyWidth {
+  Novelty novelty = Novelty::kNothing;
+  std::string errors;  // whose errors the width is taken from, in words
+  std::int64_t runs = 0, cells = 0;
+  double half_width = 0;  // of the logarithm
 };
 
 struct Uncertainty {
   double level = 0.9;
-  double regime_boundary = 0.1;  // exposed share from which a step is communication-bound
   std::string source, command, date;
-  std::vector<ErrorGroup> groups;
-  double elsewhere_half_width = 0;  // stacks, or stacks on GPUs, without a run
-  std::int64_t elsewhere_sources = 0;
+  std::vector<NoveltyWidth> widths;  // by Novelty, never falling
+  double memory_half_width = 0;      // of the logarithm of peak memory, at the same level
+  std::int64_t memory_runs = 0;
   /// Smallest and largest input of the runs, by name: "seq_len".
   std::map<std::string, std::array<double, 2>, std::less<>> ranges;
   /// Words that occur in the runs, by kind: "strategy", "stack on gpu".
   std::map<std::string, std::vector<std::string>, std::less<>> seen;
 
   /// False for a profile that was put together by hand: then no interval is known.
-  bool known() const { return !groups.empty(); }
+  bool known() const { return !widths.empty(); }
 };
 
-/// One run, predicted by constants fitted without it and without its whole source.
+/// One run, predicted by constants fitted without it, without its cell and without its source.
 struct HeldOutRun {
-  std::string id, source, stack, gpu;
+  std::string id, source, stack, gpu, model;
   double exposed_share = 0;
   double log_error = 0;             // log(predicted / measured)
+  double log_error_cell_out = 0;    // the same, fitted without the cell
   double log_error_source_out = 0;  // the same, fitted without the source
+
+  std::string cell() const { return source + " | " + gpu + " | " + model; }
 };
 
 /// The shipped file, <data_dir>/fitted/residuals.json.

@@ -111,6 +111,7 @@ struct ParallelSoftware {
 
 struct Stack {
   std::string id;
+  std::string family;  // the stack that this one is an edition of, or its own id
   std::string description;
   MemoryManager memory = MemoryManager::kCachingAllocator;
   AllocatorSettings allocator;
@@ -139,11 +140,13 @@ struct Stack {
   KernelGroup embedding;  // per hidden element
   KernelGroup norm;       // per hidden element; the output is counted as the next product's input
   KernelGroup rope;       // per element of q and k
-  KernelGroup gated_activation;           // per ffn element: act(gate)*up
-  KernelGroup plain_activation;           // per ffn element: gelu(up)
-  KernelGroup residual;                   // per hidden element
-  KernelGroup loss;                       // per logit
-  double loss_chunk_tokens = 0;           // 0: all logits at once
+  KernelGroup gated_activation;  // per ffn element: act(gate)*up
+  KernelGroup plain_activation;  // per ffn element: gelu(up)
+  KernelGroup residual;          // per hidden element
+  KernelGroup loss;              // per logit
+  double loss_chunk_tokens = 0;  // 0: all logits at once
+  /// A checkpointed layer is recomputed to its end, not only as far as backward needs it.
+  bool recomputes_whole_layers = false;
   double gradient_accumulate_bytes = 12;  // per parameter: adding a micro-step's gradient
 
   OptimizerImplementation optimizer;
