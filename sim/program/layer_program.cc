@@ -27,6 +27,20 @@ TensorSet needed_tensors(const Program& forward, const Program& backward) {
   return needed;
 }
 
+/// All of forward again; what it hands to the next unit is thrown away.
+Program whole_recomputation(const Program& forward, const ProgramWriter& w) {
+  Program list = forward;
+  for (ProgramOp& p : list) {
+    p.op.phase = Phase::kRecompute;
+    for (Operand& out : p.op.out) {
+      if (out.offset == 0) continue;
+      p.temporary_bytes += w.tensor(out.tensor).bytes;
+      out = {};
+    }
+  }
+  return list;
+}
+
 }  // namespace
 
 void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) {
@@ -88,7 +102,10 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
     const TensorSet kept =
         checkpointed ? kept_tensors(model, plan, forward, needed, tensors_) : needed;
     layer_forward_[checkpointed] = with_lifetimes(forward, tensors_, nothing, kept, false);
-    Program both = recomputation(forward, needed, kept);
+    const bool to_the_end =
+        checkpointed && stack.recomputes_whole_layers && plan.recompute == Recompute::kFull;
+    Program both =
+        to_the_end ? whole_recomputation(forward, w) : recomputation(forward, needed, kept);
     both.insert(both.end(), backward.begin(), backward.end());
     layer_backward_[checkpointed] = with_lifetimes(both, tensors_, kept, nothing, true);
   }

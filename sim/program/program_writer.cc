@@ -53,6 +53,13 @@ void ProgramWriter::size_layer() {
          of_loss ? MemoryCategory::kLoss : MemoryCategory::kActivations);
   }
   size(kTokens, 8 * t);
+  if (stack_.autocast) {
+    constexpr double kFloat = 4;
+    for (const Tensor residual : {kX, kXMid, kNorm1Out, kNorm2Out, kDX, kDXMid, kDNorm1, kDNorm2})
+      size(residual, kFloat * t * static_cast<double>(columns_of(residual, model_)));
+    // Positions are fp32 and make keys so.
+    size(kKeyValueCache, (kFloat + w) * t * static_cast<double>(model_.kv_dim()));
+  }
   const double scores = static_cast<double>(plan_.micro_batch * model_.heads * plan_.seq_len) *
                         static_cast<double>(plan_.seq_len);
   size(kProbabilities, (4 + w) * scores);
@@ -214,7 +221,8 @@ void ProgramWriter::add_residual_gradient(std::vector<ProgramOp>& list, Operand 
 
 void ProgramWriter::size_weight_gradient(Tensor slot, std::int64_t elements) {
   const bool in_place = stack_.memory == MemoryManager::kStatic;
-  tensors_[slot] = {in_place ? 0 : elements * width_, MemoryCategory::kGradientBuffers};
+  const std::int64_t width = stack_.autocast ? bytes_of(plan_.master_dtype) : width_;
+  tensors_[slot] = {in_place ? 0 : elements * width, MemoryCategory::kGradientBuffers};
 }
 
 }  // namespace shardwright::sim

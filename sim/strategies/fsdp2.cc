@@ -67,15 +67,21 @@ void Fsdp2::after_backward(StepWriter& w) {
   const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
   const std::int64_t master_width = bytes_of(plan.master_dtype);
   const std::int64_t owned = elements / w.shard_ranks();
+  const bool skips = w.stack().no_sync && plan.grad_accum > 1;
+  if (skips && !w.last_micro_step()) {
+    accumulate_whole(w);
+    return;
+  }
   if (w.elements(1) > 0) w.wait_on_compute({reduced_, 1});
   // Weight gradients are copied, cast on the way, into the reduction's input; freed parameters
   // come first.
   w.memory_op(OpKind::kCopyIn, 0, Phase::kReduce, MemoryClass::kCopy,
-              (width + reduced_width) * elements, 0)
+              (width + (skips ? 2 : 1) * reduced_width) * elements, 0)
       .record = {reduce_ready_, 0};
   if (reshards_ || w.last_micro_step()) w.release(Tensor::kGathered, 0);
   w.acquire(Tensor::kReduceInput, 0, reduced_width * elements, 0, MemoryCategory::kGradientBuffers);
   w.release_weight_gradients();
+  if (skips) w.release(Tensor::kFullGradient, 0);
   Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
                              reduced_width * elements, plan.reduce_dtype);
   scatter.waits[0] = {reduce_ready_, 0};
@@ -92,7 +98,7 @@ void Fsdp2::after_backward(StepWriter& w) {
     last_stream = replicate_;
   }
   // The reduced shard becomes the gradient, or is cast and added to it.
-  const bool accumulates = !w.first_micro_step();
+  const bool accumulates = !w.first_micro_step() && !skips;
   const bool converts = plan.reduce_dtype != plan.master_dtype;
   const std::int64_t bytes =
       (accumulates ? 3 * master_width : 0) + (converts ? reduced_width + master_width : 0);
@@ -102,6 +108,18 @@ void Fsdp2::after_backward(StepWriter& w) {
   if (!accumulates)
     w.acquire(Tensor::kShardGradient, 0, master_width * owned, comm_, MemoryCategory::kGradients);
   w.release(Tensor::kReduceOutput, 0);
+}
+
+void Fsdp2::accumulate_whole(StepWriter& w) {
+  const std::int64_t elements = w.elements();
+  const std::int64_t width = bytes_of(w.plan().param_dtype);
+  const std::int64_t kept = bytes_of(w.plan().reduce_dtype);
+  w.memory_op(OpKind::kAccumulate, 0, Phase::kReduce, MemoryClass::kAdd,
+              (width + (w.first_micro_step() ? 1 : 2) * kept) * elements, kept * elements);
+  if (reshards_) w.release(Tensor::kGathered, 0);
+  if (w.first_micro_step())
+    w.acquire(Tensor::kFullGradient, 0, kept * elements, 0, MemoryCategory::kGradients);
+  w.release_weight_gradients();
 }
 
 void Fsdp2::end_micro_step(StepWriter& w) {

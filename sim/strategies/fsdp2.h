@@ -23,6 +23,7 @@ class Fsdp2 : public ShardingStrategy {
   void after_backward(StepWriter& w) override;
   void end_micro_step(StepWriter& w) override;
   void after_optimizer(StepWriter& w) override;
+  bool can_skip_reductions() const override { return true; }
 
  protected:
   /// The unit that keeps its parameters: it holds a tied head.
@@ -37,6 +38,8 @@ class Fsdp2 : public ShardingStrategy {
  private:
   void gather_shards(StepWriter& w, int offset, Phase phase, EventRef after);
   void copy_out(StepWriter& w);
+  /// Adds the unit's gradients to whole ones, which wait for the last micro-step.
+  void accumulate_whole(StepWriter& w);
 
   const StrategyInfo& strategy_;
   bool reshards_, hybrid_;

@@ -110,16 +110,25 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 
 }  // namespace
 
-void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
+void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64_t gpus_per_node,
            const LayerPrograms& programs, Schedule& out) {
-  refuse_parallelism(plan, "this schedule is of data parallelism only", "a plan without it");
+  refuse_parallelism(asked, "this schedule is of data parallelism only", "a plan without it");
   if (model.is_mixture()) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which stack {} does not run, "
                     "expected a stack such as megatron-core",
                     model.name, model.experts.count, stack.id));
   }
+  Plan plan = asked;
+  // Under autocast what is gathered and reduced is what the optimizer updates.
+  if (stack.autocast) plan.param_dtype = plan.master_dtype;
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
+  if (stack.no_sync && plan.grad_accum > 1 && !strategy->can_skip_reductions()) {
+    throw Error(fmt::format(
+        "the stack {} reduces gradients after the last micro-step only (no_sync), which the "
+        "strategy {} is not modelled with, expected fsdp2, fsdp2-noreshard or grad_accum 1",
+        stack.id, name_of(plan.strategy)));
+  }
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);
   if (stack.memory == MemoryManager::kStatic)

@@ -30,6 +30,8 @@ class ShardingStrategy {
   virtual void end_micro_step(StepWriter&) {}
   /// After the optimizer has updated its shard.
   virtual void after_optimizer(StepWriter&) {}
+  /// Whether gradients may wait, whole, for the last micro-step (Stack::no_sync).
+  virtual bool can_skip_reductions() const { return false; }
 };
 
 /// The factories that sim/core/strategies.def names.
