@@ -11,9 +11,10 @@
 #include "sim/core/error.h"
 #include "sim/core/placement.h"
 #include "sim/cost/cost.h"
+#include "sim/cost/scale.h"
 #include "sim/doubt/calibrated_interval.h"
-#include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
+#include "sim/doubt/intervals.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
 #include "sim/parallel/predict_parallel.h"
@@ -48,6 +49,18 @@ double model_flops(const Model& model, const Plan& plan) {
   return tokens_per_step(plan) * (3 * forward_flops_per_token(model, plan.seq_len).total());
 }
 
+std::string_view name_of(MemoryVerdict verdict) {
+  switch (verdict) {
+    case MemoryVerdict::kFits:
+      return "fits";
+    case MemoryVerdict::kTight:
+      return "tight";
+    case MemoryVerdict::kDoesNotFit:
+      break;
+  }
+  return "does not fit";
+}
+
 double TimePrediction::other_s() const {
   const double rest = iteration_s - (compute_s + exposed_communication_s + host_s + optimizer_s);
   return std::abs(rest) < 1e-9 ? 0 : rest;
@@ -64,18 +77,18 @@ struct Predictor::State {
   profiles::Profile profile;
   CostModel costs;
   ProgramCache programs;
-  Engine engine;
+  Engine engine, other_engine;               // the second one's clocks are nobody's
   std::unique_ptr<ParallelEngine> parallel;  // made when a plan needs it
   Schedule schedule;
   std::vector<OpCost> op_costs;
+  Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
 
-  /// `pressure_s`: what allocating at the memory limit adds, with the device idle.
-  void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step,
-                 double pressure_s) const {
-    t.iteration_s = seconds(step.step_ns) + pressure_s;
+  void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step) const {
+    const double simulated_s = seconds(step.step_ns);
+    t.iteration_s = simulated_s * scale_factor(profile, plan.gpus);
     t.compute_s = seconds(step.time.compute_ns);
-    t.exposed_communication_s = seconds(step.time.exposed_ns);
-    t.host_s = seconds(step.time.host_ns) + pressure_s;
+    t.exposed_communication_s = seconds(step.time.exposed_ns) + (t.iteration_s - simulated_s);
+    t.host_s = seconds(step.time.host_ns);
     t.optimizer_s = seconds(step.time.optimizer_ns);
     const auto phase = [&](Phase which) {
       return seconds(step.phase_ns[static_cast<std::size_t>(which)]);
@@ -89,28 +102,47 @@ struct Predictor::State {
     t.model_flops_per_gpu = model_flops(model, plan) / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
-    const std::string& stack = profile.stack.id;
-    const bool seen = seen_on_gpu(profile.uncertainty, stack, profile.cluster.gpu.id);
-    const double published =
-        half_width(profile.uncertainty, stack, seen, t.exposed_communication_s / t.iteration_s);
-    const double width =
-        calibrated_half_width(profile, schedule, op_costs,
-                              {t.iteration_s, t.exposed_communication_s, t.host_s}, published);
-    const auto interval = interval_around(t.iteration_s, width);
-    std::copy(interval.begin(), interval.end(), t.interval_s);
-    t.interval_level = profile.uncertainty.level;
   }
 
-  /// Returns how often a step calls the device's allocator.
-  double fill_memory(MemoryPrediction& m, const Plan& plan, const Schedule& replayed_schedule,
-                     const StepClock& clock, bool replays, Timeline* timeline) const {
+  /// Adds to `step` what waiting for the allocator adds to `part`, which stands for `times` as
+  /// much. Leaves the engine's clocks as they were in `part` where nothing waits.
+  void drain(const Schedule& part, const std::vector<Nanoseconds>& drains, double times,
+             const StepTime& part_step, StepTime& step) {
+    undrained_ns = step.step_ns;
+    if (drains.empty()) return;
+    EngineOptions options;
+    options.allocation_ns = &drains;
+    const StepTime with = other_engine.run(part, op_costs, options);
+    const auto add = [times](Nanoseconds& to, Nanoseconds more, Nanoseconds less) {
+      to += static_cast<Nanoseconds>(static_cast<double>(more - less) * times);
+    };
+    add(step.step_ns, with.step_ns, part_step.step_ns);
+    add(step.time.compute_ns, with.time.compute_ns, part_step.time.compute_ns);
+    add(step.time.exposed_ns, with.time.exposed_ns, part_step.time.exposed_ns);
+    add(step.time.host_ns, with.time.host_ns, part_step.time.host_ns);
+    add(step.time.optimizer_ns, with.time.optimizer_ns, part_step.time.optimizer_ns);
+  }
+
+  /// Intervals of time and memory, and the verdict.
+  void fill_doubts(Prediction& p, const std::string& source) const {
+    const TimePrediction& t = p.time;
+    set_intervals(p, profile,
+                  calibrated_half_width(profile, schedule, op_costs,
+                                        {t.iteration_s, t.exposed_communication_s, t.host_s},
+                                        published_half_width(p, model, profile, source)));
+  }
+
+  /// Returns what the device's allocator costs the host in a step, by OpId; empty for nothing.
+  std::vector<Nanoseconds> fill_memory(MemoryPrediction& m, const Plan& plan,
+                                       const Schedule& replayed_schedule, const StepClock& clock,
+                                       bool replays, Timeline* timeline) const {
     const AllocatedPeak peak = allocated_peak(schedule);
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
     m.runtime_bytes = profile.cluster.gpu.runtime_bytes;
     m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
-    double device_calls = 0;
+    std::vector<Nanoseconds> drains;
     if (profile.stack.memory == MemoryManager::kStatic) {
       const Bytes arenas = static_memory_bytes(schedule);
       m.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kWorkspace)] +=
@@ -127,13 +159,16 @@ struct Predictor::State {
       limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
       CachingAllocator limited(limits);
       ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples);
-      device_calls = replayed.device_calls;
+      for (const std::int32_t calls : replayed.device_calls) {
+        drains.push_back(
+            static_cast<Nanoseconds>(calls * profile.stack.host.device_allocation_s * 1e9));
+      }
       if (replayed.out_of_memory) {
         // Says how much would have been needed.
         CachingAllocator unlimited(settings);
         if (samples != nullptr) samples->clear();
         replayed = replay_memory(replayed_schedule, clock, unlimited, samples);
-        device_calls = 0;
+        drains.clear();
       }
       m.peak_active_bytes = replayed.peak_active;
       m.peak_reserved_bytes = replayed.peak_reserved;
@@ -141,7 +176,7 @@ struct Predictor::State {
     }
     m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
     m.fits = m.total_bytes <= m.usable_bytes;
-    return device_calls;
+    return drains;
   }
 };
 
@@ -173,7 +208,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
                       beyond_data_parallel(plan)));
     }
     if (!s.parallel) s.parallel = std::make_unique<ParallelEngine>(s.model, s.profile);
-    return predict_parallel(*s.parallel, s.model, s.profile, plan);
+    return predict_parallel(*s.parallel, s.model, s.profile, plan, options.source);
   }
   lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
@@ -190,11 +225,10 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   engine_options.timeline = options.timeline != nullptr ? options.timeline
                             : replays && !shortens      ? &clock_only
                                                         : nullptr;
-  const StepTime step = s.engine.run(s.schedule, s.op_costs, engine_options);
+  StepTime step = s.engine.run(s.schedule, s.op_costs, engine_options);
 
   Prediction p;
   p.plan = plan;
-  double device_calls = 0;
   if (shortens) {
     Schedule few = s.schedule;
     for (Section& section : few.sections) {
@@ -203,19 +237,30 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     engine_options.timeline = &clock_only;
     const StepTime few_step = s.engine.run(few, s.op_costs, engine_options);
     const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), few_step.step_ns};
-    device_calls = s.fill_memory(p.memory, plan, few, clock, replays, nullptr) *
-                   static_cast<double>(plan.grad_accum) / kReplayedMicroSteps;
+    const auto drains = s.fill_memory(p.memory, plan, few, clock, replays, nullptr);
+    s.drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroSteps, few_step,
+            step);
   } else {
     const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), step.step_ns};
-    device_calls = s.fill_memory(p.memory, plan, s.schedule, clock, replays, options.timeline);
+    const auto drains = s.fill_memory(p.memory, plan, s.schedule, clock, replays, options.timeline);
+    s.drain(s.schedule, drains, 1, StepTime(step), step);
   }
-  s.fill_time(p.time, plan, step, device_calls * s.profile.stack.host.device_allocation_s);
+  s.fill_time(p.time, plan, step);
+  if (options.reserved && cluster.gpu.overlaps_streams) {
+    EngineOptions other;
+    other.side_streams_first = true;
+    other.skip_repeats = options.skip_repeats;
+    const StepTime in_other_order = s.other_engine.run(s.schedule, s.op_costs, other);
+    p.other_tie_order_s = p.time.iteration_s + seconds(in_other_order.step_ns - s.undrained_ns) *
+                                                   scale_factor(s.profile, plan.gpus);
+  }
   p.communication = communication_bytes(s.schedule);
   p.extrapolated =
-      extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.id, plan);
+      extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
+  s.fill_doubts(p, options.source);
   if (options.timeline != nullptr) {
     options.timeline->source = "predicted";
-    options.timeline->step_ns = step.step_ns;
+    options.timeline->step_ns = s.undrained_ns;
     options.timeline->streams.clear();
     for (const Stream& stream : s.schedule.streams)
       options.timeline->streams.emplace_back(stream.name);

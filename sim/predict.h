@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "profiles/profile.h"
@@ -22,14 +23,22 @@
 
 namespace shardwright::sim {
 
+/// Whether a plan can be trusted to fit: also at the upper end of the interval, only by what is
+/// expected, or not even so.
+enum class MemoryVerdict : std::uint8_t { kFits, kTight, kDoesNotFit };
+/// "fits", "tight", "does not fit".
+std::string_view name_of(MemoryVerdict verdict);
+
 struct MemoryPrediction {
-  bool fits = false;
+  bool fits = false;               // what is expected; see verdict
   Bytes peak_allocated_bytes = 0;  // as torch.cuda.max_memory_allocated; static stacks: the arenas
   Bytes peak_active_bytes = 0;     // and blocks that wait for another stream
   Bytes peak_reserved_bytes = 0;   // as torch.cuda.max_memory_reserved
   Bytes runtime_bytes = 0;         // context, libraries, communicators
   Bytes total_bytes = 0;           // reserved and runtime
-  Bytes usable_bytes = 0;          // as CUDA reports the device
+  Bytes interval_bytes[2] = {0, 0};  // of total_bytes, at TimePrediction::interval_level
+  MemoryVerdict verdict = MemoryVerdict::kDoesNotFit;
+  Bytes usable_bytes = 0;              // as CUDA reports the device
   std::int64_t allocator_retries = 0;  // cudaMalloc failures answered by freeing the cache
   std::string peak_at;                 // the operation during which the peak is reached, in words
   std::array<Bytes, kMemoryCategories> breakdown_bytes{};  // allocated, at the peak
@@ -39,6 +48,7 @@ struct TimePrediction {
   double iteration_s = 0;
   double interval_s[2] = {0, 0};  // at interval_level
   double interval_level = 0.9;
+  profiles::Novelty novelty = profiles::Novelty::kNothing;  // of the run to those published
   double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0;
   double tokens_per_gpu_s = 0, tokens_per_s = 0;
   double peak_flops = 0;           // dense bf16, what mfu and hfu refer to
@@ -75,6 +85,9 @@ struct Prediction {
   std::vector<StagePrediction> stages;
   PipelinePrediction pipeline;
   std::array<double, kCommGroups> sent_bytes{}, exposed_s{};
+  /// The step if kernels of side streams went before the compute stream's among equal priorities
+  /// (Engine); half of the spread is in the interval. 0 without PredictOptions::reserved.
+  double other_tie_order_s = 0;
   std::vector<std::string>
       extrapolated;  // inputs outside what the parameters were fitted on, in words
 };
@@ -82,6 +95,8 @@ struct Prediction {
 struct PredictOptions {
   bool reserved = true;      // replay the caching allocator; otherwise reserved = allocated
   bool skip_repeats = true;  // false: simulate every layer
+  /// Who runs it, where that is somebody whose runs are published: known cells have known errors.
+  std::string source = {};
   Timeline* timeline =
       nullptr;  // filled with spans and the memory curve; implies the full simulation
 };

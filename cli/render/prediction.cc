@@ -127,6 +127,10 @@ std::string category_words(int category) {
 
 std::string fit_words(const sim::MemoryPrediction& memory) {
   const Bytes spare = memory.usable_bytes - memory.total_bytes;
+  if (memory.verdict == sim::MemoryVerdict::kTight) {
+    return fmt::format("tight: {} to spare, up to {} too much in the interval", bytes(spare),
+                       bytes(memory.interval_bytes[1] - memory.usable_bytes));
+  }
   return spare >= 0 ? fmt::format("fits, {} to spare", bytes(spare))
                     : fmt::format("does not fit, {} too much", bytes(-spare));
 }
@@ -229,9 +233,10 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
   row("peak reserved", [](const auto& p) { return Cell(bytes(p.memory.peak_reserved_bytes)); });
   row("with the runtime", [](const auto& p) { return Cell(bytes(p.memory.total_bytes)); });
   row(fmt::format("fits {}", bytes(predictions.front().memory.usable_bytes)), [](const auto& p) {
-    return p.memory.fits ? Cell("yes", Style::kGreen)
-                         : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
-                                Style::kRed);
+    return p.memory.verdict == sim::MemoryVerdict::kTight ? Cell("tight", Style::kYellow)
+           : p.memory.fits                                ? Cell("yes", Style::kGreen)
+                           : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
+                                  Style::kRed);
   });
   std::string text = what_is_trained(inputs, predictions.front().plan) + "\n";
   for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))

@@ -132,11 +132,12 @@ void Engine::Impl::choose_kernel() {
       continue;
     }
     if (best == active_) continue;  // not displaced by its equal
-    // Displaced kernels go on first; then compute and side streams alternate, compute first.
+    // Displaced kernels go on first; then compute and side streams alternate, compute first unless
+    // it is asked otherwise.
     if (candidate.begun != holder.begun) {
       if (candidate.begun) best = static_cast<std::int32_t>(s);
     } else if (best == 0) {
-      if (last_served_ == 0) best = static_cast<std::int32_t>(s);
+      if (last_served_ == 0 || options_.side_streams_first) best = static_cast<std::int32_t>(s);
     } else if (candidate.begin_ns < holder.begin_ns) {
       best = static_cast<std::int32_t>(s);
     }
@@ -215,7 +216,10 @@ bool Engine::Impl::step_time() {
 StepTime Engine::Impl::run(const Schedule& schedule, const std::vector<OpCost>& costs,
                            const EngineOptions& options) {
   options_ = options;
-  if (options_.timeline != nullptr || options_.variation != nullptr) options_.skip_repeats = false;
+  if (options_.timeline != nullptr || options_.variation != nullptr ||
+      options_.allocation_ns != nullptr) {
+    options_.skip_repeats = false;
+  }
   prepare(schedule, costs);
   do {
     if (pending_boundary_ >= 0) {

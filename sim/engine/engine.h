@@ -60,6 +60,12 @@ struct EngineOptions {
   /// Streams do not run side by side: each operation runs when it is issued and the host waits for
   /// it.
   bool in_order = false;
+  /// Among equal priorities kernels of side streams go before those of the compute stream.
+  bool side_streams_first = false;
+  /// By OpId, what allocating costs the host before it issues the operation. Above 0: it waits
+  /// until the device is idle first (an allocator that empties its cache); below 0: it does not.
+  /// Switches skipping off.
+  const std::vector<Nanoseconds>* allocation_ns = nullptr;
 };
 
 struct StepTime {

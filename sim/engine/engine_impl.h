@@ -110,6 +110,7 @@ class Engine::Impl {
   void issue_as_needed();
   bool stop_waiting();
   bool stop_draining();
+  bool drains_before_issue();
   void note_issue();
   void issue_to_host(const HotOp& hot, std::int32_t unit);
   void issue_to_stream(const HotOp& hot, std::uint32_t index, std::int32_t unit);
@@ -162,6 +163,8 @@ class Engine::Impl {
   Nanoseconds host_clock_ns_ = 0;
   std::int32_t blocked_on_ = -1;
   bool draining_ = false;
+  bool allocating_ = false;  // draining for the allocator
+  OpId drained_for_ = -1;    // the operation before which it last did
   bool host_bound_ = false;  // the device has waited for it since the last snapshot
 
   // The device.

@@ -54,7 +54,12 @@ bool Engine::Impl::stop_draining() {
   }
   host_clock_ns_ = std::max(host_clock_ns_, last_done_ns_);
   draining_ = false;
-  complete_host_operation();
+  if (allocating_) {
+    allocating_ = false;
+    host_clock_ns_ += (*options_.allocation_ns)[static_cast<std::size_t>(cursor_.id)];
+  } else {
+    complete_host_operation();
+  }
   return true;
 }
 
@@ -116,6 +121,22 @@ void Engine::Impl::issue_to_stream(const HotOp& hot, std::uint32_t index, std::i
   advance_cursor();
 }
 
+/// Spends what allocating for the operation takes; true where the device has to be idle first.
+bool Engine::Impl::drains_before_issue() {
+  if (options_.allocation_ns == nullptr || drained_for_ == cursor_.id) return false;
+  const auto id = static_cast<std::size_t>(cursor_.id);
+  if (id >= options_.allocation_ns->size()) return false;
+  const Nanoseconds cost_ns = (*options_.allocation_ns)[id];
+  if (cost_ns <= 0) {
+    host_clock_ns_ -= cost_ns;
+    if (cost_ns < 0) drained_for_ = cursor_.id;
+    return false;
+  }
+  drained_for_ = cursor_.id;
+  draining_ = allocating_ = true;
+  return true;
+}
+
 /// One move of the host; false when it can make none for now.
 bool Engine::Impl::issue_next() {
   if (blocked_on_ >= 0) return stop_waiting();
@@ -126,6 +147,7 @@ bool Engine::Impl::issue_next() {
   const std::uint32_t index = block.first_op + cursor_.op;
   const HotOp& hot = hot_[index];
   const std::int32_t unit = block.first_unit + cursor_.rep * block.unit_step;
+  if (drains_before_issue()) return true;
   if (options_.timeline != nullptr) note_issue();
   if (hot.cls == Class::kHost) {
     issue_to_host(hot, unit);

@@ -127,6 +127,7 @@ void Engine::Impl::clear_state() {
   }
   if (!cursor_.at_end) cursor_.block = schedule_->sections[cursor_.section].first_block;
   now_ns_ = host_clock_ns_ = last_done_ns_ = 0;
+  drained_for_ = -1;
   blocked_on_ = active_ = last_served_ = pending_boundary_ = -1;
   draining_ = host_bound_ = false;
   resident_ = 0;

@@ -152,8 +152,10 @@ void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_f
 void try_software(Trials& trials, const Plan& plan) {
   for (const std::string& name : profiles::shipped_names(profiles::DataKind::kStack)) {
     if (name == plan.stack) continue;
+    const Stack stack = profiles::load_stack(name).stack;
+    if (stack.family != name) continue;  // an edition of one that is tried
     trials.profile(ChangeKind::kSoftware, fmt::format("the stack {}", name),
-                   [&](Profile& p) { p.stack = profiles::load_stack(name).stack; });
+                   [&](Profile& p) { p.stack = stack; });
   }
   trials.profile(ChangeKind::kSoftware, "a host that costs nothing", [](Profile& p) {
     const int synchronizations = p.stack.host.step_synchronizations;

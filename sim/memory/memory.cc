@@ -2,6 +2,7 @@
 #include "sim/memory/memory.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace shardwright::sim {
 
@@ -35,6 +36,17 @@ struct Walker {
     }
   }
 };
+
+void note_device_calls(const AllocatorStats& before, const AllocatorStats& after, std::size_t id,
+                       ReplayedMemory& result) {
+  const std::int64_t frees = after.num_device_frees - before.num_device_frees;
+  const std::int64_t calls = frees + after.num_device_allocs - before.num_device_allocs;
+  if (calls == 0) return;
+  if (result.device_calls.size() <= id) result.device_calls.resize(id + 1);
+  std::int32_t& noted = result.device_calls[id];
+  const auto sum = static_cast<std::int32_t>(std::abs(noted) + calls);
+  noted = frees > 0 || noted > 0 ? sum : -sum;
+}
 
 }  // namespace
 
@@ -91,11 +103,9 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
     return live[index_of(tensor) * units + static_cast<std::size_t>(std::max(unit, 0))];
   };
   std::vector<Nanoseconds> stream_done(schedule.streams.size());
-  AllocatorStats after_first;
   AllocatorStats before_last;
   constexpr int kSteps = 3;
   for (int step = 0; step < kSteps && !result.out_of_memory; ++step) {
-    if (step == 1) after_first = allocator.stats();
     if (step == kSteps - 1) before_last = allocator.stats();
     const Nanoseconds offset = step * clock.step_ns;
     std::uint32_t action = 0;
@@ -113,11 +123,13 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
       for (; action < end && schedule.memory[action].op == local; ++action) {
         const MemoryAction& a = schedule.memory[action];
         if (a.acquire) {
+          const AllocatorStats before = allocator.stats();
           const auto got = allocator.allocate(a.bytes, a.stream, host_now);
           if (!got) {
             result.out_of_memory = true;
             return;
           }
+          if (step == kSteps - 1) note_device_calls(before, allocator.stats(), id, result);
           at(a.tensor, instance.unit + a.offset) = *got;
         } else if (a.offset == kAllUnits) {
           for (std::size_t unit = 0; unit < units; ++unit) {
@@ -147,9 +159,6 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
   result.peak_active = stats.active.peak;
   result.peak_reserved = stats.reserved.peak;
   result.retries = stats.num_alloc_retries - before_last.num_alloc_retries;
-  const std::int64_t calls = stats.num_device_allocs + stats.num_device_frees;
-  const std::int64_t calls_of_first = after_first.num_device_allocs + after_first.num_device_frees;
-  result.device_calls = static_cast<double>(calls - calls_of_first) / (kSteps - 1);
   return result;
 }
 

@@ -37,8 +37,9 @@ struct StepClock {
 struct ReplayedMemory {
   Bytes peak_allocated = 0, peak_active = 0, peak_reserved = 0;
   std::int64_t retries = 0;  // of the last step: cached memory given back for want of free memory
-  double device_calls =
-      0;  // cudaMalloc and cudaFree calls of a step, mean of those after the first
+  /// cudaMalloc and cudaFree calls of the last step, by OpId; empty when there is none. Below 0
+  /// (and as many) where the operation only asked for more: then nothing waits for the device.
+  std::vector<std::int32_t> device_calls;
   bool out_of_memory = false;
 };
 

@@ -3,11 +3,9 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "sim/core/error.h"
-#include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
+#include "sim/doubt/intervals.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
@@ -41,13 +39,6 @@ void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& p
                                                                 static_cast<double>(model.layers)
                                                           : 0;
   t.hfu = t.mfu * (3 * forward.total() + again * forward.total()) / (3 * forward.total());
-  const std::string& stack = profile.stack.id;
-  const bool seen = seen_on_gpu(profile.uncertainty, stack, profile.cluster.gpu.id);
-  const double width =
-      half_width(profile.uncertainty, stack, seen, t.exposed_communication_s / t.iteration_s);
-  const auto interval = interval_around(t.iteration_s, width);
-  std::copy(interval.begin(), interval.end(), t.interval_s);
-  t.interval_level = profile.uncertainty.level;
 }
 
 void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& plan,
@@ -91,7 +82,8 @@ bool goes_parallel(const Plan& plan, const Stack& stack) {
 }
 
 Prediction predict_parallel(ParallelEngine& engine, const Model& model,
-                            const profiles::Profile& profile, const Plan& plan) {
+                            const profiles::Profile& profile, const Plan& plan,
+                            const std::string& source) {
   const ParallelStep step = engine.run(plan);
   Prediction p;
   p.plan = plan;
@@ -103,7 +95,8 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.sent_bytes = step.sent_bytes;
   p.exposed_s = step.exposed_s;
   p.extrapolated =
-      extrapolations(profile.uncertainty, model, profile.cluster, profile.stack.id, plan);
+      extrapolations(profile.uncertainty, model, profile.cluster, profile.stack.family, plan);
+  set_intervals(p, profile, published_half_width(p, model, profile, source));
   return p;
 }
 

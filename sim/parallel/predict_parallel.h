@@ -2,6 +2,8 @@
 // A prediction (sim/predict.h) from the step of a plan that divides the model.
 #pragma once
 
+#include <string>
+
 #include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
 
@@ -10,8 +12,10 @@ namespace shardwright::sim {
 /// Whether the plan goes this engine rather than that of data-parallel steps.
 bool goes_parallel(const Plan& plan, const Stack& stack);
 
-/// Throws Error when the plan contradicts the model, the cluster or the stack.
+/// `source` as in PredictOptions. Throws Error when the plan contradicts the model, the cluster or
+/// the stack.
 Prediction predict_parallel(ParallelEngine& engine, const Model& model,
-                            const profiles::Profile& profile, const Plan& plan);
+                            const profiles::Profile& profile, const Plan& plan,
+                            const std::string& source);
 
 }  // namespace shardwright::sim

@@ -61,10 +61,11 @@ class Step {
     return engine_.run(schedule_, costs_, {.skip_repeats = skip_repeats});
   }
   /// Begin and end of every device operation, by OpId.
-  std::map<OpId, std::pair<Nanoseconds, Nanoseconds>> spans() {
+  std::map<OpId, std::pair<Nanoseconds, Nanoseconds>> spans(EngineOptions options = {}) {
     schedule_.blocks[0].op_count = static_cast<std::uint32_t>(schedule_.ops.size());
     Timeline timeline;
-    engine_.run(schedule_, costs_, {.timeline = &timeline});
+    options.timeline = &timeline;
+    engine_.run(schedule_, costs_, options);
     std::map<OpId, std::pair<Nanoseconds, Nanoseconds>> result;
     for (const Span& span : timeline.spans) result[span.id] = {span.begin_ns, span.end_ns};
     return result;
@@ -118,6 +119,36 @@ TEST(Engine, EqualPrioritiesAlternateComputeFirst) {
   EXPECT_EQ(spans[0], Span2(30, 40));
   EXPECT_EQ(spans[3], Span2(40, 70));
   EXPECT_EQ(spans[1], Span2(70, 80));
+}
+
+TEST(Engine, EqualPrioritiesLetSideStreamsGoFirstWhereAsked) {
+  Step step;
+  const std::uint8_t side = step.stream();
+  step.kernel(0, 30);
+  step.kernel(side, 50);
+  EngineOptions options;
+  options.side_streams_first = true;
+  EXPECT_EQ(step.spans(options)[1], Span2(0, 50));
+  EXPECT_EQ(step.spans(options)[0], Span2(50, 80));
+  EXPECT_EQ(step.spans()[0], Span2(0, 30));
+}
+
+TEST(Engine, AnAllocatorThatEmptiesItsCacheDrainsDeviceAndRunAhead) {
+  Step step;
+  step.kernel(0, 100, 0, 1);
+  step.kernel(0, 100, 0, 1);
+  step.kernel(0, 100, 0, 1);
+  EXPECT_EQ(step.spans()[2], Span2(201, 301));
+  const std::vector<Nanoseconds> drains = {0, 40};
+  EngineOptions options;
+  options.allocation_ns = &drains;
+  const auto drained = step.spans(options);
+  EXPECT_EQ(drained.at(0), Span2(1, 101));
+  EXPECT_EQ(drained.at(1), Span2(142, 242));  // idle at 101, 40 in the allocator, 1 to issue
+  EXPECT_EQ(drained.at(2), Span2(242, 342));
+  const std::vector<Nanoseconds> more = {0, -40};
+  options.allocation_ns = &more;
+  EXPECT_EQ(step.spans(options).at(1), Span2(101, 201));  // the host is ahead
 }
 
 TEST(Engine, AKernelOfHigherPriorityDisplacesTheRunningOne) {

@@ -24,6 +24,8 @@ Json memory_json(const sim::MemoryPrediction& memory) {
           {"runtime_bytes", memory.runtime_bytes},
           {"total_bytes", memory.total_bytes},
           {"usable_bytes", memory.usable_bytes},
+          {"interval_bytes", {memory.interval_bytes[0], memory.interval_bytes[1]}},
+          {"verdict", name_of(memory.verdict)},
           {"peak_at", memory.peak_at},
           {"allocator_retries", memory.allocator_retries},
           {"breakdown_bytes", std::move(breakdown)}};
