@@ -73,7 +73,8 @@ void TuneFlags::declare(Command& command) {
   command
       .add_parsed(
           "--headroom", [this](const std::string& text) { headroom = parse_headroom(text); },
-          "memory to keep free, such as 5% (default: 0)")
+          "memory to keep free, such as 5%; 0 takes the last byte (default: what the interval of "
+          "memory asks)")
       .type_name("SHARE");
   command
       .add_parsed(

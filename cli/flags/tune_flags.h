@@ -16,7 +16,7 @@ struct TuneFlags {
   std::optional<std::int64_t> global_batch;
   std::int64_t threads = 0;  // 0: one for each core
   tuner::Objective objective = tuner::Objective::kTime;
-  double headroom = 0;
+  std::optional<double> headroom;  // none: what the interval of memory asks
   bool allow_bf16_reduce = false, allow_bf16_moments = false;
   bool robust = false;
   bool recompute_for_speed = false;

@@ -17,6 +17,7 @@
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/plan_json.h"
+#include "sim/doubt/headroom.h"
 #include "sim/predict.h"
 #include "tuner/scenarios.h"
 
@@ -56,7 +57,10 @@ class TuneVerb : public Verb {
     tell_notes(context.err, model_notes(job.model, job.plans.front().seq_len));
     TuningQuestion question;
     question.request = request_of(flags_, job);
-    question.criteria = {flags_.objective, flags_.headroom, flags_.recompute_for_speed};
+    question.criteria = {
+        flags_.objective,
+        flags_.headroom.value_or(sim::asked_headroom(job.profile, question.request.gpus)),
+        flags_.recompute_for_speed};
     question.robust = flags_.robust;
     const Plan given = job.plans.front();
     question.job = std::move(job);

@@ -4,121 +4,154 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <random>
 #include <set>
 #include <string>
+
+#include "sim/doubt/extrapolation.h"
 
 namespace shardwright::sim {
 namespace {
 
-using profiles::ErrorGroup;
 using profiles::HeldOutRun;
-using profiles::Regime;
+using profiles::Novelty;
+using profiles::NoveltyWidth;
 using profiles::Uncertainty;
 
-struct Pool {
-  std::string words;
-  std::vector<double> errors;
-};
+/// An allocator that empties its cache drains device and host at times that nothing here knows.
+constexpr double kRetriesWiden = 2;
+/// Two or more inputs beyond the runs: the model is asked outside what it was checked on.
+constexpr double kExtrapolationsWiden = 1.5;
+constexpr std::size_t kManyExtrapolations = 2;
+constexpr std::size_t kEnoughCells = 3;
 
-double worst(const std::vector<double>& errors) {
-  return errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
+using Held = double HeldOutRun::*;
+
+/// Errors of the runs that `belongs`.
+template <typename Belongs>
+std::vector<CellError> errors_of(const std::vector<HeldOutRun>& runs, Held held,
+                                 const Belongs& belongs) {
+  std::vector<CellError> errors;
+  for (const HeldOutRun& run : runs) {
+    if (belongs(run)) errors.push_back({run.cell(), std::abs(run.*held)});
+  }
+  return errors;
 }
 
-/// Quantile of the mean of the sources' distributions: a source drawn at random, then a run of it.
-double over_sources(const std::vector<HeldOutRun>& runs, double level) {
-  std::map<std::string, double> runs_of;
-  for (const HeldOutRun& run : runs) runs_of[run.source] += 1;
-  std::vector<std::pair<double, double>> errors;  // and their shares
-  for (const HeldOutRun& run : runs) {
-    errors.emplace_back(std::abs(run.log_error_source_out),
-                        1 / (runs_of[run.source] * static_cast<double>(runs_of.size())));
-  }
-  std::sort(errors.begin(), errors.end());
-  double share = 0;
-  for (const auto& [error, own_share] : errors) {
-    share += own_share;
-    if (share >= level - 1e-12) return error;
-  }
-  return errors.empty() ? 0 : errors.back().first;
+NoveltyWidth width_of(Novelty novelty, std::string words, const std::vector<CellError>& errors,
+                      double level, double least) {
+  std::set<std::string> cells;
+  for (const CellError& error : errors) cells.insert(error.cell);
+  return {novelty, std::move(words), static_cast<std::int64_t>(errors.size()),
+          static_cast<std::int64_t>(cells.size()),
+          std::max(least, conformal_half_width(errors, level))};
 }
 
 }  // namespace
 
-std::optional<double> conformal_half_width(std::vector<double> errors, double level) {
-  const double n = static_cast<double>(errors.size());
-  // (n + 1) level may be a whole number that rounding lifts.
-  const double rank = std::ceil((n + 1) * level - 1e-9);
-  if (rank > n || rank < 1) return std::nullopt;
-  const auto at = errors.begin() + static_cast<std::ptrdiff_t>(rank) - 1;
-  std::nth_element(errors.begin(), at, errors.end());
-  return *at;
+double conformal_half_width(std::vector<CellError> errors, double level) {
+  if (errors.empty()) return 0;
+  std::map<std::string, double> runs_of;
+  for (const CellError& error : errors) runs_of[error.cell] += 1;
+  const auto cells = static_cast<double>(runs_of.size());
+  std::sort(errors.begin(), errors.end(),
+            [](const CellError& a, const CellError& b) { return a.error < b.error; });
+  double share = 0;
+  for (const CellError& error : errors) {
+    share += 1 / (runs_of[error.cell] * (cells + 1));
+    // Sums of reciprocals may miss the level by their last digit.
+    if (share >= level - 1e-9) return error.error;
+  }
+  return kBeyond * errors.back().error;
 }
 
-Regime regime_of(const Uncertainty& uncertainty, double exposed_share) {
-  return exposed_share >= uncertainty.regime_boundary ? Regime::kCommunicationBound
-                                                      : Regime::kComputeBound;
-}
-
-Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level,
-                            double regime_boundary) {
+Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level) {
   Uncertainty result;
   result.level = level;
-  result.regime_boundary = regime_boundary;
-  std::set<std::string> stacks, sources;
+  if (runs.empty()) return result;
+  std::map<std::string, std::size_t> runs_of_cell;
+  std::map<std::string, std::set<std::string>> cells_of_pair;
+  std::set<std::string> sources;
+  const auto pair_of = [](const HeldOutRun& run) { return run.stack + " on " + run.gpu; };
   for (const HeldOutRun& run : runs) {
-    stacks.insert(run.stack);
+    ++runs_of_cell[run.cell()];
+    cells_of_pair[pair_of(run)].insert(run.cell());
     sources.insert(run.source);
   }
-  const auto errors_where = [&](const auto& belongs) {
-    std::vector<double> errors;
-    for (const HeldOutRun& run : runs) {
-      if (belongs(run)) errors.push_back(std::abs(run.log_error));
-    }
-    return errors;
+  double least = 0;
+  const auto add = [&](Novelty novelty, std::string words, const std::vector<CellError>& errors) {
+    result.widths.push_back(width_of(novelty, std::move(words), errors, level, least));
+    least = result.widths.back().half_width;
   };
-  for (const std::string& stack : stacks) {
-    for (const Regime regime : {Regime::kComputeBound, Regime::kCommunicationBound}) {
-      const auto of_stack = [&](const HeldOutRun& run) { return run.stack == stack; };
-      const auto of_regime = [&](const HeldOutRun& run) {
-        return regime_of(result, run.exposed_share) == regime;
-      };
-      const std::vector<Pool> pools = {
-          {"this stack and regime",
-           errors_where([&](const HeldOutRun& run) { return of_stack(run) && of_regime(run); })},
-          {"this stack", errors_where(of_stack)},
-          {"this regime", errors_where(of_regime)},
-          {"all", errors_where([](const HeldOutRun&) { return true; })}};
-      ErrorGroup group{stack, regime, static_cast<std::int64_t>(pools[0].errors.size()), "", 0, 0};
-      std::optional<double> width;
-      std::size_t pool = 0;
-      while (!(width = conformal_half_width(pools[pool].errors, level)) &&
-             pool + 1 < pools.size()) {
-        ++pool;
-      }
-      group.pool = pools[pool].words;
-      group.pool_n = static_cast<std::int64_t>(pools[pool].errors.size());
-      group.half_width = width.value_or(worst(pools[pool].errors));
-      if (pool > 0) {
-        // Too few runs for a quantile still say how wrong the model can be on this stack.
-        group.half_width = std::max(group.half_width, worst(pools[pool > 1 ? 1 : 0].errors));
-      }
-      result.groups.push_back(std::move(group));
-    }
-  }
-  result.elsewhere_sources = static_cast<std::int64_t>(sources.size());
-  result.elsewhere_half_width = over_sources(runs, level);
+  add(Novelty::kCell, "the run left out, its cell known",
+      errors_of(runs, &HeldOutRun::log_error,
+                [&](const HeldOutRun& run) { return runs_of_cell[run.cell()] > 1; }));
+  add(Novelty::kStackOnGpu, "the cell left out, three others with its stack on its GPU known",
+      errors_of(runs, &HeldOutRun::log_error_cell_out, [&](const HeldOutRun& run) {
+        return cells_of_pair[pair_of(run)].size() > kEnoughCells;
+      }));
+  add(Novelty::kSourceOnly, "the source left out",
+      errors_of(runs, &HeldOutRun::log_error_source_out, [](const HeldOutRun&) { return true; }));
+  // Of a GPU that nobody else ran nothing but the priors is left with its source.
+  std::map<std::string, std::set<std::string>> sources_of_gpu;
+  for (const HeldOutRun& run : runs) sources_of_gpu[run.gpu].insert(run.source);
+  add(Novelty::kNothing, "the source left out, the only one of its GPU",
+      errors_of(runs, &HeldOutRun::log_error_source_out,
+                [&](const HeldOutRun& run) { return sources_of_gpu[run.gpu].size() == 1; }));
   return result;
 }
 
-double half_width(const Uncertainty& uncertainty, std::string_view stack, bool seen_on_gpu,
-                  double exposed_share) {
-  const Regime regime = regime_of(uncertainty, exposed_share);
-  for (const ErrorGroup& group : uncertainty.groups) {
-    if (group.stack != stack || group.regime != regime) continue;
-    return seen_on_gpu ? group.half_width
-                       : std::max(group.half_width, uncertainty.elsewhere_half_width);
+double simulated_coverage(const std::vector<HeldOutRun>& runs, double level) {
+  constexpr int kTables = 400;
+  constexpr int kNewCells = 20;
+  constexpr double kOutlierShare = 0.08;  // 3 of 40 pairs of identical configurations
+  constexpr double kOutlierSpread = 0.15;
+  std::map<std::string, std::vector<double>> errors_of_cell;
+  for (const HeldOutRun& run : runs) errors_of_cell[run.cell()].push_back(run.log_error_source_out);
+  if (errors_of_cell.empty()) return 0;
+  double within = 0, between = 0;
+  for (const auto& [cell, errors] : errors_of_cell) {
+    double mean = 0;
+    for (const double error : errors) mean += error / static_cast<double>(errors.size());
+    for (const double error : errors)
+      within += (error - mean) * (error - mean) / static_cast<double>(runs.size());
+    between += mean * mean / static_cast<double>(errors_of_cell.size());
   }
-  return uncertainty.elsewhere_half_width;
+  std::mt19937 random(2026);
+  std::normal_distribution<double> of_cell(0, std::sqrt(between)), of_run(0, std::sqrt(within)),
+      of_outlier(0, kOutlierSpread);
+  std::bernoulli_distribution outlies(kOutlierShare);
+  const auto draw = [&](double shared) {
+    return std::abs(shared + of_run(random) + (outlies(random) ? of_outlier(random) : 0));
+  };
+  int inside = 0;
+  for (int table = 0; table < kTables; ++table) {
+    std::vector<CellError> drawn;
+    for (const auto& [cell, errors] : errors_of_cell) {
+      const double shared = of_cell(random);
+      for (std::size_t i = 0; i < errors.size(); ++i) drawn.push_back({cell, draw(shared)});
+    }
+    const double width = conformal_half_width(std::move(drawn), level);
+    for (int i = 0; i < kNewCells; ++i) inside += draw(of_cell(random)) <= width;
+  }
+  return static_cast<double>(inside) / (kTables * kNewCells);
+}
+
+Novelty novelty_of(const Uncertainty& uncertainty, std::string_view source, std::string_view stack,
+                   std::string_view gpu, std::string_view model) {
+  if (has_seen_cell(uncertainty, source, gpu, model)) return Novelty::kCell;
+  if (has_seen_often(uncertainty, stack, gpu)) return Novelty::kStackOnGpu;
+  return has_seen_source(uncertainty, source) || has_seen_gpu(uncertainty, gpu)
+             ? Novelty::kSourceOnly
+             : Novelty::kNothing;
+}
+
+double half_width(const Uncertainty& uncertainty, const Doubts& doubts) {
+  if (!uncertainty.known()) return 0;
+  double width = uncertainty.widths[static_cast<std::size_t>(doubts.novelty)].half_width;
+  if (doubts.retries) width *= kRetriesWiden;
+  if (doubts.extrapolations >= kManyExtrapolations) width *= kExtrapolationsWiden;
+  return std::hypot(width, doubts.ties_half_width);
 }
 
 std::array<double, 2> interval_around(double time_s, double half_width) {

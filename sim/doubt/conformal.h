@@ -1,38 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prediction intervals for iteration times, from how far held-out predictions were off.
+// Prediction intervals from held-out errors, without assuming how the errors are distributed.
 //
-// Conformal: the half-width is a finite-sample quantile of |log(predicted / measured)| over
-// published runs, each predicted by constants fitted without it, so that of n runs and a new one
-// like them at least `level` fall inside. "Like them" is the same stack in the same regime, bound
-// by compute or by communication; where too few such runs exist for the level, the width is that of
-// the stack, of the regime, or of all runs, but never less than the group's own worst. A stack, or
-// a stack on a GPU, without any run takes the errors of runs whose whole source was left out, every
-// source counting alike: a new source is the nearest thing to a new stack or machine. What sets a
-// new run apart beyond that is named by sim/doubt/extrapolation.h, not covered.
+// Conformal prediction: if a new run's error is exchangeable with errors e_1 .. e_n, it is at most
+// their ceil((n + 1) level)-th smallest with probability `level` or more, whatever the
+// distribution. Runs of one cell (one source's runs of a model on a GPU) are not exchangeable with
+// runs of others: they share their error. So a cell is drawn first and then a run of it, and what
+// counts for the finite sample is the number of cells.
+//
+// How wide the interval has to be depends on how much is known of runs like the new one. Each
+// degree of novelty takes the errors of runs that were as new to the constants that predicted them:
+// a run left out of its cell, a cell left out of its source, a source left out. Widths never fall
+// with novelty. One run in twelve is off for reasons of its own (of 40 pairs of identical
+// configurations in two editions of one table, 3 differ by 10 to 20 %); such runs are among the
+// errors, so the quantile has room for as many of them as there are.
 #pragma once
 
 #include <array>
-#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "profiles/uncertainty.h"
 
 namespace shardwright::sim {
 
-/// The least h with |error| <= h for a new error with probability `level`: the ceil((n+1) level)-th
-/// smallest of n. None when n is too small for that. `errors` are absolute.
-std::optional<double> conformal_half_width(std::vector<double> errors, double level);
+/// An absolute error and the cell that it belongs to.
+struct CellError {
+  std::string cell;
+  double error = 0;
+};
 
-/// Groups and the width elsewhere; sets nothing else of the result. Deterministic.
-profiles::Uncertainty fit_uncertainty(const std::vector<profiles::HeldOutRun>& runs, double level,
-                                      double regime_boundary);
+/// Half-width that covers an error of a new cell at `level`: the quantile of the mean of the cells'
+/// distributions, with the new cell counted as one that lies beyond all others. Where the cells are
+/// too few for the level, the largest error times `kBeyond` (0 of no errors).
+double conformal_half_width(std::vector<CellError> errors, double level);
+inline constexpr double kBeyond = 1.25;
 
-profiles::Regime regime_of(const profiles::Uncertainty& uncertainty, double exposed_share);
+/// Widths by novelty; sets nothing else of the result. Deterministic.
+profiles::Uncertainty fit_uncertainty(const std::vector<profiles::HeldOutRun>& runs, double level);
 
-/// Half-width of the logarithm for a stack on a GPU; `seen_on_gpu` says whether such a run exists.
-double half_width(const profiles::Uncertainty& uncertainty, std::string_view stack,
-                  bool seen_on_gpu, double exposed_share);
+/// Share of errors of new cells that a width fitted by this rule covers, by simulation: tables of
+/// as many cells and runs as these, with normal errors shared by a cell, normal errors of each run
+/// and outliers, of the sizes that these runs show. A check of the rule, not of the simulator.
+double simulated_coverage(const std::vector<profiles::HeldOutRun>& runs, double level);
+
+/// What is known of runs like one of this source (empty: a source of which nothing is known) on
+/// this stack, GPU and model; see add_run in extrapolation.h for what is recorded.
+profiles::Novelty novelty_of(const profiles::Uncertainty& uncertainty, std::string_view source,
+                             std::string_view stack, std::string_view gpu, std::string_view model);
+
+/// What makes one prediction more doubtful than others of its novelty.
+struct Doubts {
+  profiles::Novelty novelty = profiles::Novelty::kNothing;
+  bool retries = false;            // the allocator empties its cache within a step
+  std::size_t extrapolations = 0;  // inputs outside what runs cover
+  double ties_half_width = 0;      // half of what the order of equal priorities moves
+};
+
+/// Half-width of the logarithm.
+double half_width(const profiles::Uncertainty& uncertainty, const Doubts& doubts);
 
 /// {time e^-h, time e^h}.
 std::array<double, 2> interval_around(double time_s, double half_width);

@@ -13,6 +13,9 @@ namespace {
 using profiles::Uncertainty;
 
 constexpr std::string_view kStackOnGpu = "stack on gpu";
+constexpr std::string_view kSource = "source";
+constexpr std::string_view kCell = "cell";
+constexpr std::ptrdiff_t kOften = 3;  // cells
 constexpr double kBitsPerByte = 8;
 
 struct Number {
@@ -27,6 +30,12 @@ struct Word {
 
 std::string stack_on_gpu(std::string_view stack, std::string_view gpu) {
   return fmt::format("{} on {}", stack, gpu);
+}
+
+/// As HeldOutRun::cell, and what it ran.
+std::string cell_on_stack(std::string_view source, std::string_view gpu, std::string_view model,
+                          std::string_view stack) {
+  return fmt::format("{} | {} | {} | {}", source, gpu, model, stack);
 }
 
 std::array<Number, 7> numbers_of(const Model& model, const Cluster& cluster, const Plan& plan) {
@@ -67,7 +76,7 @@ void add_word(Uncertainty& uncertainty, std::string_view kind, std::string word)
 }  // namespace
 
 void add_run(Uncertainty& uncertainty, const Model& model, const Cluster& cluster,
-             std::string_view stack, const Plan& plan) {
+             std::string_view stack, const Plan& plan, std::string_view source) {
   for (const Number& number : numbers_of(model, cluster, plan)) {
     if (!number.value) continue;
     const std::array<double, 2> own = {*number.value, *number.value};
@@ -78,6 +87,8 @@ void add_run(Uncertainty& uncertainty, const Model& model, const Cluster& cluste
     add_word(uncertainty, word.kind, std::move(word.word));
   }
   add_word(uncertainty, kStackOnGpu, stack_on_gpu(stack, cluster.gpu.id));
+  add_word(uncertainty, kSource, std::string(source));
+  add_word(uncertainty, kCell, cell_on_stack(source, cluster.gpu.id, model.name, stack));
 }
 
 std::vector<std::string> extrapolations(const Uncertainty& uncertainty, const Model& model,
@@ -115,6 +126,32 @@ std::vector<std::string> extrapolations(const Uncertainty& uncertainty, const Mo
 
 bool seen_on_gpu(const Uncertainty& uncertainty, std::string_view stack, std::string_view gpu) {
   return contains(uncertainty, kStackOnGpu, stack_on_gpu(stack, gpu));
+}
+
+bool has_seen_often(const Uncertainty& uncertainty, std::string_view stack, std::string_view gpu) {
+  const auto cells = uncertainty.seen.find(kCell);
+  if (cells == uncertainty.seen.end()) return false;
+  const std::string of_gpu = fmt::format(" | {} | ", gpu), of_stack = fmt::format(" | {}", stack);
+  return std::count_if(cells->second.begin(), cells->second.end(), [&](const std::string& cell) {
+           return cell.find(of_gpu) != std::string::npos && cell.ends_with(of_stack);
+         }) >= kOften;
+}
+
+bool has_seen_gpu(const Uncertainty& uncertainty, std::string_view gpu) {
+  return contains(uncertainty, "gpu", gpu);
+}
+
+bool has_seen_source(const Uncertainty& uncertainty, std::string_view source) {
+  return contains(uncertainty, kSource, source);
+}
+
+bool has_seen_cell(const Uncertainty& uncertainty, std::string_view source, std::string_view gpu,
+                   std::string_view model) {
+  const auto cells = uncertainty.seen.find(kCell);
+  if (cells == uncertainty.seen.end()) return false;
+  const std::string start = fmt::format("{} | {} | {} | ", source, gpu, model);
+  return std::any_of(cells->second.begin(), cells->second.end(),
+                     [&](const std::string& cell) { return cell.starts_with(start); });
 }
 
 }  // namespace shardwright::sim

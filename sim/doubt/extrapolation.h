@@ -20,7 +20,7 @@ namespace shardwright::sim {
 /// Widens ranges and words of `uncertainty` by one run. Here and below `stack` is the stack's id;
 /// that of the plan may be a path.
 void add_run(profiles::Uncertainty& uncertainty, const Model& model, const Cluster& cluster,
-             std::string_view stack, const Plan& plan);
+             std::string_view stack, const Plan& plan, std::string_view source);
 
 /// One sentence for each input outside: "seq_len 131072 is above the largest fitted, 65536",
 /// "gpu b200: no training run in the ledger". Empty when nothing is known of the runs.
@@ -28,8 +28,14 @@ std::vector<std::string> extrapolations(const profiles::Uncertainty& uncertainty
                                         const Model& model, const Cluster& cluster,
                                         std::string_view stack, const Plan& plan);
 
-/// Whether some run has this stack on this GPU.
+/// Whether some run has this stack on this GPU; whether three cells or more have.
 bool seen_on_gpu(const profiles::Uncertainty& uncertainty, std::string_view stack,
                  std::string_view gpu);
+bool has_seen_often(const profiles::Uncertainty& uncertainty, std::string_view stack,
+                    std::string_view gpu);
+bool has_seen_gpu(const profiles::Uncertainty& uncertainty, std::string_view gpu);
+bool has_seen_source(const profiles::Uncertainty& uncertainty, std::string_view source);
+bool has_seen_cell(const profiles::Uncertainty& uncertainty, std::string_view source,
+                   std::string_view gpu, std::string_view model);
 
 }  // namespace shardwright::sim

@@ -10,96 +10,118 @@
 namespace shardwright::sim {
 namespace {
 
-using profiles::ErrorGroup;
 using profiles::HeldOutRun;
-using profiles::Regime;
+using profiles::Novelty;
 using profiles::Uncertainty;
 
-HeldOutRun run(const std::string& stack, double exposed, double error,
-               const std::string& source = "s") {
-  return {"id", source, stack, "gpu", exposed, error, 2 * error};
+HeldOutRun run(const std::string& source, const std::string& model, double error,
+               const std::string& gpu = "gpu") {
+  HeldOutRun made;
+  made.id = "id";
+  made.source = source;
+  made.stack = "eager";
+  made.gpu = gpu;
+  made.model = model;
+  made.log_error = error;
+  made.log_error_cell_out = 2 * error;
+  made.log_error_source_out = 3 * error;
+  return made;
 }
 
-const ErrorGroup& group(const Uncertainty& u, const std::string& stack, Regime regime) {
-  for (const ErrorGroup& g : u.groups) {
-    if (g.stack == stack && g.regime == regime) return g;
-  }
-  ADD_FAILURE() << "no group " << stack;
-  return u.groups.front();
+double width(const Uncertainty& u, Novelty novelty) {
+  return u.widths.at(static_cast<std::size_t>(novelty)).half_width;
+}
+
+/// Cells of one run each.
+std::vector<CellError> apart(const std::vector<double>& errors) {
+  std::vector<CellError> cells;
+  for (std::size_t i = 0; i < errors.size(); ++i) cells.push_back({std::to_string(i), errors[i]});
+  return cells;
 }
 
 TEST(Conformal, TakesTheFiniteSampleQuantile) {
   std::vector<double> errors;
   for (int i = 19; i >= 1; --i) errors.push_back(i);
-  EXPECT_EQ(conformal_half_width(errors, 0.9), 18);  // ceil(20 * 0.9) of 19
-  EXPECT_EQ(conformal_half_width(errors, 0.95), 19);
-  EXPECT_EQ(conformal_half_width(errors, 0.96), std::nullopt);
-  errors.resize(9);
-  EXPECT_EQ(conformal_half_width(errors, 0.9), 19);  // the largest of 9
-  errors.resize(8);
-  EXPECT_EQ(conformal_half_width(errors, 0.9), std::nullopt);
-  EXPECT_EQ(conformal_half_width({}, 0.9), std::nullopt);
+  EXPECT_EQ(conformal_half_width(apart(errors), 0.9), 18);  // ceil(20 * 0.9) of 19
+  EXPECT_EQ(conformal_half_width(apart(errors), 0.95), 19);
+  EXPECT_EQ(conformal_half_width(apart(errors), 0.96), 19 * kBeyond);
+  EXPECT_EQ(conformal_half_width({}, 0.9), 0);
 }
 
-// The promise itself: of new errors from the same distribution, whatever it is, a share of at least
-// the level falls inside, and not much more than that.
-TEST(Conformal, CoversNewErrorsAtTheLevel) {
+// A cell of many runs counts as one.
+TEST(Conformal, DrawsACellBeforeARun) {
+  std::vector<CellError> errors = apart({0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9});
+  for (int i = 0; i < 1000; ++i) errors.push_back({"large", 0.01});
+  EXPECT_EQ(conformal_half_width(errors, 0.9), 0.9);  // ten cells and the new one
+  EXPECT_EQ(conformal_half_width(errors, 0.5), 0.5);
+}
+
+// The promise itself: of runs of new cells, whatever the distributions are, a share of at least the
+// level falls inside, and not much more than that.
+TEST(Conformal, CoversNewCellsAtTheLevel) {
   std::mt19937 random(11);
-  std::cauchy_distribution<double> heavy(0, 0.02);
-  for (const int n : {9, 19, 60}) {
+  std::cauchy_distribution<double> of_cell(0, 0.02);
+  std::normal_distribution<double> of_run(0, 0.02);
+  for (const int cells : {19, 60}) {
     int inside = 0;
-    constexpr int kDraws = 20000;
+    constexpr int kDraws = 8000;
     for (int draw = 0; draw < kDraws; ++draw) {
-      std::vector<double> errors;
-      for (int i = 0; i < n; ++i) errors.push_back(std::abs(heavy(random)));
-      inside += std::abs(heavy(random)) <= *conformal_half_width(errors, 0.9);
+      std::vector<CellError> errors;
+      for (int c = 0; c < cells; ++c) {
+        const double shared = of_cell(random);
+        for (int i = 0; i <= c % 4; ++i)
+          errors.push_back({std::to_string(c), std::abs(shared + of_run(random))});
+      }
+      inside += std::abs(of_cell(random) + of_run(random)) <= conformal_half_width(errors, 0.9);
     }
     const double covered = static_cast<double>(inside) / kDraws;
-    EXPECT_GT(covered, 0.9 - 0.008) << n;
-    EXPECT_LT(covered, 0.9 + 1.0 / (n + 1) + 0.008) << n;
+    EXPECT_GT(covered, 0.9 - 0.012) << cells;
+    EXPECT_LT(covered, 0.9 + 1.0 / (cells + 1) + 0.012) << cells;
   }
 }
 
-TEST(Intervals, AGroupOfEnoughRunsSpeaksForItself) {
+std::vector<HeldOutRun> some_runs() {
   std::vector<HeldOutRun> runs;
-  for (int i = 1; i <= 20; ++i) {
-    runs.push_back(run("eager", 0, i % 2 == 0 ? 0.01 * i : -0.01 * i));
-    runs.push_back(run("eager", 0.5, 0.001 * i));
+  for (int cell = 0; cell < 20; ++cell) {
+    for (int i = 0; i < 3; ++i)
+      runs.push_back(run("large", "m" + std::to_string(cell), 0.001 * (cell + 1)));
   }
-  const Uncertainty u = fit_uncertainty(runs, 0.9, 0.1);
-  EXPECT_DOUBLE_EQ(group(u, "eager", Regime::kComputeBound).half_width, 0.19);
-  EXPECT_DOUBLE_EQ(group(u, "eager", Regime::kCommunicationBound).half_width, 0.019);
-  EXPECT_EQ(group(u, "eager", Regime::kComputeBound).n, 20);
-  EXPECT_DOUBLE_EQ(half_width(u, "eager", true, 0.05), 0.19);
-  EXPECT_DOUBLE_EQ(half_width(u, "eager", true, 0.1), 0.019);  // the boundary belongs above
+  for (int i = 0; i < 3; ++i) runs.push_back(run("small" + std::to_string(i), "m", 0.02, "other"));
+  return runs;
 }
 
-TEST(Intervals, SmallGroupsArePooledButKeepTheirOwnWorst) {
-  std::vector<HeldOutRun> runs;
-  for (int i = 1; i <= 40; ++i) runs.push_back(run("many", 0, 0.001 * i));
-  runs.push_back(run("few", 0, 0.01));
-  runs.push_back(run("few", 0, -0.2));
-  const Uncertainty u = fit_uncertainty(runs, 0.9, 0.1);
-  const ErrorGroup& few = group(u, "few", Regime::kComputeBound);
-  EXPECT_EQ(few.n, 2);
-  EXPECT_EQ(few.pool, "this regime");
-  EXPECT_EQ(few.pool_n, 42);
-  EXPECT_DOUBLE_EQ(few.half_width, 0.2);
-  // A regime that the stack never ran in takes the stack's errors.
-  EXPECT_EQ(group(u, "many", Regime::kCommunicationBound).pool, "this stack");
-  EXPECT_DOUBLE_EQ(group(u, "many", Regime::kCommunicationBound).half_width, 0.037);
+TEST(Intervals, WidenWithNovelty) {
+  const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
+  ASSERT_EQ(u.widths.size(), 4U);
+  EXPECT_DOUBLE_EQ(width(u, Novelty::kCell), 0.019);        // of 20 cells with several runs
+  EXPECT_DOUBLE_EQ(width(u, Novelty::kStackOnGpu), 0.038);  // the same, cell out
+  EXPECT_DOUBLE_EQ(width(u, Novelty::kSourceOnly), 0.06);   // of all 23, source out
+  EXPECT_EQ(u.widths[0].cells, 20);
+  EXPECT_EQ(u.widths[2].cells, 23);
+  EXPECT_GE(width(u, Novelty::kNothing), width(u, Novelty::kSourceOnly));
 }
 
-TEST(Intervals, WhatNobodyRanTakesTheErrorsOfLeftOutSources) {
-  std::vector<HeldOutRun> runs;
-  for (int i = 1; i <= 40; ++i) runs.push_back(run("many", 0, 0.001, "large"));
-  for (const char* small : {"a", "b", "c"}) runs.push_back(run("many", 0, 0.05, small));
-  const Uncertainty u = fit_uncertainty(runs, 0.9, 0.1);
-  EXPECT_EQ(u.elsewhere_sources, 4);
-  EXPECT_DOUBLE_EQ(u.elsewhere_half_width, 0.1);  // not 0.002, which 40 of 43 runs have
-  EXPECT_DOUBLE_EQ(half_width(u, "new", false, 0), 0.1);
-  EXPECT_DOUBLE_EQ(half_width(u, "many", false, 0), 0.1);
-  EXPECT_LT(half_width(u, "many", true, 0), 0.1);
+TEST(Intervals, DoubtsWiden) {
+  const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
+  Doubts doubts;
+  doubts.novelty = Novelty::kCell;
+  const double plain = half_width(u, doubts);
+  doubts.extrapolations = 1;
+  EXPECT_EQ(half_width(u, doubts), plain);
+  doubts.extrapolations = 2;
+  EXPECT_GT(half_width(u, doubts), 1.2 * plain);
+  doubts.extrapolations = 0;
+  doubts.retries = true;
+  EXPECT_GT(half_width(u, doubts), 1.5 * plain);
+  doubts.retries = false;
+  doubts.ties_half_width = plain;
+  EXPECT_NEAR(half_width(u, doubts), std::sqrt(2.0) * plain, 1e-12);
+}
+
+TEST(Intervals, TheRuleCoversItsLevelInSimulation) {
+  const double covered = simulated_coverage(some_runs(), 0.9);
+  EXPECT_GT(covered, 0.88);
+  EXPECT_LT(covered, 0.97);
 }
 
 TEST(Intervals, LieAroundTheTimeByAFactor) {
@@ -110,9 +132,9 @@ TEST(Intervals, LieAroundTheTimeByAFactor) {
 }
 
 TEST(Intervals, OfNoRunsHaveNoWidth) {
-  const Uncertainty u = fit_uncertainty({}, 0.9, 0.1);
+  const Uncertainty u = fit_uncertainty({}, 0.9);
   EXPECT_FALSE(u.known());
-  EXPECT_EQ(half_width(u, "any", false, 0.3), 0);
+  EXPECT_EQ(half_width(u, {}), 0);
 }
 
 }  // namespace

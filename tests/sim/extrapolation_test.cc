@@ -32,7 +32,7 @@ class Extrapolation : public ::testing::Test {
     add(longer);
     seen_.groups.push_back({"hf-eager", profiles::Regime::kComputeBound, 9, "all", 9, 0.1});
   }
-  void add(const Plan& plan) { add_run(seen_, model_, cluster_, "hf-eager", plan); }
+  void add(const Plan& plan) { add_run(seen_, model_, cluster_, "hf-eager", plan, "somebody"); }
   std::vector<std::string> of(const Plan& plan, const std::string& stack = "hf-eager") const {
     return extrapolations(seen_, model_, cluster_, stack, plan);
   }
@@ -77,7 +77,7 @@ TEST_F(Extrapolation, NamesWordsThatNoRunHas) {
 TEST_F(Extrapolation, NamesPairsOnlyWhenBothPartsAreKnown) {
   cluster_.gpu.id = "h100-80g";
   EXPECT_THAT(of(plan_), ElementsAre("gpu h100-80g: no training run in the ledger"));
-  add_run(seen_, model_, cluster_, "native", plan_);
+  add_run(seen_, model_, cluster_, "native", plan_, "somebody");
   EXPECT_THAT(of(plan_), ElementsAre("stack hf-eager with gpu h100-80g: no published run"));
   EXPECT_FALSE(seen_on_gpu(seen_, "hf-eager", "h100-80g"));
   EXPECT_TRUE(seen_on_gpu(seen_, "native", "h100-80g"));
