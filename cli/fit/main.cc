@@ -210,7 +210,7 @@ void print_score(const std::string& what, const sim::LeaveOneOutScore& score) {
     fmt::print("  {:>6.2f} {:>6.2f} {:>6.2f}", 100 * errors.mape, 100 * errors.median,
                100 * errors.worst);
   }
-  fmt::print("  {:>4} {:>4}\n", score.inside, score.inside_source_out);
+  fmt::print("  {:>4} {:>4} {:>4}\n", score.inside, score.inside_cell_out, score.inside_source_out);
 }
 
 void fit_step_table(const fs::path& ledger, const std::string& date, const fs::path& out) {
@@ -226,10 +226,17 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
                p.fitted->value, p.fitted->interval[0], p.fitted->interval[1]);
   }
   fmt::print(
-      "errors in %: mean, median, worst; in sample, run left out, source left out; times "
+      "errors in %: mean, median, worst; in sample, run, cell, source left out; times "
       "inside the interval\n");
   for (const auto& [source, score] : fitted.leave_one_out.by_source) print_score(source, score);
   print_score("all", fitted.leave_one_out.all);
+  for (const profiles::NoveltyWidth& width : fitted.uncertainty.widths) {
+    fmt::print("{:<12} +-{:.1f} % ({} runs, {} cells: {})\n", name_of(width.novelty),
+               100 * width.half_width, width.runs, width.cells, width.errors);
+  }
+  fmt::print("memory       +-{:.1f} % ({} runs); by simulation {:.1f} % of new cells inside\n",
+             100 * fitted.uncertainty.memory_half_width, fitted.uncertainty.memory_runs,
+             100 * fitted.leave_one_out.simulated_coverage);
   for (const fs::path& file : sim::save_steps(fitted, data, out.empty() ? data : out)) {
     fmt::print("{}\n", file.string());
   }

@@ -17,7 +17,6 @@ std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore
   std::vector<Cell> cells{name, fmt::format("{}", score.time[0].n)};
   for (const sim::ErrorScore& errors : score.time) {
     cells.emplace_back(percent(errors.mape));
-    cells.emplace_back(percent(errors.median));
     cells.emplace_back(percent(errors.worst));
   }
   return cells;
@@ -25,9 +24,8 @@ std::vector<Cell> score_row(const std::string& name, const sim::LeaveOneOutScore
 
 std::string scores(const sim::LeaveOneOut& result, const Terminal& out) {
   std::vector<Column> columns{{"source"}, {"times", Align::kRight}};
-  for (const char* way : {"fitted: mean", "run out: mean", "source out: mean"}) {
+  for (const char* way : {"fitted", "run out", "cell out", "source out"}) {
     columns.push_back({way, Align::kRight});
-    columns.push_back({"median", Align::kRight});
     columns.push_back({"worst", Align::kRight});
   }
   Table table(std::move(columns));
@@ -70,17 +68,25 @@ std::string every_row(const sim::LeaveOneOut& result,
   return table.render(out);
 }
 
-Json score_json(const sim::LeaveOneOutScore& score) {
-  static constexpr const char* kWays[] = {"in_sample", "held_out", "source_held_out"};
-  Json json;
-  for (std::size_t way = 0; way < score.time.size(); ++way) {
-    const sim::ErrorScore& errors = score.time[way];
-    json[kWays[way]] = {
-        {"n", errors.n}, {"mape", errors.mape}, {"median", errors.median}, {"worst", errors.worst}};
+Json score_json(const sim::LeaveOneOutScore& score, sim::HeldOut way) {
+  const sim::ErrorScore& errors = score.time[static_cast<std::size_t>(way)];
+  const std::int64_t inside = way == sim::HeldOut::kRow    ? score.inside
+                              : way == sim::HeldOut::kCell ? score.inside_cell_out
+                                                           : score.inside_source_out;
+  return {{"n", errors.n},
+          {"mape", errors.mape},
+          {"median", errors.median},
+          {"worst", errors.worst},
+          {"interval", {{"n", errors.n}, {"inside", inside}}}};
+}
+
+Json way_json(const sim::LeaveOneOut& result, sim::HeldOut way) {
+  Json json = score_json(result.all, way);
+  json["interval"]["level"] = result.interval_level;
+  json["by_source"] = Json::object();
+  for (const auto& [source, score] : result.by_source) {
+    json["by_source"][source] = score_json(score, way);
   }
-  json["interval"] = {{"n", score.time[0].n},
-                      {"inside", score.inside},
-                      {"inside_source_held_out", score.inside_source_out}};
   return json;
 }
 
@@ -96,14 +102,19 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result,
   if (rows) text += heading("Every time, held out") + every_row(result, ledger, out);
   text += heading(
       "Iteration time with the constants fitted again: to all runs, without the run, without its "
-      "source");
+      "cell, without its source; means");
   text += scores(result, out);
+  const sim::LeaveOneOutScore& all = result.all;
+  const std::int64_t n = all.time[0].n;
+  const auto share = [n](std::int64_t inside) {
+    return n > 0 ? percent(static_cast<double>(inside) / static_cast<double>(n)) : std::string("-");
+  };
   text += fmt::format(
-      "Of {0} times, {1} lie inside the {3:.0f} % interval made without the run, {2} inside the "
-      "one "
-      "made without its source.\n",
-      result.all.time[0].n, result.all.inside, result.all.inside_source_out,
-      100 * result.interval_level);
+      "Of {} times that are not suspect {} lie inside the {:.0f} % interval made without the run, "
+      "{} inside the one made without its cell (its source's runs of its model on its GPU), {} "
+      "inside the one made without its source. By simulation the rule covers {} of new cells.\n",
+      n, share(all.inside), 100 * result.interval_level, share(all.inside_cell_out),
+      share(all.inside_source_out), percent(result.simulated_coverage));
   text += heading("The fitted constants, and how far one run or one source moves them");
   text += constants(result, out);
   return text;
@@ -111,27 +122,28 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result,
 
 Json leave_one_out_json(const sim::LeaveOneOut& result,
                         const std::vector<profiles::LedgerRow>& ledger) {
-  Json json = score_json(result.all);
-  json["interval"]["level"] = result.interval_level;
-  json["by_source"] = Json::object();
-  for (const auto& [source, score] : result.by_source) {
-    json["by_source"][source] = score_json(score);
-  }
-  json["constants"] = Json::array();
+  Json json{{"leave_one_out", way_json(result, sim::HeldOut::kRow)},
+            {"leave_cell_out", way_json(result, sim::HeldOut::kCell)},
+            {"leave_source_out", way_json(result, sim::HeldOut::kSource)},
+            {"interval_coverage",
+             {{"level", result.interval_level}, {"simulated", result.simulated_coverage}}}};
+  Json& run_out = json["leave_one_out"];
+  run_out["constants"] = Json::array();
   for (const sim::FittedRange& constant : result.constants) {
-    json["constants"].push_back({{"name", constant.name},
-                                 {"value", constant.value},
-                                 {"held_out", constant.row_out},
-                                 {"source_held_out", constant.source_out}});
+    run_out["constants"].push_back({{"name", constant.name},
+                                    {"value", constant.value},
+                                    {"held_out", constant.row_out},
+                                    {"source_held_out", constant.source_out}});
   }
-  json["rows"] = Json::array();
+  run_out["rows"] = Json::array();
   for (const sim::LeftOutRow& row : result.rows) {
-    json["rows"].push_back({{"id", ledger[row.place].id},
-                            {"predicted_iter_time_s", row.predicted_s[1]},
-                            {"in_sample_error", row.error[0]},
-                            {"time_error", row.error[1]},
-                            {"source_held_out_error", row.error[2]},
-                            {"inside_interval", row.inside}});
+    run_out["rows"].push_back({{"id", ledger[row.place].id},
+                               {"predicted_iter_time_s", row.predicted_s[1]},
+                               {"in_sample_error", row.error[0]},
+                               {"time_error", row.error[1]},
+                               {"cell_held_out_error", row.error[2]},
+                               {"source_held_out_error", row.error[3]},
+                               {"inside_interval", row.inside}});
   }
   return json;
 }

@@ -11,12 +11,12 @@
 
 namespace shardwright::cli {
 
-/// Errors by source, three ways, and how far the constants move; with `rows` also every row.
+/// Errors by source, four ways, and how far the constants move; with `rows` also every row.
 std::string leave_one_out_text(const sim::LeaveOneOut& result,
                                const std::vector<profiles::LedgerRow>& ledger, bool rows,
                                const Terminal& out);
 
-/// What summary.leave_one_out holds.
+/// What the summary gains: leave_one_out, leave_cell_out, leave_source_out, interval_coverage.
 nlohmann::ordered_json leave_one_out_json(const sim::LeaveOneOut& result,
                                           const std::vector<profiles::LedgerRow>& ledger);
 

@@ -123,6 +123,20 @@ std::string every_row(const sim::Validation& validation, const Terminal& out) {
   return table.render(out);
 }
 
+std::string source_constants(const sim::Validation& validation, const Terminal& out) {
+  Table table({{"constant"},
+               {"source"},
+               {"fitted", Align::kRight},
+               {"prior", Align::kRight},
+               {"others get"}});
+  for (const sim::SourceConstant& constant : validation.source_constants) {
+    table.add_row({constant.name, constant.source, fmt::format("{:.4g}", constant.value),
+                   fmt::format("{:.4g}", constant.prior),
+                   constant.applies_to_source_only ? "the prior" : "the fitted value"});
+  }
+  return table.render(out);
+}
+
 }  // namespace
 
 std::string validation_text(const sim::Validation& validation, bool rows, const Terminal& out) {
@@ -135,12 +149,22 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
       "{} of {} measured times lie inside the predicted interval; {} of {} outcomes (fits or "
       "not) are wrong.\n",
       all.inside_interval, all.time.n, all.wrong_outcomes, all.predicted);
+  if (all.suspect_time.n > 0) {
+    text += fmt::format(
+        "Apart from these, {} times that another edition of the same table contradicts: mean "
+        "error {}, worst {}.\n",
+        all.suspect_time.n, percent(all.suspect_time.mape), percent(all.suspect_time.worst));
+  }
   for (const auto& [reason, count] : validation.skipped_because) {
     text += fmt::format("Skipped {}: {}\n", count, reason);
   }
   if (!validation.speedups.empty()) {
     text += heading(out, "YaFSDP against FSDP1: published, and errors of the prediction");
     text += speedups(validation, out);
+  }
+  if (!validation.source_constants.empty()) {
+    text += heading(out, "Fitted constants that runs of one source determine");
+    text += source_constants(validation, out);
   }
   return text.substr(1);
 }

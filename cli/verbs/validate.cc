@@ -110,7 +110,7 @@ class ValidateVerb : public Verb {
     if (json_) {
       nlohmann::ordered_json document = validation_json(validation);
       if (left_out) {
-        document["summary"]["leave_one_out"] = leave_one_out_json(*left_out, rows);
+        document["summary"].update(leave_one_out_json(*left_out, rows));
       }
       document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);

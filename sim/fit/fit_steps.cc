@@ -9,6 +9,7 @@
 #include "sim/doubt/extrapolation.h"
 #include "sim/fit/held_out.h"
 #include "sim/score/error_summary.h"
+#include "sim/score/validation.h"
 
 namespace shardwright::sim {
 namespace {
@@ -26,7 +27,7 @@ std::uint32_t group_of(const profiles::LedgerRow& row) {
 }
 
 /// Standard errors of x from fits that each leave out one group of rows.
-std::vector<double> jackknife(const LedgerModel& model, unsigned threads) {
+std::vector<double> jackknife(const LedgerModel& model, const RobustFit& full, unsigned threads) {
   const std::vector<double> all_weights = model.weights();
   const RobustProblem problem = model.problem(1);
   std::vector<std::vector<double>> fits(kGroups);
@@ -35,7 +36,7 @@ std::vector<double> jackknife(const LedgerModel& model, unsigned threads) {
     for (std::size_t i = 0; i < model.size(); ++i) {
       if (group_of(model.row(i)) == group) weights[i] = 0;
     }
-    fits[group] = fit_robust(problem, weights).x;
+    fits[group] = refit_robust(problem, weights, full).x;
   });
   std::vector<double> errors;
   for (std::size_t j = 0; j < model.parameters().size(); ++j) {
@@ -60,6 +61,18 @@ profiles::ErrorSummary errors_of(const std::vector<LeftOutRow>& rows, HeldOut wi
   return summary;
 }
 
+/// Peaks are not fitted to, so that their errors are as good as held out.
+void fit_memory(const std::vector<profiles::LedgerRow>& rows, profiles::Uncertainty& uncertainty) {
+  std::vector<CellError> errors;
+  for (const ValidatedRow& row : validate(rows).rows) {
+    if (!row.memory_error || !row.row.suspect.empty()) continue;
+    errors.push_back({row.row.source + '|' + row.row.gpu + '|' + row.row.model.name,
+                      std::abs(std::log1p(*row.memory_error))});
+  }
+  uncertainty.memory_runs = static_cast<std::int64_t>(errors.size());
+  uncertainty.memory_half_width = conformal_half_width(errors, kLevel);
+}
+
 }  // namespace
 
 FittedSteps fit_steps(const std::vector<profiles::LedgerRow>& rows,
@@ -70,7 +83,7 @@ FittedSteps fit_steps(const std::vector<profiles::LedgerRow>& rows,
   const std::vector<double> weights = model.weights();
   const RobustFit full = fit_robust(problem, weights);
   const std::vector<double> resolved = standard_errors(problem, weights, full);
-  const std::vector<double> jackknifed = jackknife(model, options.loop.threads);
+  const std::vector<double> jackknifed = jackknife(model, full, options.loop.threads);
   result.leave_one_out = leave_one_out(model, full, options.loop);
 
   const std::vector<LeftOutRow>& left_out = result.leave_one_out.rows;
@@ -98,16 +111,16 @@ FittedSteps fit_steps(const std::vector<profiles::LedgerRow>& rows,
   parameters.held_out = errors_of(left_out, HeldOut::kRow, any);
   parameters.source_held_out = errors_of(left_out, HeldOut::kSource, any);
 
-  result.uncertainty =
-      fit_uncertainty(result.leave_one_out.runs, kLevel, profiles::Uncertainty{}.regime_boundary);
+  result.uncertainty = fit_uncertainty(result.leave_one_out.runs, kLevel);
   result.uncertainty.source = parameters.source + ", each predicted by constants fitted without it";
   result.uncertainty.command = parameters.command;
   result.uncertainty.date = options.date;
   for (std::size_t i = 0; i < model.size(); ++i) {
     const profiles::LedgerRow& row = model.row(i);
     add_run(result.uncertainty, row.model, profiles::cluster_of(row).cluster, row.plan.stack,
-            row.plan);
+            row.plan, row.source);
   }
+  fit_memory(rows, result.uncertainty);
   result.parameters = std::move(parameters);
   return result;
 }

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include "sim/core/worker_pool.h"
 #include "sim/doubt/conformal.h"
@@ -15,7 +18,6 @@ namespace {
 using profiles::HeldOutRun;
 
 constexpr double kIntervalLevel = 0.9;
-constexpr double kRegimeBoundary = 0.1;
 
 void record(const LedgerModel& model, std::size_t i, const std::vector<double>& x, HeldOut without,
             LeftOutRow& row) {
@@ -45,6 +47,7 @@ LeaveOneOutScore score(const std::vector<const LeftOutRow*>& rows) {
   }
   for (const LeftOutRow* row : rows) {
     result.inside += row->inside;
+    result.inside_cell_out += row->inside_cell_out;
     result.inside_source_out += row->inside_source_out;
   }
   return result;
@@ -54,35 +57,64 @@ HeldOutRun held_out_run(const profiles::LedgerRow& from, const LeftOutRow& row) 
   const auto log_error = [&](HeldOut without) {
     return std::log1p(row.error[static_cast<std::size_t>(without)]);
   };
-  return {from.id,
-          from.source,
-          from.plan.stack,
-          from.gpu,
-          row.exposed_share[static_cast<std::size_t>(HeldOut::kRow)],
-          log_error(HeldOut::kRow),
-          log_error(HeldOut::kSource)};
+  HeldOutRun run;
+  run.id = from.id;
+  run.source = from.source;
+  run.stack = from.plan.stack;
+  run.gpu = from.gpu;
+  run.model = from.model.name;
+  run.exposed_share = row.exposed_share[static_cast<std::size_t>(HeldOut::kRow)];
+  run.log_error = log_error(HeldOut::kRow);
+  run.log_error_cell_out = log_error(HeldOut::kCell);
+  run.log_error_source_out = log_error(HeldOut::kSource);
+  return run;
+}
+
+profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const HeldOutRun& run) {
+  profiles::Uncertainty known;
+  const auto add = [&](const char* kind, std::string word) {
+    known.seen[kind].push_back(std::move(word));
+  };
+  std::set<std::string> cells;
+  bool source = false;
+  for (const HeldOutRun& other : others) {
+    cells.insert(other.cell() + " | " + other.stack);
+    source = source || other.source == run.source;
+    add("gpu", other.gpu);
+    add("source", other.source);
+  }
+  known.seen["cell"] = {cells.begin(), cells.end()};
+  const profiles::Novelty novelty = novelty_of(known, run.source, run.stack, run.gpu, run.model);
+  return source ? novelty : std::max(novelty, profiles::Novelty::kSourceOnly);
 }
 
 bool covers(const std::vector<HeldOutRun>& others, const HeldOutRun& run, double log_error) {
-  const auto same_machine = [&](const HeldOutRun& other) {
-    return other.stack == run.stack && other.gpu == run.gpu;
-  };
-  const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel, kRegimeBoundary);
-  const bool seen = std::any_of(others.begin(), others.end(), same_machine);
-  return std::abs(log_error) <= half_width(fitted, run.stack, seen, run.exposed_share);
+  const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel);
+  Doubts doubts;
+  doubts.novelty = novelty_among(others, run);
+  return std::abs(log_error) <= half_width(fitted, doubts);
 }
 
-/// Each run judged by an interval that has not seen it, or its source.
+/// Each run judged by an interval that has not seen it, its cell, or its source.
 void judge_intervals(const std::vector<HeldOutRun>& runs, std::vector<LeftOutRow>& rows) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    std::vector<HeldOutRun> others, other_sources;
+    std::vector<HeldOutRun> others, other_cells, other_sources;
     for (std::size_t k = 0; k < runs.size(); ++k) {
       if (k != i) others.push_back(runs[k]);
+      if (runs[k].cell() != runs[i].cell()) other_cells.push_back(runs[k]);
       if (runs[k].source != runs[i].source) other_sources.push_back(runs[k]);
     }
     rows[i].inside = covers(others, runs[i], runs[i].log_error);
+    rows[i].inside_cell_out = covers(other_cells, runs[i], runs[i].log_error_cell_out);
     rows[i].inside_source_out = covers(other_sources, runs[i], runs[i].log_error_source_out);
   }
+}
+
+std::map<std::string, std::vector<std::size_t>> groups_of(
+    const LedgerModel& model, const std::function<std::string(const profiles::LedgerRow&)>& key) {
+  std::map<std::string, std::vector<std::size_t>> groups;
+  for (std::size_t i = 0; i < model.size(); ++i) groups[key(model.row(i))].push_back(i);
+  return groups;
 }
 
 }  // namespace
@@ -109,7 +141,7 @@ LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
     record(model, i, full.x, HeldOut::kNothing, row);
     std::vector<double> weights = all_weights;
     weights[i] = 0;
-    const RobustFit fit = fit_robust(problem, weights);
+    const RobustFit fit = refit_robust(problem, weights, full);
     record(model, i, fit.x, HeldOut::kRow, row);
     const std::lock_guard lock(mutex);
     for (std::size_t j = 0; j < values.size(); ++j) {
@@ -119,18 +151,25 @@ LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
     if (options.progress) options.progress(++done);
   });
 
-  std::map<std::string, std::vector<std::size_t>> sources;
-  for (std::size_t i = 0; i < model.size(); ++i) sources[model.row(i).source].push_back(i);
-  for (const auto& [source, members] : sources) {
-    std::vector<double> weights = all_weights;
-    for (const std::size_t i : members) weights[i] = 0;
-    const RobustFit fit = fit_robust(model.problem(options.threads), weights);
-    for (const std::size_t i : members) record(model, i, fit.x, HeldOut::kSource, result.rows[i]);
-    for (std::size_t j = 0; j < values.size(); ++j) {
-      widen(result.constants[j].source_out, std::exp(fit.x[j]));
-    }
-    result.evaluations += fit.evaluations;
-  }
+  const auto leave_out = [&](HeldOut what, const auto& key) {
+    std::vector<std::vector<std::size_t>> groups;
+    for (auto& [name, members] : groups_of(model, key)) groups.push_back(std::move(members));
+    for_each_index(groups.size(), options.threads, [&](std::size_t g) {
+      std::vector<double> weights = all_weights;
+      for (const std::size_t i : groups[g]) weights[i] = 0;
+      const RobustFit fit = refit_robust(problem, weights, full);
+      for (const std::size_t i : groups[g]) record(model, i, fit.x, what, result.rows[i]);
+      const std::lock_guard lock(mutex);
+      for (std::size_t j = 0; what == HeldOut::kSource && j < values.size(); ++j) {
+        widen(result.constants[j].source_out, std::exp(fit.x[j]));
+      }
+      result.evaluations += fit.evaluations;
+    });
+  };
+  leave_out(HeldOut::kCell, [](const profiles::LedgerRow& row) {
+    return row.source + '|' + row.gpu + '|' + row.model.name;
+  });
+  leave_out(HeldOut::kSource, [](const profiles::LedgerRow& row) { return row.source; });
 
   std::vector<const LeftOutRow*> all;
   std::map<std::string, std::vector<const LeftOutRow*>> by_source;
@@ -140,6 +179,7 @@ LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
     by_source[model.row(i).source].push_back(&result.rows[i]);
   }
   judge_intervals(result.runs, result.rows);
+  result.simulated_coverage = simulated_coverage(result.runs, kIntervalLevel);
   result.all = score(all);
   for (const auto& [source, rows] : by_source) result.by_source[source] = score(rows);
   return result;

@@ -3,9 +3,10 @@
 //
 // First the constants of step_parameters.json are fitted to all runs; these errors are in sample.
 // Then each run is left out in turn, the constants are fitted again and the run is predicted. The
-// harder test leaves out a whole source, so that a machine or a stack that only one source has is
-// predicted from the priors. What this cannot show is that people looked at the runs while they
-// wrote the simulator; only runs nobody has seen can.
+// harder tests leave out its cell (what its source ran of its model on its GPU), and its whole
+// source, so that a machine or a stack that only one source has is predicted from the priors. What
+// this cannot show is that people looked at the runs while they wrote the simulator; only runs
+// nobody has seen can.
 #pragma once
 
 #include <array>
@@ -21,23 +22,23 @@
 
 namespace shardwright::sim {
 
-/// The three ways to predict a run.
-enum class HeldOut : std::uint8_t { kNothing, kRow, kSource };
+/// The ways to predict a run: by constants fitted to all, without it, without its cell (its
+/// source's runs of its model on its GPU), without its source.
+enum class HeldOut : std::uint8_t { kNothing, kRow, kCell, kSource };
+inline constexpr std::size_t kHeldOuts = 4;
 
 struct LeftOutRow {
-  std::size_t place = 0;                // in the ledger
-  std::array<double, 3> predicted_s{};  // by HeldOut
-  std::array<double, 3> error{};        // predicted / measured - 1
-  std::array<double, 3> exposed_share{};
-  /// Of the measured time: in an interval fitted to the other rows, or to the other sources.
-  bool inside = false;
-  bool inside_source_out = false;
+  std::size_t place = 0;                        // in the ledger
+  std::array<double, kHeldOuts> predicted_s{};  // by HeldOut
+  std::array<double, kHeldOuts> error{};        // predicted / measured - 1
+  std::array<double, kHeldOuts> exposed_share{};
+  /// Of the measured time: in an interval fitted to the other rows, cells, sources.
+  bool inside = false, inside_cell_out = false, inside_source_out = false;
 };
 
 struct LeaveOneOutScore {
-  std::array<ErrorScore, 3> time;  // by HeldOut
-  std::int64_t inside = 0;
-  std::int64_t inside_source_out = 0;
+  std::array<ErrorScore, kHeldOuts> time;  // by HeldOut
+  std::int64_t inside = 0, inside_cell_out = 0, inside_source_out = 0;
 };
 
 /// One constant: fitted to everything, and how far a single run or source moves it.
@@ -54,7 +55,8 @@ struct LeaveOneOut {
   std::vector<FittedRange> constants;
   std::vector<profiles::HeldOutRun> runs;  // the same rows as sim/doubt/conformal.h takes them
   double interval_level = 0.9;
-  std::size_t evaluations = 0;  // of single rows
+  double simulated_coverage = 0;  // of intervals for new cells, errors drawn as these runs'
+  std::size_t evaluations = 0;    // of single rows
 };
 
 struct LeaveOneOutOptions {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "sim/core/error.h"
@@ -16,26 +15,14 @@ namespace {
 using profiles::LedgerRow;
 using profiles::StepParameter;
 
-bool is_set(const StepParameter& parameter, const std::vector<std::string>& overrides) {
-  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& key_value) {
-    const std::string path = key_value.substr(0, key_value.find('='));
-    return std::any_of(parameter.targets.begin(), parameter.targets.end(),
-                       [&](const auto& target) { return target.path == path; });
-  });
-}
-
-auto machine_key(const LedgerRow& row) {
-  return std::make_tuple(row.gpu, row.gpus_per_node, row.inter_gbps_per_node, row.plan.stack);
-}
-
-/// Calls of the device's allocator in a step; none when the row cannot be predicted.
-std::optional<double> device_calls(const LedgerRow& row, const profiles::Profile& profile) {
+/// What a step at the memory limit waits for the allocator; none when the row cannot be predicted.
+std::optional<double> pressure_s(const LedgerRow& row, const profiles::Profile& profile) {
   try {
-    const double call_s = profile.stack.host.device_allocation_s;
     Predictor predictor(row.model, profile);
+    const Prediction prediction = predictor.predict(row.plan);
+    if (prediction.memory.allocator_retries == 0) return 0;
     const double alone_s = predictor.predict(row.plan, {.reserved = false}).time.iteration_s;
-    if (call_s <= 0) return 0;
-    return (predictor.predict(row.plan).time.iteration_s - alone_s) / call_s;
+    return prediction.time.iteration_s - alone_s;
   } catch (const Error&) {
     return std::nullopt;  // validate() says why
   }
@@ -48,46 +35,48 @@ LedgerModel::LedgerModel(const std::vector<LedgerRow>& rows,
                          const std::vector<std::string>& overrides, unsigned threads)
     : rows_(&rows) {
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
-  using Key = decltype(machine_key(rows.front()));
-  std::map<Key, std::size_t> machines;
-  std::vector<std::string> described_by;
+  std::map<profiles::MachineKey, std::size_t> machines;
+  std::vector<std::string> described_by, sources;
   std::vector<std::size_t> machine_of;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto [at, is_new] = machines.try_emplace(machine_key(rows[i]), machines_.size());
     if (is_new) {
       const profiles::ClusterFile cluster = profiles::cluster_of(rows[i]);
-      machines_.push_back({profiles::make_profile(cluster, profiles::load_stack(rows[i].plan.stack),
-                                                  costs, overrides),
-                           {}});
+      machines_.push_back(
+          {profiles::make_profile(cluster, profiles::stack_of(rows[i]), costs, overrides), {}});
       machines_.back().profile.origins.clear();  // costly to copy, and nobody asks
       described_by.push_back(cluster.described_by);
+      sources.push_back(rows[i].source);
     }
     machine_of.push_back(at->second);
   }
-  std::vector<std::optional<double>> calls(rows.size());
+  std::vector<std::optional<double>> pressures(rows.size());
   for_each_index(rows.size(), threads, [&](std::size_t i) {
-    if (rows[i].iteration_s) calls[i] = device_calls(rows[i], machines_[machine_of[i]].profile);
+    if (rows[i].iteration_s) pressures[i] = pressure_s(rows[i], machines_[machine_of[i]].profile);
   });
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!calls[i]) continue;
+    if (!pressures[i] || !rows[i].suspect.empty()) continue;
     places_.push_back(i);
     machine_of_.push_back(machine_of[i]);
-    device_calls_.push_back(*calls[i]);
+    pressure_s_.push_back(*pressures[i]);
   }
+  std::vector<const StepParameter*> free;
   for (const StepParameter& parameter : parameters) {
-    if (is_set(parameter, overrides)) continue;
-    std::vector<bool> seen(machines_.size());
+    if (!is_set_by(parameter, overrides)) free.push_back(&parameter);
+  }
+  std::vector<std::vector<const StepParameter*>> seen;
+  for (std::size_t m = 0; m < machines_.size(); ++m) {
+    seen.push_back(seen_by(free, machines_[m].profile, described_by[m], sources[m]));
+  }
+  for (const StepParameter* parameter : free) {
+    const auto sees = [&](std::size_t m) {
+      return std::find(seen[m].begin(), seen[m].end(), parameter) != seen[m].end();
+    };
+    if (std::none_of(machine_of_.begin(), machine_of_.end(), sees)) continue;
     for (std::size_t m = 0; m < machines_.size(); ++m) {
-      seen[m] = profiles::sees(parameter, machines_[m].profile, described_by[m]);
+      if (sees(m)) machines_[m].seen.push_back(parameters_.size());
     }
-    if (std::none_of(machine_of_.begin(), machine_of_.end(),
-                     [&](std::size_t m) { return seen[m]; })) {
-      continue;
-    }
-    for (std::size_t m = 0; m < machines_.size(); ++m) {
-      if (seen[m]) machines_[m].seen.push_back(parameters_.size());
-    }
-    parameters_.push_back(&parameter);
+    parameters_.push_back(parameter);
   }
 }
 
@@ -108,9 +97,8 @@ Prediction LedgerModel::predict(std::size_t row, const std::vector<double>& valu
   profiles::apply_steps(seen, seen_values, profile);
   const LedgerRow& r = this->row(row);
   Prediction prediction = sim::predict(r.model, profile, r.plan, {.reserved = false});
-  const double pressure_s = device_calls_[row] * profile.stack.host.device_allocation_s;
-  prediction.time.iteration_s += pressure_s;
-  prediction.time.host_s += pressure_s;
+  prediction.time.iteration_s += pressure_s_[row];
+  prediction.time.host_s += pressure_s_[row];
   return prediction;
 }
 

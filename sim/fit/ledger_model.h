@@ -2,9 +2,9 @@
 // The ledger's iteration times as a function of the step parameters.
 //
 // Profiles are assembled once for each kind of machine; a prediction copies one, sets the constants
-// that it sees and simulates the step. The allocator is replayed only once for each row: how often
-// a step calls the device's allocator hardly depends on the constants. Rows without a time, and
-// rows that cannot be predicted, are left out. Constants that the user sets by --set stay as set
+// that it sees and simulates the step. The allocator is replayed only once for each row: what
+// it costs in a step hardly depends on the constants. Rows without a time, suspect ones and
+// rows that cannot be predicted are left out. Constants that the user sets by --set stay as set
 // and are no parameters.
 #pragma once
 
@@ -60,7 +60,7 @@ class LedgerModel {
   std::vector<const profiles::StepParameter*> parameters_;
   std::vector<Machine> machines_;
   std::vector<std::size_t> machine_of_;  // by row that takes part
-  std::vector<double> device_calls_;     // of the allocator in a step, likewise
+  std::vector<double> pressure_s_;       // what the allocator costs in a step, likewise
 };
 
 std::vector<double> logs_of(std::vector<double> values);

@@ -18,6 +18,8 @@ constexpr double kStill = 1e-5;       // steps below this move nothing
 constexpr double kEnough = 5e-3;      // of the objective: a tenth of a standard error
 constexpr int kMostFailures = 3;      // steps on end that do not help, each a fourth of the last
 constexpr int kMostSteps = 40;
+constexpr double kSlopesHold =
+    0.05;  // within which a slope of the full fit serves one without a row
 
 using Vector = std::vector<double>;
 
@@ -40,9 +42,17 @@ class Search {
   }
 
   RobustFit run() {
+    linearize();
+    return descend(0);
+  }
+
+  /// As run(), by the slopes that are there as long as x is near where they were taken.
+  RobustFit run_again() { return descend(kSlopesHold); }
+
+ private:
+  RobustFit descend(double slopes_hold) {
     double radius = kFirstRadius;
     int failures = 0;
-    linearize();
     for (int step = 0; step < kMostSteps; ++step) {
       const Linear to = solve(radius);
       if (fit_.objective - to.objective >= kEnough && failures < kMostFailures) {
@@ -55,7 +65,7 @@ class Search {
         continue;
       }
       // Nothing to gain by these slopes; others may show more.
-      if (distance(fit_.x, fit_.jacobian_at) == 0) break;
+      if (distance(fit_.x, fit_.jacobian_at) <= slopes_hold) break;
       linearize();
       failures = 0;
       radius = kFirstRadius;
@@ -63,7 +73,6 @@ class Search {
     return std::move(fit_);
   }
 
- private:
   struct Linear {
     Vector x;
     double objective;  // as the linearized residuals have it
@@ -191,6 +200,16 @@ RobustFit fit_robust(const RobustProblem& problem, const std::vector<double>& we
   for (const auto& p : problem.parameters) start.x.push_back(p.centre);
   predict_all(problem, start);
   RobustFit fit = Search(problem, weights, std::move(start)).run();
+  predict_weightless(problem, weights, fit);
+  return fit;
+}
+
+RobustFit refit_robust(const RobustProblem& problem, const std::vector<double>& weights,
+                       const RobustFit& full) {
+  check(problem, weights);
+  RobustFit start = full;
+  start.evaluations = 0;
+  RobustFit fit = Search(problem, weights, std::move(start)).run_again();
   predict_weightless(problem, weights, fit);
   return fit;
 }

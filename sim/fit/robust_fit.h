@@ -41,6 +41,11 @@ struct RobustFit {
 /// From the priors' centres. A row of weight 0 does not take part.
 RobustFit fit_robust(const RobustProblem& problem, const std::vector<double>& weights);
 
+/// From the fit to all rows and by its slopes: for weights that leave out a few of them, in a small
+/// part of the time. `full` is fit_robust's of the same problem, no row of which weighed nothing.
+RobustFit refit_robust(const RobustProblem& problem, const std::vector<double>& weights,
+                       const RobustFit& full);
+
 /// Standard errors of x by what the rows resolve (Laplace noise of their mean absolute residual)
 /// and the prior, ignoring that the model may be wrong.
 std::vector<double> standard_errors(const RobustProblem& problem,

@@ -102,7 +102,8 @@ std::vector<fs::path> save_steps(const FittedSteps& fitted, const fs::path& from
   profiles::GpuCosts costs = profiles::load_gpu_costs(from / "fitted" / "gpu_cost.json");
   std::map<std::string, std::string> texts;
   for (const StepParameter& p : all.parameters) {
-    if (!p.fitted) continue;
+    // What only some sources see stays with the constant (profiles::apply_source_constants).
+    if (!p.fitted || !p.sources.empty()) continue;
     const std::string source =
         fmt::format("{}; fitted to the {} that see it, from a prior of {:.4g}: {}", p.meaning,
                     all.source, p.prior, p.prior_source);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/score/layer_period.h"
 
+#include "profiles/ledger_profile.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {
@@ -36,9 +37,7 @@ std::vector<LayerPeriod> predict_layer_periods(const CsvTable& table,
     const profiles::LedgerRow& row = rows[i];
     const auto measured_ms = table[i].require<double>("backward_layer_ms");
     if (measured_ms <= 0) table[i].fail("backward_layer_ms", "a number above 0");
-    Predictor predictor(row.model,
-                        profiles::make_profile(profiles::cluster_of(row),
-                                               profiles::load_stack(row.plan.stack), overrides));
+    Predictor predictor(row.model, profiles::profile_of(row, overrides));
     Timeline timeline;
     PredictOptions options;
     options.reserved = false;

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <tuple>
 
+#include "profiles/ledger_profile.h"
 #include "sim/core/error.h"
 #include "sim/core/units.h"
 #include "sim/core/worker_pool.h"
@@ -16,25 +18,22 @@ namespace {
 /// Profiles by what a row says of its machine, read once before the rows are predicted.
 class Profiles {
  public:
-  Profiles(const std::vector<profiles::LedgerRow>& rows, const ValidationOptions& options) {
+  Profiles(const std::vector<profiles::LedgerRow>& rows, const ValidationOptions& options)
+      : steps_(profiles::load_step_parameters(profiles::shipped_step_parameters())) {
     for (const profiles::LedgerRow& row : rows) {
       if (!row.unsupported.empty()) continue;
-      const auto [at, is_new] = profiles_.try_emplace(key(row));
+      const auto [at, is_new] = profiles_.try_emplace(machine_key(row));
       if (!is_new) continue;
-      at->second = profiles::make_profile(profiles::cluster_of(row),
-                                          profiles::load_stack(row.plan.stack), options.overrides);
+      at->second = profiles::profile_of(row, steps_, options.overrides);
     }
   }
   const profiles::Profile& of(const profiles::LedgerRow& row) const {
-    return profiles_.at(key(row));
+    return profiles_.at(machine_key(row));
   }
 
  private:
-  using Key = std::tuple<std::string, std::int64_t, std::optional<double>, std::string>;
-  static Key key(const profiles::LedgerRow& row) {
-    return {row.gpu, row.gpus_per_node, row.inter_gbps_per_node, row.plan.stack};
-  }
-  std::map<Key, profiles::Profile> profiles_;
+  profiles::StepParameters steps_;
+  std::map<profiles::MachineKey, profiles::Profile> profiles_;
 };
 
 Bytes counted(const MemoryPrediction& memory, profiles::MemoryCounter counter) {
@@ -54,7 +53,9 @@ ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profil
   ValidatedRow out;
   out.row = row;
   try {
-    out.prediction = predict(row.model, profile, row.plan);
+    PredictOptions options;
+    options.source = row.source;
+    out.prediction = predict(row.model, profile, row.plan, options);
   } catch (const Error& error) {
     out.skipped = error.what();
     return out;
@@ -99,7 +100,7 @@ ErrorScore score(const std::vector<double>& errors) {
 
 ValidationSummary summarize(const std::vector<const ValidatedRow*>& rows) {
   ValidationSummary summary;
-  std::vector<double> time_errors, memory_errors;
+  std::vector<double> time_errors, memory_errors, suspect_errors;
   for (const ValidatedRow* row : rows) {
     if (!row->skipped.empty()) {
       ++summary.skipped;
@@ -108,13 +109,15 @@ ValidationSummary summarize(const std::vector<const ValidatedRow*>& rows) {
     ++summary.predicted;
     summary.wrong_outcomes += !row->outcome_right;
     if (row->time_error) {
-      time_errors.push_back(std::abs(*row->time_error));
-      summary.inside_interval += row->inside_interval;
+      (row->row.suspect.empty() ? time_errors : suspect_errors)
+          .push_back(std::abs(*row->time_error));
+      summary.inside_interval += row->row.suspect.empty() && row->inside_interval;
     }
     if (row->memory_error) memory_errors.push_back(std::abs(*row->memory_error));
   }
   summary.time = score(time_errors);
   summary.memory = score(memory_errors);
+  summary.suspect_time = score(suspect_errors);
   return summary;
 }
 
@@ -148,6 +151,35 @@ std::vector<SpeedupPair> speedups(const std::vector<ValidatedRow>& rows) {
   return pairs;
 }
 
+/// Fitted constants that runs of a single source see.
+std::vector<SourceConstant> source_constants(const std::vector<profiles::LedgerRow>& rows) {
+  const profiles::StepParameters steps =
+      profiles::load_step_parameters(profiles::shipped_step_parameters());
+  std::vector<const profiles::StepParameter*> all;
+  for (const profiles::StepParameter& parameter : steps.parameters) all.push_back(&parameter);
+  std::map<const profiles::StepParameter*, std::set<std::string>> sources;
+  std::map<profiles::MachineKey, bool> known;
+  for (const profiles::LedgerRow& row : rows) {
+    if (!row.iteration_s || !row.unsupported.empty() ||
+        !known.try_emplace(machine_key(row), true).second)
+      continue;
+    const profiles::ClusterFile cluster = profiles::cluster_of(row);
+    const profiles::Profile profile = profiles::make_profile(cluster, profiles::stack_of(row));
+    for (const profiles::StepParameter* seen :
+         seen_by(all, profile, cluster.described_by, row.source)) {
+      sources[seen].insert(row.source);
+    }
+  }
+  std::vector<SourceConstant> constants;
+  for (const profiles::StepParameter* parameter : all) {
+    const std::set<std::string>& of = sources[parameter];
+    if (!parameter->fitted || of.size() != 1) continue;
+    constants.push_back({parameter->name, *of.begin(), parameter->fitted->value, parameter->prior,
+                         !parameter->sources.empty()});
+  }
+  return constants;
+}
+
 }  // namespace
 
 Validation validate(const std::vector<profiles::LedgerRow>& rows,
@@ -164,6 +196,7 @@ Validation validate(const std::vector<profiles::LedgerRow>& rows,
   result.all = summarize(all);
   for (const auto& [source, members] : by_source) result.by_source[source] = summarize(members);
   result.speedups = speedups(result.rows);
+  result.source_constants = source_constants(rows);
   return result;
 }
 

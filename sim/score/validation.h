@@ -31,6 +31,13 @@ struct ValidatedRow {
   bool inside_interval = true;  // of a measured time
 };
 
+/// A constant that only runs of one source determine, so that others see it only as a prior.
+struct SourceConstant {
+  std::string name, source;
+  double value = 0, prior = 0;
+  bool applies_to_source_only = false;
+};
+
 /// |predicted / measured - 1| over some rows, as fractions; all zero when n is.
 struct ErrorScore {
   std::int64_t n = 0;
@@ -38,7 +45,8 @@ struct ErrorScore {
 };
 
 struct ValidationSummary {
-  ErrorScore time, memory;
+  ErrorScore time, memory;     // of rows that are not suspect
+  ErrorScore suspect_time;     // of those that are
   std::int64_t predicted = 0;  // rows, hence outcomes compared
   std::int64_t wrong_outcomes = 0;
   std::int64_t inside_interval = 0;  // of time.n
@@ -57,6 +65,7 @@ struct Validation {
   std::map<std::string, ValidationSummary> by_source;
   std::map<std::string, std::int64_t> skipped_because;
   std::vector<SpeedupPair> speedups;
+  std::vector<SourceConstant> source_constants;
 };
 
 struct ValidationOptions {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "profiles/stack_file.h"
+#include "profiles/ledger_profile.h"
 #include "sim/core/error.h"
 #include "sim/predict.h"
 
@@ -59,8 +59,7 @@ Ledger::Ledger() : rows_(profiles::load_ledger(profiles::shipped_ledger())) {
   table_.predicted_s.resize(rows_.size());
   table_.fits.resize(rows_.size());
   for (std::size_t i = 0; i < rows_.size(); ++i) {
-    profiles_.push_back(profiles::make_profile(profiles::cluster_of(rows_[i]),
-                                               profiles::load_stack(rows_[i].plan.stack)));
+    profiles_.push_back(profiles::profile_of(rows_[i]));
     predict(i, profiles_.back(), table_);
   }
   score(table_);
@@ -101,7 +100,7 @@ void Ledger::score(PublishedTable& table) const {
       continue;
     }
     table.wrong_outcomes += table.fits[i] == row.out_of_memory;
-    if (!row.iteration_s) continue;
+    if (!row.iteration_s || !row.suspect.empty()) continue;
     const double error = table.predicted_s[i] / *row.iteration_s - 1;
     by_group[fmt::format("{}, {} on {}", row.source, row.plan.stack, row.gpu)].push_back(error);
     all.push_back(error);

@@ -77,7 +77,7 @@ class Refit : public ::testing::Test {
     for (std::size_t i = 0; i < model_.size(); ++i) {
       if (leave_out(i)) weights[i] = 0;
     }
-    return fit_robust(model_.problem(0), weights).x;
+    return refit_robust(model_.problem(0), weights, full_).x;
   }
   double log_error(std::size_t i, const std::vector<double>& x) const {
     return std::log(model_.predict(i, sim::values_of(x)).time.iteration_s /
@@ -92,6 +92,7 @@ class Refit : public ::testing::Test {
   const std::vector<HeldOutRun> recorded_ =
       profiles::load_held_out_runs(profiles::shipped_residuals());
   const sim::LedgerModel model_{rows_, steps_.parameters};
+  const sim::RobustFit full_ = fit_robust(model_.problem(0), model_.weights());
 };
 
 TEST_F(Refit, FindsTheConstantsThatShip) {

@@ -32,7 +32,10 @@ Json row_json(const sim::ValidatedRow& row) {
           {"mem_kind", row.row.peak_gib ? Json(name_of(row.row.counter)) : Json(nullptr)},
           {"predicted_interval_s",
            predicted ? Json{time.interval_s[0], time.interval_s[1]} : Json(nullptr)},
-          {"extrapolated", row.prediction.extrapolated}};
+          {"extrapolated", row.prediction.extrapolated},
+          {"seen", predicted ? Json(name_of(time.novelty)) : Json(nullptr)},
+          {"suspect", row.row.suspect.empty() ? Json(nullptr) : Json(row.row.suspect)},
+          {"verdict", predicted ? Json(name_of(row.prediction.memory.verdict)) : Json(nullptr)}};
 }
 
 Json score_json(const sim::ErrorScore& score) {
@@ -44,6 +47,7 @@ Json summary_json(const sim::ValidationSummary& summary) {
           {"memory", score_json(summary.memory)},
           {"outcome", {{"n", summary.predicted}, {"wrong", summary.wrong_outcomes}}},
           {"interval", {{"n", summary.time.n}, {"inside", summary.inside_interval}}},
+          {"suspect", score_json(summary.suspect_time)},
           {"skipped", summary.skipped}};
 }
 
@@ -63,6 +67,15 @@ Json validation_json(const sim::Validation& validation) {
   summary["by_source"] = Json::object();
   for (const auto& [source, scores] : validation.by_source) {
     summary["by_source"][source] = summary_json(scores);
+  }
+  summary["constants_of_one_source"] = Json::array();
+  for (const sim::SourceConstant& constant : validation.source_constants) {
+    summary["constants_of_one_source"].push_back(
+        {{"name", constant.name},
+         {"source", constant.source},
+         {"value", constant.value},
+         {"prior", constant.prior},
+         {"only_for_it", constant.applies_to_source_only}});
   }
   summary["skipped_because"] = validation.skipped_because;
   Json pairs = Json::array();
