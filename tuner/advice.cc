@@ -202,6 +202,20 @@ void free_others(Changes& changes) {
     changed.attention = AttentionKind::kFlash;
     changes.keep("flash attention", "--attention flash", changed, changes.best(changed));
   }
+  if (request.loss_chunks.value_or(kLossChunks) < kLossChunks) {
+    Request changed = request;
+    changed.loss_chunks = kLossChunks;
+    changes.keep(fmt::format("the loss in {} pieces", kLossChunks),
+                 fmt::format("--loss-chunks {}", kLossChunks), changed, changes.best(changed));
+  }
+  const Stack& stack = changes.profile().stack;
+  if (stack.memory == MemoryManager::kCachingAllocator &&
+      request.allocator != AllocatorKind::kExpandable &&
+      !(request.allocator == AllocatorKind::kStack && stack.allocator.expandable_segments)) {
+    Request changed = request;
+    changed.allocator = AllocatorKind::kExpandable;
+    changes.keep("expandable segments", "--allocator expandable", changed, changes.best(changed));
+  }
   if (request.buffers.value_or(2) > 2) {
     Request changed = request;
     changed.buffers = 2;
@@ -306,12 +320,14 @@ Request all_free(const Request& request) {
   changed.recompute.reset();
   changed.buffers.reset();
   changed.attention.reset();
+  changed.loss_chunks.reset();
   return changed;
 }
 
 bool holds_knobs(const Request& request) {
   return !request.strategies.empty() || request.shard_group || request.micro_batch ||
-         request.ckpt_layers || request.recompute || request.buffers || request.attention;
+         request.ckpt_layers || request.recompute || request.buffers || request.attention ||
+         request.loss_chunks;
 }
 
 }  // namespace

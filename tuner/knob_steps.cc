@@ -34,6 +34,7 @@ class Trials {
     shard_group();
     if (uses_buffers(choice_.strategy, profile_.stack)) gathers();
     attention();
+    loss_chunks();
     dtype("reduce-dtype", request_.reduce_dtype, request_.allow_bf16_reduce, &Plan::reduce_dtype);
     dtype("moment-dtype", request_.moment_dtype, request_.allow_bf16_moments, &Plan::moment_dtype);
     return std::move(trials_);
@@ -180,6 +181,21 @@ class Trials {
         choice_.attention == AttentionKind::kFlash ? AttentionKind::kEager : AttentionKind::kFlash;
     add("attention", std::string(name_of(choice_.attention)), std::string(name_of(plan.attention)),
         request_.attention ? Freedom::kFixed : Freedom::kSearched, plan);
+  }
+
+  void loss_chunks() {
+    if (profile_.stack.memory == MemoryManager::kStatic) return;  // always in chunks
+    Plan plan = choice_;
+    plan.loss_chunks = choice_.loss_chunks > 1 ? 1 : kLossChunks;
+    const auto words = [](const Plan& p) {
+      return p.loss_chunks > 1 ? fmt::format("{}", p.loss_chunks) : std::string("1");
+    };
+    const bool searched = space_.loss_chunks.size() > 1;
+    add("loss-chunks", words(choice_), words(plan),
+        request_.loss_chunks ? Freedom::kFixed
+        : searched           ? Freedom::kSearched
+                             : Freedom::kOutside,
+        plan);
   }
 
   void dtype(const char* knob, std::optional<DType> fixed, bool allowed, DType Plan::*member) {

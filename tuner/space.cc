@@ -174,6 +174,8 @@ Request request_holding(const GivenKnobs& knobs, const Model& model) {
   request.prefetch = knobs.prefetch;
   request.attention = knobs.attention;
   request.deterministic = knobs.deterministic.value_or(false);
+  request.loss_chunks = knobs.loss_chunks;
+  request.allocator = knobs.allocator.value_or(request.allocator);
   request.reduce_dtype = knobs.reduce_dtype;
   request.moment_dtype = knobs.moment_dtype;
   request.param_dtype = knobs.param_dtype.value_or(request.param_dtype);
@@ -263,6 +265,12 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
     space.attentions.push_back(AttentionKind::kEager);
   }
   if (request.attention) space.attentions = {*request.attention};
+  base.allocator = request.allocator;
+  space.loss_chunks = {base.loss_chunks};
+  // Logits of a large vocabulary may be most of the peak.
+  if (profile.stack.memory != MemoryManager::kStatic && model.vocab >= kLargeVocabulary)
+    space.loss_chunks.push_back(kLossChunks);
+  if (request.loss_chunks) space.loss_chunks = {*request.loss_chunks};
   space.buffers.assign(std::begin(kBuffers), std::end(kBuffers));
   if (request.buffers) space.buffers = {*request.buffers};
   set_layers(request, model, space);
@@ -318,6 +326,8 @@ std::vector<Family> families_of(const Space& space, const Model& model,
       plans, [&](const Plan&) { return space.moment_dtypes; }, &Plan::moment_dtype);
   expand(
       plans, [&](const Plan&) { return space.attentions; }, &Plan::attention);
+  expand(
+      plans, [&](const Plan&) { return space.loss_chunks; }, &Plan::loss_chunks);
   const bool one_size = space.buffers.size() == 1;  // what the user fixes is kept as given
   const std::vector<int> usual{space.base.buffers};
   expand(

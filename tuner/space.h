@@ -31,6 +31,8 @@ struct Request {
   std::optional<Recomputation> recompute;
   std::optional<int> buffers, prefetch;
   std::optional<AttentionKind> attention;
+  std::optional<std::int64_t> loss_chunks;
+  AllocatorKind allocator = AllocatorKind::kStack;
   std::optional<DType> reduce_dtype, moment_dtype;  // not given: fp32, or both where allowed
   bool allow_bf16_reduce = false;
   bool allow_bf16_moments = false;
@@ -57,12 +59,18 @@ struct Space {
   std::vector<Batch> batches;
   std::vector<DType> reduce_dtypes, moment_dtypes;
   std::vector<AttentionKind> attentions;
+  std::vector<std::int64_t> loss_chunks;
   std::vector<int> buffers;
   bool fills_buffers = true;                  // prefetch is not fixed: as far ahead as they hold
   std::vector<Recomputation> recomputations;  // besides none
   bool recomputes_nothing = true;             // whether plans without checkpoints are in the space
   std::int64_t least_layers = 1, most_layers = 0;  // checkpointed, of plans with checkpoints
 };
+
+/// Of the loss, where the search considers pieces at all: with this many the logits no longer
+/// count.
+inline constexpr std::int64_t kLossChunks = 8;
+inline constexpr std::int64_t kLargeVocabulary = 65536;
 
 /// Plans that differ in ckpt_layers only, which runs from `least` to `most`.
 struct Family {

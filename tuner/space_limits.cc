@@ -32,6 +32,7 @@ class Prober {
     base_.reduce_dtype = smallest(space.reduce_dtypes, DType::kBf16);
     base_.moment_dtype = smallest(space.moment_dtypes, DType::kBf16);
     base_.attention = smallest(space.attentions, AttentionKind::kFlash);
+    base_.loss_chunks = *std::max_element(space.loss_chunks.begin(), space.loss_chunks.end());
     base_.buffers = *std::min_element(space.buffers.begin(), space.buffers.end());
     recomputations_ = space.recomputations;
     const Recomputation full{};

@@ -69,6 +69,9 @@ class Trials {
   std::vector<Change> changes_;
 };
 
+constexpr std::int64_t kLargeVocabulary = 65536;
+constexpr std::int64_t kLossPieces = 8;
+
 bool checkpoints(const Plan& plan) {
   return plan.recompute != Recompute::kNone && plan.ckpt_layers > 0;
 }
@@ -133,6 +136,10 @@ void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_f
       p.micro_batch /= 2;
       p.grad_accum *= 2;
     });
+  }
+  if (model.vocab >= kLargeVocabulary && plan.loss_chunks < kLossPieces) {
+    trials.plan(fmt::format("the loss in {} pieces", kLossPieces), "",
+                [](Plan& p) { p.loss_chunks = kLossPieces; });
   }
   if (plan.gpus == 1) return;
   trials.plan("twice the micro-steps", "doubles the batch", [](Plan& p) { p.grad_accum *= 2; });

@@ -52,7 +52,8 @@ LedgerModel::LedgerModel(const std::vector<LedgerRow>& rows,
   }
   std::vector<std::optional<double>> pressures(rows.size());
   for_each_index(rows.size(), threads, [&](std::size_t i) {
-    if (rows[i].iteration_s) pressures[i] = pressure_s(rows[i], machines_[machine_of[i]].profile);
+    if (rows[i].iteration_s && rows[i].unsupported.empty())
+      pressures[i] = pressure_s(rows[i], machines_[machine_of[i]].profile);
   });
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!pressures[i] || !rows[i].suspect.empty()) continue;

@@ -22,6 +22,9 @@ std::string plan_words(const Plan& plan) {
   if (plan.attention != usual.attention)
     text += fmt::format(", {} attention", name_of(plan.attention));
   if (plan.deterministic) text += ", deterministic";
+  if (plan.loss_chunks > 1) text += fmt::format(", loss in {} pieces", plan.loss_chunks);
+  if (plan.allocator != usual.allocator)
+    text += fmt::format(", {} allocator", name_of(plan.allocator));
   if (plan.param_dtype != usual.param_dtype)
     text += fmt::format(", {} parameters", name_of(plan.param_dtype));
   if (plan.reduce_dtype != usual.reduce_dtype)
