@@ -118,7 +118,7 @@ void describe(FieldList& fields, GemmParams& p) {
   v.add("split_k_s", p.split_k_s, at_least(0.0));
   v.add("throttle", p.throttle, between(0.0, 10.0));
   v.add("throttle_s", p.throttle_s, above(0.0));
-  v.add("sustained_factor", p.sustained_factor, between(0.01, 1.0));
+  v.add("sustained_factor", p.sustained_factor, between(0.01, 1.2));
 }
 
 void describe(FieldList& fields, AttentionParams& p) {

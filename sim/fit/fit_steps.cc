@@ -61,16 +61,17 @@ profiles::ErrorSummary errors_of(const std::vector<LeftOutRow>& rows, HeldOut wi
   return summary;
 }
 
-/// Peaks are not fitted to, so that their errors are as good as held out.
+/// Peaks are not fitted to, so that their errors are as good as held out. What counts is by how
+/// much a run needed more than was predicted, because that decides whether it fits: a one-sided
+/// quantile, over runs, since there are too few cells for one.
 void fit_memory(const std::vector<profiles::LedgerRow>& rows, profiles::Uncertainty& uncertainty) {
-  std::vector<CellError> errors;
+  std::vector<CellError> excess;
   for (const ValidatedRow& row : validate(rows).rows) {
     if (!row.memory_error || !row.row.suspect.empty()) continue;
-    errors.push_back({row.row.source + '|' + row.row.gpu + '|' + row.row.model.name,
-                      std::abs(std::log1p(*row.memory_error))});
+    excess.push_back({row.row.id, std::max(0.0, -std::log1p(*row.memory_error))});
   }
-  uncertainty.memory_runs = static_cast<std::int64_t>(errors.size());
-  uncertainty.memory_half_width = conformal_half_width(errors, kLevel);
+  uncertainty.memory_runs = static_cast<std::int64_t>(excess.size());
+  uncertainty.memory_half_width = conformal_half_width(excess, (1 + kLevel) / 2);
 }
 
 }  // namespace

@@ -46,8 +46,15 @@ class Search {
     return descend(0);
   }
 
-  /// As run(), by the slopes that are there as long as x is near where they were taken.
-  RobustFit run_again() { return descend(kSlopesHold); }
+  /// As run(), by the slopes that are there as long as x stays near where they were taken: then
+  /// nothing is predicted, and residuals stay what they were.
+  RobustFit run_again() {
+    const Linear to = solve(kFirstRadius);
+    if (distance(to.x, fit_.jacobian_at) > kSlopesHold) return descend(kSlopesHold);
+    fit_.x = to.x;
+    fit_.objective = to.objective;
+    return std::move(fit_);
+  }
 
  private:
   RobustFit descend(double slopes_hold) {

@@ -42,7 +42,9 @@ struct RobustFit {
 RobustFit fit_robust(const RobustProblem& problem, const std::vector<double>& weights);
 
 /// From the fit to all rows and by its slopes: for weights that leave out a few of them, in a small
-/// part of the time. `full` is fit_robust's of the same problem, no row of which weighed nothing.
+/// part of the time, because only rows that weigh nothing are predicted while the constants stay
+/// where the slopes hold. Residuals of the others are not renewed. `full` is fit_robust's of the
+/// same problem, no row of which weighed nothing.
 RobustFit refit_robust(const RobustProblem& problem, const std::vector<double>& weights,
                        const RobustFit& full);
 

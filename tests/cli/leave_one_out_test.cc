@@ -38,32 +38,39 @@ TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json document = json::parse(result.out);
   EXPECT_EQ(document.at("schema"), "shardwright.validation/1.0");
-  const json& left_out = document.at("summary").at("leave_one_out");
-  for (const char* way : {"in_sample", "held_out", "source_held_out"}) {
-    const json& errors = left_out.at(way);
+  const json& summary = document.at("summary");
+  for (const char* way : {"leave_one_out", "leave_cell_out", "leave_source_out"}) {
+    const json& errors = summary.at(way);
     EXPECT_EQ(errors.at("n"), 6);
     EXPECT_GT(errors.at("worst"), 0);
     EXPECT_LE(errors.at("mape"), errors.at("worst"));
+    const json& source = errors.at("by_source").at("YaFSDP README");
+    for (const char* figure : {"n", "mape", "median", "worst"}) {
+      EXPECT_EQ(source.at(figure), errors.at(figure)) << way << " " << figure;
+    }
+    EXPECT_EQ(errors.at("interval").at("n"), 6);
+    // Held out: not what the constants fitted to all say.
+    EXPECT_NE(errors.at("mape"), summary.at("time").at("mape"));
   }
-  EXPECT_EQ(left_out.at("by_source").at("YaFSDP README").at("held_out"), left_out.at("held_out"));
-  EXPECT_EQ(left_out.at("interval").at("n"), 6);
+  const json& left_out = summary.at("leave_one_out");
   ASSERT_EQ(left_out.at("rows").size(), 6U);
   double sum = 0;
   for (const json& row : left_out.at("rows")) {
     sum += std::abs(row.at("time_error").get<double>());
     EXPECT_GT(row.at("predicted_iter_time_s"), 0);
   }
-  EXPECT_NEAR(left_out.at("held_out").at("mape").get<double>(), sum / 6, 1e-12);
+  EXPECT_NEAR(left_out.at("mape").get<double>(), sum / 6, 1e-12);
   for (const json& constant : not_empty(left_out.at("constants"))) {
     EXPECT_LE(constant.at("held_out")[0], constant.at("value"));
     EXPECT_GE(constant.at("held_out")[1], constant.at("value"));
   }
 }
 
-TEST(LeaveOneOut, PrintsTheThreeWaysBesideEachOther) {
+TEST(LeaveOneOut, PrintsTheWaysBesideEachOther) {
   const ProgramResult result = leave_one_out({});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("run out"));
+  EXPECT_THAT(result.out, HasSubstr("cell out"));
   EXPECT_THAT(result.out, HasSubstr("source out"));
   EXPECT_THAT(result.out, HasSubstr("network efficiency"));
   EXPECT_THAT(result.out, HasSubstr("90 % interval"));

@@ -90,7 +90,17 @@ TEST(Validate, PredictsTheShippedLedgerWithoutSkipping) {
   const ProgramResult result = validate({"--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json document = json::parse(result.out);
-  EXPECT_EQ(document.at("rows").size(), 119U);
+  EXPECT_EQ(document.at("rows").size(), 209U);
+  int suspect = 0;
+  for (const json& row : document.at("rows")) {
+    EXPECT_THAT(row.at("seen").get<std::string>(),
+                ::testing::AnyOf("cell", "stack_gpu", "source_only", "nothing"));
+    suspect += !row.at("suspect").is_null();
+  }
+  EXPECT_EQ(suspect, 2);
+  EXPECT_EQ(document.at("summary").at("suspect").at("n"), 2);
+  EXPECT_EQ(document.at("summary").at("time").at("n"), 202);
+  EXPECT_FALSE(document.at("summary").at("constants_of_one_source").empty());
   EXPECT_EQ(document.at("summary").at("skipped"), 0);
   EXPECT_EQ(document.at("summary").at("speedup").at("n"), 16);
   EXPECT_EQ(document.at("summary").at("layer_periods").size(), 2U);

@@ -192,6 +192,49 @@ TEST(Ledger, TakesTheDescribedClusterWhoseNetworkIsStated) {
             usual.nic_efficiency);
 }
 
+TEST(Ledger, ReadsWhatTheSourcesSoftwareDid) {
+  const LedgerRow usual = read_with({});
+  EXPECT_EQ(usual.plan.allocator, AllocatorKind::kStack);
+  EXPECT_EQ(usual.logits_kept, std::nullopt);
+  EXPECT_EQ(usual.suspect, "");
+  Fields row = llama_row();
+  row["stack"] = "torch-eager";
+  row["strategy"] = "fsdp2";
+  row["allocator"] = "expandable";
+  row["logits_kept"] = "true";
+  row["loss_chunks"] = "8";
+  row["no_sync"] = "true";
+  row["kv_cache"] = "false";
+  row["software"] = "torchtitan before 2024-06-12 or so";
+  row["note"] = "contradicted by another edition";
+  const LedgerRow told = read({row}).at(0);
+  EXPECT_EQ(told.plan.allocator, AllocatorKind::kExpandable);
+  EXPECT_EQ(told.plan.loss_chunks, 8);
+  EXPECT_EQ(told.suspect, "contradicted by another edition");
+  const Stack stack = stack_of(told).stack;
+  EXPECT_EQ(stack.id, "torch-eager-2024-05");
+  EXPECT_EQ(stack.family, "torch-eager");
+  EXPECT_TRUE(stack.keeps_logits);
+  EXPECT_TRUE(stack.no_sync);
+  EXPECT_FALSE(stack.keeps_key_values);
+  EXPECT_FALSE(stack.allocator.expandable_segments);  // the plan's word is the plan's
+  row["allocator"] = "paged";
+  EXPECT_THROW(read({row}), Error);
+}
+
+TEST(Ledger, EditionsDifferFromTheirStackInWhatTheySay) {
+  LedgerRow row = read_with({});
+  row.plan.stack = "mpt-eager";
+  EXPECT_EQ(stack_of(row).stack.id, "mpt-eager");
+  row.software = "llm-foundry 2023-12, amp_bf16";
+  EXPECT_EQ(stack_of(row).stack.id, "mpt-eager");
+  row.software = "llm-foundry 2023-05, bf16 PURE";
+  const Stack edition = stack_of(row).stack;
+  EXPECT_EQ(edition.id, "mpt-eager-2023-05");
+  EXPECT_TRUE(edition.recomputes_whole_layers);
+  EXPECT_EQ(edition.attention_kernel, "triton");
+}
+
 TEST(Ledger, NamesFileLineColumnValueAndWhatIsAccepted) {
   EXPECT_EQ(error_with({{"gpus", "many"}}),
             "ledger.csv, line 2, column gpus: found \"many\", expected an integer");
@@ -239,7 +282,7 @@ TEST(Ledger, RefusesAMissingColumnARepeatedIdAndAnEmptyTable) {
 
 TEST(Ledger, ShippedRowsAreRead) {
   const std::vector<LedgerRow> rows = load_ledger(shipped_ledger());
-  ASSERT_EQ(rows.size(), 119U);
+  ASSERT_EQ(rows.size(), 209U);
   int with_memory = 0;
   int yafsdp = 0;
   for (const LedgerRow& row : rows) {
@@ -253,7 +296,7 @@ TEST(Ledger, ShippedRowsAreRead) {
       EXPECT_NEAR(*row.iteration_s * *row.tokens_per_gpu_s / tokens, 1, 1e-3) << row.id;
     }
   }
-  EXPECT_EQ(with_memory, 19);
+  EXPECT_EQ(with_memory, 26);
   EXPECT_EQ(yafsdp, 32);
 }
 

@@ -106,22 +106,22 @@ TEST(StepParameters, AreSeenAndSetWhereTheyApply) {
   p.applies_to = {"hf-eager"};
   p.targets = {{"stack.host.step_s", 2}};
   Profile profile = load_profile("dgx-a100-80g", "hf-eager");
-  EXPECT_TRUE(sees(p, profile, "dgx-a100-80g"));
-  EXPECT_FALSE(sees(p, load_profile("dgx-a100-80g", "mpt-eager"), "dgx-a100-80g"));
+  EXPECT_TRUE(sees(p, profile, "dgx-a100-80g", "somebody"));
+  EXPECT_FALSE(sees(p, load_profile("dgx-a100-80g", "mpt-eager"), "dgx-a100-80g", "somebody"));
   apply_steps({&p}, {0.05}, profile);
   EXPECT_DOUBLE_EQ(profile.stack.host.step_s, 0.1);
 
   p.scope = StepScope::kCluster;
   p.applies_to = {"a3-mega"};
-  EXPECT_FALSE(sees(p, profile, "dgx-a100-80g"));
-  EXPECT_TRUE(sees(p, profile, "a3-mega"));
+  EXPECT_FALSE(sees(p, profile, "dgx-a100-80g", "somebody"));
+  EXPECT_TRUE(sees(p, profile, "a3-mega", "somebody"));
 
   // A kernel that the stack does not run is not seen.
   p.scope = StepScope::kGpu;
   p.applies_to = {"a100-80g"};
   p.targets = {{"cost.attention.triton.forward_flops", 1}};
-  EXPECT_FALSE(sees(p, profile, ""));
-  EXPECT_TRUE(sees(p, load_profile("dgx-a100-80g", "mpt-eager"), ""));
+  EXPECT_FALSE(sees(p, profile, "", "somebody"));
+  EXPECT_TRUE(sees(p, load_profile("dgx-a100-80g", "mpt-eager"), "", "somebody"));
 
   p.targets = {{"stack.no_such", 1}};
   EXPECT_THROW(apply_steps({&p}, {1}, profile), Error);
@@ -145,6 +145,36 @@ TEST_F(StepParametersFile, NoFileDoesWorseThanAnError) {
       EXPECT_GT(std::string(error.what()).size(), 10U);
     }
   }
+}
+
+// What only one source's runs determine is theirs alone, and theirs instead of everybody's.
+TEST(StepParameters, OfASourceApplyToItAlone) {
+  StepParameter all;
+  all.name = "all";
+  all.scope = StepScope::kStack;
+  all.applies_to = {"hf-eager"};
+  all.targets = {{"stack.host.step_s", 1.0}};
+  all.min = 0.001;
+  all.max = 1;
+  all.prior = 0.03;
+  StepParameter own = all;
+  own.name = "own";
+  own.sources = {"somebody"};
+  own.fitted = FittedStep{0.08, {0.07, 0.09}, {}, {}};
+  Profile profile = load_profile("dgx-a100-80g", "hf-eager");
+  const double before = profile.stack.host.step_s;
+  const std::vector<const StepParameter*> both = {&all, &own};
+  EXPECT_EQ(seen_by(both, profile, "", "others"), (std::vector<const StepParameter*>{&all}));
+  EXPECT_EQ(seen_by(both, profile, "", "somebody"), (std::vector<const StepParameter*>{&own}));
+
+  StepParameters parameters;
+  parameters.parameters = {all, own};
+  apply_source_constants(parameters, "", "others", {}, profile);
+  EXPECT_EQ(profile.stack.host.step_s, before);
+  apply_source_constants(parameters, "", "somebody", {"stack.host.step_s=0.5"}, profile);
+  EXPECT_EQ(profile.stack.host.step_s, before);
+  apply_source_constants(parameters, "", "somebody", {}, profile);
+  EXPECT_EQ(profile.stack.host.step_s, 0.08);
 }
 
 }  // namespace
