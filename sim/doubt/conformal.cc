@@ -65,6 +65,16 @@ double conformal_half_width(std::vector<CellError> errors, double level) {
   return kBeyond * errors.back().error;
 }
 
+std::optional<double> conformal_half_width(std::vector<double> errors, double level) {
+  const auto n = static_cast<double>(errors.size());
+  // (n + 1) level may be a whole number that rounding lifts.
+  const double rank = std::ceil((n + 1) * level - 1e-9);
+  if (rank > n || rank < 1) return std::nullopt;
+  const auto at = errors.begin() + static_cast<std::ptrdiff_t>(rank) - 1;
+  std::nth_element(errors.begin(), at, errors.end());
+  return *at;
+}
+
 Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level) {
   Uncertainty result;
   result.level = level;

@@ -16,8 +16,9 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "profiles/uncertainty.h"
@@ -38,6 +39,10 @@ inline constexpr double kBeyond = 1.25;
 
 /// Widths by novelty; sets nothing else of the result. Deterministic.
 profiles::Uncertainty fit_uncertainty(const std::vector<profiles::HeldOutRun>& runs, double level);
+
+/// The same of errors that are independent of each other: the finite-sample quantile of absolute
+/// errors; none when they are too few for the level.
+std::optional<double> conformal_half_width(std::vector<double> errors, double level);
 
 /// Share of errors of new cells that a width fitted by this rule covers, by simulation: tables of
 /// as many cells and runs as these, with normal errors shared by a cell, normal errors of each run

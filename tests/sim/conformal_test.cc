@@ -45,7 +45,9 @@ TEST(Conformal, TakesTheFiniteSampleQuantile) {
   EXPECT_EQ(conformal_half_width(apart(errors), 0.9), 18);  // ceil(20 * 0.9) of 19
   EXPECT_EQ(conformal_half_width(apart(errors), 0.95), 19);
   EXPECT_EQ(conformal_half_width(apart(errors), 0.96), 19 * kBeyond);
-  EXPECT_EQ(conformal_half_width({}, 0.9), 0);
+  EXPECT_EQ(conformal_half_width(std::vector<CellError>{}, 0.9), 0);
+  EXPECT_EQ(conformal_half_width(errors, 0.9), 18);
+  EXPECT_EQ(conformal_half_width(errors, 0.96), std::nullopt);
 }
 
 // A cell of many runs counts as one.

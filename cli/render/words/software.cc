@@ -23,6 +23,14 @@ std::vector<std::string> gpus_of(const profiles::Uncertainty& uncertainty,
   return gpus;
 }
 
+/// What one source published of a model on a GPU, with this stack, is one series.
+std::int64_t series_of(const profiles::Uncertainty& uncertainty, const std::string& stack) {
+  const auto cells = uncertainty.seen.find("cell");
+  if (cells == uncertainty.seen.end()) return 0;
+  return std::count_if(cells->second.begin(), cells->second.end(),
+                       [&](const std::string& cell) { return cell.ends_with(" | " + stack); });
+}
+
 bool has_estimated_rates(const profiles::GpuCost& cost) {
   return cost.gemm.provenance.confidence == "estimate";
 }
@@ -30,31 +38,28 @@ bool has_estimated_rates(const profiles::GpuCost& cost) {
 }  // namespace
 
 std::string software_sentence(const profiles::Profile& profile) {
-  const std::string& stack = profile.stack.id;
+  const std::string& stack = profile.stack.family;
   const std::string& gpu = profile.cluster.gpu.id;
   if (profile.cluster.gpu.is_processor())
     return fmt::format("The steps are those of {} on a processor.", stack);
-  std::int64_t runs = 0;
-  for (const profiles::ErrorGroup& group : profile.uncertainty.groups) {
-    if (group.stack == stack) runs += group.n;
-  }
+  const std::int64_t series = series_of(profile.uncertainty, stack);
   const std::vector<std::string> gpus = gpus_of(profile.uncertainty, stack);
   std::string text = fmt::format("The steps are those of the software {}", stack);
   if (stack == "native") {
     text += ", this project's executor, which has never run on a GPU";
-    if (runs > 0) {
+    if (series > 0) {
       text += fmt::format(
-          "; {} published runs of a trainer like it, on {}, are all that it was "
+          "; {} series of published runs of a trainer like it, on {}, are all that it was "
           "checked against",
-          runs, fmt::join(gpus, ", "));
+          series, fmt::join(gpus, ", "));
     }
-  } else if (runs > 0) {
-    text +=
-        fmt::format(", checked against {} published runs of it on {}", runs, fmt::join(gpus, ", "));
+  } else if (series > 0) {
+    text += fmt::format(", checked against {} series of published runs of it on {}", series,
+                        fmt::join(gpus, ", "));
   } else {
     text += ", of which no published run was predicted";
   }
-  if (stack != "native" && runs > 0 && std::find(gpus.begin(), gpus.end(), gpu) == gpus.end())
+  if (stack != "native" && series > 0 && std::find(gpus.begin(), gpus.end(), gpu) == gpus.end())
     text += fmt::format("; on {} it was never measured", gpu);
   if (has_estimated_rates(profile.cost))
     text += fmt::format("; the rates of {} are estimates, nothing was measured on it", gpu);
