@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The profile that a row of the ledger is predicted with: its cluster, its edition of the stack, and
-// the constants that only its source is known to have.
+// The profile that a row of the ledger is predicted with: its cluster, its edition of the stack,
+// and the constants that only its source is known to have.
 #pragma once
 
 #include <string>
