@@ -17,7 +17,7 @@ constexpr ModuleNames like_llama(std::string_view package, std::string_view laye
   return {package, layer, norm, "model.layers", "model.embed_tokens", "", "model.norm", "lm_head"};
 }
 
-constexpr std::array<std::pair<std::string_view, ModuleNames>, 21> kFamilies = {{
+constexpr std::array<std::pair<std::string_view, ModuleNames>, 29> kFamilies = {{
     {"llama", like_llama("llama", "LlamaDecoderLayer", "LlamaRMSNorm")},
     {"mistral", like_llama("mistral", "MistralDecoderLayer", "MistralRMSNorm")},
     {"qwen2", like_llama("qwen2", "Qwen2DecoderLayer", "Qwen2RMSNorm")},
@@ -26,6 +26,14 @@ constexpr std::array<std::pair<std::string_view, ModuleNames>, 21> kFamilies = {
     {"gemma", like_llama("gemma", "GemmaDecoderLayer", "GemmaRMSNorm")},
     {"gemma2", like_llama("gemma2", "Gemma2DecoderLayer", "Gemma2RMSNorm")},
     {"cohere", like_llama("cohere", "CohereDecoderLayer", "CohereLayerNorm")},
+    {"deepseek_v2", like_llama("deepseek_v2", "DeepseekV2DecoderLayer", "DeepseekV2RMSNorm")},
+    {"deepseek_v3", like_llama("deepseek_v3", "DeepseekV3DecoderLayer", "DeepseekV3RMSNorm")},
+    {"gpt_oss", like_llama("gpt_oss", "GptOssDecoderLayer", "GptOssRMSNorm")},
+    {"kimi_k2", like_llama("deepseek_v3", "DeepseekV3DecoderLayer", "DeepseekV3RMSNorm")},
+    {"llama4_text", like_llama("llama4", "Llama4TextDecoderLayer", "Llama4TextRMSNorm")},
+    {"mixtral", like_llama("mixtral", "MixtralDecoderLayer", "MixtralRMSNorm")},
+    {"qwen2_moe", like_llama("qwen2_moe", "Qwen2MoeDecoderLayer", "Qwen2MoeRMSNorm")},
+    {"qwen3_moe", like_llama("qwen3_moe", "Qwen3MoeDecoderLayer", "Qwen3MoeRMSNorm")},
     {"falcon",
      {"falcon", "FalconDecoderLayer", "", "transformer.h", "transformer.word_embeddings", "",
       "transformer.ln_f", "lm_head"}},

@@ -100,6 +100,11 @@ class NsysReader {
                       "`nsys export --type sqlite` wrote of a run with CUDA.",
                       file_));
     }
+    for (const char* table : {"CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
+                              "CUPTI_ACTIVITY_KIND_MEMSET"}) {
+      processes_are_known_ =
+          processes_are_known_ && (!has_table(table) || has_column(table, "globalPid"));
+    }
     read_device(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         "SELECT k.start, k.end, k.correlationId, k.deviceId, k.streamId, s.value, 0, {} FROM "

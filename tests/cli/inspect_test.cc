@@ -69,10 +69,11 @@ TEST(Inspect, AsksForAKindAndAName) {
 }
 
 TEST(Inspect, BadModelsAreExitCode3) {
-  expect_error({"model", "gpt22"}, 3,
-               "model 'gpt22' is not known; the nearest are gpt2, gpt2-xl, mpt-1b; `shardwright "
-               "inspect models` lists all, and the path of a config.json or of its folder is "
-               "accepted too");
+  expect_error(
+      {"model", "gpt22"}, 3,
+      "model 'gpt22' is not known; the nearest are gpt2, gpt2-xl, gpt2-large; `shardwright "
+      "inspect models` lists all, and the path of a config.json or of its folder is "
+      "accepted too");
   expect_error(
       {"model", "/nonexistent/config.json"}, 3,
       "/nonexistent/config.json: no such file or folder, expected a config.json or a folder "

@@ -51,7 +51,9 @@ TEST(PlanKnobs, WhatIsWrittenReadsBack) {
   plan.deterministic = true;
   GivenKnobs knobs;
   for (const PlanKnob& knob : plan_knobs()) {
-    knob.read(knobs, knob.name, knob.write(plan));
+    // Knobs of divided plans write nothing where the plan does not divide.
+    const std::string written = knob.write(plan);
+    if (!written.empty()) knob.read(knobs, knob.name, written);
   }
   ASSERT_THAT(knobs.strategies, ElementsAre(Strategy::kHsdp));
   Plan again = with_knobs(Plan{}, knobs, kLayers);
