@@ -248,7 +248,7 @@ TEST_F(RunTest, EverySettingShowsItsOrigin) {
   EXPECT_EQ(values(again.out), values(flags.out));
 
   // A plan gives what nobody else does.
-  ASSERT_EQ(run(small("out", {"--prefetch", "2"})).exit_code, 0);
+  ASSERT_EQ(run(small("out", {"--buffers", "3", "--prefetch", "2"})).exit_code, 0);
   const ProgramResult planned =
       run({SHARDWRIGHT_BINARY, "run", "--plan", at("out/plan.json"), "--data", at("text.txt"),
            "--seq-len", "16", "--show-settings"});
