@@ -34,6 +34,7 @@ void refuse_folder(const std::filesystem::path& path) {
                           errno != 0 ? std::strerror(errno) : "out of memory"));
 }
 
+#ifdef SHARDWRIGHT_HAS_ZLIB
 /// For small files less than for large ones.
 unsigned buffer_bytes(int fd) {
   constexpr off_t kLeast = 1 << 13, kMost = 1 << 18;
@@ -41,6 +42,7 @@ unsigned buffer_bytes(int fd) {
   if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return kMost;
   return static_cast<unsigned>(std::clamp(info.st_size, kLeast, kMost));
 }
+#endif
 
 constexpr int kWriterMilliseconds = 2000;
 
