@@ -94,6 +94,9 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
   profile.origins.try_emplace("cluster.devices_per_node",
                               Origin{"not given: each rank has a device of its own", "", ""});
   profile.origins.try_emplace("gpu.overlaps_streams", Origin{"not given: as on every GPU", "", ""});
+  for (const Field& field : fields_of(profile).fields()) {
+    profile.origins.try_emplace(field.path, Origin{"not given: the program's default", "", ""});
+  }
   for (const SetEntry& entry : cluster.set) {
     if (entry.only_for_stack.empty() || entry.only_for_stack == stack.stack.id) {
       apply(entry, profile);

@@ -145,7 +145,7 @@ TEST(ProfileValidation, NamesEachFault) {
       {"/set/cost.gemm.e", 0.7, "set.cost.gemm.e has no source"},
       {"/set/cost.gemm.e/date", "yesterday", "the date is \"yesterday\""},
       {"/set/cost.gemm.e/value", 3.5, "cost.gemm.e"},
-      {"/set/cost.gemm.e/value", 1.5, "less than the"},
+      {"/set/cost.gemm.e/value", 1.9, "less than the"},
       {"/set/no.such.value", sourced(1), "no.such.value"},
       {"/calibration/sources/0/file", "/home/me/rank0.json.gz", "folder of your machine"},
       {"/calibration/sources", json::array(), "names no source"},

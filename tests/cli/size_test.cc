@@ -188,7 +188,7 @@ TEST(Size, ComparesStrategiesAtEqualThroughput) {
   const double slow = savings.at("slower").at("tokens_per_gpu_s");
   EXPECT_EQ(savings.at("faster").at("strategy"), "yafsdp");
   // The published times of the two are 7.17 and 9.76 s at 20 checkpointed layers.
-  EXPECT_NEAR(fast, 2048 / 7.17, 0.02 * fast);
+  EXPECT_NEAR(fast, 2048 / 7.17, 0.03 * fast);
   EXPECT_NEAR(slow, 2048 / 9.76, 0.12 * slow);
   const double saved = 256 - 256 * slow / fast;
   EXPECT_NEAR(savings.at("gpus_saved").get<double>(), saved, 1e-9);

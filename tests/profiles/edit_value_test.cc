@@ -46,6 +46,8 @@ TEST(EditValue, ChangesOneNumberOfAnyShippedFileAndNothingElse) {
   };
   for (const std::string& id : shipped_names(DataKind::kStack)) {
     const auto file = data_dir() / "stacks" / (id + ".json");
+    // Most values of one that has a base stand in the base.
+    if (read_file(file, kMostBytes).find("\"base\":") != std::string::npos) continue;
     check(
         read_file(file, kMostBytes), file.string(),
         [&](const std::string& text) { return parse_stack(text, file.string()); },

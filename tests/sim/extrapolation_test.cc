@@ -99,13 +99,13 @@ TEST_F(Extrapolation, NothingIsKnownWithoutRuns) {
 
 // The whole way: the shipped residuals reach a prediction.
 TEST(ExtrapolationOfPredictions, NamesAGpuThatNobodyTrainedOn) {
-  const profiles::Profile profile = profiles::load_profile("dgx-b200", "torch-eager");
+  const profiles::Profile profile = profiles::load_profile("mi300x-8x400", "torch-eager");
   Plan plan;
   plan.stack = "torch-eager";
   plan.strategy = Strategy::kFsdp2;
   plan.gpus = 8;
   const Prediction p = predict(shardwright::testing::tiny_llama(), profile, plan);
-  EXPECT_THAT(p.extrapolated, ::testing::Contains("gpu b200: no training run in the ledger"));
+  EXPECT_THAT(p.extrapolated, ::testing::Contains("gpu mi300x: no training run in the ledger"));
   EXPECT_LT(p.time.interval_s[0], p.time.iteration_s);
   EXPECT_GT(p.time.interval_s[1], p.time.iteration_s);
   EXPECT_EQ(p.time.interval_level, 0.9);
