@@ -73,7 +73,8 @@ std::string speed_table(const sim::Job& inputs, const sim::Prediction& predictio
   table.add_row({"tokens/s", fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)),
                  fmt::format("{} in all", thousands(time.tokens_per_s))});
   table.add_row({"MFU", percent(time.mfu),
-                 fmt::format("{} dense bf16 per {}, for the model", share_of_peak(time),
+                 fmt::format("{} dense {} per {}, for the model", share_of_peak(time),
+                             name_of(prediction.plan.numerics.precision),
                              inputs.profile.cluster.gpu.is_processor() ? "rank" : "GPU")});
   table.add_row({"HFU", percent(time.hfu), "of the same peak, counting recomputation"});
   table.add_row(

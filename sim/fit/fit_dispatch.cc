@@ -49,7 +49,8 @@ Params fit_values(const std::vector<DispatchRow>& rows, const Params& start) {
       sum += std::abs(std::log(predicted(row, params) / row.time_s));
     return sum;
   };
-  const Minimum best = minimize_positive(objective, parameters_of(start), {.max_evaluations = 3000});
+  const Minimum best =
+      minimize_positive(objective, parameters_of(start), {.max_evaluations = 3000});
   set_values(params, best.at);
   return params;
 }

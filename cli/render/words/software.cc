@@ -38,7 +38,9 @@ bool has_estimated_rates(const profiles::GpuCost& cost) {
 }  // namespace
 
 std::string software_sentence(const profiles::Profile& profile) {
-  const std::string& stack = profile.stack.family;
+  // An edition is checked by its family's runs, what is only built on another stack is not.
+  const bool edition = profile.stack.id.starts_with(profile.stack.family);
+  const std::string& stack = edition ? profile.stack.family : profile.stack.id;
   const std::string& gpu = profile.cluster.gpu.id;
   if (profile.cluster.gpu.is_processor())
     return fmt::format("The steps are those of {} on a processor.", stack);
@@ -56,6 +58,9 @@ std::string software_sentence(const profiles::Profile& profile) {
   } else if (series > 0) {
     text += fmt::format(", checked against {} series of published runs of it on {}", series,
                         fmt::join(gpus, ", "));
+  } else if (!edition && profile.stack.parallel.supported) {
+    text +=
+        ", whose published runs `validate --ledger profiles/data/published/parallel.csv` scores";
   } else {
     text += ", of which no published run was predicted";
   }
