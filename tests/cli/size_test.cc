@@ -120,7 +120,7 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
        {"Recommended", "Take ", "of dgx-h100", "90 %)", "The budget holds up to",
         "Expect an interruption every", "critical batch", "How dgx-h100 scales",
         "The steps are those of the software torch-compile", "The steps alone would take",
-        "published trainings", "All prices are on-demand ones", "--price dgx-h100=USD", "would win",
+        "published trainings", "All prices are on-demand ones", "--price dgx-h100=USD",
         "geometric mean"}) {
     EXPECT_THAT(result.out, HasSubstr(words));
   }
