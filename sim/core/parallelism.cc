@@ -4,12 +4,12 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <vector>
 
 #include "sim/core/error.h"
 #include "sim/core/plan.h"
+#include "sim/core/words.h"
 
 namespace shardwright {
 namespace {
@@ -37,44 +37,11 @@ template <>
 constexpr std::array<std::string_view, 4> kWords<Optimizer> = {"adamw", "adamw-8bit", "muon",
                                                                "sgd"};
 
-template <typename Enum>
-std::string_view word(Enum value) {
-  return kWords<Enum>.at(static_cast<std::size_t>(value));
-}
-
 }  // namespace
-
-std::string_view name_of(PipelineKind kind) {
-  return word(kind);
-}
-std::string_view name_of(ContextComm comm) {
-  return word(comm);
-}
-std::string_view name_of(Dispatcher dispatcher) {
-  return word(dispatcher);
-}
-std::string_view name_of(TensorOverlap overlap) {
-  return word(overlap);
-}
-std::string_view name_of(CudaGraphs graphs) {
-  return word(graphs);
-}
-std::string_view name_of(Precision precision) {
-  return word(precision);
-}
-std::string_view name_of(Fp8Recipe recipe) {
-  return word(recipe);
-}
-std::string_view name_of(Optimizer optimizer) {
-  return word(optimizer);
-}
 
 template <typename Enum>
 std::optional<Enum> parallel_word(std::string_view name) {
-  const auto& words = kWords<Enum>;
-  const auto at = std::find(words.begin(), words.end(), name);
-  if (at == words.end()) return std::nullopt;
-  return static_cast<Enum>(at - words.begin());
+  return value_in<Enum>(kWords<Enum>, name);
 }
 
 template <typename Enum>
@@ -83,6 +50,9 @@ std::string words_of() {
 }
 
 #define SHARDWRIGHT_WORDS(Enum)                                 \
+  std::string_view name_of(Enum value) {                        \
+    return name_in(kWords<Enum>, value);                        \
+  }                                                             \
   template std::optional<Enum> parallel_word(std::string_view); \
   template std::string words_of<Enum>()
 SHARDWRIGHT_WORDS(PipelineKind);

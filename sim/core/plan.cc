@@ -12,6 +12,7 @@
 #include "sim/core/model.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/units.h"
+#include "sim/core/words.h"
 
 namespace shardwright {
 namespace {
@@ -37,20 +38,6 @@ constexpr std::array<PieceName, 12> kPieceNames = {{{kPieceNorm, "norm"},
                                                     {kPieceSharedExperts, "shared_experts"},
                                                     {kPieceNorm, "layernorm"},
                                                     {kPieceFfn, "mlp"}}};
-
-template <typename Enum, std::size_t N>
-std::string_view name_in(const std::array<std::string_view, N>& names, Enum value) {
-  const auto index = static_cast<std::size_t>(value);
-  SHARDWRIGHT_CHECK(index < N, "no name for enumerator {}", index);
-  return names[index];
-}
-
-template <typename Enum, std::size_t N>
-std::optional<Enum> value_in(const std::array<std::string_view, N>& names, std::string_view name) {
-  const auto at = std::find(names.begin(), names.end(), name);
-  if (at == names.end()) return std::nullopt;
-  return static_cast<Enum>(at - names.begin());
-}
 
 /// "norm,swiglu" or "norm+swiglu", the way published tables write it.
 std::vector<std::string_view> split(std::string_view words) {
