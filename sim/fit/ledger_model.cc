@@ -132,11 +132,6 @@ std::vector<double> LedgerModel::weights() const {
   return weights;
 }
 
-std::vector<double> logs_of(std::vector<double> values) {
-  for (double& value : values) value = std::log(value);
-  return values;
-}
-
 std::vector<double> values_of(std::vector<double> logs) {
   for (double& value : logs) value = std::exp(value);
   return logs;

@@ -63,7 +63,6 @@ class LedgerModel {
   std::vector<double> pressure_s_;       // what the allocator costs in a step, likewise
 };
 
-std::vector<double> logs_of(std::vector<double> values);
 std::vector<double> values_of(std::vector<double> logs);
 
 }  // namespace shardwright::sim
