@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <utility>
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -15,13 +16,6 @@ std::string signed_percent(double fraction) {
   return fmt::format("{:+.1f} %", 100 * fraction);
 }
 
-void add_score(std::vector<Cell>& cells, const sim::ErrorScore& score) {
-  cells.emplace_back(fmt::format("{}", score.n));
-  for (const double error : {score.mape, score.median, score.worst}) {
-    cells.emplace_back(score.n > 0 ? percent(error) : "");
-  }
-}
-
 std::vector<Cell> summary_row(const std::string& name, const sim::ValidationSummary& summary) {
   std::vector<Cell> cells{name};
   add_score(cells, summary.time);
@@ -31,16 +25,9 @@ std::vector<Cell> summary_row(const std::string& name, const sim::ValidationSumm
 }
 
 std::string by_source(const sim::Validation& validation, const Terminal& out) {
-  Table table({{"source"},
-               {"times", Align::kRight},
-               {"mean", Align::kRight},
-               {"median", Align::kRight},
-               {"worst", Align::kRight},
-               {"peaks", Align::kRight},
-               {"mean", Align::kRight},
-               {"median", Align::kRight},
-               {"worst", Align::kRight},
-               {"misfit", Align::kRight}});
+  std::vector<Column> columns = score_columns("source");
+  columns.push_back({"misfit", Align::kRight});
+  Table table(std::move(columns));
   for (const auto& [source, summary] : validation.by_source) {
     table.add_row(summary_row(source, summary));
   }
@@ -138,6 +125,22 @@ std::string source_constants(const sim::Validation& validation, const Terminal& 
 }
 
 }  // namespace
+
+std::vector<Column> score_columns(std::string subject) {
+  std::vector<Column> columns{{std::move(subject)}};
+  for (const char* what : {"times", "peaks"}) {
+    for (const char* title : {what, "mean", "median", "worst"})
+      columns.push_back({title, Align::kRight});
+  }
+  return columns;
+}
+
+void add_score(std::vector<Cell>& cells, const sim::ErrorScore& score) {
+  cells.emplace_back(fmt::format("{}", score.n));
+  for (const double error : {score.mape, score.median, score.worst}) {
+    cells.emplace_back(score.n > 0 ? percent(error) : "");
+  }
+}
 
 std::string validation_text(const sim::Validation& validation, bool rows, const Terminal& out) {
   std::string text;

@@ -6,12 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "cli/render/text/table.h"
 #include "cli/render/text/terminal.h"
 #include "sim/score/layer_period.h"
 #include "sim/score/score_kernels.h"
 #include "sim/score/validation.h"
 
 namespace shardwright::cli {
+
+/// Columns of a table of scores by `subject`: times, then peaks, each n, mean, median and worst;
+/// and a row's cells of one of the two.
+std::vector<Column> score_columns(std::string subject);
+void add_score(std::vector<Cell>& cells, const sim::ErrorScore& score);
+/// {n, mape, median, worst}.
+nlohmann::ordered_json score_json(const sim::ErrorScore& score);
 
 /// By source, then YaFSDP against FSDP1 pair by pair; with `rows` also every row.
 std::string validation_text(const sim::Validation& validation, bool rows, const Terminal& out);

@@ -38,10 +38,6 @@ Json row_json(const sim::ValidatedRow& row) {
           {"verdict", predicted ? Json(name_of(row.prediction.memory.verdict)) : Json(nullptr)}};
 }
 
-Json score_json(const sim::ErrorScore& score) {
-  return {{"n", score.n}, {"mape", score.mape}, {"median", score.median}, {"worst", score.worst}};
-}
-
 Json summary_json(const sim::ValidationSummary& summary) {
   return {{"time", score_json(summary.time)},
           {"memory", score_json(summary.memory)},
@@ -59,6 +55,10 @@ Json group_json(const sim::GroupScore& group) {
 }
 
 }  // namespace
+
+Json score_json(const sim::ErrorScore& score) {
+  return {{"n", score.n}, {"mape", score.mape}, {"median", score.median}, {"worst", score.worst}};
+}
 
 Json validation_json(const sim::Validation& validation) {
   Json document{{"schema", "shardwright.validation/1.0"}, {"rows", Json::array()}};
