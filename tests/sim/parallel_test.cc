@@ -6,45 +6,12 @@
 #include <cmath>
 #include <set>
 
-#include "profiles/profile.h"
 #include "sim/core/error.h"
 #include "sim/parallel/parallel_step.h"
+#include "tests/sim/divided_plans.h"
 
 namespace shardwright::sim {
 namespace {
-
-Model llama_70b() {
-  Model model;
-  model.name = "llama-3-70b";
-  model.family = "llama";
-  model.layers = 80;
-  model.hidden = 8192;
-  model.heads = 64;
-  model.kv_heads = 8;
-  model.head_dim = 128;
-  model.ffn = 28672;
-  model.vocab = 128256;
-  model.max_positions = 8192;
-  return model;
-}
-
-Plan plan_of(std::int64_t gpus, std::int64_t tp, std::int64_t pp, std::int64_t accum) {
-  Plan plan;
-  plan.strategy = Strategy::kDistributedOptimizer;
-  plan.stack = "megatron-core";
-  plan.gpus = gpus;
-  plan.parallel.tp = tp;
-  plan.parallel.pp = pp;
-  plan.grad_accum = accum;
-  plan.seq_len = 8192;
-  plan.recompute = Recompute::kNone;
-  return plan;
-}
-
-const profiles::Profile& h100() {
-  static const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
-  return profile;
-}
 
 double step_s(const Plan& plan) {
   static const Model model = llama_70b();
