@@ -40,7 +40,8 @@ std::string physics_of(profiles::Profile profile) {
   profile.cluster.usd_per_gpu_hour = 0;
   std::string text = profile.stack.id + " " + profile.cluster.gpu.id;
   const profiles::FieldList fields = profiles::fields_of(profile);
-  for (const profiles::Field& field : fields.fields()) text += " " + profiles::json_text(field);
+  for (const profiles::Field& field : fields.fields())
+    text.append(" ").append(profiles::json_text(field));
   return text;
 }
 

@@ -106,7 +106,7 @@ std::optional<std::string> plain_number(std::string_view text) {
     if (text.empty() || text.find_first_of("eE") != text.npos) return std::nullopt;
   }
   std::optional<std::string> plain = without_commas(text);
-  if (plain && power) *plain += "e" + std::to_string(*power);
+  if (plain && power) plain->append("e").append(std::to_string(*power));
   return plain;
 }
 
