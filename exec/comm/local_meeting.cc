@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "exec/communicator.h"
@@ -57,16 +58,24 @@ class LocalMeetingRoom::Seat final : public Meeting {
 
 void LocalMeetingRoom::run(const std::function<void(Meeting& meeting)>& body) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks_));
+  const auto run_one = [this, &body, &errors](int rank) {
+    Seat seat(*this, rank);
+    try {
+      run_rank(seat, [&] { body(seat); });
+    } catch (...) {
+      errors[static_cast<std::size_t>(rank)] = std::current_exception();
+    }
+  };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) {
-    threads.emplace_back([this, rank, &body, &error = errors[static_cast<std::size_t>(rank)]] {
-      Seat seat(*this, rank);
-      try {
-        run_rank(seat, [&] { body(seat); });
-      } catch (...) {
-        error = std::current_exception();
-      }
-    });
+    try {
+      threads.emplace_back(run_one, rank);
+    } catch (const std::system_error&) {  // those that run must not wait for it
+      errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      Seat(*this, rank).fail(ExitCode::kFailed, "no thread could be started for it");
+      break;
+    }
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors) {

@@ -59,15 +59,22 @@ void LocalWorld::keep_error(int rank, std::exception_ptr error) noexcept {
 }
 
 void LocalWorld::run(const std::function<void(int rank)>& body) {
+  const auto run_one = [this, &body](int rank) {
+    try {
+      body(rank);
+    } catch (...) {
+      keep_error(rank, std::current_exception());
+    }
+  };
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) {
-    threads.emplace_back([this, rank, &body] {
-      try {
-        body(rank);
-      } catch (...) {
-        keep_error(rank, std::current_exception());
-      }
-    });
+    try {
+      threads.emplace_back(run_one, rank);
+    } catch (...) {  // no memory or process for it; those that run must not wait for it
+      keep_error(rank, std::current_exception());
+      break;
+    }
   }
   for (std::thread& thread : threads) thread.join();
   if (error_) std::rethrow_exception(error_);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 
 #include "kernels/host/simd/kernels.h"
 #include "sim/core/check.h"
@@ -70,7 +71,12 @@ Parallel::Parallel(int threads, Isa isa) : isa_(isa) {
                             name_of(isa), name_of(best_isa())));
   }
   kernels_ = &kernels_of(isa);
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  workers_.reserve(static_cast<std::size_t>(threads) - 1);
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    // Fewer do the same work.
+  }
 }
 
 Parallel::~Parallel() {

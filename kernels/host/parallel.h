@@ -56,8 +56,8 @@ class Scratch {
 
 class Parallel {
  public:
-  /// `threads` counts the calling thread, so Parallel(1) starts none. Throws Error when it is not
-  /// positive or the processor lacks `isa`.
+  /// `threads` counts the calling thread, so Parallel(1) starts none; fewer where the system has
+  /// no more. Throws Error when it is not positive or the processor lacks `isa`.
   explicit Parallel(int threads, Isa isa = best_isa());
   ~Parallel();
   Parallel(const Parallel&) = delete;

@@ -2,14 +2,21 @@
 #include "sim/core/worker_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace shardwright {
 
 WorkerPool::WorkerPool(int threads) {
   const std::size_t wanted = threads > 0 ? static_cast<std::size_t>(threads)
                                          : std::max(1U, std::thread::hardware_concurrency());
-  for (std::size_t worker = 1; worker < wanted; ++worker)
-    threads_.emplace_back([this, worker] { wait_for_work(worker); });
+  threads_.reserve(wanted - 1);
+  try {
+    for (std::size_t worker = 1; worker < wanted; ++worker) {
+      threads_.emplace_back([this, worker] { wait_for_work(worker); });
+    }
+  } catch (const std::system_error&) {
+    // Fewer do the same work.
+  }
 }
 
 WorkerPool::~WorkerPool() {

@@ -2,6 +2,12 @@
 #include "exec/comm/local_communicator.h"
 
 #include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <system_error>
 
 #include "exec/comm/local_world.h"
 #include "exec/host/host_device.h"
@@ -47,6 +53,36 @@ TEST(LocalWorld, NamesTheRankThatFailedFirst) {
                std::runtime_error);
   EXPECT_EQ(world.failed_rank(), 2);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Room for the stacks of a few threads, of 8 MiB each, more than there is now.
+void limit_address_space() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto limit = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (40 << 20));
+  const rlimit both{limit, limit};
+  setrlimit(RLIMIT_AS, &both);
+}
+
+TEST(LocalWorldDeathTest, WithoutMemoryForAThreadRanksThatRunDoNotWaitForIt) {
+  const auto run = [] {
+    constexpr int kRanks = 64;
+    limit_address_space();
+    LocalWorld world(kRanks, kRanks);
+    try {
+      world.run([&](int rank) {
+        kernels::host::Parallel parallel(1);
+        HostDevice device(parallel, StreamMode::kInline);
+        world.groups(rank, device).world->barrier();
+      });
+    } catch (const std::system_error&) {
+      std::_Exit(7);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(7), "");
+}
+#endif
 
 TEST(LocalWorld, RefusesAWorldOfNobody) {
   EXPECT_THROW(LocalWorld(0, 1), Error);
