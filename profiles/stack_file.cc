@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/stack_file.h"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 #include "profiles/data_file.h"
 
 namespace shardwright::profiles {
@@ -185,13 +189,15 @@ StackFile read_stack(const DataFile& file, int depth) {
   const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
   if (base) result = read_stack(*base, depth + 1);
   result.stack.id = file.id;
-  if (!base) result.stack.family = file.id;
+  result.stack.family =
+      file.json.root().optional<std::string>("family", base ? result.stack.family : file.id);
   result.software = file.json.root().optional<std::string>("software", "");
   if (!file.description.empty()) result.stack.description = file.description;
   FieldList fields;
   describe(fields, result.stack);
-  read_fields(file.json.root(), fields, {"schema", "id", "description", "base", "software"},
-              base.has_value(), result.origins);
+  read_fields(file.json.root(), fields,
+              {"schema", "id", "description", "base", "software", "family"}, base.has_value(),
+              result.origins);
   return result;
 }
 
@@ -255,18 +261,32 @@ StackFile load_stack(const std::string& name_or_path, const std::filesystem::pat
   return read_stack(open_data_file(DataKind::kStack, name_or_path, from), 0);
 }
 
+/// How much of the text the longest of the words makes that it begins with; '|' divides them.
+static std::size_t beginning(std::string_view text, std::string_view words) {
+  std::size_t longest = 0;
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find('|'), words.size());
+    if (text.starts_with(words.substr(0, end))) longest = std::max(longest, end);
+    words.remove_prefix(std::min(end + 1, words.size()));
+  }
+  return longest;
+}
+
 StackFile load_edition(const std::string& family, std::string_view software) {
+  std::optional<StackFile> nearest;
   if (!software.empty()) {
+    std::size_t longest = 0;
     for (const std::string& name : shipped_names(DataKind::kStack)) {
       if (!name.starts_with(family + "-")) continue;
       StackFile edition = load_stack(name);
-      if (edition.stack.family == family && !edition.software.empty() &&
-          software.starts_with(edition.software)) {
-        return edition;
-      }
+      const std::size_t common =
+          edition.stack.family == family ? beginning(software, edition.software) : 0;
+      if (common <= longest) continue;
+      longest = common;
+      nearest = std::move(edition);
     }
   }
-  return load_stack(family);
+  return nearest ? std::move(*nearest) : load_stack(family);
 }
 
 StackFile parse_stack(std::string_view text, const std::string& name) {
@@ -279,6 +299,7 @@ std::string to_json(const StackFile& file) {
   describe(fields, stack);
   std::vector<std::pair<std::string, std::string>> more;
   if (!file.software.empty()) more.emplace_back("software", file.software);
+  if (stack.family != stack.id) more.emplace_back("family", stack.family);
   return write_fields(fields, file.origins,
                       data_file_head(DataKind::kStack, stack.id, stack.description, more));
 }
