@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "sim/parallel/expert_body.h"
+#include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
@@ -39,7 +40,10 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
 BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack)
     : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {
   const auto usual_overlap = parallel_word<TensorOverlap>(stack.parallel.tp_overlap);
-  overlap_ = plan.parallel.tp_overlap.value_or(usual_overlap.value_or(TensorOverlap::kNone));
+  // Recipes of mixtures leave it off: attention's products alone are too short.
+  const TensorOverlap unsaid =
+      model.is_mixture() ? TensorOverlap::kNone : usual_overlap.value_or(TensorOverlap::kNone);
+  overlap_ = plan.parallel.tp_overlap.value_or(unsaid);
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
@@ -66,7 +70,7 @@ BodyOp BodyWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t 
   if (stack_.parallel.accumulates_in_product) {
     // The kernel's epilogue reads and writes the accumulated gradient where a product that does not
     // accumulate writes its result.
-    op.extra_bytes = (2 * stack_.parallel.gradient_bytes - width()) * f(n) * f(k);
+    op.extra_bytes = (2 * gradient_bytes(plan_, stack_) - width()) * f(n) * f(k);
   }
   return op;
 }

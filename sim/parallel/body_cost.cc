@@ -4,24 +4,18 @@
 #include <algorithm>
 #include <numeric>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
 namespace {
 
-/// TransformerEngine's userbuffers: splits of a product whose sum is scattered, and the SMs that
-/// the scattering kernels hold (pytorch/module/base.py, initialize_ub).
-constexpr double kUserbufferSplits = 4;
-constexpr int kUserbufferSms = 16;
-
-/// Kernels that leave copies to the memory engines reach what links give whatever SMs they hold:
-/// TensorRT-LLM's two-sided kernels on GB200 NVL72, 4 to 64 ranks, 0.82 of what NCCL's all-to-all
-/// reaches with large messages (443 to 593 of 608 GB/s; ai-dynamo/aiconfigurator @095f58a).
-constexpr double kHybridShare = 0.82;
+/// Kernels that leave copies to the memory engines reach what links give whatever SMs they hold.
 profiles::DispatchParams hybrid_params(const profiles::GpuCost& cost) {
   profiles::DispatchParams params = cost.dispatch.values;
   params.token_s = 0;
-  params.link_bytes_per_s = kHybridShare * cost.exchange.values.bytes_per_s;
+  params.link_bytes_per_s =
+      profiles::parallel_kernels().hybrid_link_share * cost.exchange.values.bytes_per_s;
   params.sm_bytes_per_s = params.link_bytes_per_s;
   return params;
 }
@@ -184,11 +178,12 @@ double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
   if (op.collective.kind == Collective::kAllGather) {
     return std::max(product_s, together + product_s / ranks) + (ranks - 1) * gap;
   }
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  const double splits = kernels.userbuffer_splits;
   Sharing sharing;
-  sharing.channels = kUserbufferSms;
+  sharing.channels = kernels.userbuffer_sms;
   const double slowed = work_s(op, sharing);
-  return std::max(slowed + together / kUserbufferSplits, slowed / kUserbufferSplits + together) +
-         (kUserbufferSplits - 1) * gap;
+  return std::max(slowed + together / splits, slowed / splits + together) + (splits - 1) * gap;
 }
 
 void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {

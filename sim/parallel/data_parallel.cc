@@ -32,7 +32,7 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
       plan.parallel.overlap_grad_reduce.value_or(sharded_ || stack.parallel.overlap_grad_reduce);
   overlap_gather_ =
       plan.parallel.overlap_param_gather.value_or(sharded_ || stack.parallel.overlap_param_gather);
-  gradient_bytes_ = plan.reduce_dtype == DType::kFp32 ? 4 : 2;
+  gradient_bytes_ = gradient_bytes(plan, stack);
   if (plan.numerics.fp8_params) parameter_bytes_ = 1;
 }
 

@@ -7,6 +7,10 @@
 
 namespace shardwright::sim {
 
+double gradient_bytes(const Plan& plan, const Stack& stack) {
+  return std::min(f(bytes_of(plan.reduce_dtype)), stack.parallel.gradient_bytes);
+}
+
 double moment_bytes(const Plan& plan) {
   const double one = f(bytes_of(plan.moment_dtype));
   switch (plan.numerics.optimizer) {

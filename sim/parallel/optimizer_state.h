@@ -11,8 +11,13 @@
 
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
+#include "sim/core/stack.h"
 
 namespace shardwright::sim {
+
+/// Of a parameter's accumulated gradient. Software that adds gradients up inside products reduces
+/// the same buffer: in the plan's type, or in the stack's where that is narrower.
+double gradient_bytes(const Plan& plan, const Stack& stack);
 
 /// Bytes of state a parameter, without the master copy.
 double moment_bytes(const Plan& plan);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/strategy.h"
 #include "sim/parallel/precision_body.h"
@@ -100,6 +101,13 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
   return bodies;
 }
 
+double ParallelEngine::deferred_head_s(const Plan& plan, const Bodies& bodies) const {
+  const BodyWriter writer(model_, plan, profile_.stack);
+  if (plan.parallel.pp == 1 || writer.tensor_overlap() != TensorOverlap::kUserbuffers) return 0;
+  const std::int64_t most = profiles::parallel_kernels().deferred_head_gradients;
+  return f(std::min(most, plan.grad_accum)) * bodies.head.backward.delayed_s;
+}
+
 ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const Bodies& bodies,
                                                        const ChunkContent& content,
                                                        DataParallel& data) {
@@ -120,6 +128,11 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
   add(bodies.prediction, content.extra_predictions);
   add(bodies.embedding, content.embedding ? 1 : 0);
   add(bodies.head, content.head ? 1 : 0);
+  if (content.head) {
+    chunk.deferred_s = deferred_head_s(plan, bodies);
+    chunk.times.backward.device_s -= chunk.deferred_s / f(plan.grad_accum);
+    chunk.times.backward.delayed_s -= chunk.deferred_s / f(plan.grad_accum);
+  }
   if (data.per_layer()) {
     // Gathers of the next layer and reductions of the one before run beside a layer.
     const ChunkParameters held = chunk_parameters(model_, plan, content);
@@ -164,6 +177,7 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     const StageTimes& times = pipeline.stages[static_cast<std::size_t>(stage)];
     std::vector<ReducedChunk> chunks;
+    double deferred_s = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
       ReducedChunk& chunk = chunks.emplace_back();
@@ -173,8 +187,12 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
       chunk.forward_s = passes[part].forward_s;
       chunk.backward_s = passes[part].backward_s;
       chunk.last_backward_s = seconds(times.last_backward[static_cast<std::size_t>(c)]);
+      if (passes[part].deferred_s > 0) {
+        deferred_s = passes[part].deferred_s;
+        chunk.last_backward_s = seconds(times.end) + deferred_s;
+      }
     }
-    StageTail tail = data.tail(stage, chunks, seconds(times.end));
+    StageTail tail = data.tail(stage, chunks, seconds(times.end) + deferred_s);
     if (model_.tied_head && shape.stages > 1 && (stage == 0 || stage + 1 == shape.stages)) {
       // The embedding's gradient on the first stage and the head's on the last are one.
       const double bytes = 2 * f(count_parameters(model_).embedding) / f(plan.parallel.tp);
@@ -206,7 +224,8 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
         flops += each * time->flops;
       }
       forward += each * pass.forward_s;
-      backward += each * pass.backward_s;
+      backward += each * pass.backward_s + pass.deferred_s;
+      parts.compute_s += pass.deferred_s;
       parts.host_s += each * (pass.forward_s - pass.times.forward.device_s + pass.backward_s -
                               pass.times.backward.device_s);
     }

@@ -63,9 +63,13 @@ class ParallelEngine {
   struct ChunkPasses {
     PassTimes times;
     double forward_s = 0, backward_s = 0, delayed_s = 0;
+    double deferred_s = 0;  // once a step, after the last micro-batch
   };
 
   Bodies time_bodies(const Plan& plan);
+  /// What the head's weight gradients take that wait for the flush, of all micro-batches together
+  /// (Megatron's defer_embedding_wgrad_compute).
+  double deferred_head_s(const Plan& plan, const Bodies& bodies) const;
   ChunkPasses time_chunk(const Plan& plan, const Bodies& bodies, const ChunkContent& content,
                          DataParallel& data);
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -28,7 +29,7 @@ Cast cast_of(const Plan& plan) {
     case Fp8Recipe::kDelayed:
       return {2 + 2, 1};
     case Fp8Recipe::kTensorwise:
-      return {2 + 2 + 2, 3};
+      return {2 + 2 + 2, 5};
     case Fp8Recipe::kRowwise:
       return {4 + 4 + 2, 4};
     case Fp8Recipe::kBlock:
@@ -55,6 +56,12 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product) {
   return op;
 }
 
+double product_share(const Plan& plan) {
+  const bool mxfp8 =
+      plan.numerics.precision == Precision::kFp8 && recipe_of(plan) == Fp8Recipe::kMxfp8;
+  return mxfp8 ? profiles::parallel_kernels().mxfp8_product_share : 1;
+}
+
 bool same_input(const BodyOp& a, const BodyOp& b) {
   return a.work.m == b.work.m && a.work.k == b.work.k && a.groups == b.groups;
 }
@@ -75,6 +82,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       continue;
     }
     op.precision = writer.plan().numerics.precision;
+    op.work.efficiency *= product_share(writer.plan());
     const bool forward = op.kind != OpKind::kInputGradient;
     const bool reads_again =
         op.kind == OpKind::kWeightGradient || (forward && cast != nullptr && same_input(*cast, op));
@@ -97,11 +105,15 @@ double saved_input_bytes(const Plan& plan) {
   return plan.numerics.precision == Precision::kNvfp4 ? 0.5625 : 1;
 }
 
-double weight_copy_bytes(const Plan& plan) {
-  if (!narrow(plan)) return 0;
-  const double each = saved_input_bytes(plan);
-  // Along rows and along columns; with fp8_params the first of them is the parameter.
-  return plan.numerics.fp8_params ? 2 * each - 2 : 2 * each;
+double weight_bytes(const Plan& plan, const Gpu& gpu) {
+  constexpr double kWide = 2;
+  if (!narrow(plan)) return kWide;
+  const bool one_scale =
+      plan.numerics.precision == Precision::kFp8 &&
+      (recipe_of(plan) == Fp8Recipe::kDelayed || recipe_of(plan) == Fp8Recipe::kTensorwise);
+  const bool multiplies_both_ways = gpu.architecture == "blackwell";
+  const double copies = (one_scale && multiplies_both_ways ? 1 : 2) * saved_input_bytes(plan);
+  return plan.numerics.fp8_params ? copies : kWide + copies;
 }
 
 double peak_flops(const Gpu& gpu, Precision precision) {

@@ -9,7 +9,8 @@
 // float8): bytes an element reads and writes, and kernels.
 //
 //   delayed      cast and transposed in one pass, the largest value kept for the next step
-//   tensorwise   one pass more, for the largest value
+//   tensorwise   one pass more, for the largest value: it is zeroed, found, made a scale, then the
+//                cast and, on Hopper, its transpose
 //   rowwise      along rows and along columns, each with its largest values (torchao)
 //   block        1 x 128 along rows and along columns
 //   mxfp8        1 x 32 both ways, then both tables of scales put in the product's order
@@ -33,8 +34,10 @@ double weight_cast_bytes(const Plan& plan);
 /// Bytes of one element that backward keeps of a product's input.
 double saved_input_bytes(const Plan& plan);
 
-/// Bytes of a parameter's copies in fewer bits that stay over a step.
-double weight_copy_bytes(const Plan& plan);
+/// Bytes of a parameter of the layers that stay over a step: the parameter and its copies in fewer
+/// bits. Tensor cores before Blackwell multiply fp8 only with the inner dimension last, so weights
+/// with one scale a tensor have a transposed copy there; block scales always need both.
+double weight_bytes(const Plan& plan, const Gpu& gpu);
 
 /// The dense peak of the type that the plan multiplies in; 0: the GPU lacks it.
 double peak_flops(const Gpu& gpu, Precision precision);

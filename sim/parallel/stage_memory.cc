@@ -53,13 +53,13 @@ Parts parts_of(const BodyWriter& w, bool experts) {
   const Stack& stack = w.stack();
   const Model& model = w.model();
   const double tokens = f(s.tokens), sharded = f(s.sharded_tokens), h = f(s.hidden);
-  const double width = w.width();
+  const double width = w.width(), saved = saved_input_bytes(w.plan());
   Parts p;
   p.input = width * sharded * h;
   p.norms = 2 * sharded *
             (sum(stack.norm.saved_bytes) * h + stack.norm.saved_bytes_per_token +
              (stack.norm_saves_input ? width * h : 0));
-  p.norm_outputs = 2 * saved_input_bytes(w.plan()) * sharded * h;
+  p.norm_outputs = 2 * saved * sharded * h;
   p.qkv = width * tokens * f(s.q_dim() + 2 * s.kv_dim());
   const LatentAttention& latent = model.latent;
   if (latent.kv_rank > 0) {
@@ -68,7 +68,8 @@ Parts parts_of(const BodyWriter& w, bool experts) {
     p.latents = 2 * width * sharded * f(latent.q_rank + latent.kv_rank + latent.rope_dim);
   }
   if (stack.repeats_kv_heads) p.qkv += width * tokens * 2 * f(s.q_dim() - s.kv_dim());
-  p.attention_out = width * tokens * f(s.attention_out_dim());
+  // Attention keeps its output, the product after it that in fewer bits.
+  p.attention_out = (width + (saved < width ? saved : 0)) * tokens * f(s.attention_out_dim());
   if (w.eager_attention()) {
     p.scores = stack.parallel.score_bytes * tokens * f(s.heads) * f(w.plan().seq_len);
   } else {
@@ -76,7 +77,7 @@ Parts parts_of(const BodyWriter& w, bool experts) {
   }
   const KernelGroup& activation = model.gated_mlp ? stack.gated_activation : stack.plain_activation;
   p.gate_up = width * tokens * f(s.ffn) * (model.gated_mlp ? 2 : 1);
-  p.activation = tokens * f(s.ffn) * (saved_input_bytes(w.plan()) + sum(activation.saved_bytes));
+  p.activation = tokens * f(s.ffn) * (saved + sum(activation.saved_bytes));
   if (experts) add_experts(w, p);
   p.other = stack.parallel.layer_saved_bytes * sharded * h;
   return p;
@@ -189,7 +190,7 @@ PipelineShape shortened(PipelineShape shape) {
 }
 
 void add_states(StageMemory& memory, const ChunkParameters& held, double largest_layer,
-                const Plan& plan, const Stack& stack, const Layout& layout) {
+                const Plan& plan, const Stack& stack, const Gpu& gpu, const Layout& layout) {
   const double parameters = held.total();
   const auto at = [&](MemoryCategory category) -> double& {
     return memory.breakdown_bytes[static_cast<std::size_t>(category)];
@@ -212,8 +213,8 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
       strategy.divides == Sharded::kNothing ? 1 : f(layout.group(CommGroup::kExpertData).size);
   const double owned = held.dense() / divided + held.experts / expert_divided;
   at(MemoryCategory::kParameters) =
-      2 * parameters + weight_copy_bytes(plan) * (held.layers + held.experts);
-  at(MemoryCategory::kGradients) = stack.parallel.gradient_bytes * parameters;
+      2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
+  at(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * parameters;
   at(MemoryCategory::kMaster) = master * owned;
   at(MemoryCategory::kOptimizer) = moments * owned;
 }
@@ -312,7 +313,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
       if (content.layers > 0) largest = (held.layers + held.experts) / f(content.layers);
       largest = std::max({largest, held.embedding + held.head});
     }
-    add_states(memory, all, largest, plan, stack, layout);
+    add_states(memory, all, largest, plan, stack, profile.cluster.gpu, layout);
     const StageWalk::Peak peak = walk.peak(shape, parts, stage);
     const auto at = [&](MemoryCategory category) -> double& {
       return memory.breakdown_bytes[static_cast<std::size_t>(category)];
