@@ -2,11 +2,14 @@
 #include "profiles/ledger_parallel.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "profiles/data_dir.h"
 #include "profiles/data_file.h"
+#include "profiles/usual_plan.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
 #include "sim/core/parallelism.h"
@@ -89,6 +92,25 @@ void read_recomputed_modules(const CsvRow& row, const Model& model, Plan& plan) 
   plan.ckpt_layers = model.layers;
 }
 
+/// What the row leaves to its edition of the software.
+void read_usual(const CsvRow& row, LedgerRow& out) {
+  static std::map<std::pair<std::string, std::string>, UsualPlan> known;
+  const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software});
+  if (fresh && !out.plan.stack.empty()) {
+    at->second = usual_plan(load_edition(out.plan.stack, out.software).stack.id);
+  }
+  const UsualPlan& usual = at->second;
+  if (row.text("reduce_dtype").empty() && usual.reduce_dtype) {
+    out.plan.reduce_dtype = *usual.reduce_dtype;
+  }
+  Numerics& n = out.plan.numerics;
+  const bool scaled_so = n.fp8_recipe == Fp8Recipe::kDelayed ||
+                         n.fp8_recipe == Fp8Recipe::kTensorwise ||
+                         n.fp8_recipe == Fp8Recipe::kMxfp8;
+  n.fp8_params = read_switch(row, "fp8_params")
+                     .value_or(usual.fp8_params && n.precision == Precision::kFp8 && scaled_so);
+}
+
 }  // namespace
 
 bool has_parallel_columns(const CsvTable& table) {
@@ -124,7 +146,8 @@ void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
   Numerics& n = plan.numerics;
   n.precision = read_word<Precision>(row, "precision").value_or(Precision::kBf16);
   if (n.precision == Precision::kFp8) n.fp8_recipe = read_word<Fp8Recipe>(row, "fp8_recipe");
-  n.fp8_params = read_switch(row, "fp8_params").value_or(false);
+  out.software = row.text("version");  // unless a column of its own says more
+  read_usual(row, out);
   read_recomputed_modules(row, out.model, plan);
   out.quality = row.text("quality");
   out.version = row.text("version");

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What runs of a stack set in their plans where a table does not say:
+// profiles/data/usual_plans.json.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sim/core/plan.h"
+
+namespace shardwright::profiles {
+
+struct UsualPlan {
+  std::optional<DType> reduce_dtype;
+  /// Parameters are kept and gathered in fp8 where a tensor has one scale, or with MXFP8.
+  bool fp8_params = false;
+};
+
+/// Of the shipped stack of that name; nothing of one that the file does not mention.
+UsualPlan usual_plan(const std::string& stack);
+
+}  // namespace shardwright::profiles
