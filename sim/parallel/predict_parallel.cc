@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "profiles/divided_doubt.h"
 #include "sim/core/error.h"
 #include "sim/doubt/extrapolation.h"
 #include "sim/doubt/intervals.h"
@@ -96,7 +97,12 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.exposed_s = step.exposed_s;
   p.extrapolated =
       extrapolations(profile.uncertainty, model, profile.cluster, profile.stack.family, plan);
-  set_intervals(p, profile, published_half_width(p, model, profile, source));
+  const double others = published_half_width(p, model, profile, source);
+  const Precision precision = plan.numerics.precision;
+  const double own = profiles::divided_doubt().half_width(
+      model.is_mixture(), precision == Precision::kFp8 || precision == Precision::kNvfp4,
+      profile.cluster.gpu.id);
+  set_intervals(p, profile, own > 0 ? own : others);
   return p;
 }
 

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far predicted steps of plans that divide the model have been off, by what runs:
+// profiles/data/fitted/divided_residuals.json, written by scripts/fit_divided_intervals from the
+// runs of published/parallel.csv.
+//
+// Nothing of those predictions is fitted run by run, so classes differ by what is modelled well:
+// dense layers or mixtures of experts, 16 bits or fewer. A GPU without such a run widens the
+// interval as a largest error does (sim/doubt/conformal.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardwright::profiles {
+
+struct DividedWidth {
+  bool mixture = false;
+  bool narrow = false;     // products in fp8 or fewer bits
+  double half_width = 0;   // of the logarithm of a step's time
+  std::int64_t cells = 0;  // that it was taken from
+};
+
+struct DividedDoubt {
+  double level = 0.9;
+  std::vector<DividedWidth> widths;
+  std::vector<std::string> gpus;  // of the runs
+
+  /// 0 where nothing is known of such runs. `gpu`: its id.
+  double half_width(bool mixture, bool narrow, const std::string& gpu) const;
+};
+
+/// The shipped one, read once; of a data folder without that file nothing is known.
+const DividedDoubt& divided_doubt();
+
+}  // namespace shardwright::profiles
