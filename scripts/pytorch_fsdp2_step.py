@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times training steps of a Llama in PyTorch on one GPU: FSDP2 (fully_shard) with bf16 compute, fp32 master
-weights and reduction, fused AdamW, every layer compiled. Prints one JSON line. Not yet run on a GPU.
+"""Times training steps of a Llama in PyTorch on the GPUs of torchrun's ranks, or on one: FSDP2 (fully_shard) with bf16
+compute, fp32 master weights and reduction, fused AdamW, every layer compiled. Prints one JSON line. Not yet run on a
+GPU.
 
   pytorch_fsdp2_step.py --config model/config.json [--seq-len 4096] [--micro-batch 1] [--steps 12]
       [--checkpoint-layers] [--all-bf16] [--no-compile]
@@ -148,10 +149,12 @@ def main():
     how = "FSDP2" + (" + compile" if options.compile else "") + (
         ", every layer recomputed" if options.checkpoint_layers else "") + (
         ", all states in bf16" if options.all_bf16 else "")
-    print(json.dumps({"torch": torch.__version__, "how": how, "step_s": step_s,
-                      "tokens_per_s": options.micro_batch * options.seq_len / step_s,
-                      "peak_bytes": torch.cuda.max_memory_allocated(), "loss": float(loss),
-                      "micro_batch": options.micro_batch}))
+    ranks = torch.distributed.get_world_size()
+    if torch.distributed.get_rank() == 0:
+        print(json.dumps({"torch": torch.__version__, "how": how, "step_s": step_s, "ranks": ranks,
+                          "tokens_per_s": ranks * options.micro_batch * options.seq_len / step_s,
+                          "peak_bytes": torch.cuda.max_memory_allocated(), "loss": float(loss),
+                          "micro_batch": options.micro_batch}), flush=True)
     torch.distributed.destroy_process_group()
 
 

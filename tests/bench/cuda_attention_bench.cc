@@ -14,6 +14,7 @@
 #include "exec/cuda/attention.h"
 #include "kernels/bf16.h"
 #include "kernels/cuda/cuda_error.h"
+#include "sim/core/workspace.h"
 
 namespace shardwright {
 namespace {
@@ -56,10 +57,19 @@ AttentionProblem problem_of(std::int64_t seq, std::int64_t heads, std::int64_t h
   return {.shape = shape, .packed_stride = (heads + 16) * head_dim, .out_stride = heads * head_dim};
 }
 
+/// With the workspace that a run would have, which decides how the work is cut.
+AttentionProblem as_in_a_run(AttentionProblem problem, bool deterministic) {
+  const AttentionShape& s = problem.shape;
+  problem.most_workspace_bytes = attention_workspace_bytes(
+      s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, problem.dtype, deterministic);
+  return problem;
+}
+
 void run(benchmark::State& state, const std::string& name, AttentionProblem problem,
          bool backward) {
   exec::cuda::AttentionSet set;
-  Attention& attention = *set.choose(problem, name).implementation;
+  problem = as_in_a_run(problem, name == "cudnn-ordered");
+  Attention& attention = *set.choose(problem, {.wish = name}).implementation;
   if (attention.name() != name) {
     state.SkipWithError((name + " does not take this problem").c_str());
     return;

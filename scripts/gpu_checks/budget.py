@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the half hour is divided. No part may take longer than what a lease of ten minutes a command allows; what one
+does not need is the later ones'."""
+import time
+
+from gpu_checks.process import Failed
+
+# Minutes of each part, in the order in which they run: cheap and telling ones first.
+MINUTES = {"tests": 4, "ranks": 2, "nccl": 3, "restart": 2, "models": 7, "measure": 3, "benchmarks": 3, "pytorch": 3,
+           "sanitizer": 3}
+MOST_MINUTES = 9
+ALL_MINUTES = 30
+LEAST_S = 5  # with less there is no use in beginning
+
+
+class Budget:
+    def __init__(self, parts, minutes, clock=time.monotonic):
+        self.clock = clock
+        self.end = clock() + 60 * minutes
+        self.waiting = list(parts)
+        self.part_end = self.end
+
+    def begin(self, part):
+        """The part's time: its own and what earlier ones left, without that of later ones."""
+        self.waiting.remove(part)
+        later = 60 * sum(MINUTES[name] for name in self.waiting)
+        free = self.end - self.clock() - later
+        seconds = min(60 * MOST_MINUTES, max(free, 60 * MINUTES[part]))
+        self.part_end = min(self.end, self.clock() + seconds)
+
+    def left(self, seconds=float("inf")):
+        """At most `seconds` of what the part still has; Failed when that is nothing."""
+        remaining = self.part_end - self.clock()
+        if remaining < LEAST_S:
+            raise Failed("the time given to this part is over")
+        return min(seconds, remaining)

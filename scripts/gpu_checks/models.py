@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language models at full size, on one GPU and on all: what `tune` chose, what it predicted, and what a step takes.
+A model that has no plan on so many GPUs is skipped with what it needs."""
+import json
+import math
+import shutil
+
+from gpu_checks import machine, training
+from gpu_checks.process import TROUBLE, Failed, Skipped
+
+MODELS = ["llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b"]
+SEQUENCE = 4096
+STEPS = 12
+WORTH = 0.9  # fp32 moments are taken unless bf16 ones are more than a tenth faster
+
+
+def gib(value):
+    return f"{value / 2**30:.1f} GiB"
+
+
+def refusal(output, gpus):
+    """What `tune` says that a model needs, of its JSON."""
+    told = json.loads(output)
+    memory = (told.get("closest") or {}).get("prediction", {}).get("memory", {})
+    if "total_bytes" not in memory:
+        return " ".join(told.get("why", [])) or "tune finds no plan"
+    few = f"each of {gpus} GPUs" if gpus > 1 else "one GPU"
+    more = (told.get("nearest_feasible") or {}).get("flags")
+    return (f"needs {gib(memory['total_bytes'])} on {few}, which has {gib(memory['usable_bytes'])} for it"
+            + (f"; would fit with {more}" if more else ""))
+
+
+def plan_for(check, model, cluster, gpus, report_row):
+    """The best plan of `tune` in bf16; Skipped where none fits."""
+    found, refused = {}, ""
+    memory = ["--set", f"gpu.memory_bytes={check.machine['gpus'][0]['memory_bytes']}"]
+    for moments in ("fp32", "bf16"):
+        path = check.scratch / f"{model}-{gpus}-{moments}.plan.json"
+        path.unlink(missing_ok=True)
+        done = check.programs.run([check.programs.shardwright, "tune", "--model", model, "--cluster", cluster, "--gpus",
+                                   gpus, "--seq-len", SEQUENCE, "--stack", "native", "--param-dtype", "bf16",
+                                   "--moment-dtype", moments, *memory, "--json", "--out", path], check.left(90),
+                                  check=False)
+        if done.returncode == 0:
+            found[moments] = path, json.loads(done.stdout)["best"]["prediction"]["tokens_per_gpu_s"]
+        elif done.returncode == 4:
+            refused = refusal(done.stdout, gpus)
+        else:
+            raise Failed(f"tune ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    if not found:
+        raise Skipped(refused)
+    best = max(rate for _, rate in found.values())
+    report_row["moments"] = next(kind for kind in ("fp32", "bf16") if kind in found and found[kind][1] >= WORTH * best)
+    return found[report_row["moments"]][0]
+
+
+def run_plan(check, plan, cluster, name, trace=None):
+    arguments = ["--plan", plan, "--data", "synthetic", "--device", "cuda", "--steps", STEPS, "--lr", "1e-4",
+                 "--cluster", cluster, "--hold-out", "0", "--save", "none"]
+    if trace:
+        arguments += ["--trace", trace, "--trace-steps", 2]
+    return training.train(check, arguments, name, 300)
+
+
+def error_of(predicted, measured):
+    return None if predicted is None or not measured else predicted / measured - 1
+
+
+def fill(check, row, plan, cluster):
+    summary, metrics = run_plan(check, plan, cluster, "model")
+    losses = [step["loss"] for step in metrics]
+    step_s = training.steady_step_s(metrics)
+    batch = summary["plan"]["micro_batch"] * summary["plan"]["grad_accum"] * row["gpus"]
+    predicted = summary.get("predicted_step_time_s")
+    row.update(plan=summary["plan"], plan_document=json.loads(plan.read_text()), attention=summary.get("attention"),
+               step_s=step_s, first_step_s=metrics[0]["step_time_s"], seconds=summary.get("seconds"),
+               tokens_per_s=batch * SEQUENCE / step_s, losses=[losses[0], losses[-1]], mfu=summary.get("mfu"),
+               share_of_best_product=metrics[-1].get("share_of_best_product"),
+               planned_bytes=summary["planned_memory_bytes"], peak_bytes=summary["peak_memory_bytes"],
+               predicted_step_s=predicted, predicted_error=error_of(predicted, step_s))
+    row["peak_is_planned"] = row["planned_bytes"] == row["peak_bytes"]
+    if not row["peak_is_planned"]:
+        raise Failed(f"memory is {row['peak_bytes']} of {row['planned_bytes']} bytes planned")
+    if not math.isfinite(losses[-1]):
+        raise Failed("the loss is no number")
+
+
+def check_models(check, report):
+    gpu = check.machine["gpus"][0]["name"]
+    cluster = check.options.cluster or machine.cluster_of(gpu)
+    if cluster is None:
+        raise Failed(f"no shipped cluster has a {gpu}; give one with --cluster")
+    report.update(cluster=cluster, sequence=SEQUENCE, runs=[])
+    gpus = len(check.machine["gpus"])
+    for model in check.options.models:
+        for count in sorted({1, gpus}):
+            row = {"model": model, "gpus": count}
+            report["runs"].append(row)
+            try:
+                plan = plan_for(check, model, cluster, count, row)
+                fill(check, row, plan, cluster)
+            except Skipped as why:
+                row["skipped"] = str(why)
+            except TROUBLE as error:
+                row["problem"] = str(error)
+            check.save()
+    trace_one(check, report, cluster)
+    bad = [f"{row['model']} on {row['gpus']}: {row['problem']}" for row in report["runs"] if "problem" in row]
+    if bad:
+        raise Failed("; ".join(bad))
+    if not any("step_s" in row for row in report["runs"]):
+        raise Skipped("; ".join(f"{row['model']} {row['skipped']}" for row in report["runs"]))
+
+
+def trace_one(check, report, cluster):
+    """The smallest run once more with a trace, which is kept beside the results: predicted beside measured."""
+    row = next((row for row in report["runs"] if "step_s" in row), None)
+    if row is None:
+        return
+    plan = check.scratch / "traced.plan.json"
+    plan.write_text(json.dumps(row["plan_document"]))
+    trace = check.options.out.with_suffix(".trace.json")
+    try:
+        summary, _ = run_plan(check, plan, cluster, "traced", trace)
+        row["trace"] = {"file": trace.name, "report": summary.get("trace_report", "")}
+        shutil.rmtree(check.scratch / "traced", ignore_errors=True)
+    except TROUBLE as error:
+        row["problem"] = f"with a trace: {error}"

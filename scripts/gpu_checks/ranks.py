@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tiny model by ranks that are threads, by NCCL and by processes: W ranks learn what one rank learns that takes W
+micro-steps. Local ranks do to the bit in fp32; NCCL adds in an order of its own."""
+from gpu_checks import training
+from gpu_checks.process import TROUBLE, Failed, Skipped
+
+STEPS = 20
+NCCL_BOUND = 1e-4   # of the loss, in fp32
+HOST_BOUNDS = {"fp32": 2e-3, "bf16": 5e-2}
+
+
+def tiny(check, micro_steps, *arguments):
+    """Arguments of a training of the tiny model; every run sees the same sequences in a step."""
+    return ["--model", check.programs.examples / "tiny-llama.json", "--data",
+            check.programs.examples / "pride-and-prejudice.txt", "--seq-len", 128, "--micro-batch", 2, "--lr", "3e-3",
+            *([] if "--steps" in arguments else ["--steps", STEPS]), "--eval-sequences", 16, "--grad-accum", micro_steps,
+            *arguments]
+
+
+def attempt(check, report, name, start):
+    """Runs `start`, notes it as a row of the report, and returns (row, curve); the curve of a failed one is None."""
+    row = {"name": name}
+    report["runs"].append(row)
+    try:
+        summary, metrics = start()
+        row.update(loss=summary["loss"], step_s=training.steady_step_s(metrics),
+                   attention=(summary.get("attention") or {}).get("kernel"),
+                   peak_is_planned=summary["peak_memory_bytes"] == summary["planned_memory_bytes"])
+        if not row["peak_is_planned"]:
+            row["problem"] = f"memory is {summary['peak_memory_bytes']} of {summary['planned_memory_bytes']} bytes planned"
+        return row, training.curve_of(metrics)
+    except TROUBLE as error:
+        row["problem"] = str(error)
+        return row, None
+    finally:
+        check.save()
+
+
+def judge(report):
+    bad = [f"{row['name']}: {row['problem']}" for row in report["runs"] if "problem" in row]
+    if bad:
+        raise Failed("; ".join(bad)[:2000])
+
+
+def check_ranks(check, report):
+    """One GPU, or local ranks over several."""
+    report["runs"] = []
+
+    def go(name, *arguments, micro_steps=4):
+        return attempt(check, report, name, lambda: training.train(check, tiny(check, micro_steps, *arguments), "ranks"))
+
+    cuda = ["--param-dtype", "fp32", "--device", "cuda", "--ranks"]
+    _, one = go("1 rank, fp32, 4 micro-steps", *cuda, 1)
+    for ranks in (2, 4):
+        for strategy in ("yafsdp", "fsdp2", "zero2"):
+            row, curve = go(f"{ranks} local ranks, fp32, {strategy}", *cuda, ranks, "--strategy", strategy,
+                            "--communicator", "local", micro_steps=4 // ranks)
+            if one and curve:
+                row["same_bits_as_one_rank"] = curve == one
+                if curve != one:
+                    row["problem"] = "other bits than one rank"
+    _, host = go("1 rank, fp32, host", "--param-dtype", "fp32", "--device", "host", "--ranks", 1)
+    bf16_row, bf16 = go("1 rank, bf16", "--param-dtype", "bf16", "--device", "cuda", "--ranks", 1)
+    for kind, row, curve in (("fp32", report["runs"][0], one), ("bf16", bf16_row, bf16)):
+        if host and curve:
+            row["largest_loss_difference_to_host"] = training.apart(host, curve)
+            if row["largest_loss_difference_to_host"] >= HOST_BOUNDS[kind]:
+                row["problem"] = f"loss is further than {HOST_BOUNDS[kind]} from the host's"
+    judge(report)
+
+
+def check_nccl(check, report):
+    """NCCL by threads of one process and by processes, sharded and hybrid, on as many GPUs as there are."""
+    gpus = len(check.machine["gpus"])
+    report.update(runs=[], gpus=gpus)
+    fp32 = ["--param-dtype", "fp32", "--device", "cuda", "--communicator", "nccl"]
+    _, one = attempt(check, report, "1 rank alone", lambda: training.train(
+        check, tiny(check, 8, "--param-dtype", "fp32", "--device", "cuda", "--ranks", 1), "nccl"))
+
+    def compare(name, start):
+        row, curve = attempt(check, report, name, start)
+        if one and curve:
+            row["largest_loss_difference"] = training.apart(one, curve)
+            if row["largest_loss_difference"] >= NCCL_BOUND:
+                row["problem"] = f"loss is further than {NCCL_BOUND} from one rank's"
+
+    compare("1 rank over NCCL, yafsdp", lambda: training.train(
+        check, tiny(check, 8, *fp32, "--ranks", 1, "--strategy", "yafsdp"), "nccl"))
+    for ranks in [count for count in (2, 4, 8) if count <= gpus]:
+        for strategy in ("yafsdp", "fsdp2", "hsdp"):
+            if strategy == "hsdp" and ranks < 4:
+                continue
+            shape = ["--strategy", strategy, *(["--shard-group", ranks // 2] if strategy == "hsdp" else [])]
+            arguments = tiny(check, 8 // ranks, *fp32, *shape)
+            compare(f"{ranks} threads, {strategy}",
+                    lambda: training.train(check, [*arguments, "--ranks", ranks], "nccl"))
+            compare(f"{ranks} processes, {strategy}",
+                    lambda: training.train_processes(check, arguments, "nccl", ranks))
+    judge(report)
+    if gpus < 2:
+        raise Skipped("one rank over NCCL learns as alone; more ranks need more than one GPU")
