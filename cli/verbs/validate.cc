@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/render/by_gpu.h"
+#include "cli/render/gpu_results.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/leave_one_out.h"
 #include "cli/render/text/progress.h"
@@ -61,6 +62,10 @@ class ValidateVerb : public Verb {
              "Also score the stages' memory of the ledger's runs: a CSV of measured peaks")
         .type_name("FILE");
     command
+        .add("--gpu-results", gpu_results_,
+             "Also predict the runs of a results file that scripts/gpu_check wrote")
+        .type_name("FILE");
+    command
         .add("--set", overrides_, "Override a value of every row's profile by its path, repeatable")
         .type_name("KEY=VALUE");
     command.add("--leave-one-out", leave_one_out_,
@@ -91,6 +96,8 @@ class ValidateVerb : public Verb {
       trainings = profiles::load_whole_runs(
           whole_runs_->empty() ? profiles::shipped_whole_runs().string() : *whole_runs_);
     }
+    std::optional<sim::GpuResults> on_gpus;
+    if (!gpu_results_.empty()) on_gpus = sim::score_gpu_results(gpu_results_, overrides_);
     const sim::Validation validation = validate(rows, context);
     std::optional<sim::StageMemoryScore> stage_memory;
     if (!stage_memory_.empty()) {
@@ -117,6 +124,7 @@ class ValidateVerb : public Verb {
       if (stage_memory) document["summary"]["stage_memory"] = stage_memory_json(*stage_memory);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
       document["summary"]["by_gpu"] = by_gpu_json(validation);
+      if (on_gpus) document["gpu_results"] = gpu_results_json(*on_gpus);
       if (whole) {
         document["whole_runs"] = whole_runs_json(*whole);
         document["summary"]["whole_runs"] = whole_runs_summary_json(*whole, production);
@@ -133,6 +141,7 @@ class ValidateVerb : public Verb {
       fmt::print("{}", kernel_score_text("Collectives", *collectives, context.out));
     }
     if (whole) fmt::print("{}", whole_runs_text(*whole, production, context.out));
+    if (on_gpus) fmt::print("{}", gpu_results_text(*on_gpus, context.out));
     if (stage_memory) {
       fmt::print(
           "Stages' memory: {} peaks, mean error {:.1f} %, median {:.1f} %, worst {:.1f} %; {} "
@@ -177,7 +186,7 @@ class ValidateVerb : public Verb {
 
   std::string ledger_;
   std::string gemm_;
-  std::string collectives_, stage_memory_;
+  std::string collectives_, stage_memory_, gpu_results_;
   std::optional<std::string> whole_runs_;  // empty: the table that ships
   std::vector<std::string> overrides_;
   bool leave_one_out_ = false;

@@ -179,6 +179,67 @@ std::string some_trainings(const std::string& name, const std::vector<std::strin
   return write_file(name, text);
 }
 
+/// A results file with one run of a plan of tune, measured as `step_s`, and one that was skipped.
+std::string gpu_results(const std::string& name, double step_s, const json& profile) {
+  const std::string plan = (shardwright::testing::temp_folder() / (name + ".plan")).string();
+  const ProgramResult tuned = run_program({SHARDWRIGHT_BINARY, "tune", "--model", "llama-3.2-1b",
+                                           "--cluster", "dgx-h100", "--gpus", "1", "--seq-len",
+                                           "4096", "--stack", "native", "--json", "--out", plan});
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  json run = {{"model", "llama-3.2-1b"},
+              {"gpus", 1},
+              {"step_s", step_s},
+              {"peak_bytes", std::int64_t{1} << 34},
+              {"attention", {{"kernel", "cudnn"}, {"why", "fastest"}}},
+              {"predicted_step_s", 2 * step_s}};
+  run["plan_document"] = json::parse(std::ifstream(plan));
+  json file = {
+      {"schema", "shardwright.gpu_results/1.0"},
+      {"when", "2026-11-22"},
+      {"machine", {{"gpus", {{{"name", "NVIDIA H100 80GB HBM3"}}}}}},
+      {"parts",
+       {{"models",
+         {{"cluster", "dgx-h100"},
+          {"runs",
+           {run, {{"model", "llama-3.1-8b"}, {"gpus", 1}, {"skipped", "needs 109.4 GiB"}}}}}}}}};
+  if (!profile.is_null()) file["parts"]["measure"] = {{"profile_document", profile}};
+  return write_file(name, file.dump());
+}
+
+TEST(Validate, PredictsAnewWhatWasTimedOnAGpu) {
+  const std::string ledger = short_ledger("few.csv", 1);
+  const json slower = {
+      {"schema", "shardwright.cluster/1.0"}, {"id", "mine"}, {"base", "dgx-a100-80g"}};
+  const ProgramResult asked = validate(
+      {"--ledger", ledger, "--json", "--gpu-results", gpu_results("gpu.json", 0.5, slower)});
+  ASSERT_EQ(asked.exit_code, 0) << asked.err;
+  const json told = json::parse(asked.out)["gpu_results"];
+  EXPECT_EQ(told["gpu"], "NVIDIA H100 80GB HBM3");
+  ASSERT_EQ(told["runs"].size(), 1u);
+  const json& run = told["runs"][0];
+  const ProgramResult predicted =
+      run_program({SHARDWRIGHT_BINARY, "predict", "--json", "--plan",
+                   (shardwright::testing::temp_folder() / "gpu.json.plan").string()});
+  const double step_s = json::parse(predicted.out)["iteration_time_s"];
+  EXPECT_EQ(run["predicted_step_s"], step_s);
+  EXPECT_DOUBLE_EQ(run["error"], step_s / 0.5 - 1);
+  EXPECT_EQ(run["predicted_then_step_s"], 1.0);
+  EXPECT_GT(run["predicted_after_measure_step_s"], 1.2 * step_s);
+  EXPECT_DOUBLE_EQ(told["time"]["worst"], std::abs(step_s / 0.5 - 1));
+  EXPECT_EQ(told["skipped"][0], "llama-3.1-8b on 1: needs 109.4 GiB");
+  const ProgramResult text =
+      validate({"--ledger", ledger, "--gpu-results", gpu_results("gpu.json", 0.5, nullptr)});
+  EXPECT_THAT(text.out, HasSubstr("Runs on NVIDIA H100 80GB HBM3, 2026-11-22"));
+  EXPECT_THAT(text.out, HasSubstr("not run: llama-3.1-8b on 1: needs 109.4 GiB"));
+}
+
+TEST(Validate, RefusesAResultsFileOfAnotherKind) {
+  expect_error(validate({"--gpu-results", write_file("no.json", R"({"schema": "other/1.0"})")}), 3,
+               "schema is \"other/1.0\", expected one of shardwright.gpu_results/1.0");
+  expect_error(validate({"--gpu-results", gpu_results("bad.json", -1, nullptr)}), 3,
+               "parts.models.runs[0].step_s");
+}
+
 TEST(Validate, ScoresWholeTrainings) {
   const std::string file =
       some_trainings("trainings.csv", {"mpt-7b", "deepseek-v2", "trinity-large"});
