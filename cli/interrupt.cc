@@ -5,6 +5,8 @@
 #include <csignal>
 #include <cstddef>
 
+#include "cli/streams.h"
+
 namespace shardwright::cli {
 namespace {
 
@@ -29,7 +31,8 @@ void on_signal(int /*signal*/) {
 
 }  // namespace
 
-Interrupt::Interrupt(Wishes wishes) {
+Interrupt::Interrupt(Wishes wishes) : hosts_(host() == nullptr ? nullptr : host()->wish) {
+  if (hosts_ != nullptr) return;
   interrupted = false;
   for (std::size_t i = 0; i < kWishes.size(); ++i) {
     sigaction(kWishes[i].signal, nullptr, &before[i]);
@@ -43,13 +46,14 @@ Interrupt::Interrupt(Wishes wishes) {
 }
 
 Interrupt::~Interrupt() {
+  if (hosts_ != nullptr) return;
   for (std::size_t i = 0; i < kWishes.size(); ++i) {
     sigaction(kWishes[i].signal, &before[i], nullptr);
   }
 }
 
 const std::atomic<bool>& Interrupt::flag() const {
-  return interrupted;
+  return hosts_ != nullptr ? *hosts_ : interrupted;
 }
 
 IgnoredPipes::IgnoredPipes() : before_(std::signal(SIGPIPE, SIG_IGN)) {}

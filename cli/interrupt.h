@@ -17,6 +17,7 @@ inline constexpr ExitCode kStopped{75};
 /// batch system's warning (SIGUSR1: sbatch --signal=USR1@120).
 enum class Wishes : std::uint8_t { kOfAPerson, kOfARun };
 
+/// Of a guest (cli/streams.h) the flag is its host's, and signals stay as they are. Elsewhere:
 /// While one of these lives, the first SIGINT or SIGTERM sets the flag instead of ending the
 /// program; another one ends it, as usual. SIGHUP and SIGUSR1 may come more than once. A signal
 /// that was ignored before (nohup) stays ignored. One at a time.
@@ -28,6 +29,9 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   const std::atomic<bool>& flag() const;
+
+ private:
+  const std::atomic<bool>* hosts_;  // null: signals set the flag
 };
 
 /// While one of these lives, writing to a pipe that nobody reads any more is an error of the write

@@ -15,6 +15,7 @@
 #include "cli/bill_of_materials.h"
 #include "cli/flags/command_line.h"
 #include "cli/render/text/text.h"
+#include "cli/streams.h"
 #include "cli/verbs/verbs.h"
 #include "cli/version.h"
 
@@ -53,7 +54,7 @@ std::string command_line(int argc, const char* const* argv) {
 }
 
 int fail(ColorMode color, std::string_view sentence, ExitCode code) {
-  const Terminal terminal = describe_terminal(stderr, color);
+  const Terminal terminal = describe_terminal(messages(), color);
   // Names and keys of a stranger's file are shown, not obeyed, and not by the megabyte; a closed
   // stderr is not worth a crash.
   constexpr std::size_t kMostBytes = 16384;
@@ -66,7 +67,7 @@ int fail(ColorMode color, std::string_view sentence, ExitCode code) {
     if (end == std::string_view::npos) break;
   }
   if (cut) text += "(cut here)\n";
-  std::fputs(text.c_str(), stderr);
+  std::fputs(text.c_str(), messages());
   return static_cast<int>(code);
 }
 
@@ -87,7 +88,7 @@ ExitCode path_code(const std::filesystem::filesystem_error& error) {
 
 // A full disk shows only when the buffer is written out, and must not look like success.
 ExitCode flushed(ExitCode code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (std::fflush(results()) == 0 && std::ferror(results()) == 0) return code;
   throw Error("the results could not be written to standard output (is the disk full?).",
               ExitCode::kFailed);
 }
@@ -139,7 +140,7 @@ ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs,
                        const std::vector<std::string>& absent, ColorMode& color) {
   if (asks_for_bill_of_materials(argc, argv)) {
-    fmt::print("{}", bill_of_materials(build_info()));
+    fmt::print(results(), "{}", bill_of_materials(build_info()));
     return flushed(ExitCode::kDone);
   }
   refuse_absent(argc, argv, verbs, absent);
@@ -156,9 +157,12 @@ ExitCode parse_and_run(int argc, const char* const* argv,
     verb->declare_flags(command);
   }
   const CommandLine::Parsed parsed = line.parse(argc, argv);
-  if (parsed.answered) return flushed(ExitCode::kDone);
+  if (parsed.answer) {
+    fmt::print(results(), "{}", *parsed.answer);
+    return flushed(ExitCode::kDone);
+  }
 
-  const Context context{describe_terminal(stdout, color), describe_terminal(stderr, color),
+  const Context context{describe_terminal(results(), color), describe_terminal(messages(), color),
                         command_line(argc, argv), &line};
   for (const std::unique_ptr<Verb>& verb : verbs) {
     if (parsed.verb == verb->name()) return flushed(verb->run(context));
@@ -171,7 +175,7 @@ ExitCode parse_and_run(int argc, const char* const* argv,
 int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs,
                 const std::vector<std::string>& absent) {
   ColorMode color = ColorMode::kAuto;
-  std::set_terminate(end_without_catch);
+  if (host() == nullptr) std::set_terminate(end_without_catch);
   try {
     return static_cast<int>(parse_and_run(argc, argv, verbs, absent, color));
   } catch (const Error& error) {

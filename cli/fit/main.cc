@@ -293,7 +293,10 @@ int main(int argc, char** argv) {
               "file to write, by default the shipped gpu_cost.json; of steps, a data folder");
   command.add("--date", date, "date to record, YYYY-MM-DD");
   try {
-    if (line.parse(argc, argv).answered) return static_cast<int>(ExitCode::kDone);
+    if (const auto answer = line.parse(argc, argv).answer) {
+      fmt::print("{}", *answer);
+      return static_cast<int>(ExitCode::kDone);
+    }
     const fs::path data = profiles::data_dir();
     const fs::path tables = published.empty() ? data / "published" : fs::path(published);
     if (what == "steps") {

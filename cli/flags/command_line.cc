@@ -2,6 +2,7 @@
 #include "cli/flags/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <sstream>
 #include <utility>
 
 #include "cli/flags/help.h"
@@ -233,13 +234,14 @@ CommandLine::Parsed CommandLine::parse(int argc, const char* const* argv) {
   try {
     app_->parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    app_->exit(success);
-    return {.answered = true, .verb = {}};
+    std::ostringstream text;
+    app_->exit(success, text, text);
+    return {.answer = text.str(), .verb = {}};
   } catch (const CLI::ParseError& error) {
     throw usage_error(describe(*app_, error));
   }
   const CLI::App& inner = innermost(*app_);
-  return {.answered = false, .verb = &inner == app_.get() ? "" : inner.get_name()};
+  return {.answer = {}, .verb = &inner == app_.get() ? "" : inner.get_name()};
 }
 
 }  // namespace shardwright::cli

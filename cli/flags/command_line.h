@@ -115,8 +115,9 @@ class CommandLine {
   std::vector<VerbOutline> outline() const;
 
   struct Parsed {
-    bool answered = false;  // by --help or --version: nothing is left to do
-    std::string verb;       // empty: the program has none
+    std::optional<std::string>
+        answer;        // to --help or --version: nothing is left to do but print it
+    std::string verb;  // empty: the program has none
   };
   /// Sets the variables. Throws Error: one sentence, with the code of wrong usage or, for a number
   /// out of range, of bad input.

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "cli/streams.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/trace/step_trace.h"
 
@@ -20,7 +21,7 @@ void write_step_trace(const std::string& path, const std::string& verb, const si
   notes.insert(notes.end(),
                {{"cluster", inputs.cluster_name}, {"gpus", fmt::format("{}", plan.gpus)}});
   write_chrome_trace(path, timelines, notes);
-  fmt::print(stderr, "The trace is in {}; open it at ui.perfetto.dev.\n", path);
+  fmt::print(messages(), "The trace is in {}; open it at ui.perfetto.dev.\n", path);
 }
 
 }  // namespace shardwright::cli

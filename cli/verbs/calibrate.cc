@@ -64,7 +64,7 @@ class CalibrateVerb : public Verb {
     }
     if (check_) {
       const sim::Drift drift = sim::drift_of_files(request, *check_);
-      fmt::print("{}",
+      fmt::print(results(), "{}",
                  json_ ? drift_json(drift, *check_) : drift_text(drift, *check_, context.out));
       return drift.any() ? ExitCode::kOutsideTolerance : ExitCode::kDone;
     }
@@ -86,7 +86,8 @@ class CalibrateVerb : public Verb {
                                    sim::next_measurement(done.result, time),
                                    done.rows_left_out,
                                    done.file.facts};
-    fmt::print("{}", json_ ? calibration_json(report) : calibration_text(report, context.out));
+    fmt::print(results(), "{}",
+               json_ ? calibration_json(report) : calibration_text(report, context.out));
     return ExitCode::kDone;
   }
 
@@ -101,8 +102,9 @@ class CalibrateVerb : public Verb {
                               profiles::load_stack(stack_.value_or(sim::kForeignStack)),
                               fs::path(stack_out_).stem().string());
     write_file_atomically(stack_out_, profiles::to_json(found.stack) + "\n");
-    for (const std::string& sentence : found.not_determined) fmt::print(stderr, "{}\n", sentence);
-    fmt::print(stderr, "{} holds the stack: {} values from the trace.\n", stack_out_,
+    for (const std::string& sentence : found.not_determined)
+      fmt::print(messages(), "{}\n", sentence);
+    fmt::print(messages(), "{} holds the stack: {} values from the trace.\n", stack_out_,
                found.changes.size());
   }
 

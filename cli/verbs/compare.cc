@@ -53,7 +53,7 @@ class CompareVerb : public Verb {
     const TraceComparison comparison = sim::compare_traces(read(predicted_), read(measured_));
     if (!out_.empty()) {
       sim::merge_chrome_traces({predicted_, measured_}, {"predicted", "measured"}, out_);
-      fmt::print(stderr, "Both are in {}; open it at ui.perfetto.dev.\n", out_);
+      fmt::print(messages(), "Both are in {}; open it at ui.perfetto.dev.\n", out_);
     }
     if (json_) {
       print_json(comparison);
@@ -61,8 +61,8 @@ class CompareVerb : public Verb {
       print_text(comparison, context.out);
     }
     if (tolerance_ && std::abs(comparison.error()) > *tolerance_) {
-      fmt::print(stderr, "The step time is off by {}, more than {}.\n", percent(comparison.error()),
-                 percent(*tolerance_));
+      fmt::print(messages(), "The step time is off by {}, more than {}.\n",
+                 percent(comparison.error()), percent(*tolerance_));
       return ExitCode::kOutsideTolerance;
     }
     return ExitCode::kDone;
@@ -124,7 +124,7 @@ class CompareVerb : public Verb {
                                         {"measured_s", o.measured_s},
                                         {"difference_s", o.difference_s()}});
     }
-    fmt::print("{}\n", json_text(document));
+    fmt::print(results(), "{}\n", json_text(document));
   }
 
   static nlohmann::ordered_json slow_json(const char* what, const std::vector<Slow>& list) {
@@ -151,20 +151,22 @@ class CompareVerb : public Verb {
 
   void print_text(const TraceComparison& comparison, const Terminal& out) const {
     if (!comparison.plan_differences.empty()) {
-      fmt::print("{} is of another plan than {}, so classes of operations are compared:\n",
+      fmt::print(results(),
+                 "{} is of another plan than {}, so classes of operations are compared:\n",
                  measured_, predicted_);
       for (const std::string& difference : comparison.plan_differences) {
-        fmt::print("  {}\n", printable(difference, true));
+        fmt::print(results(), "  {}\n", printable(difference, true));
       }
     }
-    fmt::print("Step: {} predicted, {} measured, {}.\n", quantity(comparison.predicted_step_s, "s"),
+    fmt::print(results(), "Step: {} predicted, {} measured, {}.\n",
+               quantity(comparison.predicted_step_s, "s"),
                quantity(comparison.measured_step_s, "s"),
                difference_text(comparison.measured_step_s, comparison.predicted_step_s));
     print_causes(comparison, out);
     print_classes(comparison, out);
     print_notes(comparison);
     if (top_ == 0 || comparison.operations.empty()) return;
-    fmt::print("{}", heading(out, "Largest differences, operation by operation"));
+    fmt::print(results(), "{}", heading(out, "Largest differences, operation by operation"));
     Table operations({{"operation"},
                       {"predicted", Align::kRight},
                       {"measured", Align::kRight},
@@ -173,12 +175,12 @@ class CompareVerb : public Verb {
       operations.add_row({o.name, quantity(o.predicted_s, "s"), quantity(o.measured_s, "s"),
                           difference_text(o.measured_s, o.predicted_s)});
     }
-    fmt::print("{}", operations.render(out));
+    fmt::print(results(), "{}", operations.render(out));
   }
 
   static void print_causes(const TraceComparison& comparison, const Terminal& out) {
     if (comparison.difference_s() == 0) return;
-    fmt::print("{}", heading(out, "Where the difference comes from"));
+    fmt::print(results(), "{}", heading(out, "Where the difference comes from"));
     Table causes({{"cause"}, {"difference", Align::kRight}, {"of the error", Align::kRight}});
     for (std::size_t i = 0; i < kCauses; ++i) {
       const double seconds = comparison.causes_s[i];
@@ -186,11 +188,11 @@ class CompareVerb : public Verb {
       causes.add_row({std::string(name_of(static_cast<sim::Cause>(i))), signed_time(seconds),
                       share_text(comparison, seconds)});
     }
-    fmt::print("{}", causes.render(out));
+    fmt::print(results(), "{}", causes.render(out));
   }
 
   static void print_classes(const TraceComparison& comparison, const Terminal& out) {
-    fmt::print("{}", heading(out, "By phase and class of operations"));
+    fmt::print(results(), "{}", heading(out, "By phase and class of operations"));
     Table classes({{""},
                    {"operations"},
                    {"predicted", Align::kRight},
@@ -217,31 +219,32 @@ class CompareVerb : public Verb {
     classes.add_row({"all operations", fmt::format("{}", comparison.operations.size()),
                      quantity(predicted, "s"), quantity(measured, "s"),
                      difference_text(measured, predicted), share_text(comparison, exposed)});
-    fmt::print("{}", classes.render(out));
+    fmt::print(results(), "{}", classes.render(out));
   }
 
   static void print_medians(const char* side, std::int64_t ranks, std::int64_t steps) {
     if (ranks == 1 && steps == 1) return;
-    fmt::print("{}: medians of {} rank{} and {} step{}.\n", side, ranks, ranks == 1 ? "" : "s",
-               steps, steps == 1 ? "" : "s");
+    fmt::print(results(), "{}: medians of {} rank{} and {} step{}.\n", side, ranks,
+               ranks == 1 ? "" : "s", steps, steps == 1 ? "" : "s");
   }
 
   static void print_notes(const TraceComparison& comparison) {
     print_medians("Predicted", comparison.predicted_ranks, comparison.predicted_steps);
     print_medians("Measured", comparison.measured_ranks, comparison.measured_steps);
     for (const Slow& rank : comparison.slow_ranks) {
-      fmt::print("Straggler: the kernels of rank {} take {} longer than those of most.\n",
+      fmt::print(results(),
+                 "Straggler: the kernels of rank {} take {} longer than those of most.\n",
                  rank.number, percent(rank.by));
     }
     for (const Slow& step : comparison.slow_steps) {
-      fmt::print("Step {} took {} longer than most.\n", step.number, percent(step.by));
+      fmt::print(results(), "Step {} took {} longer than most.\n", step.number, percent(step.by));
     }
     if (comparison.only_predicted + comparison.only_measured > 0) {
-      fmt::print("Without a counterpart: {} predicted and {} measured operations.\n",
+      fmt::print(results(), "Without a counterpart: {} predicted and {} measured operations.\n",
                  comparison.only_predicted, comparison.only_measured);
     }
     for (const std::string& sentence : comparison.left_out) {
-      fmt::print("{}\n", printable(sentence, true));
+      fmt::print(results(), "{}\n", printable(sentence, true));
     }
   }
 

@@ -50,7 +50,7 @@ class CompletionVerb : public Verb {
     const std::optional<Shell> shell = shell_from(shell_);
     if (!shell) fail_word("SHELL", shell_, {"bash", "zsh", "fish"});
     SHARDWRIGHT_CHECK(context.line != nullptr, "the command line is known");
-    fmt::print("{}",
+    fmt::print(results(), "{}",
                completion_script(*shell, "shardwright", context.line->outline(), shipped_values));
     return ExitCode::kDone;
   }

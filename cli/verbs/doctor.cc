@@ -93,9 +93,9 @@ Cell yes_or_no(bool yes) {
 
 void print_text(const Findings& found, const Terminal& out) {
   const auto heading = [&out](std::string_view text) {
-    fmt::print("\n{}\n", paint(out, Style::kBold, text));
+    fmt::print(results(), "\n{}\n", paint(out, Style::kBold, text));
   };
-  fmt::print("Shardwright {} on {}: {}, {} cores, {}\n", found.build.version,
+  fmt::print(results(), "Shardwright {} on {}: {}, {} cores, {}\n", found.build.version,
              found.machine.operating_system, found.machine.processor, found.machine.cores,
              gibibytes(found.machine.memory_bytes));
 
@@ -106,7 +106,7 @@ void print_text(const Findings& found, const Terminal& out) {
     components.add_row(
         {component.title, yes_or_no(component.present), component.version, component.detail});
   }
-  fmt::print("{}", components.render(out));
+  fmt::print(results(), "{}", components.render(out));
 
   if (!found.machine.gpus.empty()) {
     heading("GPUs");
@@ -116,7 +116,7 @@ void print_text(const Findings& found, const Terminal& out) {
       gpus.add_row({fmt::format("{}", i), gpu.name, gibibytes(gpu.memory_bytes),
                     gpu.compute_capability, fmt::format("{}", gpu.multiprocessors)});
     }
-    fmt::print("{}", gpus.render(out));
+    fmt::print(results(), "{}", gpus.render(out));
   }
 
   heading("What that allows");
@@ -130,7 +130,7 @@ void print_text(const Findings& found, const Terminal& out) {
     if (capability.calculates) continue;
     allowed.add_row({capability.name, yes_or_no(capability.available), capability.reason});
   }
-  fmt::print("{}", allowed.render(out));
+  fmt::print(results(), "{}", allowed.render(out));
 
   heading("What run uses unless told otherwise");
   Table used({{""}, {""}});
@@ -142,14 +142,14 @@ void print_text(const Findings& found, const Terminal& out) {
     used.add_row({"products on cuda", found.cuda.products});
     used.add_row({"ranks on cuda", found.cuda.communicator});
   }
-  fmt::print("{}", used.render(out));
+  fmt::print(results(), "{}", used.render(out));
 
   if (found.advice.empty()) return;
   heading("To install what is missing");
   Table install({{""}, {""}, {""}});
   for (const Advice& advice : found.advice)
     install.add_row({advice.title, advice.command, advice.note});
-  fmt::print("{}", install.render(out));
+  fmt::print(results(), "{}", install.render(out));
 }
 
 class DoctorVerb : public Verb {
@@ -170,7 +170,7 @@ class DoctorVerb : public Verb {
     found.device = choose_device("auto", execution_offer());
     found.cuda = cuda_parts();
     if (json_) {
-      fmt::print("{}\n", json_text(as_json(found)));
+      fmt::print(results(), "{}\n", json_text(as_json(found)));
     } else {
       print_text(found, context.out);
     }

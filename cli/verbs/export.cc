@@ -100,7 +100,7 @@ class ExportVerb : public Verb {
     if (json_) {
       print_json(trainer, settings, text, as_run);
     } else if (out_.empty()) {
-      fmt::print("{}", text);
+      fmt::print(results(), "{}", text);
     }
     tell(context.err, settings, predicted);
     return ExitCode::kDone;
@@ -129,7 +129,7 @@ class ExportVerb : public Verb {
             const std::vector<std::string>& predicted) const {
     const auto print = [&](const std::string& text) {
       for (const std::string& line : wrap(printable(text, err.utf8), err.columns))
-        fmt::print(stderr, "{}\n", line);
+        fmt::print(messages(), "{}\n", line);
     };
     for (const Remark& remark : settings.remarks) {
       if (remark.lost) print("Not expressed: " + remark_text(remark));
@@ -156,7 +156,7 @@ class ExportVerb : public Verb {
                         {"out", out_.empty() ? Json(nullptr) : Json(out_)},
                         {"remarks", std::move(remarks)},
                         {"as_run", std::move(run)}};
-    fmt::print("{}\n", json_text(document));
+    fmt::print(results(), "{}\n", json_text(document));
   }
 
   PlanFlags flags_;

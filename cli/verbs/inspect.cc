@@ -112,7 +112,7 @@ class InspectVerb : public Verb {
   }
   ExitCode run(const Context& context) override {
     if (json_) request_.form = Form::kJson;
-    fmt::print("{}", find_kind(request_).show(request_, context.out));
+    fmt::print(results(), "{}", find_kind(request_).show(request_, context.out));
     return ExitCode::kDone;
   }
 

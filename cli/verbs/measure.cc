@@ -117,7 +117,7 @@ class MeasureVerb : public Verb {
   void print_text(const Context& context, const TraceOrigin& origin,
                   const sim::CalibrationResult& result, const profiles::ObservationSet& set,
                   double seconds) const {
-    fmt::print("{} with {} {}: {} timings in {}\n", origin.device_name, origin.units,
+    fmt::print(results(), "{} with {} {}: {} timings in {}\n", origin.device_name, origin.units,
                origin.device == "host" ? "threads" : "multiprocessors",
                thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
     Table table({{"group"},
@@ -133,8 +133,9 @@ class MeasureVerb : public Verb {
                      thousands(static_cast<double>(errors.observations)), error_text(errors.before),
                      error_text(errors.in_sample), error_text(errors.held_out)});
     }
-    fmt::print("{}", table.render(context.out));
-    fmt::print("Median errors of single operations. The profile is in {}; use it as --cluster {}\n",
+    fmt::print(results(), "{}", table.render(context.out));
+    fmt::print(results(),
+               "Median errors of single operations. The profile is in {}; use it as --cluster {}\n",
                out_, out_);
   }
 
@@ -158,7 +159,7 @@ class MeasureVerb : public Verb {
                                     {"median_error", errors.in_sample.median},
                                     {"median_error_held_out", errors.held_out.median}});
     }
-    fmt::print("{}\n", json_text(document));
+    fmt::print(results(), "{}\n", json_text(document));
   }
 
   std::string model_, device_ = "auto", out_, base_;

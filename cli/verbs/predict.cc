@@ -85,7 +85,8 @@ class PredictVerb : public Verb {
       print_json(inputs, predictions, explanations, jitters, runs);
     } else {
       print_text(inputs, predictions, explanations, context.out);
-      for (const WholeRunAnswer& run : runs) fmt::print("{}", whole_run_text(run, context.out));
+      for (const WholeRunAnswer& run : runs)
+        fmt::print(results(), "{}", whole_run_text(run, context.out));
       print_jitter(inputs, jitters, context.out);
     }
     return require_fit_ && !any_fits(predictions) ? ExitCode::kInfeasible : ExitCode::kDone;
@@ -131,32 +132,35 @@ class PredictVerb : public Verb {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
       of["whole_run"] = whole_run_json(runs[i]);
     }
-    fmt::print("{}\n", json_text(document));
+    fmt::print(results(), "{}\n", json_text(document));
   }
 
   void print_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
                   const std::vector<sim::Explanation>& explanations, const Terminal& out) const {
-    fmt::print("{}", predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
-                                             : comparison_text(inputs, predictions, out));
+    fmt::print(results(), "{}",
+               predictions.size() == 1 ? prediction_text(inputs, predictions.front(), out)
+                                       : comparison_text(inputs, predictions, out));
     auto explanation = explanations.begin();
     for (std::size_t i = 0; explain_ && i < predictions.size(); ++i) {
       if (predictions.size() > 1) {
-        fmt::print("{}", heading(out, name_of(inputs.plans[i].strategy)));
+        fmt::print(results(), "{}", heading(out, name_of(inputs.plans[i].strategy)));
       }
-      fmt::print("{}", divides_model(predictions[i]) ? losses_text(predictions[i], out)
-                                                     : explanation_text(*explanation++, out));
+      fmt::print(results(), "{}",
+                 divides_model(predictions[i]) ? losses_text(predictions[i], out)
+                                               : explanation_text(*explanation++, out));
     }
   }
 
   static void print_jitter(const sim::Job& inputs, const std::vector<sim::Jitter>& jitters,
                            const Terminal& out) {
     if (jitters.empty()) return;
-    fmt::print("{}", heading(out, "Ranks that vary"));
+    fmt::print(results(), "{}", heading(out, "Ranks that vary"));
     for (std::size_t i = 0; i < jitters.size(); ++i) {
       std::string sentence = jitter_sentence(jitters[i]);
       if (jitters.size() > 1)
         sentence = fmt::format("{}: {}", name_of(inputs.plans[i].strategy), sentence);
-      for (const std::string& line : wrap(sentence, out.columns)) fmt::print("{}\n", line);
+      for (const std::string& line : wrap(sentence, out.columns))
+        fmt::print(results(), "{}\n", line);
     }
   }
 

@@ -109,7 +109,7 @@ class ProfileVerb : public Verb {
     diff.b = title_of(diff.b);
     const auto print = [&](const std::string& text) {
       for (const std::string& line : wrap(printable(text, out.utf8), out.columns)) {
-        fmt::print("{}\n", line);
+        fmt::print(results(), "{}\n", line);
       }
     };
     if (diff.changes.empty()) {
@@ -132,7 +132,7 @@ class ProfileVerb : public Verb {
       operations.add_row({change.what, duration(change.a_s), duration(change.b_s),
                           change_text(change.b_s / change.a_s)});
     }
-    fmt::print("{}{}", heading(out, "What operations take"), operations.render(out));
+    fmt::print(results(), "{}{}", heading(out, "What operations take"), operations.render(out));
     Table values({{"value"},
                   {"A", Align::kRight},
                   {"B", Align::kRight},
@@ -141,7 +141,7 @@ class ProfileVerb : public Verb {
     for (const ValueChange& change : diff.changes) {
       values.add_row({change.path, change.a, change.b, change_text(change.ratio), change.meaning});
     }
-    fmt::print("{}{}", heading(out, "Values that differ"), values.render(out));
+    fmt::print(results(), "{}{}", heading(out, "Values that differ"), values.render(out));
   }
 
   static void print_json(const ProfileDiff& diff) {
@@ -158,12 +158,13 @@ class ProfileVerb : public Verb {
       item["source"] = change.source;
       values.push_back(std::move(item));
     }
-    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"schema", "shardwright.profile_diff/1.0"},
-                                                        {"a", diff.a},
-                                                        {"b", diff.b},
-                                                        {"values", diff.values},
-                                                        {"changes", std::move(values)},
-                                                        {"operations", std::move(operations)}}));
+    fmt::print(results(), "{}\n",
+               json_text(nlohmann::ordered_json{{"schema", "shardwright.profile_diff/1.0"},
+                                                {"a", diff.a},
+                                                {"b", diff.b},
+                                                {"values", diff.values},
+                                                {"changes", std::move(values)},
+                                                {"operations", std::move(operations)}}));
   }
 
   ExitCode validate(const Terminal& out) const {
@@ -188,18 +189,22 @@ class ProfileVerb : public Verb {
         files.push_back({{"file", name}, {"valid", errors == 0}, {"findings", std::move(list)}});
         continue;
       }
-      fmt::print("{}: {}\n", name,
+      fmt::print(results(), "{}: {}\n", name,
                  errors > 0 ? paint(out, Style::kRed, fmt::format("{} errors", errors))
                             : paint(out, Style::kGreen, "fit to be shared"));
       for (const Finding& finding : findings) {
         const auto lines = wrap(printable(finding.sentence, out.utf8), out.columns - 10);
         for (std::size_t i = 0; i < lines.size(); ++i) {
-          fmt::print("  {:<8}{}\n", i > 0 ? "" : finding.error ? "error" : "remark", lines[i]);
+          fmt::print(results(), "  {:<8}{}\n",
+                     i > 0           ? ""
+                     : finding.error ? "error"
+                                     : "remark",
+                     lines[i]);
         }
       }
     }
     if (json_) {
-      fmt::print("{}\n",
+      fmt::print(results(), "{}\n",
                  json_text(nlohmann::ordered_json{{"schema", "shardwright.profile_validation/1.0"},
                                                   {"valid", good},
                                                   {"files", std::move(files)}}));

@@ -192,7 +192,7 @@ class RunVerb : public Verb {
     settings_.resolve(process_environment());
     RunOptions options = run_options(settings_);
     if (show_settings_) {
-      fmt::print("{}", settings_.ini("settings of shardwright run"));
+      fmt::print(results(), "{}", settings_.ini("settings of shardwright run"));
       return ExitCode::kDone;
     }
     const Predicted predicted = lower_and_predict(options);
@@ -221,13 +221,13 @@ class RunVerb : public Verb {
       metrics.share_of_best_product = reference.utilisation.of_products(metrics.step_time_s);
       metrics.predicted_step_time_s = reference.predicted_s;
     };
-    RunPrinter printer(json_ ? stderr : stdout, json_ ? context.err : context.out, shown,
+    RunPrinter printer(json_ ? messages() : results(), json_ ? context.err : context.out, shown,
                        options.log_every, reference);
     for (const std::string& note : options.notes) printer.on_note(note);
     for (const std::string& note : model_notes(options.model, options.plan.seq_len))
       printer.on_note(note);
     const auto on_ready = [&](const AttentionNote& attention) {
-      say(stderr, run_head(options, data, reference, attention));
+      say(messages(), run_head(options, data, reference, attention));
       if (!resume) return;
       printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
       for (const std::string& note : changed) printer.on_note(note);
@@ -380,45 +380,46 @@ class RunVerb : public Verb {
     const double median = printer.median_step_s();
     const auto tokens = static_cast<double>(options.plan.gpus * options.plan.micro_batch *
                                             options.plan.grad_accum * options.plan.seq_len);
-    fmt::print("{}\n", json_text({{"schema", "shardwright.run/1.0"},
-                                  {"first_step", train.first_step},
-                                  {"last_step", train.last_step},
-                                  {"loss", train.loss},
-                                  {"eval_loss", number(train.eval_loss)},
-                                  {"skipped_steps", train.skipped_steps},
-                                  {"interrupted", train.interrupted},
-                                  {"failure", train.failure},
-                                  {"seconds", seconds},
-                                  {"median_step_time_s", median},
-                                  {"tokens_per_s", median > 0 ? tokens / median : 0},
-                                  {"predicted_step_time_s", number(predicted.step_s)},
-                                  {"mfu", number(predicted.utilisation.mfu(median))},
-                                  {"predicted_for", options.predicted_for},
-                                  {"planned_memory_bytes", outcome.planned_bytes},
-                                  {"peak_memory_bytes", outcome.peak_bytes},
-                                  {"attention", attention_json(outcome.attention)},
-                                  {"plan", plan_to_json(options.plan)},
-                                  {"out", options.out},
-                                  {"checkpoint", path(checkpoint)},
-                                  {"model", path(model)},
-                                  {"trace", path(options.trace)},
-                                  {"trace_report", train.trace_report}}));
+    fmt::print(results(), "{}\n",
+               json_text({{"schema", "shardwright.run/1.0"},
+                          {"first_step", train.first_step},
+                          {"last_step", train.last_step},
+                          {"loss", train.loss},
+                          {"eval_loss", number(train.eval_loss)},
+                          {"skipped_steps", train.skipped_steps},
+                          {"interrupted", train.interrupted},
+                          {"failure", train.failure},
+                          {"seconds", seconds},
+                          {"median_step_time_s", median},
+                          {"tokens_per_s", median > 0 ? tokens / median : 0},
+                          {"predicted_step_time_s", number(predicted.step_s)},
+                          {"mfu", number(predicted.utilisation.mfu(median))},
+                          {"predicted_for", options.predicted_for},
+                          {"planned_memory_bytes", outcome.planned_bytes},
+                          {"peak_memory_bytes", outcome.peak_bytes},
+                          {"attention", attention_json(outcome.attention)},
+                          {"plan", plan_to_json(options.plan)},
+                          {"out", options.out},
+                          {"checkpoint", path(checkpoint)},
+                          {"model", path(model)},
+                          {"trace", path(options.trace)},
+                          {"trace_report", train.trace_report}}));
   }
 
   static void print_summary(const RunOptions& options, const RunOutcome& outcome, double seconds,
                             const fs::path& checkpoint, const fs::path& model) {
     const exec::TrainResult& train = outcome.train;
-    say(stderr, fmt::format("{} {} after {}; memory of a rank {}, {}",
-                            train.interrupted ? "interrupted at step" : "step", train.last_step,
-                            quantity(seconds, "s"), bytes(outcome.peak_bytes),
-                            outcome.peak_bytes == outcome.planned_bytes
-                                ? "exactly as planned"
-                                : fmt::format("planned {}", bytes(outcome.planned_bytes))));
-    if (!checkpoint.empty()) say(stderr, fmt::format("checkpoint: {}", checkpoint.string()));
-    if (!model.empty()) say(stderr, fmt::format("model: {}", model.string()));
-    if (!options.trace.empty()) say(stderr, fmt::format("trace: {}", options.trace));
+    say(messages(), fmt::format("{} {} after {}; memory of a rank {}, {}",
+                                train.interrupted ? "interrupted at step" : "step", train.last_step,
+                                quantity(seconds, "s"), bytes(outcome.peak_bytes),
+                                outcome.peak_bytes == outcome.planned_bytes
+                                    ? "exactly as planned"
+                                    : fmt::format("planned {}", bytes(outcome.planned_bytes))));
+    if (!checkpoint.empty()) say(messages(), fmt::format("checkpoint: {}", checkpoint.string()));
+    if (!model.empty()) say(messages(), fmt::format("model: {}", model.string()));
+    if (!options.trace.empty()) say(messages(), fmt::format("trace: {}", options.trace));
     if (train.interrupted) {
-      say(stderr,
+      say(messages(),
           fmt::format("to go on: shardwright run --config {}/run.ini --resume auto", options.out));
     }
   }
@@ -426,9 +427,10 @@ class RunVerb : public Verb {
   static void print_deviation(const RunOptions& options, const Predicted& predicted,
                               double median_s) {
     if (!predicted.step_s || median_s <= 0) return;
-    say(stderr, fmt::format("a step took {} (median), {} of {} predicted for {}",
-                            quantity(median_s, "s"), deviation_text(median_s, *predicted.step_s),
-                            quantity(*predicted.step_s, "s"), options.predicted_for));
+    say(messages(),
+        fmt::format("a step took {} (median), {} of {} predicted for {}", quantity(median_s, "s"),
+                    deviation_text(median_s, *predicted.step_s), quantity(*predicted.step_s, "s"),
+                    options.predicted_for));
   }
 
   RunSettings settings_;

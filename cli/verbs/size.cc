@@ -73,9 +73,9 @@ class SizeVerb : public Verb {
     }
     if (!out_.empty()) write_page(report, context);
     if (json_) {
-      fmt::print("{}\n", json_text(sizing_json(report)));
+      fmt::print(results(), "{}\n", json_text(sizing_json(report)));
     } else if (!report.sweep.options.empty()) {
-      fmt::print("{}", sizing_text(report, context.out));
+      fmt::print(results(), "{}", sizing_text(report, context.out));
     }
     if (report.choice.recommended) return ExitCode::kDone;
     const bool impossible =
@@ -96,7 +96,7 @@ class SizeVerb : public Verb {
                                               build.compiler, build.build_type)},
                    {"On", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
                    {"Command", context.command_line}}));
-    fmt::print(stderr, "The page is in {}; it needs nothing but a browser.\n", out_);
+    fmt::print(messages(), "The page is in {}; it needs nothing but a browser.\n", out_);
   }
 
   static std::optional<std::size_t> focus_of(const tuner::Choice& choice) {

@@ -75,9 +75,9 @@ class TuneVerb : public Verb {
       if (!trace_.empty()) write_trace(question.job, best.plan);
     }
     if (json_) {
-      fmt::print("{}\n", json_text(tuning_json(question, tuning)));
+      fmt::print(results(), "{}\n", json_text(tuning_json(question, tuning)));
     } else if (!tuning.top.empty() || tuning.advice) {
-      fmt::print("{}", tuning_text(question, tuning, context.out));
+      fmt::print(results(), "{}", tuning_text(question, tuning, context.out));
     }
     if (!tuning.top.empty()) return ExitCode::kDone;
     if (tuning.stopped)
@@ -115,8 +115,8 @@ class TuneVerb : public Verb {
     document.command = context.command_line;
     document.tool_version = build_info().version;
     write_plan(out_, document);
-    fmt::print(stderr, "The plan is in {0}; shardwright predict --plan {0} predicts it again.\n",
-               out_);
+    fmt::print(messages(),
+               "The plan is in {0}; shardwright predict --plan {0} predicts it again.\n", out_);
   }
 
   void write_trace(const sim::Job& inputs, const Plan& plan) const {

@@ -129,21 +129,23 @@ class ValidateVerb : public Verb {
         document["whole_runs"] = whole_runs_json(*whole);
         document["summary"]["whole_runs"] = whole_runs_summary_json(*whole, production);
       }
-      fmt::print("{}\n", json_text(document));
+      fmt::print(results(), "{}\n", json_text(document));
       return ExitCode::kDone;
     }
-    fmt::print("{}", validation_text(validation, rows_, context.out));
-    fmt::print("{}", by_gpu_text(validation, context.out));
-    if (left_out) fmt::print("{}", leave_one_out_text(*left_out, rows, rows_, context.out));
-    fmt::print("{}", layer_periods_text(periods, context.out));
-    if (gemm) fmt::print("{}", kernel_score_text("Matrix products", *gemm, context.out));
+    fmt::print(results(), "{}", validation_text(validation, rows_, context.out));
+    fmt::print(results(), "{}", by_gpu_text(validation, context.out));
+    if (left_out)
+      fmt::print(results(), "{}", leave_one_out_text(*left_out, rows, rows_, context.out));
+    fmt::print(results(), "{}", layer_periods_text(periods, context.out));
+    if (gemm) fmt::print(results(), "{}", kernel_score_text("Matrix products", *gemm, context.out));
     if (collectives) {
-      fmt::print("{}", kernel_score_text("Collectives", *collectives, context.out));
+      fmt::print(results(), "{}", kernel_score_text("Collectives", *collectives, context.out));
     }
-    if (whole) fmt::print("{}", whole_runs_text(*whole, production, context.out));
-    if (on_gpus) fmt::print("{}", gpu_results_text(*on_gpus, context.out));
+    if (whole) fmt::print(results(), "{}", whole_runs_text(*whole, production, context.out));
+    if (on_gpus) fmt::print(results(), "{}", gpu_results_text(*on_gpus, context.out));
     if (stage_memory) {
       fmt::print(
+          results(),
           "Stages' memory: {} peaks, mean error {:.1f} %, median {:.1f} %, worst {:.1f} %; {} "
           "of runs without a prediction left out\n",
           stage_memory->allocated.n, 100 * stage_memory->allocated.mape,

@@ -5,22 +5,23 @@
 // binds to the command line; run() does the work once the whole of it has been understood.
 // cli/verbs/verbs.h declares the factories and verbs.cc lists them in the order of --help.
 //
-// Manners: results go to stdout, everything else to stderr; bad input throws Error; nothing calls
-// exit().
+// Manners: results go to results(), everything else to messages() (cli/streams.h; stdout and stderr
+// in a process of its own); bad input throws Error; nothing calls exit().
 #pragma once
 
 #include <string>
 
 #include "cli/flags/command_line.h"
 #include "cli/render/text/terminal.h"
+#include "cli/streams.h"
 #include "sim/core/error.h"
 
 namespace shardwright::cli {
 
 /// What main knows and every verb may need besides its own flags.
 struct Context {
-  Terminal out;                // stdout: results
-  Terminal err;                // stderr: progress and messages
+  Terminal out;                // of results()
+  Terminal err;                // of messages(): progress and what else is said
   std::string command_line{};  // "shardwright tune --model llama-3-70b", for files that keep it
   const CommandLine* line = nullptr;  // all verbs and flags, for what writes about them
 };

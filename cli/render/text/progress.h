@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "cli/render/text/terminal.h"
+#include "cli/streams.h"
 
 namespace shardwright::cli {
 
@@ -22,7 +23,7 @@ class Progress {
 
   /// `terminal` describes `stream`. `total` is the number of steps; 0 when it is not known.
   Progress(const Terminal& terminal, std::string_view label, std::int64_t total,
-           std::FILE* stream = stderr, std::function<Clock::time_point()> now = Clock::now);
+           std::FILE* stream = messages(), std::function<Clock::time_point()> now = Clock::now);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

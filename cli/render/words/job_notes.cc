@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "cli/render/text/text.h"
+#include "cli/streams.h"
 
 namespace shardwright::cli {
 
@@ -31,7 +32,8 @@ std::vector<std::string> model_notes(const Model& model, std::int64_t longest) {
 
 void tell_notes(const Terminal& err, const std::vector<std::string>& notes) {
   for (const std::string& note : notes) {
-    fmt::print(stderr, "{} {}\n", paint(err, Style::kYellow, "note:"), printable(note, err.utf8));
+    fmt::print(messages(), "{} {}\n", paint(err, Style::kYellow, "note:"),
+               printable(note, err.utf8));
   }
 }
 
