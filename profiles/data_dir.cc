@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "sim/core/error.h"
 
@@ -24,7 +25,13 @@ fs::path installed_data_dir() {
   return (executable.parent_path() / "../share/shardwright/profiles").lexically_normal();
 }
 
+fs::path shipped;  // empty where the program is no library
+
 }  // namespace
+
+void set_shipped_data_dir(fs::path folder) {
+  shipped = std::move(folder);
+}
 
 fs::path data_dir() {
   if (const char* chosen = std::getenv("SHARDWRIGHT_DATA"); chosen != nullptr && *chosen != '\0') {
@@ -34,6 +41,7 @@ fs::path data_dir() {
                     "data that shipped with this program.",
                     chosen));
   }
+  if (!shipped.empty() && is_folder(shipped)) return shipped;
   fs::path installed = installed_data_dir();
   if (is_folder(installed)) return installed;
   fs::path source{SHARDWRIGHT_SOURCE_DATA_DIR};

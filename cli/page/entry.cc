@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program inside the planner page: what main() is elsewhere. The worker (engine_worker.js)
-// hands it the words of a command line; results land in a file of the page's own file system,
-// messages on a terminal that the worker plays. So a page can do exactly what the command line can,
-// and nothing has to be told to it twice.
+// The program inside the planner page: what main() is elsewhere. The worker (worker.js) hands it
+// the words of a command line and reads the results where they lie; messages go to a terminal that
+// the worker plays (terminal.js), so that progress shows.
 #include <emscripten/emscripten.h>
 
-#include <cstdio>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "cli/program.h"
-#include "cli/verbs/verbs.h"
+#include "cli/embed/verb_call.h"
+
+namespace {
+
+std::unique_ptr<shardwright::cli::VerbCall> last_call;
+
+}  // namespace
 
 /// Runs the program with `count` words that stand behind each other in `words`, each ended by a
-/// zero. What it prints is in the file /stdout afterwards. Returns the exit code.
+/// zero. Returns the exit code.
 extern "C" EMSCRIPTEN_KEEPALIVE int shardwright_run(int count, const char* words) {
-  std::vector<const char*> arguments{"shardwright"};
+  using shardwright::cli::VerbCall;
+  std::vector<std::string> arguments;
   for (int i = 0; i < count; ++i) {
-    arguments.push_back(words);
+    arguments.emplace_back(words);
     words += std::strlen(words) + 1;
   }
-  arguments.push_back(nullptr);
-  if (std::freopen("/stdout", "w", stdout) == nullptr) return 1;
-  const int code =
-      shardwright::cli::run_program(count + 1, arguments.data(), shardwright::cli::make_verbs(),
-                                    shardwright::cli::absent_verbs());
-  std::fflush(stdout);
-  std::fflush(stderr);
-  return code;
+  last_call = std::make_unique<VerbCall>(VerbCall::Messages::kShown);
+  return last_call->run(arguments);
+}
+
+/// What the last run printed, UTF-8 that ends with a zero; valid until the next.
+extern "C" EMSCRIPTEN_KEEPALIVE const char* shardwright_results() {
+  return last_call ? last_call->results().c_str() : "";
 }
