@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program's own --help as data, so that keywords and stubs are never typed twice."""
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from ._library import run
+
+_ENTRY = re.compile(r"^ {2}(-\S(?:.*?\S)?)(?: {2,}(\S.*))?$")
+_MORE = re.compile(r"^ {20,}(\S.*)$")
+_VERB = re.compile(r"^ {2}([a-z][a-z-]*) {2,}(\S.*)$")
+
+
+class Flag(NamedTuple):
+    """A flag of a verb: its name without dashes, what it takes ("" for a switch), what it means."""
+
+    name: str
+    takes: str
+    text: str
+
+    @property
+    def keyword(self) -> str:
+        return self.name.replace("-", "_")
+
+
+def flags_in(text: str) -> list[Flag]:
+    """The flags in what `shardwright VERB --help` printed."""
+    heads: list[list[str]] = []
+    for line in text.split("\n"):
+        if line.startswith(("Results go to", "Exit codes")):
+            break
+        entry, more = _ENTRY.match(line), _MORE.match(line)
+        if entry:
+            heads.append([entry[1], entry[2] or ""])
+        elif more and heads:
+            heads[-1][1] = f"{heads[-1][1]} {more[1]}".strip()
+    flags = []
+    for head, said in heads:
+        words = [word for word in head.split(" ") if not word.startswith("-") or word.startswith("--")]
+        takes = " ".join(word for word in words[1:] if word not in ("REQUIRED", "..."))
+        flags.append(Flag(words[0].lstrip("-").rstrip(","), takes, said))
+    return [flag for flag in flags if flag.name != "help"]
+
+
+def verbs_in(text: str) -> dict[str, str]:
+    """Verbs and their summaries in what `shardwright --help` printed."""
+    verbs: dict[str, str] = {}
+    inside = False
+    last = ""
+    for line in text.split("\n"):
+        if line and not line.startswith(" "):
+            inside = line.strip().lower() == "verbs:"
+        entry, more = _VERB.match(line), _MORE.match(line)
+        if inside and entry:
+            last = entry[1]
+            verbs[last] = entry[2]
+        elif inside and more and last:
+            verbs[last] += f" {more[1]}"
+    return verbs
+
+
+@functools.lru_cache(maxsize=None)
+def verbs() -> dict[str, str]:
+    return verbs_in(run(["--help"]).results)
+
+
+@functools.lru_cache(maxsize=None)
+def flags(verb: str) -> dict[str, Flag]:
+    """The flags of `verb`, by keyword."""
+    return {flag.keyword: flag for flag in flags_in(run([verb, "--help"]).results)}

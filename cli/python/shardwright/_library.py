@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program as a function: words of a command line in, exit code and texts out (cli/embed/shardwright.h).
+
+It runs in this process, on a thread of its own where the caller is the main one, so that Ctrl-C is heard at once.
+ctypes lets go of Python's lock meanwhile: calls from several threads run at the same time.
+"""
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import threading
+from typing import NamedTuple, Sequence
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+# How long an interrupted call may take to end before it is left to end by itself, unheard.
+_GRACE_S = 1.0
+
+
+class Answer(NamedTuple):
+    """What a command line said: its exit code, stdout and stderr."""
+
+    code: int
+    results: str
+    messages: str
+
+
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_FOLDER / "libshardwright.so"))
+    call, words = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
+    for name, result, *arguments in (
+            ("set_data", None, ctypes.c_char_p), ("new_call", call), ("run", ctypes.c_int, call, ctypes.c_int, words),
+            ("stop", None, call), ("results", ctypes.c_char_p, call), ("messages", ctypes.c_char_p, call),
+            ("end_call", None, call), ("program", ctypes.c_int, ctypes.c_int, words)):
+        function = getattr(library, f"shardwright_{name}")
+        function.restype, function.argtypes = result, arguments
+    library.shardwright_set_data(str(_FOLDER / "data").encode())
+    return library
+
+
+_library = _load()
+
+
+def _array(words: Sequence[str]) -> "ctypes.Array[ctypes.c_char_p]":
+    for word in words:
+        if "\0" in word:
+            raise ValueError(f"{word[:40]!r} has a zero byte in it, which no command line can hold")
+    # Bytes of a file's name that are no UTF-8 go through as they came.
+    return (ctypes.c_char_p * (len(words) + 1))(*(word.encode("utf-8", "surrogateescape") for word in words), None)
+
+
+def _run(call: int, words: Sequence[str]) -> Answer:
+    code = _library.shardwright_run(call, len(words), _array(words))
+    texts = (_library.shardwright_results(call), _library.shardwright_messages(call))
+    return Answer(code, *(text.decode("utf-8", "replace") for text in texts))
+
+
+def run(words: Sequence[str]) -> Answer:
+    """Runs `shardwright WORDS...`. KeyboardInterrupt stops a search and is raised again."""
+    words = list(words)
+    _array(words)
+    call = _library.shardwright_new_call()
+    if not call:
+        raise MemoryError("there is no memory for a call of shardwright")
+    if threading.current_thread() is not threading.main_thread():
+        try:
+            return _run(call, words)
+        finally:
+            _library.shardwright_end_call(call)
+
+    answers: list[Answer] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            answers.append(_run(call, words))
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="shardwright", daemon=True).start()
+    try:
+        done.wait()
+    except BaseException:
+        _library.shardwright_stop(call)
+        if done.wait(_GRACE_S):
+            _library.shardwright_end_call(call)
+        raise
+    _library.shardwright_end_call(call)
+    return answers[0]
+
+
+def program(words: Sequence[str]) -> int:
+    """The program itself, on this process's stdout, stderr and signals. `words` begins with its name."""
+    return int(_library.shardwright_program(len(words), _array(words)))
