@@ -9,7 +9,7 @@ const TIME_CLASSES = {exposed_communication: 'exposed', other: 'copy'};
 const COLORED = new Set(['parameters', 'master', 'gradients', 'activations', 'loss', 'workspace', 'compute', 'host', 'optimizer']);
 const PALETTE = ['copy', 'cached', 'attention', 'reduce', 'gather'];
 
-const classOf = (key, known, index) => known[key] || (COLORED.has(key) ? key : PALETTE[index % PALETTE.length]);
+export const classOf = (key, known, index) => known[key] || (COLORED.has(key) ? key : PALETTE[index % PALETTE.length]);
 
 /** [[class, label, bytes]] of `memory` of a prediction, what the allocator keeps and the runtime last. */
 export function memoryParts(memory) {
@@ -62,10 +62,11 @@ export function memoryPicture(rows) {
     legend(memoryParts(rows[0].memory).map(([name, what, size]) => [name, what, gib(size, 3)])));
 }
 
-export function timeParts(prediction) {
-  return Object.entries(prediction.time_s).filter(([, value]) => value > 0)
-    .map(([key, value], index) => [classOf(key, TIME_CLASSES, index), words(key), value]);
-}
+/** [[class, label, seconds]] of an object of times. */
+export const gatherParts = (times, known = TIME_CLASSES) => Object.entries(times).filter(([, value]) => value > 0)
+  .map(([key, value], index) => [classOf(key, known, index), words(key), value]);
+
+export const timeParts = (prediction) => gatherParts(prediction.time_s);
 
 export function timePicture(rows) {
   const width = room();

@@ -2,16 +2,19 @@
 // What `predict` says, in pictures first. Two plans stand side by side where the user keeps one to compare with.
 import {changesList, memoryPicture, memorySentence, timePicture, verdictOf} from './bars.js';
 import {bytes, countOf, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
+import {groupsView, lossesList, stagesView} from './stages.js';
 import {fold, html, table} from './svg.js';
 import {timelineOf, timelineView} from './timeline.js';
 
 const intervalWords = (prediction) =>
   `${percent(prediction.interval_level)} between ${prediction.iteration_time_interval_s.map((value) => seconds(value)).join(' and ')}`;
 
-/** "yafsdp, 8 x 1, 2 layers norm", of a plan. */
+/** "yafsdp, 8 × 1, 2 layers norm" or "distributed-optimizer, tp 8, pp 16, 1 × 64", of a plan. */
 export function planWords(plan) {
+  const divided = ['tp', 'pp', 'cp', 'ep'].filter((knob) => plan[knob] > 1).map((knob) => `, ${knob} ${plan[knob]}`).join('');
+  const precision = plan.precision && plan.precision !== 'bf16' ? `, ${plan.precision}` : '';
   const recomputed = plan.ckpt_layers > 0 ? `, ${plan.ckpt_layers} layers ${plan.recompute}` : '';
-  return `${plan.strategy}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
+  return `${plan.strategy}${divided}${precision}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
 }
 
 export function headline(prediction) {
@@ -58,14 +61,6 @@ const COMPARED = [
   ['memory of a GPU', (one) => one.memory.total_bytes, (value) => gib(value)],
   ['sent by each GPU', (one) => Object.values(one.communication_bytes).filter(Number.isFinite).reduce((sum, value) => sum + value, 0), bytes]];
 
-/** Of a pipeline: what each of its stages holds. */
-function stagesTable({stages}) {
-  if (!stages || stages.length < 2) return [];
-  return [table(['stage', 'layers', 'allocated', 'reserved', 'fits'], stages.map((stage) => [String(stage.stage),
-    Array.isArray(stage.layers) ? stage.layers.join(' to ') : String(stage.layers), gib(stage.peak_allocated_bytes), gib(stage.peak_reserved_bytes),
-    stage.fits ? 'yes' : 'no']), 'The stages of the pipeline')];
-}
-
 function comparison(rows) {
   const [one, other] = rows.map((row) => row.prediction);
   const differing = Object.keys(one.inputs.plan).filter((key) => one.inputs.plan[key] !== other.inputs.plan[key])
@@ -87,24 +82,29 @@ export function fillPlan(sections, rows) {
   sections.headline.replaceChildren(html('p', {class: 'answer', role: 'status'}, headline(prediction)), tiles(prediction),
     ...prediction.extrapolated.map((what) => html('p', {class: 'note'}, `Outside what was measured: ${what}.`)));
   sections.memory.replaceChildren(memoryPicture(rows.map(({label, prediction: {memory}}) => ({label, memory}))),
-    html('p', {class: 'note'}, `${memorySentence(prediction.memory)} The peak is at ${prediction.memory.peak_at}.`), ...stagesTable(prediction));
-  sections.time.replaceChildren(timePicture(rows));
+    html('p', {class: 'note'}, `${memorySentence(prediction.memory)} The peak is at ${prediction.memory.peak_at}.`), ...stagesView(prediction));
+  sections.time.replaceChildren(timePicture(rows), ...groupsView(prediction));
   sections.beside.hidden = rows.length < 2;
   if (rows.length > 1) sections.beside.lastChild.replaceChildren(comparison(rows));
 }
 
-/** What takes longer to find out: the timeline and the reasons. */
+/** What takes longer to find out: the timeline and the reasons. A plan that no timeline is drawn of says why. */
 export function fillDetails(sections, rows) {
   const timelines = rows.filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
   const common = Math.max(...timelines.map((row) => row.timeline.end));
+  const untold = rows.filter((row) => !row.trace && row.noTrace).map((row) => html('p', {class: 'note'}, `${row.label}: ${row.noTrace}`));
   sections.timeline.replaceChildren(...timelines.map(({label, timeline, prediction}) => html('div', {},
     timelines.length > 1 ? html('h3', {}, label) : null,
     timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common,
-      usable: prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))));
-  const {explanation} = rows[0].prediction;
-  sections.why.replaceChildren(...(explanation ? [html('ul', {}, explanation.sentences.map((sentence) => html('li', {}, sentence))),
-    html('h3', {}, 'What one change would buy, in tokens a second'), changesList(explanation.changes),
-    fold('The parts of the step as a table', partsTable(explanation.parts))] : []));
+      usable: prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))), ...untold);
+  sections.why.replaceChildren(...whyOf(rows[0].prediction.explanation || {}));
+}
+
+function whyOf({sentences, losses, changes, parts}) {
+  return [sentences ? html('ul', {}, sentences.map((sentence) => html('li', {}, sentence))) : null,
+    ...(losses && losses.length ? [html('h3', {}, 'What the step loses, beside its products'), lossesList(losses)] : []),
+    ...(changes && changes.length ? [html('h3', {}, 'What one change would buy, in tokens a second'), changesList(changes)] : []),
+    parts ? fold('The parts of the step as a table', partsTable(parts)) : null].filter(Boolean);
 }
 
 function partsTable(parts) {

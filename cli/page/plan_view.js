@@ -2,7 +2,7 @@
 // "Plan": one plan on one cluster. Every change of an input asks `predict`; the timeline follows when the hand rests.
 import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.js';
 import {clusterChooser, flagInput, modelChooser, remainingInputs, row, slider, stackChooser} from './controls.js';
-import {documentOf} from './engine.js';
+import {documentOf, sentenceOf} from './engine.js';
 import {fillDetails, fillPlan, planWords, wholeRun} from './plan_answers.js';
 import {changed, setFlag, setFlags, state} from './store.js';
 import {fold, html} from './svg.js';
@@ -11,6 +11,10 @@ const DOUBLING = Array.from({length: 15}, (_, power) => 2 ** power);
 const BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64];
 // Beside these the page shows every flag that --help lists.
 const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy', 'tokens'];
+// How the model itself is divided: sliders for the numbers, the rest of the kind as --help lists it.
+const DIVIDING = {tp: 'Tensor parallel', pp: 'Pipeline stages', cp: 'Context parallel', ep: 'Expert parallel'};
+const HOW_DIVIDED = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
+  'pp-layout', 'global-batch'];
 const NOT_IN_PLAN = ['json', 'explain', 'trace', 'plan', 'out', 'color', 'version'];
 const REST_MS = 140;
 
@@ -48,9 +52,14 @@ export class PlanView {
       slider('grad-accum', 'Micro-steps', () => DOUBLING.slice(0, 9), (plan) => plan.grad_accum),
       slider('ckpt-layers', 'Layers recomputed', layerStops, (plan) => plan.ckpt_layers),
       flagInput(flagOf('predict', 'strategy'), true), flagInput(flagOf('predict', 'recompute'), true), stackChooser()];
-    this.rest = remainingInputs('predict', [...SHOWN_IN_PLAN, ...NOT_IN_PLAN], true);
+    this.dividing = [
+      ...Object.keys(DIVIDING).filter((name) => flagOf('predict', name)).map((name) =>
+        slider(name, DIVIDING[name], () => DOUBLING.slice(0, name === 'pp' || name === 'ep' ? 8 : 6), (plan) => plan[name] || 1)),
+      ...HOW_DIVIDED.filter((name) => flagOf('predict', name)).map((name) => flagInput(flagOf('predict', name), true))];
+    this.rest = remainingInputs('predict', [...SHOWN_IN_PLAN, ...NOT_IN_PLAN, ...Object.keys(DIVIDING), ...HOW_DIVIDED], true);
+    this.divided = fold('Divide the model: tensor, pipeline, context, experts, precision', this.dividing.map((control) => control.element));
     return html('form', {class: 'inputs', 'aria-label': 'The plan', onsubmit: (event) => event.preventDefault()},
-      this.controls.map((control) => control.element), fold('All settings', this.rest.element));
+      this.controls.map((control) => control.element), this.divided, fold('All settings', this.rest.element));
   }
 
   section(name, title, ...more) {
@@ -91,13 +100,14 @@ export class PlanView {
   }
 
   rows() {
-    const own = {label: this.beside ? `now: ${planWords(this.answer.inputs.plan)}` : 'this plan', prediction: this.answer, trace: this.trace};
+    const own = {label: this.beside ? `now: ${planWords(this.answer.inputs.plan)}` : 'this plan', prediction: this.answer, trace: this.trace, noTrace: this.noTrace};
     return this.beside ? [own, this.beside] : [own];
   }
 
   refreshInputs() {
     const plan = this.answer && this.answer.inputs.plan;
-    for (const control of this.controls) control.refresh(plan);
+    for (const control of [...this.controls, ...this.dividing]) control.refresh(plan);
+    if ([...Object.keys(DIVIDING), ...HOW_DIVIDED].some((name) => state.flags.has(name))) this.divided.open = true;
     this.rest.refresh();
     this.tokens.value = state.flags.get('tokens') || '';
   }
@@ -159,8 +169,9 @@ export class PlanView {
     const own = await this.detailsOf(this.words());
     if (!own) return;
     this.trace = own.trace;
+    this.noTrace = own.noTrace;
     this.answer = own.prediction;
-    if (this.beside && !this.beside.trace) {
+    if (this.beside && !this.beside.trace && !this.beside.noTrace) {
       const other = await this.besideOf(state.beside);
       if (other) this.beside = other;
     }
@@ -174,8 +185,10 @@ export class PlanView {
   async detailsOf(words, key = 'details') {
     try {
       const answer = await this.engine.ask([...words, '--explain', '--trace', 'step.json'], {key, outputs: ['step.json']});
-      if (!answer || answer.code) return null;
-      return {prediction: documentOf(answer), trace: JSON.parse(answer.outputs['step.json'])};
+      if (answer && !answer.code) return {prediction: documentOf(answer), trace: JSON.parse(answer.outputs['step.json'])};
+      // Of some plans no timeline is written; what else is known of them is worth showing.
+      const without = answer && await this.engine.ask([...words, '--explain'], {key});
+      return without && !without.code ? {prediction: documentOf(without), noTrace: sentenceOf(answer)} : null;
     } catch (error) {
       this.complain(error.message);
       return null;

@@ -11,7 +11,7 @@ const CURVE = 120;
 const COLORS = [[/gather/, 'gather'], [/reduce/, 'reduce'], [/attention/, 'attention'], [/cast|copy|send|recv|synchron/, 'copy'],
   [/projection|input_gradient|weight_gradient|product|gemm/, 'product']];
 
-function classOfSpan({cat, args}) {
+function classOfSpan({cat, args = {}}) {
   if (cat === 'optimizer') return 'optimizer';
   const found = COLORS.find(([kind]) => kind.test(args.kind || ''));
   return found ? found[1] : 'memory';
@@ -24,13 +24,17 @@ const LABELS = {product: 'matrix products', attention: 'attention', memory: 'oth
 export function timelineOf(trace) {
   const lanes = new Map();
   const curves = new Map();
+  const processes = new Map();
   let end = 0;
   for (const event of trace.traceEvents) {
-    if (event.ph === 'M' && event.name === 'thread_name') {
-      lanes.set(event.tid, {name: event.args.name, role: event.args.role, spans: []});
-    } else if (event.ph === 'X' && lanes.has(event.tid)) {
-      const lane = lanes.get(event.tid);
-      lane.spans.push({begin: event.ts, end: event.ts + event.dur, name: event.name, cat: event.cat, args: event.args,
+    const key = `${event.pid} ${event.tid}`;
+    if (event.ph === 'M' && event.name === 'process_name') {
+      processes.set(event.pid, event.args.name);
+    } else if (event.ph === 'M' && event.name === 'thread_name') {
+      lanes.set(key, {name: event.args.name, role: event.args.role, process: event.pid, spans: []});
+    } else if (event.ph === 'X' && lanes.has(key)) {
+      const lane = lanes.get(key);
+      lane.spans.push({begin: event.ts, end: event.ts + event.dur, name: event.name, cat: event.cat, args: event.args || {},
         color: lane.role === 'host' ? 'host' : classOfSpan(event)});
       end = Math.max(end, event.ts + event.dur);
     } else if (event.ph === 'C' && event.name.startsWith('memory')) {
@@ -39,7 +43,10 @@ export function timelineOf(trace) {
     }
   }
   for (const lane of lanes.values()) lane.spans.sort((one, other) => one.begin - other.begin);
-  return {end, lanes: [...lanes.values()].filter((lane) => lane.spans.length), curves};
+  const shown = [...lanes.values()].filter((lane) => lane.spans.length);
+  const several = new Set(shown.map((lane) => lane.process)).size > 1;
+  for (const lane of shown) if (several && processes.has(lane.process)) lane.name = `${processes.get(lane.process)}: ${lane.name}`;
+  return {end, lanes: shown, curves};
 }
 
 /** The spans of a lane in the window, those too small to be seen drawn as one. */
