@@ -116,6 +116,14 @@ def test_ctrl_c_ends_a_search():
     assert child.returncode == 0
 
 
+def test_a_forked_process_asks_for_itself():
+    shardwright.predict(**PREDICTION)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if shardwright.predict(**PREDICTION).iteration_time_s > 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_other_threads_run_meanwhile():
     counted = 0
     done = threading.Event()

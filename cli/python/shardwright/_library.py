@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program as a function: words of a command line in, exit code and texts out (cli/embed/shardwright.h).
 
-It runs in this process, on a thread of its own where the caller is the main one, so that Ctrl-C is heard at once.
+It runs in this process, on a thread of its own where the caller is the main one: Ctrl-C is heard at once.
 ctypes lets go of Python's lock meanwhile: calls from several threads run at the same time.
 """
 from __future__ import annotations
 
 import ctypes
+import os
 import pathlib
+import queue
 import threading
-from typing import NamedTuple, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 # How long an interrupted call may take to end before it is left to end by itself, unheard.
@@ -54,8 +56,44 @@ def _run(call: int, words: Sequence[str]) -> Answer:
     return Answer(code, *(text.decode("utf-8", "replace") for text in texts))
 
 
+class _Worker:
+    """A thread that runs one call after the other: the caller's own stays free to hear Ctrl-C, and the memory that a
+    call used is there for the next."""
+
+    def __init__(self) -> None:
+        self._calls: "queue.SimpleQueue[tuple[int, Sequence[str], list[Answer], threading.Event]]" = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="shardwright", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            call, words, answers, done = self._calls.get()
+            try:
+                answers.append(_run(call, words))
+            finally:
+                done.set()
+
+    def begin(self, call: int, words: Sequence[str]) -> "tuple[list[Answer], threading.Event]":
+        answers: list[Answer] = []
+        done = threading.Event()
+        self._calls.put((call, words, answers, done))
+        return answers, done
+
+
+_worker: Optional[_Worker] = None
+
+
+def _forget_worker() -> None:
+    """Threads do not survive a fork."""
+    global _worker
+    _worker = None
+
+
+os.register_at_fork(after_in_child=_forget_worker)
+
+
 def run(words: Sequence[str]) -> Answer:
     """Runs `shardwright WORDS...`. KeyboardInterrupt stops a search and is raised again."""
+    global _worker
     words = list(words)
     _array(words)
     call = _library.shardwright_new_call()
@@ -67,22 +105,16 @@ def run(words: Sequence[str]) -> Answer:
         finally:
             _library.shardwright_end_call(call)
 
-    answers: list[Answer] = []
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            answers.append(_run(call, words))
-        finally:
-            done.set()
-
-    threading.Thread(target=work, name="shardwright", daemon=True).start()
+    _worker = _worker or _Worker()
+    answers, done = _worker.begin(call, words)
     try:
         done.wait()
     except BaseException:
         _library.shardwright_stop(call)
         if done.wait(_GRACE_S):
             _library.shardwright_end_call(call)
+        else:
+            _worker = None  # ends by itself, unheard
         raise
     _library.shardwright_end_call(call)
     return answers[0]
