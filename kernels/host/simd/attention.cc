@@ -152,18 +152,23 @@ SHARDWRIGHT_INLINE std::int64_t tiles_of(std::int64_t count, std::int64_t size) 
   return (count + size - 1) / size;
 }
 
+/// Task order: sequence, key head, query tile; late tiles, which have the most keys, first.
+template <class T>
+SHARDWRIGHT_INLINE QueryTile<T> tile_of_task(const AttentionInputs<T>& a, std::int64_t task) {
+  const AttentionShape& shape = a.shape;
+  const std::int64_t pairs = shape.batch * shape.kv_heads;
+  const std::int64_t pair = task % pairs;
+  return query_tile(a, pair / shape.kv_heads, pair % shape.kv_heads,
+                    tiles_of(shape.seq, tile_tokens(shape)) - 1 - task / pairs);
+}
+
 }  // namespace
 
-// Task order: sequence, key head, query tile; late tiles, which have the most keys, first.
 template <class T>
 void attention_forward(const AttentionForward<T>& f, std::int64_t task, Scratch& scratch) {
   const AttentionInputs<T>& a = f.in;
-  const AttentionShape& shape = a.shape;
-  const std::int64_t tiles = tiles_of(shape.seq, tile_tokens(shape));
-  const std::int64_t d = shape.head_dim;
-  const std::int64_t pair = task % (shape.batch * shape.kv_heads);
-  const QueryTile<T> tile = query_tile(a, pair / shape.kv_heads, pair % shape.kv_heads,
-                                       tiles - 1 - task / (shape.batch * shape.kv_heads));
+  const std::int64_t d = a.shape.head_dim;
+  const QueryTile<T> tile = tile_of_task(a, task);
   const std::int64_t rows = tile.rows();
   float* q = scratch.floats(rows * d);
   float* out = scratch.floats(rows * d);
@@ -172,7 +177,7 @@ void attention_forward(const AttentionForward<T>& f, std::int64_t task, Scratch&
   float* total = scratch.floats(rows);
   float* k_buffer = scratch.floats(kKeyRows * d);
   float* v_buffer = scratch.floats(kKeyRows * d);
-  load_rows(tile, a.q, a.q_stride, static_cast<float>(shape.scale), q);
+  load_rows(tile, a.q, a.q_stride, static_cast<float>(a.shape.scale), q);
   for (std::int64_t row = 0; row < rows; ++row) {
     top[row] = -__builtin_inff();
     total[row] = 0.0f;
@@ -249,12 +254,8 @@ void attention_delta(const AttentionBackward<T>& b, std::int64_t begin, std::int
 template <class T>
 void attention_backward_q(const AttentionBackward<T>& b, std::int64_t task, Scratch& scratch) {
   const AttentionInputs<T>& a = b.in;
-  const AttentionShape& shape = a.shape;
-  const std::int64_t tiles = tiles_of(shape.seq, tile_tokens(shape));
-  const std::int64_t d = shape.head_dim;
-  const std::int64_t pair = task % (shape.batch * shape.kv_heads);
-  const QueryTile<T> tile = query_tile(a, pair / shape.kv_heads, pair % shape.kv_heads,
-                                       tiles - 1 - task / (shape.batch * shape.kv_heads));
+  const std::int64_t d = a.shape.head_dim;
+  const QueryTile<T> tile = tile_of_task(a, task);
   const std::int64_t rows = tile.rows();
   float* q = scratch.floats(rows * d);
   float* d_out = scratch.floats(rows * d);
@@ -263,7 +264,7 @@ void attention_backward_q(const AttentionBackward<T>& b, std::int64_t task, Scra
   float* d_p = scratch.floats(rows * kKeyRows);
   float* k_buffer = scratch.floats(kKeyRows * d);
   float* v_buffer = scratch.floats(kKeyRows * d);
-  load_rows(tile, a.q, a.q_stride, static_cast<float>(shape.scale), q);
+  load_rows(tile, a.q, a.q_stride, static_cast<float>(a.shape.scale), q);
   load_rows(tile, b.d_out, a.out_stride, 1.0f, d_out);
   std::memset(d_q, 0, static_cast<std::size_t>(rows * d) * sizeof(float));
 
@@ -281,7 +282,7 @@ void attention_backward_q(const AttentionBackward<T>& b, std::int64_t task, Scra
     score_gradients(tile, b.delta, count, p, d_p);
     gemm(Layout::kNN, rows, d, count, d_p, count, k.data, k.stride, d_q, d, true);
   }
-  const Vec factor = splat(static_cast<float>(shape.scale));
+  const Vec factor = splat(static_cast<float>(a.shape.scale));
   for (std::int64_t row = 0; row < rows; ++row) {
     T* to = b.d_q + tile.offset(row, a.q_stride);
     for_vectors(d, [&](std::int64_t i, auto lanes) {
