@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,16 @@ void read_recompute(const JsonReader& object, Plan& plan) {
   }
 }
 
+/// Keys of a plan that nobody asked for.
+void refuse_others(const JsonReader& object, const std::set<std::string, std::less<>>& asked) {
+  for (const std::string& key : object.keys()) {
+    if (key.starts_with('_') || asked.contains(key)) continue;
+    throw Error(fmt::format("{}: {}{}{} is not a known key, expected one of {}", object.file(),
+                            object.path(), object.path().empty() ? "" : ".", key,
+                            fmt::join(asked, ", ")));
+  }
+}
+
 }  // namespace
 
 nlohmann::ordered_json plan_to_json(const Plan& plan) {
@@ -78,51 +89,9 @@ nlohmann::ordered_json plan_to_json(const Plan& plan) {
   return object;
 }
 
-Plan plan_from_json(const JsonReader& object) {
-  object.reject_unknown_keys({"strategy",
-                              "gpus",
-                              "shard_group",
-                              "seq_len",
-                              "micro_batch",
-                              "grad_accum",
-                              "ckpt_layers",
-                              "ckpt_stride",
-                              "recompute",
-                              "param_dtype",
-                              "reduce_dtype",
-                              "master_dtype",
-                              "moment_dtype",
-                              "buffers",
-                              "prefetch",
-                              "attention",
-                              "offload",
-                              "stack",
-                              "deterministic",
-                              "loss_chunks",
-                              "allocator",
-                              "tp",
-                              "sp",
-                              "pp",
-                              "virtual_stages",
-                              "pp_schedule",
-                              "pp_layout",
-                              "cp",
-                              "cp_comm",
-                              "ep",
-                              "etp",
-                              "dispatcher",
-                              "ep_overlap",
-                              "expert_capacity",
-                              "tp_overlap",
-                              "overlap_grad_reduce",
-                              "overlap_param_gather",
-                              "cuda_graphs",
-                              "rank_order",
-                              "precision",
-                              "fp8_recipe",
-                              "fp8_params",
-                              "optimizer",
-                              "lora"});
+Plan plan_from_json(const JsonReader& given) {
+  std::set<std::string, std::less<>> asked;
+  const JsonReader object = given.noting(asked);
   Plan plan;
   object.require<std::string>("strategy");
   plan.strategy = word(object, "strategy", plan.strategy, strategy_from,
@@ -151,6 +120,7 @@ Plan plan_from_json(const JsonReader& object) {
   plan.stack = object.optional<std::string>("stack", plan.stack);
   parallel_from_json(object, plan);
   plan.deterministic = object.optional<bool>("deterministic", plan.deterministic);
+  refuse_others(given, asked);
   return plan;
 }
 
