@@ -15,48 +15,18 @@
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
 
-constexpr std::array<std::string_view, 38> kColumns = {"id",
-                                                       "source",
-                                                       "model",
-                                                       "arch",
-                                                       "layers",
-                                                       "hidden",
-                                                       "heads",
-                                                       "kv_heads",
-                                                       "head_dim",
-                                                       "ffn",
-                                                       "mlp",
-                                                       "norm",
-                                                       "biases",
-                                                       "vocab",
-                                                       "tied",
-                                                       "seq_len",
-                                                       "gpu",
-                                                       "gpus",
-                                                       "gpus_per_node",
-                                                       "inter_gbps_per_node",
-                                                       "stack",
-                                                       "strategy",
-                                                       "shard_group",
-                                                       "micro_batch",
-                                                       "grad_accum",
-                                                       "recompute",
-                                                       "ckpt_layers",
-                                                       "reduce_dtype",
-                                                       "optimizer_state",
-                                                       "attention",
-                                                       "offload",
-                                                       "iter_time_s",
-                                                       "time_kind",
-                                                       "tokens_per_gpu_s",
-                                                       "peak_mem_gib",
-                                                       "mem_kind",
-                                                       "outcome",
-                                                       "locator"};
+/// The first line of a table that lacks nothing.
+constexpr std::string_view kColumns =
+    "id,source,model,arch,layers,hidden,heads,kv_heads,head_dim,ffn,mlp,norm,biases,vocab,tied,"
+    "seq_len,gpu,gpus,gpus_per_node,inter_gbps_per_node,stack,strategy,shard_group,micro_batch,"
+    "grad_accum,recompute,ckpt_layers,reduce_dtype,optimizer_state,attention,offload,"
+    "iter_time_s,time_kind,tokens_per_gpu_s,peak_mem_gib,mem_kind,outcome,locator";
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 /// What a family implies beyond the columns of a row.
@@ -347,17 +317,10 @@ LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<s
 }  // namespace
 
 std::string_view name_of(MemoryCounter counter) {
-  switch (counter) {
-    case MemoryCounter::kPeakAllocated:
-      return "peak_allocated";
-    case MemoryCounter::kPeakActive:
-      return "peak_active";
-    case MemoryCounter::kPeakReserved:
-      return "peak_reserved";
-    case MemoryCounter::kNone:
-      break;
-  }
-  return "";
+  static constexpr std::array<std::string_view, 4> kNames = {"", "peak_allocated", "peak_active",
+                                                             "peak_reserved"};
+  static_assert(kNames.size() == static_cast<std::size_t>(MemoryCounter::kPeakReserved) + 1);
+  return name_in(kNames, counter);
 }
 
 std::filesystem::path shipped_ledger() {
@@ -369,7 +332,7 @@ std::vector<LedgerRow> load_ledger(const std::filesystem::path& path) {
 }
 
 std::vector<LedgerRow> read_ledger(const CsvTable& table) {
-  for (const std::string_view column : kColumns) table.column(column);
+  for (const std::string& column : split_commas(kColumns)) table.column(column);
   if (table.size() == 0) {
     throw Error(fmt::format("{}: there is no row, expected at least one", table.file()));
   }
