@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -88,15 +90,9 @@ DataFile describe(DataKind kind, JsonFile json, fs::path path) {
 }  // namespace
 
 std::string_view name_of(DataKind kind) {
-  switch (kind) {
-    case DataKind::kGpu:
-      return "gpu";
-    case DataKind::kCluster:
-      return "cluster";
-    case DataKind::kStack:
-      break;
-  }
-  return "stack";
+  static constexpr std::array<std::string_view, 3> kNames = {"gpu", "cluster", "stack"};
+  static_assert(kNames.size() == static_cast<std::size_t>(DataKind::kStack) + 1);
+  return name_in(kNames, kind);
 }
 
 std::vector<std::string> shipped_names(DataKind kind) {

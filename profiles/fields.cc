@@ -17,6 +17,7 @@
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/parse_value.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -30,9 +31,7 @@ template <typename T>
 constexpr bool is_integer = std::is_same_v<T, std::int64_t> || std::is_same_v<T, int>;
 
 std::optional<MemoryManager> manager_from(std::string_view name) {
-  const auto at = std::find(kManagers.begin(), kManagers.end(), name);
-  if (at == kManagers.end()) return std::nullopt;
-  return static_cast<MemoryManager>(at - kManagers.begin());
+  return value_in<MemoryManager>(kManagers, name);
 }
 
 bool accepts(const NumberRange<double>& range, double value) {

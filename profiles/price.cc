@@ -7,6 +7,7 @@
 #include "profiles/data_file.h"
 #include "sim/core/json_file.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -94,13 +95,11 @@ std::optional<std::chrono::year_month_day> last_day_of(std::string_view date) {
 }  // namespace
 
 std::string_view name_of(PriceKind kind) {
-  return kKindNames[static_cast<std::size_t>(kind)];
+  return name_in(kKindNames, kind);
 }
 
 std::optional<PriceKind> price_kind_from(std::string_view name) {
-  const auto at = std::find(kKindNames.begin(), kKindNames.end(), name);
-  if (at == kKindNames.end()) return std::nullopt;
-  return static_cast<PriceKind>(at - kKindNames.begin());
+  return value_in<PriceKind>(kKindNames, name);
 }
 
 std::vector<std::string> price_kind_names() {

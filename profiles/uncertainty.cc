@@ -13,6 +13,7 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -27,10 +28,9 @@ constexpr std::array<std::string_view, kNovelties> kNoveltyNames = {"cell", "sta
 NoveltyWidth read_width(const JsonReader& from) {
   from.reject_unknown_keys({"novelty", "errors", "runs", "cells", "half_width"});
   NoveltyWidth width;
-  const std::string name = from.require<std::string>("novelty");
-  const auto at = std::find(kNoveltyNames.begin(), kNoveltyNames.end(), name);
-  if (at == kNoveltyNames.end()) from.fail("novelty", "cell, stack_gpu, source_only or nothing");
-  width.novelty = static_cast<Novelty>(at - kNoveltyNames.begin());
+  const auto novelty = value_in<Novelty>(kNoveltyNames, from.require<std::string>("novelty"));
+  if (!novelty) from.fail("novelty", "cell, stack_gpu, source_only or nothing");
+  width.novelty = *novelty;
   width.errors = from.require<std::string>("errors");
   width.runs = from.require<std::int64_t>("runs", at_least(std::int64_t{0}));
   width.cells = from.require<std::int64_t>("cells", at_least(std::int64_t{0}));
@@ -78,7 +78,7 @@ JsonFile open(const std::filesystem::path& file) {
 }  // namespace
 
 std::string_view name_of(Novelty novelty) {
-  return kNoveltyNames[static_cast<std::size_t>(novelty)];
+  return name_in(kNoveltyNames, novelty);
 }
 
 std::filesystem::path shipped_residuals() {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "profiles/import/nsys.h"
 #include "profiles/import/observe.h"
 #include "sim/core/error.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -58,19 +60,10 @@ void add_tables(TraceTables tables, const ImportOptions& options, CollectiveInst
 }  // namespace
 
 std::string_view name_of(TraceFormat format) {
-  switch (format) {
-    case TraceFormat::kShardwright:
-      return "shardwright";
-    case TraceFormat::kKineto:
-      return "kineto";
-    case TraceFormat::kNcclTests:
-      return "nccl-tests";
-    case TraceFormat::kNsys:
-      return "nsys";
-    case TraceFormat::kUnknown:
-      break;
-  }
-  return "unknown";
+  static constexpr std::array<std::string_view, 5> kNames = {"shardwright", "kineto", "nccl-tests",
+                                                             "nsys", "unknown"};
+  static_assert(kNames.size() == static_cast<std::size_t>(TraceFormat::kUnknown) + 1);
+  return name_in(kNames, format);
 }
 
 TraceFormat detect_format(const std::filesystem::path& path) {

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "sim/core/atomic_file.h"
+#include "sim/core/words.h"
 
 namespace shardwright {
 namespace {
@@ -243,15 +245,9 @@ bool runs_a_kernel(const Op& op) {
 }  // namespace
 
 std::string_view name_of(StreamRole role) {
-  switch (role) {
-    case StreamRole::kCompute:
-      return "compute";
-    case StreamRole::kCommunication:
-      return "communication";
-    case StreamRole::kSide:
-      return "side";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 3> kNames = {"compute", "communication", "side"};
+  static_assert(kNames.size() == static_cast<std::size_t>(StreamRole::kSide) + 1);
+  return name_in(kNames, role);
 }
 
 std::vector<GatherUse> gather_uses(const Schedule& schedule) {

@@ -3,114 +3,63 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
+#include "sim/core/words.h"
+
 namespace shardwright {
 
 std::string_view name_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kEmbedding:
-      return "embedding";
-    case OpKind::kNorm:
-      return "norm";
-    case OpKind::kQkvProjection:
-      return "qkv_projection";
-    case OpKind::kQProjection:
-      return "q_projection";
-    case OpKind::kKProjection:
-      return "k_projection";
-    case OpKind::kVProjection:
-      return "v_projection";
-    case OpKind::kQkNorm:
-      return "qk_norm";
-    case OpKind::kRope:
-      return "rope";
-    case OpKind::kAttention:
-      return "attention";
-    case OpKind::kOutputProjection:
-      return "output_projection";
-    case OpKind::kResidual:
-      return "residual";
-    case OpKind::kGateUpProjection:
-      return "gate_up_projection";
-    case OpKind::kGateProjection:
-      return "gate_projection";
-    case OpKind::kUpProjection:
-      return "up_projection";
-    case OpKind::kActivation:
-      return "activation";
-    case OpKind::kDownProjection:
-      return "down_projection";
-    case OpKind::kHeadProjection:
-      return "head_projection";
-    case OpKind::kLoss:
-      return "loss";
-    case OpKind::kRouter:
-      return "router";
-    case OpKind::kPermute:
-      return "permute";
-    case OpKind::kQuantize:
-      return "quantize";
-    case OpKind::kAllToAll:
-      return "all_to_all";
-    case OpKind::kInputGradient:
-      return "input_gradient";
-    case OpKind::kWeightGradient:
-      return "weight_gradient";
-    case OpKind::kAllGather:
-      return "all_gather";
-    case OpKind::kReduceScatter:
-      return "reduce_scatter";
-    case OpKind::kAllReduce:
-      return "all_reduce";
-    case OpKind::kBroadcast:
-      return "broadcast";
-    case OpKind::kCastShard:
-      return "cast_shard";
-    case OpKind::kCastGradient:
-      return "cast_gradient";
-    case OpKind::kConcatenate:
-      return "concatenate_gradients";
-    case OpKind::kCopyIn:
-      return "copy_in";
-    case OpKind::kCopyOut:
-      return "copy_out";
-    case OpKind::kScale:
-      return "scale";
-    case OpKind::kAccumulate:
-      return "accumulate";
-    case OpKind::kZero:
-      return "zero";
-    case OpKind::kGradientNorm:
-      return "gradient_norm";
-    case OpKind::kClip:
-      return "clip";
-    case OpKind::kOptimizer:
-      return "optimizer";
-    case OpKind::kHostWork:
-      return "host_work";
-    case OpKind::kSynchronize:
-      return "synchronize";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 41> kNames = {"embedding",
+                                                              "norm",
+                                                              "qkv_projection",
+                                                              "q_projection",
+                                                              "k_projection",
+                                                              "v_projection",
+                                                              "qk_norm",
+                                                              "rope",
+                                                              "attention",
+                                                              "output_projection",
+                                                              "residual",
+                                                              "gate_up_projection",
+                                                              "gate_projection",
+                                                              "up_projection",
+                                                              "activation",
+                                                              "down_projection",
+                                                              "head_projection",
+                                                              "loss",
+                                                              "router",
+                                                              "permute",
+                                                              "quantize",
+                                                              "all_to_all",
+                                                              "input_gradient",
+                                                              "weight_gradient",
+                                                              "all_gather",
+                                                              "reduce_scatter",
+                                                              "all_reduce",
+                                                              "broadcast",
+                                                              "cast_shard",
+                                                              "cast_gradient",
+                                                              "concatenate_gradients",
+                                                              "copy_in",
+                                                              "copy_out",
+                                                              "scale",
+                                                              "accumulate",
+                                                              "zero",
+                                                              "gradient_norm",
+                                                              "clip",
+                                                              "optimizer",
+                                                              "host_work",
+                                                              "synchronize"};
+  static_assert(kNames.size() == static_cast<std::size_t>(OpKind::kSynchronize) + 1);
+  return name_in(kNames, kind);
 }
 
 std::string_view name_of(Phase phase) {
-  switch (phase) {
-    case Phase::kPrepare:
-      return "prepare";
-    case Phase::kForward:
-      return "forward";
-    case Phase::kLoss:
-      return "loss";
-    case Phase::kRecompute:
-      return "recompute";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kReduce:
-      return "reduce";
-    case Phase::kOptimizer:
-      return "optimizer";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "prepare", "forward", "loss", "recompute", "backward", "reduce", "optimizer"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Phase::kOptimizer) + 1);
+  return name_in(kNames, phase);
 }
 
 void Schedule::clear() {

@@ -4,12 +4,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <optional>
 
 #include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/error.h"
+#include "sim/core/words.h"
 
 namespace shardwright::sim {
 namespace {
@@ -195,15 +197,9 @@ void try_hardware(Trials& trials, const Plan& plan, const Cluster& cluster) {
 }  // namespace
 
 std::string_view name_of(ChangeKind kind) {
-  switch (kind) {
-    case ChangeKind::kSoftware:
-      return "software";
-    case ChangeKind::kHardware:
-      return "hardware";
-    case ChangeKind::kPlan:
-      break;
-  }
-  return "plan";
+  static constexpr std::array<std::string_view, 3> kNames = {"plan", "software", "hardware"};
+  static_assert(kNames.size() == static_cast<std::size_t>(ChangeKind::kHardware) + 1);
+  return name_in(kNames, kind);
 }
 
 Explanation explain(Predictor& predictor, const Plan& plan) {

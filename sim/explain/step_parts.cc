@@ -2,10 +2,12 @@
 #include "sim/explain/step_parts.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
 #include "sim/core/span_union.h"
+#include "sim/core/words.h"
 
 namespace shardwright::sim {
 namespace {
@@ -51,29 +53,16 @@ void add_kernel_time(PartTimes& part, WorkKind work, double time_s) {
 }  // namespace
 
 std::string_view name_of(StepPart part) {
-  switch (part) {
-    case StepPart::kForward:
-      return "forward";
-    case StepPart::kBackward:
-      return "backward";
-    case StepPart::kOptimizer:
-      return "optimizer";
-    case StepPart::kEnds:
-      break;
-  }
-  return "ends";
+  static constexpr std::array<std::string_view, 4> kNames = {"forward", "backward", "optimizer",
+                                                             "ends"};
+  static_assert(kNames.size() == static_cast<std::size_t>(StepPart::kEnds) + 1);
+  return name_in(kNames, part);
 }
 
 std::string_view name_of(Bound bound) {
-  switch (bound) {
-    case Bound::kCommunication:
-      return "communication";
-    case Bound::kHost:
-      return "host";
-    case Bound::kKernels:
-      break;
-  }
-  return "kernels";
+  static constexpr std::array<std::string_view, 3> kNames = {"kernels", "communication", "host"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Bound::kHost) + 1);
+  return name_in(kNames, bound);
 }
 
 Bound PartTimes::bound() const {

@@ -28,14 +28,13 @@ constexpr const char* kHostTrack = "host";
 // step, or one on a stream where a run traced only those.
 constexpr std::int64_t kMostPerSpan = 16;
 
-/// The word's value, of an enumeration that counts from 0.
+/// The word's value, of an enumeration that counts from 0 to `last`.
 template <class Enum>
-std::optional<Enum> named(std::string_view word) {
-  for (std::uint8_t i = 0;; ++i) {
-    const std::string_view name = name_of(static_cast<Enum>(i));
-    if (name == "?") return std::nullopt;  // past the last
-    if (name == word) return static_cast<Enum>(i);
+std::optional<Enum> named(std::string_view word, Enum last) {
+  for (std::uint8_t i = 0; i <= static_cast<std::uint8_t>(last); ++i) {
+    if (name_of(static_cast<Enum>(i)) == word) return static_cast<Enum>(i);
   }
+  return std::nullopt;
 }
 
 std::int32_t layer_of(std::string_view unit) {
@@ -173,17 +172,17 @@ class Reader {
       }
       return;
     }
-    const auto read = [&]<class Enum>(const char* key, Enum& into) {
+    const auto read = [&]<class Enum>(const char* key, Enum& into, Enum last) {
       const std::string word = text_of(args, key);
-      const std::optional<Enum> value = named<Enum>(word);
+      const std::optional<Enum> value = named(word, last);
       if (!value) {
         fail(fmt::format("the {} of operation {} ({}) is '{}', which no version of a step has", key,
                          id, name, word));
       }
       into = *value;
     };
-    read("kind", operation.kind);
-    read("phase", operation.phase);
+    read("kind", operation.kind, OpKind::kSynchronize);
+    read("phase", operation.phase, Phase::kOptimizer);
     operation.layer = layer_of(text_of(args, "unit"));
     operation.name = std::move(name);
   }
@@ -259,7 +258,7 @@ class Reader {
     if (known != streams.end()) return static_cast<std::uint8_t>(known - streams.begin());
     if (streams.size() == 255) fail("operations run on more than 255 streams");
     streams.push_back(name);
-    trace_.roles.push_back(named<StreamRole>(track.role).value_or(StreamRole::kSide));
+    trace_.roles.push_back(named(track.role, StreamRole::kSide).value_or(StreamRole::kSide));
     roles_known_ |= !track.role.empty();
     return static_cast<std::uint8_t>(streams.size() - 1);
   }
