@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/inspect/model.h"
+#include "sim/core/model.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "cli/inspect/inspect.h"
 #include "cli/inspect/training_memory.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
@@ -18,8 +20,8 @@
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/json_file.h"
-#include "sim/core/model.h"
 #include "sim/core/units.h"
+#include "sim/core/words.h"
 
 namespace shardwright::cli {
 namespace {
@@ -40,45 +42,22 @@ std::string grouped(std::int64_t value) {
 }
 
 std::string_view name_of(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return "silu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluTanh:
-      return "gelu-tanh";
-    case Activation::kRelu:
-      break;
-  }
-  return "relu";
+  static constexpr std::array<std::string_view, 4> kNames = {"silu", "gelu", "gelu-tanh", "relu"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Activation::kRelu) + 1);
+  return name_in(kNames, activation);
 }
 
 std::string_view name_of(Position position) {
-  switch (position) {
-    case Position::kRope:
-      return "rope";
-    case Position::kLearned:
-      return "learned";
-    case Position::kAlibi:
-      break;
-  }
-  return "alibi";
+  static constexpr std::array<std::string_view, 3> kNames = {"rope", "learned", "alibi"};
+  static_assert(kNames.size() == static_cast<std::size_t>(Position::kAlibi) + 1);
+  return name_in(kNames, position);
 }
 
 std::string_view name_of(RopeScaling scaling) {
-  switch (scaling) {
-    case RopeScaling::kNone:
-      return "none";
-    case RopeScaling::kLinear:
-      return "linear";
-    case RopeScaling::kLlama3:
-      return "llama3";
-    case RopeScaling::kYarn:
-      return "yarn";
-    case RopeScaling::kLongrope:
-      break;
-  }
-  return "longrope";
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "linear", "llama3", "yarn",
+                                                             "longrope"};
+  static_assert(kNames.size() == static_cast<std::size_t>(RopeScaling::kLongrope) + 1);
+  return name_in(kNames, scaling);
 }
 
 std::string latent_words(const Model& m) {

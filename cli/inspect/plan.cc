@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/inspect/plan.h"
-
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/inspect/inspect.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/inspect/profile.h"
-
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "cli/inspect/inspect.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"

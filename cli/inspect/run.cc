@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/inspect/run.h"
-
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/inspect/inspect.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"

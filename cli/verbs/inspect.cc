@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cli/inspect/inspect.h"
+
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -6,11 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/inspect/calibration.h"
-#include "cli/inspect/model.h"
-#include "cli/inspect/plan.h"
-#include "cli/inspect/profile.h"
-#include "cli/inspect/run.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/nearest.h"
 

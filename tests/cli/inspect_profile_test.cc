@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/inspect/profile.h"
+#include "cli/inspect/inspect.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/text.h"
 #include "profiles/cluster_file.h"

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guards `shardwright inspect`: the kinds, a model and a plan in words and as JSON.
+#include "cli/inspect/inspect.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/inspect/model.h"
-#include "cli/inspect/plan.h"
 #include "cli/render/text/text.h"
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
