@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/hf_experts.h"
-
+// Configs of mixtures of experts.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/hf_families.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_llama.h"
 

@@ -13,12 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/core/hf_experts.h"
-#include "sim/core/hf_gpt.h"
 #include "sim/core/hf_ignored.h"
 #include "sim/core/hf_keys.h"
-#include "sim/core/hf_llama.h"
-#include "sim/core/hf_planned.h"
 
 namespace shardwright {
 namespace {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the keys of a Hugging Face config.json mean, family by family.
 //
-// Families that are planned and run: llama, mistral, qwen2, qwen3 (hf_llama.h). Planned only: gpt2,
-// gpt_neox and mpt (hf_gpt.h), other dense ones (hf_planned.h), mixtures of experts (hf_experts.h).
+// Families that are planned and run: llama, mistral, qwen2, qwen3. Planned only are the others.
 // Keys that are absent have the defaults of the Transformers configuration classes. RoPE is read in
 // both forms: rope_theta with rope_scaling, and the rope_parameters of Transformers 5.
 //
@@ -22,3 +21,48 @@ namespace shardwright {
 Model model_from_config(const JsonReader& config);
 
 }  // namespace shardwright
+
+/// One reader for each family, by the table of hf_families.cc.
+namespace shardwright::hf {
+
+// Llama and its relatives (hf_llama.cc).
+Model read_llama(const JsonReader& config);
+Model read_mistral(const JsonReader& config);
+Model read_qwen2(const JsonReader& config);
+Model read_qwen3(const JsonReader& config);
+Model read_phi3(const JsonReader& config);
+Model read_gemma(const JsonReader& config);
+Model read_gemma2(const JsonReader& config);
+
+// With LayerNorm and a plain MLP (hf_gpt.cc). The keys of mpt are those of LLM Foundry, which
+// trains models that Transformers itself cannot: learned positions, biases.
+Model read_gpt2(const JsonReader& config);
+Model read_gpt_neox(const JsonReader& config);
+Model read_mpt(const JsonReader& config);
+
+// Planned only, for details that cost nothing (multipliers of scores and residuals, layers without
+// RoPE, squared ReLU); Model::planning_only names the detail (hf_planned.cc).
+Model read_cohere(const JsonReader& config);
+Model read_falcon(const JsonReader& config);
+Model read_gemma3(const JsonReader& config);
+Model read_glm(const JsonReader& config);
+Model read_glm4(const JsonReader& config);
+Model read_granite(const JsonReader& config);
+Model read_nemotron(const JsonReader& config);
+Model read_olmo2(const JsonReader& config);
+Model read_smollm3(const JsonReader& config);
+Model read_stablelm(const JsonReader& config);
+Model read_starcoder2(const JsonReader& config);
+
+// Mixtures of experts (hf_experts.cc), planned only: no kernel of the executor routes tokens.
+Model read_mixtral(const JsonReader& config);
+Model read_qwen2_moe(const JsonReader& config);
+Model read_qwen3_moe(const JsonReader& config);
+Model read_deepseek_v2(const JsonReader& config);
+Model read_deepseek_v3(const JsonReader& config);
+Model read_kimi_k2(const JsonReader& config);
+Model read_gpt_oss(const JsonReader& config);
+Model read_llama4(const JsonReader& config);
+Model read_grok1(const JsonReader& config);
+
+}  // namespace shardwright::hf

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/hf_gpt.h"
-
+// Configs of the families with LayerNorm and a plain MLP: gpt2, gpt_neox and mpt.
 #include <fmt/core.h>
 
 #include <cmath>
 #include <string>
 #include <string_view>
 
+#include "sim/core/hf_families.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_rope.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "sim/core/hf_families.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_rope.h"
 

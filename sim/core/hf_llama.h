@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configs of llama and its relatives, which share their keys: RMSNorm, gated MLP, RoPE.
+// What configs of llama and its relatives share: RMSNorm, gated MLP, RoPE.
 #pragma once
 
 #include <string>
@@ -28,13 +28,5 @@ void set_attention_bias(const JsonReader& config, Model& m, bool fallback);
 /// gemma and what gemma2 and gemma3 share: four norms a layer, a scale and caps of scores.
 Model read_gemma2_like(const JsonReader& config, const std::string& family,
                        std::int64_t max_positions);
-
-Model read_llama(const JsonReader& config);
-Model read_mistral(const JsonReader& config);
-Model read_qwen2(const JsonReader& config);
-Model read_qwen3(const JsonReader& config);
-Model read_phi3(const JsonReader& config);
-Model read_gemma(const JsonReader& config);
-Model read_gemma2(const JsonReader& config);
 
 }  // namespace shardwright::hf

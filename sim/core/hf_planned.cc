@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/core/hf_planned.h"
-
+// Configs of families that planners may use and the executor does not run: their arithmetic is that
+// of the others, down to the parameter, but for details that cost nothing.
+//
+// Defaults are those of the configuration classes in Transformers 4.5x
+// (models/FAMILY/configuration_FAMILY.py), because files leave out what equals them.
 #include <fmt/core.h>
 
 #include <cmath>
 #include <string>
 #include <string_view>
 
+#include "sim/core/hf_families.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_llama.h"
 #include "sim/core/hf_rope.h"
-
-// Defaults are those of the configuration classes in Transformers 4.5x
-// (models/FAMILY/configuration_FAMILY.py), because files leave out what equals them.
 
 namespace shardwright::hf {
 namespace {
