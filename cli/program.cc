@@ -13,11 +13,11 @@
 #include <system_error>
 
 #include "cli/bill_of_materials.h"
+#include "cli/build_info.h"
 #include "cli/flags/command_line.h"
 #include "cli/render/text/text.h"
 #include "cli/streams.h"
 #include "cli/verbs/verbs.h"
-#include "cli/version.h"
 
 namespace shardwright::cli {
 namespace {
@@ -34,6 +34,24 @@ constexpr const char* kFooter =
     "  5  device or library missing\n"
     "  6  comparison outside tolerance\n"
     "  75 stopped from outside: run saved what it had, and --resume goes on";
+
+/// Our version, and those of what this was built with.
+std::string version_text() {
+  const BuildInfo build = build_info();
+  std::string text =
+      fmt::format("shardwright {}\n{}, {}{}", build.version, build.compiler, build.build_type,
+                  build.sanitizers.empty() ? "" : ", sanitizers: ");
+  text += build.sanitizers + "\n";
+  for (const LibraryVersion& library : build.libraries) {
+    text +=
+        fmt::format("{:<14} {}\n", library.name,
+                    library.version.empty() ? "not found when this was built" : library.version);
+  }
+  text += fmt::format("{:<14}", "executors");
+  for (const std::string& executor : build.executors) text += " " + executor;
+  if (build.executors.empty()) text += " none";
+  return text;
+}
 
 /// The command as a user would type it again in a shell.
 std::string command_line(int argc, const char* const* argv) {

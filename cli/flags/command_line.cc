@@ -1,15 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/flags/command_line.h"
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <sstream>
 #include <utility>
 
-#include "cli/flags/help.h"
 #include "cli/flags/usage.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {
+
+constexpr int kHelpColumns = 100;
+constexpr int kDescriptionBegins = 34;
+
+/// "  --gpus N        how many", with a long name on a line of its own and a long description
+/// wrapped under itself.
+std::string help_entry(const std::string& name, const std::string& description) {
+  std::string text = "  " + name;
+  int column = display_width(text);
+  for (const std::string& line : wrap(description, kHelpColumns - kDescriptionBegins)) {
+    if (column >= kDescriptionBegins) {
+      text += '\n';
+      column = 0;
+    }
+    text += fmt::format("{:{}}{}", "", kDescriptionBegins - column, line);
+    column = kHelpColumns;
+  }
+  return text + "\n";
+}
 
 class HelpFormatter : public CLI::Formatter {
  public:
