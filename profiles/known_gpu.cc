@@ -2,13 +2,13 @@
 #include "profiles/known_gpu.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <vector>
 
 #include "profiles/data_dir.h"
 #include "profiles/gpu_file.h"
+#include "sim/core/words.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -17,12 +17,6 @@ namespace fs = std::filesystem;
 
 /// The driver and the data file may count what is reserved differently.
 constexpr double kMemoryTolerance = 0.06;
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 /// "h100" of "h100-80g".
 std::string model_word(const std::string& id) {
@@ -42,7 +36,7 @@ bool same_kind(const std::string& name, const std::string& id) {
 
 std::optional<Gpu> known_gpu(const SeenGpu& seen) {
   std::optional<Gpu> found;
-  const std::string name = lower(seen.name);
+  const std::string name = lower_case(seen.name);
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(data_dir() / "gpus")) {
     if (entry.path().extension() == ".json") files.push_back(entry.path());

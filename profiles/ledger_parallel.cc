@@ -14,6 +14,7 @@
 #include "sim/core/json_file.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -42,16 +43,6 @@ std::optional<Enum> read_word(const CsvRow& row, std::string_view column) {
   return value;
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
-
 void read_model(const CsvRow& row, Model& model) {
   Experts& experts = model.experts;
   read_size(row, "experts", experts.count, 0);
@@ -60,10 +51,11 @@ void read_model(const CsvRow& row, Model& model) {
   read_size(row, "shared_ffn", experts.shared_ffn, 0);
   read_size(row, "dense_layers", experts.first_layer, 0);
   read_size(row, "mtp", model.mtp_layers, 0);
-  const std::string_view latent = row.text("mla");
+  std::string latent(row.text("mla"));
   if (latent.empty()) return;
+  std::replace(latent.begin(), latent.end(), '/', ',');
   std::vector<std::int64_t> sizes;
-  for (const std::string_view part : split(latent, '/')) {
+  for (const std::string& part : split_commas(latent)) {
     sizes.push_back(parse_int64(part).value_or(-1));
   }
   if (sizes.size() != 5 || *std::min_element(sizes.begin(), sizes.end()) < 0) {

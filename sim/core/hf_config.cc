@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "sim/core/json_file.h"
 #include "sim/core/nearest.h"
 #include "sim/core/read_file.h"
+#include "sim/core/words.h"
 
 namespace shardwright {
 namespace {
@@ -22,13 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr JsonLimits kConfigLimits{.max_bytes = std::size_t{4} << 20, .max_depth = 32};
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
 
 Model model_of(const JsonFile& file, std::string name) {
   Model model = model_from_config(file.root());
@@ -52,12 +45,12 @@ std::string without_organisation(std::string_view name) {
 
 /// The built-in whose "_aliases" list `name`, with its organisation or without.
 std::optional<std::string> builtin_of_alias(const fs::path& folder, std::string_view name) {
-  const std::string wanted = lower(name);
+  const std::string wanted = lower_case(name);
   for (const std::string& builtin : builtin_models(folder)) {
     const JsonFile file = JsonFile::load(folder / (builtin + ".json"), kConfigLimits);
     if (!file.root().has("_aliases")) continue;
     for (const std::string& alias : file.root().require_list<std::string>("_aliases")) {
-      const std::string known = lower(alias);
+      const std::string known = lower_case(alias);
       if (known == wanted || without_organisation(known) == wanted) return builtin;
     }
   }
@@ -130,7 +123,7 @@ ModelFile find_model(const fs::path& builtin_folder, std::string_view name_or_pa
   };
   std::error_code ignored;
   if (is_plain_name(name_or_path)) {
-    ModelFile file = builtin(lower(name_or_path));
+    ModelFile file = builtin(lower_case(name_or_path));
     if (fs::is_regular_file(file.path, ignored)) return file;
   }
   const fs::path path(name_or_path);
@@ -146,9 +139,9 @@ ModelFile find_model(const fs::path& builtin_folder, std::string_view name_or_pa
       "the "
       "path of a config.json or of its folder is accepted too",
       name_or_path,
-      fmt::join(
-          nearest_few(lower(without_organisation(name_or_path)), builtin_models(builtin_folder), 3),
-          ", ")));
+      fmt::join(nearest_few(lower_case(without_organisation(name_or_path)),
+                            builtin_models(builtin_folder), 3),
+                ", ")));
 }
 
 std::string read_model_config(const fs::path& builtin_folder, std::string_view name_or_path) {

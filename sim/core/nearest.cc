@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "sim/core/words.h"
+
 namespace shardwright {
 namespace {
 
@@ -28,13 +30,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return at(a.size(), b.size());
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
 }
 
 /// "a100-80g-4xhdr200" as {"a100", "80g", "4xhdr200"}.
@@ -77,12 +72,12 @@ bool is_part_of(std::string_view word, std::string_view candidate) {
 
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates) {
-  const std::string wanted = lower(word);
+  const std::string wanted = lower_case(word);
   const std::string* best = nullptr;
   const std::string* best_part = nullptr;
   std::size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const std::string known = lower(candidate);
+    const std::string known = lower_case(candidate);
     const std::size_t distance = edit_distance(wanted, known);
     if (best == nullptr || distance < best_distance) {
       best = &candidate;
@@ -97,9 +92,9 @@ std::optional<std::string> nearest(std::string_view word,
 
 std::vector<std::string> nearest_few(std::string_view word, std::vector<std::string> candidates,
                                      std::size_t count) {
-  const std::string wanted = lower(word);
+  const std::string wanted = lower_case(word);
   const auto rank = [&wanted](const std::string& candidate) {
-    const std::string known = lower(candidate);
+    const std::string known = lower_case(candidate);
     const bool related =
         known.find(wanted) != std::string::npos || wanted.find(known) != std::string::npos;
     return std::tuple(related ? 0 : 1, distance_of_parts(wanted, known),

@@ -14,11 +14,6 @@ using P = GivenParallelism;
 
 constexpr CountRange kRanks{1, 1 << 20};
 
-bool read_switch(Name name, Text text) {
-  if (text != "on" && text != "off") fail_word(name, text, {"on", "off"});
-  return text == "on";
-}
-
 template <auto Member>
 void read_size(GivenKnobs& k, Name n, Text t) {
   k.parallel.*Member = parse_count(n, t, kRanks);
@@ -53,11 +48,6 @@ template <auto Member>
 std::string write_word(const Plan& plan) {
   const auto& value = plan.parallel.*Member;
   return value ? std::string(name_of(*value)) : std::string();
-}
-
-template <typename Value, typename Target>
-void take(const std::optional<Value>& given, Target& target) {
-  if (given) target = *given;
 }
 
 }  // namespace
@@ -113,6 +103,11 @@ std::vector<PlanKnob> parallel_knobs() {
        },
        [](const Plan& p) { return p.offload == Offload::kNone ? std::string() : offload_name(p); }},
   };
+}
+
+bool read_switch(Name name, Text text) {
+  if (text != "on" && text != "off") fail_word(name, text, {"on", "off"});
+  return text == "on";
 }
 
 void take_parallelism(const GivenParallelism& given, Plan& plan) {

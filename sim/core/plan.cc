@@ -11,6 +11,7 @@
 #include "sim/core/error.h"
 #include "sim/core/model.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
 #include "sim/core/units.h"
 #include "sim/core/words.h"
 
@@ -40,14 +41,9 @@ constexpr std::array<PieceName, 12> kPieceNames = {{{kPieceNorm, "norm"},
                                                     {kPieceFfn, "mlp"}}};
 
 /// "norm,swiglu" or "norm+swiglu", the way published tables write it.
-std::vector<std::string_view> split(std::string_view words) {
-  std::vector<std::string_view> result;
-  while (true) {
-    const std::size_t end = words.find_first_of(",+");
-    result.push_back(words.substr(0, end));
-    if (end == std::string_view::npos) return result;
-    words.remove_prefix(end + 1);
-  }
+std::vector<std::string> pieces_of(std::string words) {
+  std::replace(words.begin(), words.end(), '+', ',');
+  return split_commas(words);
 }
 
 void check_range(std::string_view knob, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -202,7 +198,7 @@ void set_recompute(Plan& plan, std::string_view words) {
     }
   }
   std::uint16_t pieces = 0;
-  for (const std::string_view word : split(words)) {
+  for (const std::string& word : pieces_of(std::string(words))) {
     const auto* entry = std::find_if(kPieceNames.begin(), kPieceNames.end(),
                                      [&](const PieceName& known) { return known.name == word; });
     if (entry == kPieceNames.end()) {

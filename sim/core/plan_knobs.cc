@@ -77,22 +77,12 @@ AllocatorKind read_allocator(std::string_view name, Text text) {
   return *allocator;
 }
 
-bool read_switch(std::string_view name, Text text) {
-  if (text != "on" && text != "off") fail_word(name, text, {"on", "off"});
-  return text == "on";
-}
-
 std::string written(std::int64_t count) {
   return fmt::format("{}", count);
 }
 
 std::string written(std::string_view word) {
   return std::string(word);
-}
-
-template <typename Value, typename Target>
-void take(const std::optional<Value>& given, Target& target) {
-  if (given) target = *given;
 }
 
 void take_recompute(const GivenKnobs& knobs, std::int64_t layers, Plan& plan) {
