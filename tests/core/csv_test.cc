@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright {
@@ -17,21 +18,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::refusal_of;
 
 CsvTable parse(std::string text) {
   return CsvTable::parse(std::move(text), "t.csv");
-}
-
-template <typename Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return "";
 }
 
 TEST(Csv, ReadsValuesByColumnName) {
@@ -73,35 +63,35 @@ TEST(Csv, AcceptsBomCrlfBlankLinesAndNoLastLineEnd) {
 
 TEST(Csv, ErrorsNameFileLineAndColumn) {
   const CsvTable table = parse("id,size\na,3.5\nb,12 GB\nc,\nd,5000000000\n");
-  EXPECT_EQ(message_of([&] { table[0].require<int>("size"); }),
+  EXPECT_EQ(refusal_of([&] { table[0].require<int>("size"); }),
             "t.csv, line 2, column size: found \"3.5\", expected an integer");
-  EXPECT_EQ(message_of([&] { table[1].find<double>("size"); }),
+  EXPECT_EQ(refusal_of([&] { table[1].find<double>("size"); }),
             "t.csv, line 3, column size: found \"12 GB\", expected a number");
-  EXPECT_EQ(message_of([&] { table[2].require<double>("size"); }),
+  EXPECT_EQ(refusal_of([&] { table[2].require<double>("size"); }),
             "t.csv, line 4, column size: found nothing, expected a number");
-  EXPECT_EQ(message_of([&] { table[3].require<int>("size"); }),
+  EXPECT_EQ(refusal_of([&] { table[3].require<int>("size"); }),
             "t.csv, line 5, column size: found \"5000000000\", expected an integer");
-  EXPECT_EQ(message_of([&] { table[0].text("price"); }),
+  EXPECT_EQ(refusal_of([&] { table[0].text("price"); }),
             "t.csv, line 1: there is no column \"price\", found id, size");
-  EXPECT_EQ(message_of([&] { table[0].fail("id", "a known GPU"); }),
+  EXPECT_EQ(refusal_of([&] { table[0].fail("id", "a known GPU"); }),
             "t.csv, line 2, column id: found \"a\", expected a known GPU");
 }
 
 TEST(Csv, MalformedTablesAreErrors) {
-  EXPECT_EQ(message_of([] { parse("a,b\n1,2\n1,2,3\n"); }),
+  EXPECT_EQ(refusal_of([] { parse("a,b\n1,2\n1,2,3\n"); }),
             "t.csv, line 3: the row has 3 fields, expected 2 as in the header");
-  EXPECT_THAT(message_of([] { parse("a,b\n1\n"); }), HasSubstr("line 2: the row has 1 fields"));
-  EXPECT_THAT(message_of([] { parse("a\n\"1\n2\n"); }),
+  EXPECT_THAT(refusal_of([] { parse("a,b\n1\n"); }), HasSubstr("line 2: the row has 1 fields"));
+  EXPECT_THAT(refusal_of([] { parse("a\n\"1\n2\n"); }),
               HasSubstr("line 2: a quoted field is never"));
-  EXPECT_THAT(message_of([] { parse("a\n\"1\"2\n"); }),
+  EXPECT_THAT(refusal_of([] { parse("a\n\"1\"2\n"); }),
               HasSubstr("line 2: text follows a closing"));
-  EXPECT_THAT(message_of([] { parse("a\n1\"2\n"); }), HasSubstr("line 2: a quote, NUL or"));
-  EXPECT_THAT(message_of([] { parse("a\n1\r2\n"); }), HasSubstr("line 2: a quote, NUL or"));
-  EXPECT_THAT(message_of([] { parse(std::string("a\n1\0\n", 5)); }), HasSubstr("a quote, NUL or"));
-  EXPECT_THAT(message_of([] { parse("a,b,a\n"); }), HasSubstr("two columns are named \"a\""));
-  EXPECT_THAT(message_of([] { parse("a,,b\n"); }), HasSubstr("column 2 has no name"));
-  EXPECT_THAT(message_of([] { parse(""); }), HasSubstr("the file is empty"));
-  EXPECT_THAT(message_of([] { parse("\n\n"); }), HasSubstr("the file is empty"));
+  EXPECT_THAT(refusal_of([] { parse("a\n1\"2\n"); }), HasSubstr("line 2: a quote, NUL or"));
+  EXPECT_THAT(refusal_of([] { parse("a\n1\r2\n"); }), HasSubstr("line 2: a quote, NUL or"));
+  EXPECT_THAT(refusal_of([] { parse(std::string("a\n1\0\n", 5)); }), HasSubstr("a quote, NUL or"));
+  EXPECT_THAT(refusal_of([] { parse("a,b,a\n"); }), HasSubstr("two columns are named \"a\""));
+  EXPECT_THAT(refusal_of([] { parse("a,,b\n"); }), HasSubstr("column 2 has no name"));
+  EXPECT_THAT(refusal_of([] { parse(""); }), HasSubstr("the file is empty"));
+  EXPECT_THAT(refusal_of([] { parse("\n\n"); }), HasSubstr("the file is empty"));
 }
 
 TEST(Csv, LoadNamesTheFile) {
@@ -109,9 +99,9 @@ TEST(Csv, LoadNamesTheFile) {
       shardwright::testing::temp_folder() / "shardwright_csv_test.csv";
   std::ofstream(path) << "a\n1\n";
   EXPECT_EQ(CsvTable::load(path)[0].require<int>("a"), 1);
-  EXPECT_THAT(message_of([&] { CsvTable::load(path, 3); }), HasSubstr("larger than 3 bytes"));
+  EXPECT_THAT(refusal_of([&] { CsvTable::load(path, 3); }), HasSubstr("larger than 3 bytes"));
   std::filesystem::remove(path);
-  EXPECT_THAT(message_of([&] { CsvTable::load(path); }), HasSubstr(path.string()));
+  EXPECT_THAT(refusal_of([&] { CsvTable::load(path); }), HasSubstr(path.string()));
 }
 
 std::string quote(std::string_view field) {

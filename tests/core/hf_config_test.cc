@@ -11,6 +11,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright {
@@ -18,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using testing::refusal_of;
 using ::testing::StartsWith;
 
 const fs::path kModels =
@@ -29,15 +31,8 @@ std::string slurp(const fs::path& path) {
   return text.str();
 }
 
-/// The sentence of the Error that loading throws; empty when it throws none.
 std::string problem_of(const std::string& name_or_path) {
-  try {
-    load_model(kModels, name_or_path);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "";
+  return refusal_of([&] { load_model(kModels, name_or_path); });
 }
 
 class HfConfigFiles : public ::testing::Test {

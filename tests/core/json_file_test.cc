@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright {
@@ -17,22 +18,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::refusal_of;
 
 JsonFile parse(std::string_view text) {
   return JsonFile::parse(text, "m.json");
-}
-
-/// The sentence of the Error that `action` throws.
-template <typename Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return "";
 }
 
 TEST(JsonFile, ReadsEveryKind) {
@@ -61,14 +50,14 @@ TEST(JsonFile, IntegersAreNeverRounded) {
   EXPECT_EQ(root.require<std::int64_t>("max"), std::numeric_limits<std::int64_t>::max());
   EXPECT_EQ(root.require<std::int64_t>("min"), std::numeric_limits<std::int64_t>::min());
   const auto failure = [&](const char* key) {
-    return message_of([&] { root.require<std::int64_t>(key); });
+    return refusal_of([&] { root.require<std::int64_t>(key); });
   };
   EXPECT_EQ(failure("half"), "m.json: half is 3.5, expected an integer");
   EXPECT_EQ(failure("huge"), "m.json: huge is 1e+30, expected an integer that fits 64 bits");
   EXPECT_EQ(failure("over"),
             "m.json: over is 9223372036854775808, expected an integer that fits 64 bits");
   EXPECT_EQ(failure("text"), "m.json: text is \"4\", expected an integer");
-  EXPECT_EQ(message_of([&] { root.require<int>("int_over"); }),
+  EXPECT_EQ(refusal_of([&] { root.require<int>("int_over"); }),
             "m.json: int_over is 2147483648, expected an integer from -2147483648 to 2147483647");
 }
 
@@ -77,13 +66,13 @@ TEST(JsonFile, RangesSayWhatIsAccepted) {
   const JsonReader root = file.root();
   EXPECT_EQ(root.require<int>("n", at_least(0)), 0);
   EXPECT_EQ(root.require<double>("p", at_least(1)), 1.5);
-  EXPECT_EQ(message_of([&] { root.require<int>("n", at_least(1)); }),
+  EXPECT_EQ(refusal_of([&] { root.require<int>("n", at_least(1)); }),
             "m.json: n is 0, expected an integer of at least 1");
-  EXPECT_EQ(message_of([&] { root.require<int>("n", between(2, 8)); }),
+  EXPECT_EQ(refusal_of([&] { root.require<int>("n", between(2, 8)); }),
             "m.json: n is 0, expected an integer from 2 to 8");
-  EXPECT_EQ(message_of([&] { root.find<double>("n", above(0.0)); }),
+  EXPECT_EQ(refusal_of([&] { root.find<double>("n", above(0.0)); }),
             "m.json: n is 0, expected a number above 0");
-  EXPECT_EQ(message_of([&] { root.optional<double>("p", 0.5, at_most(1.0)); }),
+  EXPECT_EQ(refusal_of([&] { root.optional<double>("p", 0.5, at_most(1.0)); }),
             "m.json: p is 1.5, expected a number of at most 1");
   EXPECT_EQ(root.optional<int>("absent", -1, at_least(1)), -1);
 }
@@ -94,22 +83,22 @@ TEST(JsonFile, PathsNameNestedValues) {
   const std::vector<JsonReader> list = a.require_array("list");
   ASSERT_EQ(list.size(), 2U);
   EXPECT_EQ(list[0].require<int>("size"), 1);
-  EXPECT_EQ(message_of([&] { list[1].require<int>("size"); }),
+  EXPECT_EQ(refusal_of([&] { list[1].require<int>("size"); }),
             "m.json: a.list[1].size is \"x\", expected an integer");
-  EXPECT_EQ(message_of([&] { list[1].require<int>("count"); }),
+  EXPECT_EQ(refusal_of([&] { list[1].require<int>("count"); }),
             "m.json: a.list[1].count is missing, but it is required");
-  EXPECT_EQ(message_of([&] { a.require_object("k.v"); }),
+  EXPECT_EQ(refusal_of([&] { a.require_object("k.v"); }),
             "m.json: a[\"k.v\"] is [1], expected an object");
   EXPECT_THAT(a.require_list<int>("k.v"), ElementsAre(1));
-  EXPECT_EQ(message_of([&] { file.root().require_list<int>("a"); }),
+  EXPECT_EQ(refusal_of([&] { file.root().require_list<int>("a"); }),
             "m.json: a is an object of 2 keys, expected an array");
 }
 
 TEST(JsonFile, MissingAndNullAreToldApart) {
   const JsonFile file = parse(R"({"null":null})");
-  EXPECT_EQ(message_of([&] { file.root().require<int>("null"); }),
+  EXPECT_EQ(refusal_of([&] { file.root().require<int>("null"); }),
             "m.json: null is null, but it is required");
-  EXPECT_EQ(message_of([&] { file.root().require_array("absent"); }),
+  EXPECT_EQ(refusal_of([&] { file.root().require_array("absent"); }),
             "m.json: absent is missing, but it is required");
   EXPECT_FALSE(file.root().find_object("null"));
   EXPECT_FALSE(file.root().find_array("absent"));
@@ -117,45 +106,45 @@ TEST(JsonFile, MissingAndNullAreToldApart) {
 
 TEST(JsonFile, RootOfAnotherKindIsAnError) {
   const JsonFile file = parse("[1,2]");
-  EXPECT_EQ(message_of([&] { file.root().require<int>("n"); }),
+  EXPECT_EQ(refusal_of([&] { file.root().require<int>("n"); }),
             "m.json: the file is [1,2], expected an object");
   EXPECT_EQ(file.root().elements()[1].value<int>(), 2);
-  EXPECT_EQ(message_of([&] { file.root().elements()[1].value<int>(at_least(3)); }),
+  EXPECT_EQ(refusal_of([&] { file.root().elements()[1].value<int>(at_least(3)); }),
             "m.json: [1] is 2, expected an integer of at least 3");
 }
 
 TEST(JsonFile, ChoicesAndUnknownKeysListWhatIsAccepted) {
   const JsonFile file = parse(R"({"dtype":"fp8","extra":1,"_comment":"why"})");
   const JsonReader root = file.root();
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(refusal_of([&] {
               root.require_choice("dtype", {"bf16", "fp32"});
             }),
             "m.json: dtype is \"fp8\", expected one of bf16, fp32");
   EXPECT_EQ(root.require_choice("dtype", {"bf16", "fp8"}), "fp8");
   EXPECT_THAT(root.unknown_keys({"dtype"}), ElementsAre("extra"));
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(refusal_of([&] {
               root.reject_unknown_keys({"dtype", "size"});
             }),
             "m.json: extra is not a known key, expected one of dtype, size");
   root.reject_unknown_keys({"dtype", "extra"});
-  EXPECT_EQ(message_of([&] { root.fail("dtype", "a type this GPU has"); }),
+  EXPECT_EQ(refusal_of([&] { root.fail("dtype", "a type this GPU has"); }),
             "m.json: dtype is \"fp8\", expected a type this GPU has");
 }
 
 TEST(JsonFile, SyntaxErrorsNameLineAndColumn) {
-  EXPECT_THAT(message_of([] { parse("{\n  \"a\": 1,\n  \"b\" 2\n}"); }),
+  EXPECT_THAT(refusal_of([] { parse("{\n  \"a\": 1,\n  \"b\" 2\n}"); }),
               HasSubstr("m.json: line 3, column 7: syntax error while parsing object separator"));
-  EXPECT_THAT(message_of([] { parse(""); }), HasSubstr("m.json: line 1, column 1: "));
-  EXPECT_THAT(message_of([] { parse("{\"a\": NaN}"); }), HasSubstr("line 1, column 7"));
-  EXPECT_THAT(message_of([] { parse("{} {}"); }), HasSubstr("line 1, column 4"));
-  EXPECT_THAT(message_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("'1e999'"));
+  EXPECT_THAT(refusal_of([] { parse(""); }), HasSubstr("m.json: line 1, column 1: "));
+  EXPECT_THAT(refusal_of([] { parse("{\"a\": NaN}"); }), HasSubstr("line 1, column 7"));
+  EXPECT_THAT(refusal_of([] { parse("{} {}"); }), HasSubstr("line 1, column 4"));
+  EXPECT_THAT(refusal_of([] { parse("{\"a\": 1e999}"); }), HasSubstr("'1e999'"));
 }
 
 TEST(JsonFile, RefusesRepeatedKeysAndDeepNesting) {
-  EXPECT_EQ(message_of([] { parse(R"({"a":{"b":1,"c":{"b":1},"b":2}})"); }),
+  EXPECT_EQ(refusal_of([] { parse(R"({"a":{"b":1,"c":{"b":1},"b":2}})"); }),
             "m.json: the key \"b\" occurs twice in one object, expected once");
   EXPECT_NO_THROW(parse(std::string(64, '[') + std::string(64, ']')));
-  EXPECT_EQ(message_of([] { parse(std::string(100'000, '[')); }),
+  EXPECT_EQ(refusal_of([] { parse(std::string(100'000, '[')); }),
             "m.json: nests deeper than the 64 levels accepted");
 }
 
@@ -164,11 +153,11 @@ TEST(JsonFile, LoadChecksTheFile) {
       shardwright::testing::temp_folder() / "shardwright_json_file_test.json";
   std::ofstream(path) << "\xEF\xBB\xBF{\"n\": 3}";
   EXPECT_EQ(JsonFile::load(path).root().require<int>("n"), 3);
-  EXPECT_EQ(message_of([&] { JsonFile::load(path, {.max_bytes = 5}); }),
+  EXPECT_EQ(refusal_of([&] { JsonFile::load(path, {.max_bytes = 5}); }),
             path.string() + ": is larger than 5 bytes, the most accepted for a file of this kind");
-  EXPECT_THAT(message_of([&] { JsonFile::load(path.parent_path()); }), HasSubstr("is a folder"));
+  EXPECT_THAT(refusal_of([&] { JsonFile::load(path.parent_path()); }), HasSubstr("is a folder"));
   std::filesystem::remove(path);
-  EXPECT_THAT(message_of([&] { JsonFile::load(path); }),
+  EXPECT_THAT(refusal_of([&] { JsonFile::load(path); }),
               HasSubstr(path.string() + ": cannot read this file: No such file"));
 }
 

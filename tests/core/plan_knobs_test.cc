@@ -4,12 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sim/core/error.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::refusal_of;
 
 constexpr std::int64_t kLayers = 80;
 
@@ -20,13 +21,8 @@ GivenKnobs read(const std::vector<std::pair<std::string, std::string>>& words) {
 }
 
 std::string refusal(const std::string& name, const std::string& text) {
-  try {
-    GivenKnobs knobs;
-    plan_knob(name).read(knobs, name + " in run.ini", text);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  GivenKnobs knobs;
+  return refusal_of([&] { plan_knob(name).read(knobs, name + " in run.ini", text); });
 }
 
 // Nothing that a plan says is lost between a run file and the run that reads it.

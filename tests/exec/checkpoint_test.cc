@@ -16,13 +16,14 @@
 
 #include "exec/train/train_state.h"
 #include "exec/train/trainer.h"
-#include "sim/core/error.h"
 #include "tests/exec/training.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
 
 namespace fs = std::filesystem;
+using shardwright::testing::refusal_of;
 using testing::native_stack;
 using testing::tiny_llama;
 using testing::tiny_plan;
@@ -100,16 +101,6 @@ void put(const fs::path& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
 }
 
-template <class Body>
-std::string message(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 /// All parameters and moments of a checkpoint, in the order of its tensors.
 std::vector<float> everything(const fs::path& folder) {
   const Checkpoint checkpoint(folder);
@@ -172,13 +163,14 @@ TEST_F(CheckpointTest, NarrowMomentsAndParametersResumeToo) {
   expect_same_state(saved("whole", 6), saved("resumed", 6));
 
   plan.moment_dtype = DType::kFp32;
-  EXPECT_NE(message([&] { run("other", plan, options); }).find("bf16 moments"), std::string::npos);
+  EXPECT_NE(refusal_of([&] { run("other", plan, options); }).find("bf16 moments"),
+            std::string::npos);
   options.seed = 6;
-  EXPECT_NE(message([&] { run("other", plan, options); }).find("made with seed 5"),
+  EXPECT_NE(refusal_of([&] { run("other", plan, options); }).find("made with seed 5"),
             std::string::npos);
   model_.hidden = 128;
   options.seed = 5;
-  EXPECT_NE(message([&] { run("other", plan, options); }).find("made for another model"),
+  EXPECT_NE(refusal_of([&] { run("other", plan, options); }).find("made for another model"),
             std::string::npos);
 }
 
@@ -216,7 +208,7 @@ TEST_F(CheckpointTest, ABeginningAnewSetsEarlierOnesAside) {
 TEST_F(CheckpointTest, DamageIsRefusedByName) {
   run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
   const fs::path folder = saved("run", 6);
-  const auto refusal = [&] { return message([&] { Checkpoint(folder).verify(); }); };
+  const auto refusal = [&] { return refusal_of([&] { Checkpoint(folder).verify(); }); };
   EXPECT_EQ(refusal(), "accepted");
   const fs::path files[] = {folder / "checkpoint.json", folder / "rank-00000-of-00002.safetensors",
                             folder / "rank-00001-of-00002.safetensors"};

@@ -16,9 +16,12 @@
 #include "exec/train/data/token_file.h"
 #include "kernels/random.h"
 #include "sim/core/error.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
+
+using shardwright::testing::refusal_of;
 
 namespace fs = std::filesystem;
 
@@ -44,16 +47,6 @@ class DataTest : public ::testing::Test {
 std::string get(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-template <class Body>
-std::string message(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 std::vector<std::int32_t> all_tokens(const TokenSource& source) {
@@ -101,13 +94,13 @@ TEST_F(DataTest, WrongFilesAreRefusedByName) {
   const std::vector<std::uint16_t> tokens = {1, 2, 3, 4, 5};
   std::string bin = llmc_file(20240520, 1, tokens);
   const std::string cut = put("cut.bin", std::string_view(bin).substr(0, bin.size() - 2));
-  EXPECT_EQ(message([&] { open_llmc_tokens(cut, 10); }),
+  EXPECT_EQ(refusal_of([&] { open_llmc_tokens(cut, 10); }),
             cut + ": the header promises 5 tokens of 2 bytes, but 8 bytes follow");
   const std::string whole = put("whole.bin", bin);
-  EXPECT_EQ(message([&] { all_tokens(*open_llmc_tokens(whole, 4)); }),
+  EXPECT_EQ(refusal_of([&] { all_tokens(*open_llmc_tokens(whole, 4)); }),
             whole + ": token 3 is 4, expected 0 to 3, the vocabulary of the model");
   bin[4] = 2;
-  EXPECT_NE(message([&] { open_llmc_tokens(put("v2.bin", bin), 10); }).find("version 2"),
+  EXPECT_NE(refusal_of([&] { open_llmc_tokens(put("v2.bin", bin), 10); }).find("version 2"),
             std::string::npos);
 
   const std::vector<std::int32_t> many = [] {
@@ -122,15 +115,16 @@ TEST_F(DataTest, WrongFilesAreRefusedByName) {
   const auto source = open_token_file(path, 256);
   std::vector<std::int32_t> first(32);
   source->read(0, first);  // the damage lies elsewhere
-  EXPECT_EQ(message([&] { all_tokens(*source); }),
+  EXPECT_EQ(refusal_of([&] { all_tokens(*source); }),
             path + ": the checksum of tokens 32 to 63 is wrong: the file is damaged");
-  EXPECT_NE(message([&] { open_token_file(folder_ / "t.tok", 100); }).find("vocabulary of 256"),
+  EXPECT_NE(refusal_of([&] { open_token_file(folder_ / "t.tok", 100); }).find("vocabulary of 256"),
             std::string::npos);
-  EXPECT_NE(message([&] { open_text(put("a.txt", "abc"), 101); }).find("at least 256"),
+  EXPECT_NE(refusal_of([&] { open_text(put("a.txt", "abc"), 101); }).find("at least 256"),
             std::string::npos);
   DataOptions options{.train = put("short.txt", "abc"), .seq_len = 3, .vocab = 256};
-  EXPECT_NE(message([&] { open_data(options); }).find("3 tokens are too few, expected at least 4"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal_of([&] { open_data(options); }).find("3 tokens are too few, expected at least 4"),
+      std::string::npos);
 }
 
 TEST_F(DataTest, AFileThatShrinksIsASentence) {
@@ -139,9 +133,9 @@ TEST_F(DataTest, AFileThatShrinksIsASentence) {
   std::vector<std::int32_t> tokens(10);
   source->read(90'000, tokens);
   fs::resize_file(path, 4096);
-  EXPECT_NE(
-      message([&] { source->read(90'000, tokens); }).find("was cut from 100000 to 4096 bytes"),
-      std::string::npos);
+  EXPECT_NE(refusal_of([&] { source->read(90'000, tokens); }, ExitCode::kFailed)
+                .find("was cut from 100000 to 4096 bytes"),
+            std::string::npos);
 }
 
 TEST_F(DataTest, DamagedFilesDoNoHarm) {
@@ -164,7 +158,7 @@ TEST_F(DataTest, DamagedFilesDoNoHarm) {
     }
     if (below(3) == 0) bytes.resize(below(bytes.size() + 1));
     const std::string path = put("x", bytes);
-    const std::string said = message([&] {
+    const std::string said = refusal_of([&] {
       const auto source = round % 2 == 0 ? open_token_file(path, 600) : open_llmc_tokens(path, 600);
       const std::vector<std::int32_t> read = all_tokens(*source);
       for (const std::int32_t token : read) ASSERT_TRUE(token >= 0 && token < 600);
@@ -235,8 +229,8 @@ TEST_F(DataTest, TheEndIsHeldOutAndNeverTrainedOn) {
   options.eval = options.train;
   EXPECT_EQ(open_data(options).eval->sequences(), (2000 - 1) / 16);
   options.format = data_format_from("bin");
-  EXPECT_NE(message([&] { open_data(options); }).find("magic number"), std::string::npos);
-  EXPECT_NE(message([] { data_format_from("txt"); }).find("did you mean 'text'"),
+  EXPECT_NE(refusal_of([&] { open_data(options); }).find("magic number"), std::string::npos);
+  EXPECT_NE(refusal_of([] { data_format_from("txt"); }).find("did you mean 'text'"),
             std::string::npos);
 }
 
@@ -260,7 +254,7 @@ TEST_F(DataTest, ResponsesCountAndDocumentsKeepApart) {
   EXPECT_EQ(second.tokens, (std::vector<std::int32_t>{9, 8, 7, 6, 5, 4, 3}));
   EXPECT_EQ(second.targets, (std::vector<std::int32_t>{8, 7, 6, 5, 4, 3, 2}));
   EXPECT_NE(data->describe().find("1 documents are longer"), std::string::npos);
-  EXPECT_NE(message([&] { make_sft_dataset(corpus, 1, 0, 1); }).find("no response has a token"),
+  EXPECT_NE(refusal_of([&] { make_sft_dataset(corpus, 1, 0, 1); }).find("no response has a token"),
             std::string::npos);
 }
 
@@ -306,7 +300,7 @@ TEST_F(DataTest, ATextCountsWhollyAndGoesOnInTheNextSequence) {
 
 TEST_F(DataTest, CompressedAndBinaryFilesAreNoText) {
   const auto said = [&](const std::string& content) {
-    return message(
+    return refusal_of(
         [&] { open_data({.train = put("a.bin", content), .seq_len = 4, .vocab = 256}); });
   };
   EXPECT_NE(said("\x1f\x8b and more than enough of it").find("is compressed"), std::string::npos);
@@ -318,7 +312,7 @@ TEST_F(DataTest, CompressedAndBinaryFilesAreNoText) {
 
 TEST_F(DataTest, WrongDocumentsAreRefusedByLine) {
   const auto refusal = [](std::string_view text, std::int64_t vocab = 256) {
-    return message([&] { SftCorpus::parse(text, "x.jsonl", vocab); });
+    return refusal_of([&] { SftCorpus::parse(text, "x.jsonl", vocab); });
   };
   const std::string good = "{\"prompt\": [1], \"response\": [2]}\n";
   EXPECT_EQ(refusal(good), "accepted");

@@ -17,14 +17,16 @@
 
 #include "profiles/profile.h"
 #include "sim/core/chrome_trace.h"
-#include "sim/core/error.h"
 #include "sim/predict.h"
 #include "tests/exec/training.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::exec {
 namespace {
+
+using shardwright::testing::refusal_of;
 
 using namespace testing;
 
@@ -136,7 +138,7 @@ TEST(Batches, OfPackedDocumentsAndIgnoredTargetsAreSharded) {
 
 TEST(Batches, AreRefusedWhenTheyDoNotFit) {
   const Training training = small(Strategy::kSingle, tiny_llama());
-  const auto refusal = [&](const std::function<void(Batch&)>& damage) -> std::string {
+  const auto refusal = [&](const std::function<void(Batch&)>& damage) {
     Training one = training;
     one.plan.gpus = 1;
     one.steps = 1;
@@ -145,12 +147,7 @@ TEST(Batches, AreRefusedWhenTheyDoNotFit) {
       damage(batch);
       executor.step(std::move(batch), step_options(one, 2));
     };
-    try {
-      train(one);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { train(one); });
   };
   EXPECT_EQ(refusal([](Batch& b) { b.tokens[3] = 101; }),
             "tokens[3] of the batch is 101, expected 0 to 100");
@@ -173,12 +170,8 @@ TEST(Batches, ThatOneRankRefusesEndAllRanks) {
     if (step == 2 && rank == 1) batch.tokens[0] = -7;
     return batch;
   };
-  try {
-    train(training);
-    FAIL() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "tokens[0] of the batch is -7, expected 0 to 100");
-  }
+  EXPECT_EQ(refusal_of([&] { train(training); }),
+            "tokens[0] of the batch is -7, expected 0 to 100");
 }
 
 // Memory.
@@ -453,16 +446,11 @@ TEST(MeasuredTimeline, IsWrittenLikeAPredictedOne) {
 // Refusals.
 
 TEST(Refusals, NameWhatIsNotExecuted) {
-  const auto refusal = [](const std::function<void(Training&)>& change) -> std::string {
+  const auto refusal = [](const std::function<void(Training&)>& change) {
     Training training = small(Strategy::kSingle, tiny_llama());
     training.plan.gpus = 1;
     change(training);
-    try {
-      train(training);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+    return refusal_of([&] { train(training); });
   };
   EXPECT_EQ(refusal([](Training& t) { t.plan.attention = AttentionKind::kEager; }),
             "attention is eager, expected flash: the executor has no other");

@@ -6,10 +6,12 @@
 
 #include <map>
 
-#include "sim/core/error.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
+
+using shardwright::testing::refusal_of;
 
 using Variables = std::map<std::string, std::string>;
 
@@ -21,12 +23,7 @@ LaunchEnvironment found(const Variables& variables) {
 }
 
 std::string refusal(const Variables& variables) {
-  try {
-    found(variables);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_of([&] { found(variables); });
 }
 
 const Variables kTorchrun = {{"RANK", "5"},         {"WORLD_SIZE", "8"},

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "sim/core/error.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
@@ -79,15 +79,10 @@ TEST(LrSchedule, NamesAreRead) {
 }
 
 TEST(LrSchedule, ErrorsNameTheFlag) {
-  const auto message = [](auto change) -> std::string {
+  const auto message = [](auto change) {
     LrSchedule schedule = make(LrShape::kCosine);
     change(schedule);
-    try {
-      check_lr_schedule(schedule);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+    return shardwright::testing::refusal_of([&] { check_lr_schedule(schedule); });
   };
   EXPECT_EQ(message([](LrSchedule&) {}), "accepted");
   EXPECT_EQ(message([](LrSchedule& s) { s.peak = 0; }), "--lr is 0, expected a number above 0");

@@ -15,9 +15,12 @@
 #include "kernels/random.h"
 #include "sim/core/error.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
+
+using shardwright::testing::refusal_of;
 
 namespace fs = std::filesystem;
 
@@ -53,14 +56,8 @@ std::string get(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// What an attempt to parse says, or "accepted".
 std::string parse_message(std::string_view json, std::int64_t data_bytes) {
-  try {
-    parse_safetensors_header(json, data_bytes, "x");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return refusal_of([&] { parse_safetensors_header(json, data_bytes, "x"); });
 }
 
 template <class T>

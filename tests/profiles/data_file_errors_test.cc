@@ -12,6 +12,7 @@
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/error.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
@@ -20,32 +21,24 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-template <typename Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::refusal_of;
 
 std::string gpu_error(const std::string& text) {
-  return error_of([&] { parse_gpu(text, "mine.json"); });
+  return refusal_of([&] { parse_gpu(text, "mine.json"); });
 }
 std::string cluster_error(const std::string& text) {
-  return error_of([&] { parse_cluster(text, "mine.json"); });
+  return refusal_of([&] { parse_cluster(text, "mine.json"); });
 }
 
 TEST(DataFile, UnknownNamesListTheNearest) {
-  EXPECT_THAT(error_of([] { load_cluster("dgx-h10"); }),
+  EXPECT_THAT(refusal_of([] { load_cluster("dgx-h10"); }),
               AllOf(HasSubstr("cluster 'dgx-h10'"), HasSubstr("dgx-h100")));
-  EXPECT_THAT(error_of([] { load_gpu("a100"); }),
+  EXPECT_THAT(refusal_of([] { load_gpu("a100"); }),
               AllOf(HasSubstr("a100-80g"), HasSubstr("a100-40g"), HasSubstr("inspect gpus")));
-  EXPECT_THAT(error_of([] { load_stack("../stacks/hf-eager"); }), HasSubstr("../stacks/hf-eager"));
-  EXPECT_THAT(error_of([] { load_gpu("nowhere/gpu.json"); }), HasSubstr("nowhere/gpu.json"));
-  EXPECT_THAT(error_of([] { load_gpu(""); }), HasSubstr("gpu ''"));
+  EXPECT_THAT(refusal_of([] { load_stack("../stacks/hf-eager"); }),
+              HasSubstr("../stacks/hf-eager"));
+  EXPECT_THAT(refusal_of([] { load_gpu("nowhere/gpu.json"); }), HasSubstr("nowhere/gpu.json"));
+  EXPECT_THAT(refusal_of([] { load_gpu(""); }), HasSubstr("gpu ''"));
 }
 
 TEST(DataFile, PlainValuesAndABaseAreEnoughForAUser) {
@@ -83,11 +76,11 @@ TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
   EXPECT_THAT(gpu_error("[]"), HasSubstr("an object"));
   EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "sm_count": {"source": "memory"}})"),
               HasSubstr("sm_count.value is missing"));
-  EXPECT_THAT(error_of([] {
+  EXPECT_THAT(refusal_of([] {
                 parse_stack(R"({"base": "native", "norm": {"forward_byte": 1}})", "mine.json");
               }),
               AllOf(HasSubstr("norm.forward_byte"), HasSubstr("forward_bytes")));
-  EXPECT_THAT(error_of([] { parse_stack(R"({"base": "native", "norm": 3})", "mine.json"); }),
+  EXPECT_THAT(refusal_of([] { parse_stack(R"({"base": "native", "norm": 3})", "mine.json"); }),
               HasSubstr("norm is 3"));
 }
 
@@ -98,7 +91,7 @@ TEST(DataFile, ContradictionsInAClusterAreErrors) {
               HasSubstr("intra_link_bytes_per_s"));
   EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "gpu": "h1000"})"), HasSubstr("gpu 'h1000'"));
   EXPECT_EQ(cluster_error(R"({"base": "dgx-h100", "nics_per_node": 0, "nic_bytes_per_s": 0})"),
-            "no error");
+            "accepted");
 }
 
 TEST(DataFile, AClusterFileFindsItsGpuBesideIt) {
@@ -117,7 +110,7 @@ TEST(DataFile, AClusterFileFindsItsGpuBesideIt) {
 TEST(DataFile, AFileThatBuildsOnItselfIsAnError) {
   const std::filesystem::path path = shardwright::testing::temp_folder() / "shardwright_self.json";
   std::ofstream(path) << R"({"base": "./shardwright_self.json"})";
-  EXPECT_THAT(error_of([&] { load_stack(path.string()); }), HasSubstr("builds on itself"));
+  EXPECT_THAT(refusal_of([&] { load_stack(path.string()); }), HasSubstr("builds on itself"));
   std::filesystem::remove(path);
 }
 
@@ -133,8 +126,8 @@ TEST(MakeCluster, TakesTheNetworkFromTheRow) {
   EXPECT_DOUBLE_EQ(make_cluster("h100-80g", 8, 100).cluster.node_net_bytes_per_s(), 12.5e9);
   EXPECT_EQ(make_cluster("h100-80g", 8, 0).cluster.nics_per_node, 0);
   EXPECT_DOUBLE_EQ(make_cluster("rtx-4090", 2, 100).cluster.node_net_bytes_per_s(), 12.5e9);
-  EXPECT_THAT(error_of([] { make_cluster("h100-80g", 8, -1); }), HasSubstr("-1"));
-  EXPECT_THAT(error_of([] { make_cluster("h100-80g", 0, 100); }), HasSubstr("gpus_per_node"));
+  EXPECT_THAT(refusal_of([] { make_cluster("h100-80g", 8, -1); }), HasSubstr("-1"));
+  EXPECT_THAT(refusal_of([] { make_cluster("h100-80g", 0, 100); }), HasSubstr("gpus_per_node"));
 }
 
 std::string text_of(const std::filesystem::path& path) {

@@ -6,6 +6,7 @@
 #include "sim/core/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
@@ -346,12 +347,8 @@ TEST_F(ImportKineto, ATruncatedTailGivesWhatStandsBefore) {
 
 TEST_F(ImportKineto, WhatIsNoTraceIsRefusedInOneSentence) {
   const auto refusal = [&](std::string_view text) {
-    try {
-      import_observations({write_text(folder_.path() / "x", text)});
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return testing::refusal_of(
+        [&] { import_observations({write_text(folder_.path() / "x", text)}); });
   };
   EXPECT_THAT(refusal(""), HasSubstr("unknown format"));
   EXPECT_THAT(refusal("hello"), HasSubstr("unknown format"));

@@ -10,6 +10,7 @@
 #include "sim/core/error.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/not_empty.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
 #if __has_include(<sqlite3.h>) && defined(SHARDWRIGHT_HAS_SQLITE)
@@ -92,12 +93,7 @@ TEST(ImportNsys, CorrelationIdsAreThoseOfTheirProcess) {
 }
 
 std::string refusal(const std::filesystem::path& path) {
-  try {
-    import_observations({path});
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing::refusal_of([&] { import_observations({path}); });
 }
 
 TEST(ImportNsys, ADatabaseIsDataAndNoProgram) {
@@ -180,13 +176,8 @@ namespace shardwright::profiles {
 TEST(ImportNsys, WithoutSqliteItSaysWhatToInstall) {
   const testing::TempFolder folder;
   const auto file = write_text(folder.path() / "run.sqlite", std::string("SQLite format 3\0", 16));
-  try {
-    import_observations({file});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kMissingDevice);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("libsqlite3-dev"));
-  }
+  EXPECT_THAT(testing::refusal_of([&] { import_observations({file}); }, ExitCode::kMissingDevice),
+              ::testing::HasSubstr("libsqlite3-dev"));
 }
 
 }  // namespace shardwright::profiles

@@ -9,11 +9,13 @@
 
 #include "profiles/data_file.h"
 #include "sim/core/error.h"
+#include "tests/support/refusal.h"
 
 namespace shardwright::profiles {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::refusal_of;
 
 using Fields = std::map<std::string, std::string>;
 
@@ -81,13 +83,7 @@ LedgerRow read_with(const Fields& changes) {
 }
 
 std::string error_with(const Fields& changes) {
-  try {
-    read_with(changes);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "no error";
+  return refusal_of([&] { read_with(changes); });
 }
 
 TEST(Ledger, ReadsTheArchitectureFromItsOwnColumns) {

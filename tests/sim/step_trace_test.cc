@@ -21,6 +21,7 @@
 #include "sim/trace/observations.h"
 #include "sim/trace/trace_comparison.h"
 #include "tests/profiles/kineto_text.h"
+#include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_models.h"
 
@@ -30,18 +31,10 @@ namespace {
 using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::refusal_of;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kPlenty = std::size_t{1} << 24;
-
-std::string refusal(const std::function<void()>& what) {
-  try {
-    what();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no refusal";
-}
 
 /// Two ranks and two steps of a plan.
 class StepTraceTest : public ::testing::Test {
@@ -198,7 +191,7 @@ TEST_F(StepTraceTest, TakesTheFirstOfSeveralTimelines) {
 TEST_F(StepTraceTest, RefusesWhatIsNoStep) {
   const auto said = [&](const std::function<void(json&)>& change) {
     const fs::path path = changed(change);
-    const std::string sentence = refusal([&] { read_step_trace(path); });
+    const std::string sentence = refusal_of([&] { read_step_trace(path); });
     EXPECT_THAT(sentence, HasSubstr(path.string()));
     return sentence;
   };
@@ -225,7 +218,7 @@ TEST_F(StepTraceTest, RefusesWhatIsNoStep) {
 TEST_F(StepTraceTest, RefusesAnIdentityThatIsNotTheTraces) {
   const auto said = [&](const std::function<void(json&)>& change) {
     const StepTrace trace = read_step_trace(changed(change));
-    return refusal([&] { schedule_of(trace); });
+    return refusal_of([&] { schedule_of(trace); });
   };
   const auto plan_with = [](json& document, const char* key, const json& value) {
     json plan = json::parse(document["otherData"]["plan"].get<std::string>());
@@ -249,7 +242,7 @@ TEST_F(StepTraceTest, RefusesAPlanOfFarMoreOperationsThanSlices) {
     config["num_hidden_layers"] = 16384;
     d["otherData"]["model_config"] = config.dump();
   }));
-  EXPECT_THAT(refusal([&] { observations_of(trace); }), HasSubstr("operations a step"));
+  EXPECT_THAT(refusal_of([&] { observations_of(trace); }), HasSubstr("operations a step"));
 }
 
 TEST_F(StepTraceTest, TracesOfOneModelAreTold) {
@@ -265,7 +258,7 @@ TEST_F(StepTraceTest, TracesOfOneModelAreTold) {
   config["vocab_size"] = 512;
   other.identity->model_config = config.dump();
   other.name = "theirs";
-  const std::string said = refusal([&] { expect_same_model(trace, other); });
+  const std::string said = refusal_of([&] { expect_same_model(trace, other); });
   EXPECT_THAT(said, HasSubstr("mine: is of"));
   EXPECT_THAT(said, HasSubstr("vocabulary of 512"));
 }
@@ -275,12 +268,12 @@ TEST_F(StepTraceTest, CutFilesAreRefused) {
   const fs::path path = testing::temp_folder() / "cut.json";
   for (std::size_t length = 0; length < text.size() - 3; length += 1 + text.size() / 17) {
     write_file_atomically(path, text.substr(0, length));
-    EXPECT_THAT(refusal([&] { read_step_trace(path); }), HasSubstr(path.string()));
+    EXPECT_THAT(refusal_of([&] { read_step_trace(path); }), HasSubstr(path.string()));
   }
   const fs::path packed = profiles::write_gzip(testing::temp_folder() / "whole.json.gz", text);
   const std::string bytes = read_file(packed, kPlenty);
   write_file_atomically(packed, bytes.substr(0, bytes.size() / 2));
-  EXPECT_THAT(refusal([&] { read_step_trace(packed); }), HasSubstr("ends early or is damaged"));
+  EXPECT_THAT(refusal_of([&] { read_step_trace(packed); }), HasSubstr("ends early or is damaged"));
 }
 
 // Deterministic flips of bytes all over the file: an Error that names the file, or a trace whose
