@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch FSDP2 (fully_shard) as torchtitan uses it; fsdp2_hpz.cc builds on it.
+// PyTorch FSDP2 (fully_shard) as torchtitan uses it. Protected is what its relatives are written
+// with (fsdp2_hpz.cc; others would gather earlier, or elsewhere).
 #pragma once
 
 #include <cstdint>
@@ -34,18 +35,22 @@ class Fsdp2 : public ShardingStrategy {
   /// the traffic of the copy.
   void gather(StepWriter& w, int offset, Phase phase, std::int64_t copied_bytes, EventRef ready,
               EventRef after, CommGroup group);
+  /// The same of a rank's whole shard, over the shard group.
+  void gather_shards(StepWriter& w, int offset, Phase phase, EventRef after);
+  /// Copies what was gathered for the current unit into its parameters; records copied_out_.
+  void copy_out(StepWriter& w);
+
+  std::uint8_t copied_out_ = 0;
 
  private:
-  void gather_shards(StepWriter& w, int offset, Phase phase, EventRef after);
-  void copy_out(StepWriter& w);
   /// Adds the unit's gradients to whole ones, which wait for the last micro-step.
   void accumulate_whole(StepWriter& w);
 
   const StrategyInfo& strategy_;
   bool reshards_, hybrid_;
   std::uint8_t copy_in_ = 0, comm_ = 0, replicate_ = 0;
-  std::uint8_t shard_ready_ = 0, gathered_ = 0, copied_out_ = 0, reduce_ready_ = 0, reduced_ = 0,
-               finished_ = 0, copied_in_ = 0;
+  std::uint8_t shard_ready_ = 0, gathered_ = 0, reduce_ready_ = 0, reduced_ = 0, finished_ = 0,
+               copied_in_ = 0;
 };
 
 }  // namespace shardwright::sim
