@@ -10,6 +10,7 @@
 
 #include "profiles/cost_fields.h"
 #include "profiles/data_dir.h"
+#include "profiles/kept_file.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
@@ -156,7 +157,8 @@ GpuCosts load_gpu_costs(const std::filesystem::path& file) {
 }
 
 GpuCosts load_gpu_costs() {
-  return load_gpu_costs(data_dir() / "fitted" / "gpu_cost.json");
+  static KeptFiles<GpuCosts> kept(&load_gpu_costs);
+  return *kept.get(data_dir() / "fitted" / "gpu_cost.json");
 }
 
 void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "profiles/data_dir.h"
+#include "profiles/kept_file.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
@@ -121,7 +122,8 @@ Uncertainty load_uncertainty(const std::filesystem::path& file) {
 
 Uncertainty load_uncertainty() {
   const std::filesystem::path file = shipped_residuals();
-  return std::filesystem::exists(file) ? load_uncertainty(file) : Uncertainty{};
+  static KeptFiles<Uncertainty> kept(&load_uncertainty);
+  return std::filesystem::exists(file) ? *kept.get(file) : Uncertainty{};
 }
 
 std::vector<HeldOutRun> load_held_out_runs(const std::filesystem::path& file) {
