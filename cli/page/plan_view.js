@@ -107,7 +107,10 @@ export class PlanView {
   refreshInputs() {
     const plan = this.answer && this.answer.inputs.plan;
     for (const control of [...this.controls, ...this.dividing]) control.refresh(plan);
-    if ([...Object.keys(DIVIDING), ...HOW_DIVIDED].some((name) => state.flags.has(name))) this.divided.open = true;
+    // Unfolded once the plan divides anything; whoever folds it again is left alone.
+    const divides = [...Object.keys(DIVIDING), ...HOW_DIVIDED].some((name) => state.flags.has(name));
+    if (divides && !this.divides) this.divided.open = true;
+    this.divides = divides;
     this.rest.refresh();
     this.tokens.value = state.flags.get('tokens') || '';
   }
