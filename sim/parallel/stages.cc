@@ -103,6 +103,9 @@ std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
   std::vector<ChunkContent> chunks(parts);
   const auto n = static_cast<std::int64_t>(parts);
   const bool ends_count = model.layers % n != 0 && (model.layers + 2) % n == 0;
+  const std::int64_t most = (model.layers + n - 1) / n;
+  const std::int64_t rest = model.layers - most * (n - 1);
+  const bool last_gets_rest = model.layers % n != 0 && !ends_count && rest > 0;
   const std::int64_t places = ends_count ? model.layers + 2 : model.layers;
   std::int64_t layer = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -111,6 +114,7 @@ std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
     chunk.head = i + 1 == n;
     chunk.layers = places / n + (i < places % n ? 1 : 0);
     if (ends_count) chunk.layers -= (chunk.embedding ? 1 : 0) + (chunk.head ? 1 : 0);
+    if (last_gets_rest) chunk.layers = chunk.head ? rest : most;
     chunk.first_layer = layer;
     layer += chunk.layers;
   }

@@ -3,9 +3,11 @@
 //
 // Equal numbers of layers where they divide; where layers, embedding and head together do, those
 // two count as a layer each (Megatron's account_for_embedding_in_pipeline_split and
-// account_for_loss_in_pipeline_split: 126 layers of Llama 3.1 405B in 128 places); else the first
-// chunks get one layer more. A layout string says it exactly: E embedding, t layer, m multi-token
-// prediction, L head and loss, | end of a chunk, (...)*n or x*n repetition.
+// account_for_loss_in_pipeline_split: 126 layers of Llama 3.1 405B in 128 places); else the last
+// chunk, which has the head, gets what equal others leave (Megatron-Bridge's layouts of
+// DeepSeek-V3: 61 layers in 16 chunks are 15 of 4 and one of 1), or, where they leave none, the
+// first chunks get one layer more. A layout string says it exactly: E embedding, t layer, m
+// multi-token prediction, L head and loss, | end of a chunk, (...)*n or x*n repetition.
 #pragma once
 
 #include <cstdint>
