@@ -95,6 +95,10 @@ void read_usual(const CsvRow& row, LedgerRow& out) {
   if (row.text("reduce_dtype").empty() && usual.reduce_dtype) {
     out.plan.reduce_dtype = *usual.reduce_dtype;
   }
+  if (row.text("recompute").empty() && !usual.recompute.empty()) {
+    set_recompute(out.plan, usual.recompute);
+    out.plan.ckpt_layers = out.model.layers;
+  }
   Numerics& n = out.plan.numerics;
   const bool scaled_so = n.fp8_recipe == Fp8Recipe::kDelayed ||
                          n.fp8_recipe == Fp8Recipe::kTensorwise ||

@@ -14,6 +14,7 @@ struct UsualPlan {
   std::optional<DType> reduce_dtype;
   /// Parameters are kept and gathered in fp8 where a tensor has one scale, or with MXFP8.
   bool fp8_params = false;
+  std::string recompute;  // as a plan says it; empty: none
 };
 
 /// Of the shipped stack of that name; nothing of one that the file does not mention.

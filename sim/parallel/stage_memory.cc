@@ -146,10 +146,13 @@ class StageWalk {
 
   struct Peak {
     double activations = 0, loss = 0;
+    double gradient_buffers = 0;
+    double all() const { return activations + loss + gradient_buffers; }
   };
 
-  Peak peak(const PipelineShape& shape, const std::vector<ChunkContent>& parts,
-            std::int32_t stage) const {
+  /// `gradient_buffers`: of sharded parameters, there while a layer's backward runs.
+  Peak peak(const PipelineShape& shape, const std::vector<ChunkContent>& parts, std::int32_t stage,
+            double gradient_buffers) const {
     std::vector<double> bytes;
     std::vector<bool> head;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
@@ -166,7 +169,8 @@ class StageWalk {
       const bool backward =
           action.direction == Direction::kBackward || action.direction == Direction::kInputGradient;
       const double now = live + (backward ? std::max(layer_.working, mixed_.working) : 0);
-      if (now + loss > peak.activations + peak.loss) peak = {now, loss};
+      const Peak here{now, loss, backward ? gradient_buffers : 0};
+      if (here.all() > peak.all()) peak = here;
       if (action.direction == Direction::kBackward ||
           action.direction == Direction::kWeightGradient) {
         live -= bytes[chunk];
@@ -203,7 +207,8 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
     at(MemoryCategory::kMaster) = master * parameters / ranks;
     at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * parameters / ranks;
     at(MemoryCategory::kOptimizer) = moments * parameters / ranks;
-    at(MemoryCategory::kGatherBuffers) = 2 * (gathered ? parameters : 2 * largest_layer);
+    const double each = plan.numerics.fp8_params ? weight_bytes(plan, gpu) : 2;
+    at(MemoryCategory::kGatherBuffers) = each * (gathered ? parameters : 2 * largest_layer);
     at(MemoryCategory::kGradientBuffers) = (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
     return;
   }
@@ -314,10 +319,12 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
       largest = std::max({largest, held.embedding + held.head});
     }
     add_states(memory, all, largest, plan, stack, profile.cluster.gpu, layout);
-    const StageWalk::Peak peak = walk.peak(shape, parts, stage);
     const auto at = [&](MemoryCategory category) -> double& {
       return memory.breakdown_bytes[static_cast<std::size_t>(category)];
     };
+    const StageWalk::Peak peak =
+        walk.peak(shape, parts, stage, at(MemoryCategory::kGradientBuffers));
+    at(MemoryCategory::kGradientBuffers) = peak.gradient_buffers;
     at(MemoryCategory::kActivations) += peak.activations;
     at(MemoryCategory::kLoss) += peak.loss;
     if (shape.stages > 1) {
