@@ -39,6 +39,7 @@ struct Family {
   bool qk_norm = false;
   int norms_per_layer = 2;
   std::int64_t window = 0;  // of every second layer
+  bool sinks = false;       // one more score a head
   // Groups of experts and how many of them a token may reach (n_group, topk_group of the configs).
   std::int64_t groups = 1, groups_per_token = 1;
 };
@@ -58,7 +59,7 @@ constexpr std::array<Family, 16> kFamilies = {{
     {.name = "deepseek_v2", .groups = 8, .groups_per_token = 3},
     {.name = "deepseek_v3", .groups = 8, .groups_per_token = 4},
     {.name = "qwen3_moe", .qk_norm = true},
-    {.name = "gpt_oss", .window = 128},
+    {.name = "gpt_oss", .window = 128, .sinks = true},
 }};
 
 /// One row being read: values that make no sense are errors naming file, line and column.
@@ -139,6 +140,7 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.parallel_residual = family->parallel_residual;
   model.qk_norm = family->qk_norm;
   model.norms_per_layer = family->norms_per_layer;
+  model.attention_sinks = family->sinks;
   model.layers = read.count("layers", 1, model_limits::kLayers);
   model.sliding_window = family->window;
   model.experts.groups = family->groups;

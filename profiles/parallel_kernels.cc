@@ -9,6 +9,14 @@
 namespace shardwright::profiles {
 namespace {
 
+std::vector<std::string> stacks_of(const JsonReader& entry) {
+  std::vector<std::string> stacks;
+  for (const JsonReader& stack : entry.require_array("stacks")) {
+    stacks.push_back(stack.value<std::string>());
+  }
+  return stacks;
+}
+
 ParallelKernels load() {
   const JsonFile file = JsonFile::load(data_dir() / "parallel_kernels.json");
   const auto value = [&](std::string_view name, NumberRange<double> accepted) {
@@ -21,6 +29,20 @@ ParallelKernels load() {
       static_cast<int>(value("deferred_head_gradients", between(0.0, 1e6)));
   kernels.hybrid_link_share = value("hybrid_link_share", between(0.01, 2.0));
   kernels.mxfp8_product_share = value("mxfp8_product_share", between(0.1, 2.0));
+  kernels.sink_attention_share = value("sink_attention_share", between(0.01, 1.0));
+  kernels.slow_sinks = stacks_of(file.root().require_object("sink_attention_share"));
+  const JsonReader biased = file.root().require_object("unfused_biased_experts");
+  const auto bytes = [&](std::string_view name) {
+    return biased.require<double>(name, between(0.0, 1e4));
+  };
+  kernels.unfused_activation_forward_bytes = bytes("activation_forward_bytes");
+  kernels.unfused_activation_backward_bytes = bytes("activation_backward_bytes");
+  kernels.unfused_bias_forward_bytes = bytes("bias_forward_bytes");
+  kernels.unfused_bias_backward_bytes = bytes("bias_backward_bytes");
+  kernels.unfused_forward_kernels = static_cast<int>(bytes("forward_kernels"));
+  kernels.unfused_backward_kernels = static_cast<int>(bytes("backward_kernels"));
+  kernels.unfused_biased_experts = stacks_of(biased);
+  kernels.expert_streams = value("expert_streams", between(1.0, 1024.0));
   return kernels;
 }
 

@@ -31,6 +31,7 @@ enum class Meets : std::uint8_t {
   kBlocks,  // the compute stream waits for it at once
   kBeside,  // runs beside the operations that follow, until one `joins`
   kPieces,  // in pieces inside the product that stands with it (userbuffers, async)
+  kOthers,  // beside operations of another micro-batch, which the schedule puts there
 };
 
 /// What a group does together: NCCL's collective `kind`, every rank sends to every other one, each

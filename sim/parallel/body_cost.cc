@@ -48,9 +48,11 @@ double sent_bytes(const BodyCollective& collective, double ranks) {
 /// Where both streams have come to.
 struct BodyCosts::Streams {
   double compute = 0, communication = 0;
-  double host = 0;       // issued
-  bool drained = false;  // the host has waited: kernels start no sooner than they are issued
-  Sharing resident;      // of what runs beside
+  double host = 0;        // issued
+  bool drained = false;   // the host has waited: kernels start no sooner than they are issued
+  double others = 0;      // taken by what runs beside other micro-batches
+  double others_sms = 0;  // the SMs that it holds, times their seconds
+  Sharing resident;       // of what runs beside
   CommGroup group = CommGroup::kTensor;
 };
 
@@ -154,18 +156,27 @@ double BodyCosts::product_s(const BodyOp& op, int sms) {
   return at->second;
 }
 
+/// One kernel for products of all experts fills the device with all of them; launched one by one,
+/// as many as there are streams share it at a time.
+double BodyCosts::products_s(const BodyOp& op, int sms) {
+  const auto at_once = static_cast<std::int64_t>(profiles::parallel_kernels().expert_streams);
+  if (op.groups <= at_once || op.work.kernels == 1) return product_s(op, sms);
+  BodyOp some = op;
+  some.groups = at_once;
+  return product_s(some, sms) * static_cast<double>(op.groups) / static_cast<double>(at_once);
+}
+
 double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
   const Work* work = &op.work;
   Work once;
   if (op.groups > 1) {
-    // Products of all experts fill the device together, however they are launched.
     once = op.work;
     once.kernels = 1;
     work = &once;
   }
   const double time = kernel_time_s(
       kernels_, *work, sharing,
-      [&](std::int64_t, std::int64_t, std::int64_t, int sms) { return product_s(op, sms); });
+      [&](std::int64_t, std::int64_t, std::int64_t, int sms) { return products_s(op, sms); });
   if (op.extra_bytes <= 0) return time;
   return time +
          op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
@@ -203,6 +214,11 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
   }
   if (alone) {
     const CollectiveCost cost = collective(op.collective);
+    if (op.collective.meets == Meets::kOthers) {
+      s.others += cost.time_s * profile_.cost.contention.values.nvlink_collectives;
+      s.others_sms += cost.time_s * cost.channels;
+      return;
+    }
     const double start = std::max(s.compute, s.communication);
     s.group = op.collective.group;
     if (op.collective.meets == Meets::kBlocks) {
@@ -267,6 +283,14 @@ BodyTime BodyCosts::time(const BodyOps& ops, bool backward) {
     result.exposed_s[static_cast<std::size_t>(streams.group)] +=
         streams.communication - streams.compute;
     streams.compute = streams.communication;
+  }
+  if (streams.others > 0) {
+    // The other micro-batch's kernels have so many SMs less meanwhile; what is longer than all of
+    // them shows.
+    streams.compute += streams.others_sms / kernels_.rates.sm_count;
+    const double shown = std::max(0.0, streams.others - streams.compute);
+    result.exposed_s[static_cast<std::size_t>(CommGroup::kExpert)] += shown;
+    streams.compute += shown;
   }
   result.device_s = streams.compute;
   return result;

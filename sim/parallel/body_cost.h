@@ -4,12 +4,14 @@
 //
 // A blocking collective starts when compute has come so far and holds it up; one that runs beside
 // starts at the same point and slows what computes meanwhile (fewer SMs, shared memory bandwidth),
-// until an operation joins it. A collective in pieces runs inside a product: a ring of n pieces
-// (userbuffers' all-gather, PyTorch's async) takes max(product, collective + product / n), a
-// pipelined reduce-scatter max(product + collective / s, product / s + collective) with s pieces
-// and the SMs that its kernels hold. The host issues ahead of the device, so a list takes the
-// longer of its device time and its launches. Where the host waits for a result the device runs
-// dry: from there on a kernel starts when it has been issued and those before it have ended.
+// until an operation joins it. One that runs beside another micro-batch costs the SMs that it
+// holds, and what of it is longer than the list. A collective in pieces runs inside a product: a
+// ring of n pieces (userbuffers' all-gather, PyTorch's async) takes max(product, collective +
+// product / n), a pipelined reduce-scatter max(product + collective / s, product / s + collective)
+// with s pieces and the SMs that its kernels hold. The host issues ahead of the device, so a list
+// takes the longer of its device time and its launches. Where the host waits for a result the
+// device runs dry: from there on a kernel starts when it has been issued and those before it have
+// ended.
 #pragma once
 
 #include <array>
@@ -62,6 +64,7 @@ class BodyCosts {
   CollectiveCost tokens_to_experts(const BodyCollective& collective) const;
   double launches_s(const BodyOp& op, bool backward) const;
   double product_s(const BodyOp& op, int sms);
+  double products_s(const BodyOp& op, int sms);
   double work_s(const BodyOp& op, const Sharing& sharing);
   double pieces_s(const BodyOp& op, double product_s);
   void run(const BodyOp& op, Streams& streams, BodyTime& result);

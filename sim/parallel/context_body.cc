@@ -9,11 +9,17 @@
 // (Ulysses): heads are exchanged for tokens before and after.
 #include <algorithm>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/parallel/body.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
 namespace {
+
+bool slow_sinks(const Stack& stack) {
+  const std::vector<std::string>& slow = profiles::parallel_kernels().slow_sinks;
+  return std::find(slow.begin(), slow.end(), stack.id) != slow.end();
+}
 
 /// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
 BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
@@ -26,6 +32,9 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
   // Values may be narrower than keys: the products of both count with their mean width.
   op.work.k = (w.shape().head_dim + w.shape().v_head_dim) / 2;
   op.work.attended = static_cast<float>(attended_share(w.model(), plan.seq_len));
+  if (w.model().attention_sinks && slow_sinks(w.stack())) {
+    op.work.attended = static_cast<float>(1 / profiles::parallel_kernels().sink_attention_share);
+  }
   op.work.backward = backward;
   if (w.eager_attention()) {
     // Products over all scores and passes over the score matrix.

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -83,10 +86,10 @@ class ExpertWriter {
   bool overlaps_shared() const {
     return shape_.shared_ffn > 0 && w_.stack().parallel.overlaps_shared_experts && !alone();
   }
-  bool beside() const { return overlaps_shared() || w_.plan().parallel.ep_overlap.value_or(false); }
+  bool with_others() const { return w_.plan().parallel.ep_overlap.value_or(false); }
 
   /// Another micro-batch computes while rows travel, or this one waits for them.
-  bool joins() const { return !w_.plan().parallel.ep_overlap.value_or(false); }
+  bool joins() const { return !with_others(); }
 
   /// fp32 scores of all experts through softmax, choice, weights and the balancing loss.
   double routing_bytes() const { return 4 * 6 * shape_.tokens * f(w_.model().experts.count); }
@@ -107,7 +110,7 @@ class ExpertWriter {
     op.kind = OpKind::kAllToAll;
     BodyCollective& c = op.collective;
     c.group = CommGroup::kExpert;
-    c.meets = beside() ? Meets::kBeside : Meets::kBlocks;
+    c.meets = with_others() ? Meets::kOthers : overlaps_shared() ? Meets::kBeside : Meets::kBlocks;
     if (dispatcher_ == Dispatcher::kAllGather) {
       c.bytes = row_bytes() * shape_.tokens * f(w_.plan().parallel.ep);
       return op;
@@ -205,7 +208,26 @@ class ExpertWriter {
     add(grouped(w_.weight_gradient(shape_.rows, h, shape_.ffn)));
   }
 
+  /// Biases keep activation and weights from running in one kernel.
+  bool unfused() const {
+    const std::vector<std::string>& stacks = profiles::parallel_kernels().unfused_biased_experts;
+    return (w_.model().experts.bias || w_.model().mlp_bias) &&
+           std::find(stacks.begin(), stacks.end(), w_.stack().id) != stacks.end();
+  }
+
+  void unfused_activation(bool backward) {
+    const profiles::ParallelKernels& k = profiles::parallel_kernels();
+    const double activation =
+        backward ? k.unfused_activation_backward_bytes : k.unfused_activation_forward_bytes;
+    const double bias = backward ? k.unfused_bias_backward_bytes : k.unfused_bias_forward_bytes;
+    add_dynamic(w_.memory(
+        OpKind::kActivation,
+        shape_.all_rows() * (activation * f(shape_.ffn) + bias * f(w_.shape().hidden)),
+        backward ? k.unfused_backward_kernels : k.unfused_forward_kernels, w_.stack().copies.add));
+  }
+
   void activation(bool backward) {
+    if (unfused()) return unfused_activation(backward);
     const bool gated = w_.model().gated_mlp;
     add_dynamic(w_.elementwise(OpKind::kActivation,
                                gated ? w_.stack().gated_activation : w_.stack().plain_activation,

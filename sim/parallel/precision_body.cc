@@ -12,6 +12,7 @@ namespace {
 struct Cast {
   double bytes = 0;  // an element, both directions
   int kernels = 1;
+  double gathered_bytes = 0;  // of them and of a transpose, by each rank where parts are gathered
 };
 
 bool narrow(const Plan& plan) {
@@ -27,9 +28,9 @@ Cast cast_of(const Plan& plan) {
   if (plan.numerics.precision == Precision::kNvfp4) return {2 + 4 + 2 * 0.5625, 4};
   switch (recipe_of(plan)) {
     case Fp8Recipe::kDelayed:
-      return {2 + 2, 1};
+      return {2 + 2, 1, 2};
     case Fp8Recipe::kTensorwise:
-      return {2 + 2 + 2, 5};
+      return {2 + 2 + 2, 5, 2};
     case Fp8Recipe::kRowwise:
       return {4 + 4 + 2, 4};
     case Fp8Recipe::kBlock:
@@ -40,11 +41,14 @@ Cast cast_of(const Plan& plan) {
   return {2 + 2 * (1 + 1.0 / 32), 3};
 }
 
-/// The input of a product of forward, or the gradient of an output.
-BodyOp cast_before(const BodyWriter& w, const BodyOp& product) {
+/// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
+/// casts its part of it before that travels; a transpose is made of what arrives.
+BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
   const Cast cast = cast_of(w.plan());
   const double elements = f(product.work.m) * f(product.work.k) * f(product.groups);
-  BodyOp op = w.memory(OpKind::kQuantize, elements * cast.bytes, cast.kernels,
+  const double own = cast.bytes - cast.gathered_bytes / 2;
+  const double bytes = gathered ? own / f(w.shape().tp) + cast.gathered_bytes : cast.bytes;
+  BodyOp op = w.memory(OpKind::kQuantize, elements * bytes, cast.kernels,
                        w.stack().parallel.cast_efficiency);
   // Each expert's rows are cast by kernels of their own where products are.
   if (product.work.kernels > 1) {
@@ -62,6 +66,11 @@ double product_share(const Plan& plan) {
   return mxfp8 ? profiles::parallel_kernels().mxfp8_product_share : 1;
 }
 
+/// Scales of whole rows are found after the gather (torchao).
+bool gathers_narrow(const Plan& plan) {
+  return plan.numerics.precision != Precision::kFp8 || recipe_of(plan) != Fp8Recipe::kRowwise;
+}
+
 bool same_input(const BodyOp& a, const BodyOp& b) {
   return a.work.m == b.work.m && a.work.k == b.work.k && a.groups == b.groups;
 }
@@ -72,11 +81,14 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
   if (!narrow(writer.plan())) return;
   BodyOps result;
   const BodyOp* cast = nullptr;  // the product whose input was cast last
+  bool arrives = false;          // what the next product reads is being gathered
   for (BodyOp& op : list) {
-    const bool gathers = op.collective.bytes > 0 && op.collective.group == CommGroup::kTensor &&
+    const bool gathers = op.collective.bytes > 0 && gathers_narrow(writer.plan()) &&
+                         op.collective.group == CommGroup::kTensor &&
                          op.collective.pattern == Pattern::kCollective &&
                          op.collective.kind == Collective::kAllGather;
     if (gathers) op.collective.bytes *= saved_input_bytes(writer.plan()) / writer.width();
+    if (gathers && op.collective.meets != Meets::kBeside) arrives = true;
     if (op.work.kind != WorkKind::kGemm || op.stays_wide) {
       result.push_back(op);
       continue;
@@ -87,8 +99,9 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     const bool reads_again =
         op.kind == OpKind::kWeightGradient || (forward && cast != nullptr && same_input(*cast, op));
     if (!reads_again) {
-      result.push_back(cast_before(writer, op));
+      result.push_back(cast_before(writer, op, arrives));
       cast = &op;
+      arrives = false;
     }
     result.push_back(op);
   }

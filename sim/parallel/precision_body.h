@@ -17,7 +17,8 @@
 //   nvfp4        1 x 16 both ways after a Hadamard transform and the tensor's largest value
 //
 // Weights are cast once a step (weight_cast_bytes), or arrive in fp8 with fp8_params. What is
-// gathered over tensor ranks before a product travels in fp8; sums stay in bf16.
+// gathered over tensor ranks before a product is cast by the rank that has it and travels in fp8;
+// sums stay in bf16.
 #pragma once
 
 #include "sim/core/cluster.h"
