@@ -69,6 +69,41 @@ TEST(LedgerParallel, SoftwareThatDoesNotShipHasAStandIn) {
   EXPECT_EQ(row_of("p1148").stack_called, "megatron-lm");
 }
 
+TEST(LedgerParallel, ReleasesTakeTheEditionThatFitsThemBest) {
+  const auto edition = [](const std::string& version) {
+    return load_edition("megatron-core", version).stack.id;
+  };
+  EXPECT_EQ(edition("NeMo 24.07 with vboost"), "megatron-core-nemo");
+  EXPECT_EQ(edition("NeMo 24.03"), "megatron-core-nemo-24.03");
+  EXPECT_EQ(edition("25.05"), "megatron-core-nemo");
+  EXPECT_EQ(edition("NeMo 26.06"), "megatron-core-nemo-26.06");
+  EXPECT_EQ(edition("NeMo 26.06.01"), "megatron-core-nemo-26.06.01");
+  EXPECT_EQ(edition("TE 2.11, torch 2.10"), "megatron-core");
+  EXPECT_EQ(edition(""), "megatron-core");
+  for (const char* name : {"megatron-core-nemo-26.06.01", "nemo-mlperf"}) {
+    EXPECT_EQ(load_stack(name).stack.family, "megatron-core") << name;
+  }
+  for (const char* name : {"megatron-core", "aleph-alpha", "nanotron", "maxtext", "paxml"}) {
+    EXPECT_EQ(load_stack(name).stack.family, name) << "no edition of its base";
+  }
+}
+
+TEST(LedgerParallel, WhatRowsLeaveOutTheirSoftwareSays) {
+  const LedgerRow nemo = row_of("p0101");  // fp8, delayed; says neither
+  EXPECT_EQ(nemo.plan.reduce_dtype, DType::kBf16);
+  EXPECT_TRUE(nemo.plan.numerics.fp8_params);
+  EXPECT_TRUE(row_of("p1175").plan.numerics.fp8_params) << "a later edition";
+  const LedgerRow wide = row_of("p0096");  // bf16
+  EXPECT_FALSE(wide.plan.numerics.fp8_params);
+  const LedgerRow block = row_of("p1379");  // block scales
+  EXPECT_FALSE(block.plan.numerics.fp8_params);
+  const LedgerRow other = row_of("p1004");  // says fp32, of no release that is known
+  EXPECT_EQ(other.plan.reduce_dtype, DType::kFp32);
+  const LedgerRow pax = row_of("p0091");
+  EXPECT_EQ(pax.plan.recompute, Recompute::kFull);
+  EXPECT_EQ(pax.plan.ckpt_layers, pax.model.layers);
+}
+
 TEST(LedgerParallel, WrongWordsAreNamed) {
   std::string text = table_of("p1074");
   const std::size_t at = text.find(",interleaved,");

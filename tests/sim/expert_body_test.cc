@@ -164,6 +164,46 @@ TEST_F(ExpertBody, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   EXPECT_NEAR(optimizer(), 8 * (dense / 16 + experts / 8 / 2), 1e-6 * optimizer());
 }
 
+TEST_F(ExpertBody, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
+  plan_.parallel.dispatcher = Dispatcher::kDeepEp;
+  const BodyTime waits = time(layer(qwen_).forward);
+  plan_.parallel.ep_overlap = true;
+  const BodyTime hidden = time(layer(qwen_).forward);
+  const auto expert = static_cast<std::size_t>(CommGroup::kExpert);
+  EXPECT_GT(waits.exposed_s[expert], 0);
+  EXPECT_EQ(hidden.exposed_s[expert], 0);
+  const double compute = waits.device_s - waits.exposed();
+  EXPECT_GT(hidden.device_s, compute) << "20 SMs are taken meanwhile";
+  EXPECT_LT(hidden.device_s, compute + 0.5 * waits.exposed_s[expert]);
+  EXPECT_EQ(hidden.sent_bytes[expert], waits.sent_bytes[expert]);
+
+  plan_.parallel.ep = 16;  // two nodes: exchanges take longer than all products
+  plan_.parallel.dispatcher = Dispatcher::kAllToAll;
+  EXPECT_GT(time(layer(qwen_).forward).exposed_s[expert], 0);
+}
+
+TEST_F(ExpertBody, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
+  const Model oss = model("gpt-oss-120b");
+  Model plain = oss;
+  plain.experts.bias = false;
+  plan_.gpus = 64;
+  const auto step = [&](const char* stack, const Model& m) {
+    profile_ = profiles::load_profile("dgx-h100", stack);
+    return step_s(m);
+  };
+  const double fast = step("megatron-core-nemo-26.06", oss);
+  EXPECT_GT(step("megatron-core-nemo-26.06.01", oss), 1.1 * fast) << "sinks";
+  EXPECT_GT(step("megatron-core-nemo", oss), 1.05 * step("megatron-core-nemo", plain)) << "biases";
+  EXPECT_NEAR(step("megatron-core-nemo-26.06", plain), fast, 0.01 * fast) << "fused since";
+}
+
+TEST_F(ExpertBody, ProductsLaunchedOneByOneFillTheDeviceLess) {
+  profile_.stack.parallel.grouped_in_one_kernel = true;
+  const double together = time(layer(qwen_).backward, true).device_s;
+  profile_.stack.parallel.grouped_in_one_kernel = false;
+  EXPECT_GT(time(layer(qwen_).backward, true).device_s, together);
+}
+
 TEST_F(ExpertBody, RefusesWhatDoesNotDivideTheExperts) {
   plan_.gpus = 48;
   plan_.parallel.ep = 12;
@@ -188,6 +228,24 @@ TEST_F(ExpertBody, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
     if (op.work.kind != WorkKind::kGemm) continue;
     EXPECT_EQ(op.precision, op.kind == OpKind::kRouter ? Precision::kBf16 : Precision::kFp8);
   }
+}
+
+TEST_F(ExpertBody, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
+  const Model dense = model("llama-3-8b");
+  plan_.parallel.ep = 1;
+  plan_.parallel.dispatcher.reset();
+  plan_.numerics.precision = Precision::kFp8;
+  plan_.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
+  const auto first_cast = [&] {
+    const Body body = BodyWriter(dense, plan_, profile_.stack).layer(false);
+    return std::find_if(body.forward.begin(), body.forward.end(),
+                        [](const BodyOp& op) { return op.kind == OpKind::kQuantize; })
+        ->work.bytes;
+  };
+  const double elements = 4096.0 * 4096;
+  EXPECT_EQ(first_cast(), 6 * elements);
+  plan_.parallel.tp = 4;
+  EXPECT_EQ(first_cast(), (5.0 / 4 + 2) * elements) << "and a transpose of all";
 }
 
 TEST_F(ExpertBody, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {

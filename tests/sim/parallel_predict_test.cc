@@ -2,6 +2,9 @@
 // Predictions of plans that divide the model: parts add up, and software that cannot is named.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "profiles/divided_doubt.h"
 #include "sim/core/error.h"
 #include "sim/predict.h"
 #include "tests/sim/divided_plans.h"
@@ -32,6 +35,18 @@ TEST(ParallelStepTest, StacksThatCannotAreNamed) {
   plan.strategy = Strategy::kYafsdp;
   plan.stack = "native";
   EXPECT_THROW(Predictor(model, native).predict(plan), Error);
+}
+
+// Half-widths of time by what runs (profiles/data/fitted/divided_residuals.json).
+TEST(ParallelStepTest, IntervalsOfMixturesAreWiderAndOfUnknownGpusWiderStill) {
+  const profiles::DividedDoubt& doubt = profiles::divided_doubt();
+  const double dense = doubt.half_width(false, false, "h100-80g");
+  EXPECT_GT(dense, 0);
+  EXPECT_GT(doubt.half_width(true, false, "h100-80g"), dense);
+  EXPECT_DOUBLE_EQ(doubt.half_width(false, false, "nobody's"), 1.25 * dense);
+  const Prediction p = predict(llama_70b(), h100(), plan_of(64, 4, 4, 64));
+  EXPECT_NEAR(p.time.interval_s[1], p.time.iteration_s * std::exp(dense),
+              1e-6 * p.time.iteration_s);
 }
 
 }  // namespace

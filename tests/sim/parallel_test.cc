@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/parallel/parallel_step.h"
 #include "tests/sim/divided_plans.h"
@@ -148,6 +149,22 @@ TEST(StagesTest, EmbeddingAndLossCountWhereThatDivides) {
   EXPECT_EQ(chunks.back().layers, 1);
 }
 
+// Megatron-Bridge's layouts of DeepSeek-V3 in 16 chunks.
+TEST(StagesTest, TheChunkWithTheHeadGetsWhatEqualOnesLeave) {
+  Model model = llama_70b();
+  model.layers = 61;
+  Plan plan = plan_of(256, 1, 4, 64);
+  plan.parallel.virtual_stages = 4;
+  std::vector<ChunkContent> chunks = divide_layers(model, plan);
+  ASSERT_EQ(chunks.size(), 16U);
+  for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(chunks[i].layers, 4);
+  EXPECT_EQ(chunks.back().layers, 1);
+  plan.parallel.pp = 8;  // 31 of 2 would leave none
+  chunks = divide_layers(model, plan);
+  EXPECT_EQ(chunks.front().layers, 2);
+  EXPECT_EQ(chunks.back().layers, 1);
+}
+
 TEST(StagesTest, LayoutStringsAreMegatrons) {
   Model model = llama_70b();
   model.layers = 61;
@@ -204,6 +221,30 @@ TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
   EXPECT_NEAR(activations(0), 8 * 10 * layer.kept + layer.working, 1);
 }
 
+TEST(StageMemoryTest, GradientsAndWeightsHaveTheTypesOfTheirBuffers) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, 64);
+  const auto bytes = [&](const profiles::Profile& profile, MemoryCategory category) {
+    ParallelEngine engine(model, profile);
+    return engine.run(plan).memory[3].breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const double held = bytes(h100(), MemoryCategory::kParameters) / 2;  // a middle stage, in bf16
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kGradients), 4 * held);
+  plan.reduce_dtype = DType::kBf16;
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kGradients), 2 * held);
+
+  const profiles::Profile b200 = profiles::load_profile("dgx-b200", "megatron-core");
+  plan.numerics.precision = Precision::kFp8;
+  plan.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kParameters), (2 + 2) * held) << "and transposed";
+  EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), (2 + 1) * held);
+  plan.numerics.fp8_params = true;
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kParameters), 2 * held);
+  EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), held);
+  plan.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
+  EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), 2 * held) << "scales run along rows";
+}
+
 TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
   const Model model = llama_70b();
   const Plan plan = plan_of(64, 1, 8, 64);
@@ -212,6 +253,30 @@ TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
     total += chunk_parameters(model, plan, chunk).total();
   }
   EXPECT_DOUBLE_EQ(total, static_cast<double>(count_parameters(model).total(model.layers)));
+}
+
+// With userbuffers weight gradients of the head wait for the flush: none is lost, and they are no
+// part of the micro-batches that the pipeline waits for.
+TEST(ParallelStepTest, DeferredGradientsOfTheHeadAreDoneAfterThePipeline) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, profiles::parallel_kernels().deferred_head_gradients);
+  plan.parallel.tp_overlap = TensorOverlap::kUserbuffers;
+  BodyCosts costs(h100());
+  costs.place(layout_of(plan, h100().cluster));
+  const Body head = BodyWriter(model, plan, h100().stack).head();
+  const BodyTime forward = costs.time(head.forward, false),
+                 backward = costs.time(head.backward, true);
+  ASSERT_GT(backward.delayed_s, 0);
+  const double passes = static_cast<double>(plan.grad_accum);
+  const double head_s =
+      passes * (forward.device_s - forward.exposed() + backward.device_s - backward.exposed());
+
+  const ParallelStep step = ParallelEngine(model, h100()).run(plan);
+  EXPECT_EQ(step.busiest, 7);
+  EXPECT_NEAR(step.stages[7].compute_s - step.stages[6].compute_s, head_s, 1e-6 * head_s);
+  // Stages before the last wait for micro-batches without those gradients.
+  const double rest_s = step.forward_s + step.backward_s - passes * backward.delayed_s;
+  EXPECT_LT(step.pipeline_s, rest_s + 7 * (step.forward_s + step.backward_s) / passes);
 }
 
 // Directions of published runs (Aleph Alpha, dgxc-benchmarking, SimuMax).
