@@ -113,7 +113,8 @@ ValidationSummary summarize(const std::vector<const ValidatedRow*>& rows) {
           .push_back(std::abs(*row->time_error));
       summary.inside_interval += row->row.suspect.empty() && row->inside_interval;
     }
-    if (row->memory_error) memory_errors.push_back(std::abs(*row->memory_error));
+    if (row->memory_error && row->row.suspect.empty())
+      memory_errors.push_back(std::abs(*row->memory_error));
   }
   summary.time = score(time_errors);
   summary.memory = score(memory_errors);
@@ -187,14 +188,16 @@ Validation validate(const std::vector<profiles::LedgerRow>& rows,
   Validation result;
   result.rows = predict_rows(rows, options);
   std::vector<const ValidatedRow*> all;
-  std::map<std::string, std::vector<const ValidatedRow*>> by_source;
+  std::map<std::string, std::vector<const ValidatedRow*>> by_source, by_gpu;
   for (const ValidatedRow& row : result.rows) {
     all.push_back(&row);
     by_source[row.row.source].push_back(&row);
+    by_gpu[row.row.gpu].push_back(&row);
     if (!row.skipped.empty()) ++result.skipped_because[row.skipped];
   }
   result.all = summarize(all);
   for (const auto& [source, members] : by_source) result.by_source[source] = summarize(members);
+  for (const auto& [gpu, members] : by_gpu) result.by_gpu[gpu] = summarize(members);
   result.speedups = speedups(result.rows);
   result.source_constants = source_constants(rows);
   return result;

@@ -38,7 +38,8 @@ struct SourceConstant {
   bool applies_to_source_only = false;
 };
 
-/// |predicted / measured - 1| over some rows, as fractions; all zero when n is.
+/// |predicted / measured - 1| over some rows, as fractions; all zero when n is. The median is an
+/// error that occurs: the lower one of two in the middle.
 struct ErrorScore {
   std::int64_t n = 0;
   double mape = 0, median = 0, worst = 0;
@@ -46,7 +47,7 @@ struct ErrorScore {
 
 struct ValidationSummary {
   ErrorScore time, memory;     // of rows that are not suspect
-  ErrorScore suspect_time;     // of those that are
+  ErrorScore suspect_time;     // of those that are; their peaks are in no score
   std::int64_t predicted = 0;  // rows, hence outcomes compared
   std::int64_t wrong_outcomes = 0;
   std::int64_t inside_interval = 0;  // of time.n
@@ -62,7 +63,7 @@ struct SpeedupPair {
 struct Validation {
   std::vector<ValidatedRow> rows;  // in the order of the ledger
   ValidationSummary all;
-  std::map<std::string, ValidationSummary> by_source;
+  std::map<std::string, ValidationSummary> by_source, by_gpu;
   std::map<std::string, std::int64_t> skipped_because;
   std::vector<SpeedupPair> speedups;
   std::vector<SourceConstant> source_constants;
