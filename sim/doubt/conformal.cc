@@ -33,7 +33,7 @@ std::vector<CellError> errors_of(const std::vector<HeldOutRun>& runs, Held held,
                                  const Belongs& belongs) {
   std::vector<CellError> errors;
   for (const HeldOutRun& run : runs) {
-    if (belongs(run)) errors.push_back({run.cell(), std::abs(run.*held)});
+    if (belongs(run)) errors.push_back({run.cell(), run.*held});
   }
   return errors;
 }
@@ -43,8 +43,7 @@ NoveltyWidth width_of(Novelty novelty, std::string words, const std::vector<Cell
   std::set<std::string> cells;
   for (const CellError& error : errors) cells.insert(error.cell);
   return {novelty, std::move(words), static_cast<std::int64_t>(errors.size()),
-          static_cast<std::int64_t>(cells.size()),
-          std::max(least, conformal_half_width(errors, level))};
+          static_cast<std::int64_t>(cells.size()), std::max(least, width_by_cells(errors, level))};
 }
 
 }  // namespace
@@ -52,7 +51,10 @@ NoveltyWidth width_of(Novelty novelty, std::string words, const std::vector<Cell
 double conformal_half_width(std::vector<CellError> errors, double level) {
   if (errors.empty()) return 0;
   std::map<std::string, double> runs_of;
-  for (const CellError& error : errors) runs_of[error.cell] += 1;
+  for (CellError& error : errors) {
+    runs_of[error.cell] += 1;
+    error.error = std::abs(error.error);
+  }
   const auto cells = static_cast<double>(runs_of.size());
   std::sort(errors.begin(), errors.end(),
             [](const CellError& a, const CellError& b) { return a.error < b.error; });
@@ -65,6 +67,13 @@ double conformal_half_width(std::vector<CellError> errors, double level) {
   return kBeyond * errors.back().error;
 }
 
+double width_by_cells(const std::vector<CellError>& errors, double level) {
+  std::set<std::string> cells;
+  for (const CellError& error : errors) cells.insert(error.cell);
+  return cells.size() < kEnoughForSpreads ? conformal_half_width(errors, level)
+                                          : fit_mixture(errors).half_width(level);
+}
+
 std::optional<double> conformal_half_width(std::vector<double> errors, double level) {
   const auto n = static_cast<double>(errors.size());
   // (n + 1) level may be a whole number that rounding lifts.
@@ -75,7 +84,7 @@ std::optional<double> conformal_half_width(std::vector<double> errors, double le
   return *at;
 }
 
-Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level) {
+Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level, const Chips& chips) {
   Uncertainty result;
   result.level = level;
   if (runs.empty()) return result;
@@ -102,47 +111,47 @@ Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level) {
       }));
   add(Novelty::kSourceOnly, "the source left out",
       errors_of(runs, &HeldOutRun::log_error_source_out, [](const HeldOutRun&) { return true; }));
-  // Of a GPU that nobody else ran nothing but the priors is left with its source.
-  std::map<std::string, std::set<std::string>> sources_of_gpu;
-  for (const HeldOutRun& run : runs) sources_of_gpu[run.gpu].insert(run.source);
-  add(Novelty::kNothing, "the source left out, the only one of its GPU",
+  // Of a chip that nobody else ran nothing but the priors is left with its source.
+  const auto chip_of = [&](const HeldOutRun& run) {
+    const auto at = chips.find(run.gpu);
+    return at == chips.end() ? run.gpu : at->second;
+  };
+  std::map<std::string, std::set<std::string>> sources_of_chip;
+  for (const HeldOutRun& run : runs) sources_of_chip[chip_of(run)].insert(run.source);
+  add(Novelty::kNothing, "the source left out, the only one of its chip",
       errors_of(runs, &HeldOutRun::log_error_source_out,
-                [&](const HeldOutRun& run) { return sources_of_gpu[run.gpu].size() == 1; }));
+                [&](const HeldOutRun& run) { return sources_of_chip[chip_of(run)].size() == 1; }));
   return result;
 }
 
 double simulated_coverage(const std::vector<HeldOutRun>& runs, double level) {
   constexpr int kTables = 400;
   constexpr int kNewCells = 20;
-  constexpr double kOutlierShare = 0.08;  // 3 of 40 pairs of identical configurations
   constexpr double kOutlierSpread = 0.15;
-  std::map<std::string, std::vector<double>> errors_of_cell;
-  for (const HeldOutRun& run : runs) errors_of_cell[run.cell()].push_back(run.log_error_source_out);
-  if (errors_of_cell.empty()) return 0;
-  double within = 0, between = 0;
-  for (const auto& [cell, errors] : errors_of_cell) {
-    double mean = 0;
-    for (const double error : errors) mean += error / static_cast<double>(errors.size());
-    for (const double error : errors)
-      within += (error - mean) * (error - mean) / static_cast<double>(runs.size());
-    between += mean * mean / static_cast<double>(errors_of_cell.size());
+  std::map<std::string, std::size_t> runs_of_cell;
+  std::vector<CellError> errors;
+  for (const HeldOutRun& run : runs) {
+    ++runs_of_cell[run.cell()];
+    errors.push_back({run.cell(), run.log_error_source_out});
   }
+  if (errors.empty()) return 0;
+  const ErrorVariances variances = error_variances(errors);
   std::mt19937 random(2026);
-  std::normal_distribution<double> of_cell(0, std::sqrt(between)), of_run(0, std::sqrt(within)),
-      of_outlier(0, kOutlierSpread);
+  std::normal_distribution<double> of_cell(0, std::sqrt(variances.between)),
+      of_run(0, std::sqrt(variances.within)), of_outlier(0, kOutlierSpread);
   std::bernoulli_distribution outlies(kOutlierShare);
   const auto draw = [&](double shared) {
-    return std::abs(shared + of_run(random) + (outlies(random) ? of_outlier(random) : 0));
+    return shared + of_run(random) + (outlies(random) ? of_outlier(random) : 0);
   };
   int inside = 0;
   for (int table = 0; table < kTables; ++table) {
     std::vector<CellError> drawn;
-    for (const auto& [cell, errors] : errors_of_cell) {
+    for (const auto& [cell, count] : runs_of_cell) {
       const double shared = of_cell(random);
-      for (std::size_t i = 0; i < errors.size(); ++i) drawn.push_back({cell, draw(shared)});
+      for (std::size_t i = 0; i < count; ++i) drawn.push_back({cell, draw(shared)});
     }
-    const double width = conformal_half_width(std::move(drawn), level);
-    for (int i = 0; i < kNewCells; ++i) inside += draw(of_cell(random)) <= width;
+    const double width = width_by_cells(drawn, level);
+    for (int i = 0; i < kNewCells; ++i) inside += std::abs(draw(of_cell(random))) <= width;
   }
   return static_cast<double>(inside) / (kTables * kNewCells);
 }

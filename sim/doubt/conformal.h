@@ -5,31 +5,29 @@
 // their ceil((n + 1) level)-th smallest with probability `level` or more, whatever the
 // distribution. Runs of one cell (one source's runs of a model on a GPU) are not exchangeable with
 // runs of others: they share their error. So a cell is drawn first and then a run of it, and what
-// counts for the finite sample is the number of cells.
+// counts for the finite sample is the number of cells. Where the cells are many (kEnoughForSpreads)
+// the width is that of a mixture with outliers (outlier_mixture.h), whose spreads all errors tell;
+// where they are few it is the conformal quantile, and beyond the largest error where even that
+// needs more.
 //
 // How wide the interval has to be depends on how much is known of runs like the new one. Each
 // degree of novelty takes the errors of runs that were as new to the constants that predicted them:
 // a run left out of its cell, a cell left out of its source, a source left out. Widths never fall
-// with novelty. One run in twelve is off for reasons of its own (of 40 pairs of identical
-// configurations in two editions of one table, 3 differ by 10 to 20 %); such runs are among the
-// errors, so the quantile has room for as many of them as there are.
+// with novelty.
 #pragma once
 
 #include <array>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "profiles/uncertainty.h"
+#include "sim/doubt/outlier_mixture.h"
 
 namespace shardwright::sim {
-
-/// An absolute error and the cell that it belongs to.
-struct CellError {
-  std::string cell;
-  double error = 0;
-};
 
 /// Half-width that covers an error of a new cell at `level`: the quantile of the mean of the cells'
 /// distributions, with the new cell counted as one that lies beyond all others. Where the cells are
@@ -37,8 +35,17 @@ struct CellError {
 double conformal_half_width(std::vector<CellError> errors, double level);
 inline constexpr double kBeyond = 1.25;
 
+/// The width of these errors by the rule above.
+double width_by_cells(const std::vector<CellError>& errors, double level);
+inline constexpr std::size_t kEnoughForSpreads = 20;  // cells
+
+/// GPUs that share a chip, and so the constants of a chip, by the name that they are counted under.
+/// Others are counted by themselves.
+using Chips = std::map<std::string, std::string, std::less<>>;
+
 /// Widths by novelty; sets nothing else of the result. Deterministic.
-profiles::Uncertainty fit_uncertainty(const std::vector<profiles::HeldOutRun>& runs, double level);
+profiles::Uncertainty fit_uncertainty(const std::vector<profiles::HeldOutRun>& runs, double level,
+                                      const Chips& chips = {});
 
 /// The same of errors that are independent of each other: the finite-sample quantile of absolute
 /// errors; none when they are too few for the level.

@@ -112,7 +112,7 @@ FittedSteps fit_steps(const std::vector<profiles::LedgerRow>& rows,
   parameters.held_out = errors_of(left_out, HeldOut::kRow, any);
   parameters.source_held_out = errors_of(left_out, HeldOut::kSource, any);
 
-  result.uncertainty = fit_uncertainty(result.leave_one_out.runs, kLevel);
+  result.uncertainty = fit_uncertainty(result.leave_one_out.runs, kLevel, chips_of(model));
   result.uncertainty.source = parameters.source + ", each predicted by constants fitted without it";
   result.uncertainty.command = parameters.command;
   result.uncertainty.date = options.date;

@@ -70,7 +70,13 @@ HeldOutRun held_out_run(const profiles::LedgerRow& from, const LeftOutRow& row) 
   return run;
 }
 
-profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const HeldOutRun& run) {
+std::string_view chip_of(const Chips& chips, const std::string& gpu) {
+  const auto at = chips.find(gpu);
+  return at == chips.end() ? std::string_view(gpu) : std::string_view(at->second);
+}
+
+profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const HeldOutRun& run,
+                                const Chips& chips) {
   profiles::Uncertainty known;
   const auto add = [&](const char* kind, std::string word) {
     known.seen[kind].push_back(std::move(word));
@@ -80,7 +86,7 @@ profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const Hel
   for (const HeldOutRun& other : others) {
     cells.insert(other.cell() + " | " + other.stack);
     source = source || other.source == run.source;
-    add("gpu", other.gpu);
+    add("gpu", chip_of(chips, other.gpu) == chip_of(chips, run.gpu) ? run.gpu : other.gpu);
     add("source", other.source);
   }
   known.seen["cell"] = {cells.begin(), cells.end()};
@@ -88,15 +94,17 @@ profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const Hel
   return source ? novelty : std::max(novelty, profiles::Novelty::kSourceOnly);
 }
 
-bool covers(const std::vector<HeldOutRun>& others, const HeldOutRun& run, double log_error) {
-  const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel);
+bool covers(const std::vector<HeldOutRun>& others, const HeldOutRun& run, const Chips& chips,
+            double log_error) {
+  const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel, chips);
   Doubts doubts;
-  doubts.novelty = novelty_among(others, run);
+  doubts.novelty = novelty_among(others, run, chips);
   return std::abs(log_error) <= half_width(fitted, doubts);
 }
 
 /// Each run judged by an interval that has not seen it, its cell, or its source.
-void judge_intervals(const std::vector<HeldOutRun>& runs, std::vector<LeftOutRow>& rows) {
+void judge_intervals(const std::vector<HeldOutRun>& runs, const Chips& chips,
+                     std::vector<LeftOutRow>& rows) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::vector<HeldOutRun> others, other_cells, other_sources;
     for (std::size_t k = 0; k < runs.size(); ++k) {
@@ -104,9 +112,9 @@ void judge_intervals(const std::vector<HeldOutRun>& runs, std::vector<LeftOutRow
       if (runs[k].cell() != runs[i].cell()) other_cells.push_back(runs[k]);
       if (runs[k].source != runs[i].source) other_sources.push_back(runs[k]);
     }
-    rows[i].inside = covers(others, runs[i], runs[i].log_error);
-    rows[i].inside_cell_out = covers(other_cells, runs[i], runs[i].log_error_cell_out);
-    rows[i].inside_source_out = covers(other_sources, runs[i], runs[i].log_error_source_out);
+    rows[i].inside = covers(others, runs[i], chips, runs[i].log_error);
+    rows[i].inside_cell_out = covers(other_cells, runs[i], chips, runs[i].log_error_cell_out);
+    rows[i].inside_source_out = covers(other_sources, runs[i], chips, runs[i].log_error_source_out);
   }
 }
 
@@ -118,6 +126,20 @@ std::map<std::string, std::vector<std::size_t>> groups_of(
 }
 
 }  // namespace
+
+Chips chips_of(const LedgerModel& model) {
+  Chips chips;
+  for (const profiles::StepParameter* parameter : model.parameters()) {
+    const bool is_clock = std::any_of(
+        parameter->targets.begin(), parameter->targets.end(),
+        [](const profiles::StepTarget& t) { return t.path == "cost.gemm.sustained_factor"; });
+    if (!is_clock || !parameter->sources.empty()) continue;
+    for (const std::string& gpu : parameter->applies_to) {
+      chips.try_emplace(gpu, parameter->applies_to.front());
+    }
+  }
+  return chips;
+}
 
 LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
                           const LeaveOneOutOptions& options) {
@@ -178,7 +200,7 @@ LeaveOneOut leave_one_out(const LedgerModel& model, const RobustFit& full,
     all.push_back(&result.rows[i]);
     by_source[model.row(i).source].push_back(&result.rows[i]);
   }
-  judge_intervals(result.runs, result.rows);
+  judge_intervals(result.runs, chips_of(model), result.rows);
   result.simulated_coverage = simulated_coverage(result.runs, kIntervalLevel);
   result.all = score(all);
   for (const auto& [source, rows] : by_source) result.by_source[source] = score(rows);

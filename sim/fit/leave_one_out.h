@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "profiles/uncertainty.h"
+#include "sim/doubt/conformal.h"
 #include "sim/fit/ledger_model.h"
 #include "sim/score/validation.h"
 
@@ -58,6 +59,9 @@ struct LeaveOneOut {
   double simulated_coverage = 0;  // of intervals for new cells, errors drawn as these runs'
   std::size_t evaluations = 0;    // of single rows
 };
+
+/// GPUs whose clock is one constant of this fit, whoever runs them.
+Chips chips_of(const LedgerModel& model);
 
 struct LeaveOneOutOptions {
   unsigned threads = 0;                             // 0: all cores
