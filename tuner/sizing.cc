@@ -15,6 +15,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/worker_pool.h"
+#include "sim/doubt/headroom.h"
 #include "tuner/search.h"
 #include "tuner/space_limits.h"
 
@@ -89,7 +90,7 @@ std::string why_nothing_fits(const std::optional<Overshoot>& nearest) {
   if (!nearest) return "no plan was tried before the interruption";
   if (nearest->excess_bytes <= 0)
     return "the nearest plan fits only by emptying the allocator's cache in every step";
-  return fmt::format("the nearest plan takes {} more than a GPU has",
+  return fmt::format("the nearest plan takes {} more than it may of a GPU",
                      gib(static_cast<double>(nearest->excess_bytes)));
 }
 
@@ -248,6 +249,7 @@ class Sweeper {
     SearchOptions options;
     options.threads = 1;
     options.stop = options_.stop;
+    options.criteria.headroom = sim::asked_headroom(offer.profile, request.gpus);
     const Space space =
         without_misfits(space_of(request, model_, offer.profile), model_, offer.profile);
     Search search(model_, scenarios, space, options);
