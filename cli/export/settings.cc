@@ -71,6 +71,20 @@ void remark_stack(const Plan& plan, std::string_view trainer, std::string stack,
                                        plan.stack, trainer, stack));
   }
   settings.as_run.stack = std::move(stack);
+  if (plan.loss_chunks > 1) {
+    settings.lost("loss_chunks",
+                  fmt::format("the plan computes the loss in {} pieces; {} is not told so, and all "
+                              "logits exist at once",
+                              plan.loss_chunks, trainer));
+    settings.as_run.loss_chunks = 0;
+  }
+  if (plan.allocator != AllocatorKind::kStack) {
+    settings.said(
+        "allocator",
+        fmt::format("no file of {} holds it: run with PYTORCH_CUDA_ALLOC_CONF="
+                    "expandable_segments:{}",
+                    trainer, plan.allocator == AllocatorKind::kExpandable ? "True" : "False"));
+  }
 }
 
 void remark_gather_window(const Plan& plan, std::string_view trainer, std::string_view how,

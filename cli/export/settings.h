@@ -69,7 +69,8 @@ std::int64_t checkpointed_layers(const Plan& plan);
 /// "20 of 80 layers".
 std::string of_layers(std::int64_t count, std::int64_t layers);
 
-/// The plan's stack is not the software that will run: says so and sets as_run.stack.
+/// What of the plan belongs to its software: says where another stack will run and sets
+/// as_run.stack; that the loss comes in one piece; how to set the allocator.
 void remark_stack(const Plan& plan, std::string_view trainer, std::string stack,
                   TrainerSettings& settings);
 /// Gather buffers and prefetch distance, for a trainer that gathers one unit ahead of the one that
