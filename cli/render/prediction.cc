@@ -13,6 +13,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
 #include "sim/core/units.h"
 
@@ -56,12 +57,20 @@ std::string price_words(const sim::Job& inputs, const sim::Prediction& predictio
   return fmt::format("{} USD at {:.2f} USD per GPU hour", thousands(gpu_hours * price), price);
 }
 
-/// "247.3 of 989 TFLOP/s"; processors reach thousandths of that.
+/// Processors reach thousandths of what GPUs do.
+double peak_unit(const sim::TimePrediction& time) {
+  return time.peak_flops < 1e12 ? 1e9 : 1e12;
+}
+
+/// "989 TFLOP/s".
+std::string peak_words(const sim::TimePrediction& time) {
+  const double unit = peak_unit(time);
+  return fmt::format("{:.0f} {}FLOP/s", time.peak_flops / unit, unit < 1e12 ? "G" : "T");
+}
+
+/// "247.3 of 989 TFLOP/s".
 std::string share_of_peak(const sim::TimePrediction& time) {
-  const bool small = time.peak_flops < 1e12;
-  const double unit = small ? 1e9 : 1e12;
-  return fmt::format("{:.1f} of {:.0f} {}FLOP/s", time.model_flops_per_gpu / unit,
-                     time.peak_flops / unit, small ? "G" : "T");
+  return fmt::format("{:.1f} of {}", time.model_flops_per_gpu / peak_unit(time), peak_words(time));
 }
 
 std::string speed_table(const sim::Job& inputs, const sim::Prediction& prediction,
@@ -73,8 +82,8 @@ std::string speed_table(const sim::Job& inputs, const sim::Prediction& predictio
   table.add_row({"tokens/s", fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)),
                  fmt::format("{} in all", thousands(time.tokens_per_s))});
   table.add_row({"MFU", percent(time.mfu),
-                 fmt::format("{} dense {} per {}, for the model", share_of_peak(time),
-                             name_of(prediction.plan.numerics.precision),
+                 fmt::format("{} {} per {}, for the model", share_of_peak(time),
+                             peak_type_words(inputs.profile.cluster.gpu, prediction.plan),
                              inputs.profile.cluster.gpu.is_processor() ? "rank" : "GPU")});
   table.add_row({"HFU", percent(time.hfu), "of the same peak, counting recomputation"});
   table.add_row(
@@ -243,8 +252,9 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
   for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
     text += line + "\n";
   text += table.render(out);
-  text += fmt::format("MFU and HFU are of {:.0f} TFLOP/s dense bf16; intervals hold {:.0f} %.\n",
-                      predictions.front().time.peak_flops / 1e12,
+  text += fmt::format("MFU and HFU are of {} {}; intervals hold {:.0f} %.\n",
+                      peak_words(predictions.front().time),
+                      peak_type_words(inputs.profile.cluster.gpu, predictions.front().plan),
                       100 * predictions.front().time.interval_level);
   return text + extrapolation_words(predictions);
 }

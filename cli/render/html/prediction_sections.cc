@@ -6,6 +6,7 @@
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/report_page.h"
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/plan.h"
 
 namespace shardwright::cli::html {
 namespace {
@@ -66,8 +67,8 @@ std::string head_section(const Report& report) {
   body += tile("Tokens per second", thousands(time.tokens_per_s),
                fmt::format("{} per GPU", thousands(time.tokens_per_gpu_s)));
   body += tile("MFU", percent(time.mfu),
-               fmt::format("of {:.0f} TFLOP/s dense bf16; HFU {}", time.peak_flops / 1e12,
-                           percent(time.hfu)));
+               fmt::format("of {:.3g} TFLOP/s {}; HFU {}", time.peak_flops / 1e12,
+                           peak_type_words(inputs.profile.cluster.gpu, plan), percent(time.hfu)));
   body += memory_tile(prediction.memory);
   body += money_tile(inputs.profile.cluster, prediction);
   return body + "</div>\n" + interval_picture(time);

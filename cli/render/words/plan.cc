@@ -34,4 +34,9 @@ std::string plan_words(const Plan& plan) {
   return text;
 }
 
+std::string peak_type_words(const Gpu& gpu, const Plan& plan) {
+  if (gpu.is_processor()) return "fp32";
+  return fmt::format("dense {}", name_of(plan.numerics.precision));
+}
+
 }  // namespace shardwright::cli

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "sim/core/cluster.h"
 #include "sim/core/plan.h"
 
 namespace shardwright::cli {
@@ -13,5 +14,8 @@ std::string plan_words(const Plan& plan);
 
 /// "12 layers full", "nothing recomputed".
 std::string checkpoint_words(const Plan& plan);
+
+/// What the peak is of that MFU and HFU refer to: "dense bf16", of a processor "fp32".
+std::string peak_type_words(const Gpu& gpu, const Plan& plan);
 
 }  // namespace shardwright::cli
