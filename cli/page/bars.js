@@ -9,7 +9,7 @@ const TIME_CLASSES = {exposed_communication: 'exposed', other: 'copy'};
 const COLORED = new Set(['parameters', 'master', 'gradients', 'activations', 'loss', 'workspace', 'compute', 'host', 'optimizer']);
 const PALETTE = ['copy', 'cached', 'attention', 'reduce', 'gather'];
 
-export const classOf = (key, known, index) => known[key] || (COLORED.has(key) ? key : PALETTE[index % PALETTE.length]);
+const classOf = (key, known, index) => known[key] || (COLORED.has(key) ? key : PALETTE[index % PALETTE.length]);
 
 /** [[class, label, bytes]] of `memory` of a prediction, what the allocator keeps and the runtime last. */
 export function memoryParts(memory) {

@@ -30,8 +30,8 @@ function chooser(name, label, optionsOf, hintOf) {
   const select = html('select', {'data-flag': name, onchange: () => setFlag(name, select.value)});
   const element = row(label, select, ' ');
   const hint = element.querySelector('small');
-  return {element, refresh() {
-    setOptions(select, optionsOf(), state.flags.get(name) || '');
+  return {element, refresh(plan) {
+    setOptions(select, optionsOf(plan), state.flags.get(name) || '');
     hint.textContent = hintOf ? hintOf(select.value) : '';
   }};
 }
@@ -47,9 +47,10 @@ export const clusterChooser = () => chooser('cluster', 'Cluster', () => [
   return `${cluster.description}${cluster.usd_per_gpu_hour ? `; ${usd(cluster.usd_per_gpu_hour)} a GPU hour` : '; no price'}`;
 });
 
-export const stackChooser = () => chooser('stack', 'Software', () => [
-  option('', `default (${(flagOf('predict', 'stack').text.match(/default: ([^)]+)/) || [])[1] || 'of the program'})`),
-  ...catalogue.stacks.map((stack) => option(stack.id, stack.id))], (value) =>
+const documentedDefault = () => (flagOf('predict', 'stack').text.match(/default: ([^)]+)/) || [])[1] || 'of the program';
+
+export const stackChooser = () => chooser('stack', 'Software', (plan) => [
+  option('', `default (${plan ? plan.stack : documentedDefault()})`), ...catalogue.stacks.map((stack) => option(stack.id, stack.id))], (value) =>
   (catalogue.stacks.find((one) => one.id === value) || {description: ''}).description);
 
 const holdBox = (name) => html('label', {class: 'hold', title: 'A search keeps this value'},
@@ -92,6 +93,14 @@ export function slider(name, label, stopsOf, resolved, searched = true) {
   }};
 }
 
+/** What the program took for a flag that nobody set. */
+function showTaken(input, taken) {
+  if (taken === undefined || taken === null || input.type === 'checkbox') return;
+  const words = taken === true ? 'on' : taken === false ? 'off' : String(taken);
+  if (input.tagName === 'SELECT') input.options[0].textContent = `default (${words})`;
+  else input.placeholder = words;
+}
+
 /** The input that a flag of --help calls for: choices, a switch, or words with suggestions. */
 export function flagInput(flag, searched = false) {
   const name = flag.name;
@@ -107,11 +116,12 @@ export function flagInput(flag, searched = false) {
     input = html('input', {type: 'text', 'data-flag': name, placeholder: flag.otherwise || flag.type, autocomplete: 'off',
       list: list ? list.id : null, onchange: () => setFlag(name, input.value.trim())});
   }
-  const label = name.replaceAll('-', ' ').replace(/^./, (letter) => letter.toUpperCase());
+  const label = name.replaceAll('-', ' ').replace(/^./, (letter) => letter.toUpperCase()).replace(/\b([tpsc]p|e?tp|ep|fp8)\b/gi, (word) => word.toUpperCase());
   const element = row(label, input, flag.hint, searched ? holdBox(name) : null);
   if (list) element.append(list);
-  return {element, refresh() {
+  return {element, refresh(plan) {
     const value = state.flags.get(name) || '';
+    if (plan && !value) showTaken(input, plan[name.replaceAll('-', '_')]);
     if (input.type === 'checkbox') input.checked = value !== '' && value !== 'off';
     else if (input.tagName === 'SELECT') setOptions(input, [...input.options], value);
     else if (document.activeElement !== input) input.value = value;
@@ -132,5 +142,5 @@ export function remainingInputs(verb, left, searched) {
     groups.get(flag.group).push(input.element);
   }
   const element = html('div', {}, [...groups].flatMap(([group, rows]) => [groups.size > 1 ? html('h4', {}, group) : null, ...rows]));
-  return {element, refresh: () => inputs.forEach((input) => input.refresh())};
+  return {element, refresh: (plan) => inputs.forEach((input) => input.refresh(plan))};
 }

@@ -39,10 +39,13 @@ function complete({head, text, group}) {
 
 function choicesOf(type, text) {
   const alternatives = type.split('|');
-  if (alternatives.length > 1 && alternatives.every((word) => /^[a-z0-9][a-z0-9-]*$/.test(word))) return alternatives;
+  if (alternatives.length > 1 && alternatives.every((word) => /^[a-z0-9][a-z0-9.-]*$/.test(word))) return alternatives;
   // "single, ddp, zero1, ...; several, joined by commas, are compared"
   const listed = text.split(';')[0].split(', ');
   if (type.startsWith('NAME[') && listed.length > 2 && listed.every((word) => /^[a-z0-9-]+$/.test(word))) return listed;
+  // "what layers multiply in: bf16, fp16, fp8, nvfp4 (default: bf16)"
+  const named = text.split(' (')[0].split(': ').pop().split(', ');
+  if (type === 'NAME' && named.length > 1 && named.every((word) => /^[a-z0-9-]+$/.test(word))) return named;
   return [];
 }
 

@@ -111,7 +111,7 @@ export class PlanView {
     const divides = [...Object.keys(DIVIDING), ...HOW_DIVIDED].some((name) => state.flags.has(name));
     if (divides && !this.divides) this.divided.open = true;
     this.divides = divides;
-    this.rest.refresh();
+    this.rest.refresh(plan);
     this.tokens.value = state.flags.get('tokens') || '';
   }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Of a divided model: the stages of its pipeline, their time and memory side by side, what the step loses to
 // communication of each group, and why. All of it as the program says it; new parts and groups appear by themselves.
-import {classOf, gatherParts} from './bars.js';
+import {gatherParts} from './bars.js';
 import {bytes, gib, percent, seconds, words} from './format.js';
 import {fold, html, legend, picture, room, svg, table, text} from './svg.js';
 
@@ -78,7 +78,7 @@ export function groupsView({communication_bytes: sent, exposed_communication_s: 
 /** What the step loses, the most first, to one scale. */
 export function lossesList(losses) {
   const most = Math.max(...losses.map((loss) => loss.seconds), 1e-9);
-  return html('ol', {class: 'changes'}, losses.map((loss, index) => html('li', {}, html('span', {}, loss.what),
-    html('i', {class: `b-${classOf(loss.what, {bubble: 'bubble', host: 'host', optimizer: 'optimizer'}, index)}`,
-      style: `--share:${loss.seconds / most}`, 'aria-hidden': 'true'}), html('b', {}, `${seconds(loss.seconds, 3)}`))));
+  const color = ({what}) => ['exposed', 'bubble', 'host', 'optimizer'].find((name) => what.startsWith(name)) || 'copy';
+  return html('ol', {class: 'changes'}, losses.map((loss) => html('li', {}, html('span', {}, loss.what),
+    html('i', {class: `b-${color(loss)}`, style: `--share:${loss.seconds / most}`, 'aria-hidden': 'true'}), html('b', {}, `${seconds(loss.seconds, 3)}`))));
 }
