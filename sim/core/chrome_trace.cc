@@ -1,77 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/core/chrome_trace.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
-#include "sim/core/atomic_file.h"
+#include "sim/core/event_writer.h"
 #include "sim/core/words.h"
 
 namespace shardwright {
 namespace {
 
 constexpr int kHostTrack = 1;  // streams follow
-
-std::string json_string(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-/// Microseconds, exactly.
-std::string microseconds(Nanoseconds ns) {
-  const Nanoseconds size = ns < 0 ? -ns : ns;
-  return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", size / 1000, size % 1000);
-}
-
-/// The events of a trace, written through a buffer.
-class EventWriter {
- public:
-  explicit EventWriter(const std::filesystem::path& path) : file_(path) {
-    append("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
-  }
-
-  /// One event: the members of its object, without braces.
-  template <typename... Args>
-  void event(fmt::format_string<Args...> members, Args&&... args) {
-    append("{}\n{{", first_ ? "" : ",");
-    first_ = false;
-    append(members, std::forward<Args>(args)...);
-    append("}}");
-    if (buffer_.size() > kFlushAt) flush();
-  }
-
-  void finish(const std::vector<std::pair<std::string, std::string>>& notes) {
-    append("\n],\"otherData\":{{");
-    for (std::size_t i = 0; i < notes.size(); ++i) {
-      append("{}{}:{}", i == 0 ? "" : ",", json_string(notes[i].first),
-             json_string(notes[i].second));
-    }
-    append("}}}}\n");
-    flush();
-    file_.commit();
-  }
-
- private:
-  static constexpr std::size_t kFlushAt = std::size_t{1} << 18;
-
-  template <typename... Args>
-  void append(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(buffer_), format, std::forward<Args>(args)...);
-  }
-  void flush() {
-    file_.write({buffer_.data(), buffer_.size()});
-    buffer_.clear();
-  }
-
-  AtomicFile file_;
-  fmt::memory_buffer buffer_;
-  bool first_ = true;
-};
 
 /// A schedule with its operations by id.
 struct ExpandedSchedule {
