@@ -69,6 +69,7 @@ class Walk {
       result.stages.push_back(std::move(stage.times));
     }
     result.spans = std::move(spans_);
+    result.transfers = std::move(transfers_);
     return result;
   }
 
@@ -135,10 +136,11 @@ class Walk {
     if (there.next_item == there.items.size() || there.items[there.next_item] != mirrored) {
       return false;
     }
-    const Nanoseconds end =
-        std::max(here.free, there.free) + transfer_between(s, other) + times_.restart;
+    const Nanoseconds start = std::max(here.free, there.free);
+    const Nanoseconds end = start + transfer_between(s, other) + times_.restart;
+    if (keep_spans_) transfers_.push_back({std::min(s, other), start, end});
     for (Stage* stage : {&here, &there}) {
-      stage->times.transfers += end - stage->free;
+      stage->times.transfers += end - start;
       stage->free = end;
       ++stage->next_item;
       --remaining_;
@@ -271,6 +273,7 @@ class Walk {
   std::vector<Nanoseconds> outputs_, gradients_;  // by (stage, chunk, micro-batch)
   std::size_t remaining_ = 0;
   std::vector<ActionSpan> spans_;
+  std::vector<TransferSpan> transfers_;
 };
 
 /// Micro-batches after which a schedule's program repeats.
@@ -293,7 +296,6 @@ void lengthen(PipelineResult& result, const PipelineShape& shape, const Pipeline
   result.makespan += added;
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     StageTimes& stage = result.stages[static_cast<std::size_t>(s)];
-    const Nanoseconds idle = stage.end - stage.busy - stage.transfers;
     stage.end += added;
     for (Nanoseconds& last : stage.last_backward) last += added;
     Nanoseconds busy = 0;
@@ -302,7 +304,13 @@ void lengthen(PipelineResult& result, const PipelineShape& shape, const Pipeline
       busy += t.forward + t.input_gradient + t.weight_gradient;
     }
     stage.busy += micro_batches * busy;
-    if (times.blocking) stage.transfers = stage.end - stage.busy - idle;
+    if (!times.blocking) continue;
+    // 1F1B meets either neighbour once a micro-batch, both ways in one transfer.
+    for (const std::int32_t edge : {s - 1, s}) {
+      if (edge < 0 || edge + 1 >= shape.stages) continue;
+      stage.transfers +=
+          micro_batches * (times.transfer[static_cast<std::size_t>(edge)] + times.restart);
+    }
   }
 }
 

@@ -49,9 +49,15 @@ struct ActionSpan {
   Nanoseconds start = 0, end = 0;
 };
 
+/// A transfer for which both neighbours stand still.
+struct TransferSpan {
+  std::int32_t stage = 0;  // between this one and the next
+  Nanoseconds start = 0, end = 0;
+};
+
 struct StageTimes {
   Nanoseconds busy = 0;       // computing
-  Nanoseconds transfers = 0;  // standing still in blocking transfers, their wait included
+  Nanoseconds transfers = 0;  // in blocking transfers, without the wait for the neighbour
   Nanoseconds first_start = 0;
   Nanoseconds end = 0;
   std::vector<Nanoseconds> last_backward;  // by chunk: when its last gradients are complete
@@ -61,7 +67,9 @@ struct PipelineResult {
   Nanoseconds makespan = 0;
   std::vector<StageTimes> stages;
   std::int32_t simulated_micro_batches = 0;  // fewer than asked for when the step was shortened
-  std::vector<ActionSpan> spans;             // only where they were asked for
+  // Only where they were asked for; transfers that overlap are not listed.
+  std::vector<ActionSpan> spans;
+  std::vector<TransferSpan> transfers;
   /// Share of the stages' time in which they compute nothing: 1 - busy / (stages * makespan).
   double bubble() const;
 };
