@@ -17,6 +17,7 @@
 #include "sim/doubt/intervals.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
+#include "sim/parallel/precision_body.h"
 #include "sim/parallel/predict_parallel.h"
 #include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
@@ -45,8 +46,12 @@ double tokens_per_step(const Plan& plan) {
 }  // namespace
 
 double model_flops(const Model& model, const Plan& plan) {
-  // Backward does each product of forward twice, for the input's and the weight's gradient.
-  return tokens_per_step(plan) * (3 * forward_flops_per_token(model, plan.seq_len).total());
+  // Backward does each product of forward twice, for the input's and the weight's gradient; frozen
+  // weights have none.
+  const ForwardFlops forward = forward_flops_per_token(model, plan.seq_len);
+  if (plan.numerics.lora > 0)
+    return tokens_per_step(plan) * (2 * forward.matrices + 3 * forward.attention);
+  return tokens_per_step(plan) * (3 * forward.total());
 }
 
 std::string_view name_of(MemoryVerdict verdict) {
@@ -200,11 +205,18 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
+  if (plan.param_dtype == DType::kBf16 && plan.numerics.precision == Precision::kBf16 &&
+      peak_flops(cluster.gpu, Precision::kBf16) <= 0) {
+    throw Error(
+        fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
+                    "with a stack that does it, such as megatron-core",
+                    cluster.gpu.id));
+  }
   if (goes_parallel(plan, s.profile.stack)) {
     if (options.timeline != nullptr) {
       throw Error(
-          fmt::format("{}, and a timeline of such a plan is not written yet, expected a plan "
-                      "of data parallelism only",
+          fmt::format("{}, and such a plan has no timeline of one rank, expected a plan of data "
+                      "parallelism only",
                       beyond_data_parallel(plan)));
     }
     if (!s.parallel) s.parallel = std::make_unique<ParallelEngine>(s.model, s.profile);

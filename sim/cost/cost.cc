@@ -17,6 +17,17 @@ Nanoseconds to_ns(double seconds) {
   return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
 }
 
+/// An optimizer's state that the host holds passes in and out beside the update. Both ways at once
+/// reach together what one reaches alone (sim/parallel/body_cost.h).
+double state_passes_s(const Schedule& schedule, const Gpu& gpu) {
+  const UnitSizes& sizes = schedule.unit_sizes;
+  const std::int64_t owned =
+      sizes.total(schedule.layers) / std::max<std::int64_t>(1, schedule.shard_ranks());
+  const std::int64_t each =
+      bytes_of(schedule.sharding.master_dtype) + 2 * bytes_of(schedule.sharding.moment_dtype);
+  return 2.0 * static_cast<double>(owned * each) / gpu.pcie_bytes_per_s;
+}
+
 }  // namespace
 
 double in_device_memory(const profiles::Profile& profile, std::int64_t world_ranks,
@@ -138,7 +149,11 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
       costs[i].host_ns = to_ns(op.work.host_s * host_turns);
       continue;
     }
-    const Pair time = device_time(op, resident);
+    Pair time = device_time(op, resident);
+    if (op.kind == OpKind::kOptimizer && !schedule.sharding.keeps_optimizer) {
+      const double link_s = state_passes_s(schedule, profile_.cluster.gpu);
+      time = {std::max(time.alone_s, link_s), std::max(time.contended_s, link_s)};
+    }
     costs[i].alone_ns = to_ns(time.alone_s);
     costs[i].contended_ns =
         overlaps ? std::max(costs[i].alone_ns, to_ns(time.contended_s)) : costs[i].alone_ns;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
@@ -335,8 +336,10 @@ Body BodyWriter::layer(bool recomputed, bool experts) const {
     mlp_forward(body.forward);
     mlp_backward(body.backward);
   }
+  add_adapters(*this, body.forward);
   if (recomputed) body.recompute = recomputation(*this, body.forward);
   attention_backward(body.backward);
+  train_adapters(*this, body.backward);
   for (BodyOps* list : {&body.forward, &body.recompute, &body.backward}) {
     lower_precision(*this, *list);
   }
@@ -383,6 +386,7 @@ Body BodyWriter::embedding() const {
   backward.work.bytes += static_cast<Bytes>(f(s.vocab) * f(s.hidden) *
                                             (width() + stack_.gradient_accumulate_bytes / 2));
   body.backward.push_back(backward);
+  if (plan_.numerics.lora > 0) body.backward.clear();  // nothing before the first layer is trained
   return body;
 }
 
@@ -417,6 +421,7 @@ Body BodyWriter::head() const {
   BodyOp norm = layer_norm(true);
   norm.joins = true;
   body.backward.push_back(norm);
+  if (plan_.numerics.lora > 0) freeze(body.backward);
   return body;
 }
 

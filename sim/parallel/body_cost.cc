@@ -54,6 +54,7 @@ struct BodyCosts::Streams {
   double others_sms = 0;  // the SMs that it holds, times their seconds
   Sharing resident;       // of what runs beside
   CommGroup group = CommGroup::kTensor;
+  OpRun last;
 };
 
 BodyCosts::BodyCosts(const profiles::Profile& profile)
@@ -220,14 +221,17 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
       return;
     }
     const double start = std::max(s.compute, s.communication);
+    const double took = op.collective.meets == Meets::kBlocks
+                            ? cost.time_s
+                            : cost.time_s * profile_.cost.contention.values.nvlink_collectives;
+    s.last = {0, true, start, start + took};
     s.group = op.collective.group;
     if (op.collective.meets == Meets::kBlocks) {
-      s.communication = start + cost.time_s;
+      s.communication = s.last.end_s;
       exposed(s.group) += s.communication - s.compute;
       s.compute = s.communication;
     } else {
-      const double slowdown = profile_.cost.contention.values.nvlink_collectives;
-      s.communication = start + cost.time_s * slowdown;
+      s.communication = s.last.end_s;
       s.resident.channels = cost.channels;
       s.resident.hbm_bytes_per_s = cost.time_s > 0 ? cost.hbm_bytes / cost.time_s : 0;
     }
@@ -249,6 +253,7 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
     duration = beside + (duration - beside * duration / slowed);
   }
   if (op.delayable) result.delayed_s += duration;
+  s.last = {0, false, s.compute, s.compute + duration};
   s.compute += duration;
   if (op.host_waits && graphs_ != CudaGraphs::kStep) {
     s.host = std::max(s.host, s.compute) + profile_.stack.parallel.host_sync_s;
@@ -267,7 +272,7 @@ double BodyCosts::launches_s(const BodyOp& op, bool backward) const {
   return op.work.kernels * each;
 }
 
-BodyTime BodyCosts::time(const BodyOps& ops, bool backward) {
+BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs) {
   BodyTime result;
   Streams streams;
   if (graphs_ == CudaGraphs::kLayers && !ops.empty())
@@ -277,6 +282,10 @@ BodyTime BodyCosts::time(const BodyOps& ops, bool backward) {
     result.host_s += launches;
     streams.host += launches;
     run(op, streams, result);
+    if (runs != nullptr) {
+      streams.last.op = static_cast<std::size_t>(&op - ops.data());
+      runs->push_back(streams.last);
+    }
   }
   if (graphs_ == CudaGraphs::kLayers) result.host_s += profile_.stack.parallel.graph_launch_s;
   if (streams.communication > streams.compute) {

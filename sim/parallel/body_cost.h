@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <unordered_map>
+#include <vector>
 
 #include "profiles/profile.h"
 #include "sim/cost/work_time.h"
@@ -37,6 +38,13 @@ struct BodyTime {
   void add(const BodyTime& other, double times);
 };
 
+/// When an operation of a list runs, from the start of the list.
+struct OpRun {
+  std::size_t op = 0;  // of the list
+  bool communication = false;
+  double begin_s = 0, end_s = 0;
+};
+
 class BodyCosts {
  public:
   explicit BodyCosts(const profiles::Profile& profile);
@@ -45,12 +53,16 @@ class BodyCosts {
   void place(const Layout& layout, CudaGraphs graphs = CudaGraphs::kNone);
   const Layout& layout() const { return layout_; }
 
-  BodyTime time(const BodyOps& ops, bool backward);
+  /// `runs`, where given, takes when each operation runs.
+  BodyTime time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs = nullptr);
   /// Of one collective alone; infinite where nodes are not linked.
   CollectiveCost collective(const BodyCollective& collective);
   /// A message of `bytes` between neighbours in the pipeline.
   double transfer_s(std::int64_t stage, double bytes) const;
   double memory_s(double bytes, double efficiency) const;
+  /// Over the link to the host. Both ways at once reach together what one reaches alone
+  /// (nvbandwidth: 175 and 172 GB/s at once, 359 and 377 alone, GB300).
+  double host_link_s(double bytes) const { return bytes / profile_.cluster.gpu.pcie_bytes_per_s; }
   /// Of large products in bf16.
   double flops_s(double flops) const;
   double launch_s(bool backward) const;

@@ -65,6 +65,12 @@ double DataParallel::sent_bytes_per_parameter() const {
          2 * gradient_bytes_ / shard * (replicas - 1) / replicas;
 }
 
+double DataParallel::sent_bytes_per_frozen_parameter() const {
+  if (!sharded_) return 0;
+  const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
+  return (per_layer_ ? 2 : 1) * parameter_bytes_ * (shard - 1) / shard;
+}
+
 double DataParallel::buckets(std::int64_t stage, double parameters) const {
   if (sharded_) return 8;  // units of a chunk; only the first and last show
   if (stage > 0) return 1;
@@ -72,6 +78,10 @@ double DataParallel::buckets(std::int64_t stage, double parameters) const {
   const double bucket = std::max(stack_.parallel.bucket_parameters,
                                  stack_.parallel.bucket_parameters_per_rank * ranks);
   return std::max(1.0, std::ceil(parameters / bucket));
+}
+
+void DataParallel::note(std::int64_t stage, double begin_s, double end_s) {
+  if (reductions_ != nullptr && end_s > begin_s) reductions_->push_back({stage, begin_s, end_s});
 }
 
 void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& chunks,
@@ -85,6 +95,7 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
     }
     tail.reduce_s = reduce_s(parameters, experts);
     tail.end_s = end + tail.reduce_s;
+    note(stage, end, tail.end_s);
     return;
   }
   std::vector<const ReducedChunk*> order;
@@ -97,8 +108,12 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
     const double pieces = chunk == order.back() ? buckets(stage, chunk->parameters) : 1;
     const double one = reduce_s(chunk->parameters / pieces, chunk->expert_parameters / pieces);
     const double first = chunk->last_backward_s - chunk->backward_s * (pieces - 1) / pieces;
-    done = std::max({done, first}) + (pieces - 1) * one;
-    done = std::max(done, chunk->last_backward_s) + one;
+    const double begin = std::max(done, first);
+    done = begin + (pieces - 1) * one;
+    if (pieces > 1) note(stage, begin, done);
+    const double last = std::max(done, chunk->last_backward_s);
+    done = last + one;
+    note(stage, last, done);
   }
   tail.end_s = std::max(end, done);
   tail.reduce_s = tail.end_s - end;
@@ -108,10 +123,13 @@ void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& c
                           StageTail& tail) {
   const StrategyInfo& strategy = info_of(plan_.strategy);
   if (strategy.divides == Sharded::kNothing) return;
+  const auto gathered_of = [&](const ReducedChunk& chunk) {
+    return chunk.parameters + (sharded_ ? chunk.frozen_parameters : 0);
+  };
   if (!overlap_gather_) {
     double parameters = 0, experts = 0;
     for (const ReducedChunk& chunk : chunks) {
-      parameters += chunk.parameters;
+      parameters += gathered_of(chunk);
       experts += chunk.expert_parameters;
     }
     tail.gather_s = gather_s(parameters, experts);
@@ -122,8 +140,8 @@ void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& c
   double spare = static_cast<double>(stage) * chunks.front().forward_s;
   double gathered = 0;
   for (const ReducedChunk& chunk : chunks) {
-    const double pieces = &chunk == &chunks.front() ? buckets(stage, chunk.parameters) : 1;
-    const double one = gather_s(chunk.parameters / pieces, chunk.expert_parameters / pieces);
+    const double pieces = &chunk == &chunks.front() ? buckets(stage, gathered_of(chunk)) : 1;
+    const double one = gather_s(gathered_of(chunk) / pieces, chunk.expert_parameters / pieces);
     gathered += one;
     tail.gather_s = std::max(tail.gather_s, gathered - spare);
     // The rest of the buckets beside the first pass.
@@ -139,10 +157,11 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
                              double end_s) {
   StageTail tail;
   tail.end_s = end_s;
-  double parameters = 0, experts = 0;
+  double parameters = 0, experts = 0, frozen = 0;
   for (const ReducedChunk& chunk : chunks) {
     parameters += chunk.parameters;
     experts += chunk.expert_parameters;
+    frozen += chunk.frozen_parameters;
   }
   if (!per_layer_) {
     reduce(stage, chunks, tail);
@@ -152,6 +171,8 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
     tail.sent_bytes =
         sent_bytes_per_parameter() * parameters * static_cast<double>(plan_.grad_accum);
   }
+  tail.sent_bytes += sent_bytes_per_frozen_parameter() * frozen *
+                     (per_layer_ ? static_cast<double>(plan_.grad_accum) : 1.0);
   const bool divided = info_of(plan_.strategy).divides != Sharded::kNothing;
   const auto ranks = [&](CommGroup group) {
     return divided ? static_cast<double>(costs_.layout().group(group).size) : 1.0;
@@ -164,6 +185,11 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
       costs_.memory_s(owned * update_bytes(plan_, stack_.optimizer.bytes_per_parameter),
                       stack_.optimizer.efficiency) +
       costs_.flops_s(owned * update_flops(model_, plan_));
+  if (plan_.offload == Offload::kOptimizer) {
+    // The state passes through the device beside the update.
+    const double state = static_cast<double>(bytes_of(plan_.master_dtype)) + moment_bytes(plan_);
+    tail.optimizer_s = std::max(tail.optimizer_s, costs_.host_link_s(2 * owned * state));
+  }
   // Weights are cast to fewer bits before the first micro-batch.
   tail.optimizer_s += costs_.memory_s((parameters + experts) * weight_cast_bytes(plan_),
                                       stack_.parallel.cast_efficiency);

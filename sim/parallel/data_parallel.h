@@ -21,9 +21,16 @@ namespace shardwright::sim {
 /// A chunk of one stage as its replicas see it.
 struct ReducedChunk {
   double parameters = 0;                 // dense ones
+  double frozen_parameters = 0;          // that are not trained (adapters.h)
   double expert_parameters = 0;          // summed over the ranks that hold the same experts
   double forward_s = 0, backward_s = 0;  // of a micro-batch
   double last_backward_s = 0;            // when its gradients are complete
+};
+
+/// A reduction of gradients on its own stream.
+struct ReductionSpan {
+  std::int64_t stage = 0;
+  double begin_s = 0, end_s = 0;
 };
 
 struct StageTail {
@@ -42,16 +49,22 @@ class DataParallel {
   /// Of a pipeline's stage that ends computing at `end_s`.
   StageTail tail(std::int64_t stage, const std::vector<ReducedChunk>& chunks, double end_s);
 
+  /// Reductions of tails that follow are listed there.
+  void record(std::vector<ReductionSpan>* reductions) { reductions_ = reductions; }
+
   /// Parameters are gathered in every pass and gradients summed in every micro-batch.
   bool per_layer() const { return per_layer_; }
   /// Gathers of `parameters`, and the sum of their gradients.
   double gather_s(double parameters, double expert_parameters = 0);
   double reduce_s(double parameters, double expert_parameters = 0);
   double sent_bytes_per_parameter() const;
+  /// Of parameters that are gathered and have no gradient.
+  double sent_bytes_per_frozen_parameter() const;
 
  private:
   double buckets(std::int64_t stage, double parameters) const;
   void reduce(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
+  void note(std::int64_t stage, double begin_s, double end_s);
   void gather(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
 
   const Model& model_;
@@ -59,6 +72,7 @@ class DataParallel {
   const Stack& stack_;
   BodyCosts& costs_;
   bool per_layer_ = false, sharded_ = false, overlap_reduce_ = false, overlap_gather_ = false;
+  std::vector<ReductionSpan>* reductions_ = nullptr;
   double gradient_bytes_ = 4, parameter_bytes_ = 2;
 };
 

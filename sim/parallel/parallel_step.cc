@@ -11,6 +11,7 @@
 #include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/strategy.h"
+#include "sim/parallel/adapters.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
@@ -54,10 +55,11 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
     throw Error(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
                             name_of(n.precision), gpu.id, fmt::join(has, " or ")));
   }
-  if (n.lora > 0) throw Error("lora is given, which is not modelled yet, expected 0");
-  if (plan.offload == Offload::kOptimizer) {
+  if (n.lora > 0 && model.is_mixture()) {
     throw Error(
-        fmt::format("offload is {}, which is not modelled yet, expected none", offload_name(plan)));
+        fmt::format("lora is {}, but adapters beside experts are not modelled, expected a "
+                    "dense model",
+                    n.lora));
   }
   if (model.layers < plan.parallel.pp) {
     throw Error(fmt::format("pp is {}, more than the {} layers, expected at most {}",
@@ -68,7 +70,42 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
 ParallelEngine::ParallelEngine(const Model& model, const profiles::Profile& profile)
     : model_(model), profile_(profile), costs_(profile) {}
 
-ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
+std::vector<BodyCount> bodies_of(const ChunkContent& content) {
+  // Checkpointed layers are spread over those with experts and those without.
+  const std::int64_t mixed_again =
+      content.layers == 0 ? 0 : content.recomputed * content.expert_layers / content.layers;
+  const std::int64_t dense_again = content.recomputed - mixed_again;
+  return {{BodyKind::kEmbedding, content.embedding ? 1 : 0},
+          {BodyKind::kRecomputedLayer, dense_again},
+          {BodyKind::kLayer, content.layers - content.expert_layers - dense_again},
+          {BodyKind::kRecomputedExpertLayer, mixed_again},
+          {BodyKind::kExpertLayer, content.expert_layers - mixed_again},
+          {BodyKind::kPrediction, content.extra_predictions},
+          {BodyKind::kHead, content.head ? 1 : 0}};
+}
+
+Body write_body(const BodyWriter& writer, BodyKind kind) {
+  switch (kind) {
+    case BodyKind::kEmbedding:
+      return writer.embedding();
+    case BodyKind::kLayer:
+      return writer.layer(false);
+    case BodyKind::kRecomputedLayer:
+      return writer.layer(true);
+    case BodyKind::kExpertLayer:
+      return writer.layer(false, true);
+    case BodyKind::kRecomputedExpertLayer:
+      return writer.layer(true, true);
+    case BodyKind::kPrediction:
+      return writer.prediction();
+    case BodyKind::kHead:
+      break;
+  }
+  return writer.head();
+}
+
+ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
+                                                   const std::vector<ChunkContent>& parts) {
   const BodyWriter writer(model_, plan, profile_.stack);
   const auto timed = [&](const Body& body) {
     PassTimes times;
@@ -88,16 +125,15 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan) {
     return times;
   };
   Bodies bodies;
-  const bool mixture = model_.is_mixture();
-  const bool dense = model_.expert_layers() < model_.layers;
-  const bool again = plan.recompute != Recompute::kNone && plan.ckpt_layers > 0;
-  if (dense) bodies.plain = timed(writer.layer(false));
-  if (dense && again) bodies.recomputed = timed(writer.layer(true));
-  if (mixture) bodies.experts = timed(writer.layer(false, true));
-  if (mixture && again) bodies.recomputed_experts = timed(writer.layer(true, true));
-  if (model_.mtp_layers > 0) bodies.prediction = timed(writer.prediction());
-  bodies.embedding = timed(writer.embedding());
-  bodies.head = timed(writer.head());
+  std::array<bool, kBodyKinds> used{};
+  for (const ChunkContent& content : parts) {
+    for (const BodyCount& body : bodies_of(content)) {
+      used[static_cast<std::size_t>(body.kind)] |= body.count > 0;
+    }
+  }
+  for (std::size_t kind = 0; kind < kBodyKinds; ++kind) {
+    if (used[kind]) bodies[kind] = timed(write_body(writer, static_cast<BodyKind>(kind)));
+  }
   return bodies;
 }
 
@@ -105,29 +141,20 @@ double ParallelEngine::deferred_head_s(const Plan& plan, const Bodies& bodies) c
   const BodyWriter writer(model_, plan, profile_.stack);
   if (plan.parallel.pp == 1 || writer.tensor_overlap() != TensorOverlap::kUserbuffers) return 0;
   const std::int64_t most = profiles::parallel_kernels().deferred_head_gradients;
-  return f(std::min(most, plan.grad_accum)) * bodies.head.backward.delayed_s;
+  return f(std::min(most, plan.grad_accum)) *
+         bodies[static_cast<std::size_t>(BodyKind::kHead)].backward.delayed_s;
 }
 
 ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const Bodies& bodies,
                                                        const ChunkContent& content,
                                                        DataParallel& data) {
   ChunkPasses chunk;
-  const auto add = [&](const PassTimes& times, std::int64_t count) {
-    if (count == 0) return;
-    chunk.times.forward.add(times.forward, f(count));
-    chunk.times.backward.add(times.backward, f(count));
-  };
-  // Checkpointed layers are spread over those with experts and those without.
-  const std::int64_t mixed_again =
-      content.layers == 0 ? 0 : content.recomputed * content.expert_layers / content.layers;
-  const std::int64_t dense_again = content.recomputed - mixed_again;
-  add(bodies.plain, content.layers - content.expert_layers - dense_again);
-  add(bodies.recomputed, dense_again);
-  add(bodies.experts, content.expert_layers - mixed_again);
-  add(bodies.recomputed_experts, mixed_again);
-  add(bodies.prediction, content.extra_predictions);
-  add(bodies.embedding, content.embedding ? 1 : 0);
-  add(bodies.head, content.head ? 1 : 0);
+  for (const BodyCount& body : bodies_of(content)) {
+    if (body.count == 0) continue;
+    const PassTimes& times = bodies[static_cast<std::size_t>(body.kind)];
+    chunk.times.forward.add(times.forward, f(body.count));
+    chunk.times.backward.add(times.backward, f(body.count));
+  }
   if (content.head) {
     chunk.deferred_s = deferred_head_s(plan, bodies);
     chunk.times.backward.device_s -= chunk.deferred_s / f(plan.grad_accum);
@@ -136,11 +163,13 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
   if (data.per_layer()) {
     // Gathers of the next layer and reductions of the one before run beside a layer.
     const ChunkParameters held = chunk_parameters(model_, plan, content);
-    const double gather =
-        data.gather_s(held.dense() / f(content.layers), held.experts / f(content.layers)) *
-        f(content.layers);
+    const double adapters = adapter_parameters(model_, plan, profile_.stack, content.layers);
+    const double trained = adapters > 0 ? adapters : held.dense();
+    const double gather = data.gather_s((held.dense() + adapters) / f(content.layers),
+                                        held.experts / f(content.layers)) *
+                          f(content.layers);
     const double reduce =
-        data.reduce_s(held.dense() / f(content.layers), held.experts / f(content.layers)) *
+        data.reduce_s(trained / f(content.layers), held.experts / f(content.layers)) *
         f(content.layers);
     const auto hide = [&](BodyTime& pass, double communication) {
       const double late =
@@ -167,7 +196,7 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
 
 void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
                             const std::vector<ChunkPasses>& passes, const PipelineResult& pipeline,
-                            DataParallel& data, ParallelStep& step) {
+                            DataParallel& data, ParallelStep& step, StepRecord* record) {
   const double micro_batches = f(plan.grad_accum);
   step.pipeline_s = seconds(pipeline.makespan);
   step.bubble = pipeline.bubble();
@@ -183,6 +212,11 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
       ReducedChunk& chunk = chunks.emplace_back();
       const ChunkParameters held = chunk_parameters(model_, plan, step.parts[part]);
       chunk.parameters = held.dense();
+      if (plan.numerics.lora > 0) {
+        chunk.frozen_parameters = held.dense();
+        chunk.parameters =
+            adapter_parameters(model_, plan, profile_.stack, step.parts[part].layers);
+      }
       chunk.expert_parameters = held.experts;
       chunk.forward_s = passes[part].forward_s;
       chunk.backward_s = passes[part].backward_s;
@@ -193,7 +227,9 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
       }
     }
     StageTail tail = data.tail(stage, chunks, seconds(times.end) + deferred_s);
-    if (model_.tied_head && shape.stages > 1 && (stage == 0 || stage + 1 == shape.stages)) {
+    if (record != nullptr) record->deferred_s.push_back(deferred_s);
+    if (model_.tied_head && plan.numerics.lora == 0 && shape.stages > 1 &&
+        (stage == 0 || stage + 1 == shape.stages)) {
       // The embedding's gradient on the first stage and the head's on the last are one.
       const double bytes = 2 * f(count_parameters(model_).embedding) / f(plan.parallel.tp);
       const double sum_s = costs_.transfer_s(0, bytes);
@@ -205,6 +241,12 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
     tails.push_back(tail);
   }
   step.step_s = reduced_s + updated_s + profile_.stack.host.step_s;
+  if (record != nullptr) {
+    record->tails = tails;
+    record->reduced_s = reduced_s;
+    record->updated_s = updated_s;
+    record->unvaried_s = step.step_s;
+  }
   double most = -1;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     const StageTail& tail = tails[static_cast<std::size_t>(stage)];
@@ -251,17 +293,19 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
   }
 }
 
-ParallelStep ParallelEngine::run(const Plan& plan) {
+ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   check_modelled(model_, plan, profile_);
   const PipelineShape shape = pipeline_shape(plan);
   check_shape(shape);
   ParallelStep step;
   step.parts = divide_layers(model_, plan);
   const auto usual_graphs = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
-  costs_.place(layout_of(plan, profile_.cluster),
-               plan.parallel.cuda_graphs.value_or(usual_graphs.value_or(CudaGraphs::kNone)));
+  const CudaGraphs graphs =
+      plan.parallel.cuda_graphs.value_or(usual_graphs.value_or(CudaGraphs::kNone));
+  costs_.place(layout_of(plan, profile_.cluster), graphs);
   DataParallel data(model_, plan, profile_.stack, costs_);
-  const Bodies bodies = time_bodies(plan);
+  if (record != nullptr) data.record(&record->reductions);
+  const Bodies bodies = time_bodies(plan, step.parts);
   std::vector<ChunkPasses> passes;
   for (const ChunkContent& content : step.parts) {
     // Few chunks differ.
@@ -315,14 +359,32 @@ ParallelStep ParallelEngine::run(const Plan& plan) {
     }
     for (Nanoseconds& transfer : times.transfer) transfer = 0;
   }
-  const PipelineResult pipeline = run_pipeline(shape, times);
-  finish(plan, shape, passes, pipeline, data, step);
+  const bool recorded = record != nullptr;
+  PipelineResult pipeline =
+      run_pipeline(shape, times, recorded ? StepLength::kWhole : StepLength::kShortened, recorded);
+  finish(plan, shape, passes, pipeline, data, step, record);
   if (shape.stages > 1) {
-    const double each_way = shape.chunks * 2 * message * f(plan.grad_accum);
-    step.sent_bytes[at(CommGroup::kPipeline)] += each_way;
+    // Activations to the chunk behind, gradients to the one before.
+    const auto sends = [&](const std::optional<ChunkPlace>& to) {
+      return to && to->stage != step.busiest ? 1 : 0;
+    };
+    int messages = 0;
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const ChunkPlace here{static_cast<std::int32_t>(step.busiest), c};
+      messages += sends(next_chunk(shape, here)) + sends(previous_chunk(shape, here));
+    }
+    const double sent_passes =
+        f(plan.grad_accum) / (shape.kind == PipelineKind::kDualpipe ? 2.0 : 1.0);
+    step.sent_bytes[at(CommGroup::kPipeline)] += messages * message * sent_passes;
   }
   const double nodes = std::ceil(f(plan.gpus) / f(profile_.cluster.gpus_per_node));
   step.step_s *= 1 + stack.parallel.step_jitter_per_doubling * std::log2(std::max(1.0, nodes));
+  if (recorded) {
+    record->shape = shape;
+    record->graphs = graphs;
+    record->times = std::move(times);
+    record->pipeline = std::move(pipeline);
+  }
   step.memory = stage_memory(model_, plan, profile_, costs_.layout(), step.parts);
   return step;
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -43,6 +44,39 @@ struct ParallelStep {
   std::array<double, kCommGroups> sent_bytes{};  // a rank of the busiest stage
 };
 
+/// Lists of body.h that chunks are made of.
+enum class BodyKind : std::uint8_t {
+  kEmbedding,
+  kLayer,
+  kRecomputedLayer,
+  kExpertLayer,
+  kRecomputedExpertLayer,
+  kPrediction,
+  kHead
+};
+inline constexpr std::size_t kBodyKinds = 7;
+struct BodyCount {
+  BodyKind kind = BodyKind::kLayer;
+  std::int64_t count = 0;
+};
+/// What a chunk runs forward, in order; backward in the opposite one.
+std::vector<BodyCount> bodies_of(const ChunkContent& content);
+Body write_body(const BodyWriter& writer, BodyKind kind);
+
+/// What a step was made of, for whoever draws it (timeline.h).
+struct StepRecord {
+  PipelineShape shape;
+  PipelineTimes times;
+  PipelineResult pipeline;         // with all of its spans
+  std::vector<StageTail> tails;    // by stage
+  std::vector<double> deferred_s;  // gradients of the head that a stage computes after its passes
+  std::vector<ReductionSpan> reductions;
+  double reduced_s = 0;   // when the last stage's gradients are summed
+  double updated_s = 0;   // norm, optimizer and gather of the slowest stage
+  double unvaried_s = 0;  // the step before what nodes vary
+  CudaGraphs graphs = CudaGraphs::kNone;
+};
+
 /// What the engine needs that the plan may lack: throws Error where the stack does not do what the
 /// plan asks for, or nothing models it yet.
 void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile);
@@ -51,29 +85,29 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
 class ParallelEngine {
  public:
   ParallelEngine(const Model& model, const profiles::Profile& profile);
-  ParallelStep run(const Plan& plan);
+  /// With a `record` every micro-batch is walked, however many there are.
+  ParallelStep run(const Plan& plan, StepRecord* record = nullptr);
 
  private:
   struct PassTimes {
     BodyTime forward, backward;
   };
-  struct Bodies {
-    PassTimes plain, recomputed, experts, recomputed_experts, embedding, head, prediction;
-  };
+  using Bodies = std::array<PassTimes, kBodyKinds>;
   struct ChunkPasses {
     PassTimes times;
     double forward_s = 0, backward_s = 0, delayed_s = 0;
     double deferred_s = 0;  // once a step, after the last micro-batch
   };
 
-  Bodies time_bodies(const Plan& plan);
+  Bodies time_bodies(const Plan& plan, const std::vector<ChunkContent>& parts);
   /// What the head's weight gradients take that wait for the flush, of all micro-batches together
   /// (Megatron's defer_embedding_wgrad_compute).
   double deferred_head_s(const Plan& plan, const Bodies& bodies) const;
   ChunkPasses time_chunk(const Plan& plan, const Bodies& bodies, const ChunkContent& content,
                          DataParallel& data);
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
-              const PipelineResult& pipeline, DataParallel& data, ParallelStep& step);
+              const PipelineResult& pipeline, DataParallel& data, ParallelStep& step,
+              StepRecord* record);
 
   const Model& model_;
   const profiles::Profile& profile_;

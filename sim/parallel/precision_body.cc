@@ -132,7 +132,8 @@ double weight_bytes(const Plan& plan, const Gpu& gpu) {
 double peak_flops(const Gpu& gpu, Precision precision) {
   switch (precision) {
     case Precision::kBf16:
-      return gpu.peak_bf16_flops;
+      // The data sheet's peak stands for its fp16 where there is no bf16.
+      return gpu.architecture == "volta" ? 0 : gpu.peak_bf16_flops;
     case Precision::kFp16:
       return gpu.peak_fp16_flops;
     case Precision::kFp8:

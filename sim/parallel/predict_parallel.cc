@@ -39,7 +39,9 @@ void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& p
   const double again = plan.recompute == Recompute::kFull ? static_cast<double>(plan.ckpt_layers) /
                                                                 static_cast<double>(model.layers)
                                                           : 0;
-  t.hfu = t.mfu * (3 * forward.total() + again * forward.total()) / (3 * forward.total());
+  const double once =
+      plan.numerics.lora > 0 ? 2 * forward.matrices + 3 * forward.attention : 3 * forward.total();
+  t.hfu = t.mfu * (once + again * forward.total()) / once;
 }
 
 void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& plan,

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "sim/core/strategy.h"
+#include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
@@ -193,6 +194,50 @@ PipelineShape shortened(PipelineShape shape) {
   return shape;
 }
 
+/// Frozen weights once, in the compute type; state of the adapters alone.
+void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double adapters,
+                        double largest_layer, const Plan& plan, const Stack& stack, const Gpu& gpu,
+                        const Layout& layout) {
+  const auto at = [&](MemoryCategory category) -> double& {
+    return memory.breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  const double ranks = f(layout.group(CommGroup::kShard).size);
+  const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
+  const double frozen =
+      2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
+  at(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / divided;
+  at(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / divided;
+  if (strategy.divides != Sharded::kParameters) {
+    at(MemoryCategory::kParameters) = frozen + 2 * adapters;
+    at(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * adapters;
+    return;
+  }
+  const bool gathered = layout.pp > 1 || !strategy.reshards;
+  at(MemoryCategory::kParameters) = frozen / ranks;
+  at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * adapters / ranks;
+  at(MemoryCategory::kGatherBuffers) = 2 * (gathered ? held.total() + adapters : 2 * largest_layer);
+}
+
+/// The state is the host's; what is on its way is in two pieces of a layer.
+void offload_states(StageMemory& memory, double largest_layer, const Plan& plan,
+                    const Layout& layout) {
+  const auto at = [&](MemoryCategory category) -> double& {
+    return memory.breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  const double ranks = f(layout.group(CommGroup::kShard).size);
+  const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
+  const double master = f(bytes_of(plan.master_dtype));
+  const double state = at(MemoryCategory::kMaster) + at(MemoryCategory::kOptimizer);
+  // Sharded parameters are gathered from the compute copy that is left.
+  if (strategy.divides == Sharded::kParameters && plan.numerics.lora == 0)
+    at(MemoryCategory::kParameters) = 2 / master * at(MemoryCategory::kMaster);
+  at(MemoryCategory::kMaster) = at(MemoryCategory::kOptimizer) = 0;
+  const double pieces = 2 * (master + moment_bytes(plan)) * largest_layer / divided;
+  at(MemoryCategory::kWorkspace) += std::min(state, pieces);
+}
+
 void add_states(StageMemory& memory, const ChunkParameters& held, double largest_layer,
                 const Plan& plan, const Stack& stack, const Gpu& gpu, const Layout& layout) {
   const double parameters = held.total();
@@ -307,18 +352,25 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     StageMemory memory;
     ChunkParameters all;
-    double largest = 0;
+    double largest = 0, adapters = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
       const ChunkParameters held = chunk_parameters(model, plan, content);
       all.layers += held.layers;
+      adapters += adapter_parameters(model, plan, stack, content.layers);
       all.embedding += held.embedding;
       all.head += held.head;
       all.experts += held.experts;
       if (content.layers > 0) largest = (held.layers + held.experts) / f(content.layers);
       largest = std::max({largest, held.embedding + held.head});
     }
-    add_states(memory, all, largest, plan, stack, profile.cluster.gpu, layout);
+    const Gpu& gpu = profile.cluster.gpu;
+    if (plan.numerics.lora > 0) {
+      add_adapter_states(memory, all, adapters, largest, plan, stack, gpu, layout);
+    } else {
+      add_states(memory, all, largest, plan, stack, gpu, layout);
+    }
+    if (plan.offload == Offload::kOptimizer) offload_states(memory, largest, plan, layout);
     const auto at = [&](MemoryCategory category) -> double& {
       return memory.breakdown_bytes[static_cast<std::size_t>(category)];
     };

@@ -190,6 +190,12 @@ class Reader {
   /// The timeline of the first process that has operations, and the ranks of its processes.
   void choose_timeline() {
     if (processes_with_operations_.empty()) {
+      if (trace_.identity) {
+        refuse_parallelism(
+            trace_.identity->plan,
+            fmt::format("{} holds passes of its stages, not operations of a rank", trace_.name),
+            "a trace of a data-parallel plan");
+      }
       fail(
           "no slice has an operation of a schedule, expected a trace of predict --trace or "
           "run --trace");

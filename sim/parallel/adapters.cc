@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/parallel/adapters.h"
+
+#include <algorithm>
+
+#include "sim/parallel/real.h"
+
+namespace shardwright::sim {
+namespace {
+
+bool is_matrix(const BodyOp& op) {
+  return op.work.kind == WorkKind::kGemm && op.groups == 1;
+}
+
+BodyOp narrow(BodyOp op) {
+  op.stays_wide = true;
+  return op;
+}
+
+/// Sum of two results of [m, n].
+BodyOp sum_of(const BodyWriter& w, std::int64_t m, std::int64_t n) {
+  return w.memory(OpKind::kAccumulate, 3 * w.width() * f(m) * f(n), 1, w.stack().copies.add);
+}
+
+/// The adapter beside the product [m, n] = [m, k] [k, n].
+void push_adapter(const BodyWriter& w, const BodyOp& op, BodyOps& list) {
+  const std::int64_t rank = w.plan().numerics.lora;
+  list.push_back(narrow(w.product(op.kind, op.work.m, rank, op.work.k)));
+  list.push_back(narrow(w.product(op.kind, op.work.m, op.work.n, rank)));
+  list.push_back(sum_of(w, op.work.m, op.work.n));
+}
+
+}  // namespace
+
+double adapter_parameters(const Model& model, const Plan& plan, const Stack& stack,
+                          std::int64_t layers) {
+  if (plan.numerics.lora == 0) return 0;
+  Plan whole = plan;
+  whole.numerics.lora = 0;
+  double parameters = 0;
+  for (const BodyOp& op : BodyWriter(model, whole, stack).layer(false).forward) {
+    if (is_matrix(op)) parameters += f(plan.numerics.lora) * f(op.work.n + op.work.k);
+  }
+  return f(layers) * parameters;
+}
+
+void add_adapters(const BodyWriter& writer, BodyOps& forward) {
+  if (writer.plan().numerics.lora == 0) return;
+  BodyOps list;
+  for (const BodyOp& op : forward) {
+    // What leaves in pieces while it is multiplied has its adapter's part added before.
+    const bool leaves = op.collective.bytes > 0 && op.collective.kind != Collective::kAllGather;
+    if (is_matrix(op) && leaves) push_adapter(writer, op, list);
+    list.push_back(op);
+    if (is_matrix(op) && !leaves) push_adapter(writer, op, list);
+  }
+  forward = std::move(list);
+}
+
+void train_adapters(const BodyWriter& writer, BodyOps& backward) {
+  if (writer.plan().numerics.lora == 0) return;
+  const std::int64_t rank = writer.plan().numerics.lora;
+  BodyOps list;
+  for (const BodyOp& op : backward) {
+    if (is_matrix(op) && op.kind == OpKind::kWeightGradient) {
+      // [n, k] of m tokens: of B [n, rank] and of A [rank, k].
+      list.push_back(narrow(writer.weight_gradient(op.work.k, op.work.m, rank)));
+      list.push_back(narrow(writer.weight_gradient(op.work.k, rank, op.work.n)));
+      continue;
+    }
+    list.push_back(op);
+    if (is_matrix(op)) push_adapter(writer, op, list);
+  }
+  backward = std::move(list);
+}
+
+void freeze(BodyOps& backward) {
+  std::erase_if(backward, [](const BodyOp& op) { return op.kind == OpKind::kWeightGradient; });
+}
+
+}  // namespace shardwright::sim

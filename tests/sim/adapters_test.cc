@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoRA and an optimizer in the host's memory, against hand calculations.
+#include "sim/parallel/adapters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sim/core/error.h"
+#include "sim/parallel/optimizer_state.h"
+#include "sim/parallel/parallel_step.h"
+#include "sim/predict.h"
+#include "tests/sim/divided_plans.h"
+
+namespace shardwright::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+Plan adapted(std::int64_t gpus, std::int64_t tp, std::int64_t rank) {
+  Plan plan = plan_of(gpus, tp, 1, 1);
+  plan.numerics.lora = rank;
+  return plan;
+}
+
+double product_flops(const BodyOps& ops) {
+  double flops = 0;
+  for (const BodyOp& op : ops) {
+    if (op.work.kind == WorkKind::kGemm) flops += gemm_flops(op.work.m, op.work.n, op.work.k);
+  }
+  return flops;
+}
+
+// Llama 3 70B, a layer: q, k and v fused [8192 -> 10240], output [8192 -> 8192], gate and up
+// [8192 -> 57344], down [28672 -> 8192]; rank * (in + out) of each.
+constexpr double kWidths = (8192 + 10240) + (8192 + 8192) + (8192 + 57344) + (28672 + 8192);
+
+TEST(AdaptersTest, ParametersAreRankTimesInAndOut) {
+  const Model model = llama_70b();
+  EXPECT_DOUBLE_EQ(adapter_parameters(model, adapted(8, 1, 16), h100().stack, 80),
+                   16.0 * 80 * kWidths);
+  // Column-parallel matrices divide what they put out, row-parallel ones what they take.
+  const double divided =
+      (8192 + 10240.0 / 8) + (8192.0 / 8 + 8192) + (8192 + 57344.0 / 8) + (28672.0 / 8 + 8192);
+  EXPECT_DOUBLE_EQ(adapter_parameters(model, adapted(8, 8, 16), h100().stack, 80),
+                   16 * 80 * divided);
+  EXPECT_EQ(adapter_parameters(model, plan_of(8, 1, 1, 1), h100().stack, 80), 0);
+}
+
+TEST(AdaptersTest, ProductsAreThoseOfTheFrozenModelAndTheAdapters) {
+  const Model model = llama_70b();
+  const Plan frozen = plan_of(8, 1, 1, 1);
+  const Body whole = BodyWriter(model, frozen, h100().stack).layer(false);
+  const Body part = BodyWriter(model, adapted(8, 1, 16), h100().stack).layer(false);
+  const double tokens = 8192, narrow = 2 * tokens * 16 * kWidths;
+  EXPECT_DOUBLE_EQ(product_flops(part.forward), product_flops(whole.forward) + narrow);
+  // Backward of the frozen matrices is half of what it was; adapters do theirs twice.
+  EXPECT_DOUBLE_EQ(product_flops(part.backward), product_flops(whole.backward) / 2 + 2 * narrow);
+}
+
+TEST(AdaptersTest, ChecksAndRecomputationTakeTheAdaptersAlong) {
+  const Model model = llama_70b();
+  Plan plan = adapted(8, 1, 16);
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = 80;
+  const Body body = BodyWriter(model, plan, h100().stack).layer(true);
+  EXPECT_EQ(body.recompute.size(), body.forward.size());
+  const Body head = BodyWriter(model, plan, h100().stack).head();
+  for (const BodyOp& op : head.backward) EXPECT_NE(op.kind, OpKind::kWeightGradient);
+  EXPECT_TRUE(BodyWriter(model, plan, h100().stack).embedding().backward.empty());
+}
+
+TEST(AdaptersTest, MemoryHoldsFrozenWeightsOnceAndStateOfAdaptersAlone) {
+  const Model model = llama_70b();
+  Plan plan = adapted(8, 8, 16);
+  plan.strategy = Strategy::kDdp;
+  ParallelEngine engine(model, h100());
+  const ParallelStep step = engine.run(plan);
+  const auto held = [&](MemoryCategory category) {
+    return step.memory[0].breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const double adapters = adapter_parameters(model, plan, h100().stack, 80);
+  const ChunkContent all = divide_layers(model, plan).front();
+  const double frozen = chunk_parameters(model, plan, all).total();
+  EXPECT_DOUBLE_EQ(held(MemoryCategory::kParameters), 2 * (frozen + adapters));
+  EXPECT_DOUBLE_EQ(held(MemoryCategory::kGradients), gradient_bytes(plan, h100().stack) * adapters);
+  EXPECT_DOUBLE_EQ(held(MemoryCategory::kMaster), 4 * adapters);
+  EXPECT_DOUBLE_EQ(held(MemoryCategory::kOptimizer), 8 * adapters);
+}
+
+TEST(AdaptersTest, ShardedWeightsAreGatheredAndAdaptersSummed) {
+  const Model model = llama_70b();
+  Plan plan = adapted(64, 1, 16);
+  plan.strategy = Strategy::kMegatronFsdp;
+  ParallelEngine engine(model, h100());
+  const ParallelStep step = engine.run(plan);
+  const auto held = [&](MemoryCategory category) {
+    return step.memory[0].breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const double adapters = 16.0 * 80 * kWidths;
+  const double frozen = static_cast<double>(count_parameters(model).total(80));
+  EXPECT_DOUBLE_EQ(held(MemoryCategory::kParameters), 2 * frozen / 64);
+  EXPECT_DOUBLE_EQ(held(MemoryCategory::kMaster), 4 * adapters / 64);
+  // Frozen weights are gathered forward and backward, and nothing of theirs is summed.
+  const double sent = step.sent_bytes[static_cast<std::size_t>(CommGroup::kData)];
+  EXPECT_NEAR(sent, (63.0 / 64) * (2 * 2 * (frozen + adapters) + 4 * adapters), 1e-6 * sent);
+}
+
+// 2/3 of the products remain; norms, activations and attention do too, and adapters add sums of
+// whole activations.
+TEST(AdaptersTest, TrainingAdaptersTakesBetweenTwoThirdsAndAllOfTheTime) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 1, 4, 16);
+  ParallelEngine engine(model, h100());
+  const double whole = engine.run(plan).step_s;
+  plan.numerics.lora = 16;
+  const double part = engine.run(plan).step_s;
+  EXPECT_GT(part, 0.62 * whole);
+  EXPECT_LT(part, 0.85 * whole);
+  plan.numerics.lora = 256;
+  EXPECT_GT(engine.run(plan).step_s, part);
+}
+
+TEST(AdaptersTest, ExpertsAreRefusedByName) {
+  Model model = llama_70b();
+  model.experts.count = 8;
+  model.experts.per_token = 2;
+  model.experts.ffn = 4096;
+  Plan plan = adapted(8, 1, 16);
+  try {
+    check_modelled(model, plan, h100());
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("lora is 16"));
+  }
+}
+
+// The state of the optimizer passes in and out over PCIe: 24 bytes a parameter at 54 GB/s.
+TEST(OffloadTest, TheOptimizersStatePassesOverTheLink) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 8, 1, 1);
+  Predictor predictor(model, h100());
+  const Prediction kept = predictor.predict(plan);
+  plan.offload = Offload::kOptimizer;
+  const Prediction offloaded = predictor.predict(plan);
+  const auto at = [](MemoryCategory category) { return static_cast<std::size_t>(category); };
+  EXPECT_EQ(offloaded.memory.breakdown_bytes[at(MemoryCategory::kMaster)], 0);
+  EXPECT_EQ(offloaded.memory.breakdown_bytes[at(MemoryCategory::kOptimizer)], 0);
+  EXPECT_LT(offloaded.memory.total_bytes, kept.memory.total_bytes);
+  const ChunkContent all = divide_layers(model, plan).front();
+  const double owned = chunk_parameters(model, plan, all).total() / 8;
+  const double link_s = 24 * owned / h100().cluster.gpu.pcie_bytes_per_s;
+  EXPECT_NEAR(offloaded.time.optimizer_s, link_s, 0.02 * link_s);
+  EXPECT_GT(offloaded.time.iteration_s, kept.time.iteration_s);
+}
+
+TEST(OffloadTest, DataParallelStepsPayForItToo) {
+  Model model = llama_70b();
+  model.layers = 8;
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "torch-compile");
+  Predictor predictor(model, profile);
+  Plan plan;
+  plan.strategy = Strategy::kFsdp2;
+  plan.stack = "torch-compile";
+  plan.gpus = 8;
+  const Prediction kept = predictor.predict(plan);
+  plan.offload = Offload::kOptimizer;
+  const Prediction offloaded = predictor.predict(plan);
+  const double owned = static_cast<double>(count_parameters(model).total(model.layers)) / 8;
+  const double link_s = 24 * owned / profile.cluster.gpu.pcie_bytes_per_s;
+  EXPECT_GE(offloaded.time.optimizer_s, link_s);
+  EXPECT_LT(offloaded.time.optimizer_s, link_s + kept.time.optimizer_s);
+  EXPECT_NEAR(offloaded.time.iteration_s - kept.time.iteration_s,
+              offloaded.time.optimizer_s - kept.time.optimizer_s, 1e-3);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
