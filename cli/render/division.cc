@@ -29,11 +29,13 @@ double of(const std::array<double, kCommGroups>& values, CommGroup group) {
   return values[static_cast<std::size_t>(group)];
 }
 
+/// The stage whose times are those of the whole prediction.
 const sim::StagePrediction& busiest(const sim::Prediction& prediction) {
-  return *std::max_element(prediction.stages.begin(), prediction.stages.end(),
-                           [](const sim::StagePrediction& a, const sim::StagePrediction& b) {
-                             return a.bubble_s > b.bubble_s;
-                           });
+  const auto same = std::find_if(prediction.stages.begin(), prediction.stages.end(),
+                                 [&](const sim::StagePrediction& stage) {
+                                   return stage.compute_s == prediction.time.compute_s;
+                                 });
+  return same == prediction.stages.end() ? prediction.stages.front() : *same;
 }
 
 std::string stage_name(const sim::Prediction& prediction, std::size_t first, std::size_t last) {
@@ -49,6 +51,14 @@ bool alike(const sim::StagePrediction& a, const sim::StagePrediction& b) {
 }
 
 }  // namespace
+
+double variation_s(const sim::Prediction& prediction) {
+  const sim::StagePrediction& s = busiest(prediction);
+  const double parts =
+      s.compute_s + s.exposed_communication_s + s.host_s + s.optimizer_s + s.bubble_s;
+  const double rest = prediction.time.iteration_s - parts;
+  return rest < 1e-9 * prediction.time.iteration_s ? 0 : rest;
+}
 
 bool divides_model(const sim::Prediction& prediction) {
   return !prediction.stages.empty();
@@ -129,6 +139,7 @@ std::vector<Loss> losses_of(const sim::Prediction& prediction) {
   }
   losses.push_back({"host", stage.host_s});
   losses.push_back({"optimizer", stage.optimizer_s});
+  losses.push_back({"nodes that vary", variation_s(prediction)});
   std::erase_if(losses, [](const Loss& loss) { return loss.seconds <= 0; });
   std::stable_sort(losses.begin(), losses.end(),
                    [](const Loss& a, const Loss& b) { return a.seconds > b.seconds; });

@@ -15,6 +15,9 @@ namespace shardwright::cli {
 /// Whether the prediction is of such a plan; for others the functions below say nothing.
 bool divides_model(const sim::Prediction& prediction);
 
+/// What nodes that are not equally fast add to the step.
+double variation_s(const sim::Prediction& prediction);
+
 /// A table of the stages and one of the groups.
 std::string division_text(const sim::Prediction& prediction, const Terminal& out);
 

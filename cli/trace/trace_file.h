@@ -8,6 +8,7 @@
 #include "sim/core/schedule.h"
 #include "sim/core/timeline.h"
 #include "sim/job.h"
+#include "sim/parallel/timeline.h"
 
 namespace shardwright::cli {
 
@@ -22,5 +23,9 @@ struct TracedStep {
 /// file cannot be written.
 void write_step_trace(const std::string& path, const std::string& verb, const sim::Job& inputs,
                       const std::vector<TracedStep>& steps);
+
+/// The same of plans that divide the model, one timeline for each of the job's plans.
+void write_stage_traces(const std::string& path, const std::string& verb, const sim::Job& inputs,
+                        const std::vector<sim::ParallelTimeline>& timelines);
 
 }  // namespace shardwright::cli

@@ -12,6 +12,8 @@
 #include "cli/verbs/verbs.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/plan_json.h"
+#include "sim/parallel/predict_parallel.h"
+#include "sim/parallel/timeline.h"
 #include "sim/trace/memory_over_time.h"
 #include "sim/trace/step_trace.h"
 
@@ -41,6 +43,10 @@ class ReportVerb : public Verb {
     if (!measured_.empty()) measured = sim::read_step_trace(measured_);
     if (flags_.plan_file || flags_.model || (trace_.empty() && measured_.empty())) {
       predicted = predict(report);
+      if (report.stages && !(trace_.empty() && measured_.empty())) {
+        refuse_parallelism(report.inputs->plans.front(), "traces are of ranks that hold all layers",
+                           "neither --trace nor --measured");
+      }
     }
     if (!trace_.empty()) {
       sim::StepTrace drawn = sim::read_step_trace(trace_);
@@ -77,7 +83,8 @@ class ReportVerb : public Verb {
         inputs.model_name, inputs.model.layers, parameters));
   }
 
-  sim::StepTrace predict(html::Report& report) const {
+  /// Nothing where the plan divides the model: the report has its stages instead.
+  std::optional<sim::StepTrace> predict(html::Report& report) const {
     report.inputs = resolve(flags_);
     const sim::Job& inputs = *report.inputs;
     if (inputs.plans.size() != 1) {
@@ -86,6 +93,11 @@ class ReportVerb : public Verb {
     }
     const Plan& plan = inputs.plans.front();
     sim::Predictor predictor(inputs.model, inputs.profile);
+    if (sim::goes_parallel(plan, inputs.profile.stack)) {
+      report.explanation.emplace().base = predictor.predict(plan);
+      report.stages = sim::parallel_timeline(inputs.model, inputs.profile, plan);
+      return std::nullopt;
+    }
     Timeline timeline;
     predictor.predict(plan, {.timeline = &timeline});
     timeline.memory = sim::memory_over_time(predictor.schedule(), timeline);

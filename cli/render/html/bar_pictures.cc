@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory and time as one stacked bar each, and the interval of the step time.
+// Memory and time as stacked bars, of stages one each, and the interval of the step time.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
+#include "cli/render/division.h"
+#include "cli/render/html/axis.h"
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/text/quantity.h"
@@ -23,8 +25,11 @@ struct Part {
 /// The class of text on that colour; the reader's own ink on what is light by day and dark by
 /// night.
 const char* ink_on(std::string_view style) {
-  if (style == "cached" || style == "runtime" || style == "host" || style == "gradbuf") return "";
-  return style == "activations" ? "indark" : "in";
+  if (style == "cached" || style == "runtime" || style == "host" || style == "gradbuf" ||
+      style == "bubble") {
+    return "";
+  }
+  return style == "activations" || style == "data" ? "indark" : "in";
 }
 
 /// The parts from left to right; those that are wide enough carry their names.
@@ -43,6 +48,26 @@ std::string stacked(const std::vector<Part>& parts, double scale, double y) {
   return body;
 }
 
+/// A GPU's memory by category, the allocator's spare part and the runtime last.
+std::vector<Part> memory_parts(const std::array<double, kMemoryCategories>& breakdown,
+                               Bytes allocated, Bytes reserved, Bytes runtime) {
+  constexpr std::array<const char*, kMemoryCategories> kStyles = {
+      "parameters", "master",      "gradients", "optstate", "gatherbuf",
+      "gradbuf",    "activations", "loss",      "workspace"};
+  std::vector<Part> parts;
+  const auto add = [&](const char* style, std::string name, Bytes amount) {
+    std::replace(name.begin(), name.end(), '_', ' ');
+    parts.push_back({style, std::move(name), bytes(amount), static_cast<double>(amount)});
+  };
+  for (std::size_t i = 0; i < kStyles.size(); ++i) {
+    add(kStyles[i], std::string(name_of(static_cast<MemoryCategory>(i))),
+        static_cast<Bytes>(breakdown[i]));
+  }
+  add("cached", "reserved, unused", reserved - allocated);
+  add("runtime", "runtime", runtime);
+  return parts;
+}
+
 std::string keys_of(const std::vector<Part>& parts) {
   std::vector<Key> keys;
   for (const Part& part : parts) {
@@ -54,20 +79,11 @@ std::string keys_of(const std::vector<Part>& parts) {
 }  // namespace
 
 std::string memory_picture(const sim::MemoryPrediction& memory) {
-  constexpr std::array<const char*, kMemoryCategories> kStyles = {
-      "parameters", "master",      "gradients", "optstate", "gatherbuf",
-      "gradbuf",    "activations", "loss",      "workspace"};
-  std::vector<Part> parts;
-  const auto add = [&](const char* style, std::string name, Bytes amount) {
-    std::replace(name.begin(), name.end(), '_', ' ');
-    parts.push_back({style, std::move(name), bytes(amount), static_cast<double>(amount)});
-  };
-  for (std::size_t i = 0; i < kStyles.size(); ++i) {
-    add(kStyles[i], std::string(name_of(static_cast<MemoryCategory>(i))),
-        memory.breakdown_bytes[i]);
-  }
-  add("cached", "reserved, unused", memory.peak_reserved_bytes - memory.peak_allocated_bytes);
-  add("runtime", "runtime", memory.runtime_bytes);
+  std::array<double, kMemoryCategories> breakdown{};
+  for (std::size_t i = 0; i < breakdown.size(); ++i)
+    breakdown[i] = static_cast<double>(memory.breakdown_bytes[i]);
+  const std::vector<Part> parts = memory_parts(breakdown, memory.peak_allocated_bytes,
+                                               memory.peak_reserved_bytes, memory.runtime_bytes);
   const auto usable = static_cast<double>(memory.usable_bytes);
   const auto total = static_cast<double>(memory.total_bytes);
   const double scale = (kWidth - 4) / std::max({usable, total, 1.0});
@@ -93,6 +109,77 @@ std::string time_picture(const sim::TimePrediction& time) {
   add("host", "host", time.host_s);
   add("optimizer", "optimizer", time.optimizer_s);
   return svg(kWidth, kBar, "Where the time goes",
+             stacked(parts, kWidth / std::max(time.iteration_s, 1e-12), 0)) +
+         keys_of(parts);
+}
+
+std::string stage_memory_picture(const sim::ParallelTimeline& timeline,
+                                 const sim::MemoryPrediction& memory) {
+  constexpr double kRow = 24, kTall = 18, kTop = 20, kVerdict = 128;
+  const double width = kPlotWidth - kVerdict;
+  const auto usable = static_cast<double>(memory.usable_bytes);
+  double most = std::max(usable, 1.0);
+  for (const sim::StageMemory& stage : timeline.memory) {
+    most = std::max(most, stage.reserved_bytes + static_cast<double>(memory.runtime_bytes));
+  }
+  const double scale = width / most, limit = kPlotLeft + usable * scale;
+  std::string body;
+  std::vector<Part> all;
+  double y = kTop;
+  for (std::size_t s = 0; s < timeline.memory.size(); ++s) {
+    const sim::StageMemory& stage = timeline.memory[s];
+    const auto reserved = static_cast<Bytes>(stage.reserved_bytes);
+    const Bytes total = reserved + memory.runtime_bytes;
+    const bool fits = total <= memory.usable_bytes;
+    body += text(kPlotLeft - 8, y + 13, fmt::format("stage {}", s), "end", "soft");
+    body += rect(kPlotLeft, y, width, kTall, "row");
+    double x = kPlotLeft;
+    const std::vector<Part> parts =
+        memory_parts(stage.breakdown_bytes, static_cast<Bytes>(stage.allocated_bytes), reserved,
+                     memory.runtime_bytes);
+    for (const Part& part : parts) {
+      if (part.amount <= 0) continue;
+      body += rect(x, y, part.amount * scale, kTall, "f-" + part.style,
+                   fmt::format("stage {}, {}: {}", s, part.name, part.value));
+      x += part.amount * scale;
+      const bool known = std::any_of(all.begin(), all.end(),
+                                     [&](const Part& other) { return other.name == part.name; });
+      if (!known) all.push_back({part.style, part.name, "", 1});
+    }
+    body +=
+        text(kPictureWidth - 2, y + 13, fmt::format("{}{}", bytes(total), fits ? "" : ", too much"),
+             "end", fits ? "soft" : "strong");
+    y += kRow;
+  }
+  body += line(limit, kTop - 6, limit, y - kRow + kTall + 4, "limit");
+  body += text(limit - 6, 12, fmt::format("usable {}", bytes(memory.usable_bytes)), "end", "soft");
+  return svg(kPictureWidth, y + 2, "Memory of every stage at its peak", body) + keys_of(all);
+}
+
+std::string cause_picture(const sim::Prediction& prediction) {
+  const sim::TimePrediction& time = prediction.time;
+  std::vector<Part> parts;
+  double rest = time.iteration_s - variation_s(prediction);
+  const auto add = [&](const char* style, const char* name, double amount) {
+    rest -= amount;
+    parts.push_back({style, name,
+                     fmt::format("{} ({})", duration(amount), percent(amount / time.iteration_s)),
+                     amount});
+  };
+  const auto exposed = [&](CommGroup group) {
+    return prediction.exposed_s[static_cast<std::size_t>(group)];
+  };
+  add("compute", "compute", time.compute_s);
+  add("tensor", "tensor communication", exposed(CommGroup::kTensor));
+  add("context", "context communication", exposed(CommGroup::kContext));
+  add("expert", "expert communication", exposed(CommGroup::kExpert));
+  add("pipeline", "pipeline communication", exposed(CommGroup::kPipeline));
+  add("data", "data communication", exposed(CommGroup::kData));
+  add("host", "host", time.host_s);
+  add("optimizer", "optimizer", time.optimizer_s);
+  add("bubble", "bubble", rest > 1e-9 * time.iteration_s ? rest : 0);
+  add("runtime", "nodes that vary", variation_s(prediction));
+  return svg(kWidth, kBar, "Where the busiest stage's time goes",
              stacked(parts, kWidth / std::max(time.iteration_s, 1e-12), 0)) +
          keys_of(parts);
 }

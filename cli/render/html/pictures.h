@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/render/html/strip.h"
+#include "sim/parallel/timeline.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli::html {
@@ -26,6 +27,20 @@ std::string time_picture(const sim::TimePrediction& time);
 
 /// The predicted time with its interval.
 std::string interval_picture(const sim::TimePrediction& time);
+
+/// Passes, bubbles and the tail of every stage: the whole step, and its first and last passes where
+/// the step has too many to tell them apart.
+std::string pipeline_picture(const sim::ParallelTimeline& timeline);
+
+/// The operations of the opened micro-batch of a stage: one layer forward and backward.
+std::string opened_picture(const sim::ParallelTimeline& timeline, std::int32_t stage);
+
+/// A bar for every stage, by category, against what is usable.
+std::string stage_memory_picture(const sim::ParallelTimeline& timeline,
+                                 const sim::MemoryPrediction& memory);
+
+/// The busiest stage's time by what it goes to: communication by group, the bubble.
+std::string cause_picture(const sim::Prediction& prediction);
 
 struct PlanPoint {
   double x = 0, y = 0;  // tokens per second, GiB of memory

@@ -80,7 +80,8 @@ std::string asked_section(const Report& report) {
   const Plan& plan = inputs.plans.front();
   const Cluster& cluster = inputs.profile.cluster;
   const std::int64_t group = resolved_shard_group(plan, cluster.gpus_per_node);
-  const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
+  const std::int64_t sequences =
+      plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum;
   const auto parameters =
       static_cast<double>(count_parameters(inputs.model).total(inputs.model.layers));
   std::vector<std::vector<std::string>> rows = {
@@ -92,14 +93,17 @@ std::string asked_section(const Report& report) {
                        ? std::string(name_of(plan.strategy))
                        : fmt::format("{}, shared by groups of {}", name_of(plan.strategy), group)},
       {"Batch",
-       fmt::format("{} × {} (sequences × micro-steps) on each GPU: {} sequences, {} tokens a step",
-                   plan.micro_batch, plan.grad_accum, sequences,
+       fmt::format("{} × {} (sequences × micro-steps) on each {}: {} sequences, {} tokens a step",
+                   plan.micro_batch, plan.grad_accum, report.stages ? "replica" : "GPU", sequences,
                    thousands(static_cast<double>(sequences * plan.seq_len)))},
       {"Checkpointing", checkpoint_row(plan, inputs.model.layers)},
       {"Precision", fmt::format("{} parameters, {} reduction, {} master weights, {} moments",
                                 name_of(plan.param_dtype), name_of(plan.reduce_dtype),
                                 name_of(plan.master_dtype), name_of(plan.moment_dtype))},
-      {"Gathers", fmt::format("{} buffers, {} gathered ahead", plan.buffers, plan.prefetch)},
+      report.stages
+          ? std::vector<std::string>{"Division", division_words(plan)}
+          : std::vector<std::string>{"Gathers", fmt::format("{} buffers, {} gathered ahead",
+                                                            plan.buffers, plan.prefetch)},
       {"Attention", std::string(name_of(plan.attention))},
       {"Software", fmt::format("{}: {}", plan.stack, inputs.profile.stack.description)}};
   for (const std::string& override : inputs.overrides) rows.push_back({"Set by hand", override});
@@ -108,6 +112,7 @@ std::string asked_section(const Report& report) {
 
 std::string memory_section(const Report& report) {
   if (!report.inputs) return "";
+  if (report.stages) return stage_memory_section(report);
   const sim::MemoryPrediction& memory = report.explanation->base.memory;
   std::string body = memory_picture(memory);
   body += element(
@@ -126,6 +131,7 @@ std::string memory_section(const Report& report) {
 
 std::string time_section(const Report& report) {
   if (!report.inputs) return "";
+  if (report.stages) return cause_section(report);
   const sim::Explanation& explanation = *report.explanation;
   std::string body = time_picture(explanation.base.time) + list(explanation_sentences(explanation));
   constexpr std::size_t kMostChanges = 10;

@@ -128,10 +128,10 @@ std::string why_section(const Report& report) {
 }
 
 std::string report_page(const Report& report) {
-  return page(title_of(report), head_section(report) + asked_section(report) +
-                                    memory_section(report) + time_section(report) +
-                                    timeline_sections(report) + measured_section(report) +
-                                    why_section(report) + provenance_section(report));
+  return page(title_of(report),
+              head_section(report) + asked_section(report) + memory_section(report) +
+                  time_section(report) + pipeline_section(report) + timeline_sections(report) +
+                  measured_section(report) + why_section(report) + provenance_section(report));
 }
 
 }  // namespace shardwright::cli::html

@@ -12,6 +12,7 @@
 #include "cli/render/json/tuning_file.h"
 #include "sim/explain/explain.h"
 #include "sim/job.h"
+#include "sim/parallel/timeline.h"
 #include "sim/predict.h"
 #include "sim/trace/trace_comparison.h"
 
@@ -22,6 +23,8 @@ struct Report {
   std::optional<sim::Job> inputs;  // with one plan
   std::optional<sim::Explanation> explanation;
   std::vector<Strip> strips;  // predicted, then measured
+  /// Of a plan that divides the model, in place of strips; the explanation has its base alone.
+  std::optional<sim::ParallelTimeline> stages;
   std::optional<sim::TraceComparison> comparison;
   std::optional<TuningSummary> tuning;
   std::vector<std::pair<std::string, std::string>> provenance;
@@ -37,5 +40,12 @@ std::string time_section(const Report& report);
 std::string timeline_sections(const Report& report);
 std::string measured_section(const Report& report);
 std::string why_section(const Report& report);
+std::string pipeline_section(const Report& report);
+
+/// Of divided plans in place of memory_section and time_section.
+std::string stage_memory_section(const Report& report);
+std::string cause_section(const Report& report);
+/// "tp 8, pp 4": how the model is divided, and in which precision.
+std::string division_words(const Plan& plan);
 
 }  // namespace shardwright::cli::html

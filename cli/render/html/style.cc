@@ -15,7 +15,7 @@ struct Color {
 };
 
 // Of operations and of parts of memory and time. Neighbours in a drawing differ in lightness, too.
-constexpr std::array<Color, 24> kColors = {{
+constexpr std::array<Color, 32> kColors = {{
     {"product", "#3566c8", "#5b8def"},    {"attention", "#8044b8", "#a877dc"},
     {"memory", "#d99a2b", "#dba84e"},     {"gather", "#16877a", "#37b0a1"},
     {"reduce", "#c2476a", "#dc6f8f"},     {"copy", "#8b95a1", "#7d8894"},
@@ -28,6 +28,10 @@ constexpr std::array<Color, 24> kColors = {{
     {"loss", "#8044b8", "#a877dc"},       {"workspace", "#8b95a1", "#7d8894"},
     {"cached", "#dfe4ea", "#38424e"},     {"runtime", "#b4bcc6", "#59636f"},
     {"compute", "#3566c8", "#5b8def"},    {"exposed", "#16877a", "#37b0a1"},
+    {"weightgrad", "#b7a2e3", "#5d4a93"}, {"bubble", "#f0e0bd", "#4a3d20"},
+    {"transfer", "#2f9ec4", "#56b8da"},   {"tensor", "#16877a", "#37b0a1"},
+    {"pipeline", "#2f9ec4", "#56b8da"},   {"context", "#8044b8", "#a877dc"},
+    {"expert", "#c2476a", "#dc6f8f"},     {"data", "#d99a2b", "#dba84e"},
 }};
 
 std::string variables(bool dark) {
