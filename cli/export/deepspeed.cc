@@ -132,6 +132,7 @@ Json checkpoint_section(const Plan& plan, std::int64_t layers, TrainerSettings& 
 }  // namespace
 
 TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
+  refuse_division(plan, "DeepSpeed");
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

@@ -27,7 +27,9 @@ const std::vector<Trainer>& trainers() {
        torchtitan_toml_settings},
       {"accelerate", "Accelerate", "config (YAML)", "#", accelerate_settings},
       {"yafsdp", "YaFSDP", "settings (Python; releases 1 and 2)", "#", yafsdp_settings},
-      {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings}};
+      {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings},
+      {"megatron-lm", "Megatron-LM", "arguments (bash)", "#", megatron_lm_settings},
+      {"megatron-bridge", "Megatron-Bridge", "0.3 recipe (Python)", "#", megatron_bridge_settings}};
   return all;
 }
 
@@ -39,6 +41,12 @@ const Trainer& trainer_named(const std::string& name) {
   }
   throw Error(fmt::format("--format is '{}', but it must be one of {}{}", name,
                           fmt::join(names, ", "), did_you_mean(name, names)));
+}
+
+void refuse_division(const Plan& plan, std::string_view trainer) {
+  if (plan.offload == Offload::kOptimizer) return;  // told by the trainer's own file
+  refuse_parallelism(plan, fmt::format("{} divides data alone", trainer),
+                     "--format torchtitan, megatron-lm or megatron-bridge");
 }
 
 Ranks ranks_of(const sim::Job& inputs, const Plan& plan) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan as settings for another trainer: torchtitan, Accelerate, YaFSDP, DeepSpeed.
+// A plan as settings for another trainer: torchtitan, Accelerate, YaFSDP, DeepSpeed, Megatron-LM,
+// Megatron-Bridge.
 //
 // A plan says more than any of them can be told. Whatever a trainer cannot express becomes a Remark
 // and never vanishes, and `as_run` is the plan that the trainer then follows, so that what is lost
@@ -52,6 +53,11 @@ TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& pla
 TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings megatron_lm_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& plan);
+
+/// Throws Error naming what divides the model, for a trainer that divides data alone.
+void refuse_division(const Plan& plan, std::string_view trainer);
 
 /// How the ranks are arranged.
 struct Ranks {

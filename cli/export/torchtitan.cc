@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "cli/export/settings.h"
+#include "cli/export/torchtitan_options.h"
+#include "sim/core/error.h"
 
 namespace shardwright::cli {
 namespace {
@@ -28,8 +30,8 @@ struct Flavor {
   std::string_view function;  // of 0.3's config_registry; the flavor is set where it is another's
 };
 
-// torchtitan/models/{llama3,qwen3}/{__init__,config_registry}.py
-constexpr std::array<Flavor, 9> kFlavors = {{
+// torchtitan/models/{llama3,qwen3,deepseek_v3,gpt_oss}/{__init__,config_registry}.py
+constexpr std::array<Flavor, 14> kFlavors = {{
     {"llama", 32, 4096, 128256, "llama3", "8B", "llama3_8b"},
     {"llama", 80, 8192, 128256, "llama3", "70B", "llama3_70b"},
     {"llama", 126, 16384, 128256, "llama3", "405B", "llama3_405b"},
@@ -39,6 +41,11 @@ constexpr std::array<Flavor, 9> kFlavors = {{
     {"qwen3", 36, 4096, 151936, "qwen3", "8B", "qwen3_1_7b"},
     {"qwen3", 40, 5120, 151936, "qwen3", "14B", "qwen3_14b"},
     {"qwen3", 64, 5120, 151936, "qwen3", "32B", "qwen3_32b"},
+    {"qwen3_moe", 48, 2048, 151936, "qwen3", "30B-A3B", "qwen3_30b_a3b"},
+    {"deepseek_v2", 27, 2048, 102400, "deepseek_v3", "16B", "deepseek_v3_16b"},
+    {"deepseek_v3", 61, 7168, 129280, "deepseek_v3", "671B", "deepseek_v3_671b"},
+    {"gpt_oss", 24, 2880, 201088, "gpt_oss", "20b", "gpt_oss_20b"},
+    {"gpt_oss", 36, 2880, 201088, "gpt_oss", "120b", "gpt_oss_120b"},
 }};
 
 const Flavor* flavor_of(const Model& model) {
@@ -57,13 +64,6 @@ void remark_missing_flavor(const Model& model, std::string_view where, TrainerSe
                             "add one and name it {}",
                             model.layers, model.hidden, model.vocab, where));
 }
-
-/// One option as TOML writes it, which of these types is also as Python does except for booleans.
-struct TitanOption {
-  std::string section, key, value;
-  std::string comment{};
-};
-using TitanOptions = std::vector<TitanOption>;
 
 void set_parallelism(const Plan& plan, TrainerSettings& settings) {
   Plan& run = settings.as_run;
@@ -184,12 +184,15 @@ TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
   }
   const auto dtype = [](DType d) { return d == DType::kBf16 ? "\"bfloat16\"" : "\"float32\""; };
   const auto number = [](std::int64_t value) { return fmt::format("{}", value); };
+  const std::int64_t replicas = plan.gpus / plan.parallel.replica();
   const char* section = "training";
   return {
       {section, "seq_len", number(plan.seq_len)},
-      {section, "local_batch_size", number(plan.micro_batch)},
-      {section, "global_batch_size", number(plan.gpus * plan.micro_batch * plan.grad_accum),
-       fmt::format("{} GPUs x {} x {} micro-steps", plan.gpus, plan.micro_batch, plan.grad_accum)},
+      {section, "local_batch_size",
+       number(plan.micro_batch * (plan.parallel.pp > 1 ? plan.grad_accum : 1))},
+      {section, "global_batch_size", number(replicas * plan.micro_batch * plan.grad_accum),
+       fmt::format("{} {} x {} x {} micro-steps", replicas,
+                   replicas == plan.gpus ? "GPUs" : "replicas", plan.micro_batch, plan.grad_accum)},
       {section, "max_norm", "1.0"},
       {section, "dtype", dtype(all_bf16 ? DType::kBf16 : DType::kFp32)},
       {section, "mixed_precision_param", dtype(plan.param_dtype)},
@@ -198,6 +201,7 @@ TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
 }
 
 TitanOptions parallelism_options(const Ranks& ranks, const Plan& run) {
+  if (divides_for_titan(run)) return {};
   const char* section = "parallelism";
   TitanOptions options = {
       {section, "data_parallel_replicate_degree", fmt::format("{}", ranks.replicate)},
@@ -222,6 +226,12 @@ TitanOptions common_options(const sim::Job& inputs, const Plan& plan, TrainerSet
   set_parallelism(plan, settings);
   const bool compiled = plan.stack == "torch-compile";
   remark_stack(plan, "torchtitan", compiled ? "torch-compile" : "torch-eager", settings);
+  if (plan.numerics.lora > 0) {
+    throw Error(
+        fmt::format("lora is {}, which torchtitan has for debugging alone, expected "
+                    "--format megatron-bridge",
+                    plan.numerics.lora));
+  }
   const Ranks ranks = ranks_of(inputs, plan);
   if (ranks.shard > 1) {
     remark_gather_window(plan, "torchtitan",
@@ -276,7 +286,8 @@ std::string flavor_lines(const Model& model, TrainerSettings& settings) {
   std::string text = fmt::format("from torchtitan.models.{}.config_registry import {} as flavor\n",
                                  flavor->name, flavor->function);
   std::string suffix(flavor->flavor);
-  std::replace(suffix.begin(), suffix.end(), '.', '_');
+  std::replace_if(
+      suffix.begin(), suffix.end(), [](char c) { return c == '.' || c == '-'; }, '_');
   std::transform(suffix.begin(), suffix.end(), suffix.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const bool another = flavor->function != fmt::format("{}_{}", flavor->name, suffix);
@@ -292,7 +303,9 @@ std::string flavor_lines(const Model& model, TrainerSettings& settings) {
 
 TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
   TrainerSettings settings;
-  const TitanOptions options = common_options(inputs, plan, settings);
+  TitanOptions options = common_options(inputs, plan, settings);
+  const TitanOptions division = titan_division(inputs, plan, settings);
+  options.insert(options.end(), division.begin(), division.end());
   const Ranks ranks = ranks_of(inputs, plan);
   const std::string policy = checkpoint_policy(plan, inputs.model.layers, settings);
   if (policy != "None") {
@@ -313,6 +326,10 @@ TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
 }
 
 TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan) {
+  if (divides_for_titan(plan)) {
+    refuse_parallelism(plan, "the TOML of torchtitan 0.2 is written for data parallelism only",
+                       "--format torchtitan");
+  }
   TrainerSettings settings;
   const TitanOptions options = common_options(inputs, plan, settings);
   const Ranks ranks = ranks_of(inputs, plan);

@@ -61,7 +61,7 @@ class ExportVerb : public Verb {
  public:
   std::string name() const override { return "export"; }
   std::string summary() const override {
-    return "a plan as settings for torchtitan, Accelerate, YaFSDP or DeepSpeed";
+    return "a plan as settings for torchtitan, Accelerate, Megatron, YaFSDP or DeepSpeed";
   }
 
   void declare_flags(Command& command) override {
