@@ -176,6 +176,10 @@ Model model_from_config(const JsonReader& file) {
       (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope)) {
     model.planning_only = "stretches RoPE with yarn or longrope";
   }
+  if (!model.is_mixture() && model.rope.scaling == RopeScaling::kLlama3 &&
+      model.rope.high_freq_factor == model.rope.low_freq_factor) {
+    model.planning_only = "stretches some frequencies of RoPE without a transition";
+  }
   model.initial_deviation =
       config.optional<double>("initializer_range", model.initial_deviation, above(0.0));
   model.dropout = hf::dropout_of(file);

@@ -42,9 +42,10 @@ Rope read_scaling(const JsonReader& object, const JsonReader& config) {
   if (rope.scaling == RopeScaling::kLinear) return rope;
   rope.low_freq_factor = object.require<double>("low_freq_factor", above(0.0));
   rope.high_freq_factor = object.require<double>("high_freq_factor", above(0.0));
-  if (rope.high_freq_factor <= rope.low_freq_factor) {
+  // Llama 4 Scout has both at 1: frequencies are kept or stretched, with nothing in between.
+  if (rope.high_freq_factor < rope.low_freq_factor) {
     object.fail("high_freq_factor",
-                fmt::format("more than low_freq_factor, {}", rope.low_freq_factor));
+                fmt::format("at least low_freq_factor, {}", rope.low_freq_factor));
   }
   constexpr std::string_view kOriginal = "original_max_position_embeddings";
   const JsonReader& holder = !object.has(kOriginal) && config.has(kOriginal) ? config : object;

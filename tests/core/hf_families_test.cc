@@ -150,6 +150,21 @@ TEST(HfFamilies, StretchedRopeIsPlannedOnly) {
   EXPECT_EQ(read(llama_config()).planning_only, "");
 }
 
+// As in Llama 4 Scout's config; the executor's table of angles needs a transition.
+TEST(HfFamilies, RopeScaledWithoutATransitionIsPlannedOnly) {
+  json scaling = {{"factor", 16.0},
+                  {"low_freq_factor", 1.0},
+                  {"high_freq_factor", 1.0},
+                  {"original_max_position_embeddings", 8192},
+                  {"rope_type", "llama3"}};
+  const Model m = read(with(llama_config(), {{"rope_scaling", scaling}}));
+  EXPECT_EQ(m.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(m.planning_only, "stretches some frequencies of RoPE without a transition");
+  scaling["high_freq_factor"] = 0.5;
+  EXPECT_THAT(problem_of(with(llama_config(), {{"rope_scaling", scaling}})),
+              HasSubstr("expected at least low_freq_factor, 1"));
+}
+
 TEST(HfFamilies, KeysOfOneFamilyAreRefusedInOthers) {
   for (const char* key : {"attention_multiplier", "logit_scale", "use_qk_norm", "qk_layernorm",
                           "query_pre_attn_scalar"}) {
