@@ -164,6 +164,7 @@ void check_experts(const Plan& plan, const Model& model) {
     if (p.etp > 1) refuse("etp", fmt::format("{}", p.etp), "1");
     if (p.dispatcher) refuse("dispatcher", name_of(*p.dispatcher), "none");
     if (p.ep_overlap.value_or(false)) refuse("ep_overlap", "on", "off");
+    if (p.expert_capacity) refuse("expert_capacity", fmt::format("{}", *p.expert_capacity), "none");
     return;
   }
   check_divides("ep", p.ep, e.count, "experts");
