@@ -57,7 +57,7 @@ std::vector<std::string> clusters_on_offer() {
 std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                const std::optional<std::string>& stack,
                                const std::vector<std::string>& overrides, const Prices& prices,
-                               profiles::PriceKind kind) {
+                               profiles::PriceKind kind, const profiles::PriceFile& imported) {
   // What all clusters share is read once.
   std::map<std::string, profiles::StackFile> stacks;
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
@@ -72,6 +72,8 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, overrides);
     offer.profile.uncertainty = uncertainty;
     offer.price = profiles::load_prices(name)[static_cast<std::size_t>(kind)];
+    const Cluster& machine = offer.profile.cluster;
+    if (const auto price = imported.find(machine.id, machine.gpu.id, kind)) offer.price = *price;
     if (const auto at = price_of(offer, prices); at != prices.end())
       offer.price = {at->second, {at->second, at->second}, "", {"--price", "", ""}};
     offer.usd_per_gpu_hour = offer.price.usd_per_gpu_hour;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "profiles/price.h"
+#include "profiles/price_file.h"
 #include "tuner/sizing.h"
 
 namespace shardwright::tuner {
@@ -19,12 +20,14 @@ using Prices = std::map<std::string, double, std::less<>>;
 std::vector<std::string> clusters_on_offer();
 
 /// Loads the clusters with a stack, or with the usual one of each (profiles/usual_stack.h), and
-/// their prices of one kind. A price for a cluster counts before one for its GPU, and either before
-/// the file's own. Throws Error for a price of a name that neither ships nor is offered.
+/// their prices of one kind. A price for a cluster counts before one for its GPU, what was given
+/// before `imported`, and either before the file's own. Throws Error for a price of a name that
+/// neither ships nor is offered.
 std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                const std::optional<std::string>& stack,
                                const std::vector<std::string>& overrides, const Prices& prices,
-                               profiles::PriceKind kind = profiles::PriceKind::kOnDemand);
+                               profiles::PriceKind kind = profiles::PriceKind::kOnDemand,
+                               const profiles::PriceFile& imported = {});
 
 /// Whether the rates of its GPU are estimates and no published run was on it.
 bool estimate_only(const Offer& offer);

@@ -16,11 +16,11 @@ constexpr double kDaySeconds = 86400;
 constexpr double kHoursPerDay = 24;
 
 Goodput goodput_on(const Model& model, const Plan& plan, std::int64_t gpus,
-                   const RunConditions& conditions) {
+                   const RunConditions& conditions, double mtbf_gpu_hours) {
   const double bytes = static_cast<double>(checkpoint_bytes(model, plan));
   const double checkpoint_s = conditions.checkpoint_s.value_or(
       bytes / (conditions.gpu_bytes_per_s * static_cast<double>(gpus)));
-  return goodput_of({conditions.mtbf_gpu_hours, conditions.restart_s, checkpoint_s}, gpus);
+  return goodput_of({mtbf_gpu_hours, conditions.restart_s, checkpoint_s}, gpus);
 }
 
 std::int64_t usual_gpus(const RunConditions& conditions) {
@@ -48,6 +48,12 @@ void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
 
 }  // namespace
 
+double interrupted_every_gpu_hours(const RunConditions& conditions, std::int64_t gpus_per_node) {
+  if (conditions.preemption_node_hours <= 0) return conditions.mtbf_gpu_hours;
+  const double taken_every = conditions.preemption_node_hours * static_cast<double>(gpus_per_node);
+  return 1 / (1 / conditions.mtbf_gpu_hours + 1 / taken_every);
+}
+
 RunConditions usual_conditions(const Model& model, double tokens, std::int64_t seq_len) {
   const profiles::Operations operations = profiles::load_operations();
   RunConditions conditions;
@@ -73,18 +79,22 @@ double tokens_factor(double tokens_per_step, double usual, double critical) {
 }
 
 RunCost run_cost(const Model& model, const sim::Prediction& prediction, double peak_flops,
-                 const RunConditions& conditions, const profiles::Price& price) {
+                 const RunConditions& conditions, const profiles::Price& price,
+                 std::int64_t gpus_per_node) {
   const Plan& plan = prediction.plan;
   const sim::TimePrediction& time = prediction.time;
   const auto parameters = static_cast<double>(count_parameters(model).total(model.layers));
   RunCost cost;
-  cost.goodput = goodput_on(model, plan, plan.gpus, conditions);
+  cost.goodput = goodput_on(model, plan, plan.gpus, conditions,
+                            interrupted_every_gpu_hours(conditions, gpus_per_node));
   const double half_width = std::log(time.interval_s[1] / time.interval_s[0]) / 2;
   cost.production = profiles::factor_of(conditions.production, parameters, peak_flops, half_width);
   // Without a fitted factor failures are all that is known, and the interval is the step's.
   cost.scale_factor = 1 / cost.goodput.share;
   if (conditions.production.known()) {
-    cost.scale_factor *= goodput_on(model, plan, usual_gpus(conditions), conditions).share;
+    cost.scale_factor *=
+        goodput_on(model, plan, usual_gpus(conditions), conditions, conditions.mtbf_gpu_hours)
+            .share;
   } else {
     cost.production.half_width = half_width;
   }

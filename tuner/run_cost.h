@@ -33,6 +33,8 @@ struct RunConditions {
   double usual_tokens = 0;     // of a step, what the batch is compared with
   profiles::Production production;
   double mtbf_gpu_hours = 0, restart_s = 0;
+  /// Hours that a node runs before its provider takes it away; 0: it does not (spot does).
+  double preemption_node_hours = 0;
   double gpu_bytes_per_s = 0;          // of a checkpoint
   std::optional<double> checkpoint_s;  // instead
 };
@@ -51,6 +53,10 @@ struct RunCost {
   double whole_mfu = 0;  // 6 N tokens over GPU hours and 16-bit peak
 };
 
+/// Mean GPU hours between interruptions of a job on nodes of `gpus_per_node`: by failures, and by
+/// the provider where that takes nodes away. Rates of independent interruptions add.
+double interrupted_every_gpu_hours(const RunConditions& conditions, std::int64_t gpus_per_node);
+
 /// Tokens, the critical batch and what is known of published runs and of failures: shipped data.
 RunConditions usual_conditions(const Model& model, double tokens, std::int64_t seq_len);
 
@@ -62,6 +68,7 @@ double usual_batch_tokens(double critical_tokens, std::int64_t seq_len);
 double tokens_factor(double tokens_per_step, double usual, double critical);
 
 RunCost run_cost(const Model& model, const sim::Prediction& prediction, double peak_flops,
-                 const RunConditions& conditions, const profiles::Price& price);
+                 const RunConditions& conditions, const profiles::Price& price,
+                 std::int64_t gpus_per_node = 1);
 
 }  // namespace shardwright::tuner

@@ -103,7 +103,7 @@ Sized sized(const Model& model, std::size_t index, const Offer& offer, const Siz
   result.shown_only = offer.shown_only;
   result.over_critical = result.tokens_per_step > kSharpness * job.run.critical_tokens;
   result.cost = run_cost(model, result.prediction, offer.profile.cluster.gpu.peak_bf16_flops,
-                         job.run, offer.price);
+                         job.run, offer.price, offer.profile.cluster.gpus_per_node);
   return result;
 }
 
@@ -186,7 +186,7 @@ class Sweeper {
     option.offer = index;
     option.shown_only = offer.shown_only;
     option.cost = run_cost(model_, option.prediction, offer.profile.cluster.gpu.peak_bf16_flops,
-                           job_.run, offer.price);
+                           job_.run, offer.price, offer.profile.cluster.gpus_per_node);
     return option;
   }
 

@@ -119,6 +119,11 @@ void SizeFlags::declare(Command& command) {
       .type_name("NAME=USD")
       .group(kGoal);
   command
+      .add("--prices", price_file,
+           "prices that `prices import` wrote; they count before those of the cluster files")
+      .type_name("FILE")
+      .group(kGoal);
+  command
       .add_parsed(
           "--price-kind", [this](const std::string& word) { price_kind = parse_price_kind(word); },
           "the one kind of price that all clusters are compared by (default: on-demand)")
@@ -133,6 +138,12 @@ void SizeFlags::declare(Command& command) {
   command
       .add("--mtbf-hours", mtbf_hours,
            "hours that one GPU runs between interruptions of the job (default: 32000)",
+           {1e-3, 1e12})
+      .group(kLosses);
+  command
+      .add("--preemption-hours", preemption_hours,
+           "hours that a spot node runs before it is taken away; with --price-kind spot (default: "
+           "it is not)",
            {1e-3, 1e12})
       .group(kLosses);
   command

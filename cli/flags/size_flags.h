@@ -24,7 +24,8 @@ struct SizeFlags {
   tuner::Prices prices;
   profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
   std::optional<std::array<Strategy, 2>> compare;
-  std::optional<double> mtbf_hours, restart_s, checkpoint_s;
+  std::optional<std::string> price_file;
+  std::optional<double> mtbf_hours, preemption_hours, restart_s, checkpoint_s;
 
   /// Binds the flags to this object, which must stay where it is.
   void declare(Command& command);

@@ -58,6 +58,10 @@ class SizeVerb : public Verb {
     SizingReport report;
     prepare(report);
     tell_notes(context.err, model_notes(report.model, flags_.plan.knobs.seq_len.value_or(0)));
+    if (flags_.price_kind == profiles::PriceKind::kSpot && !flags_.preemption_hours) {
+      tell_notes(context.err, {"Spot nodes are taken away, which these days and dollars do not "
+                               "count: give --preemption-hours."});
+    }
     report.sweep = search(report, context);
     report.choice = tuner::choose(report.sweep.options, report.goal);
     refine(report);
@@ -121,6 +125,12 @@ class SizeVerb : public Verb {
       throw Error("--tokens is missing: give the tokens to train on, such as 2e12.",
                   ExitCode::kUsage);
     }
+    if (flags_.preemption_hours && flags_.price_kind != profiles::PriceKind::kSpot) {
+      throw Error(
+          "--preemption-hours is given, but only spot nodes are taken away; add "
+          "--price-kind spot.",
+          ExitCode::kUsage);
+    }
     if (flags_.plan.gpus && flags_.max_gpus && *flags_.plan.gpus > *flags_.max_gpus) {
       throw Error(fmt::format("--gpus is {}, but --max-gpus is {}; leave one of them out.",
                               *flags_.plan.gpus, *flags_.max_gpus));
@@ -128,8 +138,10 @@ class SizeVerb : public Verb {
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
-    report.offers = tuner::load_offers(cluster_names(flags_), flags_.plan.stack,
-                                       flags_.plan.overrides, flags_.prices, flags_.price_kind);
+    report.offers = tuner::load_offers(
+        cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides, flags_.prices,
+        flags_.price_kind,
+        flags_.price_file ? profiles::load_price_file(*flags_.price_file) : profiles::PriceFile());
     // Nobody should be told to buy what nobody measured; whoever names it is answered.
     if (!flags_.plan.cluster && flags_.clusters.value_or("all") == "all") {
       for (tuner::Offer& offer : report.offers) offer.shown_only = tuner::estimate_only(offer);
@@ -151,6 +163,7 @@ class SizeVerb : public Verb {
   tuner::RunConditions conditions(const SizingReport& report, std::int64_t seq_len) const {
     tuner::RunConditions run = tuner::usual_conditions(report.model, *flags_.tokens, seq_len);
     run.mtbf_gpu_hours = flags_.mtbf_hours.value_or(run.mtbf_gpu_hours);
+    run.preemption_node_hours = flags_.preemption_hours.value_or(0);
     run.restart_s = flags_.restart_s.value_or(run.restart_s);
     run.checkpoint_s = flags_.checkpoint_s;
     return run;

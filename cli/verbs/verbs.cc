@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "cli/verbs/outward.h"
+
 namespace shardwright::cli {
 namespace {
 
@@ -26,6 +28,7 @@ constexpr std::array kVerbs = {
     Entry{"inspect", make_inspect_verb},
     Entry{"export", make_export_verb},
     Entry{"report", make_report_verb},
+    Entry{"prices", make_prices_verb},
     Entry{"doctor", SHARDWRIGHT_BEYOND_PLANNING(make_doctor_verb)},
     Entry{"completion", make_completion_verb},
 };

@@ -187,6 +187,8 @@ Json sizing_json(const SizingReport& report) {
   document["seconds"] = report.sweep.seconds;
   document["interrupted"] = report.sweep.stopped;
   document["whole_run_mfu_reached"] = reached_json(report.job.run.production);
+  std::optional<double> taken_every_h = report.job.run.preemption_node_hours;
+  if (*taken_every_h <= 0) taken_every_h.reset();
   document["inputs"] = {{"model", report.model_name},
                         {"tokens", report.job.run.tokens},
                         {"seq_len", report.job.fixed.seq_len},
@@ -197,6 +199,7 @@ Json sizing_json(const SizingReport& report) {
                         {"price_kind", name_of(report.price_kind)},
                         {"max_gpus", report.job.max_gpus},
                         {"mtbf_gpu_hours", report.job.run.mtbf_gpu_hours},
+                        {"preemption_node_hours", or_null(taken_every_h)},
                         {"restart_s", report.job.run.restart_s},
                         {"set", report.overrides}};
   return document;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs that read and write what other programs have: catalogs of prices, settings of trainers,
+// schedulers, assistants, PyTorch's snapshots.
+#pragma once
+
+#include <memory>
+
+#include "cli/verbs/verb.h"
+
+namespace shardwright::cli {
+
+std::unique_ptr<Verb> make_prices_verb();
+
+}  // namespace shardwright::cli
