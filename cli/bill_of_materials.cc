@@ -32,6 +32,8 @@ constexpr std::array kOrigins = {
     Origin{"Eigen", "pkg:gitlab/libeigen/eigen", "MPL-2.0", true, kHeaders},
     Origin{"zlib", "pkg:generic/zlib", "Zlib", true, kShared},
     Origin{"SQLite", "pkg:generic/sqlite", "blessing", true, kShared},
+    Origin{"yaml-cpp", "pkg:github/jbeder/yaml-cpp", "MIT", true, kShared},
+    Origin{"toml++", "pkg:github/marzer/tomlplusplus", "MIT", true, kHeaders},
     Origin{"CUDA toolkit", "pkg:generic/cuda-toolkit", kNvidia, false, kShared},
     Origin{"NCCL", "pkg:github/nvidia/nccl", "BSD-3-Clause", true, kShared},
     Origin{"CUPTI", "pkg:generic/cupti", kNvidia, false, kShared},

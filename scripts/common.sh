@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
-                libboost-program-options-dev libeigen3-dev zlib1g-dev libopenmpi-dev openmpi-bin)
+                libboost-program-options-dev libeigen3-dev zlib1g-dev libopenmpi-dev openmpi-bin
+                libyaml-cpp-dev libtomlplusplus-dev)
 test_packages=(libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { printf '==> %s\n' "$*" >&2; }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/flags/changed_plan.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/parallel_knobs.h"
@@ -154,27 +155,24 @@ void PlanFlags::declare(Command& command, bool searched) {
                 : "start from a plan that tune wrote; flags on the command line change it");
 }
 
-sim::Job resolve_base(const PlanFlags& flags) {
-  PlanDocument file;
-  if (flags.plan_file) {
-    file = read_plan(*flags.plan_file);
-  } else {
-    file.plan.ckpt_layers = 0;
-  }
+namespace {
+
+/// `planned`: `file` is the plan to change, not a set of defaults.
+sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned) {
   require("--model", flags.model, file.model, "llama-3-70b");
   require("--cluster", flags.cluster, file.cluster, "dgx-h100");
   sim::Job job = sim::job_of(file, flags.plan_file.value_or(""), flags.model, flags.cluster);
   Plan plan = file.plan;
-  if (!flags.plan_file) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
+  if (!planned) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
   Plan asked;
   take_parallelism(flags.knobs.parallel, asked);
-  if (!flags.plan_file && !beyond_data_parallel(asked).empty()) plan.stack = kDividingStack;
+  if (!planned && !beyond_data_parallel(asked).empty()) plan.stack = kDividingStack;
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
   job.profile =
       profiles::make_profile(job.cluster_file, profiles::load_stack(plan.stack), job.overrides);
-  if (!flags.plan_file) {
+  if (!planned) {
     const Cluster& cluster = job.profile.cluster;
     plan.gpus = cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;
     plan.seq_len = usual_seq_len(job.model);
@@ -185,24 +183,40 @@ sim::Job resolve_base(const PlanFlags& flags) {
   return job;
 }
 
-sim::Job resolve(const PlanFlags& flags) {
-  sim::Job job = resolve_base(flags);
+sim::Job with_flags(const PlanFlags& flags, sim::Job job, bool planned) {
   const Plan base = with_knobs(job.plans.front(), flags.knobs, job.model.layers);
   std::vector<Strategy> strategies = flags.knobs.strategies;
   if (strategies.empty()) {
     // Software that divides the model shards the optimizer over its replicas.
-    const bool own = !flags.plan_file && job.profile.stack.parallel.always;
+    const bool own = !planned && job.profile.stack.parallel.always;
     strategies = {own ? Strategy::kDistributedOptimizer : base.strategy};
   }
   job.plans.clear();
   for (const Strategy strategy : strategies) {
     Plan& plan = job.plans.emplace_back(base);
     plan.strategy = strategy;
-    if (info_of(strategy).one_rank && !flags.gpus && !flags.plan_file) plan.gpus = 1;
+    if (info_of(strategy).one_rank && !flags.gpus && !planned) plan.gpus = 1;
     if (flags.global_batch) take_global_batch(*flags.global_batch, flags.knobs, plan);
     check_plan(plan, job.model, job.profile.cluster.gpus_per_node);
   }
   return job;
+}
+
+}  // namespace
+
+sim::Job resolve_base(const PlanFlags& flags) {
+  if (flags.plan_file) return base_on(flags, read_plan(*flags.plan_file), true);
+  PlanDocument defaults;
+  defaults.plan.ckpt_layers = 0;
+  return base_on(flags, defaults, false);
+}
+
+sim::Job resolve(const PlanFlags& flags) {
+  return with_flags(flags, resolve_base(flags), flags.plan_file.has_value());
+}
+
+sim::Job resolve_onto(const PlanFlags& flags, const PlanDocument& document) {
+  return with_flags(flags, base_on(flags, document, true), true);
 }
 
 }  // namespace shardwright::cli

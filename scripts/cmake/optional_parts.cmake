@@ -86,6 +86,28 @@ find_package(SQLite3 QUIET)
 shardwright_summary("SQLite" "${SQLite3_FOUND}" "${SQLite3_VERSION}"
                     "not found (Debian: libsqlite3-dev); databases of Nsight Systems are refused")
 
+# What import-config reads of other trainers. The planner is built by compilers and for machines that know nothing of
+# the packages here, and a static program by none that is shared.
+set(SHARDWRIGHT_TOML_VERSION "")
+set(why_no_yaml "the planner alone is built")
+set(why_no_toml "${why_no_yaml}")
+if(SHARDWRIGHT_RUN)
+  set(why_no_yaml "not found (Debian: libyaml-cpp-dev); import-config refuses YAML")
+  set(why_no_toml "not found (Debian: libtomlplusplus-dev); import-config refuses TOML")
+  if(NOT SHARDWRIGHT_STATIC)
+    find_package(yaml-cpp QUIET)
+  endif()
+  find_path(SHARDWRIGHT_TOML_INCLUDE_DIR toml++/toml.h)
+  mark_as_advanced(SHARDWRIGHT_TOML_INCLUDE_DIR)
+  if(SHARDWRIGHT_TOML_INCLUDE_DIR)
+    file(STRINGS "${SHARDWRIGHT_TOML_INCLUDE_DIR}/toml++/impl/version.h" numbers REGEX "TOML_LIB_(MAJOR|MINOR|PATCH) ")
+    string(REGEX REPLACE "[^0-9;]+" "" numbers "${numbers}")
+    string(REPLACE ";" "." SHARDWRIGHT_TOML_VERSION "${numbers}")
+  endif()
+endif()
+shardwright_summary("yaml-cpp" "${yaml-cpp_FOUND}" "${yaml-cpp_VERSION}" "${why_no_yaml}")
+shardwright_summary("toml++" "${SHARDWRIGHT_TOML_VERSION}" "${SHARDWRIGHT_TOML_VERSION}" "${why_no_toml}")
+
 set(why_not "SHARDWRIGHT_BUILD_BENCHMARKS is OFF")
 if(SHARDWRIGHT_BUILD_BENCHMARKS)
   find_package(benchmark QUIET)

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the settings of another trainer say about a plan.
+//
+// A reader of a format takes settings out of a SettingBox one by one: what it takes becomes a knob
+// of the plan, what it knows but cannot express is left with its reason, and what nobody took is
+// listed at the end, so that nothing vanishes. plan_of() puts the knobs together once the number of
+// GPUs is known. One file per trainer beside this one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/config/setting.h"
+#include "sim/core/plan.h"
+#include "sim/core/plan_knobs.h"
+
+namespace shardwright::cli {
+
+struct TakenSetting {
+  std::string key, value;
+  std::string meaning;  // in knobs of a plan: "micro_batch 8"
+};
+
+struct LeftSetting {
+  std::string key, value;
+  std::string why;
+};
+
+struct ImportedConfig {
+  std::string model, stack;  // empty: not said
+  std::optional<std::int64_t> gpus, global_batch;
+  Strategy strategy = Strategy::kFsdp2;
+  std::int64_t replicate = 1;          // copies of the parameters, where the file says so
+  std::optional<std::int64_t> shard;   // ranks that share one; none: all that are left
+  std::int64_t ckpt_stride = 1;        // every n-th layer is checkpointed
+  GivenKnobs knobs;                    // all others
+  std::vector<std::string> overrides;  // of the profile: KEY=VALUE
+  std::vector<TakenSetting> taken;
+  std::vector<LeftSetting> not_taken;
+  std::vector<std::string> assumed;  // sentences: what the file leaves to a default or a script
+  std::int64_t passed_over = 0;      // settings that cost neither time nor memory
+};
+
+/// The settings of a file, each taken at most once.
+class SettingBox {
+ public:
+  SettingBox(Settings settings, std::string file);
+
+  const std::string& file() const { return file_; }
+  bool has(std::string_view key) const;
+  /// The value of the first of the keys that is there; it counts as taken. None also for null, ""
+  /// and "auto".
+  std::optional<std::string> take(std::initializer_list<std::string_view> keys);
+  std::optional<bool> take_switch(std::initializer_list<std::string_view> keys);
+  std::optional<std::int64_t> take_count(std::initializer_list<std::string_view> keys,
+                                         std::int64_t least = 1);
+  /// The key that was taken last, for who writes about it.
+  const std::string& key() const { return key_; }
+  const std::string& value() const { return value_; }
+
+  /// Knobs: the value read as the flag would be. `knob` is a name of plan_knobs.h.
+  bool take_knob(std::initializer_list<std::string_view> keys, std::string_view knob,
+                 ImportedConfig& to);
+  void set_knob(std::string_view knob, const std::string& text, ImportedConfig& to);
+  /// Notes the last one as taken.
+  void took(std::string meaning, ImportedConfig& to) const;
+  /// Takes and lists it as left, unless it is not there, false or "none".
+  void leave(std::initializer_list<std::string_view> keys, const std::string& why,
+             ImportedConfig& to);
+
+  /// What nobody took: passed over where the key is about something that costs nothing here, else
+  /// listed.
+  void finish(ImportedConfig& to);
+  [[noreturn]] void fail(std::string_view accepted) const;
+
+ private:
+  struct Entry {
+    Setting setting;
+    bool used = false;
+  };
+  std::vector<Entry> entries_;
+  std::string file_, key_, value_;
+};
+
+struct ConfigFormat {
+  std::string_view name;   // as --format takes it
+  std::string_view title;  // as people write it
+  bool (*recognizes)(const SettingBox& box);
+  void (*read)(SettingBox& box, ImportedConfig& to);
+  /// Which numbers of checkpointed layers its settings can say.
+  enum class Layers : std::uint8_t { kAll, kAny } layers = Layers::kAll;
+};
+
+const std::vector<ConfigFormat>& config_formats();
+/// Throws Error naming --format and the word.
+const ConfigFormat& config_format_named(const std::string& name);
+/// Throws Error listing the formats where none recognizes the settings.
+const ConfigFormat& recognized_format(const SettingBox& box);
+
+/// The plan for so many GPUs. Throws Error when the degrees that the file says do not divide them.
+Plan plan_of(const ImportedConfig& config, std::int64_t gpus, std::int64_t layers,
+             const std::string& file);
+
+/// "4 copies of the parameters".
+std::string copies_words(std::int64_t copies);
+
+/// The shipped model with these sizes, or "" where none or several have them.
+std::string model_with(std::int64_t layers, std::int64_t hidden,
+                       std::optional<std::int64_t> intermediate);
+
+bool is_torchtitan(const SettingBox& box);
+void read_torchtitan(SettingBox& box, ImportedConfig& to);
+bool is_accelerate(const SettingBox& box);
+void read_accelerate(SettingBox& box, ImportedConfig& to);
+bool is_deepspeed(const SettingBox& box);
+void read_deepspeed(SettingBox& box, ImportedConfig& to);
+bool is_axolotl(const SettingBox& box);
+void read_axolotl(SettingBox& box, ImportedConfig& to);
+bool is_megatron(const SettingBox& box);
+void read_megatron(SettingBox& box, ImportedConfig& to);
+
+}  // namespace shardwright::cli

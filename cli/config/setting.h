@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings of another trainer as they stand in its file: one list of dotted keys and their text,
+// whatever the file's language.
+//
+// JSON, YAML and TOML are read by libraries; of Python modules and shell scripts only what is a
+// setting is read ("config.training.seq_len = 4096", "TrainingConfig(seq_len=4096)",
+// "--seq-length 4096", "model.seq_length=4096"), and nothing is ever run. Values are the text of a
+// number, of a string without its quotes, or true, false and null.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardwright::cli {
+
+struct Setting {
+  std::string key;    // "training.local_batch_size", "moe.experts[2].size"
+  std::string value;  // "8", "true", "llama3"
+};
+using Settings = std::vector<Setting>;
+
+enum class SettingsLanguage { kJson, kYaml, kToml, kPython, kShell };
+
+/// By the ending: .json, .yaml and .yml, .toml, .py; anything else is a shell script or a line of
+/// flags.
+SettingsLanguage language_of(const std::filesystem::path& path);
+
+/// Whether this build reads the language: YAML and TOML need their libraries.
+bool reads(SettingsLanguage language);
+
+/// Throws Error naming the file, with line where the text is none of the language; with the code of
+/// a missing library where reads() is false.
+Settings read_settings(const std::filesystem::path& path);
+
+/// As read_settings for text in memory; `name` stands for the file in errors. Of a Python module
+/// with several functions only `function` is read; empty: the only one.
+Settings parse_settings(SettingsLanguage language, std::string_view text, const std::string& name,
+                        const std::string& function = {});
+
+/// Bounds what a file may say, against files that name themselves over and over.
+inline constexpr std::size_t kMostSettings = 20000;
+inline constexpr std::size_t kMostSettingsBytes = std::size_t{4} << 20;
+
+namespace settings_language {
+Settings parse_json(std::string_view text, const std::string& name);
+Settings parse_yaml(std::string_view text, const std::string& name);
+Settings parse_toml(std::string_view text, const std::string& name);
+Settings parse_python(std::string_view text, const std::string& name, const std::string& function);
+Settings parse_shell(std::string_view text, const std::string& name);
+/// Throws Error once there are too many.
+void add_setting(Settings& settings, std::string key, std::string value, const std::string& name);
+}  // namespace settings_language
+
+}  // namespace shardwright::cli

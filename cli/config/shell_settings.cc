@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags in a shell script or on a line: "--tensor-model-parallel-size 8",
+// "--training.seq_len=4096", "model.tensor_model_parallel_size=8". Variables that the script sets
+// to a constant are filled in; nothing is run, and what needs a shell to be known ("$((..))",
+// "$(..)") stays as it stands.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "cli/config/setting.h"
+#include "sim/core/error.h"
+
+namespace shardwright::cli::settings_language {
+namespace {
+
+constexpr int kDeepestQuotes = 4;
+constexpr std::size_t kLongestWord = 1 << 16;
+
+bool is_name(std::string_view word) {
+  return !word.empty() && !(word[0] >= '0' && word[0] <= '9') &&
+         std::all_of(word.begin(), word.end(), [](char c) {
+           return c == '_' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                  (c >= 'A' && c <= 'Z');
+         });
+}
+
+/// "core_attn mlp": names and nothing else.
+bool is_plain(std::string_view words) {
+  return std::all_of(words.begin(), words.end(), [](char c) {
+    return c == '_' || c == ' ' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  });
+}
+
+class ShellReader {
+ public:
+  explicit ShellReader(const std::string& name) : name_(name) {}
+
+  void read(std::string_view text, int depth) {
+    const std::vector<std::string> words = words_of(text);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string& word = words[i];
+      const std::size_t equals = word.find('=');
+      if (word.starts_with("--") && word.size() > 2) {
+        const std::string flag = word.substr(2, equals == word.npos ? word.npos : equals - 2);
+        if (equals != word.npos) {
+          keep(flag, word.substr(equals + 1));
+        } else {
+          std::string value;
+          for (; i + 1 < words.size() && !is_flag(words[i + 1]) && words[i + 1] != "\n"; ++i) {
+            // A list is one of names: behind a number stands what the flag does not concern.
+            if (!value.empty() && !(is_plain(value) && is_plain(words[i + 1]))) break;
+            value += (value.empty() ? "" : " ") + words[i + 1];
+          }
+          keep(flag, value.empty() ? "true" : value);
+        }
+      } else if (equals != word.npos && equals > 0) {
+        std::string left = word.substr(0, equals);
+        if (left.ends_with("+")) left.pop_back();
+        while (left.starts_with("+")) left.erase(0, 1);
+        if (!is_name(left)) continue;
+        const std::string right = word.substr(equals + 1);
+        if (left.find('.') != left.npos) {
+          keep(left, right);
+        } else if (right.find("--") != right.npos && depth < kDeepestQuotes) {
+          read(right, depth + 1);
+        } else {
+          variables_[left] = right;
+        }
+      }
+    }
+  }
+
+  Settings take() { return std::move(settings_); }
+
+ private:
+  static bool is_flag(const std::string& word) {
+    if (word.starts_with("--")) return true;
+    const bool number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
+    return (word.size() > 1 && word[0] == '-' && !number) || word == ";" || word == "&&";
+  }
+
+  void keep(std::string key, std::string value) {
+    std::replace(key.begin(), key.end(), '-', '_');
+    add_setting(settings_, std::move(key), std::move(value), name_);
+  }
+
+  /// Words, with "\n" for the end of a line; parentheses of arrays separate words.
+  std::vector<std::string> words_of(std::string_view text) const {
+    std::vector<std::string> words;
+    std::string word;
+    bool begun = false;
+    char quote = 0;
+    const auto finish = [&] {
+      if (begun) words.push_back(std::exchange(word, {}));
+      begun = false;
+    };
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const char c = text[i];
+      if (word.size() > kLongestWord) throw Error(fmt::format("{}: a word has no end", name_));
+      if (quote != 0) {
+        if (c == quote) {
+          quote = 0;
+        } else if (c == '$' && quote == '"') {
+          word += filled_in(text, i);
+        } else {
+          word += c;
+        }
+      } else if (c == '"' || c == '\'') {
+        quote = c;
+        begun = true;
+      } else if (c == '\\' && i + 1 < text.size()) {
+        if (text[++i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') ++i;
+        if (text[i] != '\n') word += text[i], begun = true;
+      } else if (c == '#' && !begun) {
+        if (text.substr(i).starts_with("#SBATCH")) continue;  // says how many GPUs
+        while (i + 1 < text.size() && text[i + 1] != '\n') ++i;
+      } else if (c == '$') {
+        word += filled_in(text, i);
+        begun = true;
+      } else if (c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '(' || c == ')' ||
+                 c == ';') {
+        finish();
+        // Within an array lines do not end what they hold, nor do they elsewhere here: a flag's
+        // value stands on its own line.
+        if (c == '\n') words.emplace_back("\n");
+      } else {
+        word += c;
+        begun = true;
+      }
+    }
+    finish();
+    return words;
+  }
+
+  /// "$NAME" or "${NAME}" or "${NAME:-default}" from its '$' on; leaves `i` at its last character.
+  std::string filled_in(std::string_view text, std::size_t& i) const {
+    const std::size_t begin = i;
+    const bool braced = i + 1 < text.size() && text[i + 1] == '{';
+    std::size_t end = i + (braced ? 2 : 1);
+    const std::size_t name_begin = end;
+    while (end < text.size() && end - name_begin < 256 && text[end] != '.' &&
+           is_name(text.substr(name_begin, end - name_begin + 1))) {
+      ++end;
+    }
+    const std::string name(text.substr(name_begin, end - name_begin));
+    std::string otherwise;
+    if (braced) {
+      const std::size_t close = text.find('}', end);
+      if (close == text.npos || name.empty()) return "$";
+      std::string_view rest = text.substr(end, close - end);
+      if (rest.starts_with(":-") || rest.starts_with(":=")) otherwise = std::string(rest.substr(2));
+      end = close + 1;
+    }
+    if (name.empty()) return "$";
+    i = end - 1;
+    const auto known = known_variable(name);
+    if (known) return *known;
+    return otherwise.empty() ? std::string(text.substr(begin, end - begin)) : otherwise;
+  }
+
+  std::optional<std::string> known_variable(const std::string& name) const {
+    const auto at = variables_.find(name);
+    return at == variables_.end() ? std::nullopt : std::optional(at->second);
+  }
+
+  const std::string& name_;
+  std::map<std::string, std::string> variables_;
+  Settings settings_;
+};
+
+}  // namespace
+
+Settings parse_shell(std::string_view text, const std::string& name) {
+  ShellReader reader(name);
+  // Line by line, because a variable is filled in below the line that sets it.
+  std::size_t at = 0;
+  while (at < text.size()) {
+    std::size_t end = at;
+    int open = 0;
+    char quote = 0;
+    for (; end < text.size(); ++end) {
+      const char c = text[end];
+      if (quote != 0) {
+        if (c == quote) quote = 0;
+      } else if (c == '"' || c == '\'') {
+        quote = c;
+      } else if (c == '\\' && end + 1 < text.size()) {
+        ++end;
+      } else if (c == '#' && (end == at || text[end - 1] == ' ' || text[end - 1] == '\n')) {
+        while (end + 1 < text.size() && text[end + 1] != '\n') ++end;
+      } else if (c == '(') {
+        ++open;
+      } else if (c == ')' && open > 0) {
+        --open;
+      } else if (c == '\n' && open == 0) {
+        break;
+      }
+    }
+    reader.read(text.substr(at, end - at), 0);
+    at = end + 1;
+  }
+  return reader.take();
+}
+
+}  // namespace shardwright::cli::settings_language

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// TOML by toml++.
+#include "cli/config/setting.h"
+
+#ifdef SHARDWRIGHT_HAS_TOML
+#include <fmt/core.h>
+#include <toml++/toml.h>
+
+#include <sstream>
+
+#include "sim/core/error.h"
+#endif
+
+namespace shardwright::cli::settings_language {
+
+#ifdef SHARDWRIGHT_HAS_TOML
+namespace {
+
+void flatten_toml(const toml::node& node, const std::string& key, const std::string& name,
+                  Settings& settings) {
+  if (const toml::table* table = node.as_table()) {
+    for (const auto& [word, value] : *table) {
+      const std::string member(word.str());
+      flatten_toml(value, key.empty() ? member : key + "." + member, name, settings);
+    }
+  } else if (const toml::array* array = node.as_array()) {
+    for (std::size_t i = 0; i < array->size(); ++i)
+      flatten_toml((*array)[i], fmt::format("{}[{}]", key, i), name, settings);
+  } else if (const auto* text = node.as_string()) {
+    add_setting(settings, key, text->get(), name);
+  } else {
+    std::ostringstream out;
+    node.visit([&](const auto& value) {
+      if constexpr (toml::is_value<decltype(value)>) {
+        if constexpr (toml::is_boolean<decltype(value)>) {
+          out << (value.get() ? "true" : "false");
+        } else {
+          out << value.get();
+        }
+      }
+    });
+    add_setting(settings, key, out.str(), name);
+  }
+}
+
+}  // namespace
+
+Settings parse_toml(std::string_view text, const std::string& name) {
+  Settings settings;
+  try {
+    flatten_toml(toml::parse(text, name), "", name, settings);
+  } catch (const toml::parse_error& error) {
+    throw Error(fmt::format("{}: line {}: is no TOML ({})", name, error.source().begin.line,
+                            error.description()));
+  }
+  return settings;
+}
+#else
+Settings parse_toml(std::string_view, const std::string&) {
+  return {};
+}
+#endif
+
+}  // namespace shardwright::cli::settings_language

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// YAML by yaml-cpp. Aliases are expanded, which the number of settings bounds.
+#include "cli/config/setting.h"
+
+#ifdef SHARDWRIGHT_HAS_YAML
+#include <fmt/core.h>
+#include <yaml-cpp/yaml.h>
+
+#include "sim/core/error.h"
+#endif
+
+namespace shardwright::cli::settings_language {
+
+#ifdef SHARDWRIGHT_HAS_YAML
+namespace {
+
+constexpr int kDeepestYaml = 64;
+
+void flatten_yaml(const YAML::Node& node, const std::string& key, const std::string& name,
+                  int depth, Settings& settings) {
+  if (depth > kDeepestYaml) throw Error(fmt::format("{}: nests too deeply at {}", name, key));
+  if (node.IsMap()) {
+    for (const auto& member : node) {
+      const std::string word = member.first.IsScalar() ? member.first.Scalar() : "?";
+      flatten_yaml(member.second, key.empty() ? word : key + "." + word, name, depth + 1, settings);
+    }
+  } else if (node.IsSequence()) {
+    for (std::size_t i = 0; i < node.size(); ++i)
+      flatten_yaml(node[i], fmt::format("{}[{}]", key, i), name, depth + 1, settings);
+  } else {
+    add_setting(settings, key, node.IsScalar() ? node.Scalar() : "null", name);
+  }
+}
+
+}  // namespace
+
+Settings parse_yaml(std::string_view text, const std::string& name) {
+  Settings settings;
+  try {
+    flatten_yaml(YAML::Load(std::string(text)), "", name, 0, settings);
+  } catch (const YAML::Exception& error) {
+    throw Error(fmt::format("{}: line {}: is no YAML ({})", name, error.mark.line + 1, error.msg));
+  }
+  return settings;
+}
+#else
+Settings parse_yaml(std::string_view, const std::string&) {
+  return {};
+}
+#endif
+
+}  // namespace shardwright::cli::settings_language
+
+namespace shardwright::cli {
+
+bool reads(SettingsLanguage language) {
+#ifndef SHARDWRIGHT_HAS_YAML
+  if (language == SettingsLanguage::kYaml) return false;
+#endif
+#ifndef SHARDWRIGHT_HAS_TOML
+  if (language == SettingsLanguage::kToml) return false;
+#endif
+  static_cast<void>(language);
+  return true;
+}
+
+}  // namespace shardwright::cli

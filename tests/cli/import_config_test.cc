@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/config/imported.h"
+#include "cli/config/setting.h"
+#include "cli/export/settings.h"
+#include "profiles/data_dir.h"
+#include "sim/core/error.h"
+#include "sim/core/hf_config.h"
+#include "sim/core/plan_json.h"
+#include "tests/support/not_empty.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+
+std::string value_of(const Settings& settings, const std::string& key) {
+  std::string value = "(not there)";
+  for (const Setting& setting : settings) {
+    if (setting.key == key) value = setting.value;
+  }
+  return value;
+}
+
+std::string refusal(SettingsLanguage language, const std::string& text,
+                    const std::string& function = {}) {
+  try {
+    parse_settings(language, text, "file", function);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "taken";
+}
+
+TEST(Settings, APythonModuleSaysWhatItAssignsAndCallsWith) {
+  const std::string text = R"py(
+from torchtitan.config import TrainingConfig
+"""a module; training.seq_len = 1"""
+
+def llama3_8b() -> Trainer.Config:
+    config = flavor()  # a = 1
+    config.training.seq_len = 8_192
+    config.training.dtype = "bfloat16"
+    config.activation_checkpoint = FullAC.Config()
+    config.training.local_batch_size = 2 * 4
+    if multi:
+        config.compile.enable = True
+    return Trainer.Config(
+        model_spec=model_registry("8B", attn="flex"),
+        training=TrainingConfig(local_batch_size=1, steps=[1, 2], lr=-3e-4),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8,),
+        validator=None,
+    )
+)py";
+  const Settings settings = parse_settings(SettingsLanguage::kPython, text, "a.py");
+  EXPECT_EQ(value_of(settings, "training.seq_len"), "8192");
+  EXPECT_EQ(value_of(settings, "training.dtype"), "bfloat16");
+  EXPECT_EQ(value_of(settings, "activation_checkpoint"), "FullAC.Config()");
+  EXPECT_EQ(value_of(settings, "compile.enable"), "true");
+  EXPECT_EQ(value_of(settings, "model_spec"), "model_registry(8B)");
+  EXPECT_EQ(value_of(settings, "training.local_batch_size"), "1");  // 2 * 4 is not read
+  EXPECT_EQ(value_of(settings, "training.lr"), "-3e-4");
+  EXPECT_EQ(value_of(settings, "parallelism.tensor_parallel_degree"), "8");
+  EXPECT_EQ(value_of(settings, "validator"), "null");
+  EXPECT_EQ(value_of(settings, "training.steps"), "(not there)");
+  const std::string registry =
+      "from torchtitan.models.llama3.config_registry import llama3_8b as flavor\n"
+      "def other():\n  spec = model_registry(\"70B\")\n  return Config(model_spec=spec, "
+      "loss=f(spec))\n";
+  const Settings named = parse_settings(SettingsLanguage::kPython, registry, "a.py");
+  EXPECT_EQ(value_of(named, "module"), "llama3");
+  EXPECT_EQ(value_of(named, "config"), "llama3_8b");
+  EXPECT_EQ(value_of(named, "model_spec"), "model_registry(70B)");
+  const std::string two = "def a():\n  c.x.y = 1\n\ndef b():\n  c.x.y = 2\n";
+  EXPECT_THAT(refusal(SettingsLanguage::kPython, two), HasSubstr("several functions"));
+  EXPECT_THAT(refusal(SettingsLanguage::kPython, two, "c"), HasSubstr("one of a, b"));
+  EXPECT_EQ(value_of(parse_settings(SettingsLanguage::kPython, two, "a.py", "b"), "x.y"), "2");
+}
+
+TEST(Settings, AScriptSaysItsFlagsWithItsVariables) {
+  const std::string text = R"sh(#!/bin/bash
+#SBATCH --nodes=4 --gpus-per-node=8
+# --micro-batch-size 64
+TP=8
+SEQ=${SEQ:-4096}
+ARGS=(
+    --tensor-model-parallel-size $TP   # ranks
+    --sequence-parallel
+    --seq-length "${SEQ}"
+)
+MORE="--micro-batch-size 2 --bf16"
+torchrun --nproc_per_node=8 --nnodes 2 train.py ${ARGS[@]} --recompute-modules core_attn mlp $MORE --global-batch-size $((8*16)) \
+    --lr -1e-4 model.hidden_size=4096
+)sh";
+  const Settings settings = parse_settings(SettingsLanguage::kShell, text, "run.sh");
+  EXPECT_EQ(value_of(settings, "nproc_per_node"), "8");
+  EXPECT_EQ(value_of(settings, "nnodes"), "2");
+  EXPECT_EQ(value_of(settings, "recompute_modules"), "core_attn mlp");
+  EXPECT_EQ(value_of(settings, "nodes"), "4");
+  EXPECT_EQ(value_of(settings, "gpus_per_node"), "8");
+  EXPECT_EQ(value_of(settings, "tensor_model_parallel_size"), "8");
+  EXPECT_EQ(value_of(settings, "sequence_parallel"), "true");
+  EXPECT_EQ(value_of(settings, "seq_length"), "4096");
+  EXPECT_EQ(value_of(settings, "micro_batch_size"), "2");
+  EXPECT_EQ(value_of(settings, "bf16"), "true");
+  EXPECT_EQ(value_of(settings, "lr"), "-1e-4");
+  EXPECT_EQ(value_of(settings, "model.hidden_size"), "4096");
+}
+
+TEST(Settings, AreBounded) {
+  std::string many;
+  for (int i = 0; i < 30000; ++i) many += "--a 1\n";
+  EXPECT_THAT(refusal(SettingsLanguage::kShell, many), HasSubstr("more than 20000"));
+  std::string deep = "x = ";
+  for (int i = 0; i < 5000; ++i) deep += "a(b=";
+  EXPECT_THAT(refusal(SettingsLanguage::kPython, deep), HasSubstr("nest too deeply"));
+  if (reads(SettingsLanguage::kYaml)) {
+    // Ten levels of ten aliases each.
+    std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
+    for (int i = 1; i < 10; ++i) {
+      const std::string before = "*a" + std::to_string(i - 1);
+      bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+      for (int j = 0; j < 10; ++j) bomb += (j > 0 ? ", " : "") + before;
+      bomb += "]\n";
+    }
+    EXPECT_THAT(refusal(SettingsLanguage::kYaml, bomb), HasSubstr("more than 20000"));
+    EXPECT_THAT(refusal(SettingsLanguage::kYaml, "a: [1,\nb: 2"), HasSubstr("is no YAML"));
+  }
+  if (reads(SettingsLanguage::kToml)) {
+    EXPECT_THAT(refusal(SettingsLanguage::kToml, "[a]\nb = \n"), HasSubstr("line 2: is no TOML"));
+  }
+}
+
+sim::Job job_on(const std::string& model, const std::string& stack) {
+  sim::Job job;
+  job.model_name = model;
+  job.cluster_name = "dgx-h100";
+  job.model = load_model(profiles::data_dir() / "models", model);
+  job.profile = profiles::load_profile("dgx-h100", stack);
+  return job;
+}
+
+/// What export writes is read back as what the trainer does with it.
+void expect_round_trip(const std::string& trainer, SettingsLanguage language, const Plan& plan,
+                       const std::vector<std::string>& said_elsewhere) {
+  if (!reads(language)) GTEST_SKIP() << "without the library of this language";
+  const sim::Job job = job_on("llama-3.1-8b", plan.stack);
+  const TrainerSettings settings = trainer_named(trainer).settings(job, plan);
+  SettingBox box(parse_settings(language, settings.body, trainer), trainer);
+  const ConfigFormat& format = recognized_format(box);
+  ImportedConfig config;
+  format.read(box, config);
+  box.finish(config);
+  for (const LeftSetting& left : config.not_taken)
+    ADD_FAILURE() << trainer << " left " << left.key << ": " << left.why;
+  auto found = plan_to_json(plan_of(config, plan.gpus, job.model.layers, trainer));
+  auto wanted = plan_to_json(settings.as_run);
+  for (const std::string& knob : said_elsewhere) found[knob] = wanted[knob];
+  EXPECT_EQ(found, wanted) << trainer << " " << name_of(plan.strategy) << "\n" << settings.body;
+}
+
+Plan some_plan(Strategy strategy, std::int64_t layers, const std::string& stack) {
+  Plan plan;
+  plan.strategy = strategy;
+  plan.gpus = 16;
+  plan.seq_len = 4096;
+  plan.micro_batch = 2;
+  plan.grad_accum = 4;
+  plan.ckpt_layers = layers;
+  plan.recompute = layers == 0 ? Recompute::kNone : Recompute::kFull;
+  plan.stack = stack;
+  return plan;
+}
+
+TEST(ImportConfig, ReadsBackWhatIsExported) {
+  for (const Strategy strategy :
+       {Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kHsdp, Strategy::kDdp}) {
+    for (const std::int64_t layers : {0, 32}) {
+      const Plan plan = some_plan(strategy, layers, "torch-compile");
+      expect_round_trip("torchtitan", SettingsLanguage::kPython, plan, {"shard_group"});
+      expect_round_trip("torchtitan-0.2", SettingsLanguage::kToml, plan, {"shard_group"});
+    }
+  }
+  expect_round_trip("torchtitan-0.2", SettingsLanguage::kToml,
+                    some_plan(Strategy::kFsdp2, 8, "torch-eager"), {});
+  for (const Strategy strategy :
+       {Strategy::kFsdp2, Strategy::kFsdp2NoReshard, Strategy::kFsdp1, Strategy::kFsdp1GradOp}) {
+    for (const std::int64_t layers : {0, 32}) {
+      expect_round_trip("accelerate", SettingsLanguage::kYaml,
+                        some_plan(strategy, layers, "hf-eager"),
+                        {"seq_len", "micro_batch", "grad_accum"});
+    }
+  }
+  for (const Strategy strategy : {Strategy::kZero1, Strategy::kZero2, Strategy::kZero3}) {
+    for (const std::int64_t layers : {0, 32}) {
+      expect_round_trip("deepspeed", SettingsLanguage::kJson,
+                        some_plan(strategy, layers, "hf-eager"), {"seq_len"});
+    }
+  }
+}
+
+std::string written(const std::string& name, const std::string& text) {
+  const std::string path = (testing::temp_folder() / name).string();
+  std::ofstream(path) << text;
+  return path;
+}
+
+ProgramResult import(const std::string& file, const std::vector<std::string>& flags) {
+  std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "import-config", file};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments, {"LC_ALL=C"});
+}
+
+const char* const kMegatron = R"sh(
+torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192
+  --ffn-hidden-size 28672 --num-attention-heads 64 --tensor-model-parallel-size 8 --sequence-parallel
+  --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 5 --micro-batch-size 1
+  --global-batch-size 128 --seq-length 8192 --bf16 --use-distributed-optimizer
+  --recompute-granularity full --recompute-method block --recompute-num-layers 1
+  --moe-shared-expert-overlap --lr 1e-4 --save /x
+)sh";
+
+TEST(ImportConfig, ReadsAMegatronScript) {
+  const ProgramResult result =
+      import(written("pretrain.sh", kMegatron),
+             {"--cluster", "dgx-h100", "--model", "llama-3.1-70b", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json answer = json::parse(result.out);
+  EXPECT_EQ(answer.at("format"), "megatron");
+  const json& plan = answer.at("plan");
+  EXPECT_EQ(plan.at("gpus"), 64);
+  EXPECT_EQ(plan.at("tp"), 8);
+  EXPECT_EQ(plan.at("pp"), 4);
+  EXPECT_EQ(plan.at("virtual_stages"), 4);
+  EXPECT_EQ(plan.at("grad_accum"), 64);  // 128 over 64 / (8 x 4) ranks of 1
+  EXPECT_EQ(plan.at("ckpt_layers"), 16);
+  EXPECT_EQ(plan.at("strategy"), "distributed-optimizer");
+  ASSERT_EQ(answer.at("not_taken").size(), 1U) << answer.at("not_taken").dump();
+  EXPECT_EQ(answer.at("not_taken")[0].at("key"), "moe_shared_expert_overlap");
+  EXPECT_GT(answer.at("prediction").at("iteration_time_s").get<double>(), 0);
+}
+
+TEST(ImportConfig, TheFixFitsAndChangesAsLittleAsPossible) {
+  const std::string file = written("ds.json", R"({"train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, "wall_clock_breakdown": true,
+    "zero_optimization": {"stage": 3}})");
+  const std::string out = (testing::temp_folder() / "fixed.json").string();
+  const ProgramResult result =
+      import(file, {"--cluster", "dgx-h100", "--model", "llama-3.1-8b", "--gpus", "16", "--seq-len",
+                    "4096", "--fix", "--json", "--out", out});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json answer = json::parse(result.out);
+  EXPECT_FALSE(answer.at("prediction").at("memory").at("fits"));
+  const json& fix = answer.at("fix");
+  EXPECT_TRUE(fix.at("prediction").at("memory").at("fits"));
+  EXPECT_LE(fix.at("changes").size(), 4U);
+  for (const json& change : not_empty(fix.at("changes")))
+    EXPECT_NE(change.at("from"), change.at("to"));
+  // The same sequences a step.
+  const auto batch = [](const json& plan) {
+    return plan.at("micro_batch").get<int>() * plan.at("grad_accum").get<int>();
+  };
+  EXPECT_EQ(batch(fix.at("plan")), batch(answer.at("plan")));
+  const ProgramResult predicted =
+      run_program({SHARDWRIGHT_BINARY, "predict", "--plan", out, "--json"}, {"LC_ALL=C"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_EQ(json::parse(predicted.out).at("memory").at("total_bytes"),
+            fix.at("prediction").at("memory").at("total_bytes"));
+}
+
+void expect_refused(const ProgramResult& result, int exit_code, const std::string& words) {
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(words));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(ImportConfig, BadInputIsOneSentence) {
+  const std::vector<std::string> on{"--cluster", "dgx-h100", "--model", "llama-3.1-8b"};
+  expect_refused(import("nowhere.json", on), 3, "nowhere.json");
+  expect_refused(import(written("other.json", R"({"a": 1})"), on), 3, "no setting of a trainer");
+  expect_refused(import(written("cut.json", R"({"zero_optim)"), on), 3, "cut.json");
+  const std::string zero = written("zero.json", R"({"zero_optimization": {"stage": "many"}})");
+  expect_refused(import(zero, on), 3, "zero_optimization.stage is 'many'");
+  expect_refused(import(written("ok.json", R"({"zero_optimization": {"stage": 2}})"), {}), 2,
+                 "--model is missing");
+  const std::string uneven =
+      written("uneven.sh", "--tensor-model-parallel-size 3 --seq-length 2048");
+  std::vector<std::string> seven = on;
+  seven.insert(seven.end(), {"--gpus", "7"});
+  expect_refused(import(uneven, seven), 3, "multiple of 3");
+  std::vector<std::string> form = on;
+  form.insert(form.end(), {"--format", "megatronn"});
+  expect_refused(import(zero, form), 3, "did you mean 'megatron'");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
