@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/build_info.h"
+#include "cli/export/as_run.h"
 #include "cli/export/settings.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/json/json_text.h"
@@ -26,29 +27,6 @@
 
 namespace shardwright::cli {
 namespace {
-
-/// What the trainer will do with its settings, predicted.
-struct AsRun {
-  sim::Job inputs;
-  std::optional<sim::Prediction> prediction;
-  std::string refusal;  // why there is none
-};
-
-AsRun predict_as_run(const sim::Job& inputs, const TrainerSettings& settings) {
-  AsRun as_run{inputs, {}, {}};
-  as_run.inputs.plans = {settings.as_run};
-  try {
-    std::vector<std::string>& overrides = as_run.inputs.overrides;
-    overrides.insert(overrides.end(), settings.overrides.begin(), settings.overrides.end());
-    as_run.inputs.profile = profiles::make_profile(
-        inputs.cluster_file, profiles::load_stack(settings.as_run.stack), overrides);
-    check_plan(settings.as_run, inputs.model, as_run.inputs.profile.cluster.gpus_per_node);
-    as_run.prediction = sim::predict(inputs.model, as_run.inputs.profile, settings.as_run);
-  } catch (const Error& error) {
-    as_run.refusal = error.what();
-  }
-  return as_run;
-}
 
 std::string cost_words(const sim::Prediction& prediction) {
   return fmt::format(

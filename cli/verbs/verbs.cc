@@ -27,6 +27,7 @@ constexpr std::array kVerbs = {
     Entry{"profile", SHARDWRIGHT_BEYOND_PLANNING(make_profile_verb)},
     Entry{"inspect", make_inspect_verb},
     Entry{"export", make_export_verb},
+    Entry{"kit", make_kit_verb},
     Entry{"import-config", make_import_config_verb},
     Entry{"report", make_report_verb},
     Entry{"prices", make_prices_verb},

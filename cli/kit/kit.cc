@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/kit/kit.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/prices/catalog_names.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/quantity.h"
+#include "cli/render/words/plan.h"
+
+namespace shardwright::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLongestName = 40;  // hosts of a JobSet have it in their names, of 63 letters
+constexpr int kWarmupSteps = 3;  // compilation, the first collectives, the allocator's growth
+
+double gib(Bytes bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+std::string job_name(const std::string& model) {
+  std::string name = "train-";
+  const std::size_t slash = model.find_last_of('/');
+  for (const char c : model.substr(slash == model.npos ? 0 : slash + 1)) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    name += plain ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
+  }
+  name.resize(std::min(name.size(), kLongestName));
+  while (name.ends_with('-')) name.pop_back();
+  return name;
+}
+
+/// The interval of what PyTorch reserves: that of the total without what the runtime takes.
+std::array<double, 2> reserved_interval(const sim::MemoryPrediction& memory) {
+  return {gib(memory.interval_bytes[0] - memory.runtime_bytes),
+          gib(memory.interval_bytes[1] - memory.runtime_bytes)};
+}
+
+}  // namespace
+
+std::string usual_trainer(const Plan& plan) {
+  switch (info_of(plan.strategy).software) {
+    case Software::kYafsdp:
+      return "yafsdp";
+    case Software::kDeepSpeed:
+      return "deepspeed";
+    case Software::kFsdp1:
+      return "accelerate";
+    default:
+      return plan.stack.starts_with("hf-") ? "accelerate" : "torchtitan";
+  }
+}
+
+KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
+  const Plan& plan = as_run.inputs.plans.front();
+  const profiles::Profile& profile = as_run.inputs.profile;
+  KitJob job;
+  job.name = job_name(as_run.inputs.model_name);
+  job.ranks = ranks_of(as_run.inputs, plan);
+  job.accelerator = CatalogNames::load().accelerator_of(profile.cluster.gpu.id);
+  job.amd = profile.cluster.gpu.id.starts_with("mi");
+  if (trainer.name == "torchtitan") {
+    job.settings_file = "shardwright_plan.py";
+    job.launch = "-m torchtitan.train --module shardwright_plan --config plan";
+    job.environment.emplace_back("PYTHONPATH=.");
+  } else if (trainer.name == "torchtitan-0.2") {
+    job.settings_file = "train.toml";
+    job.launch = "-m torchtitan.train --job.config_file=train.toml";
+  } else if (trainer.name == "accelerate") {
+    job.settings_file = "accelerate.yaml";
+    job.launch = "accelerate launch --config_file accelerate.yaml";
+    job.through_torchrun = false;
+    job.needs_script = true;
+  } else {
+    job.settings_file = trainer.name == "deepspeed" ? "deepspeed.json" : "yafsdp_settings.py";
+    job.launch = trainer.name == "deepspeed" ? "\"$TRAIN_SCRIPT\" --deepspeed_config deepspeed.json"
+                                             : "\"$TRAIN_SCRIPT\"";
+    job.needs_script = true;
+  }
+  const bool expandable =
+      plan.allocator == AllocatorKind::kExpandable ||
+      (plan.allocator == AllocatorKind::kStack && profile.stack.allocator.expandable_segments);
+  // The name of before PyTorch 2.9, which later ones read as well.
+  job.environment.push_back(
+      fmt::format("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:{}", expandable ? "True" : "False"));
+  job.environment.emplace_back("OMP_NUM_THREADS=8");
+  job.environment.emplace_back("NCCL_DEBUG=WARN");
+  return job;
+}
+
+std::string expected_file(const AsRun& as_run) {
+  const sim::Prediction& prediction = *as_run.prediction;
+  const Plan& plan = prediction.plan;
+  const sim::TimePrediction& time = prediction.time;
+  const double tokens = std::round(time.tokens_per_s * time.iteration_s);
+  const auto rate = [&](double seconds) {
+    return tokens / seconds / static_cast<double>(plan.gpus);
+  };
+  const std::array<double, 2> reserved = reserved_interval(prediction.memory);
+  const double reserved_gib = gib(prediction.memory.peak_reserved_bytes);
+  const std::string titan = fmt::format(
+      "step: N  loss: ..  memory: {:.2f}GiB ({:.2f} to {:.2f})  tps: {:.0f} ({:.0f} to {:.0f})",
+      reserved_gib, reserved[0], reserved[1], time.tokens_per_gpu_s, rate(time.interval_s[1]),
+      rate(time.interval_s[0]));
+  const std::string megatron =
+      fmt::format("iteration N/ .. | elapsed time per iteration (ms): {:.1f} ({:.1f} to {:.1f})",
+                  time.iteration_s * 1e3, time.interval_s[0] * 1e3, time.interval_s[1] * 1e3);
+  const std::string trainer = fmt::format("N/.. [.., {:.2f}s/it] ({:.2f} to {:.2f})",
+                                          time.iteration_s, time.interval_s[0], time.interval_s[1]);
+  const Json document{
+      {"schema", "shardwright.expected/1.0"},
+      {"model", as_run.inputs.model_name},
+      {"gpus", plan.gpus},
+      {"tokens_per_step", tokens},
+      {"warmup_steps", kWarmupSteps},
+      {"interval_level", time.interval_level},
+      {"step_time_s", time.iteration_s},
+      {"step_time_interval_s", {time.interval_s[0], time.interval_s[1]}},
+      {"tokens_per_gpu_s", time.tokens_per_gpu_s},
+      {"mfu", time.mfu},
+      {"allocated_gib", gib(prediction.memory.peak_allocated_bytes)},
+      {"reserved_gib", reserved_gib},
+      {"reserved_interval_gib", reserved},
+      {"lines", {{"torchtitan", titan}, {"megatron", megatron}, {"hf_trainer", trainer}}}};
+  return json_text(document) + "\n";
+}
+
+std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& trainer) {
+  const sim::Prediction& prediction = *as_run.prediction;
+  std::string text = fmt::format(
+      "# {}\n\n{} on {} x {}: {}.\n\n"
+      "Predicted: {} a step ({} to {}), {:.2f} GiB reserved of {:.2f} GiB.\n\n"
+      "| start it with | on |\n|---|---|\n"
+      "| `sbatch job.sbatch` | Slurm |\n"
+      "| `sky launch skypilot.yaml` | SkyPilot |\n"
+      "| `kubectl apply -f jobset.yaml` | Kubernetes with JobSet; put your image where it says "
+      "IMAGE |\n\n"
+      "`{}` holds the settings of {}; what they cannot express of the plan is at its top. `env.sh` "
+      "is the "
+      "environment of every process. Then `./watch.py LOG --follow` says, after about ten steps, "
+      "whether the job runs as `expected.json` has it.\n",
+      job.name, as_run.inputs.model_name, prediction.plan.gpus,
+      as_run.inputs.profile.cluster.gpu.id, plan_words(prediction.plan),
+      duration(prediction.time.iteration_s), duration(prediction.time.interval_s[0]),
+      duration(prediction.time.interval_s[1]), gib(prediction.memory.peak_reserved_bytes),
+      gib(prediction.memory.usable_bytes), job.settings_file, trainer.title);
+  if (job.needs_script) {
+    text += fmt::format(
+        "\n{} is a library: `TRAIN_SCRIPT` names your training script, which loads these "
+        "settings.\n",
+        trainer.title);
+  }
+  return text;
+}
+
+}  // namespace shardwright::cli

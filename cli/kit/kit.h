@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A launch kit: everything between a plan and a running job, as files of one folder.
+//
+//   the trainer's settings       of `export`
+//   plan.json                    the plan, for the other verbs
+//   env.sh                       the environment of every process
+//   job.sbatch, skypilot.yaml, jobset.yaml   the same job for Slurm, SkyPilot, Kubernetes
+//   expected.json                what the log should say, with intervals
+//   watch.py                     reads the log and says whether it does
+//   README.md                    which of these to start, and how
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/export/as_run.h"
+#include "cli/export/settings.h"
+
+namespace shardwright::cli {
+
+struct KitFile {
+  std::string name, text;
+  bool executable = false;
+};
+
+struct KitJob {
+  std::string name;  // of the job: letters, digits and '-'
+  Ranks ranks;
+  std::string settings_file;  // by its name in the kit
+  std::string launch;         // behind torchrun's own flags, or the whole command of a launcher
+  bool through_torchrun = true;
+  bool needs_script = false;  // the trainer is a library: the user's TRAIN_SCRIPT is started
+  std::string accelerator;    // as SkyPilot calls the GPU; empty: it has no name there
+  bool amd = false;
+  std::vector<std::string> environment;  // NAME=value
+};
+
+/// The trainer whose software the plan's stack is: torchtitan, accelerate, yafsdp or deepspeed.
+std::string usual_trainer(const Plan& plan);
+
+KitJob kit_job(const AsRun& as_run, const Trainer& trainer);
+
+std::string sbatch_file(const KitJob& job);
+std::string skypilot_file(const KitJob& job);
+/// `settings` is the text of the settings file, which is carried in a ConfigMap.
+std::string jobset_file(const KitJob& job, const std::string& settings);
+std::string environment_file(const KitJob& job);
+/// "shardwright.expected/1.0": what watch.py holds a log against.
+std::string expected_file(const AsRun& as_run);
+std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& trainer);
+/// watch.py.
+const char* watch_script();
+
+}  // namespace shardwright::cli

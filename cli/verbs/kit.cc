@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/kit/kit.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "cli/build_info.h"
+#include "cli/flags/plan_flags.h"
+#include "cli/render/json/json_text.h"
+#include "cli/render/text/text.h"
+#include "cli/render/trainer_file.h"
+#include "cli/render/words/plan.h"
+#include "cli/verbs/outward.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/plan_json.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KitVerb : public Verb {
+ public:
+  std::string name() const override { return "kit"; }
+  std::string summary() const override {
+    return "a plan as a job to start: trainer, Slurm, SkyPilot and Kubernetes files, and a watch";
+  }
+
+  void declare_flags(Command& command) override {
+    flags_.declare(command);
+    command
+        .add("--format", format_,
+             "the trainer, as export has it (default: the one whose strategy the plan has)")
+        .type_name("NAME");
+    command.add("--out", out_, "the folder to write into; made where it is not there")
+        .type_name("DIR")
+        .required();
+    command.add("--json", json_, "print one JSON document that lists the files");
+  }
+
+  ExitCode run(const Context& context) override {
+    const sim::Job job = resolve(flags_);
+    if (job.plans.size() != 1) {
+      throw Error(
+          fmt::format("--strategy names {} strategies, but kit takes one.", job.plans.size()));
+    }
+    const Plan& plan = job.plans.front();
+    const Trainer& trainer = trainer_named(format_.value_or(usual_trainer(plan)));
+    const TrainerSettings settings = trainer.settings(job, plan);
+    const AsRun as_run = predict_as_run(job, settings);
+    if (!as_run.prediction)
+      throw Error(fmt::format("what {} makes of this plan cannot be predicted: {}", trainer.title,
+                              as_run.refusal));
+    const std::vector<KitFile> files = files_of(job, trainer, settings, as_run, context);
+    write(files);
+    if (json_) {
+      print_json(trainer, files);
+    } else {
+      for (const KitFile& file : files)
+        fmt::print(results(), "{}\n", (fs::path(out_) / file.name).string());
+    }
+    for (const Remark& remark : settings.remarks) {
+      if (!remark.lost) continue;
+      const std::string text = printable("Not expressed: " + remark_text(remark), context.err.utf8);
+      for (const std::string& line : wrap(text, context.err.columns))
+        fmt::print(messages(), "{}\n", line);
+    }
+    if (!as_run.prediction->memory.fits) {
+      fmt::print(messages(), "note: {} does not fit with these settings: {:.1f} of {:.1f} GiB.\n",
+                 printable(job.model_name, context.err.utf8),
+                 static_cast<double>(as_run.prediction->memory.total_bytes) / (1 << 30),
+                 static_cast<double>(as_run.prediction->memory.usable_bytes) / (1 << 30));
+    }
+    return ExitCode::kDone;
+  }
+
+ private:
+  std::vector<KitFile> files_of(const sim::Job& job, const Trainer& trainer,
+                                const TrainerSettings& settings, const AsRun& as_run,
+                                const Context& context) const {
+    const KitJob kit = kit_job(as_run, trainer);
+    const std::string text =
+        trainer_file(trainer, settings,
+                     {fmt::format("{} {}, written by shardwright {} kit.", trainer.title,
+                                  trainer.what, build_info().version),
+                      fmt::format("{} on {} x {}: {}.", job.model_name, job.plans.front().gpus,
+                                  job.profile.cluster.gpu.id, plan_words(job.plans.front()))});
+    PlanDocument plan = sim::document_of(job, job.plans.front());
+    plan.command = context.command_line;
+    plan.tool_version = build_info().version;
+    return {{"README.md", kit_readme(kit, as_run, trainer)},
+            {kit.settings_file, text},
+            {"plan.json", plan_text(plan)},
+            {"env.sh", environment_file(kit)},
+            {"job.sbatch", sbatch_file(kit)},
+            {"skypilot.yaml", skypilot_file(kit)},
+            {"jobset.yaml", jobset_file(kit, text)},
+            {"expected.json", expected_file(as_run)},
+            {"watch.py", watch_script(), true}};
+  }
+
+  void write(const std::vector<KitFile>& files) const {
+    std::error_code problem;
+    fs::create_directories(out_, problem);
+    if (problem) throw Error(fmt::format("{}: cannot be made: {}", out_, problem.message()));
+    for (const KitFile& file : files) {
+      const fs::path path = fs::path(out_) / file.name;
+      write_file_atomically(path, file.text);
+      if (!file.executable) continue;
+      fs::permissions(path, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                      fs::perm_options::add, problem);
+    }
+  }
+
+  void print_json(const Trainer& trainer, const std::vector<KitFile>& files) const {
+    nlohmann::ordered_json names = nlohmann::ordered_json::array();
+    for (const KitFile& file : files) names.push_back(file.name);
+    fmt::print(results(), "{}\n",
+               json_text({{"schema", "shardwright.kit/1.0"},
+                          {"format", trainer.name},
+                          {"out", out_},
+                          {"files", std::move(names)}}));
+  }
+
+  PlanFlags flags_;
+  std::optional<std::string> format_;
+  std::string out_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> make_kit_verb() {
+  return std::make_unique<KitVerb>();
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/support/not_empty.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::run_program;
+using Words = std::vector<std::string>;
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+ProgramResult kit(const std::string& folder, const Words& flags) {
+  Words arguments{SHARDWRIGHT_BINARY, "kit", "--out", folder};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments, {"LC_ALL=C"});
+}
+
+const Words kJob{"--model", "llama-3.1-8b",  "--cluster",     "dgx-h100",   "--gpus",
+                 "16",      "--seq-len",     "4096",          "--strategy", "fsdp2",
+                 "--stack", "torch-compile", "--ckpt-layers", "all"};
+
+const std::string& titan_kit() {
+  static const std::string folder = [] {
+    const std::string made = (testing::temp_folder() / "kit").string();
+    const ProgramResult result = kit(made, kJob);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return made;
+  }();
+  return folder;
+}
+
+TEST(Kit, HoldsTheSameJobInEveryFile) {
+  const fs::path folder = titan_kit();
+  for (const char* name : {"README.md", "shardwright_plan.py", "plan.json", "env.sh", "job.sbatch",
+                           "skypilot.yaml", "jobset.yaml", "expected.json", "watch.py"})
+    EXPECT_TRUE(fs::exists(folder / name)) << name;
+  EXPECT_EQ(::access((folder / "watch.py").c_str(), X_OK), 0);
+  const std::string launch = "--nnodes=2 --nproc_per_node=8";
+  for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"}) {
+    EXPECT_THAT(content(folder / name), HasSubstr(launch)) << name;
+    EXPECT_THAT(content(folder / name), HasSubstr("-m torchtitan.train --module shardwright_plan"))
+        << name;
+  }
+  EXPECT_THAT(content(folder / "skypilot.yaml"), HasSubstr("accelerators: H100:8"));
+  EXPECT_THAT(content(folder / "jobset.yaml"), HasSubstr("nvidia.com/gpu: 8"));
+  EXPECT_THAT(content(folder / "env.sh"), HasSubstr("expandable_segments:True"));
+  for (const char* script : {"job.sbatch", "env.sh"}) {
+    const ProgramResult checked = run_program({"/bin/bash", "-n", (folder / script).string()});
+    EXPECT_EQ(checked.exit_code, 0) << script << checked.err;
+  }
+  // What is expected is what predict says of the plan in the kit.
+  const ProgramResult predicted = run_program(
+      {SHARDWRIGHT_BINARY, "predict", "--plan", (folder / "plan.json").string(), "--json"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  const json expected = json::parse(content(folder / "expected.json"));
+  EXPECT_EQ(expected.at("step_time_s"), json::parse(predicted.out).at("iteration_time_s"));
+  EXPECT_DOUBLE_EQ(expected.at("tokens_per_step").get<double>(), 16 * 4096);
+}
+
+TEST(Kit, LibrariesStartTheUsersScript) {
+  for (const auto& [strategy, file, starts] :
+       {std::tuple{"zero3", "deepspeed.json", "--deepspeed_config deepspeed.json"},
+        {"fsdp1", "accelerate.yaml", "accelerate launch --config_file accelerate.yaml"},
+        {"yafsdp", "yafsdp_settings.py", "\"$TRAIN_SCRIPT\""}}) {
+    const fs::path folder = testing::temp_folder() / strategy;
+    Words job = kJob;
+    *(std::find(job.begin(), job.end(), "fsdp2")) = strategy;
+    *(std::find(job.begin(), job.end(), "torch-compile")) = "hf-eager";
+    const ProgramResult result = kit(folder.string(), job);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_TRUE(fs::exists(folder / file));
+    EXPECT_THAT(content(folder / "job.sbatch"), HasSubstr(starts));
+    EXPECT_THAT(content(folder / "job.sbatch"), HasSubstr("TRAIN_SCRIPT:?"));
+  }
+}
+
+/// A log with `steps` lines of a format, whose steps take `seconds(i)`.
+template <typename Line>
+std::string log_of(int steps, const Line& line) {
+  std::string text = "started\n";
+  for (int i = 1; i <= steps; ++i) text += line(i);
+  return text;
+}
+
+json watched(const std::string& log, int exit_code) {
+  const std::string path = (testing::temp_folder() / "job.log").string();
+  std::ofstream(path) << log;
+  const ProgramResult result = run_program(
+      {"/usr/bin/env", "python3", titan_kit() + "/watch.py", path, "--json"}, {"LC_ALL=C.UTF-8"});
+  EXPECT_EQ(result.exit_code, exit_code) << result.out << result.err;
+  return json::parse(result.out, nullptr, false);
+}
+
+struct Expected {
+  double step_s, reserved_gib;
+};
+Expected expected() {
+  const json document = json::parse(content(fs::path(titan_kit()) / "expected.json"));
+  return {document.at("step_time_s"), document.at("reserved_gib")};
+}
+
+TEST(Watch, ReadsTheLogsOfFourTrainersAndSeesAJobThatIsAsPredicted) {
+  const auto [step, reserved] = expected();
+  // A step that the first compilation makes long is not counted.
+  const auto seconds = [step = step](int i) {
+    return i == 1 ? 50 * step : step * (1 + 0.002 * (i % 5));
+  };
+  const auto gib = reserved;
+  for (const auto& [name, log] : std::vector<std::pair<std::string, std::string>>{
+           {"torchtitan",
+            log_of(20,
+                   [&](int i) {
+                     return fmt::format(
+                         "\x1b[31mstep: {:2}  \x1b[32mloss:  7.12345  grad_norm:  1.2  "
+                         "\x1b[38;2;54;234;195mmemory: {:5.2f}GiB(50.0%)  \x1b[34mtps: "
+                         "{}  tflops: 1,234.56  mfu: 40%\x1b[0m\n",
+                         i, gib, std::lround(4096 / seconds(i)));
+                   })},
+           {"Megatron",
+            log_of(20,
+                   [&](int i) {
+                     return fmt::format(
+                         " [2026-11-22 10:00:00] iteration {:8}/     100 | consumed "
+                         "samples: 16 | elapsed time per iteration (ms): {:.1f} | "
+                         "learning rate: 1.0E-04 |\n",
+                         i, seconds(i) * 1e3);
+                   }) +
+                fmt::format("[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | "
+                            "max allocated: 2.0 | reserved: 3.0 | max reserved: {:.1f}\n",
+                            gib * 1024)},
+           {"Hugging Face Trainer", log_of(20,
+                                           [&](int i) {
+                                             return fmt::format(
+                                                 "\r  {}%|#  | {}/100 [00:10<01:00, {:.3f}s/it]", i,
+                                                 i, seconds(i));
+                                           })},
+           {"metrics.jsonl", log_of(20, [&](int i) {
+              return fmt::format("{{\"step\": {}, \"loss\": 2.0, \"step_time_s\": {}}}\n", i,
+                                 seconds(i));
+            })}}) {
+    const json answer = watched(log, 0);
+    EXPECT_EQ(answer.at("format"), name);
+    EXPECT_EQ(answer.at("steps"), 20) << name;
+    EXPECT_EQ(answer.at("time").at("verdict"), "as predicted") << name << answer.dump();
+    EXPECT_THAT(answer.at("memory").at("verdict"), Not("off")) << name;
+  }
+}
+
+TEST(Watch, SaysWithinEightStepsThatAJobIsOffAndByWhat) {
+  const auto [step, reserved] = expected();
+  const json slow = watched(log_of(30,
+                                   [&, step = step](int i) {
+                                     return fmt::format("{{\"step\": {}, \"step_time_s\": {}}}\n",
+                                                        i, 2 * step * (1 + 0.01 * (i % 3)));
+                                   }),
+                            6);
+  EXPECT_EQ(slow.at("time").at("verdict"), "off");
+  EXPECT_EQ(slow.at("time").at("steps"), 8);
+  EXPECT_EQ(slow.at("time").at("since_step"), 11);
+  EXPECT_NEAR(slow.at("time").at("step_time_s").get<double>(), 2.02 * step, 0.05 * step);
+  // One slow step in ten is no reason.
+  const json jitter = watched(log_of(30,
+                                     [&, step = step](int i) {
+                                       return fmt::format("{{\"step\": {}, \"step_time_s\": {}}}\n",
+                                                          i, i % 10 == 0 ? 5 * step : step);
+                                     }),
+                              0);
+  EXPECT_EQ(jitter.at("time").at("verdict"), "as predicted");
+  const json full = watched("x\ntorch.OutOfMemoryError: CUDA out of memory. Tried ..\n", 6);
+  EXPECT_EQ(full.at("memory").at("verdict"), "out of memory");
+  const std::string more = fmt::format(
+      "step: 1  loss: 1.0  grad_norm: 1.0  memory: {:.2f}GiB(99%)  tps: 100  tflops: 1  mfu: 1%\n",
+      reserved * 1.5);
+  EXPECT_EQ(watched(more, 6).at("memory").at("verdict"), "off");
+}
+
+TEST(Watch, BadInputIsOneSentence) {
+  const auto refused = [](const Words& more, const std::string& words) {
+    Words arguments{"/usr/bin/env", "python3", titan_kit() + "/watch.py"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(arguments, {"LC_ALL=C.UTF-8"});
+    EXPECT_EQ(result.exit_code, 3) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  const std::string empty = (testing::temp_folder() / "empty.log").string();
+  std::ofstream(empty) << "nothing\n{\"step\": \"a\"}\n{broken\n";
+  refused({empty}, "holds no step");
+  refused({"nowhere.log"}, "nowhere.log");
+  refused({empty, "--expected", empty}, "empty.log");
+}
+
+TEST(Kit, BadInputIsOneSentence) {
+  const auto refused = [](const std::string& folder, const Words& flags, int exit_code,
+                          const std::string& words) {
+    const ProgramResult result = kit(folder, flags);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words));
+  };
+  const std::string folder = (testing::temp_folder() / "none").string();
+  refused(folder, {"--plan", "nowhere.json"}, 3, "nowhere.json");
+  Words two = kJob;
+  *(std::find(two.begin(), two.end(), "fsdp2")) = "fsdp2,ddp";
+  refused(folder, two, 3, "takes one");
+  Words unknown = kJob;
+  unknown.insert(unknown.end(), {"--format", "accelerat"});
+  refused(folder, unknown, 3, "did you mean 'accelerate'");
+  refused("/dev/null/kit", kJob, 3, "/dev/null/kit");
+  EXPECT_FALSE(fs::exists(folder));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
