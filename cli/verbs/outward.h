@@ -7,10 +7,18 @@
 
 #include "cli/verbs/verb.h"
 
+/// A function of a file that starts processes, which a page in a browser cannot: there it is null.
+#ifdef __EMSCRIPTEN__
+#define SHARDWRIGHT_WITH_PROCESSES(function) nullptr
+#else
+#define SHARDWRIGHT_WITH_PROCESSES(function) function
+#endif
+
 namespace shardwright::cli {
 
 std::unique_ptr<Verb> make_kit_verb();
 std::unique_ptr<Verb> make_import_config_verb();
 std::unique_ptr<Verb> make_prices_verb();
+std::unique_ptr<Verb> make_mcp_verb();
 
 }  // namespace shardwright::cli

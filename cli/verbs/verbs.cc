@@ -31,6 +31,7 @@ constexpr std::array kVerbs = {
     Entry{"import-config", make_import_config_verb},
     Entry{"report", make_report_verb},
     Entry{"prices", make_prices_verb},
+    Entry{"mcp", SHARDWRIGHT_WITH_PROCESSES(make_mcp_verb)},
     Entry{"doctor", SHARDWRIGHT_BEYOND_PLANNING(make_doctor_verb)},
     Entry{"completion", make_completion_verb},
 };

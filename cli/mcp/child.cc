@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/mcp/child.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "sim/core/error.h"
+
+extern char** environ;
+
+namespace shardwright::cli {
+namespace {
+
+constexpr const char* kThisProgram = "/proc/self/exe";
+
+void close_fd(int& fd) {
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+}  // namespace
+
+Child::Child(const std::vector<std::string>& arguments) {
+  std::array<int, 2> out{-1, -1}, err{-1, -1};
+  if (::pipe2(out.data(), O_CLOEXEC) != 0 || ::pipe2(err.data(), O_CLOEXEC) != 0) {
+    for (int& fd : out) close_fd(fd);
+    throw Error("no pipe for a tool can be opened: too many files are open", ExitCode::kFailed);
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+  posix_spawn_file_actions_adddup2(&actions, err[1], 2);
+  std::vector<std::string> words{"shardwright"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const int failed = ::posix_spawn(&pid_, kThisProgram, &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close_fd(out[1]);
+  close_fd(err[1]);
+  if (failed != 0) {
+    pid_ = -1;
+    close_fd(out[0]);
+    close_fd(err[0]);
+    throw Error(fmt::format("a tool cannot be started: {}", std::strerror(failed)),
+                ExitCode::kFailed);
+  }
+  out_fd_ = out[0];
+  err_fd_ = err[0];
+}
+
+Child::~Child() {
+  kill();
+  close_fd(out_fd_);
+  close_fd(err_fd_);
+  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+}
+
+void Child::kill() {
+  if (pid_ > 0) ::kill(pid_, SIGKILL);
+}
+
+void Child::read_from(int& fd, std::string& into) const {
+  std::array<char, 65536> buffer;
+  const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+  if (got > 0) {
+    into.append(buffer.data(), static_cast<std::size_t>(got));
+  } else if (got == 0 || errno != EINTR) {
+    close_fd(fd);
+  }
+}
+
+bool Child::wait(int also) {
+  // A descriptor of -1 is passed over by poll.
+  std::array<pollfd, 3> fds{pollfd{out_fd_, POLLIN, 0}, pollfd{err_fd_, POLLIN, 0},
+                            pollfd{also, POLLIN, 0}};
+  if (::poll(fds.data(), fds.size(), -1) < 0) return false;
+  if (fds[0].revents != 0) read_from(out_fd_, out_);
+  if (fds[1].revents != 0) read_from(err_fd_, err_);
+  return fds[2].revents != 0;
+}
+
+int Child::exit_code() {
+  int status = 0;
+  while (pid_ > 0 && ::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace shardwright::cli

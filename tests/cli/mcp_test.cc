@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/not_empty.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+
+/// What the server answers to these lines, by id; answers without one are under "none".
+json answers(const std::vector<std::string>& lines) {
+  const std::string path = (testing::temp_folder() / "frames").string();
+  {
+    std::ofstream file(path);
+    for (const std::string& line : lines) file << line << "\n";
+  }
+  const ProgramResult result = run_program(
+      {"/bin/sh", "-c", fmt::format("'{}' mcp < '{}'", SHARDWRIGHT_BINARY, path)}, {"LC_ALL=C"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  json by_id = json::object();
+  std::size_t at = 0;
+  while (at < result.out.size()) {
+    const std::size_t end = result.out.find('\n', at);
+    const json message = json::parse(result.out.substr(at, end - at));
+    EXPECT_EQ(message.at("jsonrpc"), "2.0");
+    const json& id = message.at("id");
+    by_id[id.is_null() ? "none" : id.is_string() ? id.get<std::string>() : id.dump()] = message;
+    at = end + 1;
+  }
+  return by_id;
+}
+
+std::string call(int id, const std::string& tool, const std::string& arguments) {
+  return fmt::format(
+      R"({{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":"{}","arguments":{}}}}})",
+      id, tool, arguments);
+}
+
+const char* const kHello =
+    R"({"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26",)"
+    R"("capabilities":{},"clientInfo":{"name":"test","version":"1"}}})";
+
+TEST(Mcp, AnswersAsRecordedClientsExpect) {
+  const json by_id = answers(
+      {kHello, R"({"jsonrpc":"2.0","method":"notifications/initialized"})",
+       R"({"jsonrpc":"2.0","id":"a","method":"ping"})",
+       R"({"jsonrpc":"2.0","id":1,"method":"tools/list"})",
+       call(
+           2, "predict",
+           R"({"model":"llama-3-8b","cluster":"dgx-h100","gpus":8,"seq_len":"4k","ckpt_layers":"all"})"),
+       call(3, "explain", R"({"model":"llama-3-8b","cluster":"dgx-h100","ckpt_layers":"all"})")});
+  EXPECT_EQ(by_id.at("0").at("result").at("protocolVersion"), "2025-03-26");
+  EXPECT_EQ(by_id.at("0").at("result").at("serverInfo").at("name"), "shardwright");
+  EXPECT_EQ(by_id.at("a").at("result"), json::object());
+  std::vector<std::string> names;
+  for (const json& tool : not_empty(by_id.at("1").at("result").at("tools"))) {
+    names.push_back(tool.at("name"));
+    EXPECT_EQ(tool.at("inputSchema").at("type"), "object");
+    const json& properties = tool.at("inputSchema").at("properties");
+    EXPECT_TRUE(properties.contains("model")) << tool;
+    for (const char* writes : {"out", "trace", "json", "help"})
+      EXPECT_FALSE(properties.contains(writes));
+    for (const json& needed : tool.at("inputSchema").at("required"))
+      EXPECT_TRUE(properties.contains(needed.get<std::string>()));
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("predict", "explain", "tune", "size"));
+  // The same document as the command line's.
+  const ProgramResult direct =
+      run_program({SHARDWRIGHT_BINARY, "predict", "--model", "llama-3-8b", "--cluster", "dgx-h100",
+                   "--gpus", "8", "--seq-len", "4096", "--ckpt-layers", "all", "--json"});
+  const json& result = by_id.at("2").at("result");
+  EXPECT_FALSE(result.at("isError"));
+  EXPECT_EQ(result.at("structuredContent").at("iteration_time_s"),
+            json::parse(direct.out).at("iteration_time_s"));
+  EXPECT_EQ(json::parse(result.at("content")[0].at("text").get<std::string>()),
+            result.at("structuredContent"));
+  EXPECT_TRUE(by_id.at("3").at("result").at("structuredContent").contains("explanation"));
+}
+
+TEST(Mcp, BadInputIsASentenceAndTheServerGoesOn) {
+  const json by_id = answers(
+      {kHello, "{broken", "[1]", R"({"id":1})", std::string(200, '[') + std::string(200, ']'),
+       R"({"jsonrpc":"2.0","id":4,"method":"resources/list"})", call(5, "rm", "{}"),
+       call(6, "predict", R"({"model":"llama-3-8b","cluster":"dgx-h200x"})"),
+       call(7, "predict", R"({"modle":"llama-3-8b"})"), call(8, "predict", R"({"model":["a"]})"),
+       call(9, "predict", R"({"model":"--help","cluster":"dgx-h100"})"), call(10, "predict", "[]"),
+       call(
+           11, "tune",
+           R"({"model":"llama-3.1-405b","cluster":"dgx-h100","gpus":8,"seq_len":4096,"strategy":"fsdp2"})"),
+       R"({"jsonrpc":"2.0","id":12,"method":"ping"})"});
+  EXPECT_TRUE(by_id.contains("none"));
+  EXPECT_EQ(by_id.at("4").at("error").at("code"), -32601);
+  EXPECT_EQ(by_id.at("5").at("error").at("code"), -32602);
+  const auto says = [&](const char* id, const std::string& words) {
+    const json& result = by_id.at(id).at("result");
+    EXPECT_TRUE(result.at("isError")) << result;
+    EXPECT_THAT(result.at("content")[0].at("text").get<std::string>(), HasSubstr(words));
+  };
+  says("6", "dgx-h200x");
+  says("7", "did you mean 'model'");
+  says("8", "expected a number or a text");
+  says("9", "--help");  // a value, not a flag
+  says("10", "no object");
+  // Nothing fits: an answer with what would.
+  EXPECT_FALSE(by_id.at("11").at("result").at("isError")) << by_id.at("11");
+  EXPECT_TRUE(by_id.at("11").at("result").at("structuredContent").contains("nearest_feasible"));
+  EXPECT_TRUE(by_id.at("12").contains("result"));
+}
+
+TEST(Mcp, ACancelledCallEndsAndIsNotAnswered) {
+  // In the same process as the frames: the cancellation is there before the search is over.
+  const json by_id = answers(
+      {kHello, call(1, "size", R"({"model":"llama-3.1-405b","tokens":"15T"})"),
+       R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}})",
+       call(2, "predict", R"({"model":"llama-3-8b","cluster":"dgx-h100"})"),
+       R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}})"});
+  EXPECT_FALSE(by_id.contains("1"));
+  EXPECT_TRUE(by_id.contains("2"));
+}
+
+}  // namespace
+}  // namespace shardwright::cli
