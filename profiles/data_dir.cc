@@ -46,6 +46,9 @@ fs::path data_dir() {
   if (is_folder(installed)) return installed;
   fs::path source{SHARDWRIGHT_SOURCE_DATA_DIR};
   if (is_folder(source)) return source;
+#ifdef SHARDWRIGHT_INSTALLED_DATA_DIR
+  if (is_folder(SHARDWRIGHT_INSTALLED_DATA_DIR)) return SHARDWRIGHT_INSTALLED_DATA_DIR;
+#endif
   throw Error(
       fmt::format(
           "the data folder is neither '{}' nor '{}'; set SHARDWRIGHT_DATA to the profiles/data "

@@ -6,7 +6,7 @@
 //   1. the environment variable SHARDWRIGHT_DATA;
 //   2. the folder that a library says it ships with (a Python module);
 //   3. ../share/shardwright/profiles beside the folder of the running executable (an installation);
-//   4. profiles/data of the source tree that this was compiled from (a build tree, the tests).
+//   4. profiles/data of the source tree of this build, else what was installed under its prefix.
 #pragma once
 
 #include <filesystem>
