@@ -63,7 +63,7 @@ def type_of(flag):
 def function(verb, summary, flags):
     """`def verb(...)` with what each keyword means."""
     usable = [flag for flag in flags if flag.keyword.isidentifier() and not keyword.iskeyword(flag.keyword) and flag.name != "json"]
-    positional = ["*words: str"] if verb in ("inspect", "profile", "prices", "import-config") else ["*"]
+    positional = ["*words: str"] if verb in ("inspect", "profile", "prices", "import-config", "import-memory") else ["*"]
     lines = [f"def {verb.replace('-', '_')}("]
     lines += [f"    {one}," for one in positional if usable or one != "*"]
     lines += [f"    {flag.keyword}: {type_of(flag)} | None = ...," for flag in usable]

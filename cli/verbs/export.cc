@@ -12,6 +12,7 @@
 #include "cli/export/as_run.h"
 #include "cli/export/settings.h"
 #include "cli/flags/plan_flags.h"
+#include "cli/memory/predicted_snapshot.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/quantity.h"
@@ -46,7 +47,10 @@ class ExportVerb : public Verb {
     flags_.declare(command);
     std::vector<std::string> names;
     for (const Trainer& trainer : trainers()) names.emplace_back(trainer.name);
-    command.add("--format", format_, "the trainer whose settings to write")
+    names.emplace_back(kSnapshot);
+    command
+        .add("--format", format_,
+             "the trainer whose settings to write, or predicted memory for PyTorch's viewer")
         .type_name(fmt::format("{}", fmt::join(names, "|")))
         .required();
     command.add("--out", out_, "write the settings into a file (default: to stdout)")
@@ -55,6 +59,7 @@ class ExportVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
+    if (format_ == kSnapshot) return write_snapshot();
     const Trainer& trainer = trainer_named(format_);
     const sim::Job inputs = resolve(flags_);
     tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
@@ -85,6 +90,19 @@ class ExportVerb : public Verb {
   }
 
  private:
+  static constexpr const char* kSnapshot = "memory-snapshot";
+
+  ExitCode write_snapshot() const {
+    if (out_.empty() || json_) {
+      throw Error("--format memory-snapshot writes a pickle: give --out FILE and leave out --json.",
+                  ExitCode::kUsage);
+    }
+    const sim::Job inputs = resolve(flags_);
+    write_file_atomically(out_, predicted_snapshot(inputs, inputs.plans.front()));
+    fmt::print(messages(), "The snapshot is in {}; pytorch.org/memory_viz draws it.\n", out_);
+    return ExitCode::kDone;
+  }
+
   static std::vector<std::string> prediction_sentences(const Trainer& trainer,
                                                        const sim::Prediction& planned,
                                                        const AsRun& as_run) {

@@ -18,6 +18,7 @@ namespace shardwright::cli {
 
 std::unique_ptr<Verb> make_kit_verb();
 std::unique_ptr<Verb> make_import_config_verb();
+std::unique_ptr<Verb> make_import_memory_verb();
 std::unique_ptr<Verb> make_prices_verb();
 std::unique_ptr<Verb> make_mcp_verb();
 

@@ -29,6 +29,7 @@ constexpr std::array kVerbs = {
     Entry{"export", make_export_verb},
     Entry{"kit", make_kit_verb},
     Entry{"import-config", make_import_config_verb},
+    Entry{"import-memory", make_import_memory_verb},
     Entry{"report", make_report_verb},
     Entry{"prices", make_prices_verb},
     Entry{"mcp", SHARDWRIGHT_WITH_PROCESSES(make_mcp_verb)},

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/memory/seen_memory.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "cli/memory/pickle.h"
+#include "sim/core/error.h"
+#include "sim/core/parse_number.h"
+#include "sim/core/read_file.h"
+
+namespace shardwright::cli {
+namespace {
+
+constexpr std::size_t kMostSnapshotBytes = std::size_t{2} << 30;
+constexpr std::size_t kSites = 8;
+
+std::int64_t integer_of(const PickleValue& dict, std::string_view key) {
+  const auto value = dict.find(key);
+  return value ? value->integer().value_or(0) : 0;
+}
+
+std::string_view text_in(const PickleValue& dict, std::string_view key) {
+  const auto value = dict.find(key);
+  return value ? value->text().value_or("") : "";
+}
+
+/// The first frame in Python that is not PyTorch's own.
+std::string site_of(const PickleValue& event) {
+  const auto frames = event.find("frames");
+  if (!frames || !frames->is_list()) return "not recorded";
+  std::string first;
+  for (std::size_t i = 0; i < frames->size(); ++i) {
+    const PickleValue frame = frames->at(i);
+    const std::string_view file = text_in(frame, "filename");
+    if (!file.ends_with(".py")) continue;
+    const std::size_t slash = file.find_last_of('/');
+    const std::string where =
+        fmt::format("{}:{} {}", file.substr(slash == file.npos ? 0 : slash + 1),
+                    integer_of(frame, "line"), text_in(frame, "name"));
+    if (file.find("/torch/") == file.npos) return where;
+    if (first.empty()) first = where;
+  }
+  return first.empty() ? "not recorded" : first;
+}
+
+struct Live {
+  Bytes bytes = 0;
+  std::string where;
+};
+using LiveBlocks = std::unordered_map<std::int64_t, Live>;
+
+std::vector<AllocationSite> largest_of(const LiveBlocks& live) {
+  std::map<std::string, Bytes> by_site;
+  for (const auto& [address, block] : live) by_site[block.where] += block.bytes;
+  std::vector<AllocationSite> sites;
+  for (auto& [where, bytes] : by_site) sites.push_back({where, bytes});
+  std::stable_sort(
+      sites.begin(), sites.end(),
+      [](const AllocationSite& a, const AllocationSite& b) { return a.bytes > b.bytes; });
+  if (sites.size() > kSites) sites.resize(kSites);
+  return sites;
+}
+
+/// The recorded events, walked back from what is live at the end: before an allocation it was not
+/// there, before a free it was.
+void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory& seen) {
+  Bytes peak = now;
+  std::size_t peak_at = trace.size();
+  for (const bool finds : {true, false}) {
+    // Once for where the peak is, once to stop there: blocks are not copied at every new peak.
+    LiveBlocks blocks = live;
+    Bytes bytes = now;
+    for (std::size_t i = trace.size(); i > (finds ? 0 : peak_at); --i) {
+      const PickleValue event = trace.at(i - 1);
+      const std::string_view action = text_in(event, "action");
+      const std::int64_t address = integer_of(event, "addr"), size = integer_of(event, "size");
+      if (action == "alloc") {
+        bytes -= size;
+        blocks.erase(address);
+      } else if (action == "free_requested" || action == "free") {
+        bytes += size;
+        if (!finds) blocks[address] = {size, site_of(event)};
+      } else if (action == "oom" && finds && !seen.refused) {
+        seen.refused = size;
+        seen.free = integer_of(event, "device_free");
+      }
+      if (finds && bytes > peak) {
+        peak = bytes;
+        peak_at = i - 1;
+      }
+    }
+    if (!finds) seen.largest = largest_of(blocks);
+  }
+  seen.peak_allocated = peak;
+}
+
+/// "2.00 GiB" from `at` on.
+std::optional<Bytes> bytes_at(std::string_view text, std::size_t at) {
+  const std::size_t end = text.find_first_not_of("0123456789.", at);
+  if (end == text.npos || end == at) return std::nullopt;
+  const auto value = parse_double(text.substr(at, end - at));
+  if (!value) return std::nullopt;
+  const std::string_view unit = text.substr(end, 5);
+  const double scale = unit.starts_with(" GiB")     ? 1024.0 * 1024 * 1024
+                       : unit.starts_with(" MiB")   ? 1024.0 * 1024
+                       : unit.starts_with(" KiB")   ? 1024.0
+                       : unit.starts_with(" bytes") ? 1.0
+                                                    : 0.0;
+  if (scale == 0 || *value > 1e9) return std::nullopt;
+  return static_cast<Bytes>(*value * scale);
+}
+
+/// The amount behind the first of these words.
+std::optional<Bytes> amount_behind(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  return at == text.npos ? std::nullopt : bytes_at(text, at + words.size());
+}
+
+/// The amount in front of these words: "77.9 GiB memory in use".
+std::optional<Bytes> amount_before(std::string_view text, std::string_view words) {
+  const std::size_t at = text.find(words);
+  if (at == text.npos || at == 0) return std::nullopt;
+  const std::size_t unit = text.rfind(' ', at - 1);
+  if (unit == text.npos || unit == 0) return std::nullopt;
+  const std::size_t number = text.find_last_not_of("0123456789.", unit - 1);
+  return bytes_at(text, number == text.npos ? 0 : number + 1);
+}
+
+}  // namespace
+
+std::optional<Bytes> SeenMemory::needed() const {
+  if (in_use) return *in_use + refused.value_or(0);
+  if (capacity && free) return *capacity - *free + refused.value_or(0);
+  if (reserved) return *reserved + refused.value_or(0);
+  return std::nullopt;
+}
+
+SeenMemory read_snapshot(std::string bytes, const std::string& name) {
+  const Pickle pickle = Pickle::parse(std::move(bytes), name);
+  const PickleValue root = pickle.root();
+  const auto segments = root.find("segments");
+  if (!segments || !segments->is_list()) {
+    throw Error(
+        fmt::format("{}: has no segments, expected what torch.cuda.memory._dump_snapshot "
+                    "writes",
+                    name));
+  }
+  // The device that holds most.
+  std::map<std::int64_t, Bytes> by_device;
+  for (std::size_t i = 0; i < segments->size(); ++i) {
+    const PickleValue segment = segments->at(i);
+    by_device[integer_of(segment, "device")] += integer_of(segment, "total_size");
+  }
+  std::int64_t device = 0;
+  for (const auto& [id, size] : by_device) {
+    if (size > by_device[device]) device = id;
+  }
+  SeenMemory seen;
+  seen.source = "snapshot";
+  seen.reserved = by_device[device];
+  LiveBlocks live;
+  Bytes allocated = 0, requested = 0;
+  for (std::size_t i = 0; i < segments->size(); ++i) {
+    const PickleValue segment = segments->at(i);
+    if (integer_of(segment, "device") != device) continue;
+    seen.expandable = seen.expandable || integer_of(segment, "is_expandable") != 0;
+    const auto blocks = segment.find("blocks");
+    if (!blocks || !blocks->is_list()) continue;
+    std::int64_t address = integer_of(segment, "address");
+    for (std::size_t b = 0; b < blocks->size(); ++b) {
+      const PickleValue block = blocks->at(b);
+      const Bytes size = integer_of(block, "size");
+      // Older releases give blocks no address of their own.
+      if (const auto own = block.find("address"); own && own->integer()) address = *own->integer();
+      if (text_in(block, "state") == "active_allocated") {
+        // Events say what was asked for, blocks also what that was rounded to.
+        const Bytes asked = integer_of(block, "requested_size");
+        allocated += size;
+        requested += asked > 0 ? asked : size;
+        live[address] = {asked > 0 ? asked : size, site_of(block)};
+      }
+      address += size;
+    }
+  }
+  seen.allocated = allocated;
+  seen.peak_allocated = requested;
+  seen.largest = largest_of(live);
+  const auto traces = root.find("device_traces");
+  if (traces && traces->is_list() && device >= 0 &&
+      static_cast<std::size_t>(device) < traces->size()) {
+    const PickleValue trace = traces->at(static_cast<std::size_t>(device));
+    if (trace.is_list()) walk_back(trace, std::move(live), requested, seen);
+  }
+  return seen;
+}
+
+std::optional<SeenMemory> find_message(std::string_view log) {
+  const std::size_t at = log.rfind("out of memory. Tried to allocate ");
+  if (at == log.npos) return std::nullopt;
+  const std::string_view text = log.substr(at, 4096);
+  SeenMemory seen;
+  seen.source = "message";
+  seen.refused = amount_behind(text, "Tried to allocate ");
+  seen.capacity = amount_behind(text, "total capacity of ");  // since PyTorch 2.1
+  if (!seen.capacity) seen.capacity = amount_before(text, " total capacity");
+  seen.free = amount_behind(text, "of which ");
+  if (!seen.free) seen.free = amount_before(text, " free;");
+  seen.in_use = amount_behind(text, "this process has ");
+  seen.allocated = amount_behind(text, "Of the allocated memory ");
+  if (!seen.allocated) seen.allocated = amount_before(text, " already allocated");
+  if (const auto unused = amount_before(text, " is reserved by PyTorch but unallocated");
+      unused && seen.allocated) {
+    seen.reserved = *seen.allocated + *unused;
+  } else {
+    seen.reserved = amount_before(text, " reserved in total by PyTorch");
+  }
+  seen.peak_allocated = seen.allocated;
+  return seen;
+}
+
+SeenMemory read_seen_memory(const std::string& path) {
+  std::string bytes = read_file(path, kMostSnapshotBytes);
+  if (!bytes.empty() && bytes[0] == '\x80') return read_snapshot(std::move(bytes), path);
+  std::optional<SeenMemory> seen = find_message(bytes);
+  if (!seen) {
+    throw Error(
+        fmt::format("{}: is neither a snapshot of torch.cuda.memory._dump_snapshot nor a log "
+                    "with the message of an OutOfMemoryError",
+                    path));
+  }
+  return *std::move(seen);
+}
+
+}  // namespace shardwright::cli

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/memory/pickle.h"
+#include "cli/memory/seen_memory.h"
+#include "sim/core/error.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::ProgramResult;
+using testing::run_program;
+using Words = std::vector<std::string>;
+
+/// With the zeros that are in it.
+template <std::size_t N>
+std::string raw(const char (&text)[N]) {
+  return {text, N - 1};
+}
+
+constexpr Bytes kGib = Bytes{1} << 30;
+
+std::string refusal(const std::string& bytes) {
+  try {
+    Pickle::parse(bytes, "x.pickle");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "taken";
+}
+
+TEST(Pickle, ReadsWhatItWritesAndWhatPythonWrites) {
+  PickleWriter out;
+  out.begin_dict()
+      .key("a")
+      .begin_list()
+      .integer(-1)
+      .integer(Bytes{1} << 40)
+      .boolean(true)
+      .end_list();
+  out.key("b")
+      .text_value("\xc3\xa4")
+      .key("c")
+      .begin_dict()
+      .end_dict()
+      .key("d")
+      .pair(1, 2)
+      .end_dict();
+  const Pickle pickle = Pickle::parse(out.finish(), "own");
+  const PickleValue root = pickle.root();
+  ASSERT_TRUE(root.find("a"));
+  EXPECT_EQ(root.find("a")->at(0).integer(), -1);
+  EXPECT_EQ(root.find("a")->at(1).integer(), Bytes{1} << 40);
+  EXPECT_EQ(root.find("a")->at(2).integer(), 1);
+  EXPECT_EQ(root.find("b")->text(), "\xc3\xa4");
+  EXPECT_EQ(root.find("c")->size(), 0U);
+  EXPECT_EQ(root.find("d")->at(1).integer(), 2);
+  EXPECT_FALSE(root.find("e"));
+  // pickle.dumps({"k": [1, -5, 300, 70000, 2**40, None, (1.5, "s"), "s"]}) of protocols 2 and 4.
+  for (const std::string& bytes :
+       {raw("\x80\x02}q\x00X\x01\x00\x00\x00kq\x01]q\x02(K\x01J\xfb\xff\xff\xffM,"
+            "\x01Jp\x11\x01\x00\x8a"
+            "\x06\x00\x00\x00\x00\x00\x01NG?"
+            "\xf8\x00\x00\x00\x00\x00\x00X\x01\x00\x00\x00sq\x03\x86q\x04"
+            "h\x03"
+            "es."),
+        raw("\x80\x04\x95,\x00\x00\x00\x00\x00\x00\x00}\x94\x8c\x01k\x94]\x94("
+            "K\x01J\xfb\xff\xff\xff"
+            "M,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01NG?"
+            "\xf8\x00\x00\x00\x00\x00\x00\x8c\x01s"
+            "\x94\x86\x94h\x03"
+            "es.")}) {
+    const Pickle read = Pickle::parse(bytes, "python");
+    const PickleValue list = *read.root().find("k");
+    ASSERT_EQ(list.size(), 8U);
+    EXPECT_EQ(list.at(1).integer(), -5);
+    EXPECT_EQ(list.at(2).integer(), 300);
+    EXPECT_EQ(list.at(4).integer(), Bytes{1} << 40);
+    EXPECT_TRUE(list.at(5).is_none());
+    EXPECT_EQ(list.at(7).text(), "s");
+  }
+}
+
+TEST(Pickle, RunsNothingAndBelievesNoLength) {
+  // os.system("true"), as pickle.dumps writes a __reduce__.
+  EXPECT_THAT(refusal("cposix\nsystem\n(X\x04" + std::string(3, '\0') + "truetR."),
+              HasSubstr("GLOBAL is not one of data, and is not run"));
+  EXPECT_THAT(refusal(raw("\x80\x04\x8c\x02os\x8c\x06system\x93.")), HasSubstr("STACK_GLOBAL"));
+  EXPECT_THAT(refusal(raw("\x80\x02X\xff\xff\xff\x7f")), HasSubstr("ends too early"));
+  EXPECT_THAT(refusal("\x80\x02"), HasSubstr("ends too early"));
+  EXPECT_THAT(refusal("\x80\x02s."), HasSubstr("stack is empty"));
+  EXPECT_THAT(refusal("\x80\x02K\x01K\x02"
+                      "a."),
+              HasSubstr("no list"));
+  EXPECT_THAT(refusal("\x80\x02h\x05."), HasSubstr("before it is there"));
+  EXPECT_THAT(refusal("\x80\x09."), HasSubstr("protocol 9"));
+}
+
+std::string written(const std::string& name, const std::string& bytes) {
+  const std::string path = (testing::temp_folder() / name).string();
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+/// Two blocks at the end; one of 3 GiB was freed before, and 4 GiB more refused.
+std::string snapshot() {
+  PickleWriter out;
+  const auto block = [&](Bytes address, Bytes size, const char* state, const char* file) {
+    out.begin_dict().key("address").integer(address).key("size").integer(size);
+    out.key("state").text_value(state).key("frames").begin_list();
+    for (const std::string& of : {std::string("/x/torch/nn/linear.py"), std::string(file)})
+      out.begin_dict()
+          .key("filename")
+          .text_value(of)
+          .key("line")
+          .integer(7)
+          .key("name")
+          .text_value("forward")
+          .end_dict();
+    out.end_list().end_dict();
+  };
+  const auto event = [&](const char* action, Bytes address, Bytes size) {
+    out.begin_dict().key("action").text_value(action).key("addr").integer(address);
+    out.key("size").integer(size).key("stream").integer(0).key("device_free").integer(kGib);
+    out.key("frames").begin_list().begin_dict().key("filename").text_value("/a/loss.py");
+    out.key("line").integer(9).key("name").text_value("loss").end_dict().end_list().end_dict();
+  };
+  out.begin_dict().key("segments").begin_list().begin_dict();
+  out.key("device").integer(0).key("address").integer(1000).key("total_size").integer(8 * kGib);
+  out.key("is_expandable").boolean(false).key("blocks").begin_list();
+  block(1000, 2 * kGib, "active_allocated", "/a/model.py");
+  block(1000 + 2 * kGib, kGib, "active_allocated", "/a/model.py");
+  block(1000 + 3 * kGib, 5 * kGib, "inactive", "/a/model.py");
+  out.end_list().end_dict().end_list();
+  out.key("device_traces").begin_list().begin_list();
+  event("alloc", 1000, 2 * kGib);
+  event("alloc", 5000, 3 * kGib);
+  event("free_requested", 5000, 3 * kGib);
+  event("free_completed", 5000, 3 * kGib);
+  event("alloc", 1000 + 2 * kGib, kGib);
+  event("oom", 0, 4 * kGib);
+  out.end_list().end_list().end_dict();
+  return out.finish();
+}
+
+TEST(SeenMemory, ASnapshotIsWalkedBackToItsPeak) {
+  const SeenMemory seen = read_snapshot(snapshot(), "x");
+  EXPECT_EQ(seen.reserved, 8 * kGib);
+  EXPECT_EQ(seen.allocated, 3 * kGib);
+  EXPECT_EQ(seen.peak_allocated, 5 * kGib);
+  EXPECT_EQ(seen.refused, 4 * kGib);
+  EXPECT_EQ(seen.free, kGib);
+  ASSERT_EQ(seen.largest.size(), 2U);
+  EXPECT_EQ(seen.largest[0].where, "loss.py:9 loss");
+  EXPECT_EQ(seen.largest[0].bytes, 3 * kGib);
+  EXPECT_EQ(seen.largest[1].where, "model.py:7 forward");
+  EXPECT_EQ(seen.largest[1].bytes, 2 * kGib);
+}
+
+const char* const kMessage =
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total "
+    "capacity of "
+    "79.10 GiB of which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.80 GiB "
+    "memory in "
+    "use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 5.50 GiB is reserved by "
+    "PyTorch but "
+    "unallocated. If reserved but unallocated memory is large try setting ...";
+
+TEST(SeenMemory, MessagesOfOldAndNewReleasesAreRead) {
+  const auto seen = find_message(std::string("step 1\n") + kMessage + "\nend");
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->refused, static_cast<Bytes>(2.5 * kGib));
+  EXPECT_EQ(seen->capacity, static_cast<Bytes>(79.10 * kGib));
+  EXPECT_EQ(seen->free, static_cast<Bytes>(1.25 * kGib));
+  EXPECT_EQ(seen->in_use, static_cast<Bytes>(77.8 * kGib));
+  EXPECT_EQ(seen->allocated, 70 * kGib);
+  EXPECT_EQ(seen->reserved, static_cast<Bytes>(75.5 * kGib));
+  EXPECT_EQ(seen->needed(), static_cast<Bytes>(77.8 * kGib) + static_cast<Bytes>(2.5 * kGib));
+  const auto old = find_message(
+      "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 14.76 GiB total "
+      "capacity; 13.20 GiB "
+      "already allocated; 5.75 MiB free; 13.50 GiB reserved in total by PyTorch)");
+  ASSERT_TRUE(old);
+  EXPECT_EQ(old->refused, Bytes{20} << 20);
+  EXPECT_EQ(old->capacity, static_cast<Bytes>(14.76 * kGib));
+  EXPECT_EQ(old->allocated, static_cast<Bytes>(13.2 * kGib));
+  EXPECT_EQ(old->reserved, static_cast<Bytes>(13.5 * kGib));
+  EXPECT_EQ(old->free, static_cast<Bytes>(5.75 * (1 << 20)));
+  EXPECT_FALSE(find_message("all is well"));
+}
+
+ProgramResult import_memory(const std::string& file, const Words& flags) {
+  Words arguments{SHARDWRIGHT_BINARY, "import-memory", file};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return run_program(arguments, {"LC_ALL=C"});
+}
+
+const Words kPlan{"--model",    "llama-3.1-8b", "--cluster", "dgx-h100",    "--gpus",        "8",
+                  "--seq-len",  "8192",         "--stack",   "torch-eager", "--micro-batch", "2",
+                  "--strategy", "fsdp2"};
+
+TEST(ImportMemory, SaysWhatWouldHaveFitted) {
+  Words flags = kPlan;
+  flags.emplace_back("--json");
+  const ProgramResult result = import_memory(written("job.log", kMessage), flags);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json answer = json::parse(result.out);
+  EXPECT_THAT(answer.at("advice")[0].get<std::string>(), HasSubstr("would have fitted"));
+  const json& held = answer.at("held");
+  EXPECT_FALSE(held.at("fits"));
+  ASSERT_FALSE(held.at("fix").is_null());
+  const double excess = held.at("needed_over_predicted");
+  EXPECT_GE(excess, 1);
+  EXPECT_LE(held.at("fix").at("total_bytes").get<double>() * excess,
+            answer.at("capacity_bytes").get<double>() * 1.001);
+}
+
+TEST(ImportMemory, BadInputIsOneSentence) {
+  const auto refused = [](const ProgramResult& result, const std::string& words) {
+    EXPECT_EQ(result.exit_code, 3) << result.out;
+    EXPECT_THAT(result.err, HasSubstr(words));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  refused(import_memory("nowhere.pickle", {}), "nowhere.pickle");
+  refused(import_memory(written("calm.log", "all is well\n"), {}), "neither a snapshot");
+  refused(import_memory(written("evil.pickle", raw("\x80\x04\x8c\x02os\x8c\x06system\x93.")), {}),
+          "is not run");
+  refused(import_memory(written("list.pickle", "\x80\x02]."), {}), "no segments");
+}
+
+TEST(ExportMemorySnapshot, ItsPeakIsThePredictedOne) {
+  Words flags{SHARDWRIGHT_BINARY, "export"};
+  flags.insert(flags.end(), kPlan.begin(), kPlan.end());
+  const std::string out = (testing::temp_folder() / "predicted.pickle").string();
+  Words exported = flags;
+  exported.insert(exported.end(), {"--format", "memory-snapshot", "--out", out});
+  const ProgramResult result = run_program(exported, {"LC_ALL=C"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const SeenMemory seen = read_seen_memory(out);
+  Words predict = flags;
+  predict[1] = "predict";
+  predict.emplace_back("--json");
+  const json memory = json::parse(run_program(predict, {"LC_ALL=C"}).out).at("memory");
+  EXPECT_EQ(seen.peak_allocated, memory.at("peak_allocated_bytes").get<Bytes>());
+  ASSERT_TRUE(seen.reserved);
+  EXPECT_GE(*seen.reserved, *seen.peak_allocated);
+  exported.pop_back();
+  exported.pop_back();
+  EXPECT_EQ(run_program(exported, {"LC_ALL=C"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace shardwright::cli
