@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/program_options.hpp>
 #include <fstream>
 #include <sstream>
 
@@ -15,6 +16,8 @@
 
 namespace shardwright::cli {
 namespace {
+
+namespace po = boost::program_options;
 
 constexpr std::string_view kVariablePrefix = "SHARDWRIGHT_RUN_";
 constexpr std::size_t kMostRunFileBytes = std::size_t{1} << 20;
@@ -33,39 +36,32 @@ std::vector<std::string> all_keys() {
   return keys;
 }
 
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const std::size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
-  return std::string(text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin));
+/// The settings as Boost knows them: all texts.
+po::options_description boost_options() {
+  po::options_description options;
+  for (const std::string& key : all_keys()) {
+    options.add_options()(key.c_str(), po::value<std::string>());
+  }
+  return options;
 }
 
-struct Line {
-  std::string key, value;
-};
-
-/// KEY = VALUE, comments after #, and headings in brackets, which keys then begin with.
-std::vector<Line> lines_of(const std::string& path, const std::string& text) {
+/// Boost 1.74 never returns from telling about some lines that it refuses, so those that it would
+/// refuse are told about here.
+void check_lines(const std::string& path, const std::string& text) {
+  constexpr const char* kBlank = " \t\r";
   constexpr std::size_t kMostShown = 40;
-  std::vector<Line> result;
-  std::string prefix;
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
-    line = trimmed(std::string_view(line).substr(0, line.find('#')));
-    if (line.empty()) continue;
-    const std::size_t equals = line.find('=');
-    if (line.front() == '[' && line.back() == ']') {
-      prefix = line.substr(1, line.size() - 2) + '.';
-    } else if (equals != std::string::npos) {
-      result.push_back(
-          {prefix + trimmed(line.substr(0, equals)), trimmed(line.substr(equals + 1))});
-    } else {
-      throw Error(
-          fmt::format("{}: line {} is '{}', but it must be KEY = VALUE or a comment after #", path,
-                      number, line.substr(0, kMostShown)));
-    }
+    line.resize(std::min(line.find('#'), line.size()));
+    const std::size_t begin = line.find_first_not_of(kBlank);
+    if (begin == std::string::npos) continue;
+    line = line.substr(begin, line.find_last_not_of(kBlank) - begin + 1);
+    const bool heading = line.front() == '[' && line.back() == ']';
+    if (heading || line.find('=') != std::string::npos) continue;
+    throw Error(fmt::format("{}: line {} is '{}', but it must be KEY = VALUE or a comment after #",
+                            path, number, line.substr(0, kMostShown)));
   }
-  return result;
 }
 
 }  // namespace
@@ -125,15 +121,22 @@ void RunSettings::resolve(const std::vector<std::pair<std::string, std::string>>
 }
 
 void RunSettings::read_file(const std::string& path) {
-  for (const Line& line : lines_of(path, shardwright::read_file(path, kMostRunFileBytes))) {
-    if (!knows(line.key)) {
-      throw Error(fmt::format("{}: '{}' is no setting of run{}", path, line.key,
-                              did_you_mean(line.key, all_keys())));
+  const std::string content = shardwright::read_file(path, kMostRunFileBytes);
+  check_lines(path, content);
+  std::istringstream text(content);
+  const po::options_description options = boost_options();
+  const auto parsed = po::parse_config_file(text, options, /*allow_unregistered=*/true);
+  for (const auto& option : parsed.options) {
+    if (option.unregistered || option.string_key == kConfig) {
+      const std::vector<std::string> keys = all_keys();
+      throw Error(fmt::format("{}: '{}' is no setting of run{}", path, option.string_key,
+                              did_you_mean(option.string_key, keys)));
     }
-    if (settings_.at(line.key).given) {
-      throw Error(fmt::format("{}: '{}' is there twice", path, line.key));
+    if (settings_.at(option.string_key).given) {
+      throw Error(fmt::format("{}: '{}' is there twice", path, option.string_key));
     }
-    take(line.key, line.value, path, fmt::format("{} in {}", line.key, path));
+    take(option.string_key, option.value.empty() ? "" : option.value.front(), path,
+         fmt::format("{} in {}", option.string_key, path));
   }
   // An empty value means "not given", so that a run file can list every setting.
   for (auto& [key, setting] : settings_) {

@@ -280,6 +280,7 @@ TEST_F(RunTest, WrongSettingsAreRefusedByName) {
               HasSubstr("'stepz' is no setting of run, did you mean 'steps'"));
   EXPECT_THAT(refusal({"--config", put("b.ini", "buffers = few\n").string()}, 2),
               HasSubstr("buffers in "));
+  // Boost would never return from this one.
   EXPECT_THAT(
       refusal({"--config", put("c.ini", "steps = 3\n\na%invalid_line%b # x\n").string()}, 3),
       HasSubstr("c.ini: line 3 is 'a%invalid_line%b', but it must be KEY = VALUE"));
