@@ -15,7 +15,7 @@ void read_size(const JsonReader& object, std::string_view key, std::int64_t& val
   value = object.optional<std::int64_t>(key, value, at_least(least));
 }
 
-void read_switch(const JsonReader& object, std::string_view key, std::optional<bool>& value) {
+void read_boolean(const JsonReader& object, std::string_view key, std::optional<bool>& value) {
   if (object.has(key)) value = object.require<bool>(key);
 }
 
@@ -73,7 +73,7 @@ void parallel_to_json(const Plan& plan, nlohmann::ordered_json& object) {
 void parallel_from_json(const JsonReader& object, Plan& plan) {
   Parallelism& p = plan.parallel;
   read_size(object, "tp", p.tp);
-  read_switch(object, "sp", p.sp);
+  read_boolean(object, "sp", p.sp);
   if (p.tp == 1 && p.sp == false) p.sp.reset();  // as it is written
   read_size(object, "pp", p.pp);
   read_size(object, "virtual_stages", p.virtual_stages);
@@ -87,12 +87,12 @@ void parallel_from_json(const JsonReader& object, Plan& plan) {
   read_size(object, "ep", p.ep);
   read_size(object, "etp", p.etp);
   read_word(object, "dispatcher", p.dispatcher);
-  read_switch(object, "ep_overlap", p.ep_overlap);
+  read_boolean(object, "ep_overlap", p.ep_overlap);
   const auto capacity = object.find<double>("expert_capacity", NumberRange<double>(0, 1e6, true));
   if (capacity) p.expert_capacity = capacity;
   read_word(object, "tp_overlap", p.tp_overlap);
-  read_switch(object, "overlap_grad_reduce", p.overlap_grad_reduce);
-  read_switch(object, "overlap_param_gather", p.overlap_param_gather);
+  read_boolean(object, "overlap_grad_reduce", p.overlap_grad_reduce);
+  read_boolean(object, "overlap_param_gather", p.overlap_param_gather);
   read_word(object, "cuda_graphs", p.cuda_graphs);
   p.rank_order = object.optional<std::string>("rank_order", p.rank_order);
   Numerics& n = plan.numerics;
