@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "exec/executor.h"
+#include "exec/initial_weights.h"
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 
@@ -31,9 +32,8 @@ void Executor::initialize(std::uint64_t seed) {
     std::vector<float> values(static_cast<std::size_t>(state.parameter.size), 0.0f);
     if (tensor.initial == Initial::kOnes) std::fill(values.begin(), values.end(), 1.0f);
     if (tensor.initial == Initial::kNormal) {
-      kernels::random_normal(random,
-                             tensor.first_index + static_cast<std::uint64_t>(state.tensor_offset),
-                             0.0, layout_.initial_deviation(), values);
+      const auto first = tensor.first_index + static_cast<std::uint64_t>(state.tensor_offset);
+      draw_weights(random, first, layout_.initial_deviation(), values);
     }
     write(values, state.parameter);
     device_.zero(streams_[0], state.first_moment.data, state.first_moment.bytes());

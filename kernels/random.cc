@@ -16,6 +16,18 @@ std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
   return a_high * b_high + (middle >> 32) + (carry >> 32);
 }
 
+/// normal(2 pair) and normal(2 pair + 1), which cost little more than one of them.
+std::array<double, 2> normal_pair(const RandomStream& stream, std::uint64_t pair) {
+  const auto bits = stream.block(pair);
+  // 53 bits for the radius, shifted away from 0 so that the logarithm is finite.
+  const std::uint64_t radius_bits = (std::uint64_t{bits[1]} << 32 | bits[0]) >> 11;
+  const std::uint64_t angle_bits = (std::uint64_t{bits[3]} << 32 | bits[2]) >> 11;
+  const double radius =
+      std::sqrt(-2.0 * std::log((static_cast<double>(radius_bits) + 0.5) * 0x1p-53));
+  const double angle = 2.0 * std::numbers::pi * static_cast<double>(angle_bits) * 0x1p-53;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
 }  // namespace
 
 std::uint64_t RandomStream::below(std::uint64_t index, std::uint64_t bound) const {
@@ -23,14 +35,7 @@ std::uint64_t RandomStream::below(std::uint64_t index, std::uint64_t bound) cons
 }
 
 double RandomStream::normal(std::uint64_t index) const {
-  const auto bits = block(index / 2);
-  // 53 bits for the radius, shifted away from 0 so that the logarithm is finite.
-  const std::uint64_t radius_bits = (std::uint64_t{bits[1]} << 32 | bits[0]) >> 11;
-  const std::uint64_t angle_bits = (std::uint64_t{bits[3]} << 32 | bits[2]) >> 11;
-  const double radius =
-      std::sqrt(-2.0 * std::log((static_cast<double>(radius_bits) + 0.5) * 0x1p-53));
-  const double angle = 2.0 * std::numbers::pi * static_cast<double>(angle_bits) * 0x1p-53;
-  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+  return normal_pair(*this, index / 2)[index % 2];
 }
 
 void random_words(const RandomStream& stream, std::uint64_t first, std::span<std::uint32_t> out) {
@@ -48,9 +53,15 @@ void random_words(const RandomStream& stream, std::uint64_t first, std::span<std
 
 void random_normal(const RandomStream& stream, std::uint64_t first, double mean, double deviation,
                    std::span<float> out) {
-  for (std::size_t j = 0; j < out.size(); ++j) {
-    out[j] = static_cast<float>(mean + deviation * stream.normal(first + j));
+  const auto scaled = [&](double normal) { return static_cast<float>(mean + deviation * normal); };
+  std::size_t j = 0;
+  if (first % 2 == 1 && !out.empty()) out[j++] = scaled(stream.normal(first));
+  for (; j + 1 < out.size(); j += 2) {
+    const std::array<double, 2> pair = normal_pair(stream, (first + j) / 2);
+    out[j] = scaled(pair[0]);
+    out[j + 1] = scaled(pair[1]);
   }
+  if (j < out.size()) out[j] = scaled(stream.normal(first + j));
 }
 
 }  // namespace shardwright::kernels

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "exec/initial_weights.h"
 #include "exec/train/train_state.h"
 #include "exec/train/trainer.h"
 #include "tests/exec/training.h"
@@ -236,6 +237,18 @@ TEST_F(CheckpointTest, DamageIsRefusedByName) {
     put(file, whole);
   }
   EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST(InitialWeights, AreThoseOfOneThread) {
+  const kernels::RandomStream random{7, kernels::RandomSite::kInit, 0};
+  constexpr std::size_t kCount = (std::size_t{5} << 16) + 13;
+  std::vector<float> one(kCount), many(kCount);
+  draw_weights(random, 1001, 0.02, one, 1);
+  draw_weights(random, 1001, 0.02, many, 3);
+  EXPECT_EQ(one, many);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{1}, kCount / 2, kCount - 1}) {
+    EXPECT_EQ(one[at], static_cast<float>(0.02 * random.normal(1001 + at))) << at;
+  }
 }
 
 TEST_F(CheckpointTest, AFailedWriteLeavesEarlierOnesAlone) {
