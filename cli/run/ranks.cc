@@ -10,6 +10,7 @@
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"
 #include "exec/comm/local_world.h"
+#include "exec/train/resume.h"
 #ifdef SHARDWRIGHT_HAS_MPI
 #include "exec/comm/mpi_world.h"
 #endif
@@ -61,8 +62,8 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
 }  // namespace
 
 RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     exec::TrainObserver& observer,
-                     const std::function<void(const AttentionNote&)>& on_ready) {
+                     const std::vector<std::filesystem::path>& resume,
+                     exec::TrainObserver& observer, const OnReady& on_ready) {
   const bool threads = options.launch.launcher == exec::Launcher::kNone;
   const RankTracing tracing(options, threads ? static_cast<int>(options.plan.gpus) : 1);
   if (!tracing.note().empty()) observer.on_note(tracing.note());
@@ -77,8 +78,17 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
                             executor_options);
     RunOutcome outcome;
     outcome.attention = choose_attention(device, options, data.train->packs_documents());
-    if (shown_to != nullptr) on_ready(outcome.attention);
-    outcome.train = exec::train(executor, options.plan, data, options.train, shown_to);
+    exec::TrainOptions train = options.train;
+    std::unique_ptr<exec::Checkpoint> chosen;
+    if (!options.resume.empty()) {
+      chosen = exec::choose_checkpoint(executor.world(), resume, [&](const std::string& note) {
+        if (shown_to != nullptr) shown_to->on_note(note);
+      });
+      train.resume = chosen.get();
+      if (chosen) outcome.resumed = chosen->folder().string();
+    }
+    if (shown_to != nullptr) on_ready(outcome.attention, chosen.get());
+    outcome.train = exec::train(executor, options.plan, data, train, shown_to);
     outcome.planned_bytes = executor.planned_bytes();
     outcome.peak_bytes = device.peak_allocated_bytes();
     return outcome;

@@ -3,8 +3,10 @@
 // connects.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cli/run/options.h"
 #include "exec/train/trainer.h"
@@ -22,12 +24,17 @@ struct RunOutcome {
   exec::TrainResult train;
   Bytes planned_bytes = 0;  // of one rank's device memory
   Bytes peak_bytes = 0;     // measured
+  std::string resumed;      // the checkpoint's folder; empty: from the beginning
 };
 
-/// `observer` hears of rank 0, and so does `on_ready` before its first step. A rank that fails ends
-/// all; its error is thrown, with its rank.
+/// What runs, and the checkpoint that it goes on from or null.
+using OnReady = std::function<void(const AttentionNote&, const exec::Checkpoint*)>;
+
+/// `observer` hears of rank 0, and so does `on_ready` before its first step. `resume` holds the
+/// checkpoints that the run may go on from, the best first. A rank that fails ends all; its error
+/// is thrown, with its rank.
 RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
-                     exec::TrainObserver& observer,
-                     const std::function<void(const AttentionNote&)>& on_ready);
+                     const std::vector<std::filesystem::path>& resume,
+                     exec::TrainObserver& observer, const OnReady& on_ready);
 
 }  // namespace shardwright::cli

@@ -140,30 +140,37 @@ Predicted lower_and_predict(RunOptions& options) {
   return predicted;
 }
 
-/// The checkpoint to start from: the one that is named, or the newest whole one. Every process
-/// checks all files, so that all choose the same.
-std::unique_ptr<exec::Checkpoint> find_resume(RunOptions& options) {
-  const auto open = [](const fs::path& path) {
-    auto checkpoint = std::make_unique<exec::Checkpoint>(path);
-    checkpoint->verify();
-    return checkpoint;
-  };
-  if (options.resume.empty()) return nullptr;
-  if (options.resume != "auto") return open(options.resume);
-  const auto found = exec::list_checkpoints(exec::checkpoints_folder(options.out));
-  for (const fs::path& path : found) {
+/// What a run may go on from.
+struct Resumable {
+  std::vector<fs::path> checkpoints;         // the best first
+  std::unique_ptr<exec::Checkpoint> newest;  // of those that can be opened
+};
+
+/// Whether files are as they were written is for all ranks to see (exec::choose_checkpoint).
+Resumable find_resume(RunOptions& options) {
+  Resumable found;
+  if (options.resume.empty()) return found;
+  if (options.resume != "auto") {
+    found.checkpoints = {options.resume};
+    found.newest = std::make_unique<exec::Checkpoint>(options.resume);
+    return found;
+  }
+  found.checkpoints = exec::list_checkpoints(exec::checkpoints_folder(options.out));
+  for (const fs::path& path : found.checkpoints) {
     try {
-      return open(path);
-    } catch (const Error& error) {
-      options.notes.push_back(fmt::format("{}; the one before it is tried", error.what()));
+      found.newest = std::make_unique<exec::Checkpoint>(path);
+      return found;
+    } catch (const Error&) {
+      // The ranks will find and tell the same.
     }
   }
-  if (!found.empty()) {
+  if (!found.checkpoints.empty()) {
     throw Error(fmt::format("{}: none of {} checkpoints is whole, expected one to resume from",
-                            exec::checkpoints_folder(options.out).string(), found.size()));
+                            exec::checkpoints_folder(options.out).string(),
+                            found.checkpoints.size()));
   }
   options.notes.push_back("there is no checkpoint yet, so the run starts from the beginning");
-  return nullptr;
+  return found;
 }
 
 nlohmann::ordered_json attention_json(const AttentionNote& attention) {
@@ -201,18 +208,14 @@ class RunVerb : public Verb {
     const bool shown = options.launch.rank == 0;
     std::optional<OutputLock> lock;
     if (shown) lock.emplace(options.out);
-    const std::unique_ptr<exec::Checkpoint> resume = find_resume(options);
+    const Resumable resumable = find_resume(options);
     std::unique_ptr<exec::SafetensorsModel> weights;
-    if (resume) {
-      options.train.resume = resume.get();
-    } else if (!options.weights.empty()) {
+    if (!resumable.newest && !options.weights.empty()) {
       weights = std::make_unique<exec::SafetensorsModel>(options.weights);
       options.train.weights = weights.get();
       options.train.weights_name = options.weights;
     }
-    choose_trace_step(options, resume.get());
-    const std::vector<std::string> changed =
-        resume ? resume_notes(options, settings_, *resume) : std::vector<std::string>();
+    choose_trace_step(options, resumable.newest.get());
     if (shown) prepare_folder(options, predicted);
     const RunReference reference{predicted.step_s, predicted.utilisation,
                                  exec::StepMemory::planned_bytes(predicted.schedule)};
@@ -226,22 +229,24 @@ class RunVerb : public Verb {
     for (const std::string& note : options.notes) printer.on_note(note);
     for (const std::string& note : model_notes(options.model, options.plan.seq_len))
       printer.on_note(note);
-    const auto on_ready = [&](const AttentionNote& attention) {
+    const auto on_ready = [&](const AttentionNote& attention, const exec::Checkpoint* resume) {
       say(messages(), run_head(options, data, reference, attention));
-      if (!resume) return;
+      if (resume == nullptr) return;
       printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
-      for (const std::string& note : changed) printer.on_note(note);
+      for (const std::string& note : resume_notes(options, settings_, *resume))
+        printer.on_note(note);
     };
 
     const auto begin = std::chrono::steady_clock::now();
     const Interrupt interrupt(Wishes::kOfARun);
     const IgnoredPipes pipes;
     options.train.stop = &interrupt.flag();
-    const RunOutcome outcome = run_ranks(options, predicted.schedule, data, printer, on_ready);
+    const RunOutcome outcome =
+        run_ranks(options, predicted.schedule, data, resumable.checkpoints, printer, on_ready);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (!shown) return outcome.train.interrupted ? kStopped : ExitCode::kDone;
-    return finish(options, predicted, outcome, printer, seconds, resume.get());
+    return finish(options, predicted, outcome, printer, seconds);
   }
 
  private:
@@ -293,13 +298,13 @@ class RunVerb : public Verb {
   }
 
   ExitCode finish(const RunOptions& options, const Predicted& predicted, const RunOutcome& outcome,
-                  const RunPrinter& printer, double seconds, const exec::Checkpoint* resume) const {
+                  const RunPrinter& printer, double seconds) const {
     const exec::TrainResult& train = outcome.train;
     fs::path checkpoint;
     if (train.saved_step >= 0) {
       checkpoint = exec::checkpoints_folder(options.out) / exec::checkpoint_name(train.saved_step);
-    } else if (resume != nullptr) {
-      checkpoint = resume->folder();
+    } else {
+      checkpoint = outcome.resumed;
     }
     const fs::path model = model_folder(options);
     // What cannot be written now must not cost what comes after it.

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "exec/train/checkpoint.h"
+#include "exec/train/shared_folder.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 #include "sim/core/parse_number.h"
@@ -99,6 +100,7 @@ fs::path unfinished_checkpoint(const fs::path& folder, std::int64_t step) {
 
 void commit_checkpoint(const fs::path& folder, const CheckpointManifest& manifest) {
   const fs::path unfinished = unfinished_checkpoint(folder, manifest.step);
+  require_files(unfinished, manifest);
   const fs::path target = folder / checkpoint_name(manifest.step);
   write_file_atomically(unfinished / "checkpoint.json", manifest_text(manifest));
   std::error_code refused;

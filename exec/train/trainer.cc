@@ -13,6 +13,7 @@
 #include "exec/train/checkpointer.h"
 #include "exec/train/data/data_order.h"
 #include "exec/train/gather_timeline.h"
+#include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
@@ -96,6 +97,10 @@ class Run {
       metrics_ = std::make_unique<MetricsLog>(options_.folder / "metrics.jsonl", result_.last_step);
     }
     executor_.world().barrier();
+    if (options_.saves) {
+      require_shared_folder(executor_.world(), checkpoints_folder(options_.folder),
+                            static_cast<int>(executor_.schedule().shard_ranks()));
+    }
   }
 
   /// Durable with its parents, so that the first checkpoint is, too.

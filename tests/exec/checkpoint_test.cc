@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "exec/initial_weights.h"
+#include "exec/train/resume.h"
+#include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
 #include "exec/train/trainer.h"
 #include "tests/exec/training.h"
@@ -237,6 +239,97 @@ TEST_F(CheckpointTest, DamageIsRefusedByName) {
     put(file, whole);
   }
   EXPECT_EQ(refusal(), "accepted");
+}
+
+TEST_F(CheckpointTest, IsGivenItsNameOnlyWhenEveryFileIsThere) {
+  run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
+  const fs::path folder = checkpoints_folder(folder_ / "run");
+  CheckpointManifest manifest = Checkpoint(saved("run", 6)).manifest();
+  manifest.step = 8;
+  const fs::path unfinished = unfinished_checkpoint(folder, 8);
+  const auto refusal = [&] {
+    return refusal_of([&] { require_files(unfinished, manifest, 0.05); }, ExitCode::kFailed);
+  };
+  fs::create_directories(unfinished);
+  const std::string other = manifest.files[1].name;
+  fs::copy_file(saved("run", 6) / manifest.files[0].name, unfinished / manifest.files[0].name);
+  // The other rank wrote to a disk of its own.
+  EXPECT_EQ(refusal(), fmt::format("{}: not here, but its rank wrote {} bytes; expected a folder "
+                                   "that all ranks share",
+                                   (unfinished / other).string(), manifest.files[1].bytes));
+  put(unfinished / other, "short");
+  EXPECT_NE(refusal().find("5 bytes are here"), std::string::npos) << refusal();
+  EXPECT_FALSE(fs::exists(saved("run", 8)));
+  EXPECT_EQ(list_checkpoints(folder).front(), saved("run", 6));
+  put(unfinished / other, get(saved("run", 6) / other));
+  EXPECT_EQ(refusal(), "accepted");
+  commit_checkpoint(folder, manifest);
+  EXPECT_EQ(list_checkpoints(folder).front(), saved("run", 8));
+}
+
+TEST_F(CheckpointTest, FoldersThatAreNotSharedAreRefusedByAllRanks) {
+  fs::create_directories(folder_ / "a");
+  fs::create_directories(folder_ / "b");
+  kernels::host::Parallel parallel(1);
+  std::vector<std::string> said(3);
+  const auto ask = [&](int writers) {
+    LocalWorld world(3, 3);
+    world.run([&](int rank) {
+      HostDevice device(parallel, StreamMode::kInline);
+      const RankGroups groups = world.groups(rank, device);
+      said[static_cast<std::size_t>(rank)] = refusal_of([&] {
+        require_shared_folder(*groups.world, folder_ / (rank == 2 ? "b" : "a"), writers, 0.05);
+      });
+    });
+  };
+  ask(3);
+  for (const std::string& sentence : said) {
+    EXPECT_NE(sentence.find("rank 2 does not see what rank 0 writes there"), std::string::npos)
+        << sentence;
+  }
+  ask(2);  // rank 2 writes nothing
+  EXPECT_EQ(said, std::vector<std::string>(3, "accepted"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "a"));
+}
+
+TEST_F(CheckpointTest, RanksShareTheFilesAndLeaveOutTheSameCheckpoints) {
+  run("run", tiny_plan(Strategy::kYafsdp, 3), options_);
+  const Checkpoint whole(saved("run", 6));
+  const auto choose = [&](const std::vector<std::vector<fs::path>>& candidates) {
+    const int ranks = static_cast<int>(candidates.size());
+    kernels::host::Parallel parallel(1);
+    LocalWorld world(ranks, ranks);
+    std::vector<std::string> chosen(candidates.size());
+    world.run([&](int rank) {
+      HostDevice device(parallel, StreamMode::kInline);
+      const RankGroups groups = world.groups(rank, device);
+      const auto place = static_cast<std::size_t>(rank);
+      chosen[place] = refusal_of([&] {
+        const auto found =
+            choose_checkpoint(*groups.world, candidates[place], [](const std::string&) {});
+        chosen[place] = found ? found->folder().string() : "none";
+        throw Error(chosen[place]);
+      });
+    });
+    return chosen;
+  };
+  const std::vector<fs::path> both = {saved("run", 6), saved("run", 4)};
+  EXPECT_EQ(choose({both, both}), std::vector<std::string>(2, saved("run", 6).string()));
+  EXPECT_EQ(choose({{}, {}}), std::vector<std::string>(2, "none"));
+  for (const std::string& said : choose({both, {}})) {
+    EXPECT_NE(said.find("rank 1 sees 0"), std::string::npos) << said;
+  }
+  // Only the rank whose share it is reads the damaged file; all go on from the one before.
+  const fs::path damaged = saved("run", 6) / whole.manifest().files[1].name;
+  std::string text = get(damaged);
+  text.back() ^= 1;
+  put(damaged, text);
+  EXPECT_EQ(refusal_of([&] { whole.verify(0, 2); }), "accepted");
+  EXPECT_NE(refusal_of([&] { whole.verify(1, 2); }), "accepted");
+  EXPECT_EQ(choose({both, both}), std::vector<std::string>(2, saved("run", 4).string()));
+  for (const std::string& said : choose({{both[0]}, {both[0]}})) {
+    EXPECT_NE(said.find("the checksum is"), std::string::npos) << said;
+  }
 }
 
 TEST(InitialWeights, AreThoseOfOneThread) {
