@@ -23,7 +23,7 @@ void check_executable(const Model& m, const Schedule& schedule) {
   if (m.position != Position::kRope) refuse("has no rotary positions");
   if (m.norms_per_layer != 2) refuse(fmt::format("has {} norms a layer", m.norms_per_layer));
   if (m.parallel_residual) refuse("has parallel residuals");
-  if (m.fused_qkv || m.fused_gate_up) refuse("stores fused projections");
+  if (m.fused_qkv && m.qkv_bias) refuse("stores the biases of three projections as one");
   if (m.attention_softcap != 0 || m.logit_softcap != 0) refuse("caps its logits");
   if (m.embedding_scale != 1.0) refuse("scales its embedding");
   for (const Op& op : schedule.ops) {
@@ -72,12 +72,20 @@ std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m) {
     const auto norm = [&](std::string_view part, std::int64_t size, Weight weight) {
       drafts.push_back({name(part), {size}, unit, unit, weight, true});
     };
-    matrix("self_attn.q_proj.weight", q, c, Weight::kQkv);
-    matrix("self_attn.k_proj.weight", kv, c, Weight::kQkv);
-    matrix("self_attn.v_proj.weight", kv, c, Weight::kQkv);
+    if (m.fused_qkv) {
+      matrix("self_attn.qkv_proj.weight", q + 2 * kv, c, Weight::kQkv);
+    } else {
+      matrix("self_attn.q_proj.weight", q, c, Weight::kQkv);
+      matrix("self_attn.k_proj.weight", kv, c, Weight::kQkv);
+      matrix("self_attn.v_proj.weight", kv, c, Weight::kQkv);
+    }
     matrix("self_attn.o_proj.weight", c, q, Weight::kOutput);
-    if (m.gated_mlp) matrix("mlp.gate_proj.weight", f, c, up);
-    matrix("mlp.up_proj.weight", f, c, up);
+    if (m.fused_gate_up) {
+      matrix("mlp.gate_up_proj.weight", 2 * f, c, up);
+    } else {
+      if (m.gated_mlp) matrix("mlp.gate_proj.weight", f, c, up);
+      matrix("mlp.up_proj.weight", f, c, up);
+    }
     matrix("mlp.down_proj.weight", c, f, Weight::kDown);
     if (m.qkv_bias) {
       bias("self_attn.q_proj.bias", q, Weight::kQkv);

@@ -187,7 +187,7 @@ TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Transformers,
-                         ::testing::Values("llama", "llama3", "mistral", "qwen2", "qwen3"),
+                         ::testing::Values("llama", "llama3", "mistral", "phi3", "qwen2", "qwen3"),
                          [](const ::testing::TestParamInfo<const char*>& model) {
                            return std::string(model.param);
                          });
