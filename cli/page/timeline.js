@@ -11,14 +11,20 @@ const CURVE = 120;
 const COLORS = [[/gather/, 'gather'], [/reduce/, 'reduce'], [/attention/, 'attention'], [/cast|copy|send|recv|synchron/, 'copy'],
   [/projection|input_gradient|weight_gradient|product|gemm/, 'product']];
 
+// Slices of a pipeline's stage have no kind; what they are is their category.
+const OF_A_STAGE = {forward: 'forward', backward: 'backward', 'weight gradient': 'weights', bubble: 'bubble', transfer: 'copy', host: 'host',
+  'gradient reduction': 'reduce', 'parameter gather': 'gather'};
+
 function classOfSpan({cat, args = {}}) {
   if (cat === 'optimizer') return 'optimizer';
+  if (!args.kind && OF_A_STAGE[cat]) return OF_A_STAGE[cat];
   const found = COLORS.find(([kind]) => kind.test(args.kind || ''));
   return found ? found[1] : 'memory';
 }
 
 const LABELS = {product: 'matrix products', attention: 'attention', memory: 'other kernels', gather: 'gathers',
-  reduce: 'reductions', copy: 'copies', optimizer: 'optimizer', host: 'host issues work'};
+  reduce: 'reductions', copy: 'copies', optimizer: 'optimizer', host: 'host issues work', forward: 'forward', backward: 'backward',
+  weights: 'weight gradients', bubble: 'bubble'};
 
 /** {end, lanes: [{name, role, spans}], curves} of a Chrome trace that the program wrote; times in microseconds. */
 export function timelineOf(trace) {
@@ -31,7 +37,7 @@ export function timelineOf(trace) {
     if (event.ph === 'M' && event.name === 'process_name') {
       processes.set(event.pid, event.args.name);
     } else if (event.ph === 'M' && event.name === 'thread_name') {
-      lanes.set(key, {name: event.args.name, role: event.args.role, process: event.pid, spans: []});
+      lanes.set(key, {name: event.args.name, ownName: event.args.name, role: event.args.role, process: event.pid, spans: []});
     } else if (event.ph === 'X' && lanes.has(key)) {
       const lane = lanes.get(key);
       lane.spans.push({begin: event.ts, end: event.ts + event.dur, name: event.name, cat: event.cat, args: event.args || {},
@@ -44,9 +50,21 @@ export function timelineOf(trace) {
   }
   for (const lane of lanes.values()) lane.spans.sort((one, other) => one.begin - other.begin);
   const shown = [...lanes.values()].filter((lane) => lane.spans.length);
-  const several = new Set(shown.map((lane) => lane.process)).size > 1;
-  for (const lane of shown) if (several && processes.has(lane.process)) lane.name = `${processes.get(lane.process)}: ${lane.name}`;
-  return {end, lanes: shown, curves};
+  return {end, lanes: shown, curves, ...stageLanes(shown, processes)};
+}
+
+/** Of a pipeline, one process a stage: the first lane of each, named after it. {} for a single process. */
+function stageLanes(lanes, processes) {
+  const firsts = new Map();
+  for (const lane of lanes) {
+    const stage = (processes.get(lane.process) || '').replace(/^.*?: /, '').replace(/ of \d+.*/, '');
+    const first = !firsts.has(lane.process);
+    if (first) firsts.set(lane.process, lane);
+    lane.name = first && stage ? stage : `${stage}: ${lane.name}`;
+  }
+  if (firsts.size > 1) return {stages: [...firsts.values()]};
+  for (const lane of lanes) lane.name = lane.ownName;
+  return {};
 }
 
 /** The spans of a lane in the window, those too small to be seen drawn as one. */
@@ -104,6 +122,7 @@ function curveMarks(timeline, usable, [from, to], width, top) {
 
 function draw(timeline, usable, window, label) {
   const width = room();
+  const curve = timeline.curves.size ? CURVE : 0;
   const [from, to] = window;
   const top = timeline.lanes.length * LANE + 30;
   const marks = timeline.lanes.flatMap((lane, row) => [
@@ -111,10 +130,10 @@ function draw(timeline, usable, window, label) {
     text(0, row * LANE + 15, lane.name, {class: 'soft'}), ...laneMarks(lane, row, window, width)]);
   const axis = ticks(from, to, Math.max(3, Math.round(width / 160))).map((time) => {
     const x = ((time - from) / (to - from)) * width;
-    return svg('g', {}, svg('line', {x1: x, x2: x, y1: 16, y2: top + CURVE, class: 'grid'}),
-      text(x, top + CURVE + 15, seconds(time * 1e-6, 3), {class: 'soft', 'text-anchor': x < 30 ? 'start' : x > width - 30 ? 'end' : 'middle'}));
+    return svg('g', {}, svg('line', {x1: x, x2: x, y1: 16, y2: top + curve, class: 'grid'}),
+      text(x, top + curve + 15, seconds(time * 1e-6, 3), {class: 'soft', 'text-anchor': x < 30 ? 'start' : x > width - 30 ? 'end' : 'middle'}));
   });
-  return picture(width, top + CURVE + 22, label, ...axis, ...marks, ...(timeline.curves.size ? curveMarks(timeline, usable, window, width, top) : []));
+  return picture(width, top + curve + 22, label, ...axis, ...marks, ...(timeline.curves.size ? curveMarks(timeline, usable, window, width, top) : []));
 }
 
 /** From the first to the last operation of the middle layer in one pass. */
@@ -137,7 +156,8 @@ function longest(timeline) {
 }
 
 /** A section's content: buttons, the picture, its legend and the longest operations as a table. */
-export function timelineView(timeline, {usable, name, common}) {
+export function timelineView(all, {usable, name, common}) {
+  let timeline = all.stages ? {...all, lanes: all.stages} : all;
   const whole = [0, Math.max(common || 0, timeline.end) * 1.0005];
   let window = whole;
   const frame = html('div', {class: 'frame', tabindex: 0, role: 'group',
@@ -160,12 +180,17 @@ export function timelineView(timeline, {usable, name, common}) {
     const found = layerWindow(timeline, pass);
     return found ? button(label, () => show(found)) : null;
   };
+  const tracks = all.stages ? button('Every track of every stage', () => {
+    timeline = timeline === all ? {...all, lanes: all.stages} : all;
+    tracks.textContent = timeline === all ? 'Stages only' : 'Every track of every stage';
+    show(window);
+  }) : null;
   show(whole);
   const used = [...new Set(timeline.lanes.flatMap((lane) => lane.spans.map((span) => span.color)))];
   return html('div', {},
     html('p', {class: 'tools'}, button('Whole step', () => show(whole)), layer('A layer forward', 'forward'), layer('A layer backward', 'backward'),
-      button('Zoom in', () => zoom(0.5)), button('Zoom out', () => zoom(2)), button('◀ earlier', () => move(-0.4)), button('later ▶', () => move(0.4))),
-    frame, html('p', {class: 'note'}, 'Below: memory allocated (line) and reserved (dotted). PyTorch counts it when the host asks, which may be long before the kernel runs.'),
+      button('Zoom in', () => zoom(0.5)), button('Zoom out', () => zoom(2)), button('◀ earlier', () => move(-0.4)), button('later ▶', () => move(0.4)), tracks),
+    frame, all.curves.size ? html('p', {class: 'note'}, 'Below: memory allocated (line) and reserved (dotted). PyTorch counts it when the host asks, which may be long before the kernel runs.') : null,
     legend(used.map((color) => [color, LABELS[color]])),
     fold('The longest operations', table(['operation', 'stream', 'takes', 'begins at'], longest(timeline), 'The longest operations of the step')));
 }

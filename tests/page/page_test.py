@@ -165,7 +165,11 @@ def a_divided_model_shows_its_stages(on):
     assert on.page.js("return document.querySelector('[data-slider=pp]').closest('details').open"), "the knobs that divide are folded away"
     for loss in told["explanation"]["losses"]:
         assert loss["what"] in on.page.text("#why"), loss
+    lanes = "return document.querySelector('#timeline svg').querySelectorAll('.lane').length"
+    assert on.page.js(lanes) == 16
     on.pictures and picture_set(on, "divided")
+    on.page.js("[...document.querySelectorAll('#timeline button')].find((one) => one.textContent.startsWith('Every track')).click()")
+    assert on.page.js(lanes) > 16
     on.page.slide("pp", 3)
     on.page.wait("document.querySelectorAll('#memory tbody tr').length === 8")
     time.sleep(0.6)
