@@ -13,6 +13,7 @@
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
+#include "sim/core/error.h"
 
 namespace shardwright::cli {
 namespace {
@@ -54,6 +55,8 @@ std::string usual_trainer(const Plan& plan) {
       return "deepspeed";
     case Software::kFsdp1:
       return "accelerate";
+    case Software::kMegatron:
+      return "megatron-lm";
     default:
       return plan.stack.starts_with("hf-") ? "accelerate" : "torchtitan";
   }
@@ -80,10 +83,26 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
     job.through_torchrun = false;
     job.needs_script = true;
   } else {
-    job.settings_file = trainer.name == "deepspeed" ? "deepspeed.json" : "yafsdp_settings.py";
-    job.launch = trainer.name == "deepspeed" ? "\"$TRAIN_SCRIPT\" --deepspeed_config deepspeed.json"
-                                             : "\"$TRAIN_SCRIPT\"";
     job.needs_script = true;
+    job.launch = "\"$TRAIN_SCRIPT\"";
+    if (trainer.name == "deepspeed") {
+      job.settings_file = "deepspeed.json";
+      job.launch += " --deepspeed_config deepspeed.json";
+    } else if (trainer.name == "yafsdp") {
+      job.settings_file = "yafsdp_settings.py";
+    } else if (trainer.name == "megatron-bridge") {
+      job.settings_file = "shardwright_plan.py";
+      job.environment.emplace_back("PYTHONPATH=.");
+    } else if (trainer.name == "megatron-lm") {
+      job.settings_file = "megatron_args.sh";
+      job.before = "source ./megatron_args.sh && ";
+      job.launch += " \"${MEGATRON_ARGS[@]}\" ${DATA_ARGS:-}";
+    } else {
+      throw Error(
+          fmt::format("{} settings have no kit yet, expected --format torchtitan, accelerate, "
+                      "yafsdp, deepspeed, megatron-lm or megatron-bridge",
+                      trainer.name));
+    }
   }
   const bool expandable =
       plan.allocator == AllocatorKind::kExpandable ||
@@ -153,10 +172,12 @@ std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& tr
       duration(prediction.time.interval_s[1]), gib(prediction.memory.peak_reserved_bytes),
       gib(prediction.memory.usable_bytes), job.settings_file, trainer.title);
   if (job.needs_script) {
-    text += fmt::format(
-        "\n{} is a library: `TRAIN_SCRIPT` names your training script, which loads these "
-        "settings.\n",
-        trainer.title);
+    text += fmt::format("\n`TRAIN_SCRIPT` names {}.\n",
+                        trainer.name == "megatron-lm"
+                            ? "pretrain_gpt.py of Megatron-LM, `DATA_ARGS` its arguments of data, "
+                              "tokenizer, learning "
+                              "rate and checkpoints"
+                            : "your training script, which loads these settings");
   }
   return text;
 }

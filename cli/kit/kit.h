@@ -30,13 +30,14 @@ struct KitJob {
   std::string settings_file;  // by its name in the kit
   std::string launch;         // behind torchrun's own flags, or the whole command of a launcher
   bool through_torchrun = true;
+  std::string before;         // of every process: a command and " && "; empty: none
   bool needs_script = false;  // the trainer is a library: the user's TRAIN_SCRIPT is started
   std::string accelerator;    // as SkyPilot calls the GPU; empty: it has no name there
   bool amd = false;
   std::vector<std::string> environment;  // NAME=value
 };
 
-/// The trainer whose software the plan's stack is: torchtitan, accelerate, yafsdp or deepspeed.
+/// The trainer whose software the plan's strategy and stack are.
 std::string usual_trainer(const Plan& plan);
 
 KitJob kit_job(const AsRun& as_run, const Trainer& trainer);

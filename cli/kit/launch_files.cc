@@ -26,10 +26,12 @@ std::string node_command(const KitJob& job, const std::string& node_rank,
         job.launch, job.ranks.nodes, job.ranks.nodes * job.ranks.per_node, node_rank, address,
         kPort);
   }
-  return fmt::format(
-      "torchrun --nnodes={} --nproc_per_node={} --node_rank={} --master_addr={} --master_port={} "
-      "{}",
-      job.ranks.nodes, job.ranks.per_node, node_rank, address, kPort, job.launch);
+  return job.before + fmt::format(
+                          "torchrun --nnodes={} --nproc_per_node={} --node_rank={} "
+                          "--master_addr={} --master_port={} "
+                          "{}",
+                          job.ranks.nodes, job.ranks.per_node, node_rank, address, kPort,
+                          job.launch);
 }
 
 std::string indented(const std::string& text, int columns) {

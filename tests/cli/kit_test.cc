@@ -119,6 +119,19 @@ json watched(const std::string& log, int exit_code) {
   return json::parse(result.out, nullptr, false);
 }
 
+TEST(Kit, DividedPlansStartMegatron) {
+  const fs::path folder = testing::temp_folder() / "megatron";
+  const ProgramResult result =
+      kit(folder.string(), {"--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64",
+                            "--seq-len", "4096", "--tp", "8", "--pp", "2", "--global-batch", "64"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(content(folder / "megatron_args.sh"), HasSubstr("--tensor-model-parallel-size 8"));
+  for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"})
+    EXPECT_THAT(content(folder / name), HasSubstr("source ./megatron_args.sh && torchrun")) << name;
+  const ProgramResult checked = run_program({"/bin/bash", "-n", (folder / "job.sbatch").string()});
+  EXPECT_EQ(checked.exit_code, 0) << checked.err;
+}
+
 struct Expected {
   double step_s, reserved_gib;
 };
