@@ -129,8 +129,15 @@ void SettingBox::leave(std::initializer_list<std::string_view> keys, const std::
 }
 
 void SettingBox::finish(ImportedConfig& to) {
+  const auto has_below = [this](const std::string& key) {
+    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& other) {
+      return other.setting.key.starts_with(key + ".");
+    });
+  };
   for (Entry& entry : entries_) {
     if (entry.used || is_off(entry.setting.value)) continue;
+    // A call whose arguments are settings of their own.
+    if (entry.setting.value.ends_with(")") && has_below(entry.setting.key)) continue;
     if (costs_nothing(entry.setting.key)) {
       ++to.passed_over;
     } else {

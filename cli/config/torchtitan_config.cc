@@ -131,6 +131,21 @@ void take_parallelism(SettingBox& box, ImportedConfig& to) {
   }
 }
 
+/// A pipeline cuts the local batch into micro-batches of its own.
+void take_pipeline_batch(SettingBox& box, ImportedConfig& to) {
+  if (to.knobs.parallel.pp.value_or(1) == 1) return;
+  const std::int64_t local = to.knobs.micro_batch.value_or(1);
+  const std::int64_t micro =
+      box.take_count({"parallelism.pipeline_parallel_microbatch_size"}).value_or(1);
+  if (local % micro != 0) box.fail("a size that divides training.local_batch_size");
+  to.knobs.micro_batch = micro;
+  if (!to.global_batch) to.knobs.grad_accum = local / micro;
+  for (TakenSetting& taken : to.taken) {
+    if (taken.key == "training.local_batch_size")
+      taken.meaning = fmt::format("micro_batch {}, {} of them", micro, local / micro);
+  }
+}
+
 void take_checkpointing(SettingBox& box, ImportedConfig& to) {
   // 0.3: a class.
   if (const auto policy = box.take({"activation_checkpoint"})) {
@@ -193,6 +208,10 @@ void take_training(SettingBox& box, ImportedConfig& to) {
     box.set_knob("moment-dtype", "bf16", to);
     to.not_taken.push_back({box.key(), *word, "master weights are predicted in fp32"});
   }
+  if (const auto loss = box.take({"loss"}); loss && loss->find("Chunked") != loss->npos)
+    to.not_taken.push_back({box.key(), *loss, "give --loss-chunks for a loss in pieces"});
+  static_cast<void>(box.take({"loss.loss_fn"}));
+  static_cast<void>(box.take({"loss.loss_fn.global_vocab_size"}));
   box.leave({"training.enable_cpu_offload"}, "it moves parameters and gradients, too", to);
 }
 
@@ -208,6 +227,7 @@ void read_torchtitan(SettingBox& box, ImportedConfig& to) {
   take_model(box, to);
   take_training(box, to);
   take_parallelism(box, to);
+  take_pipeline_batch(box, to);
   take_checkpointing(box, to);
   const auto compiles = box.take_switch({"compile.enable", "training.compile"});
   to.stack = compiles.value_or(false) ? "torch-compile" : "torch-eager";
