@@ -40,7 +40,8 @@ class Options {
   MegatronOptions options_;
 };
 
-[[noreturn]] void refuse(std::string_view knob, std::string_view value, std::string_view expected) {
+[[noreturn]] void not_in_megatron(std::string_view knob, std::string_view value,
+                                  std::string_view expected) {
   throw Error(
       fmt::format("{} is {}, which Megatron does not have, expected {}", knob, value, expected));
 }
@@ -136,7 +137,7 @@ void add_pipeline(const Plan& plan, Options& out) {
   if (p.pp == 1) return;
   const PipelineKind kind = p.schedule();
   if (kind != PipelineKind::kOneForwardOneBackward && kind != PipelineKind::kInterleaved) {
-    refuse("pp_schedule", name_of(kind), "1f1b or interleaved");
+    not_in_megatron("pp_schedule", name_of(kind), "1f1b or interleaved");
   }
   if (!p.pp_layout.empty()) {
     // The layout says how many virtual stages there are.
@@ -214,7 +215,8 @@ void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& 
   }
   const auto usual = parallel_word<TensorOverlap>(inputs.profile.stack.parallel.tp_overlap);
   const TensorOverlap overlap = p.tp_overlap.value_or(usual.value_or(TensorOverlap::kNone));
-  if (overlap == TensorOverlap::kAsync) refuse("tp_overlap", "async", "none or userbuffers");
+  if (overlap == TensorOverlap::kAsync)
+    not_in_megatron("tp_overlap", "async", "none or userbuffers");
   if (overlap == TensorOverlap::kUserbuffers && p.tp > 1)
     out.on("--tp-comm-overlap", "comm_overlap.tp_comm_overlap");
   add_pipeline(plan, out);
@@ -224,7 +226,7 @@ void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& 
   if (p.rank_order == "tp-cp-ep-pp-dp") {
     out.on("--use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping");
   } else if (p.rank_order != Parallelism::kUsualOrder) {
-    refuse("rank_order", p.rank_order, "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
+    not_in_megatron("rank_order", p.rank_order, "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   }
   add_data_parallelism(inputs, plan, settings, out);
 }
@@ -241,7 +243,7 @@ void add_precision(const Plan& plan, Options& out) {
   if (n.precision != Precision::kFp8) return;
   const Fp8Recipe recipe = n.fp8_recipe.value_or(Fp8Recipe::kDelayed);
   if (recipe == Fp8Recipe::kRowwise) {
-    refuse("fp8_recipe", "rowwise", "delayed, tensorwise, block or mxfp8");
+    not_in_megatron("fp8_recipe", "rowwise", "delayed, tensorwise, block or mxfp8");
   }
   const bool per_tensor = recipe == Fp8Recipe::kDelayed || recipe == Fp8Recipe::kTensorwise;
   out.word("--fp8-format", per_tensor ? "hybrid" : "e4m3");
@@ -263,7 +265,7 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
       out.word("--optimizer", "muon", "optimizer.optimizer");
       break;
     case Optimizer::kAdamw8bit:
-      refuse("optimizer", "adamw-8bit", "adamw, muon or sgd");
+      not_in_megatron("optimizer", "adamw-8bit", "adamw, muon or sgd");
   }
   const bool narrow = plan.moment_dtype != DType::kFp32 || plan.master_dtype != DType::kFp32;
   if (narrow) {

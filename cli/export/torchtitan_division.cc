@@ -9,7 +9,8 @@
 namespace shardwright::cli {
 namespace {
 
-[[noreturn]] void refuse(std::string_view knob, std::string_view value, std::string_view expected) {
+[[noreturn]] void not_in_torchtitan(std::string_view knob, std::string_view value,
+                                    std::string_view expected) {
   throw Error(
       fmt::format("{} is {}, which torchtitan does not have, expected {}", knob, value, expected));
 }
@@ -29,7 +30,7 @@ const char* schedule_class(PipelineKind kind) {
     case PipelineKind::kDualpipe:
       break;
   }
-  refuse("pp_schedule", name_of(kind), "gpipe, 1f1b, interleaved or zbv");
+  not_in_torchtitan("pp_schedule", name_of(kind), "gpipe, 1f1b, interleaved or zbv");
 }
 
 /// Modules of every part of the model, as Python lists.
@@ -74,10 +75,10 @@ void remark_context(const sim::Job& inputs, const Plan& plan, TrainerSettings& s
 
 void remark_experts(const Plan& plan, TrainerSettings& settings) {
   const Parallelism& p = plan.parallel;
-  if (p.etp > 1) refuse("etp", fmt::format("{}", p.etp), "1");
-  if (p.ep_overlap.value_or(false)) refuse("ep_overlap", "on", "off");
+  if (p.etp > 1) not_in_torchtitan("etp", fmt::format("{}", p.etp), "1");
+  if (p.ep_overlap.value_or(false)) not_in_torchtitan("ep_overlap", "on", "off");
   if (p.expert_capacity) {
-    refuse("expert_capacity", fmt::format("{}", *p.expert_capacity), "none");
+    not_in_torchtitan("expert_capacity", fmt::format("{}", *p.expert_capacity), "none");
   }
   if (p.dispatcher && *p.dispatcher != Dispatcher::kAllToAll) {
     settings.lost("dispatcher",
@@ -105,7 +106,8 @@ void remark_numerics(const Plan& plan, TrainerSettings& settings) {
     settings.lost("optimizer", fmt::format("{}; the flavor's AdamW is left", name_of(n.optimizer)));
     run.optimizer = Optimizer::kAdamw;
   }
-  if (plan.offload == Offload::kActivations) refuse("offload", offload_name(plan), "none");
+  if (plan.offload == Offload::kActivations)
+    not_in_torchtitan("offload", offload_name(plan), "none");
 }
 
 }  // namespace
@@ -124,12 +126,12 @@ TitanOptions titan_division(const sim::Job& inputs, const Plan& plan, TrainerSet
   if (!replicates && plan.shard_group > 0)
     shard = std::max<std::int64_t>(1, plan.shard_group / p.cp);
   if (p.rank_order != Parallelism::kUsualOrder) {
-    refuse("rank_order", p.rank_order, Parallelism::kUsualOrder);
+    not_in_torchtitan("rank_order", p.rank_order, Parallelism::kUsualOrder);
   }
   const auto usual = parallel_word<TensorOverlap>(inputs.profile.stack.parallel.tp_overlap);
   const TensorOverlap overlap = p.tp_overlap.value_or(usual.value_or(TensorOverlap::kNone));
   if (p.tp > 1 && overlap == TensorOverlap::kUserbuffers) {
-    refuse("tp_overlap", "userbuffers", "none or async");
+    not_in_torchtitan("tp_overlap", "userbuffers", "none or async");
   }
   const char* section = "parallelism";
   const auto number = [](std::int64_t value) { return fmt::format("{}", value); };

@@ -8,14 +8,11 @@
 
 #include "sim/core/check.h"
 #include "sim/core/error.h"
+#include "sim/cost/to_ns.h"
 
 namespace shardwright::sim {
 
 namespace {
-
-Nanoseconds to_ns(double seconds) {
-  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
-}
 
 /// An optimizer's state that the host holds passes in and out beside the update. Both ways at once
 /// reach together what one reaches alone (sim/parallel/body_cost.h).

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
+
+#include "sim/cost/to_ns.h"
 
 namespace shardwright::sim {
 namespace {
@@ -102,7 +103,7 @@ class ChunkOpener {
 
  private:
   static Nanoseconds within(Nanoseconds begin, double seconds, Nanoseconds end) {
-    return std::min(end, begin + static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
+    return std::min(end, begin + to_ns(seconds));
   }
 
   TimedList timed(const BodyOps& ops, bool backward) {

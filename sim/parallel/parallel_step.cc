@@ -11,16 +11,13 @@
 #include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/strategy.h"
+#include "sim/cost/to_ns.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
 namespace {
-
-Nanoseconds to_ns(double seconds) {
-  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
-}
 
 double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;

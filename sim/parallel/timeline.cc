@@ -5,14 +5,11 @@
 #include <cmath>
 
 #include "sim/core/check.h"
+#include "sim/cost/to_ns.h"
 #include "sim/parallel/opened_chunk.h"
 
 namespace shardwright::sim {
 namespace {
-
-Nanoseconds to_ns(double seconds) {
-  return static_cast<Nanoseconds>(std::llround(seconds * 1e9));
-}
 
 SliceKind kind_of(Direction direction) {
   switch (direction) {
