@@ -60,10 +60,10 @@ def type_of(flag):
     return "Count" if any(len(word) == 1 for word in words) else "str"
 
 
-def function(verb, summary, flags):
-    """`def verb(...)` with what each keyword means."""
+def function(verb, summary, flags, takes_words):
+    """`def verb(...)` with what each keyword means; `takes_words`: it has arguments without a flag, too."""
     usable = [flag for flag in flags if flag.keyword.isidentifier() and not keyword.iskeyword(flag.keyword) and flag.name != "json"]
-    positional = ["*words: str"] if verb in ("inspect", "profile", "prices", "import-config", "import-memory") else ["*"]
+    positional = ["*words: str"] if takes_words else ["*"]
     lines = [f"def {verb.replace('-', '_')}("]
     lines += [f"    {one}," for one in positional if usable or one != "*"]
     lines += [f"    {flag.keyword}: {type_of(flag)} | None = ...," for flag in usable]
@@ -106,7 +106,8 @@ def main():
     verbs = reader.verbs_in(said("--help"))
     if "predict" not in verbs:
         sys.exit(f"write_stubs: --help of {options.binary} names no verb predict.")
-    functions = [function(verb, summary, reader.flags_in(said(verb, "--help"))) for verb, summary in verbs.items()]
+    helps = {verb: said(verb, "--help") for verb in verbs}
+    functions = [function(verb, verbs[verb], reader.flags_in(text), "\nPositionals:" in text) for verb, text in helps.items()]
     functions = [predict_overloads(text) if text.startswith("def predict(") else text for text in functions]
     options.out.write_text(HEAD + "\n" + "\n".join(functions))
 
