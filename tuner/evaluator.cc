@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "sim/core/check.h"
+#include "sim/cost/scale.h"
+#include "sim/parallel/predict_parallel.h"
 
 namespace shardwright::tuner {
 
@@ -48,6 +50,9 @@ Bounds Evaluator::bound(const Plan& family) {
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
     const sim::FamilyBounds form = closed_[s].family(family);
     const Bytes runtime = scenarios_[s].profile.cluster.gpu.runtime_bytes;
+    const profiles::Profile& profile = scenarios_[s].profile;
+    const double at_scale =
+        sim::goes_parallel(family, profile.stack) ? 1 : sim::scale_factor(profile, family.gpus);
     if (s == 0) {
       bounds.score.assign(form.size(), 0);
       bounds.total_bytes.resize(form.size());
@@ -57,7 +62,7 @@ Bounds Evaluator::bound(const Plan& family) {
       const Bytes total = scaled(form.allocated_bytes[k] + runtime, scenarios_[s].memory_factor);
       if (s == 0) bounds.total_bytes[k] = total;
       bounds.may_fit[k] = bounds.may_fit[k] && total <= allowed_bytes(s, family.gpus);
-      const double step_s = static_cast<double>(form.step_ns[k]) * 1e-9;
+      const double step_s = static_cast<double>(form.step_ns[k]) * 1e-9 * at_scale;
       bounds.score[k] = std::max(bounds.score[k], score(s, family, step_s, total));
     }
   }
