@@ -16,6 +16,7 @@
 #include "profiles/data_file.h"
 #include "profiles/gpu_costs_of.h"
 #include "profiles/gpu_file.h"
+#include "profiles/price.h"
 #include "profiles/stack_file.h"
 
 namespace shardwright::cli {
@@ -124,6 +125,41 @@ std::string gpu_json(const profiles::GpuFile& file) {
   return document.dump(2) + "\n";
 }
 
+/// As cluster files write them; the price on demand itself is a value of the cluster.
+ordered_json prices_json(const profiles::PriceList& prices) {
+  ordered_json json = ordered_json::object();
+  for (std::size_t i = 0; i < prices.size(); ++i) {
+    const profiles::Price& price = prices[i];
+    if (!price.known()) continue;
+    const auto kind = static_cast<profiles::PriceKind>(i);
+    ordered_json entry = ordered_json::object();
+    if (kind != profiles::PriceKind::kOnDemand) {
+      entry = {{"usd_per_gpu_hour", price.usd_per_gpu_hour}, {"source", price.origin.source}};
+      if (!price.origin.confidence.empty()) entry["confidence"] = price.origin.confidence;
+      if (!price.origin.date.empty()) entry["date"] = price.origin.date;
+    }
+    entry["range"] = price.range;
+    if (!price.range_source.empty()) entry["range_source"] = price.range_source;
+    json[std::string(name_of(kind))] = std::move(entry);
+  }
+  return json;
+}
+
+/// "A GPU hour costs 2.30 USD on-demand (1.79 to 2.79), 1.23 USD spot (0.72 to 1.44)."
+std::string price_words(const profiles::PriceList& prices) {
+  std::vector<std::string> kinds;
+  for (std::size_t i = 0; i < prices.size(); ++i) {
+    const profiles::Price& price = prices[i];
+    if (!price.known()) continue;
+    kinds.push_back(fmt::format("{:.2f} USD {}", price.usd_per_gpu_hour,
+                                name_of(static_cast<profiles::PriceKind>(i))));
+    if (price.range[0] < price.range[1])
+      kinds.back() += fmt::format(" ({:.2f} to {:.2f})", price.range[0], price.range[1]);
+  }
+  if (kinds.empty()) return "No price of its GPU hour is known.";
+  return fmt::format("A GPU hour costs {}.", fmt::join(kinds, ", "));
+}
+
 std::string list_json(std::string_view key, ordered_json list) {
   ordered_json document{{"schema", "shardwright.list/1.0"}};
   document[std::string(key)] = std::move(list);
@@ -134,7 +170,13 @@ std::string list_json(std::string_view key, ordered_json list) {
 
 std::string inspect_cluster(const std::string& name, Form form, const Terminal& out) {
   const profiles::ClusterFile file = profiles::load_cluster(name);
-  if (form == Form::kJson) return to_json(file) + "\n";
+  const profiles::PriceList prices = profiles::load_prices(name);
+  if (form == Form::kJson) {
+    ordered_json document = ordered_json::parse(to_json(file));
+    if (ordered_json listed = prices_json(prices); !listed.empty())
+      document["prices"] = std::move(listed);
+    return document.dump(2) + "\n";
+  }
   Cluster cluster = file.cluster;
   FieldList fields;
   describe(fields, cluster);
@@ -147,9 +189,11 @@ std::string inspect_cluster(const std::string& name, Form form, const Terminal& 
         "sets {} to {}\n", entry.path,
         value.is_object() && value.contains("value") ? value["value"].dump() : value.dump());
   }
-  text += fmt::format("\nA node sends {} of {} line rate in large collectives.\n\n",
+  text += fmt::format("\nA node sends {} of {} line rate in large collectives.\n",
                       quantity(cluster.node_net_bytes_per_s() * cluster.nic_efficiency, "byte/s"),
                       quantity(cluster.node_net_bytes_per_s(), "byte/s"));
+  for (const std::string& line : wrap(price_words(prices), out.columns)) text += line + "\n";
+  text += "\n";
   text += gpu_section(file.gpu, out);
   return text + "\nOverride with --set cluster.VALUE=..., --set gpu.VALUE=...\n";
 }

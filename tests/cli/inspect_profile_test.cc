@@ -72,6 +72,7 @@ TEST(InspectProfile, ShowsFittedParametersWithTheirErrors) {
 TEST(InspectProfile, JsonIsADataFile) {
   const std::string text = inspect_cluster("p5", Form::kJson, kPlain);
   EXPECT_EQ(profiles::parse_cluster(text, "p5.json").cluster.nics_per_node, 32);
+  EXPECT_GT(nlohmann::json::parse(text).at("prices").at("spot").at("usd_per_gpu_hour"), 0);
   EXPECT_EQ(profiles::parse_gpu(inspect_gpu("h200", Form::kJson, kPlain), "h200.json").gpu.sm_count,
             132);
   const auto list = nlohmann::json::parse(list_gpus(Form::kJson, kPlain));
