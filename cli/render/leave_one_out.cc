@@ -7,6 +7,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
+#include "cli/render/validation.h"
 
 namespace shardwright::cli {
 namespace {
@@ -101,20 +102,23 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result,
   std::string text;
   if (rows) text += heading("Every time, held out") + every_row(result, ledger, out);
   text += heading(
-      "Iteration time with the constants fitted again: to all runs, without the run, without its "
-      "cell, without its source; means");
+      "Iteration time, constants fitted again to all, without the run, its cell, its source; "
+      "means");
   text += scores(result, out);
   const sim::LeaveOneOutScore& all = result.all;
   const std::int64_t n = all.time[0].n;
   const auto share = [n](std::int64_t inside) {
     return n > 0 ? percent(static_cast<double>(inside) / static_cast<double>(n)) : std::string("-");
   };
-  text += fmt::format(
-      "Of {} times that are not suspect {} lie inside the {:.0f} % interval made without the run, "
-      "{} inside the one made without its cell (its source's runs of its model on its GPU), {} "
-      "inside the one made without its source. By simulation the rule covers {} of new cells.\n",
-      n, share(all.inside), 100 * result.interval_level, share(all.inside_cell_out),
-      share(all.inside_source_out), percent(result.simulated_coverage));
+  text += paragraph(
+      fmt::format(
+          "Of {} times that are not suspect {} lie inside the {:.0f} % interval made without the "
+          "run, {} inside the one made without its cell (its source's runs of its model on its "
+          "GPU), {} inside the one made without its source. By simulation the rule covers {} of "
+          "new cells.",
+          n, share(all.inside), 100 * result.interval_level, share(all.inside_cell_out),
+          share(all.inside_source_out), percent(result.simulated_coverage)),
+      out);
   text += heading("The fitted constants, and how far one run or one source moves them");
   text += constants(result, out);
   return text;

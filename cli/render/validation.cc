@@ -2,12 +2,14 @@
 #include "cli/render/validation.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <utility>
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
+#include "cli/render/text/text.h"
 
 namespace shardwright::cli {
 namespace {
@@ -126,6 +128,10 @@ std::string source_constants(const sim::Validation& validation, const Terminal& 
 
 }  // namespace
 
+std::string paragraph(const std::string& sentence, const Terminal& out) {
+  return fmt::format("{}\n", fmt::join(wrap(sentence, out.columns), "\n"));
+}
+
 std::vector<Column> score_columns(std::string subject) {
   std::vector<Column> columns{{std::move(subject)}};
   for (const char* what : {"times", "peaks"}) {
@@ -148,15 +154,18 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
   text += heading(out, "Errors by source: iteration time, then peak memory");
   text += by_source(validation, out);
   const sim::ValidationSummary& all = validation.all;
-  text += fmt::format(
-      "{} of {} measured times lie inside the predicted interval; {} of {} outcomes (fits or "
-      "not) are wrong.\n",
-      all.inside_interval, all.time.n, all.wrong_outcomes, all.predicted);
+  text += paragraph(
+      fmt::format("{} of {} measured times lie inside the predicted interval; {} of {} outcomes "
+                  "(fits or not) are wrong.",
+                  all.inside_interval, all.time.n, all.wrong_outcomes, all.predicted),
+      out);
   if (all.suspect_time.n > 0) {
-    text += fmt::format(
-        "Apart from these, {} times that another edition of the same table contradicts: mean "
-        "error {}, worst {}.\n",
-        all.suspect_time.n, percent(all.suspect_time.mape), percent(all.suspect_time.worst));
+    text +=
+        paragraph(fmt::format("Apart from these, {} times that another edition of the same table "
+                              "contradicts: mean error {}, worst {}.",
+                              all.suspect_time.n, percent(all.suspect_time.mape),
+                              percent(all.suspect_time.worst)),
+                  out);
   }
   for (const auto& [reason, count] : validation.skipped_because) {
     text += fmt::format("Skipped {}: {}\n", count, reason);
