@@ -112,15 +112,16 @@ Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level, c
   add(Novelty::kSourceOnly, "the source left out",
       errors_of(runs, &HeldOutRun::log_error_source_out, [](const HeldOutRun&) { return true; }));
   // Of a chip that nobody else ran nothing but the priors is left with its source.
-  const auto chip_of = [&](const HeldOutRun& run) {
+  const auto counted_as = [&](const HeldOutRun& run) {
     const auto at = chips.find(run.gpu);
     return at == chips.end() ? run.gpu : at->second;
   };
   std::map<std::string, std::set<std::string>> sources_of_chip;
-  for (const HeldOutRun& run : runs) sources_of_chip[chip_of(run)].insert(run.source);
+  for (const HeldOutRun& run : runs) sources_of_chip[counted_as(run)].insert(run.source);
   add(Novelty::kNothing, "the source left out, the only one of its chip",
-      errors_of(runs, &HeldOutRun::log_error_source_out,
-                [&](const HeldOutRun& run) { return sources_of_chip[chip_of(run)].size() == 1; }));
+      errors_of(runs, &HeldOutRun::log_error_source_out, [&](const HeldOutRun& run) {
+        return sources_of_chip[counted_as(run)].size() == 1;
+      }));
   return result;
 }
 
