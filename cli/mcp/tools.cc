@@ -144,7 +144,7 @@ std::vector<std::string> arguments_of(const McpTool& tool, const nlohmann::json&
       continue;
     }
     // Joined by '=', so that no value can be taken for a flag.
-    if (!value.is_array()) {
+    if (!value.is_array() || !repeats(option)) {
       words.push_back(fmt::format("{}={}", flag, word_of(name, value)));
       continue;
     }
