@@ -7,4 +7,8 @@ std::string usual_stack(const Cluster& cluster) {
   return cluster.gpu.is_processor() ? "native" : "torch-compile";
 }
 
+std::string usual_dividing_stack() {
+  return "megatron-core";
+}
+
 }  // namespace shardwright::profiles

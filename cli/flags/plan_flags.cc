@@ -12,13 +12,12 @@
 #include "sim/core/error.h"
 #include "sim/core/parallel_knobs.h"
 #include "sim/core/plan_json.h"
+#include "sim/core/rack.h"
 
 namespace shardwright::cli {
 namespace {
 
 constexpr const char* kWhat = "What, on what, how";
-/// The stack of plans that divide the model, where none is given.
-constexpr const char* kDividingStack = "megatron-core";
 
 void require(std::string_view flag, const std::optional<std::string>& given,
              const std::string& from_file, std::string_view example) {
@@ -64,21 +63,24 @@ void declare_knobs(bool searched, const auto& knob) {
        "on: equal bits every time on GPUs, too; attention adds in one order (default: off)");
 }
 
-void declare_parallel_knobs(const auto& knob) {
-  knob("tp", "N", "tensor parallel: ranks that share every matrix (default: 1)");
+void declare_parallel_knobs(bool searched, const auto& knob) {
+  const auto size = [&](const char* name, std::string_view what) {
+    knob(name, "N", described(searched, what, "1"));
+  };
+  size("tp", "tensor parallel: ranks that share every matrix");
   knob("sp", "on|off", "sequence parallel between the matrices (default: on where tp > 1)");
-  knob("pp", "N", "pipeline stages (default: 1)");
-  knob("virtual-stages", "N", "chunks of a stage (default: 1)");
+  size("pp", "pipeline stages");
+  size("virtual-stages", "chunks of a stage");
   knob(
       "pp-schedule", "NAME",
       fmt::format("{} (default: 1f1b, interleaved with virtual stages)", words_of<PipelineKind>()));
   knob(
       "pp-layout", "TEXT",
       "what each stage holds, as Megatron writes it: \"Et*3|(tt|)*29m|L\" (default: equal stages)");
-  knob("cp", "N", "context parallel: ranks that share every sequence (default: 1)");
+  size("cp", "context parallel: ranks that share every sequence");
   knob("cp-comm", "NAME", fmt::format("{} (default: the stack's)", words_of<ContextComm>()));
-  knob("ep", "N", "expert parallel: ranks that share the experts (default: 1)");
-  knob("etp", "N", "tensor parallel of the experts (default: 1)");
+  size("ep", "expert parallel: ranks that share the experts");
+  size("etp", "tensor parallel of the experts");
   knob("dispatcher", "NAME", fmt::format("{} (default: the stack's)", words_of<Dispatcher>()));
   knob("ep-overlap", "on|off", "all-to-alls hide behind another micro-batch (default: off)");
   knob("tp-overlap", "NAME", fmt::format("{} (default: the stack's)", words_of<TensorOverlap>()));
@@ -136,7 +138,7 @@ void PlanFlags::declare(Command& command, bool searched) {
   text("--cluster", cluster, "NAME|PATH", "a shipped cluster (see inspect clusters) or a file");
   command.add("--gpus", gpus, "GPUs in all (default: one node)", {1, 1 << 20}).group(kWhat);
   declare_knobs(searched, knob);
-  declare_parallel_knobs(knob);
+  declare_parallel_knobs(searched, knob);
   if (!searched) {
     command
         .add("--global-batch", global_batch, "sequences of a step: decides --grad-accum",
@@ -166,7 +168,8 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   if (!planned) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
   Plan asked;
   take_parallelism(flags.knobs.parallel, asked);
-  if (!planned && !beyond_data_parallel(asked).empty()) plan.stack = kDividingStack;
+  if (!planned && !beyond_data_parallel(asked).empty())
+    plan.stack = profiles::usual_dividing_stack();
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
@@ -178,6 +181,7 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
     plan.seq_len = usual_seq_len(job.model);
   }
   plan.gpus = flags.gpus.value_or(plan.gpus);
+  job.profile.cluster = filled(std::move(job.profile.cluster), plan.gpus);
   plan.seq_len = flags.knobs.seq_len.value_or(plan.seq_len);
   job.plans = {std::move(plan)};
   return job;

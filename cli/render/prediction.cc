@@ -13,14 +13,25 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/division_words.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
 #include "sim/core/units.h"
+#include "sim/parallel/layout.h"
 
 namespace shardwright::cli {
 namespace {
 
 constexpr int kBarColumns = 40;
+
+/// "16 racks, 64 GPUs of each in one NVLink domain"; empty where nodes are no racks.
+std::string rack_words(const sim::Job& inputs, const Plan& plan) {
+  const std::int64_t each = sim::rack_gpus(plan, inputs.profile);
+  if (each == 0) return "";
+  const std::int64_t racks = (plan.gpus - 1) / each + 1;
+  return fmt::format("{} rack{}, {} GPUs of {} in one NVLink domain\n", racks,
+                     racks == 1 ? "" : "s", each, racks == 1 ? "it" : "each");
+}
 
 std::string what_is_trained(const sim::Job& inputs, const Plan& plan) {
   constexpr std::size_t kColumns = 100;
@@ -36,7 +47,10 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan) {
           : fmt::format("{} of {} layers checkpointed ({})", plan.ckpt_layers, inputs.model.layers,
                         recompute_name(plan));
   const bool fits = batch.size() + 1 + checkpoints.size() <= kColumns;
-  return head + batch + (fits ? " " : "\n") + checkpoints + "\n";
+  std::string text = head;
+  if (const std::string division = division_words(plan); !division.empty()) text += division + "\n";
+  text += rack_words(inputs, plan);
+  return text + batch + (fits ? " " : "\n") + checkpoints + "\n";
 }
 
 std::string interval_words(const sim::TimePrediction& time) {

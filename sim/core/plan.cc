@@ -12,6 +12,7 @@
 #include "sim/core/model.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/parse_value.h"
+#include "sim/core/rack.h"
 #include "sim/core/units.h"
 #include "sim/core/words.h"
 
@@ -55,9 +56,13 @@ void check_range(std::string_view knob, std::int64_t value, std::int64_t least, 
 void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
   check_range("gpus", plan.gpus, 1, 1 << 20);
   SHARDWRIGHT_CHECK(gpus_per_node >= 1, "gpus_per_node is {}", gpus_per_node);
-  // Racks that NVLink joins are used in part: 64 GPUs of 72.
-  const bool rack = gpus_per_node > 16 && !beyond_data_parallel(plan).empty();
-  if (!rack && plan.gpus > gpus_per_node && plan.gpus % gpus_per_node != 0) {
+  if (is_rack(gpus_per_node)) {
+    if (plan.gpus > kGpusPerTray && plan.gpus % kGpusPerTray != 0) {
+      const std::int64_t below = plan.gpus / kGpusPerTray * kGpusPerTray;
+      throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a tray: {} or {}",
+                              plan.gpus, kGpusPerTray, below, below + kGpusPerTray));
+    }
+  } else if (plan.gpus > gpus_per_node && plan.gpus % gpus_per_node != 0) {
     throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a node", plan.gpus,
                             gpus_per_node));
   }

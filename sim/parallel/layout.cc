@@ -2,15 +2,20 @@
 #include "sim/parallel/layout.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
+
+#include "sim/core/rack.h"
 
 namespace shardwright::sim {
 namespace {
 
-/// Racks are used in part: of 72 GPUs as many as divide all the ranks.
 std::int64_t domain_of(const Plan& plan, const Cluster& cluster) {
-  std::int64_t domain = std::max(cluster.nvlink_domain, cluster.gpus_per_node);
-  domain = std::min(domain, plan.gpus);
+  const std::int64_t most = nvlink_gpus(cluster);
+  // No group that talks in every layer is cut by the end of a rack.
+  const Parallelism& p = plan.parallel;
+  if (is_rack(most)) return gpus_of_each_rack(plan.gpus, most, std::lcm(p.tp, p.ep * p.etp));
+  std::int64_t domain = std::min(most, plan.gpus);
   while (plan.gpus % domain != 0) --domain;
   return domain;
 }
@@ -50,7 +55,7 @@ CollectiveGroup Layout::collective_group(CommGroup which) const {
 
 CollectiveGroup Layout::transfer_group(std::int64_t stage) const {
   const std::int64_t from = stage * pipeline_stride;
-  const bool leaves = from / domain != (from + pipeline_stride) / domain;
+  const bool leaves = pp > 1 && from / domain != (from + pipeline_stride) / domain;
   CollectiveGroup result;
   result.ranks = 2;
   result.ranks_per_node = leaves ? 1 : 2;
@@ -107,6 +112,13 @@ Layout layout_of(const Plan& plan, const Cluster& cluster) {
   set(CommGroup::kExpertData, std::max<std::int64_t>(1, stage / experts), experts,
       std::min(stage / experts, first / experts));
   return layout;
+}
+
+std::int64_t rack_gpus(const Plan& plan, const profiles::Profile& profile) {
+  const Cluster& cluster = profile.cluster;
+  if (!is_rack(nvlink_gpus(cluster)) || !cluster.nvlink) return 0;
+  const bool divided = profile.stack.parallel.always || !beyond_data_parallel(plan).empty();
+  return divided ? layout_of(plan, cluster).domain : std::min(plan.gpus, cluster.gpus_per_node);
 }
 
 }  // namespace shardwright::sim

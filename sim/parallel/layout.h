@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 
+#include "profiles/profile.h"
 #include "sim/core/cluster.h"
 #include "sim/core/plan.h"
 #include "sim/core/rank_group.h"
@@ -42,5 +43,9 @@ struct Layout {
 
 /// `plan` must have passed check_parallelism.
 Layout layout_of(const Plan& plan, const Cluster& cluster);
+
+/// GPUs of each rack that NVLink joins (sim/core/rack.h) which the plan takes; 0 where a domain of
+/// NVLink is one board.
+std::int64_t rack_gpus(const Plan& plan, const profiles::Profile& profile);
 
 }  // namespace shardwright::sim

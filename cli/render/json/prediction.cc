@@ -5,6 +5,7 @@
 
 #include "cli/render/division.h"
 #include "sim/core/plan_json.h"
+#include "sim/parallel/layout.h"
 
 namespace shardwright::cli {
 namespace {
@@ -33,15 +34,20 @@ Json memory_json(const sim::MemoryPrediction& memory) {
 
 Json inputs_json(const sim::Job& inputs, const Plan& plan) {
   const Cluster& cluster = inputs.profile.cluster;
-  return {{"model", inputs.model_name},
-          {"parameters", count_parameters(inputs.model).total(inputs.model.layers)},
-          {"layers", inputs.model.layers},
-          {"cluster", inputs.cluster_name},
-          {"gpu", cluster.gpu.id},
-          {"gpus_per_node", cluster.gpus_per_node},
-          {"peak_flops", cluster.gpu.peak_bf16_flops},
-          {"plan", plan_to_json(plan)},
-          {"set", inputs.overrides}};
+  Json json{{"model", inputs.model_name},
+            {"parameters", count_parameters(inputs.model).total(inputs.model.layers)},
+            {"layers", inputs.model.layers},
+            {"cluster", inputs.cluster_name},
+            {"gpu", cluster.gpu.id},
+            {"gpus_per_node", cluster.gpus_per_node},
+            {"peak_flops", cluster.gpu.peak_bf16_flops},
+            {"plan", plan_to_json(plan)},
+            {"set", inputs.overrides}};
+  if (const std::int64_t each = sim::rack_gpus(plan, inputs.profile); each > 0) {
+    json["racks"] = (plan.gpus - 1) / each + 1;
+    json["gpus_of_each_rack"] = each;
+  }
+  return json;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include "cli/render/words/division_words.h"
+
 namespace shardwright::cli {
 
 std::string checkpoint_words(const Plan& plan) {
@@ -13,7 +15,11 @@ std::string checkpoint_words(const Plan& plan) {
 
 std::string plan_words(const Plan& plan) {
   const Plan usual;
-  std::string text(name_of(plan.strategy));
+  // Software that divides the model has one usual strategy.
+  const std::string division = division_words(plan);
+  const bool named = division.empty() || plan.strategy != Strategy::kDistributedOptimizer;
+  std::string text = named ? std::string(name_of(plan.strategy)) : "";
+  if (!division.empty()) text += (named ? ", " : "") + division;
   if (info_of(plan.strategy).hybrid && plan.shard_group > 0)
     text += fmt::format(" of {}", plan.shard_group);
   text += fmt::format(", {} x {}, {}", plan.micro_batch, plan.grad_accum, checkpoint_words(plan));
