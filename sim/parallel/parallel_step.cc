@@ -10,6 +10,7 @@
 
 #include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
+#include "sim/core/rack.h"
 #include "sim/core/strategy.h"
 #include "sim/cost/to_ns.h"
 #include "sim/parallel/adapters.h"
@@ -191,6 +192,21 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
   return chunk;
 }
 
+ReducedChunk ParallelEngine::reduced_chunk(const Plan& plan, const ChunkContent& content,
+                                           const ChunkPasses& passes) const {
+  ReducedChunk chunk;
+  const ChunkParameters held = chunk_parameters(model_, plan, content);
+  chunk.parameters = held.dense();
+  if (plan.numerics.lora > 0) {
+    chunk.frozen_parameters = held.dense();
+    chunk.parameters = adapter_parameters(model_, plan, profile_.stack, content.layers);
+  }
+  chunk.expert_parameters = held.experts;
+  chunk.forward_s = passes.forward_s;
+  chunk.backward_s = passes.backward_s;
+  return chunk;
+}
+
 void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
                             const std::vector<ChunkPasses>& passes, const PipelineResult& pipeline,
                             DataParallel& data, ParallelStep& step, StepRecord* record) {
@@ -206,17 +222,8 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
     double deferred_s = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
-      ReducedChunk& chunk = chunks.emplace_back();
-      const ChunkParameters held = chunk_parameters(model_, plan, step.parts[part]);
-      chunk.parameters = held.dense();
-      if (plan.numerics.lora > 0) {
-        chunk.frozen_parameters = held.dense();
-        chunk.parameters =
-            adapter_parameters(model_, plan, profile_.stack, step.parts[part].layers);
-      }
-      chunk.expert_parameters = held.experts;
-      chunk.forward_s = passes[part].forward_s;
-      chunk.backward_s = passes[part].backward_s;
+      ReducedChunk& chunk =
+          chunks.emplace_back(reduced_chunk(plan, step.parts[part], passes[part]));
       chunk.last_backward_s = seconds(times.last_backward[static_cast<std::size_t>(c)]);
       if (passes[part].deferred_s > 0) {
         deferred_s = passes[part].deferred_s;
@@ -290,19 +297,36 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
   }
 }
 
+CudaGraphs ParallelEngine::place(const Plan& plan) {
+  const Cluster& cluster = profile_.cluster;
+  if (cluster.nics_per_node == 0 && plan.gpus > nvlink_gpus(cluster)) {
+    throw Error(
+        fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs "
+                    "cannot train together; at most {} can",
+                    cluster.id, plan.gpus, nvlink_gpus(cluster)));
+  }
+  const auto usual = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
+  const CudaGraphs graphs = plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone));
+  costs_.place(layout_of(plan, profile_.cluster), graphs);
+  return graphs;
+}
+
+double ParallelEngine::varied_s(const Plan& plan, double step_s) const {
+  const double nodes = std::ceil(f(plan.gpus) / f(profile_.cluster.gpus_per_node));
+  return step_s *
+         (1 + profile_.stack.parallel.step_jitter_per_doubling * std::log2(std::max(1.0, nodes)));
+}
+
 ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   check_modelled(model_, plan, profile_);
   const PipelineShape shape = pipeline_shape(plan);
   check_shape(shape);
   ParallelStep step;
   step.parts = divide_layers(model_, plan);
-  const auto usual_graphs = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
-  const CudaGraphs graphs =
-      plan.parallel.cuda_graphs.value_or(usual_graphs.value_or(CudaGraphs::kNone));
-  costs_.place(layout_of(plan, profile_.cluster), graphs);
+  const CudaGraphs graphs = place(plan);
   DataParallel data(model_, plan, profile_.stack, costs_);
   if (record != nullptr) data.record(&record->reductions);
-  const Bodies bodies = time_bodies(plan, step.parts);
+  const Bodies& bodies = known_bodies(plan);
   std::vector<ChunkPasses> passes;
   for (const ChunkContent& content : step.parts) {
     // Few chunks differ.
@@ -335,12 +359,6 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   double transfer_s = 0;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     transfer_s = costs_.transfer_s(stage % std::max(1, shape.stages - 1), message);
-    if (!std::isfinite(transfer_s)) {
-      throw Error(
-          fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs "
-                      "cannot train together; at most {} can",
-                      profile_.cluster.id, plan.gpus, profile_.cluster.gpus_per_node));
-    }
     times.transfer.push_back(to_ns(transfer_s));
   }
   const bool interleaves = shape.kind == PipelineKind::kInterleaved;
@@ -374,8 +392,7 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
         f(plan.grad_accum) / (shape.kind == PipelineKind::kDualpipe ? 2.0 : 1.0);
     step.sent_bytes[at(CommGroup::kPipeline)] += messages * message * sent_passes;
   }
-  const double nodes = std::ceil(f(plan.gpus) / f(profile_.cluster.gpus_per_node));
-  step.step_s *= 1 + stack.parallel.step_jitter_per_doubling * std::log2(std::max(1.0, nodes));
+  step.step_s = varied_s(plan, step.step_s);
   if (recorded) {
     record->shape = shape;
     record->graphs = graphs;

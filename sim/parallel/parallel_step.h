@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "profiles/profile.h"
@@ -87,6 +88,9 @@ class ParallelEngine {
   ParallelEngine(const Model& model, const profiles::Profile& profile);
   /// With a `record` every micro-batch is walked, however many there are.
   ParallelStep run(const Plan& plan, StepRecord* record = nullptr);
+  /// At most the time of run(), at a small part of its cost (parallel_bound.cc). The plan must be
+  /// one that run() takes.
+  double least_step_s(const Plan& plan);
 
  private:
   struct PassTimes {
@@ -99,6 +103,20 @@ class ParallelEngine {
     double deferred_s = 0;  // once a step, after the last micro-batch
   };
 
+  /// What the times of bodies depend on: a plan without what they do not, and where groups lie.
+  struct BodyKey {
+    Plan plan;
+    std::array<std::int64_t, 4> places{};
+    bool operator==(const BodyKey&) const = default;
+  };
+  struct BodyKeyHash {
+    std::size_t operator()(const BodyKey& key) const;
+  };
+
+  /// Puts the groups of the plan where they are, for all that follows.
+  CudaGraphs place(const Plan& plan);
+  BodyKey body_key(const Plan& plan) const;  // of the plan that was placed
+  const Bodies& known_bodies(const Plan& plan);
   Bodies time_bodies(const Plan& plan, const std::vector<ChunkContent>& parts);
   /// What the head's weight gradients take that wait for the flush, of all micro-batches together
   /// (Megatron's defer_embedding_wgrad_compute).
@@ -108,10 +126,15 @@ class ParallelEngine {
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
               const PipelineResult& pipeline, DataParallel& data, ParallelStep& step,
               StepRecord* record);
+  ReducedChunk reduced_chunk(const Plan& plan, const ChunkContent& content,
+                             const ChunkPasses& passes) const;
+  /// A step with what varies between nodes.
+  double varied_s(const Plan& plan, double step_s) const;
 
   const Model& model_;
   const profiles::Profile& profile_;
   BodyCosts costs_;
+  std::unordered_map<BodyKey, Bodies, BodyKeyHash> bodies_;
 };
 
 }  // namespace shardwright::sim

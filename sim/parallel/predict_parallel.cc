@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "profiles/divided_doubt.h"
 #include "sim/core/error.h"
 #include "sim/doubt/extrapolation.h"
@@ -14,6 +16,11 @@ namespace {
 
 Bytes to_bytes(double bytes) {
   return static_cast<Bytes>(bytes);
+}
+
+Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
+  return profile.cluster.gpu.runtime_bytes +
+         to_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
 }
 
 void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& profile,
@@ -48,8 +55,7 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
                  const Layout& layout, const ParallelStep& step) {
   MemoryPrediction& m = p.memory;
   m.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
-  m.runtime_bytes = profile.cluster.gpu.runtime_bytes +
-                    to_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
+  m.runtime_bytes = runtime_bytes(profile, layout);
   std::size_t fullest = 0;
   for (std::size_t s = 0; s < step.memory.size(); ++s) {
     const StageMemory& memory = step.memory[s];
@@ -82,6 +88,17 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
 
 bool goes_parallel(const Plan& plan, const Stack& stack) {
   return stack.parallel.always || !beyond_data_parallel(plan).empty();
+}
+
+Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile,
+                            const Plan& plan) {
+  const Layout layout = layout_of(plan, profile.cluster);
+  Bytes most = 0;
+  for (const StageMemory& stage :
+       stage_memory(model, plan, profile, layout, divide_layers(model, plan))) {
+    most = std::max(most, to_bytes(stage.reserved_bytes));
+  }
+  return most + runtime_bytes(profile, layout);
 }
 
 Prediction predict_parallel(ParallelEngine& engine, const Model& model,

@@ -12,6 +12,10 @@ namespace shardwright::sim {
 /// Whether the plan goes this engine rather than that of data-parallel steps.
 bool goes_parallel(const Plan& plan, const Stack& stack);
 
+/// What the fullest stage takes of a GPU, runtime included: MemoryPrediction::total_bytes without
+/// the rest of the prediction.
+Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan);
+
 /// `source` as in PredictOptions. Throws Error when the plan contradicts the model, the cluster or
 /// the stack.
 Prediction predict_parallel(ParallelEngine& engine, const Model& model,
