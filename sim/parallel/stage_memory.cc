@@ -247,20 +247,21 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
   const double master = f(bytes_of(plan.master_dtype)), moments = moment_bytes(plan);
+  // The state of experts is divided by the few ranks that hold the same.
+  const double expert_ranks = f(layout.group(CommGroup::kExpertData).size);
   if (strategy.divides == Sharded::kParameters) {
     const bool gathered = layout.pp > 1 || !strategy.reshards;
-    at(MemoryCategory::kMaster) = master * parameters / ranks;
-    at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * parameters / ranks;
-    at(MemoryCategory::kOptimizer) = moments * parameters / ranks;
+    const double owned = held.dense() / ranks + held.experts / expert_ranks;
+    at(MemoryCategory::kMaster) = master * owned;
+    at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * owned;
+    at(MemoryCategory::kOptimizer) = moments * owned;
     const double each = plan.numerics.fp8_params ? weight_bytes(plan, gpu) : 2;
     at(MemoryCategory::kGatherBuffers) = each * (gathered ? parameters : 2 * largest_layer);
     at(MemoryCategory::kGradientBuffers) = (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
     return;
   }
-  // The state of experts is divided by the few ranks that hold the same.
   const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
-  const double expert_divided =
-      strategy.divides == Sharded::kNothing ? 1 : f(layout.group(CommGroup::kExpertData).size);
+  const double expert_divided = strategy.divides == Sharded::kNothing ? 1 : expert_ranks;
   const double owned = held.dense() / divided + held.experts / expert_divided;
   at(MemoryCategory::kParameters) =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);

@@ -162,6 +162,8 @@ TEST_F(ExpertBody, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   const double dense = static_cast<double>(counts.total(48)) - experts;
   // 16 ranks, 8 of them share the experts: two hold the same.
   EXPECT_NEAR(optimizer(), 8 * (dense / 16 + experts / 8 / 2), 1e-6 * optimizer());
+  plan_.strategy = Strategy::kMegatronFsdp;
+  EXPECT_NEAR(optimizer(), 8 * (dense / 16 + experts / 8 / 2), 1e-6 * optimizer());
 }
 
 TEST_F(ExpertBody, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
