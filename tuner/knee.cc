@@ -36,8 +36,8 @@ profiles::Profile without_latency(profiles::Profile profile) {
 }
 
 double latency_share(const Model& model, const Offer& offer, const Sized& option) {
-  const sim::Prediction without =
-      sim::predict(model, without_latency(offer.profile), option.prediction.plan);
+  const sim::Prediction without = sim::predict(
+      model, without_latency(profile_for(offer, option.prediction.plan)), option.prediction.plan);
   return std::max(0.0, 1 - without.time.iteration_s / option.prediction.time.iteration_s);
 }
 

@@ -28,7 +28,8 @@ std::optional<Objective> objective_from(std::string_view name) {
 
 double tokens_per_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len) * static_cast<double>(plan.micro_batch) *
-         static_cast<double>(plan.grad_accum) * static_cast<double>(plan.gpus);
+         static_cast<double>(plan.grad_accum) *
+         static_cast<double>(plan.gpus / plan.parallel.replica());
 }
 
 double score_of(Objective objective, const Plan& plan, double step_s, Bytes total_bytes,

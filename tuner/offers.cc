@@ -62,6 +62,7 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
   std::map<std::string, profiles::StackFile> stacks;
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
   const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
+  const profiles::StackFile dividing = profiles::load_stack(profiles::usual_dividing_stack());
   std::vector<Offer> offers;
   for (const std::string& name : names) {
     Offer& offer = offers.emplace_back();
@@ -71,6 +72,12 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     if (!stacks.contains(software)) stacks.emplace(software, profiles::load_stack(software));
     offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, overrides);
     offer.profile.uncertainty = uncertainty;
+    if (!stack && cluster.cluster.devices_per_node == 0) {
+      offer.divided = profiles::make_profile(cluster, dividing, costs, overrides);
+      offer.divided->uncertainty = uncertainty;
+    } else if (offer.profile.stack.parallel.supported) {
+      offer.divided = offer.profile;
+    }
     offer.price = profiles::load_prices(name)[static_cast<std::size_t>(kind)];
     const Cluster& machine = offer.profile.cluster;
     if (const auto price = imported.find(machine.id, machine.gpu.id, kind)) offer.price = *price;
@@ -78,6 +85,7 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
       offer.price = {at->second, {at->second, at->second}, "", {"--price", "", ""}};
     offer.usd_per_gpu_hour = offer.price.usd_per_gpu_hour;
     offer.profile.cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
+    if (offer.divided) offer.divided->cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
   }
   check_names(prices, offers);
   return offers;

@@ -19,7 +19,7 @@ using Prices = std::map<std::string, double, std::less<>>;
 /// The names of the shipped clusters that train: nobody buys processors for that.
 std::vector<std::string> clusters_on_offer();
 
-/// Loads the clusters with a stack, or with the usual one of each (profiles/usual_stack.h), and
+/// Loads the clusters with a stack, or with the usual ones of each (profiles/usual_stack.h), and
 /// their prices of one kind. A price for a cluster counts before one for its GPU, what was given
 /// before `imported`, and either before the file's own. Throws Error for a price of a name that
 /// neither ships nor is offered.

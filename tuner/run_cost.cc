@@ -104,7 +104,9 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
   cost.days = cost.ideal_days * cost.tokens_factor * cost.production.middle * cost.scale_factor;
   cost.days_interval = around(cost.days, cost.production.half_width);
   cost.gpu_hours = cost.days * kHoursPerDay * static_cast<double>(plan.gpus);
-  cost.whole_mfu = 6 * parameters * conditions.tokens / (cost.gpu_hours * 3600 * peak_flops);
+  // Of experts those count that a token meets.
+  const auto active = static_cast<double>(count_parameters(model).active(model.layers));
+  cost.whole_mfu = 6 * active * conditions.tokens / (cost.gpu_hours * 3600 * peak_flops);
   add_money(cost, plan.gpus, price);
   return cost;
 }

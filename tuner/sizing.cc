@@ -14,8 +14,11 @@
 #include <variant>
 
 #include "sim/core/error.h"
+#include "sim/core/rack.h"
 #include "sim/core/worker_pool.h"
 #include "sim/doubt/headroom.h"
+#include "tuner/contest.h"
+#include "tuner/divided_search.h"
 #include "tuner/search.h"
 #include "tuner/space_limits.h"
 
@@ -36,10 +39,12 @@ struct Task {
   bool largest = false;  // that is tried of this offer
 };
 
-/// All of a profile that a prediction depends on: clusters of equal text differ in name and price.
-std::string physics_of(profiles::Profile profile) {
+/// All of an offer that a prediction depends on: clusters of equal text differ in name and price.
+std::string physics_of(const Offer& offer) {
+  profiles::Profile profile = offer.profile;
   profile.cluster.usd_per_gpu_hour = 0;
   std::string text = profile.stack.id + " " + profile.cluster.gpu.id;
+  if (offer.divided) text += " " + offer.divided->stack.id;
   const profiles::FieldList fields = profiles::fields_of(profile);
   for (const profiles::Field& field : fields.fields())
     text.append(" ").append(profiles::json_text(field));
@@ -55,9 +60,14 @@ double as_double(std::int64_t value) {
 /// Days by 6 FLOPs per parameter and token at 40 % of the peak: only to order the work.
 double rough_days(const Model& model, const Offer& offer, const SizingJob& job, std::int64_t gpus) {
   const double flops =
-      6 * as_double(count_parameters(model).total(model.layers)) * job.run.tokens /
+      6 * as_double(count_parameters(model).active(model.layers)) * job.run.tokens /
       (0.4 * std::max(1.0, offer.profile.cluster.gpu.peak_bf16_flops) * as_double(gpus));
   return flops / kSecondsPerDay;
+}
+
+profiles::Profile filled_profile(profiles::Profile profile, std::int64_t gpus) {
+  profile.cluster = filled(std::move(profile.cluster), gpus);
+  return profile;
 }
 
 std::string gib(double bytes) {
@@ -168,7 +178,7 @@ class Sweeper {
   /// By task: the first whose outcome it shares, itself where there is none before.
   std::vector<std::size_t> twins_of(const std::vector<Task>& tasks) const {
     std::vector<std::string> physics;
-    for (const Offer& offer : offers_) physics.push_back(physics_of(offer.profile));
+    for (const Offer& offer : offers_) physics.push_back(physics_of(offer));
     std::map<std::tuple<std::string_view, std::int64_t, bool>, std::size_t> first;
     std::vector<std::size_t> twins;
     for (const Task& task : tasks) {
@@ -214,6 +224,43 @@ class Sweeper {
   }
 
   Outcome tune(const Task& task) {
+    Outcome plain = LeftOut{task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
+    if (is_plain(offers_[task.offer])) plain = tune_plain(task);
+    if (!is_divided(task)) return plain;
+    if (std::string slow = too_slow(task); !slow.empty()) {
+      const bool said = std::holds_alternative<LeftOut>(plain) && is_plain(offers_[task.offer]);
+      return said ? plain : LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
+    }
+    const auto* option = std::get_if<Sized>(&plain);
+    if (option != nullptr && option->cut_short) return plain;
+    std::optional<Sized> divided;
+    std::string why;
+    try {
+      divided = search_divided(task, option, why);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    if (divided) return *std::move(divided);
+    if (auto* left = std::get_if<LeftOut>(&plain)) {
+      const bool nothing_known = left->lack == Lack::kOther && !is_plain(offers_[task.offer]);
+      if (nothing_known) return LeftOut{task.offer, task.gpus, Lack::kMemory, why};
+      left->reason +=
+          fmt::format("; divided on {}: {}", offers_[task.offer].divided->stack.id, why);
+    }
+    return plain;
+  }
+
+  /// Whether data parallelism alone is asked about and its engine knows the model.
+  bool is_plain(const Offer& offer) const {
+    return !model_.is_mixture() && !offer.profile.stack.parallel.always &&
+           !asks_for_division(job_.fixed);
+  }
+  bool is_divided(const Task& task) const {
+    return offers_[task.offer].divided && task.gpus > 1 &&
+           (asks_for_division(job_.fixed) || !asks_for_plain(job_.fixed));
+  }
+
+  Outcome tune_plain(const Task& task) {
     const Offer& offer = offers_[task.offer];
     const auto left_out = [&](Lack lack, std::string reason) {
       return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
@@ -243,15 +290,57 @@ class Sweeper {
     }
   }
 
-  Outcome search(std::size_t index, const Request& request) {
-    const Offer& offer = offers_[index];
-    const std::vector<Scenario> scenarios{{"as predicted", offer.profile}};
+  /// The best divided plan where it is the better choice than `plain`; `why` it is not.
+  std::optional<Sized> search_divided(const Task& task, const Sized* plain, std::string& why) {
+    const Offer& offer = offers_[task.offer];
+    Request request = job_.fixed;
+    request.gpus = task.gpus;
+    const profiles::Profile profile = filled_profile(*offer.divided, task.gpus);
+    request.stack = profile.stack.id;
+    request.coarse = true;
+    if (!request.global_batch && !request.grad_accum)
+      request.global_batch = shared_batch(job_.run.critical_tokens, request.seq_len, task.gpus);
+    // A plain plan whose batch had to grow trains another run.
+    const bool comparable = plain != nullptr && !plain->over_critical;
+    const std::vector<Scenario> scenarios{{"as predicted", profile}};
     SearchOptions options;
     options.threads = 1;
     options.stop = options_.stop;
-    options.criteria.headroom = sim::asked_headroom(offer.profile, request.gpus);
-    const Space space =
-        without_misfits(space_of(request, model_, offer.profile), model_, offer.profile);
+    options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
+    const Extent extent = is_plain(offer) ? Extent::kDivided : Extent::kAll;
+    const DividedSpace space = divided_space(request, model_, profile, extent);
+    DividedSearch search(model_, scenarios, space, options);
+    std::optional<double> below;
+    if (comparable) below = plain->prediction.time.iteration_s / plain->tokens_per_step;
+    const std::vector<Found> best = search.best(1, below);
+    {
+      const std::lock_guard lock(mutex_);
+      sweep_.considered += search.counts().considered;
+      sweep_.simulated += search.counts().simulated;
+    }
+    if (best.empty()) {
+      why = why_nothing_fits(search.nearest());
+      return std::nullopt;
+    }
+    const Found& found = best.front();
+    if (below &&
+        !takes_over(found.prediction, found.score, plain->prediction, *below, Objective::kTime)) {
+      return std::nullopt;
+    }
+    Sized option = sized(model_, task.offer, offer, job_, found);
+    option.cut_short = search.stopped();
+    return option;
+  }
+
+  Outcome search(std::size_t index, const Request& request) {
+    const Offer& offer = offers_[index];
+    const profiles::Profile profile = filled_profile(offer.profile, request.gpus);
+    const std::vector<Scenario> scenarios{{"as predicted", profile}};
+    SearchOptions options;
+    options.threads = 1;
+    options.stop = options_.stop;
+    options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
+    const Space space = without_misfits(space_of(request, model_, profile), model_, profile);
     Search search(model_, scenarios, space, options);
     const std::vector<Found> best = search.best(1);
     {
@@ -288,10 +377,17 @@ class Sweeper {
 
 }  // namespace
 
+profiles::Profile profile_for(const Offer& offer, const Plan& plan) {
+  const bool divides = offer.divided && offer.divided->stack.id == plan.stack;
+  return filled_profile(divides ? *offer.divided : offer.profile, plan.gpus);
+}
+
 std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) {
   std::vector<std::int64_t> counts;
-  for (std::int64_t gpus = 1; gpus < cluster.gpus_per_node && gpus <= most; gpus *= 2)
+  const bool on = is_rack(cluster.gpus_per_node) && cluster.nics_per_node > 0;
+  for (std::int64_t gpus = 1; (on || gpus < cluster.gpus_per_node) && gpus <= most; gpus *= 2)
     counts.push_back(gpus);
+  if (on) return counts;
   for (std::int64_t gpus = cluster.gpus_per_node; gpus <= most; gpus *= 2) {
     counts.push_back(gpus);
     if (cluster.nics_per_node == 0) break;

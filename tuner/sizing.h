@@ -32,10 +32,15 @@ namespace shardwright::tuner {
 struct Offer {
   std::string name;  // as the user gave it
   profiles::Profile profile;
+  /// With software that divides the model; none where that is not asked about.
+  std::optional<profiles::Profile> divided;
   double usd_per_gpu_hour = 0;  // 0: unknown
   profiles::Price price;        // the same with its range, date and source
   bool shown_only = false;      // never recommended: nothing was measured on its GPU
 };
+
+/// The cluster as `gpus` of it are used, with the software of `plan`.
+profiles::Profile profile_for(const Offer& offer, const Plan& plan);
 
 struct SizingJob {
   Request fixed;  // gpus are set by the sweep, a missing global_batch too
@@ -95,7 +100,7 @@ struct SweepOptions {
 };
 
 /// Powers of two within a node, then powers of two of whole nodes; one node when nodes are not
-/// linked.
+/// linked. Racks that NVLink joins are filled in part, so there powers of two go on.
 std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most);
 
 /// Sequences of a step when nobody says: see above.

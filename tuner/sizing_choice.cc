@@ -2,6 +2,7 @@
 #include "tuner/sizing_choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,6 +10,8 @@
 #include <numeric>
 #include <set>
 #include <tuple>
+
+#include "sim/core/rack.h"
 
 namespace shardwright::tuner {
 
@@ -66,6 +69,13 @@ std::optional<std::size_t> least(const std::vector<Sized>& options,
 
 bool anything(const Sized&) {
   return true;
+}
+
+/// What sizes are multiples of: of racks the power of two that jobs take of each.
+std::int64_t whole_node(const Cluster& cluster) {
+  const std::int64_t node = cluster.gpus_per_node;
+  return is_rack(node) ? static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node)))
+                       : node;
 }
 
 std::optional<std::size_t> recommend(const std::vector<Sized>& options,
@@ -179,7 +189,7 @@ std::vector<std::pair<std::size_t, std::int64_t>> sizes_near_deadline(
   for (const std::size_t i : best) {
     const Sized& option = options[i];
     const Cluster& cluster = offers[option.offer].profile.cluster;
-    const std::int64_t node = cluster.gpus_per_node;
+    const std::int64_t node = whole_node(cluster);
     if (cluster.nics_per_node == 0) continue;
     for (const double days : {option.cost.days, option.cost.days_interval[1]}) {
       const double needed = static_cast<double>(option.gpus()) * days / *goal.deadline_days;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "sim/core/error.h"
-#include "sim/core/parallel_knobs.h"
 #include "sim/program/layer_program.h"
 
 namespace shardwright::tuner {
@@ -89,10 +88,8 @@ std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_p
 
 std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) {
   if (stack.parallel.always) {
-    throw Error(
-        fmt::format("stack is {}, whose plans the search does not go through yet, expected "
-                    "predict with it or another stack",
-                    stack.id));
+    throw Error(fmt::format("stack is {}, which always divides the model, expected another stack",
+                            stack.id));
   }
   if (!request.strategies.empty()) return request.strategies;
   if (request.gpus == 1) return {Strategy::kSingle};
@@ -158,11 +155,12 @@ std::vector<Plan> with_batches(const std::vector<Plan>& plans, const std::vector
 }  // namespace
 
 Request request_holding(const GivenKnobs& knobs, const Model& model) {
-  Plan asked;
-  take_parallelism(knobs.parallel, asked);
-  if (knobs.offload) asked.offload = knobs.offload->what;
-  refuse_parallelism(asked, "the search is over data parallelism only", "predict with it");
   Request request;
+  request.parallel = knobs.parallel;
+  if (knobs.offload) {
+    request.offload = knobs.offload->what;
+    request.offload_layers = knobs.offload->layers;
+  }
   request.seq_len = knobs.seq_len.value_or(usual_seq_len(model));
   request.strategies = knobs.strategies;
   request.shard_group = knobs.shard_group;

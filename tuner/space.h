@@ -36,6 +36,13 @@ struct Request {
   std::optional<DType> reduce_dtype, moment_dtype;  // not given: fp32, or both where allowed
   bool allow_bf16_reduce = false;
   bool allow_bf16_moments = false;
+  // Of plans that divide the model (divided_space.h): sizes and choices that are held fixed, and
+  // what of the arithmetic may change.
+  GivenParallelism parallel;
+  std::vector<Precision> allowed_precisions;
+  std::vector<Optimizer> allowed_optimizers;
+  std::int64_t offload_layers = 0;
+  bool coarse = false;  // fewer values of each size: enough to compare clusters
   DType param_dtype = DType::kBf16;
   DType master_dtype = DType::kFp32;
   Offload offload = Offload::kNone;

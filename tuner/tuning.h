@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tuner/advice.h"
@@ -20,6 +21,15 @@ struct TuneOptions {
   std::size_t top = 10;
 };
 
+/// The best that the way to train which lost can do (contest.h).
+struct OtherSoftware {
+  std::string stack;
+  std::optional<Found> best;         // none: nothing fits, or nothing is better than the choice
+  std::optional<Judgement> closest;  // to fitting
+  std::string refusal;               // why there is no plan of it, in words
+  double cost = 0;                   // of `best`: its score against the choice's, minus 1
+};
+
 struct Tuning {
   std::vector<Strategy> strategies;  // of the space
   std::vector<Found> top;            // best first; empty: nothing fits
@@ -31,6 +41,10 @@ struct Tuning {
   Counts counts;                         // of the search for all of the above but robustness
   double search_s = 0, total_s = 0;
   bool stopped = false;  // from outside: the best so far
+  bool divided = false;  // the answer is a plan that divides the model; `others` are none then
+  std::optional<profiles::Profile> profile;  // of a divided answer
+  std::int64_t usual_global_batch = 0;       // of a divided answer, where the request gave none
+  std::optional<OtherSoftware> other;
 };
 
 /// Throws Error when the request contradicts itself, the model or the cluster.

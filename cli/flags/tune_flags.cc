@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include "sim/core/error.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr const char* kReduce = "bf16-reduce";
 constexpr const char* kMoments = "bf16-moments";
+constexpr std::array kPrecisions = {Precision::kFp8, Precision::kNvfp4};
 
 tuner::Objective parse_objective(const std::string& word) {
   const std::optional<tuner::Objective> objective = tuner::objective_from(word);
@@ -21,14 +24,27 @@ tuner::Objective parse_objective(const std::string& word) {
   return *objective;
 }
 
+std::vector<std::string> allowed_words() {
+  std::vector<std::string> words{kReduce, kMoments};
+  for (const Precision precision : kPrecisions) words.emplace_back(name_of(precision));
+  words.emplace_back(name_of(Optimizer::kAdamw8bit));
+  return words;
+}
+
 void parse_allowed(const std::string& text, TuneFlags& flags) {
   for (const std::string& word : split_commas(text)) {
+    const auto precision = parallel_word<Precision>(word);
     if (word == kReduce) {
       flags.allow_bf16_reduce = true;
     } else if (word == kMoments) {
       flags.allow_bf16_moments = true;
+    } else if (word == name_of(Optimizer::kAdamw8bit)) {
+      flags.allowed_optimizers.push_back(Optimizer::kAdamw8bit);
+    } else if (precision &&
+               std::find(kPrecisions.begin(), kPrecisions.end(), *precision) != kPrecisions.end()) {
+      flags.allowed_precisions.push_back(*precision);
     } else {
-      fail_word("--allow", word, {kReduce, kMoments});
+      fail_word("--allow", word, allowed_words());
     }
   }
 }
@@ -79,9 +95,9 @@ void TuneFlags::declare(Command& command) {
   command
       .add_parsed(
           "--allow", [this](const std::string& words) { parse_allowed(words, *this); },
-          fmt::format("changes of the arithmetic that the search may make: {}, {}, or both joined "
-                      "by a comma (default: none)",
-                      kReduce, kMoments))
+          fmt::format("changes of the arithmetic that the search may make, joined by commas: {} "
+                      "(default: none)",
+                      fmt::join(allowed_words(), ", ")))
       .type_name("WHAT");
   command.add("--robust", robust,
               "the best in the worst case of: as predicted, memory 5 % above it, bandwidth "
@@ -92,6 +108,22 @@ void TuneFlags::declare(Command& command) {
   command.add("--threads", threads, "threads of the search (default: one for each core)",
               {1, 1024});
 }
+
+namespace {
+
+/// What the plan of a file multiplies in and its optimizer are part of the job.
+void hold_numerics(const Numerics& numerics, GivenParallelism& held) {
+  if (!held.precision && numerics.precision != Precision::kBf16) {
+    held.precision = numerics.precision;
+    held.fp8_recipe = numerics.fp8_recipe;
+    held.fp8_params = numerics.fp8_params;
+  }
+  if (!held.optimizer && numerics.optimizer != Optimizer::kAdamw)
+    held.optimizer = numerics.optimizer;
+  if (!held.lora && numerics.lora > 0) held.lora = numerics.lora;
+}
+
+}  // namespace
 
 tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   const GivenKnobs& knobs = flags.plan.knobs;
@@ -105,16 +137,18 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   request.global_batch = flags.global_batch;
   request.allow_bf16_reduce = flags.allow_bf16_reduce;
   request.allow_bf16_moments = flags.allow_bf16_moments;
+  request.allowed_precisions = flags.allowed_precisions;
+  request.allowed_optimizers = flags.allowed_optimizers;
   if (flags.plan.plan_file) {
-    refuse_parallelism(plan, "the search is over data parallelism only",
-                       "a plan without it, or predict");
     // The job of the file; its knobs are what is searched.
     if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;
     request.master_dtype = plan.master_dtype;
+    hold_numerics(plan.numerics, request.parallel);
     request.offload = plan.offload;
     const bool sets_batch = flags.global_batch || knobs.micro_batch || knobs.grad_accum;
     if (!sets_batch && !flags.plan.gpus) {
-      request.global_batch = plan.gpus * plan.micro_batch * plan.grad_accum;
+      request.global_batch =
+          plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum;
     }
   }
   return request;

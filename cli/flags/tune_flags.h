@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/flags/plan_flags.h"
 #include "tuner/tuning.h"
@@ -18,6 +19,8 @@ struct TuneFlags {
   tuner::Objective objective = tuner::Objective::kTime;
   std::optional<double> headroom;  // none: what the interval of memory asks
   bool allow_bf16_reduce = false, allow_bf16_moments = false;
+  std::vector<Precision> allowed_precisions;
+  std::vector<Optimizer> allowed_optimizers;
   bool robust = false;
   bool recompute_for_speed = false;
 

@@ -11,6 +11,7 @@
 #include "cli/render/text/scatter.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/division_words.h"
 
 namespace shardwright::cli {
 namespace {
@@ -56,8 +57,10 @@ std::string money_cell(const std::optional<double>& usd, const SizingUnits& unit
 }
 
 /// "hsdp/128 2x4 k76 norm,swiglu": strategy, micro-batch x accumulation, checkpointed layers.
+/// Of a divided plan "tp8 pp8x4 cp2 1x32 k16 full".
 std::string plan_cell(const Plan& plan) {
-  std::string text(name_of(plan.strategy));
+  std::string text = short_division(plan);
+  if (text.empty()) text = name_of(plan.strategy);
   if (plan.shard_group > 0) text += fmt::format("/{}", plan.shard_group);
   text += fmt::format(" {}x{}", plan.micro_batch, plan.grad_accum);
   if (plan.recompute == Recompute::kNone || plan.ckpt_layers == 0) return text;
@@ -271,6 +274,12 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
   }
   if (report.best_of_each.size() > 1 || report.choice.pareto.size() > 1) {
     text += "Plans: strategy/shard group, micro-batch x accumulation, k layers checkpointed.\n";
+    const auto divides = [](const Sized& option) {
+      return !short_division(option.prediction.plan).empty();
+    };
+    const std::vector<Sized>& options = report.sweep.options;
+    if (std::any_of(options.begin(), options.end(), divides))
+      text += "tp, pp x chunks, cp, ep: ranks that share the model (software that divides it).\n";
   }
   text += heading(out, "What this rests on");
   return text + sentences_text(assumption_sentences(report), out);

@@ -11,6 +11,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/division_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 
@@ -23,7 +24,7 @@ std::string wrapped(const std::string& text, const Terminal& out) {
   return fmt::format("{}\n", fmt::join(wrap(printable(text, out.utf8), out.columns), "\n"));
 }
 
-std::string job_words(const TuningQuestion& question) {
+std::string job_words(const TuningQuestion& question, const tuner::Tuning& tuning) {
   const sim::Job& inputs = question.job;
   std::string text =
       fmt::format("{} on {} x {} ({}), stack {}, sequences of {} tokens", inputs.model_name,
@@ -31,6 +32,8 @@ std::string job_words(const TuningQuestion& question) {
                   inputs.profile.stack.id, question.request.seq_len);
   if (question.request.global_batch)
     text += fmt::format(", {} of them a step", *question.request.global_batch);
+  if (tuning.usual_global_batch > 0)
+    text += fmt::format(", {} of them a step (assumed)", tuning.usual_global_batch);
   return text;
 }
 
@@ -190,6 +193,14 @@ std::string robustness_text(const tuner::Tuning& tuning, const TuningQuestion& q
 std::string count_words(const tuner::Tuning& tuning) {
   const tuner::Counts& counts = tuning.counts;
   const auto count = [](std::int64_t n) { return thousands(static_cast<double>(n)); };
+  if (tuning.divided) {
+    return fmt::format(
+        "{} plans in {}: {} do not fit, {} cannot be better by the lower bound, {} were predicted "
+        "in full. With the reasons: {}.",
+        count(counts.considered), duration(tuning.search_s), count(counts.no_memory),
+        count(counts.considered - counts.no_memory - counts.simulated), count(counts.simulated),
+        duration(tuning.total_s));
+  }
   return fmt::format(
       "{} plans in {}: {} do not fit and {} cannot be better by the closed form, {} were "
       "simulated, {} predicted in full, of which {} do not fit. With the reasons: {}.",
@@ -200,7 +211,7 @@ std::string count_words(const tuner::Tuning& tuning) {
 
 std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tuning,
                         const Terminal& out) {
-  std::string text = wrapped(job_words(question), out);
+  std::string text = wrapped(job_words(question, tuning), out);
   text += paint(out, Style::kRed, "Nothing fits.") + "\n";
   for (const std::string& sentence : tuning_sentences(question, tuning))
     text += wrapped(sentence, out);
@@ -245,7 +256,7 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
     text += paint(out, Style::kYellow, "Interrupted: this is the best so far, not the optimum.");
     text += "\n";
   }
-  text += wrapped(job_words(question), out);
+  text += wrapped(job_words(question, tuning), out);
   text += wrapped("Searched for " + goal_words(question) + ".", out);
   text += heading(out, "The best plan");
   text += prediction_text(question.job, tuning.top.front().prediction, out);
@@ -260,10 +271,17 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
     text += heading(out, "Nothing is both faster and smaller than these");
     text += pareto_table(tuning, out);
   }
-  if (!tuning.steps.empty()) {
+  if (tuning.divided) {
+    text += heading(out, "Why: a size halved or doubled, the batch kept");
+    for (auto&& sentences : {division_sentences(question, tuning), doubt_sentences(tuning)}) {
+      for (const std::string& sentence : sentences) text += wrapped(sentence, out);
+    }
+  } else if (!tuning.steps.empty()) {
     text +=
         heading(out, "Why: one knob moved, all else equal") + steps_table(question, tuning, out);
   }
+  if (const std::string other = other_sentence(question, tuning); !other.empty())
+    text += "\n" + wrapped(other, out);
   if (!tuning.others.empty()) {
     text += heading(out, "Why not another strategy") + strategies_table(question, tuning, out);
     text += alike_words(question).empty() ? "" : wrapped(alike_words(question), out);

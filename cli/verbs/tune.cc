@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/build_info.h"
+#include "cli/flags/rivals.h"
 #include "cli/flags/tune_flags.h"
 #include "cli/interrupt.h"
 #include "cli/render/json/json_text.h"
@@ -65,8 +66,10 @@ class TuneVerb : public Verb {
     const Plan given = job.plans.front();
     question.job = std::move(job);
     question.job.plans.clear();
-    const tuner::Tuning tuning = search(question, context);
+    const Rivals rivals = rivals_of(flags_.plan, question.job, question.request);
+    const tuner::Tuning tuning = search(question, rivals, context);
     if (flags_.plan.plan_file) question.given = judged(question, given);
+    if (tuning.profile) question.job.profile = *tuning.profile;
 
     // Files first: whoever reads the answer may rely on them.
     if (!tuning.top.empty()) {
@@ -86,7 +89,8 @@ class TuneVerb : public Verb {
   }
 
  private:
-  tuner::Tuning search(const TuningQuestion& question, const Context& context) const {
+  tuner::Tuning search(const TuningQuestion& question, const Rivals& rivals,
+                       const Context& context) const {
     Progress progress(context.err, "tune", 0);
     const Interrupt interrupt;
     tuner::TuneOptions options;
@@ -97,7 +101,9 @@ class TuneVerb : public Verb {
       progress.update(now.configurations, progress_note(now));
     };
     options.robust = question.robust;
-    return tuner::tune(question.job.model, question.job.profile, question.request, options);
+    return tuner::compete(question.job.model,
+                          rivals.contestants(flags_.headroom, question.request.gpus),
+                          question.request, options);
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {

@@ -60,7 +60,7 @@ CollectiveGroup Layout::transfer_group(std::int64_t stage) const {
   result.ranks = 2;
   result.ranks_per_node = leaves ? 1 : 2;
   // Every rank of the domain sends at that time, each over its part of the NICs.
-  result.groups_per_node = domain / result.ranks_per_node;
+  result.groups_per_node = std::max<std::int64_t>(1, domain / result.ranks_per_node);
   return result;
 }
 

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a whole search takes on all cores: every plan of the default space of one model and
-// cluster, the ten best different plans and the front. "plans" is the size of the space.
+// cluster, the ten best different plans and the front. "plans" is the size of the space. Divided
+// searches go over tensor, pipeline, context and expert parallelism as well. Bounds and full
+// predictions of one divided plan are timed alone, on one core.
 #include <benchmark/benchmark.h>
 
 #include <vector>
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
+#include "sim/parallel/parallel_step.h"
+#include "sim/parallel/predict_parallel.h"
+#include "tuner/divided_search.h"
 #include "tuner/search.h"
 
 namespace {
@@ -40,6 +45,70 @@ void search(benchmark::State& state, const Job& job) {
   state.counters["plans"] = static_cast<double>(counts.considered);
   state.counters["simulated"] = static_cast<double>(counts.simulated);
 }
+
+void divided_search(benchmark::State& state, const Job& job) {
+  const Model model = load_model(profiles::data_dir() / "models", job.model);
+  const std::vector<tuner::Scenario> scenarios{
+      {"as predicted", profiles::load_profile(job.cluster, job.stack)}};
+  tuner::Request request;
+  request.gpus = job.gpus;
+  request.seq_len = job.seq_len;
+  request.global_batch = job.global_batch;
+  tuner::Counts counts;
+  for (auto _ : state) {
+    const tuner::DividedSpace space =
+        tuner::divided_space(request, model, scenarios.front().profile);
+    tuner::DividedSearch search(model, scenarios, space, {});
+    benchmark::DoNotOptimize(search.best(10));
+    counts = search.counts();
+    benchmark::DoNotOptimize(search.pareto());
+  }
+  state.SetItemsProcessed(state.iterations() * counts.considered);
+  state.counters["plans"] = static_cast<double>(counts.considered);
+  state.counters["simulated"] = static_cast<double>(counts.simulated);
+}
+
+/// tp 8, pp 8 with 8 chunks, cp 2: the plan of Llama 3.1's training.
+Plan plan_of_405b() {
+  Plan plan;
+  plan.strategy = Strategy::kDistributedOptimizer;
+  plan.stack = "megatron-core";
+  plan.gpus = 1024;
+  plan.seq_len = 8192;
+  plan.recompute = Recompute::kNone;
+  plan.grad_accum = 64;
+  plan.parallel.tp = plan.parallel.pp = plan.parallel.virtual_stages = 8;
+  plan.parallel.cp = 2;
+  return plan;
+}
+
+void divided_plan(benchmark::State& state, bool bound) {
+  const Model model = load_model(profiles::data_dir() / "models", "llama-3.1-405b");
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
+  const Plan plan = plan_of_405b();
+  sim::ParallelEngine engine(model, profile);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(bound ? engine.least_step_s(plan) : engine.run(plan).step_s);
+  state.SetItemsProcessed(state.iterations());
+}
+
+void divided_memory(benchmark::State& state) {
+  const Model model = load_model(profiles::data_dir() / "models", "llama-3.1-405b");
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
+  const Plan plan = plan_of_405b();
+  for (auto _ : state) benchmark::DoNotOptimize(sim::parallel_memory_bytes(model, profile, plan));
+  state.SetItemsProcessed(state.iterations());
+}
+
+constexpr Job kDivided405b{"llama-3.1-405b", "dgx-h100", "megatron-core", 1024, 8192, 512};
+constexpr Job kDividedV3{"deepseek-v3", "gb200-nvl72", "megatron-core", 1024, 4096, 8192};
+BENCHMARK_CAPTURE(divided_search, llama_3_1_405b, kDivided405b)
+    ->Unit(benchmark::kSecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(divided_search, deepseek_v3, kDividedV3)->Unit(benchmark::kSecond)->UseRealTime();
+BENCHMARK_CAPTURE(divided_plan, predicted, false)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(divided_plan, bounded, true)->Unit(benchmark::kMicrosecond);
+BENCHMARK(divided_memory)->Unit(benchmark::kMicrosecond);
 
 constexpr Job kLlama3{"llama-3-70b", "a100-80g-4xhdr200", "native", 256, 2048, 1024};
 constexpr Job kLlama3OneEach{"llama-3-70b", "a100-80g-4xhdr200", "native", 256, 2048, 256};

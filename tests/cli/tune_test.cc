@@ -240,12 +240,86 @@ TEST(Tune, CtrlCEndsWithAValidPlan) {
   EXPECT_TRUE(document.at("best").at("prediction").at("memory").at("fits").get<bool>());
 }
 
+/// Fewer sequences a step than GPUs, and a model that no GPU holds a layer's state of.
+Flags large(const Flags& more = {}) {
+  return with({"--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "1024",
+               "--global-batch", "512"},
+              more);
+}
+
+TEST(Tune, DividesWhatDataParallelismCannotTrain) {
+  const std::string path = temporary("tune_divided.json");
+  const json document = tuned(large({"--out", path}));
+  const json& best = document.at("best");
+  const json& plan = best.at("plan");
+  EXPECT_EQ(plan.at("stack"), "megatron-core");
+  EXPECT_GT(plan.at("tp").get<int>() * plan.at("pp").get<int>(), 1);
+  EXPECT_TRUE(best.at("prediction").at("memory").at("fits").get<bool>());
+  EXPECT_EQ(
+      document.at("pruned").get<std::int64_t>() + document.at("simulated").get<std::int64_t>(),
+      document.at("considered").get<std::int64_t>());
+  EXPECT_THAT(document.at("other_software").at("refusal").get<std::string>(),
+              HasSubstr("512 sequences"));
+  std::string why;
+  for (const json& sentence : document.at("why")) why += sentence.get<std::string>() + "\n";
+  for (const char* words : {"tp ", "pp ", "slower", "Why not plain data parallelism"})
+    EXPECT_THAT(why, HasSubstr(words));
+  const ProgramResult again = run("predict", {"--plan", path, "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(json::parse(again.out), best.at("prediction"));
+  const ProgramResult trained =
+      run("run", {"--plan", path, "--data", "synthetic", "--out", temporary("tune_divided_run")});
+  EXPECT_EQ(trained.exit_code, 3) << trained.err;
+  EXPECT_THAT(trained.err,
+              AllOf(HasSubstr("tp is "), HasSubstr("run trains with data parallelism only")));
+  // Searched again from its own plan: the same.
+  const json second = tuned({"--plan", path});
+  EXPECT_EQ(second.at("best").at("plan"), plan);
+}
+
+TEST(Tune, DividedAnswersFitIntoAHundredColumns) {
+  for (const Flags& flags : {large(), large({"--allow", "fp8", "--objective", "tokens-per-dollar"}),
+                             Flags{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--gpus",
+                                   "144", "--seq-len", "4096"}}) {
+    const ProgramResult result = run("tune", flags);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("Why: a size halved or doubled"));
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_LE(display_width(line), 100) << line;
+      EXPECT_FALSE(line.ends_with(' ')) << line;
+    }
+  }
+}
+
+TEST(Tune, RacksAreFilledInPart) {
+  const Flags job{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--seq-len", "4096"};
+  const json inputs = tuned(with(job, {"--gpus", "128", "--global-batch", "128"}))
+                          .at("best")
+                          .at("prediction")
+                          .at("inputs");
+  EXPECT_EQ(inputs.at("racks"), 2);
+  EXPECT_EQ(inputs.at("gpus_of_each_rack"), 64);
+  expect_error(run("tune", with(job, {"--gpus", "130"})), 3,
+               AllOf(HasSubstr("gpus is 130"), HasSubstr("128 or 132")));
+}
+
+TEST(Tune, SizesThatDivideNothingAreNamed) {
+  expect_error(run("tune", large({"--tp", "3"})), 3, HasSubstr("tp is 3"));
+  expect_error(run("tune", large({"--ep", "8"})), 3, HasSubstr("no experts"));
+  expect_error(run("tune", large({"--precision", "nvfp4"})), 3,
+               AllOf(HasSubstr("precision is nvfp4"), HasSubstr("lacks")));
+  expect_error(run("tune", large({"--stack", "native", "--tp", "8"})), 3,
+               AllOf(HasSubstr("tp is 8"), HasSubstr("native")));
+}
+
 TEST(Tune, SaysWhatMakesNoSense) {
   const auto refused = [](const Flags& flags) { return run("tune", flags); };
   expect_error(refused(job({"--objective", "speed"})), 3,
                AllOf(HasSubstr("--objective is 'speed'"), HasSubstr("time, tokens-per-dollar")));
   expect_error(refused(job({"--headroom", "120%"})), 3, HasSubstr("--headroom is '120%'"));
-  expect_error(refused(job({"--allow", "fp8"})), 3, HasSubstr("--allow is 'fp8'"));
+  expect_error(refused(job({"--allow", "fp7"})), 3,
+               AllOf(HasSubstr("--allow is 'fp7'"), HasSubstr("adamw-8bit")));
   expect_error(refused(job({"--allow", "bf16-moments", "--moment-dtype", "fp32"})), 3,
                HasSubstr("--moment-dtype is fp32; leave one of them out"));
   expect_error(refused(job({"--micro-batch", "3"})), 3,

@@ -32,7 +32,7 @@ Model model_of(const char* name) {
 }
 
 Offer offer_of(const char* cluster, double usd = 2) {
-  return {cluster, profiles::load_profile(cluster, "native"), usd, {usd, {usd, usd}, "", {}}};
+  return {cluster, profiles::load_profile(cluster, "native"), {}, usd, {usd, {usd, usd}, "", {}}};
 }
 
 SizingJob job_of(const Model& model, double tokens) {
@@ -52,7 +52,7 @@ TEST(Sizing, CountsArePowersOfTwoWithinANodeAndOfNodes) {
   EXPECT_THAT(gpu_counts(cluster, 64), ElementsAre(1, 2, 4, 8, 16, 32, 64));
   EXPECT_THAT(gpu_counts(cluster, 4), ElementsAre(1, 2, 4));
   cluster.gpus_per_node = 72;
-  EXPECT_THAT(gpu_counts(cluster, 300), ElementsAre(1, 2, 4, 8, 16, 32, 64, 72, 144, 288));
+  EXPECT_THAT(gpu_counts(cluster, 300), ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 256));
   cluster.nics_per_node = 0;
   EXPECT_THAT(gpu_counts(cluster, 300), ElementsAre(1, 2, 4, 8, 16, 32, 64, 72));
 }
@@ -301,6 +301,26 @@ TEST(SizingChoice, BreakEvenIsThePriceAtWhichTheBillIsTheWinners) {
   EXPECT_EQ(even[0].offer, 1U);
   EXPECT_EQ(even[0].option, 2U);  // 28 days may be 42
   EXPECT_NEAR(even[0].usd_per_gpu_hour, 1.5e6 / (16 * 24 * 128), 1e-9);
+}
+
+TEST(Sizing, ExpertsAreDividedAndWhatPlainShardingTrainsWellIsNot) {
+  Offer offer = offer_of("dgx-h100");
+  offer.profile = profiles::load_profile("dgx-h100", "torch-compile");
+  offer.divided = profiles::load_profile("dgx-h100", "megatron-core");
+  const auto option = [&](const char* name) {
+    const Model model = model_of(name);
+    SizingJob job = job_of(model, 1e12);
+    job.fixed.strategies.clear();
+    job.fixed.recompute.reset();
+    job.gpus = 64;
+    const Sweep sweep = shardwright::tuner::sweep(model, {offer}, job);
+    return sweep.options.at(0);
+  };
+  const Sized mixture = option("mixtral-8x7b");
+  EXPECT_EQ(mixture.prediction.plan.stack, "megatron-core");
+  EXPECT_GT(mixture.prediction.plan.parallel.ep, 1);
+  EXPECT_EQ(profile_for(offer, mixture.prediction.plan).stack.id, "megatron-core");
+  EXPECT_EQ(option("llama-3-8b").prediction.plan.stack, "torch-compile");
 }
 
 TEST(Sizing, SizesInBetweenJoinTheSweepAtItsEnd) {

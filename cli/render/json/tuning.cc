@@ -107,6 +107,28 @@ Json robustness_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   return all;
 }
 
+/// Why plans are not among the answers.
+Json rejected_json(const tuner::Tuning& tuning) {
+  const tuner::Counts& counts = tuning.counts;
+  const std::int64_t rest = counts.considered - counts.no_memory - counts.simulated;
+  if (tuning.divided) {
+    return {{"does not fit by the stages' memory", counts.no_memory},
+            {"cannot be better by the lower bound", rest}};
+  }
+  return {{"does not fit by the closed form", counts.no_memory},
+          {"does not fit by the full prediction", counts.no_reserve},
+          {"cannot be better by the closed form", rest}};
+}
+
+Json other_json(const sim::Job& inputs, const tuner::OtherSoftware& other) {
+  Json json{{"stack", other.stack}, {"fits", other.best.has_value()}};
+  json["cost"] = other.best ? Json(other.cost) : Json(nullptr);
+  if (!other.refusal.empty()) json["refusal"] = other.refusal;
+  if (other.best) json.update(plan_and_prediction(inputs, other.best->prediction));
+  if (other.closest) json["excess_bytes"] = other.closest->excess_bytes;
+  return json;
+}
+
 Json ways_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   if (!tuning.advice) return all;
@@ -137,15 +159,14 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
   document["pruned"] = counts.pruned();
   document["simulated"] = counts.simulated;
   document["predicted_in_full"] = counts.predicted;
+  if (tuning.usual_global_batch > 0) document["assumed_global_batch"] = tuning.usual_global_batch;
   document["seconds"] = tuning.search_s;
   document["seconds_with_reasons"] = tuning.total_s;
-  document["rejected"] = {{"does not fit by the closed form", counts.no_memory},
-                          {"does not fit by the full prediction", counts.no_reserve},
-                          {"cannot be better by the closed form",
-                           counts.considered - counts.no_memory - counts.simulated}};
+  document["rejected"] = rejected_json(tuning);
   document["why"] = tuning_sentences(question, tuning);
   document["knobs"] = knobs_json(tuning);
   document["strategies"] = strategies_json(inputs, tuning);
+  if (tuning.other) document["other_software"] = other_json(inputs, *tuning.other);
   document["if_off"] = robustness_json(inputs, tuning);
   if (question.given) {
     Json given = plan_and_prediction(inputs, question.given->prediction);

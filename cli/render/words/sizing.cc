@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/division_words.h"
 #include "cli/render/words/software.h"
 
 namespace shardwright::cli {
@@ -55,11 +56,18 @@ int level_of(const SizingReport& report, const Sized& option) {
   return static_cast<int>(std::lround(100 * level));
 }
 
+/// The strategy, or how the model is divided and the software that takes.
+std::string way_words(const Plan& plan) {
+  const std::string division = division_words(plan);
+  return division.empty() ? std::string(name_of(plan.strategy))
+                          : fmt::format("{} ({})", plan.stack, division);
+}
+
 std::string take_sentence(const SizingReport& report, const Sized& option) {
   const tuner::RunCost& cost = option.cost;
   std::string text = fmt::format(
       "Take {} ({}) with {}: {} tokens take {} ({} to {} at {} %)", fleet_words(report, option),
-      report.offer_of(option).profile.cluster.gpu.id, name_of(option.prediction.plan.strategy),
+      report.offer_of(option).profile.cluster.gpu.id, way_words(option.prediction.plan),
       plain(report.job.run.tokens), days_words(cost.days), days_words(cost.days_interval[0]),
       days_words(cost.days_interval[1]), level_of(report, option));
   if (!cost.usd) return text + "; the price of this cluster is unknown, --price tells it.";
@@ -231,7 +239,7 @@ std::vector<std::string> recommendation_sentences(const SizingReport& report) {
   if (report.choice.recommended) {
     const Sized& option = report.option(*report.choice.recommended);
     add(take_sentence(report, option));
-    add(software_sentence(report.offer_of(option).profile));
+    add(software_sentence(tuner::profile_for(report.offer_of(option), option.prediction.plan)));
     add(certainty_sentence(report, option));
     add(riskier_sentence(report));
     for (std::string& sentence : money_sentences(report, option)) add(std::move(sentence));

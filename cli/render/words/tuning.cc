@@ -3,7 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <utility>
+
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/division_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 
@@ -91,7 +94,12 @@ std::vector<std::string> tuning_sentences(const TuningQuestion& question,
   sentences.push_back(best_sentence(tuning));
   const std::string spare = spare_sentence(tuning, objective);
   if (!spare.empty()) sentences.push_back(spare);
+  if (tuning.divided) {
+    for (auto&& words : {doubt_sentences(tuning), division_sentences(question, tuning)})
+      sentences.insert(sentences.end(), words.begin(), words.end());
+  }
   for (const tuner::KnobStep& step : tuning.steps) {
+    if (tuning.divided) break;
     sentences.push_back(fmt::format("Moving {} from {} to {}: {}.", step.knob, step.from, step.to,
                                     step_words(step, objective)));
   }
@@ -103,6 +111,8 @@ std::vector<std::string> tuning_sentences(const TuningQuestion& question,
                           name_of(other.strategy), cost_words(objective, other.cost), held_back)
             : fmt::format("No plan of {} fits, {}.", name_of(other.strategy), held_back));
   }
+  if (std::string other = other_sentence(question, tuning); !other.empty())
+    sentences.push_back(std::move(other));
   if (tuning.robustness) {
     for (std::size_t c = 0; c < tuning.robustness->cases.size(); ++c)
       sentences.push_back(case_sentence(tuning, c, objective));

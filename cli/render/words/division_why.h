@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a model is divided as it is: a sentence for every size, with what its neighbours would take.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/render/tuning.h"
+
+namespace shardwright::cli {
+
+/// One sentence for each size of the chosen plan. `tuning` holds a divided answer.
+std::vector<std::string> division_sentences(const TuningQuestion& question,
+                                            const tuner::Tuning& tuning);
+
+/// How the way to train that lost compares; empty where there was no contest.
+std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
+
+/// How wide the prediction is and what the batch was, of a divided answer.
+std::vector<std::string> doubt_sentences(const tuner::Tuning& tuning);
+
+}  // namespace shardwright::cli
