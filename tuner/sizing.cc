@@ -226,7 +226,7 @@ class Sweeper {
   Outcome tune(const Task& task) {
     Outcome plain = LeftOut{task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
     if (is_plain(offers_[task.offer])) plain = tune_plain(task);
-    if (!is_divided(task)) return plain;
+    if (!is_divided(task) || is_odd_batch(plain, task.gpus)) return plain;
     if (std::string slow = too_slow(task); !slow.empty()) {
       const bool said = std::holds_alternative<LeftOut>(plain) && is_plain(offers_[task.offer]);
       return said ? plain : LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
@@ -254,6 +254,11 @@ class Sweeper {
   bool is_plain(const Offer& offer) const {
     return !model_.is_mixture() && !offer.profile.stack.parallel.always &&
            !asks_for_division(job_.fixed);
+  }
+  /// A batch that the GPUs do not share evenly, though there is a sequence for each: a mistake.
+  bool is_odd_batch(const Outcome& plain, std::int64_t gpus) const {
+    const auto* left = std::get_if<LeftOut>(&plain);
+    return left != nullptr && left->lack == Lack::kBatch && *job_.fixed.global_batch >= gpus;
   }
   bool is_divided(const Task& task) const {
     return offers_[task.offer].divided && task.gpus > 1 &&
