@@ -50,13 +50,18 @@ RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStream
   const int rank = meeting_.rank();
   const int shard = rank / shard_ranks;
   const int place = rank % shard_ranks;
-  NcclGroup& world = *groups_.front();
-  auto shard_group = std::make_shared<NcclGroup>(world, shard, rank, "shard");
-  auto replicate_group = std::make_shared<NcclGroup>(world, place, rank, "replicate");
+  // A group of all ranks is the world: one set of buffers and connections serves both.
+  const std::shared_ptr<NcclGroup> world = groups_.front();
+  const auto part = [&](int size, int color, const char* name) {
+    return size == ranks ? world : std::make_shared<NcclGroup>(*world, color, rank, name);
+  };
+  const std::shared_ptr<NcclGroup> shard_group = part(shard_ranks, shard, "shard");
+  const std::shared_ptr<NcclGroup> replicate_group = part(ranks / shard_ranks, place, "replicate");
   {
     const std::lock_guard lock(mutex_);
-    groups_.push_back(shard_group);
-    groups_.push_back(replicate_group);
+    for (const auto& group : {shard_group, replicate_group}) {
+      if (group != world) groups_.push_back(group);
+    }
   }
   // What failed before the watcher knew of these groups.
   if (meeting_.failure()) throw Aborted();

@@ -80,7 +80,7 @@ TEST(NcclWorld, ReducesBf16AsBf16AlsoIntoFp32) {
     device.synchronize();
     const auto calls = nccl_calls(rank);
     EXPECT_EQ(calls.back().type, ncclBfloat16);
-    EXPECT_EQ(calls.back().comm, "shard");
+    EXPECT_EQ(calls.back().comm, "world");
     EXPECT_FALSE(groups.shard->ordered());
   });
 }
