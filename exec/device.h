@@ -37,7 +37,7 @@ class Event {
 
 using StreamId = std::int32_t;
 
-/// Device memory that is given back when its owner dies.
+/// Memory that is given back when its owner dies.
 class Allocation {
  public:
   virtual ~Allocation() = default;
@@ -78,6 +78,9 @@ class Device {
 
   // Memory.
   virtual std::unique_ptr<Allocation> allocate(Bytes bytes) = 0;
+  /// Memory of the host, not counted below; where it can be had, such that copies between it and
+  /// the device run at the link's rate and without the host.
+  virtual std::unique_ptr<Allocation> allocate_host(Bytes bytes) = 0;
   virtual Bytes allocated_bytes() const = 0;
   virtual Bytes peak_allocated_bytes() const = 0;
 

@@ -93,6 +93,8 @@ class Executor {
   void parameters_changed();
   /// Copies between device arrays and host floats (bf16 is widened and rounded); the host waits.
   std::vector<float> read(const Array& array);
+  /// Enqueues a copy of the bytes as they are; they are there after device().synchronize().
+  void copy_to_host(const Array& array, std::byte* to);
   void write(const std::vector<float>& values, const Array& array);
 
   const Schedule& schedule() const { return schedule_; }

@@ -62,6 +62,10 @@ std::vector<float> Executor::read(const Array& array) {
   return values;
 }
 
+void Executor::copy_to_host(const Array& array, std::byte* to) {
+  device_.copy(streams_[0], to, array.data, array.bytes());
+}
+
 void Executor::write(const std::vector<float>& values, const Array& array) {
   if (array.dtype == DType::kFp32) {
     device_.copy(streams_[0], array.data, values.data(), array.bytes());

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "exec/host_memory.h"
 #include "sim/core/error.h"
 #include "sim/core/units.h"
 
@@ -77,6 +78,15 @@ class CudaDevice::CudaEvent final : public Event {
   cuda::EventHandle handle_ = cuda::make_event_handle(cuda::EventUse::kOrder);
 };
 
+class CudaDevice::PinnedAllocation final : public Allocation {
+ public:
+  explicit PinnedAllocation(cuda::PinnedMemory memory) : memory_(std::move(memory)) {}
+  void* data() const override { return memory_.get(); }
+
+ private:
+  cuda::PinnedMemory memory_;
+};
+
 CudaDevice::CurrentGpu::CurrentGpu(int gpu) {
   SHARDWRIGHT_CUDA(cudaSetDevice(gpu));
 }
@@ -102,6 +112,15 @@ std::unique_ptr<Allocation> CudaDevice::allocate(Bytes bytes) {
                             bytes, free, total, error.what()),
                 ExitCode::kFailed);
   }
+}
+
+std::unique_ptr<Allocation> CudaDevice::allocate_host(Bytes bytes) {
+  void* data = nullptr;
+  if (cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable) != cudaSuccess) {
+    cudaGetLastError();  // it is answered here
+    return pageable_memory(bytes);
+  }
+  return std::make_unique<PinnedAllocation>(cuda::PinnedMemory(data));
 }
 
 StreamId CudaDevice::make_stream(const char*, int priority) {

@@ -46,6 +46,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::unique_ptr<Allocation> allocate(Bytes bytes) override;
+  /// Pinned, or pageable where the system lets no more be pinned.
+  std::unique_ptr<Allocation> allocate_host(Bytes bytes) override;
   Bytes allocated_bytes() const override { return allocated_; }
   Bytes peak_allocated_bytes() const override { return peak_; }
 
@@ -75,6 +77,7 @@ class CudaDevice final : public Device {
 
  private:
   class CudaAllocation;
+  class PinnedAllocation;
   class CudaEvent;
   /// Makes a GPU the thread's current one. What CUDA and its libraries make afterwards is that
   /// GPU's, so this stands before every member that makes something.

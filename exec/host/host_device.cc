@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "exec/host_memory.h"
 #include "sim/core/arena.h"
 #include "sim/core/error.h"
 
@@ -72,6 +73,10 @@ std::unique_ptr<Allocation> HostDevice::allocate(Bytes bytes) {
                     bytes),
         ExitCode::kFailed);
   }
+}
+
+std::unique_ptr<Allocation> HostDevice::allocate_host(Bytes bytes) {
+  return pageable_memory(bytes);
 }
 
 StreamId HostDevice::make_stream(const char* name, int) {

@@ -34,6 +34,7 @@ class HostDevice final : public Device {
   ~HostDevice() override;
 
   std::unique_ptr<Allocation> allocate(Bytes bytes) override;
+  std::unique_ptr<Allocation> allocate_host(Bytes bytes) override;
   Bytes allocated_bytes() const override { return allocated_.load(); }
   Bytes peak_allocated_bytes() const override { return peak_.load(); }
 

@@ -16,7 +16,7 @@ CheckpointFile write_file(const StateSnapshot& snapshot, const std::filesystem::
   std::filesystem::create_directories(folder);
   const std::filesystem::path path = folder / name;
   SafetensorsWriter writer(path, snapshot.specs, {{"format", "shardwright.checkpoint"}});
-  for (const std::vector<std::byte>& bytes : snapshot.data) writer.write(bytes);
+  for (const std::span<const std::byte> bytes : snapshot.data) writer.write(bytes);
   writer.finish();
   // Read back: the checksum is of what the disk took, and it comes from the page cache.
   const MappedFile written(path);

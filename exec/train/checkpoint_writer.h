@@ -37,8 +37,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Writes `snapshot` as `name` into `folder`, which is made when it is not there. Nothing may be
-  /// in progress.
+  /// Writes `snapshot`, whose memory stays until that is done, as `name` into `folder`, which is
+  /// made when it is not there. Nothing may be in progress.
   void start(StateSnapshot snapshot, std::filesystem::path folder, std::string name);
   State state() const;
   /// Waits until nothing is being written.

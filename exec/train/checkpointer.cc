@@ -18,8 +18,13 @@ Checkpointer::Checkpointer(Executor& executor, std::filesystem::path folder, std
       folder_(std::move(folder)),
       keep_(keep),
       manifest_(std::move(manifest)),
-      notify_(std::move(notify)) {
+      notify_(std::move(notify)),
+      memory_(executor.device()) {
   manifest_.tensors = tensors_of(executor.layout());
+}
+
+void Checkpointer::prepare() {
+  if (writes()) memory_.room(snapshot_bytes(executor_));
 }
 
 bool Checkpointer::writes() const {
@@ -43,7 +48,7 @@ void Checkpointer::begin(std::int64_t step, std::int64_t sequences, std::int64_t
   manifest_.tokens = tokens;
   pending_ = true;
   if (!writes()) return;
-  writer_.start(take_snapshot(executor_), unfinished_checkpoint(folder_, step),
+  writer_.start(take_snapshot(executor_, memory_), unfinished_checkpoint(folder_, step),
                 file_name(executor_.world().rank()));
 }
 

@@ -24,6 +24,9 @@ class Checkpointer {
   Checkpointer(Executor& executor, std::filesystem::path folder, std::int64_t keep,
                CheckpointManifest manifest, Notify notify);
 
+  /// Makes the memory for copies of the state, so that the first checkpoint takes no longer than
+  /// the others.
+  void prepare();
   /// Begins a checkpoint of the present state; one in progress is ended first.
   void begin(std::int64_t step, std::int64_t sequences, std::int64_t tokens);
   /// At the end of a step: tells whether any rank wants to stop, and ends a checkpoint when it is
@@ -52,6 +55,7 @@ class Checkpointer {
   std::int64_t keep_;
   CheckpointManifest manifest_;
   Notify notify_;
+  SnapshotMemory memory_;  // stays while the writer reads it
   CheckpointWriter writer_;
   bool pending_ = false;
   std::int64_t last_saved_ = -1;

@@ -9,25 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "kernels/bf16.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/error.h"
 
 namespace shardwright::exec {
 namespace {
-
-std::vector<std::byte> bytes_of_values(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(bytes_of(dtype)));
-  if (dtype == DType::kFp32) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const kernels::BFloat16 narrow = kernels::to_bf16(values[i]);  // exact: it was one
-    std::memcpy(bytes.data() + i * sizeof narrow, &narrow, sizeof narrow);
-  }
-  return bytes;
-}
 
 /// Of numbers whose exponent is all ones (`exponent`) when they are infinite or NaN.
 template <typename Bits>
@@ -78,8 +64,27 @@ std::string first_not_finite(const StateSnapshot& snapshot) {
   return {};
 }
 
-StateSnapshot take_snapshot(Executor& executor) {
+std::byte* SnapshotMemory::room(Bytes bytes) {
+  bytes = std::max<Bytes>(1, bytes);  // also of a rank that owns nothing
+  if (bytes > bytes_) {
+    memory_.reset();  // both at once may be too much
+    memory_ = device_.allocate_host(bytes);
+    bytes_ = bytes;
+  }
+  return static_cast<std::byte*>(memory_->data());
+}
+
+Bytes snapshot_bytes(const Executor& executor) {
+  Bytes bytes = 0;
+  for (const OwnedState& state : executor.owned_state()) {
+    for (const StateKind kind : kStateKinds) bytes += part_of(state, kind).bytes();
+  }
+  return bytes;
+}
+
+StateSnapshot take_snapshot(Executor& executor, SnapshotMemory& memory) {
   StateSnapshot snapshot;
+  std::byte* at = memory.room(snapshot_bytes(executor));
   for (const OwnedState& state : executor.owned_state()) {
     const std::string& name = executor.layout().tensor(state.tensor).name;
     for (const StateKind kind : kStateKinds) {
@@ -87,9 +92,12 @@ StateSnapshot take_snapshot(Executor& executor) {
       snapshot.specs.push_back({fmt::format("{}:{}:{}", name_of(kind), name, state.tensor_offset),
                                 array.dtype == DType::kFp32 ? TensorType::kF32 : TensorType::kBf16,
                                 {array.size}});
-      snapshot.data.push_back(bytes_of_values(executor.read(array), array.dtype));
+      snapshot.data.push_back({at, static_cast<std::size_t>(array.bytes())});
+      executor.copy_to_host(array, at);
+      at += array.bytes();
     }
   }
+  executor.device().synchronize();
   return snapshot;
 }
 

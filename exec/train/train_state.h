@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,14 +15,30 @@
 
 namespace shardwright::exec {
 
-/// A copy of what one rank owns, in host memory.
-struct StateSnapshot {
-  std::vector<TensorSpec> specs;  // as in the rank's file of a checkpoint
-  std::vector<std::vector<std::byte>> data;
+/// Host memory for copies of a rank's state. It is kept from one to the next: memory that a GPU
+/// copies to at full speed takes seconds to make.
+class SnapshotMemory {
+ public:
+  explicit SnapshotMemory(Device& device) : device_(device) {}
+  /// Room for `bytes`; what it held is lost.
+  std::byte* room(Bytes bytes);
+
+ private:
+  Device& device_;
+  std::unique_ptr<Allocation> memory_;
+  Bytes bytes_ = 0;
 };
 
-/// Parameters and moments, in the types in which they are kept.
-StateSnapshot take_snapshot(Executor& executor);
+/// A copy of what one rank owns.
+struct StateSnapshot {
+  std::vector<TensorSpec> specs;                 // as in the rank's file of a checkpoint
+  std::vector<std::span<const std::byte>> data;  // in the memory that it was taken with
+};
+
+/// Bytes that a snapshot of the executor's state takes.
+Bytes snapshot_bytes(const Executor& executor);
+/// Parameters and moments, in the types in which they are kept; the host waits for the device once.
+StateSnapshot take_snapshot(Executor& executor, SnapshotMemory& memory);
 
 /// "parameter:NAME:OFFSET holds values that are not finite" of the first tensor that does; empty:
 /// all are numbers.

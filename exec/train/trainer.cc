@@ -100,6 +100,7 @@ class Run {
     if (options_.saves) {
       require_shared_folder(executor_.world(), checkpoints_folder(options_.folder),
                             static_cast<int>(executor_.schedule().shard_ranks()));
+      if (options_.save_every > 0) checkpointer_.prepare();
     }
   }
 
