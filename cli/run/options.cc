@@ -80,7 +80,12 @@ exec::TrainOptions train_options(const RunSettings& settings) {
   train.seed = static_cast<std::uint64_t>(settings.count("seed", {0, std::int64_t{1} << 62}));
   train.eval_every = settings.count("eval-every", {0, kMostSteps});
   train.eval_sequences = settings.count("eval-sequences", {0, kMostSteps});
-  train.save_every = settings.count("save-every", {0, kMostSteps});
+  constexpr double kSaveInterval_s = 15 * 60;
+  if (settings.text("save-every") == "auto") {
+    train.save_interval_s = kSaveInterval_s;
+  } else {
+    train.save_every = settings.count("save-every", {0, kMostSteps});
+  }
   train.keep = settings.count("keep", {0, kMostSteps});
   train.saves = settings.word("save", {"auto", "none"}) != "none";
   train.trace_step = settings.count("trace-step", {0, train.lr.total_steps});

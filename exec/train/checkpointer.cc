@@ -52,16 +52,21 @@ void Checkpointer::begin(std::int64_t step, std::int64_t sequences, std::int64_t
                 file_name(executor_.world().rank()));
 }
 
-bool Checkpointer::end_step(bool stop) {
-  const std::vector<Vote> votes = exchange_votes(executor_.world(), stop, state());
+Wish Checkpointer::end_step(const Wish& mine) {
+  const std::vector<Vote> votes = exchange_votes(executor_.world(), mine, state());
   settle(votes);
-  return std::any_of(votes.begin(), votes.end(), [](const Vote& vote) { return vote.stop != 0; });
+  Wish all;
+  for (const Vote& vote : votes) {
+    all.stop |= vote.stop != 0;
+    all.save |= vote.save != 0;
+  }
+  return all;
 }
 
 void Checkpointer::finish() {
   if (!pending_) return;
   writer_.wait();
-  settle(exchange_votes(executor_.world(), false, state()));
+  settle(exchange_votes(executor_.world(), {}, state()));
 }
 
 void Checkpointer::settle(const std::vector<Vote>& votes) {

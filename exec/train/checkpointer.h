@@ -29,9 +29,8 @@ class Checkpointer {
   void prepare();
   /// Begins a checkpoint of the present state; one in progress is ended first.
   void begin(std::int64_t step, std::int64_t sequences, std::int64_t tokens);
-  /// At the end of a step: tells whether any rank wants to stop, and ends a checkpoint when it is
-  /// complete.
-  bool end_step(bool stop);
+  /// At the end of a step: tells what any rank wishes, and ends a checkpoint when it is complete.
+  Wish end_step(const Wish& mine);
   /// Waits for the checkpoint in progress, on all ranks.
   void finish();
 

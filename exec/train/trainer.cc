@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <tuple>
@@ -24,6 +25,8 @@ namespace {
 
 /// The run of one rank.
 class Run {
+  using Clock = std::chrono::steady_clock;
+
  public:
   Run(Executor& executor, const Plan& plan, const Data& data, const TrainOptions& options,
       TrainObserver* observer)
@@ -100,8 +103,9 @@ class Run {
     if (options_.saves) {
       require_shared_folder(executor_.world(), checkpoints_folder(options_.folder),
                             static_cast<int>(executor_.schedule().shard_ranks()));
-      if (options_.save_every > 0) checkpointer_.prepare();
+      if (options_.save_every > 0 || options_.save_interval_s > 0) checkpointer_.prepare();
     }
+    last_save_ = Clock::now();
   }
 
   /// Durable with its parents, so that the first checkpoint is, too.
@@ -164,8 +168,10 @@ class Run {
     if (options_.saves && !last && result_.failure.empty() && due(options_.save_every, number)) {
       save();
     }
-    result_.interrupted =
-        checkpointer_.end_step(options_.stop != nullptr && options_.stop->load()) && !last;
+    const Wish all = checkpointer_.end_step(
+        {options_.stop != nullptr && options_.stop->load(), wants_to_save()});
+    result_.interrupted = all.stop && !last;
+    if (options_.saves && all.save && !last && saved_ != number && result_.failure.empty()) save();
     judge_state();
   }
 
@@ -183,7 +189,14 @@ class Run {
     return every > 0 && number % every == 0;
   }
 
+  /// Rank 0's clock decides, so that all begin a checkpoint after the same step.
+  bool wants_to_save() const {
+    return rank_ == 0 && options_.save_interval_s > 0 &&
+           Clock::now() - last_save_ >= std::chrono::duration<double>(options_.save_interval_s);
+  }
+
   void save() {
+    last_save_ = Clock::now();
     checkpointer_.begin(result_.last_step, sequences_, tokens_);
     saved_ = result_.last_step;
   }
@@ -320,6 +333,7 @@ class Run {
   TrainResult result_;
   std::int64_t sequences_ = 0;
   std::int64_t tokens_ = 0;
+  Clock::time_point last_save_{};
   std::int64_t saved_ = 0;  // the step of the last checkpoint begun or resumed from
   std::int64_t bad_in_a_row_ = 0;
   bool exploded_ = false;

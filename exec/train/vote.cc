@@ -6,10 +6,11 @@
 
 namespace shardwright::exec {
 
-std::vector<Vote> exchange_votes(Communicator& world, bool stop,
+std::vector<Vote> exchange_votes(Communicator& world, const Wish& wish,
                                  const CheckpointWriter::State& state) {
   Vote mine;
-  mine.stop = stop ? 1 : 0;
+  mine.stop = wish.stop ? 1 : 0;
+  mine.save = wish.save ? 1 : 0;
   mine.stage = state.stage;
   mine.crc = state.file.crc;
   mine.bytes = state.file.bytes;

@@ -332,6 +332,18 @@ TEST_F(CheckpointTest, RanksShareTheFilesAndLeaveOutTheSameCheckpoints) {
   }
 }
 
+TEST_F(CheckpointTest, AnIntervalSavesByRankZerosClock) {
+  options_.save_every = 0;
+  options_.save_interval_s = 1e-9;
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  run("often", plan, options_);
+  EXPECT_EQ(list_checkpoints(checkpoints_folder(folder_ / "often")).size(), 6u);
+  options_.save_interval_s = 1e9;
+  run("once", plan, options_);
+  EXPECT_EQ(list_checkpoints(checkpoints_folder(folder_ / "once")).size(), 1u);
+  expect_same_state(saved("often", 6), saved("once", 6));
+}
+
 TEST(InitialWeights, AreThoseOfOneThread) {
   const kernels::RandomStream random{7, kernels::RandomSite::kInit, 0};
   constexpr std::size_t kCount = (std::size_t{5} << 16) + 13;
