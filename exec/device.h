@@ -33,6 +33,9 @@ namespace shardwright::exec {
 class Event {
  public:
   virtual ~Event() = default;
+  /// Whether the work before its last record is done. Any thread may ask, while nothing else of the
+  /// device can be asked.
+  virtual bool has_passed() const = 0;
 };
 
 using StreamId = std::int32_t;

@@ -117,6 +117,8 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
   const std::size_t names = schedule_.event_names.size();
   const auto units = static_cast<std::size_t>(schedule_.units());
   events_.resize(names * units);
+  recorded_ = std::vector<Recorded>(names * units);
+  operations_ = count_ops(schedule_);
   for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
     if (!op.record) return;
     const auto unit = static_cast<std::size_t>(at.unit + op.record.offset);
@@ -172,6 +174,8 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
   recorder_.begin_step(step);
   poison_.begin_step();
   micro_step_ = -1;
+  begun_.store(0, std::memory_order_relaxed);
+  for (Recorded& one : recorded_) one.number.store(0, std::memory_order_relaxed);
   finish_work([&] {
     workspace_.upload(batch, micro_steps, device_, streams_[0]);
     device_.zero(streams_[0], workspace_.record(groups_.world->rank()),
@@ -180,6 +184,7 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
 }
 
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
+  begin_op(at, at.op);
   if (op.kind == OpKind::kHostWork) return;
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
   const bool is_head = op.kind == OpKind::kHeadProjection;
@@ -241,9 +246,12 @@ void Executor::release(const OpInstance& at) {
 Event* Executor::event(const EventRef& ref, std::int32_t unit) const {
   const std::int32_t at = unit + ref.offset;
   if (!ref || at < 0 || at >= schedule_.units()) return nullptr;
-  return events_[ref.name * static_cast<std::size_t>(schedule_.units()) +
-                 static_cast<std::size_t>(at)]
-      .get();
+  return events_[event_index(ref, unit)].get();
+}
+
+std::size_t Executor::event_index(const EventRef& ref, std::int32_t unit) const {
+  return ref.name * static_cast<std::size_t>(schedule_.units()) +
+         static_cast<std::size_t>(unit + ref.offset);
 }
 
 void Executor::wait_for(const OpInstance& at, const Op& op) {
@@ -255,7 +263,13 @@ void Executor::wait_for(const OpInstance& at, const Op& op) {
 }
 
 void Executor::record_for(const OpInstance& at, const Op& op) {
-  if (Event* recorded = event(op.record, at.unit)) device_.record(streams_[op.stream], *recorded);
+  Event* recorded = event(op.record, at.unit);
+  if (recorded == nullptr) return;
+  device_.record(streams_[op.stream], *recorded);
+  Recorded& by = recorded_[event_index(op.record, at.unit)];
+  by.op.store(at.op, std::memory_order_relaxed);
+  by.unit.store(at.unit, std::memory_order_relaxed);
+  by.number.store(begun_.load(std::memory_order_relaxed), std::memory_order_release);
 }
 
 }  // namespace shardwright::exec

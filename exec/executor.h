@@ -17,8 +17,10 @@
 // Read next: exec/sharding.h (which buffer), exec/model_ops.h (which kernel), exec/device.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "exec/activations.h"
@@ -57,6 +59,13 @@ struct StepResult {
   bool skipped = false;      // not finite or too large: parameters and moments are as before
   double seconds = 0;
   double loss() const { return tokens > 0 ? loss_sum / static_cast<double>(tokens) : 0; }
+};
+
+/// How far a rank is in a step.
+struct StepProgress {
+  std::int64_t begun = 0, operations = 0;
+  std::string last_begun;         // in words; empty: nothing yet
+  std::string oldest_unfinished;  // of what others wait for; empty: all that was begun is done
 };
 
 /// What a rank owns of one tensor, in device memory.
@@ -102,6 +111,8 @@ class Executor {
   Communicator& world() { return *groups_.world; }
   const StepTracer* tracer() const { return options_.tracer; }
   Bytes planned_bytes() const { return StepMemory::planned_bytes(schedule_); }
+  /// Of the present step, or the last one. Any thread may ask.
+  StepProgress progress() const;
   /// Of the last step, when tracing.
   Timeline timeline() const { return recorder_.timeline(schedule_, planned_bytes()); }
 
@@ -121,12 +132,15 @@ class Executor {
   }
   void begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
   void run_op(const OpInstance& at, const Op& op, const StepOptions& options);
+  void begin_op(const OpInstance& at, std::uint32_t op);
+  std::string words_of(std::uint32_t op, std::int32_t unit) const;
   /// Memory actions of the operation and `more` that follow it.
   void acquire(const OpInstance& at, std::uint32_t more);
   void release(const OpInstance& at);
   void wait_for(const OpInstance& at, const Op& op);
   void record_for(const OpInstance& at, const Op& op);
   Event* event(const EventRef& ref, std::int32_t unit) const;
+  std::size_t event_index(const EventRef& ref, std::int32_t unit) const;
 
   void run_sharding(const OpInstance& at, const Op& op);
   void gather(std::int32_t unit, StreamId stream);
@@ -155,8 +169,18 @@ class Executor {
   ModelOps model_ops_;
   Recorder recorder_;
   Poison poison_;
-  std::vector<std::uint32_t> first_action_;           // by operation: its first memory action
-  std::vector<std::unique_ptr<Event>> events_;        // by name and unit
+  std::vector<std::uint32_t> first_action_;     // by operation: its first memory action
+  std::vector<std::unique_ptr<Event>> events_;  // by name and unit
+  struct Recorded {                             // which operation of the step recorded an event
+    std::atomic<std::int64_t> number{0};
+    std::atomic<std::uint32_t> op{0};
+    std::atomic<std::int32_t> unit{0};
+  };
+  std::vector<Recorded> recorded_;  // by event
+  std::int64_t operations_ = 0;     // of a step
+  std::atomic<std::int64_t> begun_{0};
+  std::atomic<std::uint32_t> begun_op_{0};
+  std::atomic<std::int32_t> begun_unit_{0};
   std::vector<std::vector<UpdateSegment>> segments_;  // by unit
   std::int32_t first_micro_ = 0;  // OpInstance::micro_step of the first micro-step
   std::int64_t micro_step_ = -1;

@@ -3,7 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "cli/run/nccl.h"
@@ -59,6 +63,18 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
 }
 #endif
 
+/// A thread that waits for a GPU cannot be told to stop, so the process ends; the launcher ends
+/// the others, whose own watchdogs have told where they are.
+void watch_steps(exec::TrainOptions& train, double first_s) {
+  train.hang.first_s = first_s;
+  train.on_hang = [](const std::string& sentence) {
+    fmt::print(stderr, "error: {}\n", sentence);
+    std::fflush(stderr);
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // other ranks of this process speak
+    std::_Exit(static_cast<int>(ExitCode::kFailed));
+  };
+}
+
 }  // namespace
 
 RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const exec::Data& data,
@@ -87,6 +103,7 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
       train.resume = chosen.get();
       if (chosen) outcome.resumed = chosen->folder().string();
     }
+    if (options.device == DeviceKind::kCuda) watch_steps(train, options.rank_timeout_s);
     if (shown_to != nullptr) on_ready(outcome.attention, chosen.get());
     outcome.train = exec::train(executor, options.plan, data, train, shown_to);
     outcome.planned_bytes = executor.planned_bytes();

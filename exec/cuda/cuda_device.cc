@@ -73,6 +73,7 @@ class CudaDevice::CudaAllocation final : public Allocation {
 class CudaDevice::CudaEvent final : public Event {
  public:
   cudaEvent_t handle() const { return handle_.get(); }
+  bool has_passed() const override { return cudaEventQuery(handle_.get()) == cudaSuccess; }
 
  private:
   cuda::EventHandle handle_ = cuda::make_event_handle(cuda::EventUse::kOrder);

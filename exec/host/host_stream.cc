@@ -13,6 +13,11 @@ void HostEvent::complete(std::uint64_t number) {
   changed_.notify_all();
 }
 
+bool HostEvent::has_passed() const {
+  const std::lock_guard lock(mutex_);
+  return completed_ >= issued_.load();
+}
+
 void HostEvent::await(std::uint64_t number) const {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return completed_ >= number; });

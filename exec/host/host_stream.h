@@ -28,12 +28,13 @@ class HostEvent final : public Event {
  public:
   /// The number of the record to come; host only.
   std::uint64_t issue() { return ++issued_; }
-  std::uint64_t issued() const { return issued_; }
+  std::uint64_t issued() const { return issued_.load(); }
   void complete(std::uint64_t number);
   void await(std::uint64_t number) const;
+  bool has_passed() const override;
 
  private:
-  std::uint64_t issued_ = 0;
+  std::atomic<std::uint64_t> issued_{0};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::uint64_t completed_ = 0;

@@ -106,6 +106,11 @@ class Run {
       if (options_.save_every > 0 || options_.save_interval_s > 0) checkpointer_.prepare();
     }
     last_save_ = Clock::now();
+    if (options_.on_hang) {
+      watchdog_ = std::make_unique<StepWatchdog>(
+          options_.hang, rank_, options_.folder, [this] { return executor_.progress(); },
+          options_.on_hang);
+    }
   }
 
   /// Durable with its parents, so that the first checkpoint is, too.
@@ -131,8 +136,11 @@ class Run {
     step_options.adamw.lr = learning_rate(options_.lr, number);
     step_options.adamw.seed = options_.seed;
     step_options.clip = options_.clip;
+    // Evaluations and checkpoints take as long as they take: only the step is watched.
+    if (watchdog_) watchdog_->begin(number);
     const StepResult done = executor_.step(
         training_batch(*data_.train, order_, shape_, sequences_, rank_), step_options);
+    if (watchdog_) watchdog_->end();
     if (options_.trace_step > 0 && number >= options_.trace_step &&
         number < options_.trace_step + options_.trace_steps) {
       keep_timeline(done.seconds);
@@ -176,6 +184,7 @@ class Run {
   }
 
   void end() {
+    watchdog_.reset();
     // Parameters that made the loss explode are not worth keeping.
     if (options_.saves && !exploded_ && saved_ != result_.last_step) save();
     checkpointer_.finish();
@@ -330,6 +339,7 @@ class Run {
   DataOrder order_;
   Checkpointer checkpointer_;
   std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<StepWatchdog> watchdog_;
   TrainResult result_;
   std::int64_t sequences_ = 0;
   std::int64_t tokens_ = 0;

@@ -21,6 +21,7 @@
 #include "exec/train/lr_schedule.h"
 #include "exec/train/metrics.h"
 #include "exec/train/safetensors_model.h"
+#include "exec/train/step_watchdog.h"
 
 namespace shardwright::exec {
 
@@ -51,6 +52,9 @@ struct TrainOptions {
   const SafetensorsModel* weights = nullptr;  // to start from; null: random
   std::string weights_name;
   const std::atomic<bool>* stop = nullptr;
+  HangLimits hang;
+  /// Hears of a step that does not end, on every rank; none: nobody looks.
+  std::function<void(const std::string&)> on_hang;
   /// Adds what the loop cannot know to a step's metrics before they are written.
   std::function<void(StepMetrics&)> annotate;
 };

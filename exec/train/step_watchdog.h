@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Notices a step that takes far longer than others did, and says where its rank stands.
+//
+// CUDA and NCCL have no time limit of their own: a rank that waits for a collective that another
+// never began waits for ever. A thread of the rank counts the time of each step; beyond the limit
+// it writes a flight record beside the metrics and tells of it, once. It counts only while it runs
+// itself, so that a process that was stopped and goes on has lost nothing.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "exec/executor.h"
+
+namespace shardwright::exec {
+
+struct HangLimits {
+  double factor = 20;     // times the median of the steps before
+  double least_s = 60;    // never less
+  double first_s = 1800;  // of the first steps, which have nothing to be compared with
+};
+
+class StepWatchdog {
+ public:
+  using Progress = std::function<StepProgress()>;
+  /// Hears of a hang in one sentence, on the watchdog's thread.
+  using OnHang = std::function<void(const std::string&)>;
+
+  /// The flight record goes to `folder`/flight-rank-RANK.json.
+  StepWatchdog(const HangLimits& limits, std::int64_t rank, std::filesystem::path folder,
+               Progress progress, OnHang on_hang);
+  ~StepWatchdog();
+  StepWatchdog(const StepWatchdog&) = delete;
+  StepWatchdog& operator=(const StepWatchdog&) = delete;
+
+  void begin(std::int64_t step);
+  void end();
+  /// Of a step that begins now.
+  double limit_s() const;
+
+ private:
+  void watch();
+  void tell(std::int64_t step, double waited_s, double median_s);
+  double median_s() const;  // 0: too few steps; under the lock
+
+  HangLimits limits_;
+  std::int64_t rank_;
+  std::filesystem::path folder_;
+  Progress progress_;
+  OnHang on_hang_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false, told_ = false;
+  std::int64_t step_ = -1;  // -1: between steps
+  double waited_s_ = 0;
+  std::chrono::steady_clock::time_point begun_{};
+  std::vector<double> steps_s_;  // the last ones
+  std::size_t next_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace shardwright::exec
