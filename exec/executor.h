@@ -92,6 +92,9 @@ class Executor {
   /// Weights from the seed, by global index; moments zero.
   void initialize(std::uint64_t seed);
   StepResult step(Batch batch, const StepOptions& options);
+  /// Does everything of a step and of an evaluation once, so that nothing is loaded or made while
+  /// collectives run: to be called by all ranks, before initialize(), which forgets its results.
+  void rehearse(const Batch& batch);
   /// Sum of losses over one micro-step of every rank, without gradients.
   LossSums evaluate(Batch batch);
 

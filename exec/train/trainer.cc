@@ -63,6 +63,9 @@ class Run {
   }
 
   void begin() {
+    if (options_.rehearses) {
+      executor_.rehearse(training_batch(*data_.train, order_, shape_, sequences_, rank_));
+    }
     if (options_.resume != nullptr) {
       const CheckpointManifest& from = options_.resume->manifest();
       if (from.seed != options_.seed) {

@@ -52,6 +52,8 @@ struct TrainOptions {
   const SafetensorsModel* weights = nullptr;  // to start from; null: random
   std::string weights_name;
   const std::atomic<bool>* stop = nullptr;
+  /// Do everything once before the first collective (Executor::rehearse).
+  bool rehearses = false;
   HangLimits hang;
   /// Hears of a step that does not end, on every rank; none: nobody looks.
   std::function<void(const std::string&)> on_hang;

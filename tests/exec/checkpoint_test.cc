@@ -344,6 +344,15 @@ TEST_F(CheckpointTest, AnIntervalSavesByRankZerosClock) {
   expect_same_state(saved("often", 6), saved("once", 6));
 }
 
+TEST_F(CheckpointTest, ARehearsalLeavesNoTrace) {
+  const Plan plan = tiny_plan(Strategy::kHsdp, 4, 2);
+  run("plain", plan, options_);
+  options_.rehearses = true;
+  run("rehearsed", plan, options_);
+  expect_same_state(saved("plain", 2), saved("rehearsed", 2));
+  expect_same_state(saved("plain", 6), saved("rehearsed", 6));
+}
+
 TEST(InitialWeights, AreThoseOfOneThread) {
   const kernels::RandomStream random{7, kernels::RandomSite::kInit, 0};
   constexpr std::size_t kCount = (std::size_t{5} << 16) + 13;

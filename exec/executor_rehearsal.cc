@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step that counts for nothing, before the first one that does.
+//
+// What a GPU does for the first time loads code, builds plans and allocates, which may wait until
+// the GPU is idle. A collective keeps it busy until all ranks have come. Where both meet, ranks
+// wait for each other for ever (CUDA's guide calls it a hazard of lazy loading), so first
+// everything but collectives is done once, and then each collective alone.
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "exec/comm/silent_communicator.h"
+#include "exec/executor.h"
+
+namespace shardwright::exec {
+namespace {
+
+/// No run has so many steps, so nobody traces this one.
+constexpr std::int64_t kNoStep = std::numeric_limits<std::int32_t>::max();
+
+RankGroups silent(const RankGroups& groups) {
+  RankGroups result;
+  result.replicate = std::make_unique<SilentCommunicator>(*groups.replicate);
+  result.shard = std::make_unique<SilentCommunicator>(*groups.shard);
+  result.world = std::make_unique<SilentCommunicator>(*groups.world);
+  return result;
+}
+
+Batch first_micro_step_of(const Batch& batch, std::int64_t micro_steps) {
+  const auto part = [&](const std::vector<std::int32_t>& all) {
+    return std::vector<std::int32_t>(all.begin(), all.begin() + std::ssize(all) / micro_steps);
+  };
+  return {part(batch.tokens), part(batch.targets), part(batch.positions), part(batch.first_keys)};
+}
+
+}  // namespace
+
+void Executor::rehearse(const Batch& batch) {
+  RankGroups groups = silent(groups_);
+  std::swap(groups, groups_);
+  try {
+    StepOptions options;
+    options.adamw.step = kNoStep;
+    step(batch, options);
+    evaluate(first_micro_step_of(batch, plan_.grad_accum));
+  } catch (...) {
+    std::swap(groups, groups_);
+    throw;
+  }
+  std::swap(groups, groups_);
+  groups_.world->barrier();
+  // One of each kind and size; an all-gather of the step's records is in the update.
+  std::set<std::pair<OpKind, std::int64_t>> known;
+  micro_step_ = plan_.grad_accum - 1;
+  for_each_op(schedule_, [&](const OpInstance& at, const Op& op) {
+    const bool collective = is_collective(op.kind) || op.kind == OpKind::kGradientNorm;
+    if (!collective) return;
+    const std::int64_t size =
+        op.kind == OpKind::kGradientNorm ? 0 : layout_.unit(schedule_.target(op, at.unit)).elements;
+    if (!known.insert({op.kind, size}).second) return;
+    finish_work([&] {
+      if (op.kind == OpKind::kGradientNorm) {
+        sum_gradients();
+      } else {
+        run_sharding(at, op);
+      }
+    });
+    groups_.world->barrier();
+  });
+  // As the constructor left it.
+  memory_.clear(device_, streams_[0]);
+  workspace_.initialize(model_, device_, streams_[0]);
+  device_.synchronize();
+}
+
+}  // namespace shardwright::exec
