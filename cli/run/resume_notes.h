@@ -3,6 +3,7 @@
 // in a step, another schedule. Both are allowed, neither should surprise.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,13 @@
 
 namespace shardwright::cli {
 
-/// One sentence each. The earlier run's settings are read from the run.ini beside its checkpoints,
-/// as far as there is one.
+/// The settings of the run that wrote a checkpoint, from the run.ini beside its checkpoints; none
+/// where there is none. A run that goes on in the same folder writes its own there: ask before.
+std::optional<RunSettings> settings_of_run(const exec::Checkpoint& checkpoint);
+
+/// One sentence each.
 std::vector<std::string> resume_notes(const RunOptions& options, const RunSettings& settings,
-                                      const exec::Checkpoint& resumed);
+                                      const exec::Checkpoint& resumed,
+                                      const std::optional<RunSettings>& earlier);
 
 }  // namespace shardwright::cli

@@ -216,7 +216,9 @@ class RunVerb : public Verb {
       options.train.weights_name = options.weights;
     }
     choose_trace_step(options, resumable.newest.get());
-    if (shown) prepare_folder(options, predicted);
+    const std::optional<RunSettings> earlier =
+        resumable.newest ? settings_of_run(*resumable.newest) : std::nullopt;
+    if (shown) prepare_folder(options, predicted);  // writes over those
     const RunReference reference{predicted.step_s, predicted.utilisation,
                                  exec::StepMemory::planned_bytes(predicted.schedule)};
     options.train.annotate = [reference](exec::StepMetrics& metrics) {
@@ -233,7 +235,7 @@ class RunVerb : public Verb {
       say(messages(), run_head(options, data, reference, attention));
       if (resume == nullptr) return;
       printer.on_note(fmt::format("resumed from {}", resume->folder().string()));
-      for (const std::string& note : resume_notes(options, settings_, *resume))
+      for (const std::string& note : resume_notes(options, settings_, *resume, earlier))
         printer.on_note(note);
     };
 
