@@ -16,11 +16,23 @@ namespace {
 constexpr int kHelpColumns = 100;
 constexpr int kDescriptionBegins = 34;
 
+/// A name that ends in more choices than a line holds goes on after one of their bars.
+std::string broken_name(std::string name) {
+  std::string lines = "  ";
+  while (lines.size() - (lines.rfind('\n') + 1) + name.size() > kHelpColumns) {
+    const std::size_t bar = name.rfind('|', kHelpColumns - 7);
+    if (bar == std::string::npos) break;
+    lines += name.substr(0, bar + 1) + "\n      ";
+    name.erase(0, bar + 1);
+  }
+  return lines + name;
+}
+
 /// "  --gpus N        how many", with a long name on a line of its own and a long description
 /// wrapped under itself.
 std::string help_entry(const std::string& name, const std::string& description) {
-  std::string text = "  " + name;
-  int column = display_width(text);
+  std::string text = broken_name(name);
+  int column = display_width(text.substr(text.rfind('\n') + 1));
   for (const std::string& line : wrap(description, kHelpColumns - kDescriptionBegins)) {
     if (column >= kDescriptionBegins) {
       text += '\n';

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ._library import run
 
 _ENTRY = re.compile(r"^ {2}(-\S(?:.*?\S)?)(?: {2,}(\S.*))?$")
+_CHOICES = re.compile(r"^ {6}(\S.*)$")
 _MORE = re.compile(r"^ {20,}(\S.*)$")
 _VERB = re.compile(r"^ {2}([a-z][a-z-]*) {2,}(\S.*)$")
 
@@ -31,9 +32,11 @@ def flags_in(text: str) -> list[Flag]:
     for line in text.split("\n"):
         if line.startswith(("Results go to", "Exit codes")):
             break
-        entry, more = _ENTRY.match(line), _MORE.match(line)
+        entry, choices, more = _ENTRY.match(line), _CHOICES.match(line), _MORE.match(line)
         if entry:
             heads.append([entry[1], entry[2] or ""])
+        elif choices and heads:
+            heads[-1][0] += choices[1]
         elif more and heads:
             heads[-1][1] = f"{heads[-1][1]} {more[1]}".strip()
     flags = []
