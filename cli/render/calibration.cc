@@ -45,16 +45,6 @@ std::string plus_minus(double log_width) {
   return percent(std::expm1(log_width));
 }
 
-std::string paragraph(const std::string& text, const Terminal& terminal,
-                      const std::string& indent = "") {
-  std::string result;
-  const int columns = terminal.columns - static_cast<int>(indent.size());
-  for (const std::string& line : wrap(printable(text, terminal.utf8), columns)) {
-    result += (result.empty() ? "" : indent) + line + "\n";
-  }
-  return result;
-}
-
 /// The 95 % interval as a share of the value, or as a factor where it is wide.
 std::string interval_around(const sim::FittedValue& value, const Units& units) {
   if (!(value.low > 0)) return fmt::format("0 to {}", units.text(value.path, value.high));

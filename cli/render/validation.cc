@@ -128,10 +128,6 @@ std::string source_constants(const sim::Validation& validation, const Terminal& 
 
 }  // namespace
 
-std::string paragraph(const std::string& sentence, const Terminal& out) {
-  return fmt::format("{}\n", fmt::join(wrap(sentence, out.columns), "\n"));
-}
-
 std::vector<Column> score_columns(std::string subject) {
   std::vector<Column> columns{{std::move(subject)}};
   for (const char* what : {"times", "peaks"}) {

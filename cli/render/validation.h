@@ -14,9 +14,6 @@
 
 namespace shardwright::cli {
 
-/// Lines of a sentence, as wide as the terminal.
-std::string paragraph(const std::string& sentence, const Terminal& out);
-
 /// Columns of a table of scores by `subject`: times, then peaks, each n, mean, median and worst;
 /// and a row's cells of one of the two.
 std::vector<Column> score_columns(std::string subject);

@@ -9,6 +9,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "cli/render/text/text.h"
 #include "sim/core/error.h"
 
 namespace shardwright::cli {
@@ -96,6 +97,15 @@ std::string paint(const Terminal& terminal, Style style, std::string_view text) 
 
 std::string heading(const Terminal& terminal, std::string_view text) {
   return fmt::format("\n{}\n", paint(terminal, Style::kBold, text));
+}
+
+std::string paragraph(std::string_view text, const Terminal& terminal, std::string_view indent) {
+  std::string result;
+  const int columns = terminal.columns - static_cast<int>(indent.size());
+  for (const std::string& line : wrap(printable(text, terminal.utf8), columns)) {
+    result += fmt::format("{}{}\n", result.empty() ? "" : indent, line);
+  }
+  return result;
 }
 
 }  // namespace shardwright::cli

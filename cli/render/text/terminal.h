@@ -32,4 +32,8 @@ std::string paint(const Terminal& terminal, Style style, std::string_view text);
 /// An empty line and `text` in bold: what stands above a section.
 std::string heading(const Terminal& terminal, std::string_view text);
 
+/// `text` as lines that the terminal can show, each but the first behind `indent`.
+std::string paragraph(std::string_view text, const Terminal& terminal,
+                      std::string_view indent = "");
+
 }  // namespace shardwright::cli
