@@ -15,8 +15,6 @@ namespace shardwright::tuner {
 
 namespace {
 
-constexpr std::int64_t kMostGpus = 16384;
-
 std::string plural(std::int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,9 @@
 #include "tuner/search.h"
 
 namespace shardwright::tuner {
+
+/// The largest cluster that anything is asked about on its own.
+inline constexpr std::int64_t kMostGpus = 16384;
 
 struct Way {
   std::string what;   // "7 more checkpointed layers (27)"

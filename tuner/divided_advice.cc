@@ -13,8 +13,6 @@
 namespace shardwright::tuner {
 namespace {
 
-constexpr std::int64_t kMostGpus = 16384;
-
 /// Searches with something changed; keeps those that lead somewhere.
 class Ways {
  public:

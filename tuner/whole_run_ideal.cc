@@ -13,6 +13,7 @@
 #include "profiles/data_file.h"
 #include "profiles/operations.h"
 #include "sim/core/error.h"
+#include "tuner/advice.h"
 #include "tuner/critical_batch.h"
 #include "tuner/scenarios.h"
 #include "tuner/search.h"
@@ -25,7 +26,6 @@ using profiles::WholeRun;
 
 constexpr double kSecondsPerHour = 3600;
 constexpr std::int64_t kUsualSeqLen = 4096;
-constexpr std::int64_t kMostGpus = 16384;
 // A run whose GPUs nobody published takes about this long at this share of the peak.
 constexpr double kAssumedDays = 30;
 constexpr double kAssumedMfu = 0.4;
