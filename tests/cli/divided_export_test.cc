@@ -131,7 +131,9 @@ TEST(DividedExport, BridgeOverridesTheRecipe) {
   adapters.numerics.lora = 16;
   EXPECT_THAT(megatron_bridge_settings(job_of("llama-3.1-405b"), adapters).body,
               HasSubstr("config.peft = LoRA(dim=16)"));
-  const TrainerSettings unknown = megatron_bridge_settings(job_of("mistral-7b"), large_plan());
+  Plan small = large_plan();
+  small.parallel.virtual_stages = 1;
+  const TrainerSettings unknown = megatron_bridge_settings(job_of("mistral-7b"), small);
   EXPECT_EQ(unknown.remarks.back().knob, "gpus");
   EXPECT_TRUE(std::any_of(unknown.remarks.begin(), unknown.remarks.end(),
                           [](const Remark& r) { return r.knob == "model" && r.lost; }));
