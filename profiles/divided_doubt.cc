@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/divided_doubt.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -9,6 +11,10 @@
 
 namespace shardwright::profiles {
 namespace {
+
+bool has(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 constexpr double kUnknownGpu = 1.25;  // as kBeyond of sim/doubt/conformal.h
 
@@ -28,6 +34,15 @@ DividedDoubt load() {
   for (const JsonReader& gpu : file.root().require_array("gpus")) {
     doubt.gpus.push_back(gpu.value<std::string>());
   }
+  doubt.most_gpus = file.root().require<std::int64_t>("most_gpus", at_least<std::int64_t>(1));
+  for (const JsonReader& entry : file.root().require_array("stacks")) {
+    DividedRuns& runs = doubt.stacks.emplace_back();
+    runs.stack = entry.require<std::string>("stack");
+    runs.series = entry.require<std::int64_t>("series", at_least<std::int64_t>(1));
+    for (const JsonReader& gpu : entry.require_array("gpus")) {
+      runs.gpus.push_back(gpu.value<std::string>());
+    }
+  }
   return doubt;
 }
 
@@ -38,8 +53,34 @@ double DividedDoubt::half_width(bool mixture, bool narrow, const std::string& gp
     return width.mixture == mixture && width.narrow == narrow;
   });
   if (at == widths.end()) return 0;
-  const bool known = std::find(gpus.begin(), gpus.end(), gpu) != gpus.end();
-  return at->half_width * (known ? 1 : kUnknownGpu);
+  return at->half_width * (has(gpus, gpu) ? 1 : kUnknownGpu);
+}
+
+const DividedRuns* DividedDoubt::runs_of(const std::string& stack) const {
+  const auto at = std::find_if(stacks.begin(), stacks.end(),
+                               [&](const DividedRuns& runs) { return runs.stack == stack; });
+  return at == stacks.end() ? nullptr : &*at;
+}
+
+std::vector<std::string> DividedDoubt::extrapolations(const std::string& stack,
+                                                      const std::string& gpu,
+                                                      std::int64_t gpus_of_plan) const {
+  std::vector<std::string> sentences;
+  if (widths.empty()) return sentences;
+  const DividedRuns* runs = runs_of(stack);
+  if (!has(gpus, gpu)) {
+    sentences.push_back(fmt::format("gpu {}: no published run that divides a model", gpu));
+  }
+  if (runs == nullptr) {
+    sentences.push_back(fmt::format("stack {}: no published run that divides a model", stack));
+  } else if (has(gpus, gpu) && !has(runs->gpus, gpu)) {
+    sentences.push_back(fmt::format("stack {} with gpu {}: no published run", stack, gpu));
+  }
+  if (gpus_of_plan > most_gpus) {
+    sentences.push_back(
+        fmt::format("gpus {} is above the largest measured, {}", gpus_of_plan, most_gpus));
+  }
+  return sentences;
 }
 
 const DividedDoubt& divided_doubt() {

@@ -21,13 +21,30 @@ struct DividedWidth {
   std::int64_t cells = 0;  // that it was taken from
 };
 
+/// What was published of a stack: series (what one source tells of a model on a GPU) and GPUs.
+struct DividedRuns {
+  std::string stack;
+  std::int64_t series = 0;
+  std::vector<std::string> gpus;
+};
+
 struct DividedDoubt {
   double level = 0.9;
   std::vector<DividedWidth> widths;
   std::vector<std::string> gpus;  // of the runs
+  std::int64_t most_gpus = 0;     // that one of them took
+  std::vector<DividedRuns> stacks;
 
   /// 0 where nothing is known of such runs. `gpu`: its id.
   double half_width(bool mixture, bool narrow, const std::string& gpu) const;
+
+  /// Null where no run of that stack was published.
+  const DividedRuns* runs_of(const std::string& stack) const;
+
+  /// One sentence for each input outside, as of plans that divide only data
+  /// (sim/doubt/extrapolation.h).
+  std::vector<std::string> extrapolations(const std::string& stack, const std::string& gpu,
+                                          std::int64_t gpus_of_plan) const;
 };
 
 /// The shipped one, read once; of a data folder without that file nothing is known.

@@ -114,8 +114,8 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.pipeline.steady_state_after = step.steady_state_after;
   p.sent_bytes = step.sent_bytes;
   p.exposed_s = step.exposed_s;
-  p.extrapolated =
-      extrapolations(profile.uncertainty, model, profile.cluster, profile.stack.family, plan);
+  p.extrapolated = profiles::divided_doubt().extrapolations(profile.stack.family,
+                                                            profile.cluster.gpu.id, plan.gpus);
   const double others = published_half_width(p, model, profile, source);
   const Precision precision = plan.numerics.precision;
   const double own = profiles::divided_doubt().half_width(

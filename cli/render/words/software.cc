@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "profiles/divided_doubt.h"
+
 namespace shardwright::cli {
 namespace {
 
@@ -44,8 +46,13 @@ std::string software_sentence(const profiles::Profile& profile) {
   const std::string& gpu = profile.cluster.gpu.id;
   if (profile.cluster.gpu.is_processor())
     return fmt::format("The steps are those of {} on a processor.", stack);
-  const std::int64_t series = series_of(profile.uncertainty, stack);
-  const std::vector<std::string> gpus = gpus_of(profile.uncertainty, stack);
+  std::int64_t series = series_of(profile.uncertainty, stack);
+  std::vector<std::string> gpus = gpus_of(profile.uncertainty, stack);
+  const profiles::DividedRuns* divided = profiles::divided_doubt().runs_of(stack);
+  if (series == 0 && divided != nullptr) {
+    series = divided->series;
+    gpus = divided->gpus;
+  }
   std::string text = fmt::format("The steps are those of the software {}", stack);
   if (stack == "native") {
     text += ", this project's executor, which has never run on a GPU";
