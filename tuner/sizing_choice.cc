@@ -11,7 +11,9 @@
 #include <set>
 #include <tuple>
 
+#include "sim/core/parallelism.h"
 #include "sim/core/rack.h"
+#include "tuner/contest.h"
 
 namespace shardwright::tuner {
 
@@ -78,15 +80,43 @@ std::int64_t whole_node(const Cluster& cluster) {
                        : node;
 }
 
+bool divides_the_model(const Sized& option) {
+  return !beyond_data_parallel(option.prediction.plan).empty();
+}
+
+/// The least by `key`. An option that needs other software for its divided plan has to be better
+/// than the least of data parallelism by more than the predictions are in doubt, as takes_over()
+/// asks of two plans for the same GPUs; `score` grows as a step's time does.
+template <class Key>
+std::optional<std::size_t> least_for_sure(const std::vector<Sized>& options,
+                                          const std::vector<std::size_t>& among, Key key,
+                                          const std::function<double(const Sized&)>& score,
+                                          const std::function<bool(const Sized&)>& wanted) {
+  const std::optional<std::size_t> best = least(options, among, key, wanted);
+  if (!best || !divides_the_model(options[*best])) return best;
+  const Sized& divided = options[*best];
+  const std::optional<std::size_t> plain = least(options, among, key, [&](const Sized& option) {
+    return wanted(option) && !divides_the_model(option) &&
+           option.prediction.plan.stack != divided.prediction.plan.stack;
+  });
+  if (!plain || takes_over(divided.prediction, score(divided), options[*plain].prediction,
+                           score(options[*plain]), Objective::kTime)) {
+    return best;
+  }
+  return plain;
+}
+
 std::optional<std::size_t> recommend(const std::vector<Sized>& options,
                                      const std::vector<std::size_t>& among, const Goal& goal,
                                      bool (*wanted)(const Sized&, const Goal&) = meets) {
   const auto does = [&](const Sized& option) { return wanted(option, goal); };
-  if (goal.deadline_days) return least(options, among, by_cost, does);
-  if (goal.budget_usd) return least(options, among, by_days, does);
+  const auto days = [](const Sized& option) { return option.cost.days; };
+  if (goal.deadline_days) return least_for_sure(options, among, by_cost, usd, does);
+  if (goal.budget_usd) return least_for_sure(options, among, by_days, days, does);
   const auto priced = [](const Sized& option) { return option.cost.usd.has_value(); };
-  if (auto best = least(options, among, days_by_cost, priced)) return best;
-  return least(options, among, by_days, anything);
+  const auto both = [](const Sized& option) { return std::sqrt(days_by_cost(option)); };
+  if (auto best = least_for_sure(options, among, days_by_cost, both, priced)) return best;
+  return least_for_sure(options, among, by_days, days, anything);
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 //
 // Published trainings took between a half and twice of what was to be expected, so what meets a
 // deadline in the middle misses it in half of all cases: the safe size comes first, the one that
-// meets the deadline at the slow end of its interval, where there is one.
+// meets the deadline at the slow end of its interval, where there is one. What needs other software
+// than data parallelism is recommended only where it is better by more than both predictions are in
+// doubt (contest.h); the front of days and dollars shows it in any case.
 #pragma once
 
 #include <cstddef>

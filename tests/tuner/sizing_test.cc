@@ -257,6 +257,26 @@ TEST(SizingChoice, TakesTheCheapestInTimeAndKeepsTheFront) {
   EXPECT_EQ(choose(options, {}).recommended, 2U);
 }
 
+TEST(SizingChoice, OtherSoftwareHasToBeBetterThanTheDoubt) {
+  std::vector<Sized> options{option(0, 256, 15, 2e6), option(0, 512, 9, 1.8e6)};
+  for (Sized& one : options) {
+    one.prediction.time.iteration_s = 1;
+    one.prediction.time.interval_s[0] = 0.8;
+    one.prediction.time.interval_s[1] = 1.25;
+    one.prediction.plan.stack = "torch-compile";
+  }
+  options[1].prediction.plan.parallel.tp = 8;
+  options[1].prediction.plan.stack = "megatron-core";
+  EXPECT_EQ(choose(options, {.deadline_days = 30}).recommended, 0U);
+  EXPECT_EQ(choose(options, {.deadline_days = 30}).cheapest, 1U);
+  EXPECT_EQ(choose(options, {.deadline_days = 14}).recommended, 1U);  // nothing else meets it
+  options[1].cost.usd = 1.4e6;  // exp(hypot(log 1.25, log 1.25)) = 1.37 times less
+  EXPECT_EQ(choose(options, {.deadline_days = 30}).recommended, 1U);
+  options[1].cost.usd = 1.8e6;
+  options[1].prediction.plan.stack = "torch-compile";  // the same software
+  EXPECT_EQ(choose(options, {.deadline_days = 30}).recommended, 1U);
+}
+
 TEST(SizingChoice, WhenNothingMeetsTheGoalTheEndsAreNamed) {
   const std::vector<Sized> options{option(0, 64, 60, 1.0e6), option(0, 128, 31, 1.2e6)};
   const Choice choice = choose(options, {.deadline_days = 30, .budget_usd = 1.1e6});

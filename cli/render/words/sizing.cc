@@ -122,9 +122,17 @@ std::string faster_sentence(const SizingReport& report, const Sized& option) {
     if (other.cost.days > 0.8 * option.cost.days) break;
     if (*other.cost.usd > *option.cost.usd * (1 + kLittle) || !tuner::meets(other, report.goal))
       continue;
-    return fmt::format("For {} more dollars, {} finish in {}.",
-                       percent(*other.cost.usd / *option.cost.usd - 1), fleet_words(report, other),
-                       days_words(other.cost.days));
+    const double more = *other.cost.usd / *option.cost.usd - 1;
+    const std::string& stack = other.prediction.plan.stack;
+    if (stack == option.prediction.plan.stack) {
+      return fmt::format("For {} more dollars, {} finish in {}.", percent(more),
+                         fleet_words(report, other), days_words(other.cost.days));
+    }
+    return fmt::format(
+        "With the software {}, {} finish in {} for {} {} dollars, which is less than "
+        "both predictions are in doubt.",
+        stack, fleet_words(report, other), days_words(other.cost.days), percent(std::abs(more)),
+        more < 0 ? "fewer" : "more");
   }
   return "";
 }
