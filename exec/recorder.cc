@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/core/check.h"
+#include "sim/core/memory_actions.h"
 
 namespace shardwright::exec {
 
@@ -29,21 +30,14 @@ std::vector<MemorySample> memory_curve(const Schedule& schedule, const std::vect
   Bytes total = 0;
   for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
   std::vector<MemorySample> samples{{0, total, reserved}};
-  std::uint32_t action = 0;
+  MemoryActions actions(schedule);
   Nanoseconds now_ns = 0;
   for_each_op(schedule, [&](const OpInstance& at, const Op&) {
-    const Block& block = schedule.blocks[at.block];
-    const std::uint32_t local = at.op - block.first_op;
-    if (local == 0) action = block.first_action;
     if (const auto end = ends.find(at.id); end != ends.end()) {
       now_ns = std::max(now_ns, end->second);
     }
     const Bytes before = total;
-    for (; action < block.first_action + block.action_count && schedule.memory[action].op == local;
-         ++action) {
-      const MemoryAction& change = schedule.memory[action];
-      total += change.acquire ? change.bytes : -change.bytes;
-    }
+    for (const MemoryAction& a : actions.of(at)) total += a.acquire ? a.bytes : -a.bytes;
     if (total != before) samples.push_back({now_ns, total, reserved});
   });
   return samples;

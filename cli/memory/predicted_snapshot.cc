@@ -11,6 +11,7 @@
 
 #include "cli/memory/pickle.h"
 #include "sim/core/error.h"
+#include "sim/core/memory_actions.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/schedule.h"
 #include "sim/memory/allocator.h"
@@ -211,14 +212,9 @@ std::string predicted_snapshot(const sim::Job& job, const Plan& plan) {
     drawing.acquire({Tensor::kNone, --number}, tensor.bytes, 0,
                     std::string(name_of(tensor.category())), "before the step");
   }
-  std::uint32_t action = 0;
+  MemoryActions actions(schedule);
   for_each_op(schedule, [&](const OpInstance& instance, const Op&) {
-    const Block& block = schedule.blocks[instance.block];
-    const std::uint32_t local = instance.op - block.first_op;
-    if (local == 0) action = block.first_action;
-    const std::uint32_t end = block.first_action + block.action_count;
-    for (; action < end && schedule.memory[action].op == local; ++action) {
-      const MemoryAction& a = schedule.memory[action];
+    for (const MemoryAction& a : actions.of(instance)) {
       const std::string where = describe(schedule, instance);
       if (!a.acquire && a.offset == kAllUnits) {
         drawing.release_all(a.tensor, where);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "sim/core/memory_actions.h"
+
 namespace shardwright::sim {
 
 namespace {
@@ -108,20 +110,15 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
   for (int step = 0; step < kSteps && !result.out_of_memory; ++step) {
     if (step == kSteps - 1) before_last = allocator.stats();
     const Nanoseconds offset = step * clock.step_ns;
-    std::uint32_t action = 0;
+    MemoryActions actions(schedule);
     for_each_op(schedule, [&](const OpInstance& instance, const Op& op) {
       if (result.out_of_memory) return;
-      const Block& block = schedule.blocks[instance.block];
-      const std::uint32_t local = instance.op - block.first_op;
-      if (local == 0) action = block.first_action;
-      const std::uint32_t end = block.first_action + block.action_count;
       const auto id = static_cast<std::size_t>(instance.id);
       const Nanoseconds host_now = offset + clock.issue_ns[id];
       if (op.work.kind != WorkKind::kHost) {
         stream_done[op.stream] = std::max(stream_done[op.stream], offset + clock.completion_ns[id]);
       }
-      for (; action < end && schedule.memory[action].op == local; ++action) {
-        const MemoryAction& a = schedule.memory[action];
+      for (const MemoryAction& a : actions.of(instance)) {
         if (a.acquire) {
           const AllocatorStats before = allocator.stats();
           const auto got = allocator.allocate(a.bytes, a.stream, host_now);
@@ -168,17 +165,10 @@ std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const St
   Bytes total = 0;
   for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
   samples.push_back({0, total, reserved});
-  std::uint32_t action = 0;
+  MemoryActions actions(schedule);
   for_each_op(schedule, [&](const OpInstance& instance, const Op&) {
-    const Block& block = schedule.blocks[instance.block];
-    const std::uint32_t local = instance.op - block.first_op;
-    if (local == 0) action = block.first_action;
-    const std::uint32_t end = block.first_action + block.action_count;
     const Bytes before = total;
-    for (; action < end && schedule.memory[action].op == local; ++action) {
-      total += schedule.memory[action].acquire ? schedule.memory[action].bytes
-                                               : -schedule.memory[action].bytes;
-    }
+    for (const MemoryAction& a : actions.of(instance)) total += a.acquire ? a.bytes : -a.bytes;
     if (total != before)
       samples.push_back(
           {clock.completion_ns[static_cast<std::size_t>(instance.id)], total, reserved});

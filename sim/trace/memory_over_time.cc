@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "sim/core/memory_actions.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -33,19 +35,14 @@ std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timel
   const std::vector<Span> spans = spans_by_id(schedule, timeline);
   std::map<std::pair<Tensor, std::int32_t>, Bytes> live;  // by tensor and unit
   std::vector<Change> changes;
-  std::uint32_t action = 0;
+  MemoryActions actions(schedule);
   for_each_op(schedule, [&](const OpInstance& at, const Op&) {
-    const Block& block = schedule.blocks[at.block];
-    const std::uint32_t local = at.op - block.first_op;
-    if (local == 0) action = block.first_action;
-    const std::uint32_t end = block.first_action + block.action_count;
     const Span& span = spans[static_cast<std::size_t>(at.id)];
     const auto drop = [&](Bytes& bytes) {
       if (bytes > 0) changes.push_back({span.end_ns, -bytes});
       bytes = 0;
     };
-    for (; action < end && schedule.memory[action].op == local; ++action) {
-      const MemoryAction& a = schedule.memory[action];
+    for (const MemoryAction& a : actions.of(at)) {
       if (a.acquire) {
         live[{a.tensor, at.unit + a.offset}] = a.bytes;
         changes.push_back({span.begin_ns, a.bytes});
