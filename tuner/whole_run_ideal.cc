@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cctype>
 #include <cmath>
 #include <utility>
 
 #include "profiles/data_file.h"
 #include "profiles/operations.h"
 #include "sim/core/error.h"
+#include "sim/core/words.h"
 #include "tuner/advice.h"
 #include "tuner/critical_batch.h"
 #include "tuner/scenarios.h"
@@ -34,12 +34,6 @@ constexpr int kHalvings = 3;  // of the GPUs of a run with tensor or pipeline pa
 struct Word {
   std::string_view in_name, stands_for;
 };
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 std::int64_t assumed_gpus(const WholeRun& run, std::int64_t node) {
   const double flops_per_s = kAssumedMfu * run.peak_flops;

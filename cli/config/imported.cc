@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <utility>
 
 #include "profiles/data_dir.h"
@@ -14,6 +13,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/words.h"
 
 namespace shardwright::cli {
 namespace {
@@ -29,15 +29,8 @@ constexpr std::array<std::string_view, 46> kFree = {
     "rdzv",          "main_",        "compute_env",   "same_network", "use_cpu",     "state_dict",
     "debug",         "train_iters",  "train_samples", "node_rank"};
 
-std::string lowered(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
 bool costs_nothing(const std::string& key) {
-  const std::string word = lowered(key);
+  const std::string word = lower_case(key);
   if (word.find("activation") != word.npos) return false;
   if (word == "lr" || word.ends_with(".lr") || word == "steps" || word == "datasets") return true;
   return std::any_of(kFree.begin(), kFree.end(),
@@ -45,12 +38,12 @@ bool costs_nothing(const std::string& key) {
 }
 
 bool says_nothing(const std::string& value) {
-  const std::string word = lowered(value);
+  const std::string word = lower_case(value);
   return word.empty() || word == "null" || word == "none" || word == "auto" || word == "~";
 }
 
 bool is_off(const std::string& value) {
-  const std::string word = lowered(value);
+  const std::string word = lower_case(value);
   return says_nothing(value) || word == "false" || word == "no" || word == "0" || word == "off";
 }
 
@@ -87,7 +80,7 @@ std::optional<std::string> SettingBox::take(std::initializer_list<std::string_vi
 std::optional<bool> SettingBox::take_switch(std::initializer_list<std::string_view> keys) {
   const std::optional<std::string> text = take(keys);
   if (!text) return std::nullopt;
-  const std::string word = lowered(*text);
+  const std::string word = lower_case(*text);
   if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
   if (word == "false" || word == "no" || word == "off" || word == "0") return false;
   fail("true or false");

@@ -5,11 +5,11 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <cctype>
 #include <string_view>
 
 #include "cli/config/imported.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/words.h"
 
 namespace shardwright::cli {
 namespace {
@@ -33,11 +33,6 @@ constexpr std::array<TitanModel, 12> kTitanModels = {{
     {"deepseek_v3", "671b", "deepseek-v3"},
 }};
 
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 /// "model_registry(8B)" -> "8B".
 std::string argument_of(const std::string& call) {
   const std::size_t open = call.find('('), close = call.rfind(')');
@@ -47,13 +42,13 @@ std::string argument_of(const std::string& call) {
 
 void take_model(SettingBox& box, ImportedConfig& to) {
   std::string family, flavor;
-  if (const auto name = box.take({"model.name"})) family = lower(*name);
-  if (const auto word = box.take({"model.flavor"})) flavor = lower(*word);
-  if (const auto call = box.take({"model_spec"})) flavor = lower(argument_of(*call));
+  if (const auto name = box.take({"model.name"})) family = lower_case(*name);
+  if (const auto word = box.take({"model.flavor"})) flavor = lower_case(*word);
+  if (const auto call = box.take({"model_spec"})) flavor = lower_case(argument_of(*call));
   // The command line of 0.3: --module llama3 --config llama3_8b.
-  if (const auto module = box.take({"module"})) family = lower(*module);
+  if (const auto module = box.take({"module"})) family = lower_case(*module);
   if (const auto config = box.take({"config"})) {
-    const std::string word = lower(*config);
+    const std::string word = lower_case(*config);
     if (!family.empty() && word.starts_with(family + "_")) flavor = word.substr(family.size() + 1);
   }
   if (family.empty() && flavor.empty()) return;
@@ -71,7 +66,7 @@ void take_model(SettingBox& box, ImportedConfig& to) {
 void take_schedule(SettingBox& box, ImportedConfig& to) {
   const auto name = box.take({"parallelism.pipeline_parallel_schedule"});
   if (!name || to.knobs.parallel.pp.value_or(1) == 1) return;
-  const std::string word = lower(*name);
+  const std::string word = lower_case(*name);
   constexpr std::array<std::array<std::string_view, 2>, 5> kSchedules = {
       {{"1f1b", "1f1b"},
        {"interleaved1f1b", "interleaved"},
@@ -162,7 +157,7 @@ void take_checkpointing(SettingBox& box, ImportedConfig& to) {
   std::string mode = "selective", option = "2";
   const auto said = box.take({"activation_checkpoint.mode"});
   const bool off = box.key() == "activation_checkpoint.mode" && !said;
-  if (said) mode = lower(*said);
+  if (said) mode = lower_case(*said);
   if (off) return;
   if (!said) {
     to.assumed.push_back(
