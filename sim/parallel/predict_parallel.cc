@@ -7,7 +7,6 @@
 
 #include "profiles/divided_doubt.h"
 #include "sim/core/error.h"
-#include "sim/doubt/extrapolation.h"
 #include "sim/doubt/intervals.h"
 #include "sim/parallel/precision_body.h"
 

@@ -198,52 +198,44 @@ PipelineShape shortened(PipelineShape shape) {
 void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double adapters,
                         double largest_layer, const Plan& plan, const Stack& stack, const Gpu& gpu,
                         const Layout& layout) {
-  const auto at = [&](MemoryCategory category) -> double& {
-    return memory.breakdown_bytes[static_cast<std::size_t>(category)];
-  };
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
   const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
   const double frozen =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
-  at(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / divided;
-  at(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / divided;
+  memory.of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / divided;
+  memory.of(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / divided;
   if (strategy.divides != Sharded::kParameters) {
-    at(MemoryCategory::kParameters) = frozen + 2 * adapters;
-    at(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * adapters;
+    memory.of(MemoryCategory::kParameters) = frozen + 2 * adapters;
+    memory.of(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * adapters;
     return;
   }
   const bool gathered = layout.pp > 1 || !strategy.reshards;
-  at(MemoryCategory::kParameters) = frozen / ranks;
-  at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * adapters / ranks;
-  at(MemoryCategory::kGatherBuffers) = 2 * (gathered ? held.total() + adapters : 2 * largest_layer);
+  memory.of(MemoryCategory::kParameters) = frozen / ranks;
+  memory.of(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * adapters / ranks;
+  memory.of(MemoryCategory::kGatherBuffers) =
+      2 * (gathered ? held.total() + adapters : 2 * largest_layer);
 }
 
 /// The state is the host's; what is on its way is in two pieces of a layer.
 void offload_states(StageMemory& memory, double largest_layer, const Plan& plan,
                     const Layout& layout) {
-  const auto at = [&](MemoryCategory category) -> double& {
-    return memory.breakdown_bytes[static_cast<std::size_t>(category)];
-  };
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
   const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
   const double master = f(bytes_of(plan.master_dtype));
-  const double state = at(MemoryCategory::kMaster) + at(MemoryCategory::kOptimizer);
+  const double state = memory.of(MemoryCategory::kMaster) + memory.of(MemoryCategory::kOptimizer);
   // Sharded parameters are gathered from the compute copy that is left.
   if (strategy.divides == Sharded::kParameters && plan.numerics.lora == 0)
-    at(MemoryCategory::kParameters) = 2 / master * at(MemoryCategory::kMaster);
-  at(MemoryCategory::kMaster) = at(MemoryCategory::kOptimizer) = 0;
+    memory.of(MemoryCategory::kParameters) = 2 / master * memory.of(MemoryCategory::kMaster);
+  memory.of(MemoryCategory::kMaster) = memory.of(MemoryCategory::kOptimizer) = 0;
   const double pieces = 2 * (master + moment_bytes(plan)) * largest_layer / divided;
-  at(MemoryCategory::kWorkspace) += std::min(state, pieces);
+  memory.of(MemoryCategory::kWorkspace) += std::min(state, pieces);
 }
 
 void add_states(StageMemory& memory, const ChunkParameters& held, double largest_layer,
                 const Plan& plan, const Stack& stack, const Gpu& gpu, const Layout& layout) {
   const double parameters = held.total();
-  const auto at = [&](MemoryCategory category) -> double& {
-    return memory.breakdown_bytes[static_cast<std::size_t>(category)];
-  };
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
   const double master = f(bytes_of(plan.master_dtype)), moments = moment_bytes(plan);
@@ -252,22 +244,23 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   if (strategy.divides == Sharded::kParameters) {
     const bool gathered = layout.pp > 1 || !strategy.reshards;
     const double owned = held.dense() / ranks + held.experts / expert_ranks;
-    at(MemoryCategory::kMaster) = master * owned;
-    at(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * owned;
-    at(MemoryCategory::kOptimizer) = moments * owned;
+    memory.of(MemoryCategory::kMaster) = master * owned;
+    memory.of(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * owned;
+    memory.of(MemoryCategory::kOptimizer) = moments * owned;
     const double each = plan.numerics.fp8_params ? weight_bytes(plan, gpu) : 2;
-    at(MemoryCategory::kGatherBuffers) = each * (gathered ? parameters : 2 * largest_layer);
-    at(MemoryCategory::kGradientBuffers) = (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
+    memory.of(MemoryCategory::kGatherBuffers) = each * (gathered ? parameters : 2 * largest_layer);
+    memory.of(MemoryCategory::kGradientBuffers) =
+        (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
     return;
   }
   const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
   const double expert_divided = strategy.divides == Sharded::kNothing ? 1 : expert_ranks;
   const double owned = held.dense() / divided + held.experts / expert_divided;
-  at(MemoryCategory::kParameters) =
+  memory.of(MemoryCategory::kParameters) =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
-  at(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * parameters;
-  at(MemoryCategory::kMaster) = master * owned;
-  at(MemoryCategory::kOptimizer) = moments * owned;
+  memory.of(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * parameters;
+  memory.of(MemoryCategory::kMaster) = master * owned;
+  memory.of(MemoryCategory::kOptimizer) = moments * owned;
 }
 
 }  // namespace
@@ -372,17 +365,14 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
       add_states(memory, all, largest, plan, stack, gpu, layout);
     }
     if (plan.offload == Offload::kOptimizer) offload_states(memory, largest, plan, layout);
-    const auto at = [&](MemoryCategory category) -> double& {
-      return memory.breakdown_bytes[static_cast<std::size_t>(category)];
-    };
     const StageWalk::Peak peak =
-        walk.peak(shape, parts, stage, at(MemoryCategory::kGradientBuffers));
-    at(MemoryCategory::kGradientBuffers) = peak.gradient_buffers;
-    at(MemoryCategory::kActivations) += peak.activations;
-    at(MemoryCategory::kLoss) += peak.loss;
+        walk.peak(shape, parts, stage, memory.of(MemoryCategory::kGradientBuffers));
+    memory.of(MemoryCategory::kGradientBuffers) = peak.gradient_buffers;
+    memory.of(MemoryCategory::kActivations) += peak.activations;
+    memory.of(MemoryCategory::kLoss) += peak.loss;
     if (shape.stages > 1) {
       const double messages = shape.kind == PipelineKind::kInterleaved ? shape.stages : 2;
-      at(MemoryCategory::kWorkspace) += messages * message;
+      memory.of(MemoryCategory::kWorkspace) += messages * message;
     }
     memory.allocated_bytes =
         std::accumulate(memory.breakdown_bytes.begin(), memory.breakdown_bytes.end(), 0.0);

@@ -39,6 +39,10 @@ ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const Chu
 struct StageMemory {
   double allocated_bytes = 0, reserved_bytes = 0;
   std::array<double, kMemoryCategories> breakdown_bytes{};
+
+  double& of(MemoryCategory category) {
+    return breakdown_bytes[static_cast<std::size_t>(category)];
+  }
 };
 
 /// By stage.
