@@ -25,14 +25,28 @@ struct Job {
   std::int64_t gpus, seq_len, global_batch;
 };
 
-void search(benchmark::State& state, const Job& job) {
-  const Model model = load_model(profiles::data_dir() / "models", job.model);
-  const std::vector<tuner::Scenario> scenarios{
-      {"as predicted", profiles::load_profile(job.cluster, job.stack)}};
+tuner::Request request_of(const Job& job) {
   tuner::Request request;
   request.gpus = job.gpus;
   request.seq_len = job.seq_len;
   request.global_batch = job.global_batch;
+  return request;
+}
+
+std::vector<tuner::Scenario> scenarios_of(const Job& job) {
+  return {{"as predicted", profiles::load_profile(job.cluster, job.stack)}};
+}
+
+void report(benchmark::State& state, const tuner::Counts& counts) {
+  state.SetItemsProcessed(state.iterations() * counts.considered);
+  state.counters["plans"] = static_cast<double>(counts.considered);
+  state.counters["simulated"] = static_cast<double>(counts.simulated);
+}
+
+void search(benchmark::State& state, const Job& job) {
+  const Model model = load_model(profiles::data_dir() / "models", job.model);
+  const std::vector<tuner::Scenario> scenarios = scenarios_of(job);
+  const tuner::Request request = request_of(job);
   tuner::Counts counts;
   for (auto _ : state) {
     tuner::Search search(model, scenarios,
@@ -41,19 +55,13 @@ void search(benchmark::State& state, const Job& job) {
     benchmark::DoNotOptimize(search.pareto());
     counts = search.counts();
   }
-  state.SetItemsProcessed(state.iterations() * counts.considered);
-  state.counters["plans"] = static_cast<double>(counts.considered);
-  state.counters["simulated"] = static_cast<double>(counts.simulated);
+  report(state, counts);
 }
 
 void divided_search(benchmark::State& state, const Job& job) {
   const Model model = load_model(profiles::data_dir() / "models", job.model);
-  const std::vector<tuner::Scenario> scenarios{
-      {"as predicted", profiles::load_profile(job.cluster, job.stack)}};
-  tuner::Request request;
-  request.gpus = job.gpus;
-  request.seq_len = job.seq_len;
-  request.global_batch = job.global_batch;
+  const std::vector<tuner::Scenario> scenarios = scenarios_of(job);
+  const tuner::Request request = request_of(job);
   tuner::Counts counts;
   for (auto _ : state) {
     const tuner::DividedSpace space =
@@ -63,9 +71,7 @@ void divided_search(benchmark::State& state, const Job& job) {
     counts = search.counts();
     benchmark::DoNotOptimize(search.pareto());
   }
-  state.SetItemsProcessed(state.iterations() * counts.considered);
-  state.counters["plans"] = static_cast<double>(counts.considered);
-  state.counters["simulated"] = static_cast<double>(counts.simulated);
+  report(state, counts);
 }
 
 /// tp 8, pp 8 with 8 chunks, cp 2: the plan of Llama 3.1's training.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/run_program.h"
+#include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
@@ -16,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
-using testing::run_program;
+using testing::shardwright;
 using Words = std::vector<std::string>;
 
 std::string at(const std::string& name) {
@@ -26,11 +27,6 @@ std::string at(const std::string& name) {
 std::string contents(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-ProgramResult shardwright(Words arguments) {
-  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
-  return run_program(arguments);
 }
 
 Words with(Words arguments, const Words& more) {

@@ -22,6 +22,7 @@
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
+#include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
@@ -33,6 +34,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
+using testing::shardwright;
 
 sim::Job inputs_for(const std::string& model, const std::string& stack) {
   sim::Job inputs;
@@ -326,11 +328,6 @@ std::string write_plan_file(const std::string& model, const std::string& name) {
   document.plan.stack = "hf-eager";
   write_plan(temporary(name), document);
   return temporary(name);
-}
-
-ProgramResult shardwright(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
-  return run_program(arguments);
 }
 
 TEST(Export, KeepsThePlanAndSaysWhatIsLost) {

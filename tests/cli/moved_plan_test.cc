@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/run_program.h"
+#include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
@@ -18,13 +19,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
-using testing::run_program;
+using testing::shardwright;
 using Words = std::vector<std::string>;
-
-ProgramResult shardwright(Words words) {
-  words.insert(words.begin(), SHARDWRIGHT_BINARY);
-  return run_program(words);
-}
 
 void put(const fs::path& path, const std::string& text) {
   fs::create_directories(path.parent_path());

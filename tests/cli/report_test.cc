@@ -19,6 +19,7 @@
 #include "sim/trace/memory_over_time.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
+#include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::cli {
@@ -30,6 +31,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
+using testing::shardwright;
 using Words = std::vector<std::string>;
 
 std::string at(const std::string& name) {
@@ -39,11 +41,6 @@ std::string at(const std::string& name) {
 std::string contents(const fs::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-ProgramResult shardwright(Words arguments) {
-  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
-  return run_program(arguments);
 }
 
 /// Fails on what XML does not allow: a bare '<' or '&', an attribute without quotes, a wrong
