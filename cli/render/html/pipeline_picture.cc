@@ -201,7 +201,8 @@ std::string kinds_of_slices(const sim::ParallelTimeline& timeline) {
       {SliceKind::kGather, "gather of parameters"},
       {SliceKind::kHost, "host, nodes that vary"}};
   std::vector<Key> keys;
-  for (const auto& [kind, words] : kWords) {
+  for (const auto& [slice_kind, words] : kWords) {
+    const SliceKind kind = slice_kind;  // clang 14 lets no lambda have a name of a binding
     const bool used = std::any_of(
         timeline.stages.begin(), timeline.stages.end(), [&](const sim::StageTimeline& stage) {
           return std::any_of(stage.slices.begin(), stage.slices.end(),
