@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/parallel_kernels.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "profiles/data_dir.h"
@@ -43,10 +44,26 @@ ParallelKernels load() {
   kernels.unfused_backward_kernels = static_cast<int>(bytes("backward_kernels"));
   kernels.unfused_biased_experts = stacks_of(biased);
   kernels.expert_streams = value("expert_streams", between(1.0, 1024.0));
+  const JsonReader ends = file.root().require_object("listed_ends");
+  kernels.listed_ends.stacks = stacks_of(ends);
+  const auto modules = [&](std::string_view name) {
+    return static_cast<std::int64_t>(ends.require<double>(name, between(0.0, 16.0)));
+  };
+  kernels.listed_ends.before = modules("before");
+  kernels.listed_ends.after = modules("after");
+  const JsonReader whole = file.root().require_object("whole_gradients");
+  kernels.whole_gradients.stacks = stacks_of(whole);
+  kernels.whole_gradients.bytes = whole.require<double>("bytes", between(1.0, 8.0));
+  kernels.whole_gradients.copied_bytes = whole.require<double>("copied_bytes", between(0.0, 1e3));
+  kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   return kernels;
 }
 
 }  // namespace
+
+bool among(const std::vector<std::string>& stacks, const Stack& stack) {
+  return std::find(stacks.begin(), stacks.end(), stack.family) != stacks.end();
+}
 
 const ParallelKernels& parallel_kernels() {
   static const ParallelKernels kernels = load();

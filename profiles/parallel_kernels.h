@@ -3,10 +3,26 @@
 // profiles/data/parallel_kernels.json, each value with its source.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "sim/core/stack.h"
+
 namespace shardwright::profiles {
+
+/// Software that cuts the list of a model's modules into stages of equal length.
+struct ListedEnds {
+  std::vector<std::string> stacks;     // by family
+  std::int64_t before = 0, after = 0;  // modules that are no layers: embedding; last norm, head
+};
+
+/// Software that sums whole gradients over the data ranks, although each updates only its part.
+struct WholeGradients {
+  std::vector<std::string> stacks;  // by family
+  double bytes = 0;                 // a parameter has in the sum
+  double copied_bytes = 0;          // a parameter, into buckets of that type and back
+};
 
 struct ParallelKernels {
   /// Userbuffers: pieces of a product whose sum is scattered meanwhile, and the SMs that scatter.
@@ -31,7 +47,13 @@ struct ParallelKernels {
   std::vector<std::string> unfused_biased_experts;
   /// Streams over which products of experts that are launched one by one run at once.
   double expert_streams = 1;
+  ListedEnds listed_ends;
+  WholeGradients whole_gradients;
+  /// By family: inputs of column-parallel products stay gathered for backward.
+  std::vector<std::string> keeps_gathered_inputs;
 };
+
+bool among(const std::vector<std::string>& stacks, const Stack& stack);
 
 /// The shipped ones, read once. Throws Error.
 const ParallelKernels& parallel_kernels();

@@ -168,7 +168,7 @@ class Writer {
     plan.grad_accum = batch.grad_accum;
     try {
       check_plan(plan, model_, profile_.cluster.gpus_per_node);
-      (void)sim::divide_layers(model_, plan);
+      (void)sim::divide_layers(model_, plan, profile_.stack);
     } catch (const Error& error) {
       if (!first_error_) first_error_ = error;
       return false;

@@ -34,9 +34,9 @@ const char* schedule_class(PipelineKind kind) {
 }
 
 /// Modules of every part of the model, as Python lists.
-std::string parts_of_model(const Model& model, const Plan& plan) {
+std::string parts_of_model(const Model& model, const Plan& plan, const Stack& stack) {
   std::vector<std::string> parts;
-  for (const sim::ChunkContent& chunk : sim::divide_layers(model, plan)) {
+  for (const sim::ChunkContent& chunk : sim::divide_layers(model, plan, stack)) {
     std::vector<std::string> modules;
     if (chunk.embedding) modules.emplace_back("\"tok_embeddings\"");
     for (std::int64_t i = 0; i < chunk.layers; ++i)
@@ -61,7 +61,8 @@ void add_pipeline(const sim::Job& inputs, const Plan& plan, TitanOptions& option
       {section, "pipeline_parallel_schedule", fmt::format("\"{}\"", schedule_class(kind))});
   options.push_back(
       {section, "pipeline_parallel_microbatch_size", fmt::format("{}", plan.micro_batch)});
-  options.push_back({section, "module_fqns_per_model_part", parts_of_model(inputs.model, plan)});
+  options.push_back({section, "module_fqns_per_model_part",
+                     parts_of_model(inputs.model, plan, inputs.profile.stack)});
 }
 
 void remark_context(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings) {

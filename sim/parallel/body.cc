@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
 #include "sim/parallel/optimizer_state.h"
@@ -48,6 +49,7 @@ BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack)
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
+  keeps_gathered_ = profiles::among(profiles::parallel_kernels().keeps_gathered_inputs, stack);
 }
 
 double BodyWriter::gathered_bytes() const {
@@ -145,13 +147,13 @@ void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
   list.push_back(reduce);
 }
 
-/// Column-parallel products of one input: the input is gathered again beside the gradient of the
-/// input, whose sum runs beside the gradient of the weight.
+/// Column-parallel products of one input: the input, where it is not kept, is gathered again beside
+/// the gradient of the input, whose sum runs beside the gradient of the weight.
 void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>& columns) const {
   const bool parallel = shape_.tp > 1;
   const bool beside = stack_.parallel.async_tensor_backward || overlap_ != TensorOverlap::kNone;
   const Meets meets = beside ? Meets::kBeside : Meets::kBlocks;
-  if (shape_.sequence_parallel) {
+  if (shape_.sequence_parallel && !keeps_gathered_) {
     list.push_back(collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets));
   }
   for (std::size_t i = 0; i < columns.size(); ++i) {

@@ -102,6 +102,8 @@ class BodyWriter {
     return plan_.attention == AttentionKind::kEager || !stack_.parallel.fused_attention;
   }
   double width() const { return 2; }  // bytes of an activation
+  /// Inputs of column-parallel products stay gathered until backward.
+  bool keeps_gathered() const { return keeps_gathered_ && shape_.sequence_parallel; }
 
   /// y[m, n] = x[m, k] W. `kind` tells which.
   BodyOp product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const;
@@ -144,6 +146,7 @@ class BodyWriter {
   RankShape shape_;
   TensorOverlap overlap_ = TensorOverlap::kNone;
   ContextComm context_ = ContextComm::kRing;
+  bool keeps_gathered_ = false;
 };
 
 }  // namespace shardwright::sim

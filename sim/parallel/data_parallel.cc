@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/core/strategy.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
@@ -34,6 +35,11 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
       plan.parallel.overlap_param_gather.value_or(sharded_ || stack.parallel.overlap_param_gather);
   gradient_bytes_ = gradient_bytes(plan, stack);
   if (plan.numerics.fp8_params) parameter_bytes_ = 1;
+  const profiles::WholeGradients& whole = profiles::parallel_kernels().whole_gradients;
+  if (!sharded_ && profiles::among(whole.stacks, stack)) {
+    whole_bytes_ = whole.bytes;
+    copied_bytes_ = whole.copied_bytes;
+  }
 }
 
 double DataParallel::gather_s(double parameters, double expert_parameters) {
@@ -48,7 +54,12 @@ double DataParallel::reduce_s(double parameters, double expert_parameters) {
   const double bytes = gradient_bytes_ * parameters;
   const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
   double time =
-      costs_.collective(whole(CommGroup::kShard, Collective::kReduceScatter, bytes)).time_s;
+      whole_bytes_ > 0
+          ? costs_.collective(
+                      whole(CommGroup::kShard, Collective::kAllReduce, whole_bytes_ * parameters))
+                    .time_s +
+                costs_.memory_s(copied_bytes_ * parameters, 1)
+          : costs_.collective(whole(CommGroup::kShard, Collective::kReduceScatter, bytes)).time_s;
   time +=
       costs_.collective(whole(CommGroup::kReplicate, Collective::kAllReduce, bytes / shard)).time_s;
   time += costs_
@@ -61,7 +72,8 @@ double DataParallel::reduce_s(double parameters, double expert_parameters) {
 double DataParallel::sent_bytes_per_parameter() const {
   const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
   const double replicas = static_cast<double>(costs_.layout().group(CommGroup::kReplicate).size);
-  return (gradient_bytes_ + (per_layer_ ? 2 : 1) * parameter_bytes_) * (shard - 1) / shard +
+  const double reduced = whole_bytes_ > 0 ? 2 * whole_bytes_ : gradient_bytes_;
+  return (reduced + (per_layer_ ? 2 : 1) * parameter_bytes_) * (shard - 1) / shard +
          2 * gradient_bytes_ / shard * (replicas - 1) / replicas;
 }
 

@@ -74,6 +74,7 @@ class DataParallel {
   bool per_layer_ = false, sharded_ = false, overlap_reduce_ = false, overlap_gather_ = false;
   std::vector<ReductionSpan>* reductions_ = nullptr;
   double gradient_bytes_ = 4, parameter_bytes_ = 2;
+  double whole_bytes_ = 0, copied_bytes_ = 0;  // where whole gradients are summed (0: they are not)
 };
 
 }  // namespace shardwright::sim

@@ -137,7 +137,7 @@ const ParallelEngine::Bodies& ParallelEngine::known_bodies(const Plan& plan) {
 
 double ParallelEngine::least_step_s(const Plan& plan) {
   const PipelineShape shape = pipeline_shape(plan);
-  const std::vector<ChunkContent> parts = divide_layers(model_, plan);
+  const std::vector<ChunkContent> parts = divide_layers(model_, plan, profile_.stack);
   place(plan);
   DataParallel data(model_, plan, profile_.stack, costs_);
   const Bodies& bodies = known_bodies(plan);

@@ -322,7 +322,7 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   const PipelineShape shape = pipeline_shape(plan);
   check_shape(shape);
   ParallelStep step;
-  step.parts = divide_layers(model_, plan);
+  step.parts = divide_layers(model_, plan, profile_.stack);
   const CudaGraphs graphs = place(plan);
   DataParallel data(model_, plan, profile_.stack, costs_);
   if (record != nullptr) data.record(&record->reductions);

@@ -94,7 +94,7 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   const Layout layout = layout_of(plan, profile.cluster);
   Bytes most = 0;
   for (const StageMemory& stage :
-       stage_memory(model, plan, profile, layout, divide_layers(model, plan))) {
+       stage_memory(model, plan, profile, layout, divide_layers(model, plan, profile.stack))) {
     most = std::max(most, to_bytes(stage.reserved_bytes));
   }
   return most + runtime_bytes(profile, layout);

@@ -60,7 +60,7 @@ Parts parts_of(const BodyWriter& w, bool experts) {
   p.norms = 2 * sharded *
             (sum(stack.norm.saved_bytes) * h + stack.norm.saved_bytes_per_token +
              (stack.norm_saves_input ? width * h : 0));
-  p.norm_outputs = 2 * saved * sharded * h;
+  p.norm_outputs = 2 * saved * (w.keeps_gathered() ? tokens : sharded) * h;
   p.qkv = width * tokens * f(s.q_dim() + 2 * s.kv_dim());
   const LatentAttention& latent = model.latent;
   if (latent.kv_rank > 0) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/parse_number.h"
 
@@ -121,6 +122,36 @@ std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
   return chunks;
 }
 
+/// Equal numbers of modules, of which `ends` stand before the first layer and after the last one;
+/// the first chunks get what is left. Nothing where a chunk would hold no layer.
+std::vector<ChunkContent> equal_modules(const Model& model, std::size_t parts,
+                                        const profiles::ListedEnds& ends) {
+  const auto n = static_cast<std::int64_t>(parts);
+  const std::int64_t places = ends.before + model.layers + ends.after;
+  std::vector<ChunkContent> chunks(parts);
+  std::int64_t layer = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    ChunkContent& chunk = chunks[static_cast<std::size_t>(i)];
+    chunk.embedding = i == 0;
+    chunk.head = i + 1 == n;
+    chunk.layers = places / n + (i < places % n ? 1 : 0) - (chunk.embedding ? ends.before : 0) -
+                   (chunk.head ? ends.after : 0);
+    if (chunk.layers < 1) return {};
+    chunk.first_layer = layer;
+    layer += chunk.layers;
+  }
+  return chunks;
+}
+
+std::vector<ChunkContent> usual_parts(const Model& model, std::size_t parts, const Stack& stack) {
+  const profiles::ListedEnds& ends = profiles::parallel_kernels().listed_ends;
+  if (profiles::among(ends.stacks, stack)) {
+    std::vector<ChunkContent> chunks = equal_modules(model, parts, ends);
+    if (!chunks.empty()) return chunks;
+  }
+  return equal_parts(model, parts);
+}
+
 }  // namespace
 
 PipelineShape pipeline_shape(const Plan& plan) {
@@ -138,10 +169,11 @@ PipelineShape pipeline_shape(const Plan& plan) {
   return shape;
 }
 
-std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan) {
+std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan, const Stack& stack) {
   const auto parts = static_cast<std::size_t>(model_parts(pipeline_shape(plan)));
-  std::vector<ChunkContent> chunks =
-      plan.parallel.pp_layout.empty() ? equal_parts(model, parts) : from_layout(model, plan, parts);
+  std::vector<ChunkContent> chunks = plan.parallel.pp_layout.empty()
+                                         ? usual_parts(model, parts, stack)
+                                         : from_layout(model, plan, parts);
   if (plan.parallel.pp_layout.empty()) chunks.back().extra_predictions = model.mtp_layers;
   for (ChunkContent& chunk : chunks) {
     for (std::int64_t i = 0; i < chunk.layers; ++i) {

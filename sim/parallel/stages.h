@@ -6,8 +6,10 @@
 // account_for_loss_in_pipeline_split: 126 layers of Llama 3.1 405B in 128 places); else the last
 // chunk, which has the head, gets what equal others leave (Megatron-Bridge's layouts of
 // DeepSeek-V3: 61 layers in 16 chunks are 15 of 4 and one of 1), or, where they leave none, the
-// first chunks get one layer more. A layout string says it exactly: E embedding, t layer, m
-// multi-token prediction, L head and loss, | end of a chunk, (...)*n or x*n repetition.
+// first chunks get one layer more. Software that cuts a list of modules into equal parts
+// (profiles/parallel_kernels.h, listed_ends) counts embedding, last norm and head as layers. A
+// layout string says it exactly: E embedding, t layer, m multi-token prediction, L head and loss,
+// | end of a chunk, (...)*n or x*n repetition.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,7 @@
 
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
+#include "sim/core/stack.h"
 #include "sim/pipeline/program.h"
 
 namespace shardwright::sim {
@@ -33,6 +36,6 @@ struct ChunkContent {
 PipelineShape pipeline_shape(const Plan& plan);
 
 /// By model part (sim/pipeline/program.h). Throws Error where the layout does not fit the model.
-std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan);
+std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan, const Stack& stack);
 
 }  // namespace shardwright::sim

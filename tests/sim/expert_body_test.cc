@@ -151,10 +151,23 @@ TEST_F(ExpertBody, DispatchedTokensFillMemoryAsCounted) {
   EXPECT_NEAR(seven / 4096, 7.0 / 8 * 212'992, 1);
 }
 
+// 4,096 tokens of each of 8 ranks, 5.34 of which have an expert here, become 8 x 4,096 rows.
+TEST_F(ExpertBody, TokensThatCameOnceAreMadeRows) {
+  plan_.parallel.dispatcher = Dispatcher::kHybridEp;
+  const Body body = layer(qwen_);
+  EXPECT_EQ(count(body.forward, OpKind::kPermute), 2);
+  EXPECT_EQ(count(body.backward, OpKind::kPermute), 2);
+  const auto at = std::find_if(body.forward.begin(), body.forward.end(),
+                               [](const BodyOp& op) { return op.kind == OpKind::kPermute; });
+  const double row = 2.0 * static_cast<double>(qwen_.hidden);
+  EXPECT_NEAR(static_cast<double>(at->work.bytes) / (4096 * row), distinct_places(128, 8, 8) + 8,
+              1e-3);
+}
+
 TEST_F(ExpertBody, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   const auto optimizer = [&] {
     const auto memory = stage_memory(qwen_, plan_, profile_, layout_of(plan_, profile_.cluster),
-                                     divide_layers(qwen_, plan_));
+                                     divide_layers(qwen_, plan_, profile_.stack));
     return memory[0].breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)];
   };
   const ParameterCounts counts = count_parameters(qwen_);

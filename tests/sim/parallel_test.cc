@@ -106,6 +106,15 @@ TEST(BodyTest, TensorGroupSendsWhatMegatronDoes) {
   EXPECT_DOUBLE_EQ(sent(body, CommGroup::kTensor, 8), 4 * 2 * x * 7 / 8);
 }
 
+// What was gathered for a column-parallel product is not gathered again where it is kept.
+TEST(BodyTest, InputsThatStayGatheredAreSentTwiceLess) {
+  const Model model = llama_70b();
+  const double x = 2.0 * 8192 * 8192;
+  const profiles::Profile profile = profiles::load_profile("dgx-a100-80g", "aleph-alpha");
+  const Body body = BodyWriter(model, plan_of(8, 8, 1, 1), profile.stack).layer(false);
+  EXPECT_DOUBLE_EQ(sent(body, CommGroup::kTensor, 8), 8 * x * 7 / 8);
+}
+
 // The ring sends keys and values c - 1 times forward; backward it sends them once, c - 2 times with
 // their gradients, and the gradients home at last.
 TEST(BodyTest, ContextRingSendsKeysAndValues) {
@@ -129,7 +138,8 @@ TEST(StagesTest, LayersAreDividedOnce) {
   const Model model = llama_70b();
   for (const std::int64_t pp : {1, 2, 4, 5, 8}) {
     std::int64_t layers = 0;
-    for (const ChunkContent& chunk : divide_layers(model, plan_of(64 * pp, 1, pp, 64))) {
+    for (const ChunkContent& chunk :
+         divide_layers(model, plan_of(64 * pp, 1, pp, 64), h100().stack)) {
       EXPECT_EQ(chunk.first_layer, layers);
       layers += chunk.layers;
     }
@@ -142,7 +152,7 @@ TEST(StagesTest, EmbeddingAndLossCountWhereThatDivides) {
   model.layers = 126;
   Plan plan = plan_of(512, 8, 8, 64);
   plan.parallel.virtual_stages = 8;
-  const std::vector<ChunkContent> chunks = divide_layers(model, plan);
+  const std::vector<ChunkContent> chunks = divide_layers(model, plan, h100().stack);
   ASSERT_EQ(chunks.size(), 64U);
   EXPECT_EQ(chunks.front().layers, 1);
   EXPECT_EQ(chunks[1].layers, 2);
@@ -155,14 +165,31 @@ TEST(StagesTest, TheChunkWithTheHeadGetsWhatEqualOnesLeave) {
   model.layers = 61;
   Plan plan = plan_of(256, 1, 4, 64);
   plan.parallel.virtual_stages = 4;
-  std::vector<ChunkContent> chunks = divide_layers(model, plan);
+  std::vector<ChunkContent> chunks = divide_layers(model, plan, h100().stack);
   ASSERT_EQ(chunks.size(), 16U);
   for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(chunks[i].layers, 4);
   EXPECT_EQ(chunks.back().layers, 1);
   plan.parallel.pp = 8;  // 31 of 2 would leave none
-  chunks = divide_layers(model, plan);
+  chunks = divide_layers(model, plan, h100().stack);
   EXPECT_EQ(chunks.front().layers, 2);
   EXPECT_EQ(chunks.back().layers, 1);
+}
+
+// 1 + 40 + 2 modules in four parts are 11, 11, 11 and 10.
+TEST(StagesTest, SoftwareThatListsModulesCountsTheEndsAsLayers) {
+  Model model = llama_70b();
+  model.layers = 40;
+  const profiles::Profile lists = profiles::load_profile("dgx-a100-80g", "aleph-alpha");
+  const auto layers = [&](std::int64_t pp) {
+    std::vector<std::int64_t> result;
+    for (const ChunkContent& chunk : divide_layers(model, plan_of(8 * pp, 1, pp, 8), lists.stack))
+      result.push_back(chunk.layers);
+    return result;
+  };
+  EXPECT_EQ(layers(4), (std::vector<std::int64_t>{10, 11, 11, 8}));
+  EXPECT_EQ(layers(2), (std::vector<std::int64_t>{21, 19}));
+  // 43 modules in 40 parts would leave the last one without a layer.
+  EXPECT_EQ(layers(40), std::vector<std::int64_t>(40, 1));
 }
 
 TEST(StagesTest, LayoutStringsAreMegatrons) {
@@ -171,7 +198,7 @@ TEST(StagesTest, LayoutStringsAreMegatrons) {
   Plan plan = plan_of(256, 1, 16, 64);
   plan.parallel.virtual_stages = 2;
   plan.parallel.pp_layout = "Et*3|(tt|)*29m|L";
-  const std::vector<ChunkContent> chunks = divide_layers(model, plan);
+  const std::vector<ChunkContent> chunks = divide_layers(model, plan, h100().stack);
   ASSERT_EQ(chunks.size(), 32U);
   EXPECT_EQ(chunks.front().layers, 3);
   EXPECT_TRUE(chunks.front().embedding);
@@ -179,9 +206,26 @@ TEST(StagesTest, LayoutStringsAreMegatrons) {
   EXPECT_EQ(chunks.back().layers, 0);
   EXPECT_TRUE(chunks.back().head);
   plan.parallel.pp_layout = "Et|L";
-  EXPECT_THROW(divide_layers(model, plan), Error);
+  EXPECT_THROW(divide_layers(model, plan, h100().stack), Error);
   plan.parallel.pp_layout = "E(t|L";
-  EXPECT_THROW(divide_layers(model, plan), Error);
+  EXPECT_THROW(divide_layers(model, plan, h100().stack), Error);
+}
+
+// fp32 gradients summed whole send twice 4 bytes a parameter, and gathered parameters 2.
+TEST(DataParallelTest, WholeGradientsAreSummedInTheirOwnType) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 8, 1, 4);
+  plan.strategy = Strategy::kZero1;
+  const auto sent = [&](const char* stack) {
+    const profiles::Profile profile = profiles::load_profile("dgx-a100-80g", stack);
+    return ParallelEngine(model, profile)
+        .run(plan)
+        .sent_bytes[static_cast<std::size_t>(CommGroup::kData)];
+  };
+  const double parameters =
+      chunk_parameters(model, plan, divide_layers(model, plan, h100().stack).front()).dense();
+  EXPECT_NEAR(sent("aleph-alpha") / (parameters * 7 / 8), 2 * 4 + 2, 1e-9);
+  EXPECT_NEAR(sent("megatron-core") / (parameters * 7 / 8), 4 + 2, 1e-9);
 }
 
 // Korthikanti et al. 2022, table 2: 34 bytes a token and channel of a layer with GELU, dropout and
@@ -249,7 +293,7 @@ TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
   const Model model = llama_70b();
   const Plan plan = plan_of(64, 1, 8, 64);
   double total = 0;
-  for (const ChunkContent& chunk : divide_layers(model, plan)) {
+  for (const ChunkContent& chunk : divide_layers(model, plan, h100().stack)) {
     total += chunk_parameters(model, plan, chunk).total();
   }
   EXPECT_DOUBLE_EQ(total, static_cast<double>(count_parameters(model).total(model.layers)));
