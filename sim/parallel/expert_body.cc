@@ -95,6 +95,12 @@ class ExpertWriter {
   double routing_bytes() const { return 4 * 6 * shape_.tokens * f(w_.model().experts.count); }
 
   double row_bytes() const { return w_.width() * f(w_.shape().hidden); }
+  /// Tokens of all ranks with an expert on this one.
+  double arrived_tokens() const {
+    const Experts& e = w_.model().experts;
+    const double all = shape_.all_rows() / f(e.per_token);  // of this rank's rows
+    return all * distinct_places(e.count, e.per_token, w_.plan().parallel.ep);
+  }
   double sent_rows() const { return shape_.tokens * f(w_.model().experts.per_token); }
 
   void wait_for_counts() {
@@ -166,10 +172,14 @@ class ExpertWriter {
                           w_.stack().parallel.permute_efficiency));
   }
 
-  /// Rows in the order of the local experts, or back in that of the ranks they came from.
+  /// Rows in the order of the local experts, or back in that of the ranks they came from. Kernels
+  /// made for experts bring a token once for all experts of a rank; another kernel makes its rows
+  /// (DeepEP csrc/hybrid_ep/extension/permute.cu; fusing it is not the default).
   void sort_rows() {
-    if (alone() || shape_.local_experts == 1 || dispatcher_ == Dispatcher::kHybridEp) return;
-    BodyOp op = w_.memory(OpKind::kPermute, 2 * row_bytes() * shape_.all_rows(), 1,
+    const bool once = dispatcher_ == Dispatcher::kDeepEp || dispatcher_ == Dispatcher::kHybridEp;
+    if (alone() || (shape_.local_experts == 1 && !once)) return;
+    const double arrived = once ? arrived_tokens() : shape_.all_rows();
+    BodyOp op = w_.memory(OpKind::kPermute, row_bytes() * (arrived + shape_.all_rows()), 1,
                           w_.stack().parallel.permute_efficiency);
     op.joins = joins();
     add_dynamic(op);
