@@ -5,6 +5,7 @@
 
 #include "cli/embed/shardwright.h"
 #include "cli/embed/verb_call.h"
+#include "cli/mcp/child.h"
 #include "profiles/data_dir.h"
 
 #define SHARDWRIGHT_EXPORTED extern "C" __attribute__((visibility("default")))
@@ -40,6 +41,10 @@ SHARDWRIGHT_EXPORTED const char* shardwright_messages(const shardwright_call* ca
 
 SHARDWRIGHT_EXPORTED void shardwright_end_call(shardwright_call* call) {
   delete call;
+}
+
+SHARDWRIGHT_EXPORTED void shardwright_set_own_start(int count, const char* const* words) {
+  shardwright::cli::set_own_start({words, words + count});
 }
 
 SHARDWRIGHT_EXPORTED int shardwright_program(int argc, const char* const* argv) {

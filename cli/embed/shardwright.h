@@ -36,6 +36,10 @@ const char* shardwright_results(const shardwright_call* call);
 const char* shardwright_messages(const shardwright_call* call);
 void shardwright_end_call(shardwright_call* call);
 
+/* How the program is started as a process of its own, for a verb that starts it again (mcp), where
+ * the executable of this process is another, such as an interpreter: words that arguments follow.
+ */
+void shardwright_set_own_start(int count, const char* const* words);
 /* The program itself, on stdout, stderr and the signals of this process; argv[0] is its name. */
 int shardwright_program(int argc, const char* const* argv);
 

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "sim/core/error.h"
 
@@ -20,7 +21,11 @@ extern char** environ;
 namespace shardwright::cli {
 namespace {
 
-constexpr const char* kThisProgram = "/proc/self/exe";
+/// An executable and its first arguments; empty: /proc/self/exe.
+std::vector<std::string>& own_start() {
+  static std::vector<std::string> words;
+  return words;
+}
 
 void close_fd(int& fd) {
   if (fd >= 0) ::close(fd);
@@ -28,6 +33,10 @@ void close_fd(int& fd) {
 }
 
 }  // namespace
+
+void set_own_start(std::vector<std::string> words) {
+  own_start() = std::move(words);
+}
 
 Child::Child(const std::vector<std::string>& arguments) {
   std::array<int, 2> out{-1, -1}, err{-1, -1};
@@ -40,12 +49,15 @@ Child::Child(const std::vector<std::string>& arguments) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out[1], 1);
   posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-  std::vector<std::string> words{"shardwright"};
+  const bool is_executable = own_start().empty();
+  std::vector<std::string> words =
+      is_executable ? std::vector<std::string>{"shardwright"} : own_start();
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const int failed = ::posix_spawn(&pid_, kThisProgram, &actions, nullptr, argv.data(), environ);
+  const char* path = is_executable ? "/proc/self/exe" : argv.front();
+  const int failed = ::posix_spawn(&pid_, path, &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close_fd(out[1]);
   close_fd(err[1]);

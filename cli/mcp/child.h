@@ -12,6 +12,10 @@
 
 namespace shardwright::cli {
 
+/// How this program is started, where /proc/self/exe is another: an executable and what stands
+/// before the arguments. To be called before the first Child.
+void set_own_start(std::vector<std::string> words);
+
 class Child {
  public:
   /// Starts it with these arguments behind the program's name; stdin is empty. Throws Error.

@@ -2,6 +2,7 @@
 """What is around the verbs: views, the program on PATH, types, pages for notebooks, Ctrl-C."""
 import ast
 import inspect
+import json
 import os
 import pathlib
 import pickle
@@ -75,6 +76,22 @@ def test_the_program_is_on_path(program):
     with subprocess.Popen([path, "inspect", "models"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as piped:
         piped.stdout.close()  # as `| head` does
         assert b"Traceback" not in piped.stderr.read()
+
+
+def test_an_assistant_is_served(tmp_path):
+    """`mcp` starts the program again for each call: here that is Python with this package, in whatever folder."""
+    (tmp_path / "shardwright.py").write_text("raise SystemExit('the wrong module')")
+    words = [os.path.join(os.path.dirname(sys.executable), "shardwright"), "mcp"]
+    ask = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-03-26", "capabilities": {}}},
+           {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "predict", "arguments": PREDICTION}},
+           {"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+            "params": {"name": "predict", "arguments": {**PREDICTION, "model": "nothing"}}}]
+    done = subprocess.run(words, input="".join(json.dumps(one) + "\n" for one in ask), capture_output=True, text=True, cwd=tmp_path,
+                          timeout=120)
+    assert done.returncode == 0 and done.stderr == ""
+    _, answered, refused = (json.loads(line)["result"] for line in done.stdout.splitlines())
+    assert answered["structuredContent"] == shardwright.predict(**PREDICTION).to_dict()
+    assert refused["isError"] and "nothing" in refused["content"][0]["text"]
 
 
 def test_nothing_reaches_the_streams_of_the_process(capfd):

@@ -31,7 +31,7 @@ def test_a_plan_for_a_module():
 
 
 def test_a_large_model_needs_checkpoints():
-    config = json.loads((shardwright._library._FOLDER / "data/models/llama-3-70b.json").read_text())
+    config = json.loads((pathlib.Path(shardwright.__file__).parent / "data/models/llama-3-70b.json").read_text())
     plan = shardwright.torch.plan_for(config, cluster="dgx-h100", gpus=64, seq_len=8192)
     assert plan.ckpt_layers > 0 and plan.strategy.startswith(("fsdp2", "hsdp"))
     assert sum(plan.checkpointed(layer) for layer in range(80)) == plan.ckpt_layers

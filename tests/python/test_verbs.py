@@ -2,6 +2,7 @@
 """Every verb in process says what the program says, to the last byte of its JSON."""
 import concurrent.futures
 import json
+import pathlib
 import re
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_plan_goes_from_one_verb_to_the_next(tmp_path):
 
 
 def test_a_configuration_is_a_model(tmp_path):
-    config = json.loads((shardwright._library._FOLDER / "data/models/llama-3-8b.json").read_text())
+    config = json.loads((pathlib.Path(shardwright.__file__).parent / "data/models/llama-3-8b.json").read_text())
     path = tmp_path / "llama.json"
     path.write_text(json.dumps(config))
     by_name = shardwright.predict(**MODEL)

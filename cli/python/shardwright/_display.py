@@ -29,9 +29,10 @@ def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
 def _report(words: list[str], folder: Words) -> Optional[str]:
     """The page that `report` writes with these words; None where it cannot."""
     path = folder.path("report.html")
-    if run(["report", *words, "--out", str(path)]).code != 0:
+    if run(["report", *words, "--out", path]).code != 0:
         return None
-    return path.read_text(encoding="utf-8")
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _plan_words(words: list[str]) -> list[str]:
@@ -76,10 +77,8 @@ def comparison_html(predictions: Sequence[Prediction]) -> str:
 def tuning_html(tuning: Tuning) -> str:
     words, page = tuning._words, None
     if words is not None and tuning.plan_file is not None:
-        plan, found = words.path("shown-plan.json"), words.path("shown-tuning.json")
-        plan.write_text(tuning.plan_file, encoding="utf-8")
-        found.write_text(json.dumps(tuning.to_dict()), encoding="utf-8")
-        page = _report(["--plan", str(plan), "--tuning", str(found)], words)
+        plan = words.written("shown-plan.json", tuning.plan_file)
+        page = _report(["--plan", plan, "--tuning", words.written("shown-tuning.json", json.dumps(tuning.to_dict()))], words)
     if page is not None:
         return _framed(page, 720)
     sentences = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in tuning.why)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pathlib
-import queue
+import sys
 import threading
 from typing import NamedTuple, Optional, Sequence
 
-_FOLDER = pathlib.Path(__file__).resolve().parent
+_FOLDER = os.path.dirname(os.path.realpath(__file__))
 # How long an interrupted call may take to end before it is left to end by itself, unheard.
 _GRACE_S = 1.0
 
@@ -27,15 +26,15 @@ class Answer(NamedTuple):
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_FOLDER / "libshardwright.so"))
+    library = ctypes.CDLL(os.path.join(_FOLDER, "libshardwright.so"))
     call, words = ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p)
     for name, result, *arguments in (
             ("set_data", None, ctypes.c_char_p), ("new_call", call), ("run", ctypes.c_int, call, ctypes.c_int, words),
             ("stop", None, call), ("results", ctypes.c_char_p, call), ("messages", ctypes.c_char_p, call),
-            ("end_call", None, call), ("program", ctypes.c_int, ctypes.c_int, words)):
+            ("end_call", None, call), ("set_own_start", None, ctypes.c_int, words), ("program", ctypes.c_int, ctypes.c_int, words)):
         function = getattr(library, f"shardwright_{name}")
         function.restype, function.argtypes = result, arguments
-    library.shardwright_set_data(str(_FOLDER / "data").encode())
+    library.shardwright_set_data(os.fsencode(os.path.join(_FOLDER, "data")))
     return library
 
 
@@ -61,6 +60,7 @@ class _Worker:
     call used is there for the next."""
 
     def __init__(self) -> None:
+        import queue  # here: only who asks something needs it
         self._calls: "queue.SimpleQueue[tuple[int, Sequence[str], list[Answer], threading.Event]]" = queue.SimpleQueue()
         threading.Thread(target=self._work, name="shardwright", daemon=True).start()
 
@@ -122,4 +122,8 @@ def run(words: Sequence[str]) -> Answer:
 
 def program(words: Sequence[str]) -> int:
     """The program itself, on this process's stdout, stderr and signals. `words` begins with its name."""
+    # For a verb that starts the program again (mcp): Python with this package and nothing of the folder it is called in.
+    start = (f"import sys; sys.path = [one for one in sys.path if one] + [{os.path.dirname(_FOLDER)!r}]; "
+             "from shardwright._program import main; sys.exit(main())")
+    _library.shardwright_set_own_start(3, _array([sys.executable, "-c", start]))
     return int(_library.shardwright_program(len(words), _array(words)))

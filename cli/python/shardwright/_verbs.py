@@ -2,17 +2,17 @@
 """The verbs as functions. Keywords are the flags with underscores; which there are, the program's own --help says."""
 from __future__ import annotations
 
-import inspect as _inspect
-import json
-import pathlib
-import textwrap
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from . import _help
 from ._errors import error_of, notes_of
 from ._library import run
 from ._results import Result, Sizing, Text, Tuning, result_of
 from ._words import Words
+
+if TYPE_CHECKING:
+    import inspect as _inspect
 
 
 class Verb:
@@ -29,7 +29,7 @@ class Verb:
         out = None
         if extra and flags.get("out") is None:
             out = line.path("best-" + extra[1])
-            asked = [*line.list, "--out", str(out)]
+            asked = [*line.list, "--out", out]
         else:
             asked = line.list
         if "json" in _help.flags(self._verb) and not flags.get("json"):
@@ -37,9 +37,10 @@ class Verb:
         answer = run(asked)
         result = self._result(answer, line)
         if isinstance(result, (Tuning, Sizing)) and extra:
-            path = out if out is not None else pathlib.Path(str(flags["out"]))
-            if path.exists() and (out is not None or answer.code == 0):
-                setattr(result, extra[0], path.read_text(encoding="utf-8"))
+            path = out if out is not None else str(flags["out"])
+            if os.path.exists(path) and (out is not None or answer.code == 0):
+                with open(path, encoding="utf-8") as file:
+                    setattr(result, extra[0], file.read())
         if answer.code != 0:
             raise error_of(answer, result)
         return result
@@ -47,6 +48,7 @@ class Verb:
     @staticmethod
     def _result(answer: Any, line: Words) -> Any:
         if answer.results[:1] in ("{", "["):
+            import json
             data = json.loads(answer.results)
             if isinstance(data, dict):
                 return result_of(data, answer, line, notes_of(answer))
@@ -59,6 +61,7 @@ class Verb:
 
     @property
     def __signature__(self) -> _inspect.Signature:
+        import inspect as _inspect
         kind = _inspect.Parameter.KEYWORD_ONLY
         keywords = [_inspect.Parameter(flag.keyword, kind, default=None) for flag in _help.flags(self._verb).values()
                     if flag.keyword.isidentifier() and flag.name != "json"]
@@ -66,6 +69,7 @@ class Verb:
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
+        import textwrap
         lines = [_help.verbs().get(self._verb, "").capitalize() + ".", ""]
         for flag in _help.flags(self._verb).values():
             if flag.name == "json":

@@ -2,7 +2,6 @@
 """JSON objects with attributes: thin views, nothing is copied or renamed."""
 from __future__ import annotations
 
-import json
 from typing import Any, ClassVar, Iterator, Mapping
 
 
@@ -66,4 +65,5 @@ class View:
         return self._data
 
     def __repr__(self) -> str:
+        import json
         return f"{type(self).__name__}({json.dumps(self._data, indent=1)})"
