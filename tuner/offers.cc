@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "profiles/data_file.h"
 #include "profiles/gpu_cost.h"
@@ -13,29 +14,31 @@
 #include "sim/core/nearest.h"
 
 namespace shardwright::tuner {
-namespace {
-
 using profiles::DataKind;
 
-Prices::const_iterator price_of(const Offer& offer, const Prices& prices) {
-  for (const std::string& name :
-       {offer.name, offer.profile.cluster.id, offer.profile.cluster.gpu.id}) {
-    if (const auto at = prices.find(name); at != prices.end()) return at;
-  }
-  return prices.end();
+std::vector<std::string> price_names(const std::string& name, const Cluster& machine) {
+  return {name, machine.id, machine.gpu.id};
 }
 
-void check_names(const Prices& prices, const std::vector<Offer>& offers) {
-  std::vector<std::string> known = profiles::shipped_names(DataKind::kCluster);
-  for (const std::string& gpu : profiles::shipped_names(DataKind::kGpu)) known.push_back(gpu);
-  for (const Offer& offer : offers) {
-    known.push_back(offer.name);
-    known.push_back(offer.profile.cluster.id);
-    known.push_back(offer.profile.cluster.gpu.id);
+profiles::Price price_of_cluster(const std::string& name, const Cluster& machine,
+                                 const Prices& given, profiles::PriceKind kind,
+                                 const profiles::PriceFile& imported) {
+  for (const std::string& known : price_names(name, machine)) {
+    if (const auto at = given.find(known); at != given.end())
+      return {at->second, {at->second, at->second}, "", {"--price", "", ""}};
+  }
+  if (const auto price = imported.find(machine.id, machine.gpu.id, kind)) return *price;
+  return profiles::load_prices(name)[static_cast<std::size_t>(kind)];
+}
+
+void check_price_names(const Prices& given, const std::vector<std::string>& offered) {
+  std::vector<std::string> known = offered;
+  for (const DataKind kind : {DataKind::kCluster, DataKind::kGpu}) {
+    for (const std::string& name : profiles::shipped_names(kind)) known.push_back(name);
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  for (const auto& [name, usd] : prices) {
+  for (const auto& [name, usd] : given) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     throw Error(
         fmt::format("--price names '{}', but there is no cluster or GPU of that name; the "
@@ -43,8 +46,6 @@ void check_names(const Prices& prices, const std::vector<Offer>& offers) {
                     name, fmt::join(nearest_few(name, known, 3), ", ")));
   }
 }
-
-}  // namespace
 
 std::vector<std::string> clusters_on_offer() {
   std::vector<std::string> names = profiles::shipped_names(DataKind::kCluster);
@@ -64,6 +65,7 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
   const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
   const profiles::StackFile dividing = profiles::load_stack(profiles::usual_dividing_stack());
   std::vector<Offer> offers;
+  std::vector<std::string> offered;
   for (const std::string& name : names) {
     Offer& offer = offers.emplace_back();
     offer.name = name;
@@ -78,16 +80,14 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     } else if (offer.profile.stack.parallel.supported) {
       offer.divided = offer.profile;
     }
-    offer.price = profiles::load_prices(name)[static_cast<std::size_t>(kind)];
     const Cluster& machine = offer.profile.cluster;
-    if (const auto price = imported.find(machine.id, machine.gpu.id, kind)) offer.price = *price;
-    if (const auto at = price_of(offer, prices); at != prices.end())
-      offer.price = {at->second, {at->second, at->second}, "", {"--price", "", ""}};
+    for (std::string& known : price_names(name, machine)) offered.push_back(std::move(known));
+    offer.price = price_of_cluster(name, machine, prices, kind, imported);
     offer.usd_per_gpu_hour = offer.price.usd_per_gpu_hour;
     offer.profile.cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
     if (offer.divided) offer.divided->cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
   }
-  check_names(prices, offers);
+  check_price_names(prices, offered);
   return offers;
 }
 

@@ -16,6 +16,18 @@ namespace shardwright::tuner {
 /// Prices that were given (--price), by the name of a cluster or of a GPU; USD per GPU and hour.
 using Prices = std::map<std::string, double, std::less<>>;
 
+/// Of a GPU hour of a cluster, a shipped name or a path: what was `given` for the cluster or its
+/// GPU, else what was `imported`, else what its own file says.
+profiles::Price price_of_cluster(const std::string& name, const Cluster& machine,
+                                 const Prices& given, profiles::PriceKind kind,
+                                 const profiles::PriceFile& imported);
+
+/// Throws Error for a price of a name that neither ships nor is among the `offered` ones.
+void check_price_names(const Prices& given, const std::vector<std::string>& offered);
+
+/// Names that a price for this cluster may be given by.
+std::vector<std::string> price_names(const std::string& name, const Cluster& machine);
+
 /// The names of the shipped clusters that train: nobody buys processors for that.
 std::vector<std::string> clusters_on_offer();
 

@@ -62,25 +62,6 @@ std::vector<std::string> parse_clusters(const std::string& text) {
 
 }  // namespace
 
-void add_price(tuner::Prices& prices, const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw Error(fmt::format("--price is '{}', expected NAME=USD, for example h100-80g=2.10", text),
-                ExitCode::kUsage);
-  }
-  const std::string amount = text.substr(equals == text.npos ? 0 : equals + 1);
-  const std::optional<double> usd = parse_double(plain_number(amount).value_or(amount));
-  if (!usd || *usd <= 0 || *usd > 1e6) {
-    throw Error(
-        fmt::format("--price is '{}', but a GPU hour must cost more than 0 and at most "
-                    "1,000,000 USD",
-                    text));
-  }
-  const std::string name = text.substr(0, equals);
-  if (!prices.emplace(name, *usd).second)
-    throw Error(fmt::format("--price is given twice for '{}', expected once", name));
-}
-
 void SizeFlags::declare(Command& command) {
   plan.declare(command, true);
   command.at("--cluster").description("the only cluster, instead of --clusters");
@@ -111,18 +92,7 @@ void SizeFlags::declare(Command& command) {
            "batch)",
            {1, std::int64_t{1} << 40})
       .group(kGoal);
-  command
-      .add_repeated(
-          "--price", [this](const std::string& text) { add_price(prices, text); },
-          "US dollars per GPU hour of a cluster or a GPU; repeatable (default: what offers of the "
-          "kind ask, by the cluster files, with date and source)")
-      .type_name("NAME=USD")
-      .group(kGoal);
-  command
-      .add("--prices", price_file,
-           "prices that `prices import` wrote; they count before those of the cluster files")
-      .type_name("FILE")
-      .group(kGoal);
+  prices.declare(command, kGoal);
   command
       .add_parsed(
           "--price-kind", [this](const std::string& word) { price_kind = parse_price_kind(word); },

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
-#include "tuner/offers.h"
+#include "cli/flags/price_flags.h"
 #include "tuner/sizing_choice.h"
 
 namespace shardwright::cli {
@@ -21,10 +21,9 @@ struct SizeFlags {
   std::optional<std::string> clusters;
   std::optional<std::int64_t> max_gpus;
   std::optional<std::int64_t> global_batch;
-  tuner::Prices prices;
+  PriceFlags prices;
   profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
   std::optional<std::array<Strategy, 2>> compare;
-  std::optional<std::string> price_file;
   std::optional<double> mtbf_hours, preemption_hours, restart_s, checkpoint_s;
 
   /// Binds the flags to this object, which must stay where it is.
@@ -33,8 +32,5 @@ struct SizeFlags {
 
 /// Of --cluster or --clusters. Throws Error when both are given, or one cluster twice.
 std::vector<std::string> cluster_names(const SizeFlags& flags);
-
-/// Adds the NAME=USD of one --price. Throws Error when it is none.
-void add_price(tuner::Prices& prices, const std::string& text);
 
 }  // namespace shardwright::cli

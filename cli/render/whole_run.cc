@@ -51,9 +51,10 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
         cost.production.middle, 100 * production.level));
   }
   if (answer.price.known()) {
-    sentences.push_back(fmt::format("On demand at {:.2f} USD per GPU hour: {}, {}.",
-                                    answer.price.usd_per_gpu_hour, answer.price.origin.source,
-                                    answer.price.origin.date));
+    const auto& origin = answer.price.origin;
+    sentences.push_back(fmt::format("On demand at {:.2f} USD per GPU hour: {}{}{}.",
+                                    answer.price.usd_per_gpu_hour, origin.source,
+                                    origin.date.empty() ? "" : ", ", origin.date));
   }
   sentences.push_back(fmt::format(
       "A step takes {:.3g} M tokens; the critical batch is about {:.3g} M (Kaplan et al. 2020){}.",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
+#include "cli/flags/price_flags.h"
 #include "cli/render/division.h"
 #include "cli/render/explanation.h"
 #include "cli/render/jitter.h"
@@ -45,6 +46,7 @@ class PredictVerb : public Verb {
         .type_name("FILE");
     command.add("--tokens", tokens_,
                 "also say what a whole run on so many tokens takes in days and dollars", {1, 1e18});
+    prices_.declare(command, "Options");
     command.add("--require-fit", require_fit_,
                 "end with code 4 when the plan, or every one of several, does not fit");
     command.add("--jitter", jitter_,
@@ -54,6 +56,10 @@ class PredictVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
+    if (prices_.any() && !tokens_) {
+      throw Error("--price and --prices are of a whole run, but --tokens is missing; add it.",
+                  ExitCode::kUsage);
+    }
     const sim::Job inputs = resolve(flags_);
     tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
     sim::Predictor predictor(inputs.model, inputs.profile);
@@ -84,8 +90,13 @@ class PredictVerb : public Verb {
     }
     std::vector<WholeRunAnswer> runs;
     if (tokens_) {
+      const Cluster& machine = inputs.profile.cluster;
+      tuner::check_price_names(prices_.given, tuner::price_names(inputs.cluster_name, machine));
+      const profiles::Price price =
+          tuner::price_of_cluster(inputs.cluster_name, machine, prices_.given,
+                                  profiles::PriceKind::kOnDemand, prices_.imported());
       for (const sim::Prediction& prediction : predictions)
-        runs.push_back(whole_run(inputs, prediction));
+        runs.push_back(whole_run(inputs, prediction, price));
     }
     if (json_) {
       print_json(inputs, predictions, explanations, jitters, runs);
@@ -120,12 +131,12 @@ class PredictVerb : public Verb {
     write_stage_traces(trace_, name(), inputs, timelines);
   }
 
-  WholeRunAnswer whole_run(const sim::Job& inputs, const sim::Prediction& prediction) const {
+  WholeRunAnswer whole_run(const sim::Job& inputs, const sim::Prediction& prediction,
+                           const profiles::Price& price) const {
     const Plan& plan = prediction.plan;
     WholeRunAnswer answer;
     answer.conditions = tuner::usual_conditions(inputs.model, *tokens_, plan.seq_len);
-    answer.price = profiles::load_prices(
-        inputs.cluster_name)[static_cast<std::size_t>(profiles::PriceKind::kOnDemand)];
+    answer.price = price;
     answer.tokens_per_step = tuner::tokens_per_step(plan);
     answer.cost =
         tuner::run_cost(inputs.model, prediction, inputs.profile.cluster.gpu.peak_bf16_flops,
@@ -194,6 +205,7 @@ class PredictVerb : public Verb {
   PlanFlags flags_;
   std::string trace_;
   std::optional<double> jitter_;
+  PriceFlags prices_;
   std::optional<double> tokens_;
   bool json_ = false;
   bool explain_ = false;

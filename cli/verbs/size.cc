@@ -138,10 +138,9 @@ class SizeVerb : public Verb {
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
-    report.offers = tuner::load_offers(
-        cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides, flags_.prices,
-        flags_.price_kind,
-        flags_.price_file ? profiles::load_price_file(*flags_.price_file) : profiles::PriceFile());
+    report.offers =
+        tuner::load_offers(cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides,
+                           flags_.prices.given, flags_.price_kind, flags_.prices.imported());
     // Nobody should be told to buy what nobody measured; whoever names it is answered.
     if (!flags_.plan.cluster && flags_.clusters.value_or("all") == "all") {
       for (tuner::Offer& offer : report.offers) offer.shown_only = tuner::estimate_only(offer);

@@ -220,6 +220,27 @@ TEST(Predict, TokensAreToldAsAWholeRunBesideItsSteps) {
   EXPECT_FALSE(predicted(small()).contains("whole_run"));
 }
 
+TEST(Predict, AWholeRunTakesPricesThatAreGivenOrImported) {
+  const Flags goal{"--strategy", "fsdp2", "--gpus", "64", "--tokens", "1e12"};
+  const auto usd_an_hour = [&](const Flags& prices) {
+    Flags flags = small(goal);
+    flags.insert(flags.end(), prices.begin(), prices.end());
+    const json document = predicted(flags);
+    const json& run = document.at("whole_run");
+    return run.at("cost_usd").get<double>() / run.at("gpu_hours").get<double>();
+  };
+  const std::string path = (testing::temp_folder() / "prices.json").string();
+  std::ofstream(path) << R"({"schema": "shardwright.prices/1.0", "date": "2026-11-22", "gpus": )"
+                         R"({"h100-80g": {"on-demand": {"usd_per_gpu_hour": 2.5}}}})";
+  EXPECT_NEAR(usd_an_hour({"--prices", path}), 2.5, 1e-9);
+  EXPECT_NEAR(usd_an_hour({"--prices", path, "--price", "dgx-h100=2"}), 2, 1e-9);
+  EXPECT_NEAR(usd_an_hour({"--price", "h100-80g=3", "--price", "p5=7"}), 3, 1e-9);
+  const auto refused = [&](const Flags& flags) { return predict(small(flags)); };
+  EXPECT_EQ(refused({"--price", "h100-80g=3"}).exit_code, 2);
+  EXPECT_THAT(refused({"--price", "h100-80g=3"}).err, HasSubstr("--tokens is missing"));
+  EXPECT_EQ(refused({"--tokens", "1e12", "--price", "h1000=3"}).exit_code, 3);
+}
+
 TEST(Predict, NamesTheSoftwareAndWhatItWasCheckedOn) {
   EXPECT_THAT(predict(small()).out, HasSubstr("software torch-compile, checked against"));
   EXPECT_THAT(predict(small({"--stack", "native"})).out, HasSubstr("has never run on a GPU"));
