@@ -6,15 +6,16 @@ import {modelChooser, remainingInputs, row, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {countOf, days, daysOf, grouped, percent, short, usd} from './format.js';
 import {planWords} from './plan_answers.js';
+import {priceOf, setPrice} from './prices.js';
 import {scatter} from './scatter.js';
 import {Progress} from './search.js';
-import {changed, files, setFlag, setFlags, state} from './store.js';
+import {changed, filesOf, setFlag, setFlags, state} from './store.js';
 import {fold, html, table} from './svg.js';
 
 const SHOWN_IN_BUY = ['model', 'stack', 'tokens', 'deadline', 'budget', 'clusters', 'price', 'cluster', 'gpus'];
 const NOT_IN_BUY = ['json', 'out', 'plan', 'color', 'version'];
 // Knobs of a plan are searched unless the user keeps them in "Plan".
-const HELD_BY_SIZE = ['model', 'stack', 'seq-len', 'set'];
+const HELD_BY_SIZE = ['model', 'stack', 'seq-len', 'set', 'tokens', 'price', 'prices'];
 const FIRST_CLUSTERS = ['dgx-h100', 'dgx-h200', 'dgx-b200', 'dgx-a100-80g'];
 
 const PAGE = 'size.html';
@@ -45,7 +46,7 @@ export class BuyView {
     };
     this.controls = [modelChooser(), text('tokens', 'Tokens to train on', '15T'), text('deadline', 'Deadline', '60d'),
       text('budget', 'Budget in USD', '5M'), this.clusterList(), stackChooser()];
-    this.rest = remainingInputs('size', [...catalogue.flags.predict.map((flag) => flag.name).filter((name) => name !== 'seq-len'), ...SHOWN_IN_BUY, ...NOT_IN_BUY], false);
+    this.rest = remainingInputs('size', [...catalogue.flags.predict.map((flag) => flag.name).filter((name) => !['seq-len', 'prices'].includes(name)), ...SHOWN_IN_BUY, ...NOT_IN_BUY], false);
     this.go = html('button', {type: 'submit', class: 'main', id: 'find-gpus'}, 'Find GPUs');
     return html('form', {class: 'inputs', 'aria-label': 'The goal', onsubmit: (event) => {
       event.preventDefault();
@@ -66,29 +67,18 @@ export class BuyView {
       }});
       tick.checked = chosen().has(id) || chosen().has('all');
       const own = html('input', {type: 'text', inputmode: 'decimal', class: 'price', 'aria-label': `USD a GPU hour of ${id}`, 'data-price': id,
-        value: this.prices().get(id) || '', placeholder: price ? String(price) : 'price', onchange: () => this.setPrice(id, own.value.trim())});
+        value: priceOf(id), placeholder: price ? String(price) : 'price', onchange: () => setPrice(id, own.value.trim())});
       return html('div', {class: 'line'}, html('label', {}, tick, ` ${id} `, note ? html('small', {}, note) : null), own);
     };
     return {element: html('fieldset', {}, html('legend', {}, 'Clusters, and USD a GPU hour'), list), refresh: () => {
       if (list.contains(document.activeElement)) return;
-      const own = [...files.keys()].map((name) => line(`./${name}`, 'yours'));
+      const own = filesOf('cluster').map((name) => line(`./${name}`, 'yours'));
       // Ticked ones first: they are what the search will cost.
       const ticked = (one) => (chosen().has(one.id) ? 0 : 1);
       list.replaceChildren(...own, ...catalogue.clusters.filter((one) => one.id !== 'host')
         .sort((one, other) => ticked(one) - ticked(other) || one.id.localeCompare(other.id))
         .map((one) => line(one.id, `${one.gpus_per_node} × ${one.gpu}`, one.usd_per_gpu_hour)));
     }};
-  }
-
-  prices() {
-    return new Map((state.flags.get('price') || '').split(';').filter(Boolean).map((pair) => pair.split('=')));
-  }
-
-  setPrice(id, value) {
-    const prices = this.prices();
-    if (value) prices.set(id, value);
-    else prices.delete(id);
-    setFlag('price', [...prices].map(([name, usdAnHour]) => `${name}=${usdAnHour}`).join(';'));
   }
 
   refreshInputs() {
@@ -101,7 +91,7 @@ export class BuyView {
     const flags = new Map(state.flags);
     if (!flags.get('clusters')) flags.set('clusters', FIRST_CLUSTERS.join(','));
     const mine = (name) => !NOT_IN_BUY.includes(name) && name !== 'cluster' && name !== 'gpus' &&
-      (HELD_BY_SIZE.includes(name) || state.held.has(name) || !flagOf('predict', name) || name === 'tokens');
+      (HELD_BY_SIZE.includes(name) || state.held.has(name) || !flagOf('predict', name));
     return wordsFor('size', flags, mine);
   }
 

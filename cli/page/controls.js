@@ -2,7 +2,7 @@
 // Inputs bound to flags of the store: choices, sliders with their exact value beside them, and the generated rest.
 import {catalogue, flagOf} from './catalogue.js';
 import {short, usd} from './format.js';
-import {files, setFlag, state} from './store.js';
+import {filesOf, setFlag, state} from './store.js';
 import {html} from './svg.js';
 
 let numbered = 0;
@@ -18,7 +18,7 @@ export function row(label, input, hint, extra) {
 
 const option = (value, label) => html('option', {value}, label);
 
-const fileOptions = () => [...files.keys()].map((name) => option(`./${name}`, `${name} (yours)`));
+const fileOptions = (kind) => filesOf(kind).map((name) => option(`./${name}`, `${name} (yours)`));
 
 function setOptions(select, options, value) {
   select.replaceChildren(...options);
@@ -37,11 +37,11 @@ function chooser(name, label, optionsOf, hintOf) {
 }
 
 export const modelChooser = () => chooser('model', 'Model', () => [
-  ...fileOptions(), ...[...catalogue.models].sort((one, other) => one.parameters - other.parameters)
+  ...fileOptions('model'), ...[...catalogue.models].sort((one, other) => one.parameters - other.parameters)
     .map((model) => option(model.id, `${model.id} · ${short(model.parameters)}`))], () => 'or drop a config.json on the page');
 
 export const clusterChooser = () => chooser('cluster', 'Cluster', () => [
-  ...fileOptions(), ...catalogue.clusters.map((cluster) => option(cluster.id, `${cluster.id} · ${cluster.gpus_per_node} × ${cluster.gpu}`))], (value) => {
+  ...fileOptions('cluster'), ...catalogue.clusters.map((cluster) => option(cluster.id, `${cluster.id} · ${cluster.gpus_per_node} × ${cluster.gpu}`))], (value) => {
   const cluster = catalogue.clusters.find((one) => one.id === value);
   if (!cluster) return '';
   return `${cluster.description}${cluster.usd_per_gpu_hour ? `; ${usd(cluster.usd_per_gpu_hour)} a GPU hour` : '; no price'}`;

@@ -105,8 +105,9 @@ export class Engine {
     return engine;
   }
 
-  job(words, {outputs = [], mounts = [], ...rest}) {
-    return {words, outputs, mounts, files: Object.fromEntries(this.given), ...rest};
+  /** `files` are texts by name beside the user's; `outputs` files or folders whose texts are wanted, by path. */
+  job(words, {outputs = [], mounts = [], files = {}, ...rest}) {
+    return {words, outputs, mounts, files: {...Object.fromEntries(this.given), ...files}, ...rest};
   }
 
   /** Runs the program; null when a newer question with the same `key` came first. Rejects when it could not run. */

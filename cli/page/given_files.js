@@ -11,6 +11,11 @@ import {html} from './svg.js';
 const LARGEST_TEXT = 4e6;
 const LARGEST_TRACE = 4e9;
 const HEAD_BYTES = 65536;
+// The words of a command that reads a file of each kind and says what is wrong with it.
+const READS = {
+  plan: ['predict', '--plan'], model: ['inspect', 'model'], cluster: ['inspect', 'cluster'],
+  prices: ['predict', '--model', 'gpt2', '--cluster', 'dgx-h100', '--tokens', '1e9', '--prices'],
+};
 
 /** Counts what a compressed file becomes, so that a bomb of zeros is told before it fills the memory. */
 async function unzipped(file) {
@@ -38,7 +43,7 @@ async function kindOf(name, blob) {
   const head = await blob.slice(0, HEAD_BYTES).text();
   if (looksLike.log(head)) return {kind: 'log'};
   if (looksLike.trace(head)) return {kind: 'trace'};
-  const expected = 'expected a model’s config.json, a plan, a cluster or profile, a Kineto trace or an nccl-tests log';
+  const expected = 'expected a model’s config.json, a plan, a cluster or profile, prices, a Kineto trace or an nccl-tests log';
   if (!/^\s*[[{]/.test(head)) throw new Error(`${name} is no JSON and no nccl-tests log; ${expected}.`);
   if (blob.size > LARGEST_TEXT) throw new Error(`${name} has ${bytes(blob.size)} and no traceEvents at its begin; ${expected}.`);
   const text = await blob.text();
@@ -51,6 +56,7 @@ async function kindOf(name, blob) {
   const schema = String((json && json.schema) || '');
   if (schema.startsWith('shardwright.plan')) return {kind: 'plan', text, json};
   if (schema.startsWith('shardwright.cluster')) return {kind: 'cluster', text, json};
+  if (schema.startsWith('shardwright.prices')) return {kind: 'prices', text, json};
   if (json && (json.model_type || json.architectures || json.hidden_size || json.n_embd)) return {kind: 'model', text, json};
   throw new Error(`${name} is JSON${schema ? ` of ${schema}` : ''}; ${expected}.`);
 }
@@ -65,7 +71,7 @@ export class GivenFiles {
       this.chosen.value = '';
     }});
     this.element = html('div', {class: 'drop'}, html('label', {for: 'file', class: 'button'}, 'Open a file'), this.chosen,
-      html('small', {}, 'config.json, plan, cluster, Kineto trace, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
+      html('small', {}, 'config.json, plan, cluster, prices, Kineto trace, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
     addEventListener('dragover', (event) => event.preventDefault());
     addEventListener('drop', (event) => {
       event.preventDefault();
@@ -93,16 +99,15 @@ export class GivenFiles {
   async keep(name, {kind, text, json}) {
     const before = files.get(name);
     files.set(name, text);
-    const words = kind === 'plan' ? ['predict', '--plan', `./${name}`, '--json'] : ['inspect', kind, `./${name}`, '--json'];
-    const answer = await this.engine.ask(words);
+    const answer = await this.engine.ask([...READS[kind], `./${name}`, '--json']);
     if (answer.code) {
       if (before === undefined) files.delete(name);
       else files.set(name, before);
       throw new Error(sentenceOf(answer));
     }
     if (kind === 'plan') this.takePlan(json);
-    else setFlags([[kind === 'cluster' ? 'cluster' : 'model', `./${name}`]]);
-    this.say(`${name} is in use as ${kind === 'plan' ? 'the plan' : `the ${kind}`}.`);
+    else setFlags([[kind, `./${name}`]]);
+    this.say(`${name} is in use as the ${kind}.`);
   }
 
   takePlan(json) {

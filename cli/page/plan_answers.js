@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `predict` says, in pictures first. Two plans stand side by side where the user keeps one to compare with.
 import {changesList, memoryPicture, memorySentence, timePicture, verdictOf} from './bars.js';
-import {bytes, countOf, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
+import {bytes, days, gib, grouped, percent, seconds, signedPercent, usd, words} from './format.js';
 import {groupsView, lossesList, stagesView} from './stages.js';
 import {fold, html, table} from './svg.js';
 import {timelineOf, timelineView} from './timeline.js';
@@ -41,16 +41,13 @@ export function tiles(prediction) {
 }
 
 /** Days and dollars of a run: the program's, failures and what whole runs took elsewhere included. Null without tokens. */
-export function wholeRun({whole_run: run, inputs}, priceText) {
+export function wholeRun({whole_run: run}) {
   if (!run) return null;
-  const price = countOf(priceText);
-  const dollars = (runDays) => usd(runDays * 24 * inputs.plan.gpus * price);
-  const cost = price > 0 ? dollars(run.days) : run.cost_usd && usd(run.cost_usd);
-  const range = price > 0 ? run.days_interval.map(dollars) : run.cost_usd_interval && run.cost_usd_interval.map(usd);
+  const {cost_usd: cost, cost_usd_interval: range} = run;
   return html('div', {}, html('div', {class: 'tiles'},
     tile('', 'training takes', days(run.days), `${percent(run.interval_level)} between ${run.days_interval.map(days).join(' and ')}`),
-    cost ? tile('', 'and costs', cost, range ? `${range.join(' to ')}` : '') : tile('', 'and costs', 'unknown', 'this cluster has no price'),
-    tile('', 'steps alone', days(run.step_only.days), run.step_only.cost_usd && !(price > 0) ? usd(run.step_only.cost_usd) : 'nothing ever fails')),
+    cost ? tile('', 'and costs', usd(cost), range ? range.map((end) => usd(end)).join(' to ') : '') : tile('', 'and costs', 'unknown', 'this cluster has no price'),
+    tile('', 'steps alone', days(run.step_only.days), run.step_only.cost_usd ? usd(run.step_only.cost_usd) : 'nothing ever fails')),
   html('p', {class: 'note'}, 'The whole run counts failures, restarts and what published trainings took beyond their steps.'));
 }
 

@@ -4,13 +4,16 @@ import {catalogue, clusterOf, flagOf, flagsOfPlan, wordsFor} from './catalogue.j
 import {clusterChooser, flagInput, modelChooser, remainingInputs, row, slider, stackChooser} from './controls.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {fillDetails, fillPlan, planWords, wholeRun} from './plan_answers.js';
+import {priceOf, setPrice} from './prices.js';
 import {changed, setFlag, setFlags, state} from './store.js';
 import {fold, html} from './svg.js';
 
 const DOUBLING = Array.from({length: 15}, (_, power) => 2 ** power);
 const BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64];
 // Beside these the page shows every flag that --help lists.
-const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy', 'tokens'];
+const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy', 'tokens', 'price'];
+// Of a whole run, so only with its tokens.
+const OF_A_RUN = ['price', 'prices'];
 // How the model itself is divided: sliders for the numbers, the rest of the kind as --help lists it.
 const DIVIDING = {tp: 'Tensor parallel', pp: 'Pipeline stages', cp: 'Context parallel', ep: 'Expert parallel'};
 const HOW_DIVIDED = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
@@ -75,7 +78,8 @@ export class PlanView {
     const keep = html('button', {type: 'button', onclick: () => this.keep()}, 'Keep this plan to compare with');
     const drop = html('button', {type: 'button', onclick: () => this.setBeside(null)}, 'Compare no more');
     const tokens = html('input', {type: 'text', 'data-flag': 'tokens', placeholder: '15T', onchange: () => setFlag('tokens', tokens.value.trim())});
-    const price = html('input', {type: 'text', id: 'own-price', placeholder: 'list price', oninput: () => this.showRun()});
+    const price = html('input', {type: 'text', id: 'own-price', inputmode: 'decimal', placeholder: 'list price',
+      onchange: () => setPrice(state.flags.get('cluster'), price.value.trim())});
     this.tokens = tokens;
     this.price = price;
     const beside = this.section('beside', 'Side by side', html('p', {class: 'tools'}, drop));
@@ -112,11 +116,16 @@ export class PlanView {
     if (divides && !this.divides) this.divided.open = true;
     this.divides = divides;
     this.rest.refresh(plan);
-    this.tokens.value = state.flags.get('tokens') || '';
+    for (const [input, value] of [[this.tokens, state.flags.get('tokens') || ''], [this.price, priceOf(state.flags.get('cluster'))]])
+      if (document.activeElement !== input) input.value = value;
   }
 
   words() {
-    return [...wordsFor('predict', state.flags, (name) => !NOT_IN_PLAN.includes(name)), '--json'];
+    return this.wordsOf(state.flags);
+  }
+
+  wordsOf(flags) {
+    return [...wordsFor('predict', flags, (name) => !NOT_IN_PLAN.includes(name) && (flags.has('tokens') || !OF_A_RUN.includes(name))), '--json'];
   }
 
   async update() {
@@ -164,7 +173,7 @@ export class PlanView {
   }
 
   showRun() {
-    const content = this.answer && wholeRun(this.answer, this.price.value);
+    const content = this.answer && wholeRun(this.answer);
     this.sections.run.replaceChildren(...(content ? [content] : []));
   }
 
@@ -199,7 +208,7 @@ export class PlanView {
   }
 
   async besideOf(flags) {
-    const found = await this.detailsOf([...wordsFor('predict', flags, (name) => !NOT_IN_PLAN.includes(name)), '--json'], 'beside');
+    const found = await this.detailsOf(this.wordsOf(flags), 'beside');
     return found && {...found, label: `kept: ${planWords(found.prediction.inputs.plan)}`};
   }
 

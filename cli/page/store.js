@@ -10,6 +10,15 @@ export const state = {
 /** Text of the user's files by name; on a command line they are ./NAME. */
 export const files = new Map();
 
+/** What a text that the program can read is: plan, cluster, prices, or a model's config.json. */
+export function kindOfText(text) {
+  const [, schema] = /"schema"\s*:\s*"shardwright\.(\w+)/.exec(text) || [];
+  return schema || 'model';
+}
+
+/** The names of the user's files of one kind. */
+export const filesOf = (kind) => [...files].filter(([, text]) => kindOfText(text) === kind).map(([name]) => name);
+
 const listeners = new Set();
 
 export const listen = (listener) => listeners.add(listener);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user takes along: the command line, the link, plan.json, the report, settings for a trainer.
+// What the user takes along: the command line, the link, plan.json, the report, settings for a trainer, the kit of a job.
+import {packed} from './archive.js';
 import {catalogue, flagOf, wordsFor} from './catalogue.js';
 import {documentOf, sentenceOf} from './engine.js';
 import {commandLine, linkOf} from './link.js';
@@ -7,9 +8,11 @@ import {files, state} from './store.js';
 import {html} from './svg.js';
 
 const LARGEST_IN_LINK = 40000;
+const KIT = 'kit';
+const SNAPSHOT = 'memory-snapshot';
 
-export function download(name, text, type = 'application/json') {
-  const url = URL.createObjectURL(new Blob([text], {type}));
+export function download(name, content, type = 'application/json') {
+  const url = URL.createObjectURL(new Blob([content], {type}));
   const link = html('a', {href: url, download: name});
   document.body.append(link);
   link.click();
@@ -38,7 +41,8 @@ export class TakeAway {
         button('copy-link', 'Copy a link to this page’s answer', async () => this.copy(location.href.split('#')[0] + (await presentLink()), 'link')),
         button('download-plan', 'plan.json', () => this.planFile()), button('download-report', 'Report', () => this.report()),
         button('download-json', 'Answer as JSON', () => this.json()), html('button', {type: 'button', onclick: () => print()}, 'Print')),
-      formats.length ? html('p', {class: 'tools'}, this.trainer, button('download-settings', 'Settings for this trainer', () => this.settings())) : null);
+      formats.length ? html('p', {class: 'tools'}, this.trainer, button('download-settings', 'Settings for this trainer', () => this.settings()),
+        catalogue.verbs.kit ? button('download-kit', 'Everything to launch it', () => this.kit()) : null) : null);
   }
 
   async trying(act) {
@@ -98,9 +102,18 @@ export class TakeAway {
   }
 
   async settings() {
-    const answer = await this.engine.ask([...wordsFor('export', state.flags, this.ofPlan('export')), '--format', this.trainer.value]);
+    const words = [...wordsFor('export', state.flags, this.ofPlan('export')), '--format', this.trainer.value];
+    const name = this.trainer.value === SNAPSHOT ? `${SNAPSHOT}.pickle` : `${this.trainer.value}.txt`;
+    download(name, await this.written(words, name), 'application/octet-stream');
+  }
+
+  /** The folder that `kit` writes, with scripts for Slurm, SkyPilot and Kubernetes, as an archive. */
+  async kit() {
+    const answer = await this.engine.ask([...wordsFor('kit', state.flags, this.ofPlan('kit')), '--format', this.trainer.value, '--out', KIT], {outputs: [KIT]});
     if (answer.code) throw new Error(sentenceOf(answer));
-    download(`${this.trainer.value}.txt`, answer.stdout, 'text/plain');
+    download(`${KIT}.tar.gz`, await packed(answer.outputs), 'application/gzip');
+    const lost = answer.messages.filter((text) => !text.startsWith('error: '));
+    this.say(`${Object.keys(answer.outputs).length} files are in ${KIT}.tar.gz. ${lost.join(' ')}`);
   }
 
   ofPlan(verb) {

@@ -2,7 +2,7 @@
 // The worker that runs the program. `startShardwright` is the compiled program's, which the bundle puts before this.
 //
 // Messages in:  {start: {module, data}}     a WebAssembly.Module and the shipped files, by path
-//               {run: {id, words, files, mounts, outputs}}
+//               {run: {id, words, files, mounts, outputs}}; an output is a file, or a folder with the files in it
 // Messages out: {ready}, {failed: sentence}, {id, progress: line}, {id, answer: {code, stdout, messages, outputs, ms}}
 let program = null;
 let running = null;
@@ -48,10 +48,24 @@ async function start({module, data}) {
   postMessage({ready: true});
 }
 
+const isFolder = (fs, path) => fs.isDir(fs.stat(path).mode);
+const within = (fs, folder) => fs.readdir(folder).filter((name) => name !== '.' && name !== '..').map((name) => folder + '/' + name);
+
+function remove(fs, path) {
+  if (!isFolder(fs, path)) return fs.unlink(path);
+  for (const one of within(fs, path)) remove(fs, one);
+  fs.rmdir(path);
+}
+
 function clearHome(fs) {
-  for (const name of fs.readdir(HOME)) {
-    if (name !== '.' && name !== '..' && HOME + '/' + name !== MOUNTS) fs.unlink(HOME + '/' + name);
-  }
+  for (const path of within(fs, HOME)) if (path !== MOUNTS) remove(fs, path);
+}
+
+/** The texts of a file, or of all files of a folder, by path; a pickle's bytes. */
+function textsOf(fs, path) {
+  if (!fs.analyzePath(path).exists) return {};
+  if (!isFolder(fs, path)) return {[path]: fs.readFile(path, path.endsWith('.pickle') ? {} : {encoding: 'utf8'})};
+  return Object.assign({}, ...within(fs, path).map((one) => textsOf(fs, one)));
 }
 
 // Files of any size are read where they lie: a trace of a gigabyte is never copied into memory.
@@ -80,9 +94,7 @@ function run({id, words, files, mounts, outputs}) {
   }
   const ms = performance.now() - begin;
   const answer = {code, stdout: program.ccall('shardwright_results', 'string', [], []), messages: running.messages, outputs: {}, ms};
-  for (const path of outputs) {
-    if (fs.analyzePath(path).exists) answer.outputs[path] = fs.readFile(path, {encoding: 'utf8'});
-  }
+  for (const path of outputs) Object.assign(answer.outputs, textsOf(fs, path));
   clearHome(fs);
   running = null;
   postMessage({id, answer});

@@ -73,6 +73,13 @@ class Page:
           input.dispatchEvent(new Event('change', {bubbles: true}));
         """, flag, str(value))
 
+    def set_by_id(self, name, value):
+        self.js("""
+          const input = document.getElementById(arguments[0]);
+          input.value = arguments[1];
+          input.dispatchEvent(new Event('change', {bubbles: true}));
+        """, name, str(value))
+
     def slide(self, flag, place):
         """Moves a slider to a stop; the milliseconds until the answer stood there."""
         return self.driver.execute_async_script("""

@@ -14,6 +14,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -226,6 +227,49 @@ def what_is_taken_along_works_elsewhere(on):
     assert "<svg" in on.downloaded("report.html").read_text()
     on.page.press("#download-settings")
     assert "parallelism" in on.downloaded("torchtitan.txt").read_text()
+    on.page.press("#download-kit")
+    kit = on.folder / "native-kit"
+    assert on.native("kit", *on.page.text("#command-line").split()[2:], "--format", "torchtitan", "--out", str(kit))[0] == 0
+    with tarfile.open(on.downloaded("kit.tar.gz")) as archive:
+        found = {pathlib.PurePath(one.name).name: (archive.extractfile(one).read(), one.mode & 0o111 != 0) for one in archive}
+    assert set(found) == {path.name for path in kit.iterdir()} and found["watch.py"][1]
+    for path in kit.iterdir():
+        if path.name != "README.md":  # says where it was made
+            assert found[path.name][0] == path.read_bytes(), path.name
+
+
+@flow
+def memory_goes_to_pytorchs_viewer(on):
+    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=8&strategy=fsdp2&stack=torch-eager")
+    on.page.settled()
+    on.page.js("const one = document.querySelector('[aria-label=Trainer]'); one.value = 'memory-snapshot';")
+    on.page.press("#download-settings")
+    native = on.folder / "native.pickle"
+    on.native("export", *on.page.text("#command-line").split()[2:], "--format", "memory-snapshot", "--out", str(native))
+    assert on.downloaded("memory-snapshot.pickle").read_bytes() == native.read_bytes()
+
+
+@flow
+def prices_of_ones_own_count_everywhere(on):
+    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=64&strategy=fsdp2&tokens=15T")
+    on.page.settled()
+    on.page.give(on.file("prices.json", json.dumps({"schema": "shardwright.prices/1.0", "date": "2026-11-22", "gpus": {
+        "h100-80g": {"on-demand": {"usd_per_gpu_hour": 1.25}}}})))
+    on.page.wait("/prices.json is in use as the prices/.test(document.getElementById('says').textContent)")
+    line = on.page.text("#command-line").split()
+    assert line[-2:] == ["--prices", "./prices.json"] or "--prices" in line, line
+    run = json.loads(on.native(*line[1:], "--json")[1])["whole_run"]
+    assert abs(run["cost_usd"] / run["gpu_hours"] - 1.25) < 1e-9
+    imported = on.page.text("#run")
+    on.page.set_by_id("own-price", "2.5")
+    on.page.wait(f"document.getElementById('run').innerText !== {json.dumps(imported)}")
+    line = on.page.text("#command-line").split()
+    assert "dgx-h100=2.5" in line
+    run = json.loads(on.native(*line[1:], "--json")[1])["whole_run"]
+    assert abs(run["cost_usd"] / run["gpu_hours"] - 2.5) < 1e-9
+    on.page.view("buy")
+    assert on.page.js("return document.querySelector('[data-price=\"dgx-h100\"]').value") == "2.5"
+    assert not on.page.js("return document.querySelector('[data-cluster=\"./prices.json\"]')"), "prices are no cluster"
 
 
 @flow
