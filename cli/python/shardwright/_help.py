@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import functools
-import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ._library import run
 
-_ENTRY = re.compile(r"^ {2}(-\S(?:.*?\S)?)(?: {2,}(\S.*))?$")
-_CHOICES = re.compile(r"^ {6}(\S.*)$")
-_MORE = re.compile(r"^ {20,}(\S.*)$")
-_VERB = re.compile(r"^ {2}([a-z][a-z-]*) {2,}(\S.*)$")
+if TYPE_CHECKING:
+    import re
+
+_ENTRY = r"^ {2}(-\S(?:.*?\S)?)(?: {2,}(\S.*))?$"
+_CHOICES = r"^ {6}(\S.*)$"
+_MORE = r"^ {20,}(\S.*)$"
+_VERB = r"^ {2}([a-z][a-z-]*) {2,}(\S.*)$"
+
+
+def _match(pattern: str, line: str) -> "Optional[re.Match[str]]":
+    import re  # not before it is needed
+    return re.match(pattern, line)
 
 
 class Flag(NamedTuple):
@@ -32,7 +39,7 @@ def flags_in(text: str) -> list[Flag]:
     for line in text.split("\n"):
         if line.startswith(("Results go to", "Exit codes")):
             break
-        entry, choices, more = _ENTRY.match(line), _CHOICES.match(line), _MORE.match(line)
+        entry, choices, more = _match(_ENTRY, line), _match(_CHOICES, line), _match(_MORE, line)
         if entry:
             heads.append([entry[1], entry[2] or ""])
         elif choices and heads:
@@ -55,7 +62,7 @@ def verbs_in(text: str) -> dict[str, str]:
     for line in text.split("\n"):
         if line and not line.startswith(" "):
             inside = line.strip().lower() == "verbs:"
-        entry, more = _VERB.match(line), _MORE.match(line)
+        entry, more = _match(_VERB, line), _match(_MORE, line)
         if inside and entry:
             last = entry[1]
             verbs[last] = entry[2]
