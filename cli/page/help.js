@@ -2,6 +2,7 @@
 // The program's own --help as data: which flags a verb has, what they take and mean. The page's forms are made of it,
 // so that a flag is never typed twice.
 const NAME = /^ {2}(-\S(?:.*?\S)?)(?: {2,}(\S.*))?$/;
+const CHOICES = /^ {6}(\S.*?)(?: {2,}(\S.*))?$/;  // too many for one line
 const MORE = /^ {20,}(\S.*)$/;
 
 /** [{name, type, text, group, choices, suggestions, otherwise}] of what `shardwright VERB --help` printed. */
@@ -16,8 +17,13 @@ export function flagsOfHelp(help) {
       continue;
     }
     const entry = NAME.exec(line);
+    const choices = CHOICES.exec(line);
     if (entry) {
       flags.push({head: entry[1], text: entry[2] || '', group});
+    } else if (choices && flags.length) {
+      const last = flags[flags.length - 1];
+      last.head += choices[1];
+      last.text = `${last.text} ${choices[2] || ''}`.trim();
     } else if (flags.length) {
       const more = MORE.exec(line);
       if (more) flags[flags.length - 1].text = `${flags[flags.length - 1].text} ${more[1]}`.trim();

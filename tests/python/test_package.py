@@ -50,6 +50,9 @@ def test_signatures_and_help_are_the_programs():
     parameters = inspect.signature(shardwright.predict).parameters
     assert {"model", "cluster", "gpus", "ckpt_layers", "tp"} <= set(parameters) and "json" not in parameters
     assert "ckpt_layers (K|all): checkpoint the first K layers" in inspect.getdoc(shardwright.predict)
+    choices = shardwright._help.flags("export")["format"]  # too many for one line of --help
+    assert choices.takes.split("|")[0] == "torchtitan" and choices.takes.split("|")[-1] == "memory-snapshot"
+    assert choices.text.startswith("the trainer whose settings to write")
 
 
 def test_types_are_those_of_this_build():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import re
 
 _ENTRY = r"^ {2}(-\S(?:.*?\S)?)(?: {2,}(\S.*))?$"
-_CHOICES = r"^ {6}(\S.*)$"
+_CHOICES = r"^ {6}(\S.*?)(?: {2,}(\S.*))?$"
 _MORE = r"^ {20,}(\S.*)$"
 _VERB = r"^ {2}([a-z][a-z-]*) {2,}(\S.*)$"
 
@@ -44,6 +44,7 @@ def flags_in(text: str) -> list[Flag]:
             heads.append([entry[1], entry[2] or ""])
         elif choices and heads:
             heads[-1][0] += choices[1]
+            heads[-1][1] = f"{heads[-1][1]} {choices[2] or ''}".strip()
         elif more and heads:
             heads[-1][1] = f"{heads[-1][1]} {more[1]}".strip()
     flags = []
