@@ -35,14 +35,17 @@ export class TakeAway {
     this.line = html('code', {id: 'command-line', tabindex: 0});
     const formats = (flagOf('export', 'format') || {choices: []}).choices;
     this.trainer = html('select', {'aria-label': 'Trainer'}, formats.map((name) => html('option', {value: name}, name)));
+    const planFile = button('download-plan', 'plan.json', () => this.planFile());
+    const forTrainers = html('p', {class: 'tools'}, this.trainer, button('download-settings', 'Settings for this trainer', () => this.settings()),
+      catalogue.verbs.kit ? button('download-kit', 'Everything to launch it', () => this.kit()) : null);
+    this.ofOnePlan = [planFile, ...(formats.length ? [forTrainers] : [])];
     this.element = html('section', {id: 'take-away'}, html('h2', {}, 'Take it along'),
       html('p', {}, this.line), html('p', {class: 'tools'},
         button('copy-command', 'Copy the command line', () => this.copy(this.line.textContent, 'command line')),
         button('copy-link', 'Copy a link to this page’s answer', async () => this.copy(location.href.split('#')[0] + (await presentLink()), 'link')),
-        button('download-plan', 'plan.json', () => this.planFile()), button('download-report', 'Report', () => this.report()),
+        planFile, button('download-report', 'Report', () => this.report()),
         button('download-json', 'Answer as JSON', () => this.json()), html('button', {type: 'button', onclick: () => print()}, 'Print')),
-      formats.length ? html('p', {class: 'tools'}, this.trainer, button('download-settings', 'Settings for this trainer', () => this.settings()),
-        catalogue.verbs.kit ? button('download-kit', 'Everything to launch it', () => this.kit()) : null) : null);
+      formats.length ? forTrainers : null);
   }
 
   async trying(act) {
@@ -59,6 +62,7 @@ export class TakeAway {
 
   refresh() {
     this.line.textContent = commandLine(this.words());
+    for (const one of this.ofOnePlan) one.hidden = state.view !== 'plan';
   }
 
   async copy(text, what) {
