@@ -8,6 +8,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/json_file.h"
+#include "sim/core/portable_math.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -75,7 +76,7 @@ ProductionFactor factor_of(const Production& production, double parameters, doub
   const auto outside = [](double value, const std::array<double, 2>& range) {
     return value < range[0] || value > range[1];
   };
-  factor.middle = std::exp(production.log_factor);
+  factor.middle = portable_exp(production.log_factor);
   factor.beyond_fit = outside(parameters, production.parameters_range) ||
                       outside(peak_flops, production.peak_range);
   // The fitted width holds the typical step's: that is taken out and the step's own put in.

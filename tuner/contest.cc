@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
+#include "sim/core/portable_math.h"
 #include "tuner/divided_advice.h"
 #include "tuner/divided_search.h"
 #include "tuner/divided_steps.h"
@@ -110,10 +111,10 @@ bool takes_over(const sim::Prediction& divided, double score, const sim::Predict
                 double plain_score, Objective objective) {
   if (objective == Objective::kHeadroom) return false;
   const auto half_width = [](const sim::TimePrediction& time) {
-    return std::log(time.interval_s[1] / time.iteration_s);
+    return portable_log(time.interval_s[1] / time.iteration_s);
   };
   const double doubt = std::hypot(half_width(divided.time), half_width(plain.time));
-  return std::log(plain_score / score) > doubt;
+  return portable_log(plain_score / score) > doubt;
 }
 
 Tuning compete(const Model& model, const Contestants& contestants, const Request& request,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sim/core/check.h"
+#include "sim/core/portable_math.h"
 
 namespace shardwright::tuner {
 
@@ -20,7 +21,7 @@ double daly_interval_s(double checkpoint_s, double mtbf_s) {
 
 double goodput_at(double interval_s, double checkpoint_s, double restart_s, double mtbf_s) {
   const double x = interval_s / mtbf_s;
-  return x / (std::exp(restart_s / mtbf_s) * std::expm1(x + checkpoint_s / mtbf_s));
+  return x / (portable_exp(restart_s / mtbf_s) * portable_expm1(x + checkpoint_s / mtbf_s));
 }
 
 Bytes checkpoint_bytes(const Model& model, const Plan& plan) {

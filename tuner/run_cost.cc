@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "profiles/operations.h"
+#include "sim/core/portable_math.h"
 #include "tuner/critical_batch.h"
 #include "tuner/objective.h"
 
@@ -28,7 +29,7 @@ std::int64_t usual_gpus(const RunConditions& conditions) {
 }
 
 std::array<double, 2> around(double middle, double half_width) {
-  return {middle * std::exp(-half_width), middle * std::exp(half_width)};
+  return {middle * portable_exp(-half_width), middle * portable_exp(half_width)};
 }
 
 void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
@@ -38,11 +39,11 @@ void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
   cost.usd = cost.gpu_hours * usd;
   std::array<double, 2>& ends = cost.usd_interval.emplace();
   for (std::size_t end = 0; end < 2; ++end) {
-    const double time = std::log(cost.days_interval[end] / cost.days);
-    const double asked = price.range[end] > 0 ? std::log(price.range[end] / usd) : 0;
+    const double time = portable_log(cost.days_interval[end] / cost.days);
+    const double asked = price.range[end] > 0 ? portable_log(price.range[end] / usd) : 0;
     const bool counts = end == 0 ? asked < 0 : asked > 0;
-    const double width = std::hypot(time, counts ? asked : 0);
-    ends[end] = *cost.usd * std::exp(end == 0 ? -width : width);
+    const double width = counts ? std::sqrt(time * time + asked * asked) : std::abs(time);
+    ends[end] = *cost.usd * portable_exp(end == 0 ? -width : width);
   }
 }
 
@@ -87,7 +88,7 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
   RunCost cost;
   cost.goodput = goodput_on(model, plan, plan.gpus, conditions,
                             interrupted_every_gpu_hours(conditions, gpus_per_node));
-  const double half_width = std::log(time.interval_s[1] / time.interval_s[0]) / 2;
+  const double half_width = portable_log(time.interval_s[1] / time.interval_s[0]) / 2;
   cost.production = profiles::factor_of(conditions.production, parameters, peak_flops, half_width);
   // Without a fitted factor failures are all that is known, and the interval is the step's.
   cost.scale_factor = 1 / cost.goodput.share;

@@ -12,6 +12,7 @@
 #include "profiles/data_file.h"
 #include "profiles/operations.h"
 #include "sim/core/error.h"
+#include "sim/core/portable_math.h"
 #include "sim/core/words.h"
 #include "tuner/advice.h"
 #include "tuner/critical_batch.h"
@@ -258,7 +259,7 @@ std::optional<IdealHours> IdealHoursOf::planned(const WholeRun& run,
   if (!best) return std::nullopt;
   const sim::TimePrediction& time = best->time;
   result.gpu_hours = run.tokens / time.tokens_per_gpu_s / kSecondsPerHour;
-  result.step_half_width = std::log(time.interval_s[1] / time.interval_s[0]) / 2;
+  result.step_half_width = portable_log(time.interval_s[1] / time.interval_s[0]) / 2;
   result.plan = best->plan;
   result.assumed = std::move(assumed);
   return result;

@@ -2,10 +2,10 @@
 #include "tuner/whole_run_score.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "sim/core/error.h"
+#include "sim/core/portable_math.h"
 #include "sim/core/quantile.h"
 #include "tuner/production_fit.h"
 
@@ -24,8 +24,8 @@ ScoredWholeRun scored(const WholeRun& run, const Production& production, IdealHo
   const profiles::ProductionFactor factor =
       profiles::factor_of(production, run.parameters, run.peak_flops, result.ideal.step_half_width);
   result.gpu_hours = result.ideal.gpu_hours * factor.middle;
-  result.interval_gpu_hours = {result.gpu_hours * std::exp(-factor.half_width),
-                               result.gpu_hours * std::exp(factor.half_width)};
+  result.interval_gpu_hours = {result.gpu_hours * portable_exp(-factor.half_width),
+                               result.gpu_hours * portable_exp(factor.half_width)};
   result.inside = run.gpu_hours >= result.interval_gpu_hours[0] &&
                   run.gpu_hours <= result.interval_gpu_hours[1];
   return result;

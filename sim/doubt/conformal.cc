@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "sim/core/portable_math.h"
 #include "sim/doubt/extrapolation.h"
 
 namespace shardwright::sim {
@@ -171,11 +172,11 @@ double half_width(const Uncertainty& uncertainty, const Doubts& doubts) {
   double width = uncertainty.widths[static_cast<std::size_t>(doubts.novelty)].half_width;
   if (doubts.retries) width *= kRetriesWiden;
   if (doubts.extrapolations >= kManyExtrapolations) width *= kExtrapolationsWiden;
-  return std::hypot(width, doubts.ties_half_width);
+  return std::sqrt(width * width + doubts.ties_half_width * doubts.ties_half_width);
 }
 
 std::array<double, 2> interval_around(double time_s, double half_width) {
-  return {time_s * std::exp(-half_width), time_s * std::exp(half_width)};
+  return {time_s * portable_exp(-half_width), time_s * portable_exp(half_width)};
 }
 
 }  // namespace shardwright::sim

@@ -2,7 +2,8 @@
 #include "sim/doubt/headroom.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "sim/core/portable_math.h"
 
 namespace shardwright::sim {
 
@@ -13,7 +14,7 @@ double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
   if (usable <= 0) return 0;
   // Of the interval's two ends the upper one is rounded to bytes.
   constexpr double kByte = 1;
-  const double shrink = -std::expm1(-profile.uncertainty.memory_half_width);
+  const double shrink = -portable_expm1(-profile.uncertainty.memory_half_width);
   return shrink > 0 ? std::min(0.99, (framework * shrink + kByte) / usable) : 0;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/core/portable_math.h"
 #include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
 
@@ -24,7 +25,7 @@ double published_half_width(Prediction& prediction, const Model& model,
   doubts.extrapolations = prediction.extrapolated.size();
   if (prediction.other_tie_order_s > 0) {
     doubts.ties_half_width =
-        std::abs(std::log(prediction.other_tie_order_s / time.iteration_s)) / 2;
+        std::abs(portable_log(prediction.other_tie_order_s / time.iteration_s)) / 2;
   }
   return half_width(known, doubts);
 }
