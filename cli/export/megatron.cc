@@ -95,8 +95,8 @@ const Recipe* recipe_of(const Model& model) {
   for (const Recipe& recipe : kRecipes) {
     const bool llama3 = recipe.family != "llama" || model.vocab == 128256;
     // Kimi-K2 is a deepseek_v3 with more experts.
-    const std::string_view family =
-        model.family == "deepseek_v3" && model.experts.count == 384 ? "kimi_k2" : model.family;
+    std::string_view family = model.family;
+    if (family == "deepseek_v3" && model.experts.count == 384) family = "kimi_k2";
     if (recipe.family == family && recipe.layers == model.layers && recipe.hidden == model.hidden &&
         llama3) {
       return &recipe;
