@@ -25,7 +25,7 @@ TEST(CommandLine, SetsVariablesByTheirType) {
   double rate = 0.5;
   std::string out = "kept";
   std::vector<std::string> files, prices;
-  bool json = false;
+  bool as_json = false;
   root.add("--gpus", gpus, "GPUs");
   root.add("--layers", layers, "layers", {.least = 0});
   root.add("--rate", rate, "a rate");
@@ -33,7 +33,7 @@ TEST(CommandLine, SetsVariablesByTheirType) {
   root.add("--trace", files, "files");
   root.add_repeated(
       "--price", [&](const std::string& word) { prices.push_back(word); }, "prices");
-  root.add("--json", json, "one document");
+  root.add("--json", as_json, "one document");
   const CommandLine::Parsed parsed =
       parse(line, {"--layers", "0", "--rate", "2e-3", "--trace", "a", "b", "--price", "p=1",
                    "--price", "q=2", "--json"});
@@ -45,7 +45,7 @@ TEST(CommandLine, SetsVariablesByTheirType) {
   EXPECT_EQ(out, "kept");
   EXPECT_THAT(files, ElementsAre("a", "b"));
   EXPECT_THAT(prices, ElementsAre("p=1", "q=2"));
-  EXPECT_TRUE(json);
+  EXPECT_TRUE(as_json);
 }
 
 TEST(CommandLine, ErrorsNameTheFlag) {
@@ -70,11 +70,11 @@ TEST(CommandLine, ErrorsNameTheFlag) {
 
 TEST(CommandLine, TellsTheVerb) {
   CommandLine line("x", "");
-  bool json = false;
+  bool as_json = false;
   line.add_verb("one", "first");
-  line.add_verb("two", "second").add("--json", json, "one document");
+  line.add_verb("two", "second").add("--json", as_json, "one document");
   EXPECT_EQ(parse(line, {"two", "--json"}).verb, "two");
-  EXPECT_TRUE(json);
+  EXPECT_TRUE(as_json);
 }
 
 // A long description continues under itself, and a long name has a line of its own.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
@@ -14,6 +15,7 @@
 namespace shardwright::cli {
 namespace {
 
+using testing::get;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
@@ -22,11 +24,6 @@ using Words = std::vector<std::string>;
 
 std::string at(const std::string& name) {
   return (testing::temp_folder() / name).string();
-}
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 Words with(Words arguments, const Words& more) {
@@ -42,7 +39,7 @@ TEST(DividedReport, ShowsThePipelineMemoryByStageAndTimeByCause) {
   const ProgramResult result =
       shardwright(with(with({"report"}, kPlan), {"--out", at("stages.html")}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::string page = contents(at("stages.html"));
+  const std::string page = get(at("stages.html"));
   for (const char* words : {"The pipeline", "stage 3", "bubble: waits for other stages",
                             "tp 2, pp 4", "Memory of every stage at its peak", "Verdict: fits",
                             "tensor communication", "pipeline communication", "The bubble takes",
@@ -82,7 +79,7 @@ TEST(DividedReport, TracesAreOfRanksAndRefused) {
   const ProgramResult traced =
       shardwright(with(with({"predict"}, kPlan), {"--trace", at("stages.json")}));
   ASSERT_EQ(traced.exit_code, 0) << traced.err;
-  const nlohmann::json trace = nlohmann::json::parse(contents(at("stages.json")));
+  const nlohmann::json trace = nlohmann::json::parse(get(at("stages.json")));
   EXPECT_GT(trace.at("traceEvents").size(), 200U);
   EXPECT_EQ(trace.at("otherData").at("tool"), "shardwright predict");
   for (const Words& wrong : {Words{"report", "--trace", at("stages.json")},
@@ -104,7 +101,7 @@ TEST(DividedReport, StrategiesOfOneKindShareATrace) {
       with(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
                   "distributed-optimizer,ddp", "--trace", at("two.json")}));
   ASSERT_EQ(two.exit_code, 0) << two.err;
-  EXPECT_THAT(contents(at("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
+  EXPECT_THAT(get(at("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
 }
 
 TEST(DividedReport, ExplanationNamesWhatTheBusiestStageWaitsFor) {

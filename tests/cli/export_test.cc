@@ -20,6 +20,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
 #include "sim/strategies/lower.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/shardwright.h"
@@ -30,6 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::get;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
@@ -312,11 +314,6 @@ std::string temporary(const std::string& name) {
   return (testing::temp_folder() / name).string();
 }
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 /// A plan file for `model`, which checkpoints 5 of its layers.
 std::string write_plan_file(const std::string& model, const std::string& name) {
   PlanDocument document;
@@ -332,7 +329,7 @@ std::string write_plan_file(const std::string& model, const std::string& name) {
 
 TEST(Export, KeepsThePlanAndSaysWhatIsLost) {
   const std::string plan = write_plan_file("llama-2-7b", "plan.json");
-  const std::string plan_before = contents(plan);
+  const std::string plan_before = get(plan);
   const std::string predicted_before = shardwright({"predict", "--plan", plan, "--json"}).out;
   const std::string file = temporary("accelerate.yaml");
   const ProgramResult result =
@@ -342,10 +339,10 @@ TEST(Export, KeepsThePlanAndSaysWhatIsLost) {
   EXPECT_THAT(result.err, HasSubstr("Not expressed: strategy: Accelerate has no yafsdp"));
   EXPECT_THAT(result.err, HasSubstr("Not expressed: ckpt_layers: 5 of 32 layers"));
   EXPECT_THAT(result.err, HasSubstr("Predicted for Accelerate with these settings (fsdp2"));
-  const std::string text = contents(file);
+  const std::string text = get(file);
   EXPECT_THAT(text, HasSubstr("# - ckpt_layers: 5 of 32 layers are checkpointed"));
   EXPECT_THAT(text, HasSubstr("fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer"));
-  EXPECT_EQ(contents(plan), plan_before);
+  EXPECT_EQ(get(plan), plan_before);
   EXPECT_EQ(shardwright({"predict", "--plan", plan, "--json"}).out, predicted_before);
 }
 

@@ -15,6 +15,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -26,6 +27,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
+using testing::written;
 
 std::string value_of(const Settings& settings, const std::string& key) {
   std::string value = "(not there)";
@@ -210,12 +212,6 @@ TEST(ImportConfig, ReadsBackWhatIsExported) {
                         some_plan(strategy, layers, "hf-eager"), {"seq_len"});
     }
   }
-}
-
-std::string written(const std::string& name, const std::string& text) {
-  const std::string path = (testing::temp_folder() / name).string();
-  std::ofstream(path) << text;
-  return path;
 }
 
 ProgramResult import(const std::string& file, const std::vector<std::string>& flags) {

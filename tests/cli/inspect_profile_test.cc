@@ -13,25 +13,13 @@
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
+#include "tests/cli/plain_text.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::cli {
 namespace {
 
 using ::testing::HasSubstr;
-
-const Terminal kPlain{};
-
-void expect_fits(const std::string& text) {
-  std::size_t start = 0;
-  while (start < text.size()) {
-    const std::size_t end = text.find('\n', start);
-    ASSERT_NE(end, std::string::npos);
-    const std::string line = text.substr(start, end - start);
-    EXPECT_LE(display_width(line), 100) << line;
-    start = end + 1;
-  }
-}
 
 TEST(InspectProfile, EveryShippedThingFitsAHundredColumns) {
   for (const auto& name : profiles::shipped_names(profiles::DataKind::kCluster))

@@ -15,6 +15,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
+#include "tests/cli/plain_text.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -26,16 +27,9 @@ using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
 
-const Terminal kPlain{};
-
 ProgramResult inspect(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {SHARDWRIGHT_BINARY, "inspect"});
   return run_program(arguments);
-}
-
-void expect_fits(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 100) << line;
 }
 
 void expect_error(const std::vector<std::string>& arguments, int exit_code,

@@ -40,7 +40,7 @@ TEST(InterruptDeathTest, AnythingElseIsNotDelayedByIt) {
         const Interrupt interrupt;
         std::raise(SIGHUP);
       },
-      testing::KilledBySignal(SIGHUP), "");
+      ::testing::KilledBySignal(SIGHUP), "");
 }
 
 TEST(InterruptDeathTest, TheSecondSignalKills) {
@@ -50,7 +50,7 @@ TEST(InterruptDeathTest, TheSecondSignalKills) {
         std::raise(SIGINT);
         std::raise(SIGINT);
       },
-      testing::KilledBySignal(SIGINT), "");
+      ::testing::KilledBySignal(SIGINT), "");
 }
 
 TEST(InterruptDeathTest, AfterwardsSignalsDoWhatTheyDidBefore) {
@@ -59,7 +59,7 @@ TEST(InterruptDeathTest, AfterwardsSignalsDoWhatTheyDidBefore) {
         { const Interrupt interrupt; }
         std::raise(SIGTERM);
       },
-      testing::KilledBySignal(SIGTERM), "");
+      ::testing::KilledBySignal(SIGTERM), "");
 }
 
 }  // namespace

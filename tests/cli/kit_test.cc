@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -24,18 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::get;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 using Words = std::vector<std::string>;
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 ProgramResult kit(const std::string& folder, const Words& flags) {
   Words arguments{SHARDWRIGHT_BINARY, "kit", "--out", folder};
@@ -65,13 +60,13 @@ TEST(Kit, HoldsTheSameJobInEveryFile) {
   EXPECT_EQ(::access((folder / "watch.py").c_str(), X_OK), 0);
   const std::string launch = "--nnodes=2 --nproc_per_node=8";
   for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"}) {
-    EXPECT_THAT(content(folder / name), HasSubstr(launch)) << name;
-    EXPECT_THAT(content(folder / name), HasSubstr("-m torchtitan.train --module shardwright_plan"))
+    EXPECT_THAT(get(folder / name), HasSubstr(launch)) << name;
+    EXPECT_THAT(get(folder / name), HasSubstr("-m torchtitan.train --module shardwright_plan"))
         << name;
   }
-  EXPECT_THAT(content(folder / "skypilot.yaml"), HasSubstr("accelerators: H100:8"));
-  EXPECT_THAT(content(folder / "jobset.yaml"), HasSubstr("nvidia.com/gpu: 8"));
-  EXPECT_THAT(content(folder / "env.sh"), HasSubstr("expandable_segments:True"));
+  EXPECT_THAT(get(folder / "skypilot.yaml"), HasSubstr("accelerators: H100:8"));
+  EXPECT_THAT(get(folder / "jobset.yaml"), HasSubstr("nvidia.com/gpu: 8"));
+  EXPECT_THAT(get(folder / "env.sh"), HasSubstr("expandable_segments:True"));
   for (const char* script : {"job.sbatch", "env.sh"}) {
     const ProgramResult checked = run_program({"/bin/bash", "-n", (folder / script).string()});
     EXPECT_EQ(checked.exit_code, 0) << script << checked.err;
@@ -80,7 +75,7 @@ TEST(Kit, HoldsTheSameJobInEveryFile) {
   const ProgramResult predicted = run_program(
       {SHARDWRIGHT_BINARY, "predict", "--plan", (folder / "plan.json").string(), "--json"});
   ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
-  const json expected = json::parse(content(folder / "expected.json"));
+  const json expected = json::parse(get(folder / "expected.json"));
   EXPECT_EQ(expected.at("step_time_s"), json::parse(predicted.out).at("iteration_time_s"));
   EXPECT_DOUBLE_EQ(expected.at("tokens_per_step").get<double>(), 16 * 4096);
 }
@@ -97,8 +92,8 @@ TEST(Kit, LibrariesStartTheUsersScript) {
     const ProgramResult result = kit(folder.string(), job);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_TRUE(fs::exists(folder / file));
-    EXPECT_THAT(content(folder / "job.sbatch"), HasSubstr(starts));
-    EXPECT_THAT(content(folder / "job.sbatch"), HasSubstr("TRAIN_SCRIPT:?"));
+    EXPECT_THAT(get(folder / "job.sbatch"), HasSubstr(starts));
+    EXPECT_THAT(get(folder / "job.sbatch"), HasSubstr("TRAIN_SCRIPT:?"));
   }
 }
 
@@ -125,9 +120,9 @@ TEST(Kit, DividedPlansStartMegatron) {
       kit(folder.string(), {"--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64",
                             "--seq-len", "4096", "--tp", "8", "--pp", "2", "--global-batch", "64"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(content(folder / "megatron_args.sh"), HasSubstr("--tensor-model-parallel-size 8"));
+  EXPECT_THAT(get(folder / "megatron_args.sh"), HasSubstr("--tensor-model-parallel-size 8"));
   for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"})
-    EXPECT_THAT(content(folder / name), HasSubstr("source ./megatron_args.sh && torchrun")) << name;
+    EXPECT_THAT(get(folder / name), HasSubstr("source ./megatron_args.sh && torchrun")) << name;
   const ProgramResult checked = run_program({"/bin/bash", "-n", (folder / "job.sbatch").string()});
   EXPECT_EQ(checked.exit_code, 0) << checked.err;
 }
@@ -136,7 +131,7 @@ struct Expected {
   double step_s, reserved_gib;
 };
 Expected expected() {
-  const json document = json::parse(content(fs::path(titan_kit()) / "expected.json"));
+  const json document = json::parse(get(fs::path(titan_kit()) / "expected.json"));
   return {document.at("step_time_s"), document.at("reserved_gib")};
 }
 

@@ -13,6 +13,7 @@
 #include "cli/memory/pickle.h"
 #include "cli/memory/seen_memory.h"
 #include "sim/core/error.h"
+#include "tests/support/files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -23,6 +24,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
+using testing::written;
 using Words = std::vector<std::string>;
 
 /// With the zeros that are in it.
@@ -107,12 +109,6 @@ TEST(Pickle, RunsNothingAndBelievesNoLength) {
               HasSubstr("no list"));
   EXPECT_THAT(refusal("\x80\x02h\x05."), HasSubstr("before it is there"));
   EXPECT_THAT(refusal("\x80\x09."), HasSubstr("protocol 9"));
-}
-
-std::string written(const std::string& name, const std::string& bytes) {
-  const std::string path = (testing::temp_folder() / name).string();
-  std::ofstream(path, std::ios::binary) << bytes;
-  return path;
 }
 
 /// Two blocks at the end; one of 3 GiB was freed before, and 4 GiB more refused.

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
@@ -19,13 +20,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
+using testing::put;
 using testing::shardwright;
 using Words = std::vector<std::string>;
-
-void put(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-}
 
 constexpr const char* kConfig = R"({"model_type": "llama", "hidden_size": 1024,
   "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16,

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/plan_json.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -16,6 +17,7 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using testing::expect_error;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
@@ -54,14 +56,6 @@ json predicted(const Flags& flags) {
 
 json plan_of(const Flags& flags) {
   return predicted(flags).at("inputs").at("plan");
-}
-
-void expect_error(const ProgramResult& result, int exit_code, const std::string& words) {
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, StartsWith("error: "));
-  EXPECT_THAT(result.err, HasSubstr(words));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
 std::string temporary(const std::string& name) {

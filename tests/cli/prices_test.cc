@@ -15,6 +15,7 @@
 #include "profiles/price_file.h"
 #include "sim/core/csv.h"
 #include "sim/core/error.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -27,6 +28,7 @@ using profiles::PriceKind;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
+using testing::written;
 
 const std::string kCatalog = std::string(SHARDWRIGHT_TEST_DATA) + "/skypilot";
 
@@ -130,13 +132,6 @@ TEST(Prices, CountsNoRegionTwiceAndNoCommitment) {
       EXPECT_LT(price->price.range[1], 50) << entry.name;
     }
   }
-}
-
-std::string written(const std::string& name, const std::string& text) {
-  const std::string path = (testing::temp_folder() / name).string();
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << text;
-  return path;
 }
 
 ProgramResult import(const std::vector<std::string>& flags) {

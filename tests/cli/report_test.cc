@@ -17,6 +17,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/predict.h"
 #include "sim/trace/memory_over_time.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/shardwright.h"
@@ -27,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using testing::get;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
@@ -36,11 +38,6 @@ using Words = std::vector<std::string>;
 
 std::string at(const std::string& name) {
   return (testing::temp_folder() / name).string();
-}
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// Fails on what XML does not allow: a bare '<' or '&', an attribute without quotes, a wrong
@@ -111,7 +108,7 @@ std::string report(Words arguments, const std::string& name) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, HasSubstr("The report is in "));
-  const std::string text = contents(at(name));
+  const std::string text = get(at(name));
   expect_well_formed(text);
   expect_self_contained(text);
   expect_parsed_by_python(at(name));

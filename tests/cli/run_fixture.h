@@ -13,19 +13,15 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/files.h"
 #include "tests/support/run_program.h"
 
 namespace shardwright::cli::testing {
 
+using shardwright::testing::get;
 using shardwright::testing::ProgramResult;
 using shardwright::testing::run_program;
 using Words = std::vector<std::string>;
-
-/// A file's bytes.
-inline std::string get(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// A folder with a tiny model and a text, and runs of the program on them.
 class RunFixture : public ::testing::Test {

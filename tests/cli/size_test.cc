@@ -10,6 +10,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/scatter.h"
 #include "sim/core/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 
 namespace shardwright::cli {
@@ -46,12 +47,8 @@ json sized(const Flags& flags, int exit_code = 0) {
   return json::parse(result.out);
 }
 
-void expect_error(const Flags& flags, int exit_code, const std::string& words) {
-  const ProgramResult result = size(flags);
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  EXPECT_THAT(result.err, StartsWith("error: "));
-  EXPECT_THAT(result.err, HasSubstr(words));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+void expect_error(const Flags& flags, int exit_code, const char* part) {
+  testing::expect_error(size(flags), exit_code, part);
 }
 
 TEST(Size, PrintsTheContractsDocument) {

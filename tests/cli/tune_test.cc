@@ -13,6 +13,7 @@
 #include "cli/flags/tune_flags.h"
 #include "cli/render/text/text.h"
 #include "sim/core/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using testing::expect_error;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
@@ -66,14 +68,6 @@ std::string temporary(const std::string& name) {
 json read_json(const std::string& path) {
   std::ifstream in(path);
   return json::parse(in);
-}
-
-void expect_error(const ProgramResult& result, int exit_code,
-                  const ::testing::Matcher<std::string>& words) {
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, AllOf(StartsWith("error: "), words));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
 TEST(Tune, PrintsTheContractsDocument) {

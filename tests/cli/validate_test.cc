@@ -9,6 +9,8 @@
 
 #include "profiles/data_dir.h"
 #include "profiles/ledger.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -16,10 +18,11 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using testing::expect_error;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
-using ::testing::StartsWith;
+using testing::written;
 
 ProgramResult validate(const std::vector<std::string>& flags) {
   std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate"};
@@ -27,26 +30,12 @@ ProgramResult validate(const std::vector<std::string>& flags) {
   return run_program(arguments);
 }
 
-std::string write_file(const std::string& name, const std::string& text) {
-  const auto path = shardwright::testing::temp_folder() / name;
-  std::ofstream(path) << text;
-  return path.string();
-}
-
 /// The head and the first `rows` rows of the shipped ledger.
 std::string short_ledger(const std::string& name, int rows) {
   std::ifstream in(profiles::shipped_ledger());
   std::string text, line;
   for (int i = 0; i <= rows && std::getline(in, line); ++i) text += line + "\n";
-  return write_file(name, text);
-}
-
-void expect_error(const ProgramResult& result, int exit_code, const std::string& words) {
-  EXPECT_EQ(result.exit_code, exit_code);
-  EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, StartsWith("error: "));
-  EXPECT_THAT(result.err, HasSubstr(words));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  return written(name, text);
 }
 
 TEST(Validate, PrintsTheContractsDocument) {
@@ -107,12 +96,12 @@ TEST(Validate, PredictsTheShippedLedgerWithoutSkipping) {
 }
 
 TEST(Validate, ScoresKernelTables) {
-  const std::string gemm = write_file("gemm.csv",
-                                      "gpu,m,n,k,time_us\na100-80g,4096,4096,4096,600\n"
-                                      "h100-80g,4096,4096,4096,250\n");
-  const std::string collectives = write_file("collectives.csv",
-                                             "gpu,gpus,nodes,collective,total_bytes,time_us\n"
-                                             "a100-80g,8,1,all_gather,67108864,400\n");
+  const std::string gemm = written("gemm.csv",
+                                   "gpu,m,n,k,time_us\na100-80g,4096,4096,4096,600\n"
+                                   "h100-80g,4096,4096,4096,250\n");
+  const std::string collectives = written("collectives.csv",
+                                          "gpu,gpus,nodes,collective,total_bytes,time_us\n"
+                                          "a100-80g,8,1,all_gather,67108864,400\n");
   const std::string ledger = short_ledger("one.csv", 1);
   const ProgramResult result =
       validate({"--ledger", ledger, "--gemm", gemm, "--collectives", collectives, "--json"});
@@ -145,7 +134,7 @@ TEST(Validate, CountsSkippedRows) {
   const std::size_t at = text.find("a100-80g,64,8");
   ASSERT_NE(at, text.npos);
   text.replace(at, 13, "a100-80g,60,8");
-  const std::string ledger = write_file("skip.csv", text);
+  const std::string ledger = written("skip.csv", text);
   const json document = json::parse(validate({"--ledger", ledger, "--json"}).out);
   EXPECT_THAT(document.at("rows")[0].at("skipped").get<std::string>(), HasSubstr("gpus is 60"));
   EXPECT_TRUE(document.at("rows")[0].at("predicted_iter_time_s").is_null());
@@ -155,10 +144,10 @@ TEST(Validate, CountsSkippedRows) {
 
 TEST(Validate, RefusesBadFilesInOneSentence) {
   expect_error(validate({"--ledger", "/nowhere.csv"}), 3, "/nowhere.csv");
-  const std::string no_column = write_file("columns.csv", "id,source\na,b\n");
+  const std::string no_column = written("columns.csv", "id,source\na,b\n");
   expect_error(validate({"--ledger", no_column}), 3, "there is no column \"model\"");
-  expect_error(validate({"--ledger", write_file("empty.csv", "")}), 3, "is empty");
-  const std::string bad_gemm = write_file("bad_gemm.csv", "gpu,m,n,k,time_us\nx,1,1,1,1\n");
+  expect_error(validate({"--ledger", written("empty.csv", "")}), 3, "is empty");
+  const std::string bad_gemm = written("bad_gemm.csv", "gpu,m,n,k,time_us\nx,1,1,1,1\n");
   expect_error(validate({"--gemm", bad_gemm}), 3, "x");
   expect_error(validate({"--set", "cluster.nope=1"}), 3, "cluster.nope");
   expect_error(validate({"--set", "nonsense"}), 2, "KEY=VALUE");
@@ -176,7 +165,7 @@ std::string some_trainings(const std::string& name, const std::vector<std::strin
       if (line.starts_with(id + ",")) text += line + "\n";
     }
   }
-  return write_file(name, text);
+  return written(name, text);
 }
 
 /// A results file with one run of a plan of tune, measured as `step_s`, and one that was skipped.
@@ -203,7 +192,7 @@ std::string gpu_results(const std::string& name, double step_s, const json& prof
           {"runs",
            {run, {{"model", "llama-3.1-8b"}, {"gpus", 1}, {"skipped", "needs 109.4 GiB"}}}}}}}}};
   if (!profile.is_null()) file["parts"]["measure"] = {{"profile_document", profile}};
-  return write_file(name, file.dump());
+  return written(name, file.dump());
 }
 
 TEST(Validate, PredictsAnewWhatWasTimedOnAGpu) {
@@ -234,7 +223,7 @@ TEST(Validate, PredictsAnewWhatWasTimedOnAGpu) {
 }
 
 TEST(Validate, RefusesAResultsFileOfAnotherKind) {
-  expect_error(validate({"--gpu-results", write_file("no.json", R"({"schema": "other/1.0"})")}), 3,
+  expect_error(validate({"--gpu-results", written("no.json", R"({"schema": "other/1.0"})")}), 3,
                "schema is \"other/1.0\", expected one of shardwright.gpu_results/1.0");
   expect_error(validate({"--gpu-results", gpu_results("bad.json", -1, nullptr)}), 3,
                "parts.models.runs[0].step_s");
@@ -272,7 +261,7 @@ TEST(Validate, ScoresWholeTrainings) {
 }
 
 TEST(Validate, AMistakeInTheTrainingsNamesFileLineAndColumn) {
-  expect_error(validate({"--whole-runs", write_file("bad-runs.csv", "id,family\na,b\n")}), 3,
+  expect_error(validate({"--whole-runs", written("bad-runs.csv", "id,family\na,b\n")}), 3,
                "bad-runs.csv");
   expect_error(validate({"--whole-runs", "no_such_runs.csv"}), 3, "no_such_runs.csv");
 }

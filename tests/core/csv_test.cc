@@ -20,12 +20,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::refusal_of;
 
-CsvTable parse(std::string text) {
+CsvTable parse_table(std::string text) {
   return CsvTable::parse(std::move(text), "t.csv");
 }
 
 TEST(Csv, ReadsValuesByColumnName) {
-  const CsvTable table = parse("id,size,time_s\na,4096,1.5\nb,2e3,\n");
+  const CsvTable table = parse_table("id,size,time_s\na,4096,1.5\nb,2e3,\n");
   EXPECT_THAT(table.columns(), ElementsAre("id", "size", "time_s"));
   ASSERT_EQ(table.size(), 2U);
   EXPECT_EQ(table[0].require<std::string>("id"), "a");
@@ -38,7 +38,7 @@ TEST(Csv, ReadsValuesByColumnName) {
 }
 
 TEST(Csv, QuotesMayHoldCommasQuotesAndLines) {
-  const CsvTable table = parse("a,\"b,c\"\n\"say \"\"no\"\"\",\"two\nlines\"\n\"\",3\n");
+  const CsvTable table = parse_table("a,\"b,c\"\n\"say \"\"no\"\"\",\"two\nlines\"\n\"\",3\n");
   EXPECT_THAT(table.columns(), ElementsAre("a", "b,c"));
   EXPECT_EQ(table[0].text("a"), "say \"no\"");
   EXPECT_EQ(table[0].text("b,c"), "two\nlines");
@@ -49,7 +49,7 @@ TEST(Csv, QuotesMayHoldCommasQuotesAndLines) {
 }
 
 TEST(Csv, AcceptsBomCrlfBlankLinesAndNoLastLineEnd) {
-  const CsvTable table = parse(
+  const CsvTable table = parse_table(
       "\xEF\xBB\xBF"
       "a,b\r\n\r\n1,\r\n\n3,4");
   EXPECT_THAT(table.columns(), ElementsAre("a", "b"));
@@ -58,11 +58,11 @@ TEST(Csv, AcceptsBomCrlfBlankLinesAndNoLastLineEnd) {
   EXPECT_EQ(table[0].line(), 3U);
   EXPECT_EQ(table[1].require<int>("b"), 4);
   EXPECT_EQ(table[1].line(), 5U);
-  EXPECT_EQ(parse("a,b\n1,").size(), 1U);
+  EXPECT_EQ(parse_table("a,b\n1,").size(), 1U);
 }
 
 TEST(Csv, ErrorsNameFileLineAndColumn) {
-  const CsvTable table = parse("id,size\na,3.5\nb,12 GB\nc,\nd,5000000000\n");
+  const CsvTable table = parse_table("id,size\na,3.5\nb,12 GB\nc,\nd,5000000000\n");
   EXPECT_EQ(refusal_of([&] { table[0].require<int>("size"); }),
             "t.csv, line 2, column size: found \"3.5\", expected an integer");
   EXPECT_EQ(refusal_of([&] { table[1].find<double>("size"); }),
@@ -78,20 +78,22 @@ TEST(Csv, ErrorsNameFileLineAndColumn) {
 }
 
 TEST(Csv, MalformedTablesAreErrors) {
-  EXPECT_EQ(refusal_of([] { parse("a,b\n1,2\n1,2,3\n"); }),
+  EXPECT_EQ(refusal_of([] { parse_table("a,b\n1,2\n1,2,3\n"); }),
             "t.csv, line 3: the row has 3 fields, expected 2 as in the header");
-  EXPECT_THAT(refusal_of([] { parse("a,b\n1\n"); }), HasSubstr("line 2: the row has 1 fields"));
-  EXPECT_THAT(refusal_of([] { parse("a\n\"1\n2\n"); }),
+  EXPECT_THAT(refusal_of([] { parse_table("a,b\n1\n"); }),
+              HasSubstr("line 2: the row has 1 fields"));
+  EXPECT_THAT(refusal_of([] { parse_table("a\n\"1\n2\n"); }),
               HasSubstr("line 2: a quoted field is never"));
-  EXPECT_THAT(refusal_of([] { parse("a\n\"1\"2\n"); }),
+  EXPECT_THAT(refusal_of([] { parse_table("a\n\"1\"2\n"); }),
               HasSubstr("line 2: text follows a closing"));
-  EXPECT_THAT(refusal_of([] { parse("a\n1\"2\n"); }), HasSubstr("line 2: a quote, NUL or"));
-  EXPECT_THAT(refusal_of([] { parse("a\n1\r2\n"); }), HasSubstr("line 2: a quote, NUL or"));
-  EXPECT_THAT(refusal_of([] { parse(std::string("a\n1\0\n", 5)); }), HasSubstr("a quote, NUL or"));
-  EXPECT_THAT(refusal_of([] { parse("a,b,a\n"); }), HasSubstr("two columns are named \"a\""));
-  EXPECT_THAT(refusal_of([] { parse("a,,b\n"); }), HasSubstr("column 2 has no name"));
-  EXPECT_THAT(refusal_of([] { parse(""); }), HasSubstr("the file is empty"));
-  EXPECT_THAT(refusal_of([] { parse("\n\n"); }), HasSubstr("the file is empty"));
+  EXPECT_THAT(refusal_of([] { parse_table("a\n1\"2\n"); }), HasSubstr("line 2: a quote, NUL or"));
+  EXPECT_THAT(refusal_of([] { parse_table("a\n1\r2\n"); }), HasSubstr("line 2: a quote, NUL or"));
+  EXPECT_THAT(refusal_of([] { parse_table(std::string("a\n1\0\n", 5)); }),
+              HasSubstr("a quote, NUL or"));
+  EXPECT_THAT(refusal_of([] { parse_table("a,b,a\n"); }), HasSubstr("two columns are named \"a\""));
+  EXPECT_THAT(refusal_of([] { parse_table("a,,b\n"); }), HasSubstr("column 2 has no name"));
+  EXPECT_THAT(refusal_of([] { parse_table(""); }), HasSubstr("the file is empty"));
+  EXPECT_THAT(refusal_of([] { parse_table("\n\n"); }), HasSubstr("the file is empty"));
 }
 
 TEST(Csv, LoadNamesTheFile) {
@@ -122,7 +124,7 @@ TEST(Csv, AnyTextSurvivesQuoting) {
       }
       text += quote(values[i]) + (i % 2 == 0 ? "," : random() % 2 == 0 ? "\n" : "\r\n");
     }
-    const CsvTable table = parse(text);
+    const CsvTable table = parse_table(text);
     ASSERT_EQ(table.size(), 2U);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(table[i / 2].text(i % 2 == 0 ? "a" : "b"), values[i]) << text;
@@ -153,7 +155,7 @@ TEST(Csv, SurvivesRandomDamage) {
       }
     }
     try {
-      const CsvTable table = parse(text);
+      const CsvTable table = parse_table(text);
       ++parsed;
       for (std::size_t row = 0; row < table.size(); ++row) {
         for (const std::string& column : table.columns()) table[row].text(column);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "sim/core/error.h"
+#include "tests/support/files.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
@@ -18,21 +19,16 @@ namespace shardwright {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::get;
 using ::testing::HasSubstr;
 using testing::refusal_of;
 using ::testing::StartsWith;
 
-const fs::path kModels =
+const fs::path kModelFiles =
     fs::path(SHARDWRIGHT_TEST_DATA "/../../profiles/data/models").lexically_normal();
 
-std::string slurp(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 std::string problem_of(const std::string& name_or_path) {
-  return refusal_of([&] { load_model(kModels, name_or_path); });
+  return refusal_of([&] { load_model(kModelFiles, name_or_path); });
 }
 
 class HfConfigFiles : public ::testing::Test {
@@ -53,14 +49,14 @@ class HfConfigFiles : public ::testing::Test {
 };
 
 TEST_F(HfConfigFiles, FilesAndFoldersNameTheModel) {
-  const std::string text = slurp(kModels / "qwen3-8b.json");
+  const std::string text = get(kModelFiles / "qwen3-8b.json");
   const fs::path in_folder = write("my-model/config.json", text);
   const fs::path other = write("Qwen--Qwen3-8B.json", text);
-  EXPECT_EQ(load_model(kModels, in_folder.string()).name, "my-model");
-  EXPECT_EQ(load_model(kModels, in_folder.parent_path().string()).name, "my-model");
-  EXPECT_EQ(load_model(kModels, in_folder.parent_path().string() + "/").name, "my-model");
-  EXPECT_EQ(load_model(kModels, other.string()).name, "Qwen--Qwen3-8B");
-  EXPECT_EQ(load_model(kModels, other.string()).family, "qwen3");
+  EXPECT_EQ(load_model(kModelFiles, in_folder.string()).name, "my-model");
+  EXPECT_EQ(load_model(kModelFiles, in_folder.parent_path().string()).name, "my-model");
+  EXPECT_EQ(load_model(kModelFiles, in_folder.parent_path().string() + "/").name, "my-model");
+  EXPECT_EQ(load_model(kModelFiles, other.string()).name, "Qwen--Qwen3-8B");
+  EXPECT_EQ(load_model(kModelFiles, other.string()).family, "qwen3");
 }
 
 TEST_F(HfConfigFiles, WhatIsNotThereIsSaidInOneSentence) {
@@ -124,7 +120,7 @@ TEST(HfConfig, SurvivesRandomDamage) {
   int accepted = 0;
   int refused = 0;
   for (const std::string& seed : seeds) {
-    const std::string good = slurp(kModels / (seed + ".json"));
+    const std::string good = get(kModelFiles / (seed + ".json"));
     for (int round = 0; round < 1500; ++round) {
       std::string text = damage(good, random);
       if (random() % 4 == 0) text = damage(std::move(text), random);

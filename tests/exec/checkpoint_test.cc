@@ -20,12 +20,15 @@
 #include "exec/train/train_state.h"
 #include "exec/train/trainer.h"
 #include "tests/exec/training.h"
+#include "tests/support/files.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
 
 namespace fs = std::filesystem;
+using shardwright::testing::get;
+using shardwright::testing::put;
 using shardwright::testing::refusal_of;
 using testing::native_stack;
 using testing::tiny_llama;
@@ -94,15 +97,6 @@ class CheckpointTest : public ::testing::Test {
   Model model_ = tiny_llama();
   TrainOptions options_;
 };
-
-std::string get(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-void put(const fs::path& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-}
 
 /// All parameters and moments of a checkpoint, in the order of its tensors.
 std::vector<float> everything(const fs::path& folder) {

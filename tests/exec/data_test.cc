@@ -16,11 +16,13 @@
 #include "exec/train/data/token_file.h"
 #include "kernels/random.h"
 #include "sim/core/error.h"
+#include "tests/support/files.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
 
+using shardwright::testing::get;
 using shardwright::testing::refusal_of;
 
 namespace fs = std::filesystem;
@@ -43,11 +45,6 @@ class DataTest : public ::testing::Test {
 
   fs::path folder_;
 };
-
-std::string get(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::vector<std::int32_t> all_tokens(const TokenSource& source) {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(source.size()));

@@ -89,7 +89,7 @@ TEST_P(FiniteDifferences, AgreeWithEveryGradient) {
   }
 }
 
-std::vector<Model> models() {
+std::vector<Model> differentiated_models() {
   Model biased = tiny_qwen2();
   biased.name = "biased";
   biased.mlp_bias = biased.attention_out_bias = true;
@@ -98,7 +98,7 @@ std::vector<Model> models() {
   return models;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences, ::testing::ValuesIn(models()),
+INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences, ::testing::ValuesIn(differentiated_models()),
                          [](const ::testing::TestParamInfo<Model>& model) {
                            std::string name = model.param.name;
                            std::erase(name, '-');

@@ -14,12 +14,15 @@
 #include "kernels/bf16.h"
 #include "kernels/random.h"
 #include "sim/core/error.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/refusal.h"
 
 namespace shardwright::exec {
 namespace {
 
+using shardwright::testing::get;
+using shardwright::testing::put;
 using shardwright::testing::refusal_of;
 
 namespace fs = std::filesystem;
@@ -45,15 +48,6 @@ std::string file_bytes(std::string_view header, std::string_view data) {
   std::string bytes(sizeof length, '\0');
   std::memcpy(bytes.data(), &length, sizeof length);
   return bytes.append(header).append(data);
-}
-
-void put(const fs::path& path, std::string_view bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-}
-
-std::string get(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string parse_message(std::string_view json, std::int64_t data_bytes) {

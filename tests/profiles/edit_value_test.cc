@@ -9,13 +9,14 @@
 #include "profiles/data_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+using testing::get;
+
 const Origin kOrigin{"a \"quoted\" source", "inferred", "2026-01-03"};
 
 // In every shipped stack and cluster: the value changes, its origin too, and nothing else.
@@ -47,16 +48,16 @@ TEST(EditValue, ChangesOneNumberOfAnyShippedFileAndNothingElse) {
   for (const std::string& id : shipped_names(DataKind::kStack)) {
     const auto file = data_dir() / "stacks" / (id + ".json");
     // Most values of one that has a base stand in the base.
-    if (read_file(file, kMostBytes).find("\"base\":") != std::string::npos) continue;
+    if (get(file).find("\"base\":") != std::string::npos) continue;
     check(
-        read_file(file, kMostBytes), file.string(),
+        get(file), file.string(),
         [&](const std::string& text) { return parse_stack(text, file.string()); },
         [](StackFile& f) -> Stack& { return f.stack; });
   }
   for (const std::string id : {"a100-80g-4xhdr200", "dgx-h100"}) {
     const auto file = data_dir() / "clusters" / (id + ".json");
     check(
-        read_file(file, kMostBytes), file.string(),
+        get(file), file.string(),
         [&](const std::string& text) { return parse_cluster(text, file.string()); },
         [](ClusterFile& f) -> Cluster& { return f.cluster; });
   }

@@ -13,24 +13,23 @@
 #include "profiles/gpu_costs_of.h"
 #include "profiles/gpu_file.h"
 #include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using testing::get;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 namespace fs = std::filesystem;
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;
-
-class GpuCostFile : public testing::Test {
+class GpuCostFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-    file_ = fs::path(testing::TempDir()) / (std::string("gpu_cost_") + test->name() + ".json");
+    const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    file_ = fs::path(::testing::TempDir()) / (std::string("gpu_cost_") + test->name() + ".json");
   }
   void TearDown() override { fs::remove(file_); }
 
@@ -39,13 +38,13 @@ class GpuCostFile : public testing::Test {
     return load_gpu_costs(file_);
   }
 
-  const std::string shipped_ = read_file(data_dir() / "fitted" / "gpu_cost.json", kMostBytes);
+  const std::string shipped_ = get(data_dir() / "fitted" / "gpu_cost.json");
   fs::path file_;
 };
 
 TEST_F(GpuCostFile, WritingWhatWasReadGivesTheSameBytes) {
   save_gpu_costs(load_gpu_costs(), file_);
-  EXPECT_EQ(read_file(file_, kMostBytes), shipped_);
+  EXPECT_EQ(get(file_), shipped_);
 }
 
 TEST_F(GpuCostFile, CoversEveryShippedGpuWithTheRatesOfItsDataSheet) {

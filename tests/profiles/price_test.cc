@@ -9,24 +9,20 @@
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "sim/core/error.h"
+#include "tests/support/files.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::written;
 using namespace std::chrono_literals;
 
 constexpr std::chrono::sys_days kDay = 2026y / 11 / 22;
 
 const Price& of(const PriceList& list, PriceKind kind) {
   return list[static_cast<std::size_t>(kind)];
-}
-
-std::string write(const std::string& name, const std::string& text) {
-  const std::filesystem::path path = testing::temp_folder() / name;
-  std::ofstream(path) << text;
-  return path.string();
 }
 
 TEST(Price, EveryShippedPriceHasASourceADateAndARangeAroundIt) {
@@ -59,7 +55,7 @@ TEST(Price, KindsAreKeptApart) {
 }
 
 TEST(Price, AFileOnABaseKeepsWhatItDoesNotSay) {
-  const std::string own = write("own-prices.json", R"({"schema": "shardwright.cluster/1.0",
+  const std::string own = written("own-prices.json", R"({"schema": "shardwright.cluster/1.0",
     "base": "dgx-h100", "usd_per_gpu_hour": 3,
     "prices": {"spot": {"usd_per_gpu_hour": 1, "date": "2026-10"}}})");
   const PriceList prices = load_prices(own);
@@ -73,9 +69,9 @@ TEST(Price, AFileOnABaseKeepsWhatItDoesNotSay) {
 TEST(Price, MistakesNameTheFileAndTheKey) {
   const auto expect_refused = [](const char* name, const char* prices, const char* words) {
     const std::string file =
-        write(name, std::string(R"({"schema": "shardwright.cluster/1.0", "base": "dgx-h100",
+        written(name, std::string(R"({"schema": "shardwright.cluster/1.0", "base": "dgx-h100",
                                     "prices": )") +
-                        prices + "}");
+                          prices + "}");
     try {
       load_prices(file);
       ADD_FAILURE() << name;

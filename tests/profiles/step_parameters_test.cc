@@ -9,7 +9,7 @@
 #include <random>
 
 #include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "tests/support/files.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
@@ -17,11 +17,10 @@ namespace shardwright::profiles {
 namespace {
 
 using ::testing::AllOf;
+using testing::get;
 using ::testing::HasSubstr;
 using testing::refusal_of;
 namespace fs = std::filesystem;
-
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
 
 class StepParametersFile : public ::testing::Test {
  protected:
@@ -128,7 +127,7 @@ TEST(StepParameters, AreSeenAndSetWhereTheyApply) {
 
 // Whatever is in the file, reading it ends in a value or in one sentence.
 TEST_F(StepParametersFile, NoFileDoesWorseThanAnError) {
-  const std::string text = read_file(shipped_step_parameters(), kMostBytes);
+  const std::string text = get(shipped_step_parameters());
   std::mt19937 random(7);
   for (int i = 0; i < 400; ++i) {
     std::string broken = text;

@@ -10,15 +10,15 @@
 
 #include "profiles/profile.h"
 #include "sim/core/error.h"
-#include "sim/core/read_file.h"
+#include "tests/support/files.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::profiles {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::get;
 
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+namespace fs = std::filesystem;
 
 class UncertaintyFile : public ::testing::Test {
  protected:
@@ -34,7 +34,7 @@ class UncertaintyFile : public ::testing::Test {
 
 TEST_F(UncertaintyFile, WritingWhatWasReadGivesTheSameBytes) {
   save_uncertainty(load_uncertainty(), load_held_out_runs(shipped_residuals()), file_);
-  EXPECT_EQ(read_file(file_, kMostBytes), read_file(shipped_residuals(), kMostBytes));
+  EXPECT_EQ(get(file_), get(shipped_residuals()));
 }
 
 TEST_F(UncertaintyFile, OfShippedFilesReachesTheProfileAndOfPartsDoesNot) {
@@ -44,7 +44,7 @@ TEST_F(UncertaintyFile, OfShippedFilesReachesTheProfileAndOfPartsDoesNot) {
 }
 
 TEST_F(UncertaintyFile, NoFileDoesWorseThanAnError) {
-  const std::string text = read_file(shipped_residuals(), kMostBytes);
+  const std::string text = get(shipped_residuals());
   std::mt19937 random(8);
   for (int i = 0; i < 200; ++i) {
     std::string broken = text;

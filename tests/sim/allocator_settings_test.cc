@@ -11,8 +11,8 @@
 namespace shardwright::sim {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 MemoryPrediction memory_with(const std::vector<std::string>& set,
                              const std::string& stack = "hf-eager") {

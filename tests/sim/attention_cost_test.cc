@@ -8,7 +8,7 @@
 namespace shardwright::sim {
 namespace {
 
-class AttentionCost : public testing::Test {
+class AttentionCost : public ::testing::Test {
  protected:
   const profiles::GpuCosts costs_ = profiles::load_gpu_costs();
   const profiles::GpuCost& a100_ = costs_.at("a100-80g");

@@ -37,7 +37,7 @@ Model small_model() {
   return model;
 }
 
-Plan plan_of(std::int64_t seq_len, std::int64_t micro_batch) {
+Plan small_plan(std::int64_t seq_len, std::int64_t micro_batch) {
   Plan plan;
   plan.strategy = Strategy::kYafsdp;
   plan.gpus = 8;
@@ -73,9 +73,9 @@ std::vector<Observation> operations_of(const Profile& profile, const Plan& plan)
 
 /// What somebody measures of an unknown machine: steps of two plans, and collectives by size.
 std::vector<Observation> design(const Profile& profile) {
-  std::vector<Observation> list = operations_of(profile, plan_of(2048, 2));
-  for (const Observation& o : operations_of(profile, plan_of(512, 1))) list.push_back(o);
-  for (const Observation& o : operations_of(profile, plan_of(4096, 4))) list.push_back(o);
+  std::vector<Observation> list = operations_of(profile, small_plan(2048, 2));
+  for (const Observation& o : operations_of(profile, small_plan(512, 1))) list.push_back(o);
+  for (const Observation& o : operations_of(profile, small_plan(4096, 4))) list.push_back(o);
   for (std::int64_t bytes = 1 << 16; bytes <= 1 << 30; bytes *= 4) {
     list.push_back(testing::collective(OpKind::kAllGather, bytes, 8));
     list.push_back(testing::collective(OpKind::kReduceScatter, bytes, 8));
@@ -115,7 +115,7 @@ TEST(Calibrate, PredictsOtherPlansWithinIntervalsThatHaveShrunk) {
     CalibrationResult result = calibrate(base, rows);
     for (const auto& [seq_len, micro_batch] :
          {std::pair{1024, 1}, {1024, 4}, {3072, 1}, {8192, 1}}) {
-      const Plan plan = plan_of(seq_len, micro_batch);
+      const Plan plan = small_plan(seq_len, micro_batch);
       const double truly = step_s(truth, plan);
       PredictOptions options;
       options.reserved = false;
@@ -229,8 +229,8 @@ TEST(Calibrate, MergingIsFittingToAll) {
     EXPECT_NEAR(doubled[i].operation.seconds / rows[i].operation.seconds, 1, 1e-12);
   }
   const CalibrationResult result = calibrate(base, rows);
-  const double error =
-      std::abs(step_s(result.profile, plan_of(2048, 2)) / step_s(truth, plan_of(2048, 2)) - 1);
+  const double error = std::abs(
+      step_s(result.profile, small_plan(2048, 2)) / step_s(truth, small_plan(2048, 2)) - 1);
   EXPECT_LT(error, 0.03);
 }
 

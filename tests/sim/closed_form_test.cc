@@ -119,7 +119,7 @@ void PrintTo(const Case& c, std::ostream* out) {
   *out << c.stack << " on " << c.cluster << ", " << c.model;
 }
 
-class ClosedFormCase : public testing::TestWithParam<Case> {};
+class ClosedFormCase : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ClosedFormCase, MemoryIsExactAndTimeIsALowerBound) {
   const Case& c = GetParam();
@@ -131,14 +131,15 @@ TEST_P(ClosedFormCase, MemoryIsExactAndTimeIsALowerBound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stacks, ClosedFormCase,
-                         testing::Values(Case{"native", "a100-80g-4xhdr200", "llama-2-70b", 0.02},
-                                         Case{"native", "dgx-h100", "llama-3-8b", 0.04},
-                                         Case{"native", "l40s-pcie8", "gemma-2-2b", 0.05},
-                                         Case{"hf-eager", "a100-80g-4xhdr200", "llama-2-34b", 0.04},
-                                         Case{"torch-eager", "dgx-h100", "llama-3-8b", 0.04},
-                                         Case{"torch-compile", "p4d", "qwen2.5-7b", 0.05},
-                                         Case{"mpt-eager", "dgx-a100-80g", "mpt-7b", 0.06},
-                                         Case{"hf-eager", "l40s-pcie8", "gpt2-medium", 0.40}));
+                         ::testing::Values(Case{"native", "a100-80g-4xhdr200", "llama-2-70b", 0.02},
+                                           Case{"native", "dgx-h100", "llama-3-8b", 0.04},
+                                           Case{"native", "l40s-pcie8", "gemma-2-2b", 0.05},
+                                           Case{"hf-eager", "a100-80g-4xhdr200", "llama-2-34b",
+                                                0.04},
+                                           Case{"torch-eager", "dgx-h100", "llama-3-8b", 0.04},
+                                           Case{"torch-compile", "p4d", "qwen2.5-7b", 0.05},
+                                           Case{"mpt-eager", "dgx-a100-80g", "mpt-7b", 0.06},
+                                           Case{"hf-eager", "l40s-pcie8", "gpt2-medium", 0.40}));
 
 TEST(ClosedForm, CoversEveryLengthOfTheCheckpointedPrefix) {
   const Model model = model_named("llama-3-8b");

@@ -16,7 +16,7 @@ constexpr double kGi = 1024.0 * 1024 * 1024;
 constexpr std::array kAll{Collective::kAllGather, Collective::kReduceScatter,
                           Collective::kAllReduce, Collective::kBroadcast};
 
-class Collectives : public testing::Test {
+class Collectives : public ::testing::Test {
  protected:
   const profiles::CollectiveParams& params(const std::string& gpu) const {
     return costs_.at(gpu).collectives.values;

@@ -19,7 +19,7 @@
 namespace shardwright::sim {
 namespace {
 
-class ExpertBody : public testing::Test {
+class ExpertBody : public ::testing::Test {
  protected:
   ExpertBody() {
     plan_.strategy = Strategy::kDistributedOptimizer;
@@ -222,13 +222,13 @@ TEST_F(ExpertBody, ProductsLaunchedOneByOneFillTheDeviceLess) {
 TEST_F(ExpertBody, RefusesWhatDoesNotDivideTheExperts) {
   plan_.gpus = 48;
   plan_.parallel.ep = 12;
-  EXPECT_THAT(problem(qwen_), testing::HasSubstr("ep is 12, which does not divide 128 experts"));
+  EXPECT_THAT(problem(qwen_), ::testing::HasSubstr("ep is 12, which does not divide 128 experts"));
   plan_.gpus = 16;
   plan_.parallel.ep = 8;
   EXPECT_THAT(problem(model("qwen3-8b")),
-              testing::HasSubstr("ep is 8, but the model has no experts, expected 1"));
+              ::testing::HasSubstr("ep is 8, but the model has no experts, expected 1"));
   plan_.parallel.ep = 1;
-  EXPECT_THAT(problem(model("qwen3-8b")), testing::HasSubstr("dispatcher is alltoall, but"));
+  EXPECT_THAT(problem(model("qwen3-8b")), ::testing::HasSubstr("dispatcher is alltoall, but"));
 }
 
 TEST_F(ExpertBody, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
@@ -275,8 +275,9 @@ TEST_F(ExpertBody, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {
   EXPECT_LT(fp8, 0.9 * bf16);
   EXPECT_GT(fp8, 0.5 * bf16);
   profile_ = profiles::load_profile("dgx-a100-80g", "megatron-core");
-  EXPECT_THAT(problem(dense), testing::HasSubstr("precision is fp8, which the GPU a100-80g lacks, "
-                                                 "expected bf16 or fp16"));
+  EXPECT_THAT(problem(dense),
+              ::testing::HasSubstr("precision is fp8, which the GPU a100-80g lacks, "
+                                   "expected bf16 or fp16"));
 }
 
 }  // namespace

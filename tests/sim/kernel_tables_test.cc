@@ -11,9 +11,9 @@
 namespace shardwright::sim {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr const char* kGemm =
     "gpu,m,n,k,time_us,source\n"

@@ -16,11 +16,11 @@
 namespace shardwright::sim {
 namespace {
 
-using testing::tied;
-using testing::tiny_llama;
-using testing::tiny_plan;
-using testing::tiny_qwen2;
-using testing::tiny_qwen3;
+using shardwright::testing::tied;
+using shardwright::testing::tiny_llama;
+using shardwright::testing::tiny_plan;
+using shardwright::testing::tiny_qwen2;
+using shardwright::testing::tiny_qwen3;
 
 Schedule native(const Model& model, const Plan& plan) {
   return lower(model, plan, profiles::load_stack("native").stack, 2);
@@ -122,9 +122,10 @@ TEST(NativeSchedule, IsAProgramOfBodies) {
         EXPECT_EQ(body.first_block, section.first_block + blocks);
         blocks += body.block_count;
         if (section.body_count == 1) {
-          EXPECT_EQ(body.direction, Direction::kNone);
+          EXPECT_EQ(body.direction, shardwright::Direction::kNone);
         } else {
-          EXPECT_EQ(body.direction, b == 0 ? Direction::kForward : Direction::kBackward);
+          EXPECT_EQ(body.direction,
+                    b == 0 ? shardwright::Direction::kForward : shardwright::Direction::kBackward);
         }
       }
       EXPECT_EQ(blocks, section.block_count);

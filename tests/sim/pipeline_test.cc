@@ -49,14 +49,14 @@ std::vector<PipelineShape> all_shapes() {
   return shapes;
 }
 
-std::string words(const PipelineShape& shape) {
+std::string words_of(const PipelineShape& shape) {
   return std::string(name_of(shape.kind)) + " p" + std::to_string(shape.stages) + " v" +
          std::to_string(shape.chunks) + " m" + std::to_string(shape.micro_batches);
 }
 
 TEST(PipelineProgramTest, EveryPassHappensOnceAndGradientsFollowTheirForward) {
   for (const PipelineShape& shape : all_shapes()) {
-    SCOPED_TRACE(words(shape));
+    SCOPED_TRACE(words_of(shape));
     check_shape(shape);
     const std::int32_t each =
         shape.kind == PipelineKind::kDualpipe ? shape.micro_batches / 2 : shape.micro_batches;
@@ -90,7 +90,7 @@ TEST(PipelineProgramTest, EveryPassHappensOnceAndGradientsFollowTheirForward) {
 
 TEST(PipelineProgramTest, ChunksAreLinkedBothWaysAndCoverTheModel) {
   for (const PipelineShape& shape : all_shapes()) {
-    SCOPED_TRACE(words(shape));
+    SCOPED_TRACE(words_of(shape));
     std::map<std::int32_t, int> holders;
     for (std::int32_t s = 0; s < shape.stages; ++s) {
       for (std::int32_t c = 0; c < shape.chunks; ++c) {
@@ -114,7 +114,7 @@ TEST(PipelineTest, GpipeAnd1f1bTakeTheirClosedForm) {
     for (const std::int32_t p : {1, 2, 4, 8, 16}) {
       for (const std::int32_t m : {1, 2, 7, 16, 300}) {
         const PipelineShape shape = shape_of(kind, p, 1, m);
-        SCOPED_TRACE(words(shape));
+        SCOPED_TRACE(words_of(shape));
         EXPECT_EQ(run_pipeline(shape, equal_times(shape)).makespan,
                   (m + p - 1) * (kForward + kInput + kWeight));
       }
@@ -127,7 +127,7 @@ TEST(PipelineTest, InterleavingDividesTheBubbleByTheChunks) {
     for (const std::int32_t v : {2, 3, 4}) {
       for (const std::int32_t rounds : {1, 2, 5, 60}) {
         const PipelineShape shape = shape_of(PipelineKind::kInterleaved, p, v, rounds * p);
-        SCOPED_TRACE(words(shape));
+        SCOPED_TRACE(words_of(shape));
         EXPECT_EQ(run_pipeline(shape, equal_times(shape)).makespan,
                   (rounds * p * v + p - 1) * (kForward + kInput + kWeight));
       }
@@ -140,7 +140,7 @@ TEST(PipelineTest, Zb1pHidesWeightGradientsInTheBubble) {
   for (const std::int32_t p : {2, 4, 8}) {
     for (const std::int32_t m : {16, 17, 64, 500}) {
       const PipelineShape shape = shape_of(PipelineKind::kZb1p, p, 1, m);
-      SCOPED_TRACE(words(shape));
+      SCOPED_TRACE(words_of(shape));
       EXPECT_EQ(run_pipeline(shape, equal_times(shape, t, t, t)).makespan, 3 * m * t + (p - 1) * t);
     }
   }
@@ -150,7 +150,7 @@ TEST(PipelineTest, ZbvHasNoBubbleButItsStart) {
   const Nanoseconds t = 1000;
   for (const std::int32_t p : {2, 4, 8}) {
     const PipelineShape shape = shape_of(PipelineKind::kZbv, p, 2, 4 * p);
-    SCOPED_TRACE(words(shape));
+    SCOPED_TRACE(words_of(shape));
     const PipelineResult result = run_pipeline(shape, equal_times(shape, t, t, t));
     for (std::int32_t s = 0; s < p; ++s) {
       const StageTimes& stage = result.stages[static_cast<std::size_t>(s)];
@@ -166,7 +166,7 @@ TEST(PipelineTest, DualpipeHasTheBubbleOfItsAuthors) {
   for (const std::int32_t p : {2, 4, 8}) {
     const std::int32_t m = 4 * p;
     const PipelineShape shape = shape_of(PipelineKind::kDualpipe, p, 2, m);
-    SCOPED_TRACE(words(shape));
+    SCOPED_TRACE(words_of(shape));
     PipelineTimes times = equal_times(shape, f, b, w);
     for (ChunkTimes& chunk : times.chunks) chunk.paired = both;
     EXPECT_EQ(run_pipeline(shape, times).makespan,
@@ -197,7 +197,7 @@ TEST(PipelineTest, EveryScheduleEndsWhateverTheTimes) {
   std::mt19937 random(1);
   std::uniform_int_distribution<int> time(1, 2000);
   for (const PipelineShape& shape : all_shapes()) {
-    SCOPED_TRACE(words(shape));
+    SCOPED_TRACE(words_of(shape));
     PipelineTimes times = equal_times(shape);
     for (ChunkTimes& c : times.chunks) c = {time(random), time(random), time(random)};
     for (Nanoseconds& t : times.transfer) t = time(random);
@@ -233,7 +233,7 @@ TEST(PipelineTest, ShortenedStepsEqualWholeOnes) {
                               : trial % 3 == 1 ? PipelineKind::kOneForwardOneBackward
                                                : PipelineKind::kZb1p;
     const PipelineShape shape = shape_of(kind, p, v, p * (40 + trial % 60));
-    SCOPED_TRACE(words(shape));
+    SCOPED_TRACE(words_of(shape));
     PipelineTimes times = equal_times(shape, time(random), time(random), time(random));
     times.chunks.front().forward += small(random);
     times.chunks.back().input_gradient += small(random);
@@ -267,7 +267,7 @@ TEST(PipelineTest, BlockingTransfersStopBothSides) {
 
 TEST(PipelineShapeTest, ImpossibleNumbersAreRefusedWithTheNumbersThatAreNot) {
   const auto message = [](PipelineShape shape) {
-    return testing::refusal_of([&] { check_shape(shape); });
+    return shardwright::testing::refusal_of([&] { check_shape(shape); });
   };
   EXPECT_EQ(message(shape_of(PipelineKind::kInterleaved, 4, 1, 8)),
             "virtual_stages is 1, but the pipeline schedule interleaved with 4 stages expects at "

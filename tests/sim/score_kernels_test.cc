@@ -12,11 +12,11 @@
 namespace shardwright::sim {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
-class ScoreKernels : public testing::Test {
+class ScoreKernels : public ::testing::Test {
  protected:
   static CsvTable published(const char* name) {
     return CsvTable::load(profiles::data_dir() / "published" / name);

@@ -15,12 +15,12 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
-#include "sim/core/read_file.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"
 #include "sim/trace/trace_comparison.h"
 #include "tests/profiles/kineto_text.h"
+#include "tests/support/files.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_models.h"
@@ -30,19 +30,17 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
+using testing::get;
 using ::testing::HasSubstr;
 using testing::refusal_of;
 namespace fs = std::filesystem;
-
-constexpr std::size_t kPlenty = std::size_t{1} << 24;
 
 /// Two ranks and two steps of a plan.
 class StepTraceTest : public ::testing::Test {
  protected:
   StepTraceTest() {
     const fs::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
-    identity_ = {config.string(), read_file(config, 1 << 20),
-                 testing::tiny_plan(Strategy::kYafsdp, 2), 2};
+    identity_ = {config.string(), get(config), testing::tiny_plan(Strategy::kYafsdp, 2), 2};
     schedule_ = lower(model_of(identity_, "test"), identity_.plan,
                       profiles::load_stack(identity_.plan.stack).stack, 2);
     timeline_.source = "measured";
@@ -77,7 +75,7 @@ class StepTraceTest : public ::testing::Test {
 
   /// The written trace with one event or note changed.
   fs::path changed(const std::function<void(json& document)>& change) const {
-    json document = json::parse(read_file(written(), kPlenty));
+    json document = json::parse(get(written()));
     change(document);
     const fs::path path = testing::temp_folder() / "changed.json";
     write_file_atomically(path, document.dump());
@@ -100,8 +98,7 @@ TEST_F(StepTraceTest, ReadsBackWhatWasWritten) {
   const TraceOrigin origin{"host", "EPYC",       8,       1 << 30,    1, "inline",
                            "s 1",  "2026-11-22", "local", {0.5, 0.25}};
   const fs::path plain = written(notes_of(origin));
-  const fs::path packed =
-      profiles::write_gzip(testing::temp_folder() / "t.json.gz", read_file(plain, kPlenty));
+  const fs::path packed = profiles::write_gzip(testing::temp_folder() / "t.json.gz", get(plain));
   for (const fs::path& file : {plain, packed}) {
     const StepTrace trace = read_step_trace(file);
     EXPECT_EQ(trace.name, file.string());
@@ -264,14 +261,14 @@ TEST_F(StepTraceTest, TracesOfOneModelAreTold) {
 }
 
 TEST_F(StepTraceTest, CutFilesAreRefused) {
-  const std::string text = read_file(written(), kPlenty);
+  const std::string text = get(written());
   const fs::path path = testing::temp_folder() / "cut.json";
   for (std::size_t length = 0; length < text.size() - 3; length += 1 + text.size() / 17) {
     write_file_atomically(path, text.substr(0, length));
     EXPECT_THAT(refusal_of([&] { read_step_trace(path); }), HasSubstr(path.string()));
   }
   const fs::path packed = profiles::write_gzip(testing::temp_folder() / "whole.json.gz", text);
-  const std::string bytes = read_file(packed, kPlenty);
+  const std::string bytes = get(packed);
   write_file_atomically(packed, bytes.substr(0, bytes.size() / 2));
   EXPECT_THAT(refusal_of([&] { read_step_trace(packed); }), HasSubstr("ends early or is damaged"));
 }
@@ -279,7 +276,7 @@ TEST_F(StepTraceTest, CutFilesAreRefused) {
 // Deterministic flips of bytes all over the file: an Error that names the file, or a trace whose
 // parts fit together.
 TEST_F(StepTraceTest, FlippedBytesAreRefusedOrRead) {
-  const std::string text = read_file(written(), kPlenty);
+  const std::string text = get(written());
   const fs::path path = testing::temp_folder() / "flipped.json";
   std::mt19937 random(3);
   std::size_t refused = 0, read = 0;
@@ -318,7 +315,7 @@ TEST(MergeChromeTraces, KeepsProcessesAndFlowsOfStrangersApart) {
   const fs::path b = file("b.json", R"({"traceEvents":[{"ph":"X","pid":7,"id":9}]})");
   const fs::path both = testing::temp_folder() / "both.json";
   merge_chrome_traces({a, b}, {"one", "two"}, both);
-  const json merged = json::parse(read_file(both, kPlenty));
+  const json merged = json::parse(get(both));
   std::vector<std::int64_t> processes, flows;
   for (const json& event : merged["traceEvents"]) {
     processes.push_back(event["pid"]);

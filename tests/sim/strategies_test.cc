@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::array kStacks = {"native", "hf-eager", "torch-eager", "torch-compile", "mpt-eager"};
 
-Model model_of(const std::string& name) {
+Model shipped_model(const std::string& name) {
   return load_model(profiles::data_dir() / "models", name);
 }
 
@@ -32,7 +32,7 @@ std::vector<Strategy> strategies_of(const std::string& stack) {
   return strategies;
 }
 
-Plan plan_of(Strategy strategy, const std::string& stack, std::int64_t gpus) {
+Plan small_plan(Strategy strategy, const std::string& stack, std::int64_t gpus) {
   Plan plan;
   plan.strategy = strategy;
   plan.stack = stack;
@@ -44,7 +44,7 @@ Plan plan_of(Strategy strategy, const std::string& stack, std::int64_t gpus) {
 
 Predictor predictor_of(const std::string& model, const std::string& stack,
                        const std::vector<std::string>& sets = {}) {
-  return Predictor(model_of(model), profiles::load_profile("a100-80g-4xhdr200", stack, sets));
+  return Predictor(shipped_model(model), profiles::load_profile("a100-80g-4xhdr200", stack, sets));
 }
 
 TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
@@ -52,12 +52,12 @@ TEST(Strategies, MemoryReturnsToWhereTheStepBegan) {
     for (const char* stack : kStacks) {
       for (Strategy strategy : strategies_of(stack)) {
         for (std::int64_t accumulation : {1, 2, 5}) {
-          Plan plan = plan_of(strategy, stack, 16);
+          Plan plan = small_plan(strategy, stack, 16);
           plan.grad_accum = accumulation;
           plan.ckpt_layers = 3;
           plan.recompute = Recompute::kFull;
           const auto profile = profiles::load_profile("a100-80g-4xhdr200", stack);
-          const Schedule schedule = lower(model_of(model), plan, profile.stack, 8);
+          const Schedule schedule = lower(shipped_model(model), plan, profile.stack, 8);
           const AllocatedPeak peak = allocated_peak(schedule);
           EXPECT_EQ(peak.start_bytes, peak.end_bytes)
               << model << " " << stack << " " << name_of(strategy) << " accumulation "
@@ -73,7 +73,7 @@ TEST(Strategies, OneRankHasNoCommunication) {
   for (const char* stack : {"native", "hf-eager"}) {
     Predictor predictor = predictor_of("llama-3.2-1b", stack);
     for (Strategy strategy : strategies_of(stack)) {
-      const Prediction p = predictor.predict(plan_of(strategy, stack, 1), {.reserved = false});
+      const Prediction p = predictor.predict(small_plan(strategy, stack, 1), {.reserved = false});
       EXPECT_EQ(
           p.communication.all_gather + p.communication.reduce_scatter + p.communication.all_reduce,
           0)
@@ -86,7 +86,7 @@ TEST(Strategies, OneRankHasNoCommunication) {
 // Volumes per step and rank, with P parameters and r = (N-1)/N (YaFSDP README, ZeRO and FSDP
 // papers): gathers in bf16, reductions in fp32.
 TEST(Strategies, BytesFollowTheVolumeFormulas) {
-  const Model model = model_of("llama-2-7b");
+  const Model model = shipped_model("llama-2-7b");
   const ParameterCounts counts = count_parameters(model);
   const double parameters = static_cast<double>(counts.total(model.layers));
   const double norms = static_cast<double>(model.layers * counts.layer_norms + counts.final_norm);
@@ -114,7 +114,8 @@ TEST(Strategies, BytesFollowTheVolumeFormulas) {
   Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
   for (const Case& c : cases) {
     const CommunicationBytes bytes =
-        predictor.predict(plan_of(c.strategy, "hf-eager", 64), {.reserved = false}).communication;
+        predictor.predict(small_plan(c.strategy, "hf-eager", 64), {.reserved = false})
+            .communication;
     EXPECT_NEAR(bytes.all_gather, c.gathered * r, 1e-4 * parameters) << name_of(c.strategy);
     EXPECT_NEAR(bytes.reduce_scatter, c.reduced * r, 1e-4 * parameters) << name_of(c.strategy);
     EXPECT_NEAR(bytes.all_reduce, c.all_reduced * r, 1e-4 * parameters) << name_of(c.strategy);
@@ -122,10 +123,10 @@ TEST(Strategies, BytesFollowTheVolumeFormulas) {
 }
 
 TEST(Strategies, HybridShardingAllReducesTheShards) {
-  const Model model = model_of("llama-2-7b");
+  const Model model = shipped_model("llama-2-7b");
   const double parameters = static_cast<double>(count_parameters(model).total(model.layers));
   Predictor predictor = predictor_of("llama-2-7b", "torch-eager");
-  Plan plan = plan_of(Strategy::kHsdp, "torch-eager", 64);
+  Plan plan = small_plan(Strategy::kHsdp, "torch-eager", 64);
   plan.shard_group = 8;
   const CommunicationBytes bytes = predictor.predict(plan, {.reserved = false}).communication;
   EXPECT_NEAR(bytes.reduce_scatter, 4 * parameters * 7 / 8, 1e-3 * parameters);
@@ -135,14 +136,14 @@ TEST(Strategies, HybridShardingAllReducesTheShards) {
 // hpZ (ZeRO++, section 3.2): forward gathers over all ranks, backward inside the node; what
 // backward gathers from is held from forward to backward.
 TEST(Strategies, ASecondShardKeepsBackwardGathersInsideTheNode) {
-  const Model model = model_of("llama-2-7b");
+  const Model model = shipped_model("llama-2-7b");
   const ParameterCounts counts = count_parameters(model);
   const double parameters = static_cast<double>(counts.total(model.layers));
   // Embedding and head are the root, which keeps its parameters.
   const double root = static_cast<double>(counts.embedding + counts.head + counts.final_norm);
   Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
   const auto predicted = [&](Strategy strategy) {
-    return predictor.predict(plan_of(strategy, "hf-eager", 64), {.reserved = false});
+    return predictor.predict(small_plan(strategy, "hf-eager", 64), {.reserved = false});
   };
   const Prediction plain = predicted(Strategy::kFsdp2), hpz = predicted(Strategy::kFsdp2Hpz);
   const bool wraps = profiles::load_stack("hf-eager").stack.wraps_embedding_and_head;
@@ -163,13 +164,13 @@ TEST(Strategies, ASecondShardKeepsBackwardGathersInsideTheNode) {
 TEST(Strategies, ANativeStackRefusesWhatItHasNoScheduleOf) {
   const Stack native = profiles::load_stack("native").stack;
   for (const Strategy strategy : all_strategies()) {
-    const Plan plan = plan_of(strategy, "native", 16);
+    const Plan plan = small_plan(strategy, "native", 16);
     if (has_schedule(strategy, native)) {
-      EXPECT_NO_THROW(lower(model_of("llama-3.2-1b"), plan, native, 8)) << name_of(strategy);
+      EXPECT_NO_THROW(lower(shipped_model("llama-3.2-1b"), plan, native, 8)) << name_of(strategy);
       continue;
     }
     try {
-      lower(model_of("llama-3.2-1b"), plan, native, 8);
+      lower(shipped_model("llama-3.2-1b"), plan, native, 8);
       ADD_FAILURE() << name_of(strategy) << " was lowered";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(name_of(strategy)), std::string::npos);
@@ -183,8 +184,9 @@ TEST(Strategies, TimeNeverFallsWhenTheNetworkGetsSlower) {
     for (const char* efficiency : {"1", "0.8", "0.5", "0.25", "0.1"}) {
       Predictor predictor = predictor_of("llama-2-7b", "hf-eager",
                                          {std::string("cluster.nic_efficiency=") + efficiency});
-      const double time = predictor.predict(plan_of(strategy, "hf-eager", 32), {.reserved = false})
-                              .time.iteration_s;
+      const double time =
+          predictor.predict(small_plan(strategy, "hf-eager", 32), {.reserved = false})
+              .time.iteration_s;
       // Equal-priority kernels may change places when a collective ends later; that moves a step by
       // less than one kernel a layer.
       EXPECT_GE(time, before * 0.995) << name_of(strategy) << " at " << efficiency;
@@ -200,7 +202,7 @@ TEST(Strategies, MemoryNeverGrowsWithMoreShards) {
       if (strategy == Strategy::kSingle || strategy == Strategy::kHsdp) continue;
       Bytes before = std::numeric_limits<Bytes>::max();
       for (std::int64_t gpus : {8, 16, 64, 256, 1024}) {
-        const Bytes peak = predictor.predict(plan_of(strategy, stack, gpus), {.reserved = false})
+        const Bytes peak = predictor.predict(small_plan(strategy, stack, gpus), {.reserved = false})
                                .memory.peak_allocated_bytes;
         // Padding to the group adds at most some rows a matrix.
         EXPECT_LE(static_cast<double>(peak), static_cast<double>(before) * 1.005)
@@ -219,7 +221,7 @@ TEST(Strategies, MoreCheckpointedLayersNeverRaiseTheActivationPeak) {
       for (Recompute recompute : {Recompute::kFull, Recompute::kSelectiveOp}) {
         Bytes before = std::numeric_limits<Bytes>::max();
         for (std::int64_t k = 0; k <= 32; k += 4) {
-          Plan plan = plan_of(strategy, stack, 64);
+          Plan plan = small_plan(strategy, stack, 64);
           plan.ckpt_layers = k;
           plan.recompute = k == 0 ? Recompute::kNone : recompute;
           const Bytes peak =
@@ -234,7 +236,7 @@ TEST(Strategies, MoreCheckpointedLayersNeverRaiseTheActivationPeak) {
 
 TEST(Strategies, CheckpointingCostsTimeAndSavesMemory) {
   Predictor predictor = predictor_of("llama-2-7b", "hf-eager");
-  Plan plan = plan_of(Strategy::kYafsdp, "hf-eager", 64);
+  Plan plan = small_plan(Strategy::kYafsdp, "hf-eager", 64);
   plan.seq_len = 8192;
   const Prediction none = predictor.predict(plan);
   plan.recompute = Recompute::kFull;
@@ -248,7 +250,7 @@ TEST(Strategies, CheckpointingCostsTimeAndSavesMemory) {
 
 TEST(Strategies, ManyMicroStepsReserveWhatFewDo) {
   Predictor predictor = predictor_of("llama-3.2-1b", "hf-eager");
-  Plan plan = plan_of(Strategy::kFsdp1, "hf-eager", 16);
+  Plan plan = small_plan(Strategy::kFsdp1, "hf-eager", 16);
   plan.grad_accum = 4;
   const Prediction few = predictor.predict(plan);
   plan.grad_accum = 64;

@@ -10,9 +10,9 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
-#include "sim/core/read_file.h"
 #include "sim/strategies/lower.h"
 #include "sim/trace/observations.h"
+#include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/tiny_models.h"
@@ -22,8 +22,7 @@ namespace {
 
 using profiles::Observation;
 using profiles::ObservationSet;
-
-constexpr std::size_t kPlenty = std::size_t{1} << 24;
+using testing::get;
 
 /// Two ranks and two steps of a plan, in which operation `id` takes id + 1 microseconds on rank 0
 /// and twice that on rank 1, one after the other with gaps of half a microsecond.
@@ -31,8 +30,7 @@ class TraceObservationsTest : public ::testing::Test {
  protected:
   TraceObservationsTest() {
     const std::filesystem::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
-    identity_ = {config.string(), read_file(config, 1 << 20),
-                 testing::tiny_plan(Strategy::kYafsdp, 2), 2};
+    identity_ = {config.string(), get(config), testing::tiny_plan(Strategy::kYafsdp, 2), 2};
     const Model model = model_of(identity_, "test");
     schedule_ = lower(model, identity_.plan, profiles::load_stack(identity_.plan.stack).stack, 2);
     timeline_.source = "measured";
@@ -164,7 +162,7 @@ TEST_F(TraceObservationsTest, AKernelBesideACollectiveIsContended) {
 
 TEST_F(TraceObservationsTest, RefusesTracesOfOtherVersionsAndWithoutAPlan) {
   const auto path = written();
-  const std::string text = read_file(path, kPlenty);
+  const std::string text = get(path);
   const auto other = testing::temp_folder() / "other.json";
   std::string renamed = text;
   const std::string name = "layer1.forward.norm";
@@ -183,7 +181,7 @@ TEST_F(TraceObservationsTest, RefusesTracesOfOtherVersionsAndWithoutAPlan) {
 // What parses files is given damaged ones: every prefix and every lost piece is an Error or a
 // set.
 TEST_F(TraceObservationsTest, DamagedTracesAreRefusedOrReadInPart) {
-  const std::string text = read_file(written(), kPlenty);
+  const std::string text = get(written());
   const auto path = testing::temp_folder() / "damaged.json";
   std::size_t refused = 0, tries = 0;
   for (std::size_t cut = 0; cut < text.size(); cut += 1 + text.size() / 15) {

@@ -20,6 +20,7 @@
 #include "sim/core/plan_json.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
+#include "tests/tuner/models.h"
 #include "tuner/contest.h"
 #include "tuner/scenarios.h"
 
@@ -28,13 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Model model_of(const char* name, std::int64_t layers) {
-  Model model = load_model(profiles::data_dir() / "models", name);
-  model.layers = layers;
-  return model;
-}
-
-struct Case {
+struct SmallSearch {
   const char* name;
   const char* model;
   std::int64_t layers;
@@ -45,7 +40,7 @@ struct Case {
   bool allows = false;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const SmallSearch& c, std::ostream* out) {
   *out << c.name;
 }
 
@@ -55,7 +50,7 @@ struct Small {
   Request request;
   DividedSpace space;
 
-  explicit Small(const Case& c) : model(model_of(c.model, c.layers)) {
+  explicit Small(const SmallSearch& c) : model(model_of(c.model, c.layers)) {
     profiles::Profile profile = profiles::load_profile(c.cluster, c.stack);
     profile.cluster.gpu.memory_bytes = static_cast<Bytes>(c.memory_gib * kGiB);
     scenarios = {as_predicted(profile)};
@@ -85,7 +80,7 @@ struct Small {
   }
 };
 
-class DividedSpaces : public testing::TestWithParam<Case> {};
+class DividedSpaces : public ::testing::TestWithParam<SmallSearch> {};
 
 TEST_P(DividedSpaces, NoPlanOfTheSpaceIsBetterThanTheAnswer) {
   const Small small(GetParam());
@@ -165,12 +160,12 @@ TEST_P(DividedSpaces, TheFrontFallsInMemoryAsItRisesInTime) {
 
 INSTANTIATE_TEST_SUITE_P(
     Small, DividedSpaces,
-    testing::Values(
-        Case{"roomy", "llama-3-8b", 6, "dgx-h100", "megatron-core", 16, 4096, 16, 80},
-        Case{"tight", "llama-3-70b", 6, "dgx-h100", "megatron-core", 8, 4096, 16, 24, true},
-        Case{"torchtitan", "llama-3-8b", 8, "dgx-h100", "torch-compile", 8, 8192, 16, 20},
-        Case{"experts", "mixtral-8x7b", 3, "dgx-h100", "megatron-core", 8, 4096, 8, 48},
-        Case{"rack", "llama-3-8b", 4, "gb200-nvl72", "megatron-core", 144, 2048, 288, 40}),
+    ::testing::Values(
+        SmallSearch{"roomy", "llama-3-8b", 6, "dgx-h100", "megatron-core", 16, 4096, 16, 80},
+        SmallSearch{"tight", "llama-3-70b", 6, "dgx-h100", "megatron-core", 8, 4096, 16, 24, true},
+        SmallSearch{"torchtitan", "llama-3-8b", 8, "dgx-h100", "torch-compile", 8, 8192, 16, 20},
+        SmallSearch{"experts", "mixtral-8x7b", 3, "dgx-h100", "megatron-core", 8, 4096, 8, 48},
+        SmallSearch{"rack", "llama-3-8b", 4, "gb200-nvl72", "megatron-core", 144, 2048, 288, 40}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(DividedSearch, TheBoundHoldsForEverySchedule) {
@@ -198,7 +193,7 @@ TEST(DividedSearch, TheBoundHoldsForEverySchedule) {
   }
 }
 
-class DividedRequest : public testing::Test {
+class DividedRequest : public ::testing::Test {
  protected:
   std::string refusal() const {
     try {

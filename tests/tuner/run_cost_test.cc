@@ -7,13 +7,10 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
+#include "tests/tuner/models.h"
 
 namespace shardwright::tuner {
 namespace {
-
-Model model_of(const char* name) {
-  return load_model(profiles::data_dir() / "models", name);
-}
 
 sim::Prediction step_of(std::int64_t gpus, double tokens_per_s) {
   sim::Prediction prediction;

@@ -58,7 +58,7 @@ Exhaustive exhaust(const Model& model, const std::vector<Scenario>& scenarios, c
   return result;
 }
 
-struct Case {
+struct SearchedSpace {
   const char* name;
   const char* cluster;
   const char* stack;
@@ -67,11 +67,11 @@ struct Case {
   Objective objective = Objective::kTime;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const SearchedSpace& c, std::ostream* out) {
   *out << c.name;
 }
 
-class SearchCase : public testing::TestWithParam<Case> {
+class SearchCase : public ::testing::TestWithParam<SearchedSpace> {
  protected:
   Request request() const {
     Request request;
@@ -145,30 +145,31 @@ TEST_P(SearchCase, TheAnswerDoesNotDependOnThreads) {
 
 INSTANTIATE_TEST_SUITE_P(
     Spaces, SearchCase,
-    testing::Values(Case{"native", "dgx-h100", "native", 16, 8, 2048, {}},
-                    Case{"native, tight memory",
-                         "l40s-pcie8",
-                         "native",
-                         2,
-                         12,
-                         4096,
-                         {Strategy::kYafsdp, Strategy::kFsdp2, Strategy::kZero2}},
-                    Case{"caching allocator",
-                         "a100-80g-4xhdr200",
-                         "hf-eager",
-                         16,
-                         9,
-                         4096,
-                         {Strategy::kFsdp1, Strategy::kYafsdp, Strategy::kZero3}},
-                    Case{"caching allocator, tight memory",
-                         "l40s-pcie8",
-                         "torch-eager",
-                         8,
-                         32,
-                         8192,
-                         {Strategy::kFsdp1, Strategy::kFsdp2}},
-                    Case{"dollars", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kCost},
-                    Case{"head-room", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kHeadroom}),
+    ::testing::Values(
+        SearchedSpace{"native", "dgx-h100", "native", 16, 8, 2048, {}},
+        SearchedSpace{"native, tight memory",
+                      "l40s-pcie8",
+                      "native",
+                      2,
+                      12,
+                      4096,
+                      {Strategy::kYafsdp, Strategy::kFsdp2, Strategy::kZero2}},
+        SearchedSpace{"caching allocator",
+                      "a100-80g-4xhdr200",
+                      "hf-eager",
+                      16,
+                      9,
+                      4096,
+                      {Strategy::kFsdp1, Strategy::kYafsdp, Strategy::kZero3}},
+        SearchedSpace{"caching allocator, tight memory",
+                      "l40s-pcie8",
+                      "torch-eager",
+                      8,
+                      32,
+                      8192,
+                      {Strategy::kFsdp1, Strategy::kFsdp2}},
+        SearchedSpace{"dollars", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kCost},
+        SearchedSpace{"head-room", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kHeadroom}),
     [](const auto& instance) { return "case" + std::to_string(instance.index); });
 
 TEST(Search, AnotherKnobNeverMakesTheBestWorse) {

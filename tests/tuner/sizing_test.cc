@@ -14,6 +14,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "tests/support/not_empty.h"
+#include "tests/tuner/models.h"
 #include "tuner/compare_strategies.h"
 #include "tuner/critical_batch.h"
 #include "tuner/knee.h"
@@ -26,10 +27,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Model model_of(const char* name) {
-  return load_model(profiles::data_dir() / "models", name);
-}
 
 Offer offer_of(const char* cluster, double usd = 2) {
   return {cluster, profiles::load_profile(cluster, "native"), {}, usd, {usd, {usd, usd}, "", {}}};

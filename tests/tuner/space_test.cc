@@ -17,8 +17,8 @@
 namespace shardwright::tuner {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 Model llama() {
   Model model = load_model(profiles::data_dir() / "models", "llama-3-8b");
@@ -202,7 +202,7 @@ TEST(Space, WhatLayersRecomputeIsDifferentEachTime) {
   EXPECT_EQ(recomputations_of(model, Plan{}, eager.stack).size(), 1U);
 }
 
-class Contradiction : public testing::Test {
+class Contradiction : public ::testing::Test {
  protected:
   std::string message() {
     try {

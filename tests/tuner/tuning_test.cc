@@ -14,16 +14,11 @@
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
 #include "tests/support/not_empty.h"
+#include "tests/tuner/models.h"
 #include "tuner/scenarios.h"
 
 namespace shardwright::tuner {
 namespace {
-
-Model model_of(const std::string& name, std::int64_t layers = 0) {
-  Model model = load_model(profiles::data_dir() / "models", name);
-  if (layers > 0) model.layers = layers;
-  return model;
-}
 
 /// A job whose memory is tight, on a stack of which the closed form knows all.
 struct Tight {
@@ -46,7 +41,7 @@ struct Row {
   std::int64_t seq_len, published;
 };
 
-class YafsdpTable : public testing::TestWithParam<Row> {};
+class YafsdpTable : public ::testing::TestWithParam<Row> {};
 
 TEST_P(YafsdpTable, TheSearchChoosesAboutAsManyCheckpointedLayersAsTheAuthors) {
   const auto [name, seq_len, published] = GetParam();
@@ -67,13 +62,11 @@ TEST_P(YafsdpTable, TheSearchChoosesAboutAsManyCheckpointedLayersAsTheAuthors) {
   EXPECT_LE(layers(Strategy::kYafsdp), fsdp1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, YafsdpTable,
-                         testing::Values(Row{"llama-2-34b", 4096, 5}, Row{"llama-2-70b", 2048, 10},
-                                         Row{"llama-2-70b", 4096, 50},
-                                         Row{"llama-3-70b", 2048, 20}),
-                         [](const auto& instance) {
-                           return "row" + std::to_string(instance.index);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Rows, YafsdpTable,
+    ::testing::Values(Row{"llama-2-34b", 4096, 5}, Row{"llama-2-70b", 2048, 10},
+                      Row{"llama-2-70b", 4096, 50}, Row{"llama-3-70b", 2048, 20}),
+    [](const auto& instance) { return "row" + std::to_string(instance.index); });
 
 TEST(Tuning, EveryStepCostsWhatItsPredictionSays) {
   Tight tight;
