@@ -18,10 +18,7 @@ Engine& engine() {
 void reset(const FakeMachine& machine) {
   Engine& e = engine();
   const std::lock_guard lock(e.mutex);
-  for (const auto& [address, region] : e.regions) {
-    ::operator delete (reinterpret_cast<void*>(address), std::align_val_t{kDeviceAlignment});
-  }
-  e.regions.clear();
+  e.release_regions();
   e.streams.clear();
   e.events.clear();
   e.default_stream.tasks.clear();

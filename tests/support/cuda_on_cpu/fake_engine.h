@@ -76,6 +76,15 @@ struct Engine {
   std::map<int, std::size_t> allocated;       // by GPU
   std::set<std::pair<int, int>> peer_access;  // whose kernels, whose memory
 
+  /// What a failed device did not free is freed with it.
+  ~Engine() { release_regions(); }
+  void release_regions() {
+    for (const auto& [address, region] : regions) {
+      ::operator delete (reinterpret_cast<void*>(address), std::align_val_t{kDeviceAlignment});
+    }
+    regions.clear();
+  }
+
   std::uint64_t draw() {  // splitmix64
     std::uint64_t z = (random += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
