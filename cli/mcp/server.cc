@@ -147,8 +147,10 @@ void McpServer::answer(const Json& message) {
   if (method == "initialize") {
     std::string version(kVersions.front());
     if (params.is_object() && params.contains("protocolVersion") &&
-        std::find(kVersions.begin(), kVersions.end(), params["protocolVersion"]) != kVersions.end())
-      version = params["protocolVersion"].get<std::string>();
+        params["protocolVersion"].is_string()) {
+      const std::string asked = params["protocolVersion"].get<std::string>();
+      if (std::find(kVersions.begin(), kVersions.end(), asked) != kVersions.end()) version = asked;
+    }
     return reply(id,
                  {{"protocolVersion", version},
                   {"capabilities", {{"tools", {{"listChanged", false}}}}},
