@@ -65,9 +65,14 @@ class DividedTuner {
       } else {
         tuning.steps =
             divided_steps(model_, scenarios_, request_, options_.search, tuning.top.front());
+        std::vector<Plan> plans;
+        for (const Found& found : tuning.top) plans.push_back(found.plan());
+        tuning.robustness = robustness_of(model_, adverse_scenarios(*tuning.profile), space_,
+                                          options_.search, plans);
       }
     }
     tuning.stopped = search_.stopped();
+    if (tuning.stopped) tuning.robustness.reset();
     tuning.total_s = seconds_since(begin_);
     return tuning;
   }

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/robustness.h"
 
+#include <utility>
+
+#include "tuner/divided_search.h"
+
 namespace shardwright::tuner {
 
 namespace {
 
 constexpr double kNoticeable = 0.01;
 
-}  // namespace
-
-bool Robustness::flips(std::size_t plan, std::size_t in_case, double behind) const {
-  const Stress& stressed = stress[plan][in_case];
-  return !stressed.fits || stressed.behind > behind + kNoticeable;
-}
-
-Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases, const Space& space,
-                         SearchOptions options, const std::vector<Plan>& plans) {
+template <typename AnySearch, typename AnySpace>
+Robustness searched_again(const Model& model, const std::vector<Scenario>& cases,
+                          const AnySpace& space, SearchOptions options,
+                          const std::vector<Plan>& plans) {
   options.progress = nullptr;
   Robustness result;
   result.stress.resize(plans.size());
   for (const Scenario& scenario : cases) {
     const std::vector<Scenario> alone{scenario};
-    Search search(model, alone, space, options);
+    AnySearch search(model, alone, space, options);
     std::vector<Found> best = search.best(1);
     const std::vector<Judgement> judgements = search.judge(plans);
     for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -35,6 +34,24 @@ Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
     if (!best.empty()) kept.best = std::move(best.front());
   }
   return result;
+}
+
+}  // namespace
+
+bool Robustness::flips(std::size_t plan, std::size_t in_case, double behind) const {
+  const Stress& stressed = stress[plan][in_case];
+  return !stressed.fits || stressed.behind > behind + kNoticeable;
+}
+
+Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases, const Space& space,
+                         SearchOptions options, const std::vector<Plan>& plans) {
+  return searched_again<Search>(model, cases, space, std::move(options), plans);
+}
+
+Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
+                         const DividedSpace& space, SearchOptions options,
+                         const std::vector<Plan>& plans) {
+  return searched_again<DividedSearch>(model, cases, space, std::move(options), plans);
 }
 
 }  // namespace shardwright::tuner

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tuner/divided_space.h"
 #include "tuner/search.h"
 
 namespace shardwright::tuner {
@@ -37,5 +38,8 @@ struct Robustness {
 /// search that found `plans`; its progress is not told.
 Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases, const Space& space,
                          SearchOptions options, const std::vector<Plan>& plans);
+Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
+                         const DividedSpace& space, SearchOptions options,
+                         const std::vector<Plan>& plans);
 
 }  // namespace shardwright::tuner

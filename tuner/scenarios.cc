@@ -19,6 +19,10 @@ Scenario bandwidth_below(const profiles::Profile& profile, double share) {
   profiles::CollectiveParams& params = scenario.profile.cost.collectives.values;
   for (auto* protocol : {&params.ll, &params.ll128, &params.simple, &params.nvls_simple})
     protocol->bytes_per_s *= 1 - share;
+  profiles::DispatchParams& dispatch = scenario.profile.cost.dispatch.values;
+  for (double* rate : {&scenario.profile.cost.exchange.values.bytes_per_s,
+                       &dispatch.link_bytes_per_s, &dispatch.sm_bytes_per_s})
+    *rate *= 1 - share;
   scenario.profile.cluster.intra_link_bytes_per_s *= 1 - share;
   scenario.profile.cluster.nic_bytes_per_s *= 1 - share;
   return scenario;

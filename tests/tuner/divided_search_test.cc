@@ -310,6 +310,33 @@ TEST(Contest, FewerSequencesThanGpusDivideTheModel) {
   }
 }
 
+TEST(Contest, DividedAnswersSayWhetherTheyHoldWhenThePredictionWasTooKind) {
+  const Model model = model_of("llama-3-8b", 32);
+  const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
+  Request request;
+  request.gpus = 16;
+  request.seq_len = 8192;
+  request.global_batch = 64;
+  const Tuning answer = compete(model, {nullptr, "", &divided, 0}, request);
+  ASSERT_TRUE(answer.robustness);
+  const std::vector<Scenario> cases = adverse_scenarios(divided);
+  ASSERT_EQ(answer.robustness->cases.size(), cases.size());
+  ASSERT_EQ(answer.robustness->stress.size(), answer.top.size());
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    ASSERT_TRUE(answer.robustness->cases[c].best);
+    const double best = answer.robustness->cases[c].best->score;
+    for (std::size_t i = 0; i < answer.top.size(); ++i) {
+      const Stress& stress = answer.robustness->stress[i][c];
+      if (stress.fits) {
+        EXPECT_GE(stress.score, best * (1 - 1e-9));
+      }
+      EXPECT_NEAR(stress.behind, stress.score / best - 1, 1e-12);
+    }
+  }
+  // Slower links cost a plan that divides the model something.
+  EXPECT_GT(answer.robustness->stress[0][1].score, answer.top[0].score);
+}
+
 TEST(Contest, WhenNothingFitsTheWaysOutDo) {
   const Model model = model_of("llama-3-70b", 80);
   const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
