@@ -31,6 +31,9 @@ DividedDoubt load() {
     width.half_width = entry.require<double>("half_width", between(0.0, 10.0));
     width.cells = entry.require<std::int64_t>("cells", at_least<std::int64_t>(1));
   }
+  if (const auto memory = file.root().find_object("memory")) {
+    doubt.memory_half_width = memory->require<double>("half_width", between(0.0, 10.0));
+  }
   for (const JsonReader& gpu : file.root().require_array("gpus")) {
     doubt.gpus.push_back(gpu.value<std::string>());
   }

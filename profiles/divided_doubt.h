@@ -31,6 +31,9 @@ struct DividedRuns {
 struct DividedDoubt {
   double level = 0.9;
   std::vector<DividedWidth> widths;
+  /// Of the logarithm of what a rank reserves, with software that always divides: from measured
+  /// peaks, and from runs near the edge that fitted or went out of memory. 0: not known.
+  double memory_half_width = 0;
   std::vector<std::string> gpus;  // of the runs
   std::int64_t most_gpus = 0;     // that one of them took
   std::vector<DividedRuns> stacks;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "profiles/divided_doubt.h"
 #include "sim/core/portable_math.h"
 
 namespace shardwright::sim {
@@ -14,7 +15,11 @@ double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
   if (usable <= 0) return 0;
   // Of the interval's two ends the upper one is rounded to bytes.
   constexpr double kByte = 1;
-  const double shrink = -portable_expm1(-profile.uncertainty.memory_half_width);
+  const double divided = profiles::divided_doubt().memory_half_width;
+  const double half_width = profile.stack.parallel.always && divided > 0
+                                ? divided
+                                : profile.uncertainty.memory_half_width;
+  const double shrink = -portable_expm1(-half_width);
   return shrink > 0 ? std::min(0.99, (framework * shrink + kByte) / usable) : 0;
 }
 

@@ -36,10 +36,12 @@ void set_intervals(Prediction& prediction, const profiles::Profile& profile, dou
   std::copy(interval.begin(), interval.end(), time.interval_s);
   time.interval_level = profile.uncertainty.level;
 
-  MemoryPrediction& memory = prediction.memory;
+  set_memory_interval(prediction.memory, profile.uncertainty.memory_half_width);
+}
+
+void set_memory_interval(MemoryPrediction& memory, double half_width) {
   const auto reserved =
-      interval_around(static_cast<double>(memory.total_bytes - memory.runtime_bytes),
-                      profile.uncertainty.memory_half_width);
+      interval_around(static_cast<double>(memory.total_bytes - memory.runtime_bytes), half_width);
   for (std::size_t end = 0; end < reserved.size(); ++end) {
     memory.interval_bytes[end] = static_cast<Bytes>(reserved[end]) + memory.runtime_bytes;
   }

@@ -121,6 +121,11 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
       model.is_mixture(), precision == Precision::kFp8 || precision == Precision::kNvfp4,
       profile.cluster.gpu.id);
   set_intervals(p, profile, own > 0 ? own : others);
+  // Software that also runs the other engine has published peaks of its own there.
+  const double memory_width = profiles::divided_doubt().memory_half_width;
+  if (profile.stack.parallel.always && memory_width > 0) {
+    set_memory_interval(p.memory, memory_width);
+  }
   return p;
 }
 

@@ -15,27 +15,35 @@ Json optional_number(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+/// What the framework reserves, of what it may.
+double share_of_memory(const sim::MemoryPrediction& memory) {
+  return static_cast<double>(memory.peak_reserved_bytes) /
+         static_cast<double>(memory.usable_bytes - memory.runtime_bytes);
+}
+
 Json row_json(const sim::ValidatedRow& row) {
   const bool predicted = row.skipped.empty();
   const sim::TimePrediction& time = row.prediction.time;
-  return {{"id", row.row.id},
-          {"predicted_iter_time_s", predicted ? Json(time.iteration_s) : Json(nullptr)},
-          {"measured_iter_time_s", optional_number(row.row.iteration_s)},
-          {"time_error", optional_number(row.time_error)},
-          {"predicted_peak_gib", predicted ? Json(row.predicted_peak_gib) : Json(nullptr)},
-          {"measured_peak_gib", optional_number(row.row.peak_gib)},
-          {"memory_error", optional_number(row.memory_error)},
-          {"fits", predicted ? Json(row.prediction.memory.fits) : Json(nullptr)},
-          {"outcome", row.row.out_of_memory ? "oom" : "ok"},
-          {"skipped", predicted ? Json(nullptr) : Json(row.skipped)},
-          {"source", row.row.source},
-          {"mem_kind", row.row.peak_gib ? Json(name_of(row.row.counter)) : Json(nullptr)},
-          {"predicted_interval_s",
-           predicted ? Json{time.interval_s[0], time.interval_s[1]} : Json(nullptr)},
-          {"extrapolated", row.prediction.extrapolated},
-          {"seen", predicted ? Json(name_of(time.novelty)) : Json(nullptr)},
-          {"suspect", row.row.suspect.empty() ? Json(nullptr) : Json(row.row.suspect)},
-          {"verdict", predicted ? Json(name_of(row.prediction.memory.verdict)) : Json(nullptr)}};
+  return {
+      {"id", row.row.id},
+      {"predicted_iter_time_s", predicted ? Json(time.iteration_s) : Json(nullptr)},
+      {"measured_iter_time_s", optional_number(row.row.iteration_s)},
+      {"time_error", optional_number(row.time_error)},
+      {"predicted_peak_gib", predicted ? Json(row.predicted_peak_gib) : Json(nullptr)},
+      {"measured_peak_gib", optional_number(row.row.peak_gib)},
+      {"memory_error", optional_number(row.memory_error)},
+      {"fits", predicted ? Json(row.prediction.memory.fits) : Json(nullptr)},
+      {"memory_share", predicted ? Json(share_of_memory(row.prediction.memory)) : Json(nullptr)},
+      {"outcome", row.row.out_of_memory ? "oom" : "ok"},
+      {"skipped", predicted ? Json(nullptr) : Json(row.skipped)},
+      {"source", row.row.source},
+      {"mem_kind", row.row.peak_gib ? Json(name_of(row.row.counter)) : Json(nullptr)},
+      {"predicted_interval_s",
+       predicted ? Json{time.interval_s[0], time.interval_s[1]} : Json(nullptr)},
+      {"extrapolated", row.prediction.extrapolated},
+      {"seen", predicted ? Json(name_of(time.novelty)) : Json(nullptr)},
+      {"suspect", row.row.suspect.empty() ? Json(nullptr) : Json(row.row.suspect)},
+      {"verdict", predicted ? Json(name_of(row.prediction.memory.verdict)) : Json(nullptr)}};
 }
 
 Json summary_json(const sim::ValidationSummary& summary) {
