@@ -53,6 +53,7 @@ struct BodyCosts::Streams {
   double others = 0;      // taken by what runs beside other micro-batches
   double others_sms = 0;  // the SMs that it holds, times their seconds
   Sharing resident;       // of what runs beside
+  Sharing background;     // of what other layers' collectives hold
   CommGroup group = CommGroup::kTensor;
   OpRun last;
 };
@@ -232,12 +233,15 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
       s.compute = s.communication;
     } else {
       s.communication = s.last.end_s;
-      s.resident.channels = cost.channels;
-      s.resident.hbm_bytes_per_s = cost.time_s > 0 ? cost.hbm_bytes / cost.time_s : 0;
+      s.resident = sharing(cost);
     }
     return;
   }
   double duration = work_s(op, {});
+  if (s.background.channels > 0) {
+    duration =
+        std::max(duration, profile_.cost.contention.values.kernels * work_s(op, s.background));
+  }
   if (op.work.kind == WorkKind::kGemm)
     result.flops += gemm_flops(op.work.m, op.work.n, op.work.k, op.groups) *
                     (op.groups > 1 ? 1 : op.work.kernels);
@@ -272,9 +276,18 @@ double BodyCosts::launches_s(const BodyOp& op, bool backward) const {
   return op.work.kernels * each;
 }
 
-BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs) {
+Sharing BodyCosts::sharing(const CollectiveCost& cost) {
+  Sharing result;
+  result.channels = cost.channels;
+  result.hbm_bytes_per_s = cost.time_s > 0 ? cost.hbm_bytes / cost.time_s : 0;
+  return result;
+}
+
+BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs,
+                         const Sharing& resident) {
   BodyTime result;
   Streams streams;
+  streams.background = resident;
   if (graphs_ == CudaGraphs::kLayers && !ops.empty())
     streams.host = profile_.stack.parallel.graph_launch_s;
   for (const BodyOp& op : ops) {

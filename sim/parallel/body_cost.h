@@ -53,8 +53,12 @@ class BodyCosts {
   void place(const Layout& layout, CudaGraphs graphs = CudaGraphs::kNone);
   const Layout& layout() const { return layout_; }
 
-  /// `runs`, where given, takes when each operation runs.
-  BodyTime time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs = nullptr);
+  /// `runs`, where given, takes when each operation runs. `resident`: collectives of other layers
+  /// that are there all the time.
+  BodyTime time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs = nullptr,
+                const Sharing& resident = {});
+  /// What a collective leaves to kernels beside it.
+  static Sharing sharing(const CollectiveCost& cost);
   /// Of one collective alone; infinite where nodes are not linked.
   CollectiveCost collective(const BodyCollective& collective);
   /// A message of `bytes` between neighbours in the pipeline.

@@ -22,13 +22,19 @@ BodyCollective whole(CommGroup group, Collective kind, double bytes) {
 
 }  // namespace
 
+bool gathers_layers(const Plan& plan, const Stack& stack) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  return strategy.divides == Sharded::kParameters && strategy.reshards && plan.parallel.pp == 1 &&
+         stack.parallel.reshards_after_forward;
+}
+
 DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& stack,
                            BodyCosts& costs)
     : model_(model), plan_(plan), stack_(stack), costs_(costs) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   sharded_ = strategy.divides == Sharded::kParameters;
-  per_layer_ = sharded_ && strategy.reshards && plan.parallel.pp == 1 &&
-               stack.parallel.reshards_after_forward;
+  per_layer_ = gathers_layers(plan, stack);
+  copies_units_ = sharded_ && strategy.software == Software::kFsdp2;
   overlap_reduce_ =
       plan.parallel.overlap_grad_reduce.value_or(sharded_ || stack.parallel.overlap_grad_reduce);
   overlap_gather_ =
@@ -67,6 +73,17 @@ double DataParallel::reduce_s(double parameters, double expert_parameters) {
                                 gradient_bytes_ * expert_parameters))
               .time_s;
   return time;
+}
+
+double DataParallel::gathered_copy_s(double parameters) const {
+  return copies_units_ ? costs_.memory_s(2 * parameter_bytes_ * parameters, stack_.copies.copy) : 0;
+}
+
+double DataParallel::reduced_copy_s(double parameters) const {
+  constexpr double kProduct = 2;  // bytes of a weight gradient
+  return copies_units_
+             ? costs_.memory_s((kProduct + gradient_bytes_) * parameters, stack_.copies.copy)
+             : 0;
 }
 
 double DataParallel::sent_bytes_per_parameter() const {

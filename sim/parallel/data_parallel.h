@@ -42,6 +42,9 @@ struct StageTail {
   double sent_bytes = 0;
 };
 
+/// Parameters are gathered in every pass and gradients summed in every micro-batch.
+bool gathers_layers(const Plan& plan, const Stack& stack);
+
 class DataParallel {
  public:
   DataParallel(const Model& model, const Plan& plan, const Stack& stack, BodyCosts& costs);
@@ -52,11 +55,14 @@ class DataParallel {
   /// Reductions of tails that follow are listed there.
   void record(std::vector<ReductionSpan>* reductions) { reductions_ = reductions; }
 
-  /// Parameters are gathered in every pass and gradients summed in every micro-batch.
   bool per_layer() const { return per_layer_; }
   /// Gathers of `parameters`, and the sum of their gradients.
   double gather_s(double parameters, double expert_parameters = 0);
   double reduce_s(double parameters, double expert_parameters = 0);
+  /// FSDP2 copies what was gathered into parameters, and gradients, cast on the way, into the
+  /// reduction's input, both on the compute stream (torch/distributed/fsdp). 0 for other software.
+  double gathered_copy_s(double parameters) const;
+  double reduced_copy_s(double parameters) const;
   double sent_bytes_per_parameter() const;
   /// Of parameters that are gathered and have no gradient.
   double sent_bytes_per_frozen_parameter() const;
@@ -71,7 +77,8 @@ class DataParallel {
   const Plan& plan_;
   const Stack& stack_;
   BodyCosts& costs_;
-  bool per_layer_ = false, sharded_ = false, overlap_reduce_ = false, overlap_gather_ = false;
+  bool per_layer_ = false, copies_units_ = false, sharded_ = false, overlap_reduce_ = false,
+       overlap_gather_ = false;
   std::vector<ReductionSpan>* reductions_ = nullptr;
   double gradient_bytes_ = 4, parameter_bytes_ = 2;
   double whole_bytes_ = 0, copied_bytes_ = 0;  // where whole gradients are summed (0: they are not)

@@ -100,8 +100,10 @@ ParallelEngine::BodyKey ParallelEngine::body_key(const Plan& plan) const {
   BodyKey key;
   key.plan = plan;
   // What no list of body.h depends on.
-  key.plan.strategy = Strategy::kSingle;
-  key.plan.shard_group = 0;
+  if (!gathers_layers(plan, profile_.stack)) {
+    key.plan.strategy = Strategy::kSingle;
+    key.plan.shard_group = 0;
+  }
   key.plan.grad_accum = std::min<std::int64_t>(plan.grad_accum, 2);
   key.plan.ckpt_layers = plan.recompute == Recompute::kNone || plan.ckpt_layers == 0 ? 0 : 1;
   key.plan.parallel.pp = key.plan.parallel.virtual_stages = 1;

@@ -105,11 +105,24 @@ Body write_body(const BodyWriter& writer, BodyKind kind) {
 ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
                                                    const std::vector<ChunkContent>& parts) {
   const BodyWriter writer(model_, plan, profile_.stack);
+  Sharing beside;
+  if (gathers_layers(plan, profile_.stack)) {
+    constexpr double kLarge = 1e8;
+    beside = BodyCosts::sharing(costs_.collective(
+        {CommGroup::kShard, Collective::kAllGather, Pattern::kCollective, Meets::kBeside, kLarge}));
+  }
   const auto timed = [&](const Body& body) {
     PassTimes times;
     times.forward = costs_.time(body.forward, false);
     times.backward = costs_.time(body.backward, true);
     if (!body.recompute.empty()) times.backward.add(costs_.time(body.recompute, false), 1);
+    if (beside.channels > 0) {
+      times.forward_beside_s = costs_.time(body.forward, false, nullptr, beside).device_s;
+      times.backward_beside_s =
+          costs_.time(body.backward, true, nullptr, beside).device_s +
+          (body.recompute.empty() ? 0
+                                  : costs_.time(body.recompute, false, nullptr, beside).device_s);
+    }
     if (!profile_.stack.parallel.accumulates_in_product && plan.grad_accum > 1) {
       // Every gradient is added to the accumulated one by a kernel of its own.
       double weights = 0;
@@ -117,8 +130,10 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
         if (op.kind == OpKind::kWeightGradient)
           weights += f(op.work.m) * f(op.work.n) * f(op.groups);
       }
-      times.backward.device_s += costs_.memory_s(weights * profile_.stack.gradient_accumulate_bytes,
-                                                 profile_.stack.copies.add);
+      const double added_s = costs_.memory_s(weights * profile_.stack.gradient_accumulate_bytes,
+                                             profile_.stack.copies.add);
+      times.backward.device_s += added_s;
+      if (times.backward_beside_s > 0) times.backward_beside_s += added_s;
     }
     return times;
   };
@@ -143,6 +158,38 @@ double ParallelEngine::deferred_head_s(const Plan& plan, const Bodies& bodies) c
          bodies[static_cast<std::size_t>(BodyKind::kHead)].backward.delayed_s;
 }
 
+/// Gathers of the next layer and reductions of the one before run beside a layer: each slows the
+/// other as long as both are there.
+void ParallelEngine::add_sharded_layers(const Plan& plan, const ChunkContent& content,
+                                        DataParallel& data, PassTimes& times) {
+  const ChunkParameters held = chunk_parameters(model_, plan, content);
+  const double adapters = adapter_parameters(model_, plan, profile_.stack, content.layers);
+  const double trained = adapters > 0 ? adapters : held.dense();
+  const double layers = f(content.layers);
+  const double gather =
+      data.gather_s((held.dense() + adapters) / layers, held.experts / layers) * layers;
+  const double reduce = data.reduce_s(trained / layers, held.experts / layers) * layers;
+  const Layout& layout = costs_.layout();
+  const bool in_node =
+      layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
+  const profiles::ContentionParams& contention = profile_.cost.contention.values;
+  const double slowed = in_node ? contention.nvlink_collectives : contention.other_collectives;
+  const auto hide = [&](BodyTime& pass, double beside_s, double alone, double copies_s) {
+    pass.device_s += copies_s;
+    beside_s = std::max(beside_s + copies_s, pass.device_s);
+    const double communication = slowed * alone;
+    const double both = std::min(communication, beside_s);
+    const double late = std::max(0.0, communication - beside_s) + alone / layers;
+    pass.device_s += both * (1 - pass.device_s / beside_s) + late;
+    pass.exposed_s[at(CommGroup::kData)] += late;
+  };
+  const double all = held.dense() + held.experts + adapters;
+  const double copied_out = data.gathered_copy_s(all);
+  hide(times.forward, times.forward_beside_s, gather, copied_out);
+  hide(times.backward, times.backward_beside_s, gather + reduce,
+       copied_out + data.reduced_copy_s(trained + held.experts));
+}
+
 ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const Bodies& bodies,
                                                        const ChunkContent& content,
                                                        DataParallel& data) {
@@ -152,32 +199,15 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
     const PassTimes& times = bodies[static_cast<std::size_t>(body.kind)];
     chunk.times.forward.add(times.forward, f(body.count));
     chunk.times.backward.add(times.backward, f(body.count));
+    chunk.times.forward_beside_s += f(body.count) * times.forward_beside_s;
+    chunk.times.backward_beside_s += f(body.count) * times.backward_beside_s;
   }
   if (content.head) {
     chunk.deferred_s = deferred_head_s(plan, bodies);
     chunk.times.backward.device_s -= chunk.deferred_s / f(plan.grad_accum);
     chunk.times.backward.delayed_s -= chunk.deferred_s / f(plan.grad_accum);
   }
-  if (data.per_layer()) {
-    // Gathers of the next layer and reductions of the one before run beside a layer.
-    const ChunkParameters held = chunk_parameters(model_, plan, content);
-    const double adapters = adapter_parameters(model_, plan, profile_.stack, content.layers);
-    const double trained = adapters > 0 ? adapters : held.dense();
-    const double gather = data.gather_s((held.dense() + adapters) / f(content.layers),
-                                        held.experts / f(content.layers)) *
-                          f(content.layers);
-    const double reduce =
-        data.reduce_s(trained / f(content.layers), held.experts / f(content.layers)) *
-        f(content.layers);
-    const auto hide = [&](BodyTime& pass, double communication) {
-      const double late =
-          std::max(0.0, communication - pass.device_s) + communication / f(content.layers);
-      pass.device_s += late;
-      pass.exposed_s[at(CommGroup::kData)] += late;
-    };
-    hide(chunk.times.forward, gather);
-    hide(chunk.times.backward, gather + reduce);
-  }
+  if (data.per_layer()) add_sharded_layers(plan, content, data, chunk.times);
   if (plan.offload == Offload::kActivations) {
     // Out during forward, in during backward. Links that do both at once reach no more in all than
     // one way alone, and other micro-batches do the opposite meanwhile.

@@ -95,6 +95,8 @@ class ParallelEngine {
  private:
   struct PassTimes {
     BodyTime forward, backward;
+    // Of the device while a gather of sharded parameters is there all the time; 0: there is none.
+    double forward_beside_s = 0, backward_beside_s = 0;
   };
   using Bodies = std::array<PassTimes, kBodyKinds>;
   struct ChunkPasses {
@@ -126,6 +128,9 @@ class ParallelEngine {
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
               const PipelineResult& pipeline, DataParallel& data, ParallelStep& step,
               StepRecord* record);
+  /// Gathers and reductions of sharded parameters beside the layers of a chunk.
+  void add_sharded_layers(const Plan& plan, const ChunkContent& content, DataParallel& data,
+                          PassTimes& times);
   ReducedChunk reduced_chunk(const Plan& plan, const ChunkContent& content,
                              const ChunkPasses& passes) const;
   /// A step with what varies between nodes.

@@ -6,6 +6,7 @@
 
 #include "profiles/divided_doubt.h"
 #include "sim/core/error.h"
+#include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
 #include "tests/sim/divided_plans.h"
 
@@ -35,6 +36,39 @@ TEST(ParallelStepTest, StacksThatCannotAreNamed) {
   plan.strategy = Strategy::kYafsdp;
   plan.stack = "native";
   EXPECT_THROW(Predictor(model, native).predict(plan), Error);
+}
+
+// One rank of every kind but data: what each engine says of the same FSDP2 plan.
+TEST(ParallelStepTest, ShardedDataParallelStepsAreThoseOfTheOtherEngine) {
+  struct Case {
+    std::int64_t gpus, seq_len, micro_batch, grad_accum, ckpt_layers;
+  };
+  Model model = llama_70b();
+  model.layers = 16;
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "torch-compile");
+  for (const Case& c : {Case{8, 4096, 1, 1, 0}, Case{64, 8192, 1, 1, 0}, Case{64, 4096, 2, 1, 16},
+                        Case{64, 4096, 1, 4, 0}}) {
+    Plan plan = plan_of(c.gpus, 1, 1, c.grad_accum);
+    plan.strategy = Strategy::kFsdp2;
+    plan.stack = "torch-compile";
+    plan.seq_len = c.seq_len;
+    plan.micro_batch = c.micro_batch;
+    plan.ckpt_layers = c.ckpt_layers;
+    if (c.ckpt_layers > 0) plan.recompute = Recompute::kFull;
+    const double step = predict(model, profile, plan).time.iteration_s;
+    EXPECT_NEAR(ParallelEngine(model, profile).run(plan).step_s, step, 0.1 * step)
+        << c.gpus << " GPUs, " << c.seq_len << " tokens";
+  }
+}
+
+TEST(ParallelStepTest, MemoryOfDividedPlansHasAWidthOfItsOwn) {
+  const double width = profiles::divided_doubt().memory_half_width;
+  ASSERT_GT(width, 0);
+  const Prediction p = predict(llama_70b(), h100(), plan_of(64, 8, 4, 64));
+  const auto reserved = static_cast<double>(p.memory.peak_reserved_bytes);
+  const auto runtime = static_cast<double>(p.memory.runtime_bytes);
+  EXPECT_NEAR(static_cast<double>(p.memory.interval_bytes[1]), reserved * std::exp(width) + runtime,
+              2);
 }
 
 // Half-widths of time by what runs (profiles/data/fitted/divided_residuals.json).
