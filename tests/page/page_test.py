@@ -293,6 +293,26 @@ def a_log_of_nccl_tests_calibrates(on):
 
 
 @flow
+def a_trace_of_pytorchs_profiler_calibrates(on):
+    """A real recording on an A100: refused by a cluster of H100, taken by one of A100, with the program's answers."""
+    trace = ROOT / "tests/data/traces/torch_ddp_rank0.json.gz"
+    on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=16&strategy=fsdp2")
+    on.page.settled()
+    on.page.give(trace)
+    on.page.wait("/recorded on NVIDIA A100/.test(document.querySelector('#says .wrong span')?.textContent)", 120)
+    on.page.open("#plan?model=llama-3-8b&cluster=p4d&gpus=16&strategy=fsdp2")
+    on.page.settled()
+    on.page.give(trace)
+    on.page.wait("/calibrated-p4d/.test(document.getElementById('headline').textContent)", 120)
+    profile = on.folder / "calibrated-p4d.json"
+    assert on.native("calibrate", "--base", "p4d", "--trace", str(trace), "--model", "llama-3-8b", "--out", str(profile))[0] == 0
+    step_s = json.loads(on.native("predict", "--model", "llama-3-8b", "--cluster", str(profile), "--gpus", "16", "--strategy", "fsdp2",
+                                  "--json")[1])["iteration_time_s"]
+    shown = f"{1e3 * step_s:#.4g} ms" if step_s < 1 else f"{step_s:#.4g} s"
+    assert shown in on.page.text("#headline"), f"{shown} not in {on.page.text('#headline')}"
+
+
+@flow
 def a_buyer_asks_for_gpus(on):
     on.page.open()
     on.page.view("buy")
