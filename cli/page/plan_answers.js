@@ -90,9 +90,9 @@ export function fillDetails(sections, rows) {
   const timelines = rows.filter((row) => row.trace).map((row) => ({...row, timeline: timelineOf(row.trace)}));
   const common = Math.max(...timelines.map((row) => row.timeline.end));
   const untold = rows.filter((row) => !row.trace && row.noTrace).map((row) => html('p', {class: 'note'}, `${row.label}: ${row.noTrace}`));
-  sections.timeline.replaceChildren(...timelines.map(({label, timeline, prediction}) => html('div', {},
+  sections.timeline.replaceChildren(...timelines.map(({label, timeline, trace, prediction}) => html('div', {},
     timelines.length > 1 ? html('h3', {}, label) : null,
-    timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common,
+    timelineView(timeline, {name: timelines.length > 1 ? label : 'The step over time', common, trace,
       usable: prediction.memory.usable_bytes - prediction.memory.runtime_bytes}))), ...untold);
   sections.why.replaceChildren(...whyOf(rows[0].prediction.explanation || {}));
 }

@@ -155,17 +155,23 @@ function longest(timeline) {
     .map(([lane, span]) => [span.name, lane.name, seconds((span.end - span.begin) * 1e-6), seconds(span.begin * 1e-6)]);
 }
 
+// What the user looks at of each trace, so that a picture that is drawn anew for another width shows it again.
+const looks = new WeakMap();
+
 /** A section's content: buttons, the picture, its legend and the longest operations as a table. */
-export function timelineView(all, {usable, name, common}) {
-  let timeline = all.stages ? {...all, lanes: all.stages} : all;
+export function timelineView(all, {trace, usable, name, common}) {
+  const look = looks.get(trace) || {};
+  looks.set(trace, look);
+  let timeline = all.stages && !look.everyTrack ? {...all, lanes: all.stages} : all;
   const whole = [0, Math.max(common || 0, timeline.end) * 1.0005];
-  let window = whole;
+  let window = look.window || whole;
   const frame = html('div', {class: 'frame', tabindex: 0, role: 'group',
     'aria-label': `${name}; arrows move, plus and minus zoom, 0 shows the whole step`});
   const show = (next) => {
     const size = Math.min(whole[1] - whole[0], Math.max(2, next[1] - next[0]));
     const begin = Math.min(Math.max(whole[0], next[0]), whole[1] - size);
     window = [begin, begin + size];
+    look.window = size < whole[1] ? window : null;
     const label = `${name}: ${timeline.lanes.map((lane) => lane.name).join(', ')} from ${seconds(window[0] * 1e-6)} to ${seconds(window[1] * 1e-6)}.`;
     frame.replaceChildren(draw(timeline, usable, window, label));
   };
@@ -180,12 +186,15 @@ export function timelineView(all, {usable, name, common}) {
     const found = layerWindow(timeline, pass);
     return found ? button(label, () => show(found)) : null;
   };
-  const tracks = all.stages ? button('Every track of every stage', () => {
-    timeline = timeline === all ? {...all, lanes: all.stages} : all;
-    tracks.textContent = timeline === all ? 'Stages only' : 'Every track of every stage';
+  const nameTracks = () => (tracks.textContent = look.everyTrack ? 'Stages only' : 'Every track of every stage');
+  const tracks = all.stages ? button('', () => {
+    look.everyTrack = !look.everyTrack;
+    timeline = look.everyTrack ? all : {...all, lanes: all.stages};
+    nameTracks();
     show(window);
   }) : null;
-  show(whole);
+  if (tracks) nameTracks();
+  show(window);
   const used = [...new Set(timeline.lanes.flatMap((lane) => lane.spans.map((span) => span.color)))];
   return html('div', {},
     html('p', {class: 'tools'}, button('Whole step', () => show(whole)), layer('A layer forward', 'forward'), layer('A layer backward', 'backward'),

@@ -17,6 +17,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import traceback
 
 from browser import Page
 
@@ -171,6 +172,10 @@ def a_divided_model_shows_its_stages(on):
     on.pictures and picture_set(on, "divided")
     on.page.js("[...document.querySelectorAll('#timeline button')].find((one) => one.textContent.startsWith('Every track')).click()")
     assert on.page.js(lanes) > 16
+    on.page.resize(1000, 900)
+    on.page.wait("document.querySelector('#timeline svg').getBoundingClientRect().width < 800")
+    assert on.page.js(lanes) > 16, "a window of another width forgets what was looked at"
+    on.page.resize(1280, 900)
     on.page.slide("pp", 3)
     on.page.wait("document.querySelectorAll('#memory tbody tr').length === 8")
     time.sleep(0.6)
@@ -444,7 +449,8 @@ def main():
                     function(on)
                 except Exception as error:  # a flow that fails shall not hide the others
                     failed.append(title)
-                    print(f"    FAILED: {re.sub(chr(10), chr(10) + '      ', str(error))[:2500]}", flush=True)
+                    at = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__][-1]
+                    print(f"    FAILED in line {at.lineno}, {at.line}: {re.sub(chr(10), chr(10) + '      ', str(error))[:2500]}", flush=True)
             page.gather_logs()
             if page.messages:
                 failed.append("no error on the browser's console")
