@@ -15,9 +15,15 @@ struct AttentionShape {
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 1;
   double scale = 1.0;  // of the scores, usually 1 / sqrt(D)
+  /// Scores become softcap * tanh(score / softcap); 0: they stay as they are.
+  double softcap = 0.0;
+  /// A score falls by the slope of its head for each token between key and query (alibi_slope).
+  bool alibi = false;
 
   std::int64_t tokens() const { return batch * seq; }
   std::int64_t group() const { return heads / kv_heads; }
+  /// Whether scores go to the softmax as they are.
+  bool has_plain_scores() const { return softcap == 0 && !alibi; }
 };
 
 }  // namespace shardwright::kernels

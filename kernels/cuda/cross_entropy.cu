@@ -30,6 +30,12 @@ struct Arguments {
   std::int32_t ignored;
   bool gradient;
   double* losses;
+  float softcap;
+
+  template <bool kCapped>
+  __device__ float capped(float logit) const {
+    return kCapped ? softcap * tanhf(logit / softcap) : logit;
+  }
 };
 
 /// Elements before the first one at a multiple of 16 bytes: rows of an odd length begin anywhere.
@@ -55,7 +61,7 @@ __device__ __forceinline__ void along_row(const T* row, int cols, Body body) {
   if (thread < cols - tail) body(tail + thread, std::integral_constant<int, 1>{});
 }
 
-template <class T>
+template <class T, bool kCapped>
 __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T> a) {
   constexpr int N = kWidth<T>;
   __shared__ SoftmaxPart shared[kRowThreads / 32];
@@ -77,13 +83,17 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T>
     // Before any thread writes the gradient: the sums below are a barrier.
     float of_target[1] = {__uint_as_float(0x7fc00000u)};
     if (valid) load(logits + target, of_target);
+    of_target[0] = a.template capped<kCapped>(of_target[0]);
     SoftmaxPart part{-INFINITY, 0.0f};
     along_row<N>(logits, cols, [&](int col, auto width) {
       float v[width()];
       load(logits + col, v);
       float top = part.top;
 #pragma unroll
-      for (int j = 0; j < width(); ++j) top = fmaxf(top, v[j]);
+      for (int j = 0; j < width(); ++j) {
+        v[j] = a.template capped<kCapped>(v[j]);
+        top = fmaxf(top, v[j]);
+      }
       // Above minus infinity, so that differences are numbers.
       const float base = fmaxf(top, -3.0e38f);
       float sum = part.sum * exponential<T>(part.top - base);
@@ -104,8 +114,13 @@ __global__ void __launch_bounds__(kRowThreads) cross_entropy_kernel(Arguments<T>
       load(logits + col, v);
 #pragma unroll
       for (int j = 0; j < width(); ++j) {
-        v[j] = exponential<T>(v[j] - all.top) * factor;
+        const float logit = a.template capped<kCapped>(v[j]);
+        v[j] = exponential<T>(logit - all.top) * factor;
         if (col + j == target) v[j] -= 1.0f;
+        if constexpr (kCapped) {
+          const float share = logit / a.softcap;
+          v[j] *= 1.0f - share * share;
+        }
       }
       store(logits + col, v);
     });
@@ -138,17 +153,23 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void cross_entropy(cudaStream_t stream, host::Matrix<T> logits, const std::int32_t* targets,
                    std::int32_t ignored, bool gradient, double* loss, std::int64_t* count,
-                   double* losses) {
+                   double* losses, double softcap) {
   if (logits.rows == 0) return;
-  launch(cross_entropy_kernel<T>, {blocks_for(logits.rows, 1), kRowThreads}, stream,
-         Arguments<T>{logits, targets, ignored, gradient, losses});
+  const Arguments<T> arguments{logits,   targets, ignored,
+                               gradient, losses,  static_cast<float>(softcap)};
+  const LaunchShape rows{blocks_for(logits.rows, 1), kRowThreads};
+  if (softcap > 0) {
+    launch(cross_entropy_kernel<T, true>, rows, stream, arguments);
+  } else {
+    launch(cross_entropy_kernel<T, false>, rows, stream, arguments);
+  }
   launch(sum_losses_kernel, {1, kThreads}, stream, losses, targets, ignored, logits.rows, loss,
          count);
 }
 
 #define SHARDWRIGHT_INSTANTIATE(T)                                                                 \
   template void cross_entropy<T>(cudaStream_t, host::Matrix<T>, const std::int32_t*, std::int32_t, \
-                                 bool, double*, std::int64_t*, double*);
+                                 bool, double*, std::int64_t*, double*, double);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
 

@@ -14,10 +14,11 @@ namespace shardwright::kernels::cuda {
 /// number of rows that count to *count. With `gradient` the logits become the gradient of that sum,
 /// zero in rows whose target is `ignored`. A target that is neither a column nor ignored makes the
 /// loss NaN. `losses` has an element a row; loss and count are in device memory. The row is read
-/// twice and written once.
+/// twice and written once. With a `softcap` logits are softcap * tanh(logit / softcap) first, and
+/// the gradient is that of logits before it.
 template <class T>
 void cross_entropy(cudaStream_t stream, host::Matrix<T> logits, const std::int32_t* targets,
                    std::int32_t ignored, bool gradient, double* loss, std::int64_t* count,
-                   double* losses);
+                   double* losses, double softcap = 0);
 
 }  // namespace shardwright::kernels::cuda

@@ -16,7 +16,7 @@ constexpr int kScanItems = 16;  // of a thread in one round
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     embedding_forward_kernel(host::Matrix<const T> table, const std::int32_t* tokens,
-                             host::Matrix<T> out) {
+                             host::Matrix<T> out, float scale, bool adds) {
   for_row_chunks(out.rows, out.cols / N, [&](std::int64_t row, std::int64_t chunk) {
     const std::int64_t token = tokens[row];
     float v[N];
@@ -26,7 +26,16 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < N; ++j) v[j] = __uint_as_float(0x7fc00000u);
     }
-    store(out.data + row * out.stride + chunk * N, v);
+    T* to = out.data + row * out.stride + chunk * N;
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] *= scale;
+    if (adds) {
+      float before[N];
+      load(to, before);
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] += before[j];
+    }
+    store(to, v);
   });
 }
 
@@ -113,7 +122,7 @@ __device__ void sort_list(std::int32_t* list, int count) {
 template <class T, class G, int N>
 __global__ void __launch_bounds__(kThreads)
     embedding_backward_kernel(host::Matrix<const T> d_out, host::Matrix<G> d_table, bool adds,
-                              const std::int32_t* ends, std::int32_t* places) {
+                              float scale, const std::int32_t* ends, std::int32_t* places) {
   for (std::int64_t v = blockIdx.x; v < d_table.rows; v += gridDim.x) {
     const std::int32_t begin = v == 0 ? 0 : ends[v - 1];
     const std::int32_t end = ends[v];
@@ -129,6 +138,8 @@ __global__ void __launch_bounds__(kThreads)
         for (int j = 0; j < N; ++j) sum[j] += row[j];
       }
       G* to = d_table.data + v * d_table.stride + chunk * N;
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] *= scale;
       if (adds) {
         load(to, row);
 #pragma unroll
@@ -143,21 +154,22 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const std::int32_t* tokens,
-                       host::Matrix<T> out) {
+                       host::Matrix<T> out, double scale, host::Store mode) {
   if (out.rows == 0) return;
   constexpr int kN = kWidth<T>;
   const bool wide = (out.cols | out.stride | table.stride) % kN == 0 &&
                     aligned<kN>(table.data, static_cast<const T*>(out.data));
   with_width<kN>(wide, [&](auto n) {
     const RowTiles tiles = row_tiles(out.rows, out.cols / n());
-    launch(embedding_forward_kernel<T, n()>, {tiles.grid, tiles.block}, stream, table, tokens, out);
+    launch(embedding_forward_kernel<T, n()>, {tiles.grid, tiles.block}, stream, table, tokens, out,
+           static_cast<float>(scale), mode == host::Store::kAdd);
   });
 }
 
 template <class T, class G>
 void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
                         host::Matrix<const T> d_out, host::Matrix<G> d_table, host::Store mode,
-                        std::int32_t* workspace) {
+                        std::int32_t* workspace, double scale) {
   const std::int64_t count = d_out.rows;
   const std::int64_t vocab = d_table.rows;
   std::int32_t* places = workspace;
@@ -175,17 +187,19 @@ void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
                     aligned<kN>(d_out.data, static_cast<const G*>(d_table.data));
   with_width<kN>(wide, [&](auto n) {
     launch(embedding_backward_kernel<T, G, n()>, {blocks_for(vocab, 1), kThreads}, stream, d_out,
-           d_table, mode == host::Store::kAdd, static_cast<const std::int32_t*>(ends), places);
+           d_table, mode == host::Store::kAdd, static_cast<float>(scale),
+           static_cast<const std::int32_t*>(ends), places);
   });
 }
 
 template void embedding_forward<float>(cudaStream_t, host::Matrix<const float>, const std::int32_t*,
-                                       host::Matrix<float>);
+                                       host::Matrix<float>, double, host::Store);
 template void embedding_forward<BFloat16>(cudaStream_t, host::Matrix<const BFloat16>,
-                                          const std::int32_t*, host::Matrix<BFloat16>);
+                                          const std::int32_t*, host::Matrix<BFloat16>, double,
+                                          host::Store);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                              \
   template void embedding_backward<T, G>(cudaStream_t, const std::int32_t*, host::Matrix<const T>, \
-                                         host::Matrix<G>, host::Store, std::int32_t*);
+                                         host::Matrix<G>, host::Store, std::int32_t*, double);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

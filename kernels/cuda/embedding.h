@@ -11,10 +11,12 @@
 
 namespace shardwright::kernels::cuda {
 
-/// out[i] = table[tokens[i]]. A token outside the table gives a row of NaNs.
+/// out[i] = scale * table[tokens[i]], or that added to what is there, rounded once. A token outside
+/// the table gives a row of NaNs.
 template <class T>
 void embedding_forward(cudaStream_t stream, host::Matrix<const T> table, const std::int32_t* tokens,
-                       host::Matrix<T> out);
+                       host::Matrix<T> out, double scale = 1,
+                       host::Store mode = host::Store::kOverwrite);
 
 /// int32 elements of the workspace for `tokens` tokens and a table of `vocab` rows.
 constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_t vocab) {
@@ -22,11 +24,11 @@ constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_
 }
 
 /// Row v of d_table is the fp32 sum of the rows of d_out with token v in ascending order of place,
-/// rounded once, or that sum added to what is there; rows of absent tokens are zero, or stay.
-/// Tokens outside the table do not count.
+/// times `scale`, rounded once, or that sum added to what is there; rows of absent tokens are zero,
+/// or stay. Tokens outside the table do not count.
 template <class T, class G>
 void embedding_backward(cudaStream_t stream, const std::int32_t* tokens,
                         host::Matrix<const T> d_out, host::Matrix<G> d_table, host::Store mode,
-                        std::int32_t* workspace);
+                        std::int32_t* workspace, double scale = 1);
 
 }  // namespace shardwright::kernels::cuda

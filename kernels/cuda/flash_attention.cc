@@ -33,6 +33,7 @@ class FlashAttention : public Attention {
       return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
                          problem.packed_stride, problem.out_stride);
     }
+    if (!s.has_plain_scores()) return "takes scores without cap or slope";
     if (!(s.scale > 0.0)) return fmt::format("takes a positive scale, not {}", s.scale);
     if (s.heads > kMostBlocks || s.batch > kMostBlocks ||
         s.seq > std::numeric_limits<std::int32_t>::max() - 256) {

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "kernels/alibi.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/grids.h"
 #include "kernels/cuda/reduce.h"
@@ -33,8 +34,13 @@ struct Arguments {
   T* d_packed;
   float* delta;  // [B, H, T]: d_out * out summed over a head
   int batch, seq, heads, kv_heads, head_dim;
-  float scale;
+  float scale, softcap;
+  bool alibi;
   std::int64_t packed_stride, out_stride;
+
+  __device__ float slope(int head) const {
+    return alibi ? exp2f(-8.0f * alibi_share(head, heads)) : 0.0f;
+  }
 
   __device__ const T* query(std::int64_t token, int head) const {
     return packed + token * packed_stride + head * head_dim;
@@ -46,6 +52,17 @@ struct Arguments {
     return query(token, heads + kv_heads + kv_head);
   }
 };
+
+/// A score as it goes to the softmax, and how much it rises with the score itself.
+struct BentScore {
+  float value, rise;
+};
+
+__device__ __forceinline__ BentScore bend(float score, float softcap, float fall) {
+  if (softcap == 0.0f) return {score - fall, 1.0f};
+  const float share = tanhf(score / softcap);
+  return {softcap * share - fall, 1.0f - share * share};
+}
 
 template <class T>
 __device__ __forceinline__ HeadSlice load_head(const T* head, int head_dim, int lane) {
@@ -107,13 +124,15 @@ __global__ void __launch_bounds__(kBlockThreads) naive_forward_kernel(Arguments<
   const int kv_head = head / (a.heads / a.kv_heads);
   const auto t = static_cast<int>(token % a.seq);
   const std::int64_t sequence = token - t;
+  const float slope = a.slope(head);
   const HeadSlice q = load_head(a.query(token, head), a.head_dim, lane);
   float top = -INFINITY, sum = 0.0f;
   HeadSlice out{};
   for (int key = (a.first_key != nullptr ? a.first_key[token] : 0) + warp; key <= t;
        key += kWarps) {
-    const float score =
+    const float product =
         a.scale * dot(q, load_head(a.key(sequence + key, kv_head), a.head_dim, lane));
+    const float score = bend(product, a.softcap, slope * static_cast<float>(t - key)).value;
     const float higher = fmaxf(top, score);
     const float kept = expf(top - higher), weight = expf(score - higher);
 #pragma unroll
@@ -155,6 +174,7 @@ __global__ void __launch_bounds__(kBlockThreads) naive_query_gradient_kernel(Arg
   const std::int64_t sequence = token - t;
   const std::int64_t statistic = (sequence / a.seq * a.heads + head) * a.seq + t;
   const std::int64_t out_at = token * a.out_stride + head * a.head_dim;
+  const float slope = a.slope(head);
   const HeadSlice q = load_head(a.query(token, head), a.head_dim, lane);
   const HeadSlice d_out = load_head(a.d_out + out_at, a.head_dim, lane);
   const float delta = dot(d_out, load_head(a.out + out_at, a.head_dim, lane));
@@ -163,9 +183,11 @@ __global__ void __launch_bounds__(kBlockThreads) naive_query_gradient_kernel(Arg
   for (int key = (a.first_key != nullptr ? a.first_key[token] : 0) + warp; key <= t;
        key += kWarps) {
     const HeadSlice k = load_head(a.key(sequence + key, kv_head), a.head_dim, lane);
-    const float p = expf(a.scale * dot(q, k) - lse);
+    const BentScore score =
+        bend(a.scale * dot(q, k), a.softcap, slope * static_cast<float>(t - key));
+    const float p = expf(score.value - lse);
     const float d_p = dot(d_out, load_head(a.value(sequence + key, kv_head), a.head_dim, lane));
-    add_scaled(d_q, p * (d_p - delta) * a.scale, k);
+    add_scaled(d_q, p * (d_p - delta) * score.rise * a.scale, k);
   }
   d_q = join_warps(d_q, joined);
   if (warp != 0) return;
@@ -186,15 +208,18 @@ __global__ void __launch_bounds__(kBlockThreads) naive_key_gradient_kernel(Argum
   const HeadSlice v = load_head(a.value(token, kv_head), a.head_dim, lane);
   HeadSlice d_k{}, d_v{};
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    const float slope = a.slope(head);
     for (int t = key + warp; t < a.seq; t += kWarps) {
       if (a.first_key != nullptr && a.first_key[sequence + t] > key) continue;
       const std::int64_t statistic = (sequence / a.seq * a.heads + head) * a.seq + t;
       const HeadSlice q = load_head(a.query(sequence + t, head), a.head_dim, lane);
       const HeadSlice d_out =
           load_head(a.d_out + (sequence + t) * a.out_stride + head * a.head_dim, a.head_dim, lane);
-      const float p = expf(a.scale * dot(q, k) - a.lse[statistic]);
+      const BentScore score =
+          bend(a.scale * dot(q, k), a.softcap, slope * static_cast<float>(t - key));
+      const float p = expf(score.value - a.lse[statistic]);
       add_scaled(d_v, p, d_out);
-      add_scaled(d_k, p * (dot(d_out, v) - a.delta[statistic]) * a.scale, q);
+      add_scaled(d_k, p * (dot(d_out, v) - a.delta[statistic]) * score.rise * a.scale, q);
     }
   }
   d_k = join_warps(d_k, joined);
@@ -215,6 +240,8 @@ Arguments<T> arguments_of(const AttentionProblem& problem) {
   a.kv_heads = static_cast<int>(s.kv_heads);
   a.head_dim = static_cast<int>(s.head_dim);
   a.scale = static_cast<float>(s.scale);
+  a.softcap = static_cast<float>(s.softcap);
+  a.alibi = s.alibi;
   a.packed_stride = problem.packed_stride;
   a.out_stride = problem.out_stride;
   return a;

@@ -1,36 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/column_sum_kernel.h"
-#include "kernels/cuda/grids.h"
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/norm_rows.h"
 #include "kernels/cuda/rmsnorm.h"
 
 namespace shardwright::kernels::cuda {
 namespace {
-
-using host::Rows;
-
-/// Where row `row` begins.
-__device__ __forceinline__ std::int64_t offset_of(const Rows& rows, std::int64_t row) {
-  if (rows.heads == 1) return row * rows.stride;
-  return row / rows.heads * rows.stride + row % rows.heads * rows.cols;
-}
-
-/// The sum over the kLanes threads of a row: some lanes of a warp, or the whole block.
-template <int kLanes>
-__device__ __forceinline__ float row_sum(float value, float* shared) {
-  if constexpr (kLanes <= 32) {
-    return warp_reduce<kLanes>(value, Plus{});
-  } else {
-    return block_reduce<kLanes>(value, static_cast<int>(threadIdx.x), shared, Plus{});
-  }
-}
 
 template <class T>
 struct Forward {
   Rows rows;
   const T* x;
   const T* weight;
-  float eps;
+  float eps, offset;
   T* y;
   float* rstd;
 };
@@ -65,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(Forward<T>
       load(a.x + at + i, x);
       load(a.weight + i, w);
 #pragma unroll
-      for (int j = 0; j < N; ++j) x[j] = x[j] * rstd * w[j];
+      for (int j = 0; j < N; ++j) x[j] = x[j] * rstd * (w[j] + a.offset);
       store(a.y + at + i, x);
     }
   }
@@ -76,6 +57,7 @@ struct Backward {
   Rows rows, x_rows;
   const T* x;
   const T* weight;
+  float offset;
   const float* rstd;
   const T* d_y;
   const T* d_residual;
@@ -105,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_backward_kernel(Backward<T> 
       load(a.weight + i, w);
       load(a.d_y + at + i, d);
 #pragma unroll
-      for (int j = 0; j < N; ++j) products = __fmaf_rn(d[j] * w[j], x[j], products);
+      for (int j = 0; j < N; ++j) products = __fmaf_rn(d[j] * (w[j] + a.offset), x[j], products);
     }
     const float mean = row_sum<kLanes>(products, shared) * rstd / static_cast<float>(cols);
 #pragma unroll 2
@@ -115,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) rmsnorm_backward_kernel(Backward<T> 
       load(a.d_y + at + i, d);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        d[j] = __fmaf_rn(x[j] * rstd, -mean, d[j] * w[j]) * rstd;
+        d[j] = __fmaf_rn(x[j] * rstd, -mean, d[j] * (w[j] + a.offset)) * rstd;
       }
       if (a.d_residual != nullptr) {
         load(a.d_residual + at + i, w);
@@ -145,32 +127,14 @@ struct WeightRows {
   }
 };
 
-/// Calls body(lanes) with the number of threads that a row of `chunks` chunks is worth.
-template <class Body>
-void with_lanes(std::int64_t chunks, Body&& body) {
-  if (chunks <= 8) {
-    body(std::integral_constant<int, 8>{});
-  } else if (chunks <= 16) {
-    body(std::integral_constant<int, 16>{});
-  } else if (chunks <= 64) {
-    body(std::integral_constant<int, 32>{});
-  } else {
-    body(std::integral_constant<int, kThreads>{});
-  }
-}
-
-template <class T, class... Pointers>
-bool is_wide(const Rows& rows, std::int64_t x_stride, const Pointers*... arrays) {
-  return (rows.cols | rows.stride | x_stride) % kWidth<T> == 0 && aligned<kWidth<T>>(arrays...);
-}
-
 }  // namespace
 
 template <class T>
 void rmsnorm_forward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight, double eps,
-                     T* y, float* rstd) {
+                     T* y, float* rstd, double offset) {
   if (rows.count() == 0) return;
-  const Forward<T> arguments{rows, x, weight, static_cast<float>(eps), y, rstd};
+  const Forward<T> arguments{rows, x,   weight, static_cast<float>(eps), static_cast<float>(offset),
+                             y,    rstd};
   const bool wide = is_wide<T>(rows, 0, x, weight, static_cast<const T*>(y));
   with_width<kWidth<T>>(wide, [&](auto n) {
     with_lanes(rows.cols / n(), [&](auto lanes) {
@@ -183,10 +147,11 @@ void rmsnorm_forward(cudaStream_t stream, const Rows& rows, const T* x, const T*
 template <class T, class G>
 void rmsnorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride) {
+                      float* workspace, std::int64_t x_stride, double offset) {
   Rows x_rows = rows;
   if (x_stride != 0) x_rows.stride = x_stride;
-  const Backward<T> arguments{rows, x_rows, x, weight, rstd, d_y, d_residual, d_x};
+  const Backward<T> arguments{rows, x_rows, x,          weight, static_cast<float>(offset),
+                              rstd, d_y,    d_residual, d_x};
   const bool wide =
       is_wide<T>(rows, x_rows.stride, x, weight, d_y, d_residual, static_cast<const T*>(d_x));
   with_width<kWidth<T>>(wide, [&](auto n) {
@@ -202,13 +167,13 @@ void rmsnorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T
 }
 
 template void rmsnorm_forward<float>(cudaStream_t, const Rows&, const float*, const float*, double,
-                                     float*, float*);
+                                     float*, float*, double);
 template void rmsnorm_forward<BFloat16>(cudaStream_t, const Rows&, const BFloat16*, const BFloat16*,
-                                        double, BFloat16*, float*);
+                                        double, BFloat16*, float*, double);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                    \
   template void rmsnorm_backward<T, G>(cudaStream_t, const Rows&, const T*, const T*,    \
                                        const float*, const T*, const T*, T*, G*, float*, \
-                                       std::int64_t);
+                                       std::int64_t, double);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

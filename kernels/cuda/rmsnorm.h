@@ -13,10 +13,10 @@
 
 namespace shardwright::kernels::cuda {
 
-/// y may be x. rstd has rows.count() elements.
+/// y may be x. rstd has rows.count() elements. `offset` is added to the weight (gemma).
 template <class T>
 void rmsnorm_forward(cudaStream_t stream, const host::Rows& rows, const T* x, const T* weight,
-                     double eps, T* y, float* rstd);
+                     double eps, T* y, float* rstd, double offset = 0);
 
 /// d_x = the gradient of x, plus d_residual when it is not null: the gradient that reached the same
 /// x past the norm. d_x may be d_y or d_residual. All buffers have the layout of `rows`, but the
@@ -25,6 +25,6 @@ void rmsnorm_forward(cudaStream_t stream, const host::Rows& rows, const T* x, co
 template <class T, class G>
 void rmsnorm_backward(cudaStream_t stream, const host::Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride = 0);
+                      float* workspace, std::int64_t x_stride = 0, double offset = 0);
 
 }  // namespace shardwright::kernels::cuda

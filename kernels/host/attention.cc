@@ -4,7 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
+#include "kernels/alibi.h"
 #include "kernels/host/simd/kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/units.h"
@@ -17,9 +20,19 @@ std::int64_t query_tasks(const AttentionShape& shape) {
   return ceil_div(shape.seq, tokens) * shape.batch * shape.kv_heads;
 }
 
+/// Of ALiBi, by head; none without it.
+std::vector<float> slopes_of(const AttentionShape& shape) {
+  std::vector<float> slopes;
+  for (int head = 0; shape.alibi && head < shape.heads; ++head) {
+    slopes.push_back(std::exp2(-8.0f * alibi_share(head, static_cast<int>(shape.heads))));
+  }
+  return slopes;
+}
+
 template <class T>
 AttentionInputs<T> inputs(const AttentionShape& shape, const AttentionLayout& layout, const T* q,
-                          const T* k, const T* v, const std::int32_t* first_key) {
+                          const T* k, const T* v, const std::int32_t* first_key,
+                          const std::vector<float>& slopes) {
   return {.shape = shape,
           .q = q,
           .k = k,
@@ -27,7 +40,8 @@ AttentionInputs<T> inputs(const AttentionShape& shape, const AttentionLayout& la
           .q_stride = layout.q_stride,
           .kv_stride = layout.kv_stride,
           .out_stride = layout.out_stride,
-          .first_key = first_key};
+          .first_key = first_key,
+          .slopes = slopes.empty() ? nullptr : slopes.data()};
 }
 
 }  // namespace
@@ -49,8 +63,9 @@ void attention_forward(Parallel& parallel, const AttentionShape& shape,
                        const AttentionLayout& layout, const T* q, const T* k, const T* v,
                        const std::int32_t* first_key, T* out, float* lse) {
   check_attention(shape);
+  const std::vector<float> slopes = slopes_of(shape);
   const AttentionForward<T> tiles{
-      .in = inputs(shape, layout, q, k, v, first_key), .out = out, .lse = lse};
+      .in = inputs(shape, layout, q, k, v, first_key, slopes), .out = out, .lse = lse};
   const auto& kernels = parallel.kernels().of<T>();
   parallel.run(query_tasks(shape), [&](std::int64_t task, Scratch& scratch) {
     kernels.attention_forward(tiles, task, scratch);
@@ -63,7 +78,8 @@ void attention_backward(Parallel& parallel, const AttentionShape& shape,
                         const std::int32_t* first_key, const T* out, const float* lse,
                         const T* d_out, T* d_q, T* d_k, T* d_v, float* workspace) {
   check_attention(shape);
-  const AttentionBackward<T> tiles{.in = inputs(shape, layout, q, k, v, first_key),
+  const std::vector<float> slopes = slopes_of(shape);
+  const AttentionBackward<T> tiles{.in = inputs(shape, layout, q, k, v, first_key, slopes),
                                    .out = out,
                                    .lse = lse,
                                    .d_out = d_out,

@@ -24,8 +24,8 @@ void check_targets(std::span<const std::int32_t> targets, std::int64_t vocab) {
 }  // namespace
 
 LmLoss cross_entropy(Parallel& parallel, Matrix<float> logits,
-                     std::span<const std::int32_t> targets, bool gradient,
-                     std::span<double> losses) {
+                     std::span<const std::int32_t> targets, bool gradient, std::span<double> losses,
+                     double softcap) {
   SHARDWRIGHT_CHECK(logits.rows == std::ssize(targets) && logits.rows <= std::ssize(losses) &&
                         logits.stride == logits.cols,
                     "loss of [{}, {}] on {} targets", logits.rows, logits.cols, targets.size());
@@ -36,6 +36,7 @@ LmLoss cross_entropy(Parallel& parallel, Matrix<float> logits,
                               .ignore_index = kIgnoreTarget,
                               .vocab = logits.cols,
                               .gradient = gradient,
+                              .softcap = static_cast<float>(softcap),
                               .losses = losses.data()};
   parallel.for_ranges(logits.rows, std::max<std::int64_t>(1, 8192 / logits.cols),
                       [&](std::int64_t begin, std::int64_t end, Scratch&) {

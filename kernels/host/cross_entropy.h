@@ -18,9 +18,10 @@ inline constexpr std::int32_t kIgnoreTarget = -100;
 
 /// The loss of logits[n, vocab] without gaps between rows. With `gradient` the logits become the
 /// gradient of the sum; `losses` has an element a row. Throws Error when a target is neither a
-/// token nor kIgnoreTarget.
+/// token nor kIgnoreTarget. With a `softcap` logits are softcap * tanh(logit / softcap) first, and
+/// the gradient is that of logits before it.
 LmLoss cross_entropy(Parallel& parallel, Matrix<float> logits,
-                     std::span<const std::int32_t> targets, bool gradient,
-                     std::span<double> losses);
+                     std::span<const std::int32_t> targets, bool gradient, std::span<double> losses,
+                     double softcap = 0);
 
 }  // namespace shardwright::kernels::host

@@ -27,15 +27,26 @@ void check_tokens(std::span<const std::int32_t> tokens, std::int64_t vocab) {
 
 template <class T>
 void embedding_forward(Parallel& parallel, Matrix<const T> table,
-                       std::span<const std::int32_t> tokens, Matrix<T> out) {
+                       std::span<const std::int32_t> tokens, Matrix<T> out, double scale,
+                       Store mode) {
   SHARDWRIGHT_CHECK(out.rows == std::ssize(tokens) && out.cols == table.cols,
                     "embedding of {} tokens into [{}, {}]", tokens.size(), out.rows, out.cols);
   check_tokens(tokens, table.rows);
+  const bool copies = scale == 1 && mode == Store::kOverwrite;
+  const auto factor = static_cast<float>(scale);
   parallel.for_ranges(out.rows, ceil_div(32768, out.cols),
                       [&](std::int64_t begin, std::int64_t end, Scratch&) {
                         for (std::int64_t i = begin; i < end; ++i) {
-                          std::memcpy(out.row(i), table.row(tokens[static_cast<std::size_t>(i)]),
-                                      static_cast<std::size_t>(out.cols) * sizeof(T));
+                          const T* from = table.row(tokens[static_cast<std::size_t>(i)]);
+                          T* to = out.row(i);
+                          if (copies) {
+                            std::memcpy(to, from, static_cast<std::size_t>(out.cols) * sizeof(T));
+                            continue;
+                          }
+                          for (std::int64_t c = 0; c < out.cols; ++c) {
+                            const float before = mode == Store::kAdd ? to_float(to[c]) : 0.0f;
+                            to[c] = from_float<T>(factor * to_float(from[c]) + before);
+                          }
                         }
                       });
 }
@@ -43,7 +54,7 @@ void embedding_forward(Parallel& parallel, Matrix<const T> table,
 template <class T, class G>
 void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens,
                         Matrix<const T> d_out, Matrix<G> d_table, Store mode,
-                        std::span<std::int32_t> workspace) {
+                        std::span<std::int32_t> workspace, double scale) {
   const bool add = mode == Store::kAdd;
   const std::int64_t vocab = d_table.rows;
   const std::int64_t cols = d_table.cols;
@@ -63,6 +74,7 @@ void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens
   }
 
   const Kernels& kernels = parallel.kernels();
+  const auto factor = static_cast<float>(scale);
   constexpr std::int64_t kColumns = 4096;  // of one pass, so that the sum fits into scratch
   parallel.for_ranges(vocab, std::clamp<std::int64_t>(16384 / cols, 1, 64),
                       [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
@@ -77,6 +89,9 @@ void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens
                               kernels.of<T>().accumulate(d_out.row(places[place]) + col, total,
                                                          count);
                             }
+                            if (factor != 1.0f) {
+                              for (std::int64_t i = 0; i < count; ++i) total[i] *= factor;
+                            }
                             if (add) kernels.of<G>().accumulate(d_table.row(v) + col, total, count);
                             kernels.of<G>().narrow(total, d_table.row(v) + col, count);
                           }
@@ -85,13 +100,14 @@ void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens
 }
 
 template void embedding_forward<float>(Parallel&, Matrix<const float>,
-                                       std::span<const std::int32_t>, Matrix<float>);
+                                       std::span<const std::int32_t>, Matrix<float>, double, Store);
 template void embedding_forward<BFloat16>(Parallel&, Matrix<const BFloat16>,
-                                          std::span<const std::int32_t>, Matrix<BFloat16>);
+                                          std::span<const std::int32_t>, Matrix<BFloat16>, double,
+                                          Store);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                              \
   template void embedding_backward<T, G>(Parallel&, std::span<const std::int32_t>, \
                                          Matrix<const T>, Matrix<G>, Store,        \
-                                         std::span<std::int32_t>);
+                                         std::span<std::int32_t>, double);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

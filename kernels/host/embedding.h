@@ -10,10 +10,12 @@
 
 namespace shardwright::kernels::host {
 
-/// out[i] = table[tokens[i]]. Throws Error when a token lies outside the table.
+/// out[i] = scale * table[tokens[i]], or that added to what is there, rounded once. Throws Error
+/// when a token lies outside the table.
 template <class T>
 void embedding_forward(Parallel& parallel, Matrix<const T> table,
-                       std::span<const std::int32_t> tokens, Matrix<T> out);
+                       std::span<const std::int32_t> tokens, Matrix<T> out, double scale = 1,
+                       Store mode = Store::kOverwrite);
 
 /// int32 elements of the workspace for `tokens` tokens and a table of `vocab` rows.
 constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_t vocab) {
@@ -21,11 +23,11 @@ constexpr std::int64_t embedding_workspace_ints(std::int64_t tokens, std::int64_
 }
 
 /// Overwrites d_table[vocab, C]: row v is the fp32 sum of d_out rows with token v in ascending
-/// order of place, rounded once; rows of absent tokens are zero. With kAdd the sum is added to the
-/// row: for a head that shares the table and wrote its gradient there.
+/// order of place, times `scale`, rounded once; rows of absent tokens are zero. With kAdd the sum
+/// is added to the row: for a head that shares the table and wrote its gradient there.
 template <class T, class G>
 void embedding_backward(Parallel& parallel, std::span<const std::int32_t> tokens,
                         Matrix<const T> d_out, Matrix<G> d_table, Store mode,
-                        std::span<std::int32_t> workspace);
+                        std::span<std::int32_t> workspace, double scale = 1);
 
 }  // namespace shardwright::kernels::host

@@ -12,10 +12,11 @@
 
 namespace shardwright::kernels::host {
 
-/// y may be x. rstd has rows.count() elements.
+/// y may be x. rstd has rows.count() elements. `offset` is added to the weight: gemma keeps weights
+/// as their difference from 1.
 template <class T>
 void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* weight, double eps,
-                     T* y, float* rstd);
+                     T* y, float* rstd, double offset = 0);
 
 /// d_x = the gradient of x, plus d_residual when it is not null: the gradient that reached the same
 /// x past the norm. d_x may be d_y or d_residual. All buffers have the layout of `rows`, but the
@@ -24,6 +25,6 @@ void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* 
 template <class T, class G>
 void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride = 0);
+                      float* workspace, std::int64_t x_stride = 0, double offset = 0);
 
 }  // namespace shardwright::kernels::host

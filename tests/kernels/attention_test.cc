@@ -100,6 +100,19 @@ TYPED_TEST(Attention, MatchesTheOracle) {
   }
 }
 
+TYPED_TEST(Attention, CapsScoresAndLowersThemWithDistance) {
+  using T = TypeParam;
+  AttentionShape shape{.batch = 2, .seq = 150, .heads = 6, .kv_heads = 2, .head_dim = 16};
+  shape.softcap = 1.5;
+  check_against_oracle(make_problem<T>(shape), "capped");
+  shape.alibi = true;
+  check_against_oracle(make_problem<T>(shape), "capped with slopes");
+  shape.softcap = 0;
+  check_against_oracle(make_problem<T>(shape), "with slopes");
+  shape.heads = 4;
+  check_against_oracle(make_problem<T>(shape), "with slopes of four heads");
+}
+
 TYPED_TEST(Attention, DocumentsAndWindowsMask) {
   using T = TypeParam;
   const AttentionShape shape{.batch = 2, .seq = 150, .heads = 4, .kv_heads = 2, .head_dim = 16};

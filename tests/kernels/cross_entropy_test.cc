@@ -41,6 +41,28 @@ TEST(CrossEntropy, MatchesTheOracle) {
   }
 }
 
+TEST(CrossEntropy, CapsLogits) {
+  const std::int64_t n = 20;
+  for (const std::int64_t vocab : {2, 101, 700}) {
+    const auto logits = random_data<float>(1, n * vocab, 3.0);
+    auto targets = testing::random_tokens(3, n, vocab);
+    targets[7] = kIgnoreTarget;
+    const auto expected = reference::cross_entropy(logits.exact, targets, kIgnoreTarget, 1, 5.0);
+    on_every_isa(
+        [&](Parallel& parallel) {
+          std::vector<float> gradient = logits.typed;
+          std::vector<double> losses(static_cast<std::size_t>(n), NAN);
+          const LmLoss loss =
+              cross_entropy(parallel, {gradient.data(), n, vocab}, targets, true, losses, 5.0);
+          return Outputs(gradient, std::vector<double>{loss.sum});
+        },
+        [&](const auto& result, const std::string& isa) {
+          EXPECT_NEAR(result.template get<1>()[0], expected.sum, 1e-6 * expected.sum);
+          expect_close(result.template get<0>(), expected.d_logits, 3e-6, isa + " d_logits");
+        });
+  }
+}
+
 TEST(CrossEntropy, AllIgnoredIsZero) {
   Parallel parallel(1);
   const std::vector<std::int32_t> targets(4, kIgnoreTarget);

@@ -58,6 +58,36 @@ TYPED_TEST(Embedding, MatchesTheOracle) {
   }
 }
 
+// A scaled table, and rows of a second one added to it.
+TYPED_TEST(Embedding, ScalesAndAdds) {
+  using T = TypeParam;
+  const std::int64_t count = 40, vocab = 11, cols = 30;
+  const auto tokens = testing::random_tokens(1, count, vocab);
+  const auto table = random_data<T>(2, vocab * cols), before = random_data<T>(3, count * cols);
+  auto expected = reference::embedding_forward(table.exact, cols, tokens);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    expected[i] = 5.5 * expected[i] + before.exact[i];
+  auto gradient = reference::embedding_backward(before.exact, cols, tokens, vocab);
+  for (double& one : gradient) one *= 5.5;
+  on_every_isa(
+      [&](Parallel& parallel) {
+        std::vector<T> out = before.typed;
+        embedding_forward<T>(parallel, {table.data(), vocab, cols}, tokens,
+                             {out.data(), count, cols}, 5.5, Store::kAdd);
+        std::vector<std::int32_t> workspace(
+            static_cast<std::size_t>(embedding_workspace_ints(count, vocab)), -7);
+        auto d_table = poisoned<float>(vocab * cols);
+        embedding_backward<T, float>(parallel, tokens, {before.data(), count, cols},
+                                     {d_table.data(), vocab, cols}, Store::kOverwrite, workspace,
+                                     5.5);
+        return Outputs(out, d_table);
+      },
+      [&](const auto& result, const std::string& isa) {
+        expect_close(result.template get<0>(), expected, unit_roundoff<T>() + 1e-7, isa + " out");
+        expect_close(result.template get<1>(), gradient, 1e-6, isa + " d_table");
+      });
+}
+
 TEST(EmbeddingLimits, TokensOutsideTheVocabularyAreNamed) {
   Parallel parallel(1);
   std::vector<float> table(5 * 2), out(2 * 2);

@@ -6,6 +6,7 @@
 #include "tests/oracle/activation.h"
 #include "tests/oracle/attention.h"
 #include "tests/oracle/cross_entropy.h"
+#include "tests/oracle/layernorm.h"
 #include "tests/oracle/linear.h"
 #include "tests/oracle/rmsnorm.h"
 #include "tests/oracle/rope.h"
@@ -55,6 +56,18 @@ TEST(Reference, RmsNormGradients) {
       gradient.d_weight, "weight");
 }
 
+TEST(Reference, LayerNormGradients) {
+  const Numbers x = normal(1, 4 * 6), w = normal(2, 6), b = normal(4, 6), d_y = normal(3, 4 * 6);
+  const auto gradient =
+      reference::layernorm_backward(x, w, reference::layernorm_forward(x, w, b, 1e-3), d_y);
+  expect_gradient(
+      [&](const Numbers& a) { return dot(reference::layernorm_forward(a, w, b, 1e-3).y, d_y); }, x,
+      gradient.d_x, "x");
+  expect_gradient(
+      [&](const Numbers& a) { return dot(reference::layernorm_forward(x, a, b, 1e-3).y, d_y); }, w,
+      gradient.d_weight, "weight");
+}
+
 TEST(Reference, RopeGradientIsTheInverseRotation) {
   const Rope parameters{.theta = 100.0};
   const std::vector<std::int32_t> positions = {0, 1, 7};
@@ -67,12 +80,12 @@ TEST(Reference, RopeGradientIsTheInverseRotation) {
 }
 
 TEST(Reference, AttentionGradients) {
-  const AttentionShape shape{
+  AttentionShape shape{
       .batch = 2, .seq = 5, .heads = 4, .kv_heads = 2, .head_dim = 3, .scale = 0.7};
   const std::vector<std::int32_t> first_key = {0, 0, 2, 2, 2, 0, 0, 0, 3, 4};
   const Numbers q = normal(1, 2 * 5 * 4 * 3), k = normal(2, 2 * 5 * 2 * 3);
   const Numbers v = normal(3, 2 * 5 * 2 * 3), d_out = normal(4, 2 * 5 * 4 * 3);
-  for (const auto& mask : {std::vector<std::int32_t>{}, first_key}) {
+  for (const auto& mask : {std::vector<std::int32_t>{}, first_key, first_key}) {
     const auto out = [&](const Numbers& a, const Numbers& b, const Numbers& c) {
       return dot(reference::attention_forward(shape, a, b, c, mask).out, d_out);
     };
@@ -81,6 +94,9 @@ TEST(Reference, AttentionGradients) {
     expect_gradient([&](const Numbers& a) { return out(a, k, v); }, q, gradient.d_q, "q");
     expect_gradient([&](const Numbers& a) { return out(q, a, v); }, k, gradient.d_k, "k");
     expect_gradient([&](const Numbers& a) { return out(q, k, a); }, v, gradient.d_v, "v");
+    // The last time with capped scores that fall with distance.
+    shape.softcap = mask.empty() ? 0 : 1.5;
+    shape.alibi = !mask.empty();
   }
 }
 
@@ -118,6 +134,9 @@ TEST(Reference, CrossEntropyGradientAndMean) {
   const auto result = reference::cross_entropy(logits, targets, -100, 1.0 / 3.0);
   EXPECT_EQ(result.count, 3);
   expect_gradient(loss, logits, result.d_logits, "logits");
+  expect_gradient(
+      [&](const Numbers& a) { return reference::cross_entropy(a, targets, -100, 1.0, 2.0).sum; },
+      logits, reference::cross_entropy(logits, targets, -100, 1.0, 2.0).d_logits, "capped");
   // Equal logits: every token costs the logarithm of the vocabulary.
   const auto flat = reference::cross_entropy(Numbers(20, 0.5), targets, -100, 1.0);
   EXPECT_NEAR(flat.sum / 3.0, std::log(5.0), 1e-12);

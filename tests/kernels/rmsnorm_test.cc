@@ -62,6 +62,35 @@ TYPED_TEST(RmsNorm, MatchesTheOracle) {
   }
 }
 
+// Gemma's weights are kept as their difference from 1.
+TYPED_TEST(RmsNorm, AddsToTheWeight) {
+  using T = TypeParam;
+  const std::int64_t rows = 7, cols = 100;
+  const auto x = random_data<T>(1, rows * cols, 2.0), w = random_data<T>(2, cols, 0.2);
+  const auto d_y = random_data<T>(3, rows * cols);
+  std::vector<double> whole = w.exact;
+  for (double& one : whole) one += 1;
+  const auto forward = reference::rmsnorm_forward(x.exact, whole, 1e-5);
+  const auto gradient = reference::rmsnorm_backward(x.exact, whole, forward.rstd, d_y.exact);
+  on_every_isa(
+      [&](Parallel& parallel) {
+        auto y = poisoned<T>(rows * cols), d_x = poisoned<T>(rows * cols);
+        auto rstd = poisoned<float>(rows), d_w = poisoned<float>(cols);
+        auto workspace = poisoned<float>(column_sum_workspace_floats(cols));
+        const Rows shape = Rows::matrix(rows, cols);
+        rmsnorm_forward(parallel, shape, x.data(), w.data(), 1e-5, y.data(), rstd.data(), 1.0);
+        rmsnorm_backward<T, float>(parallel, shape, x.data(), w.data(), rstd.data(), d_y.data(),
+                                   nullptr, d_x.data(), d_w.data(), workspace.data(), 0, 1.0);
+        return Outputs(y, d_x, d_w);
+      },
+      [&](const auto& result, const std::string& isa) {
+        const double once = unit_roundoff<T>() + 1e-6;
+        expect_close(result.template get<0>(), forward.y, once, isa + " y");
+        expect_close(result.template get<1>(), gradient.d_x, once, isa + " d_x");
+        expect_close(result.template get<2>(), gradient.d_weight, 2e-6, isa + " d_weight");
+      });
+}
+
 // The heads of packed tokens: same numbers as on a dense copy, and nothing else is touched.
 TYPED_TEST(RmsNorm, WorksOnHeadsInsidePackedTokens) {
   using T = TypeParam;

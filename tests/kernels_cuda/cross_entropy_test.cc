@@ -52,6 +52,26 @@ TYPED_TEST(CudaCrossEntropy, MatchesTheOracle) {
   }
 }
 
+TYPED_TEST(CudaCrossEntropy, CapsLogits) {
+  using T = TypeParam;
+  const std::int64_t rows = 9, vocab = 701;
+  const auto logits = random_data<T>(1, rows * vocab, 3.0);
+  auto targets = testing::random_tokens(2, rows, vocab);
+  targets[4] = kIgnored;
+  const auto expected = reference::cross_entropy(logits.exact, targets, kIgnored, 1.0, 5.0);
+  const OnDevice<std::int32_t> on_targets(targets);
+  const auto result = in_every_order([&] {
+    const OnDevice<T> in(logits.typed);
+    const OnDevice<double> sum(std::vector<double>{0.0}), losses(rows);
+    const OnDevice<std::int64_t> count(std::vector<std::int64_t>{0});
+    cross_entropy<T>(nullptr, {in.data(), rows, vocab}, on_targets.data(), kIgnored, true,
+                     sum.data(), count.data(), losses.data(), 5.0);
+    return Outputs(in.get(), sum.get());
+  });
+  expect_close(result.template get<0>(), expected.d_logits, unit_roundoff<T>() + 2e-6, "d_logits");
+  EXPECT_NEAR(result.template get<1>()[0], expected.sum, 2e-6 * expected.sum);
+}
+
 TYPED_TEST(CudaCrossEntropy, LargeLogitsDoNotOverflow) {
   using T = TypeParam;
   std::vector<T> logits(600, from_float<T>(-1e30f));

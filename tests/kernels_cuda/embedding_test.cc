@@ -56,6 +56,37 @@ TYPED_TEST(CudaEmbedding, MatchesTheOracle) {
   }
 }
 
+// A scaled table, and rows of a second one added to it.
+TYPED_TEST(CudaEmbedding, ScalesAndAdds) {
+  using T = TypeParam;
+  const std::int64_t count = 40, vocab = 11;
+  for (const std::int64_t cols : {24, 7}) {
+    const auto tokens = testing::random_tokens(1, count, vocab);
+    const auto table = random_data<T>(2, vocab * cols), before = random_data<T>(3, count * cols);
+    auto expected = reference::embedding_forward(table.exact, cols, tokens);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      expected[i] = 5.5 * expected[i] + before.exact[i];
+    }
+    auto gradient = reference::embedding_backward(before.exact, cols, tokens, vocab);
+    for (double& one : gradient) one *= 5.5;
+    const OnDevice<std::int32_t> on_tokens(tokens);
+    const OnDevice<T> on_table(table.typed), d_out(before.typed);
+    const auto result = in_every_order([&, cols = cols] {
+      const OnDevice<T> out(before.typed);
+      const OnDevice<float> d_table(vocab * cols);
+      const OnDevice<std::int32_t> workspace(embedding_workspace_ints(count, vocab));
+      embedding_forward<T>(nullptr, {on_table.data(), vocab, cols}, on_tokens.data(),
+                           {out.data(), count, cols}, 5.5, host::Store::kAdd);
+      embedding_backward<T, float>(nullptr, on_tokens.data(), {d_out.data(), count, cols},
+                                   {d_table.data(), vocab, cols}, host::Store::kOverwrite,
+                                   workspace.data(), 5.5);
+      return Outputs(out.get(), d_table.get());
+    });
+    expect_close(result.template get<0>(), expected, unit_roundoff<T>() + 1e-7, "out");
+    expect_close(result.template get<1>(), gradient, 2e-6, "d_table");
+  }
+}
+
 // More rows than one round of the scan, or one round of all blocks, holds.
 using CudaEmbeddingLimits = testing::CudaTest;
 TEST_F(CudaEmbeddingLimits, LargeVocabulary) {

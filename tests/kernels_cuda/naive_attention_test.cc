@@ -39,7 +39,10 @@ TYPED_TEST(CudaNaiveAttention, MatchesTheOracle) {
   const Case cases[] = {{{2, 9, 4, 2, 16, 0.25}, 0, false},
                         {{1, 17, 3, 1, 40, 0.158}, 7, true},
                         {{2, 1, 2, 2, 5, 0.4}, 0, false},
-                        {{1, 6, 1, 1, 200, 0.07}, 3, true}};
+                        {{1, 6, 1, 1, 200, 0.07}, 3, true},
+                        {{1, 13, 3, 1, 16, 0.5, 1.5}, 0, false},
+                        {{2, 9, 6, 2, 16, 0.25, 0.0, true}, 0, true},
+                        {{1, 9, 4, 2, 16, 0.25, 2.0, true}, 0, false}};
   const auto attention = make_naive_attention();
   for (const auto& [shape, gap, documents] : cases) {
     const std::int64_t q_cols = shape.heads * shape.head_dim;

@@ -62,6 +62,32 @@ TYPED_TEST(CudaRmsNorm, MatchesTheOracle) {
   }
 }
 
+// Gemma's weights are kept as their difference from 1.
+TYPED_TEST(CudaRmsNorm, AddsToTheWeight) {
+  using T = TypeParam;
+  const std::int64_t rows = 7, cols = 104;
+  const auto x = random_data<T>(1, rows * cols, 2.0), w = random_data<T>(2, cols, 0.2);
+  const auto d_y = random_data<T>(3, rows * cols);
+  std::vector<double> whole = w.exact;
+  for (double& one : whole) one += 1;
+  const auto forward = reference::rmsnorm_forward(x.exact, whole, 1e-5);
+  const auto gradient = reference::rmsnorm_backward(x.exact, whole, forward.rstd, d_y.exact);
+  const OnDevice<T> on_x(x.typed), on_w(w.typed), on_d_y(d_y.typed);
+  const auto result = in_every_order([&] {
+    const Rows shape = Rows::matrix(rows, cols);
+    const OnDevice<T> y(rows * cols), d_x(rows * cols);
+    const OnDevice<float> rstd(rows), d_w(cols), workspace(column_sum_workspace_floats(cols));
+    rmsnorm_forward<T>(nullptr, shape, on_x.data(), on_w.data(), 1e-5, y.data(), rstd.data(), 1.0);
+    rmsnorm_backward<T, float>(nullptr, shape, on_x.data(), on_w.data(), rstd.data(), on_d_y.data(),
+                               nullptr, d_x.data(), d_w.data(), workspace.data(), 0, 1.0);
+    return Outputs(y.get(), d_x.get(), d_w.get());
+  });
+  const double once = unit_roundoff<T>() + 1e-6;
+  expect_close(result.template get<0>(), forward.y, once, "y");
+  expect_close(result.template get<1>(), gradient.d_x, once, "d_x");
+  expect_close(result.template get<2>(), gradient.d_weight, 2e-6, "d_weight");
+}
+
 // More rows than there are blocks: the first blocks use their shared memory again.
 using CudaRmsNormLimits = testing::CudaTest;
 TEST_F(CudaRmsNormLimits, BlocksTakeSeveralRows) {

@@ -37,6 +37,35 @@ void add_scaled(Numbers& to, std::size_t to_at, double factor, const Numbers& fr
   }
 }
 
+/// ALiBi's slope of a head as MPT makes them: a list for the next power of two heads, of which
+/// every second one comes first when there are too many.
+double slope_of(const AttentionShape& s, std::int64_t head) {
+  if (!s.alibi) return 0;
+  std::size_t power = 1;
+  while (power < static_cast<std::size_t>(s.heads)) power *= 2;
+  Numbers slopes;
+  for (std::size_t k = 1; k <= power; ++k) {
+    slopes.push_back(std::exp2(-8.0 * static_cast<double>(k) / static_cast<double>(power)));
+  }
+  if (power == static_cast<std::size_t>(s.heads)) return slopes[static_cast<std::size_t>(head)];
+  Numbers ordered;
+  for (std::size_t k = 1; k < power; k += 2) ordered.push_back(slopes[k]);
+  for (std::size_t k = 0; k < power; k += 2) ordered.push_back(slopes[k]);
+  return ordered[static_cast<std::size_t>(head)];
+}
+
+/// The score before the softmax and its derivative by the product.
+struct Score {
+  double value, rise;
+};
+
+Score score_of(const AttentionShape& s, double product, std::int64_t head, std::int64_t behind) {
+  const double fall = slope_of(s, head) * static_cast<double>(behind);
+  if (s.softcap == 0) return {product - fall, 1};
+  const double share = std::tanh(product / s.softcap);
+  return {s.softcap * share - fall, 1 - share * share};
+}
+
 /// Calls body(batch, head, query) for all of them.
 template <class Body>
 void for_queries(const AttentionShape& s, Body body) {
@@ -60,7 +89,8 @@ Attention attention_forward(const AttentionShape& s, const Numbers& q, const Num
         first_key.empty() ? 0 : first_key[static_cast<std::size_t>(b * s.seq + t)];
     double total = 0;
     for (std::int64_t key = first; key <= t; ++key) {
-      const double score = s.scale * dot(q, index.q(b, t, h), k, index.kv(b, key, h), s.head_dim);
+      const double product = s.scale * dot(q, index.q(b, t, h), k, index.kv(b, key, h), s.head_dim);
+      const double score = score_of(s, product, h, t - key).value;
       total += result.probabilities[index.p(b, h, t, key)] = std::exp(score);
     }
     for (std::int64_t key = first; key <= t; ++key) {
@@ -88,7 +118,8 @@ AttentionGradient attention_backward(const AttentionShape& s, const Numbers& q, 
     for (std::int64_t key = 0; key <= t; ++key) {
       const double p = forward.probabilities[index.p(b, h, t, key)];
       const double d_p = dot(d_out, index.q(b, t, h), v, index.kv(b, key, h), s.head_dim);
-      const double d_score = s.scale * p * (d_p - mean);
+      const double product = s.scale * dot(q, index.q(b, t, h), k, index.kv(b, key, h), s.head_dim);
+      const double d_score = s.scale * p * (d_p - mean) * score_of(s, product, h, t - key).rise;
       add_scaled(result.d_q, index.q(b, t, h), d_score, k, index.kv(b, key, h), s.head_dim);
       add_scaled(result.d_k, index.kv(b, key, h), d_score, q, index.q(b, t, h), s.head_dim);
       add_scaled(result.d_v, index.kv(b, key, h), p, d_out, index.q(b, t, h), s.head_dim);

@@ -6,9 +6,12 @@
 
 namespace shardwright::kernels::reference {
 
-CrossEntropy cross_entropy(const std::vector<double>& logits,
-                           const std::vector<std::int32_t>& targets, std::int32_t ignore_index,
-                           double grad_scale) {
+CrossEntropy cross_entropy(const std::vector<double>& raw, const std::vector<std::int32_t>& targets,
+                           std::int32_t ignore_index, double grad_scale, double softcap) {
+  std::vector<double> logits = raw;
+  for (double& x : logits) {
+    if (softcap > 0) x = softcap * std::tanh(x / softcap);
+  }
   const std::size_t vocab = logits.size() / targets.size();
   CrossEntropy result;
   result.d_logits.assign(logits.size(), 0.0);
@@ -23,7 +26,9 @@ CrossEntropy cross_entropy(const std::vector<double>& logits,
     ++result.count;
     for (std::size_t v = 0; v < vocab; ++v) {
       const double p = std::exp(x[v] - top) / total;
-      result.d_logits[row * vocab + v] = grad_scale * (p - (v == target ? 1.0 : 0.0));
+      const double share = softcap > 0 ? x[v] / softcap : 0;
+      result.d_logits[row * vocab + v] =
+          grad_scale * (p - (v == target ? 1.0 : 0.0)) * (1 - share * share);
     }
   }
   return result;

@@ -13,9 +13,9 @@ struct CrossEntropy {
   std::vector<double> d_logits;  // of grad_scale * sum; zero rows where ignored
 };
 
-/// logits[n, vocab] and n targets.
+/// logits[n, vocab] and n targets. With a softcap logits are softcap * tanh(logit / softcap) first.
 CrossEntropy cross_entropy(const std::vector<double>& logits,
                            const std::vector<std::int32_t>& targets, std::int32_t ignore_index,
-                           double grad_scale);
+                           double grad_scale, double softcap = 0);
 
 }  // namespace shardwright::kernels::reference

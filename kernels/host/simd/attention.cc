@@ -118,6 +118,28 @@ SHARDWRIGHT_INLINE const T* keys_at(const AttentionInputs<T>& a, const T* base, 
   return base + (batch * a.shape.seq + key) * a.kv_stride + kv_head * a.shape.head_dim;
 }
 
+/// Caps scores and lowers them with the distance of key and query, where the shape says so. By how
+/// much a capped score rises with the score goes to `slope`, unless that is null.
+template <class T>
+SHARDWRIGHT_INLINE void bend_scores(const QueryTile<T>& tile, std::int64_t first,
+                                    std::int64_t count, float* scores, float* slope) {
+  const AttentionInputs<T>& a = tile.a;
+  const auto cap = static_cast<float>(a.shape.softcap);
+  if (cap == 0.0f && a.slopes == nullptr) return;
+  for (std::int64_t row = 0; row < tile.rows(); ++row) {
+    const float fall = a.slopes != nullptr ? a.slopes[tile.head_of(row)] : 0.0f;
+    for (std::int64_t i = 0; i < count; ++i) {
+      float& score = scores[row * count + i];
+      if (cap > 0.0f) {
+        const float share = ::tanhf(score / cap);
+        score = cap * share;
+        if (slope != nullptr) slope[row * count + i] = 1.0f - share * share;
+      }
+      score += fall * static_cast<float>(first + i - tile.token_of(row));
+    }
+  }
+}
+
 /// Scores to probabilities, exp(s - lse), and zero where the mask hides.
 template <class T>
 SHARDWRIGHT_INLINE void probabilities(const QueryTile<T>& tile, const float* lse,
@@ -135,15 +157,18 @@ SHARDWRIGHT_INLINE void probabilities(const QueryTile<T>& tile, const float* lse
   }
 }
 
-/// d_scores = p (d_p - delta), written over d_p.
+/// d_scores = p (d_p - delta), times the slope of a cap unless null, written over d_p.
 template <class T>
 SHARDWRIGHT_INLINE void score_gradients(const QueryTile<T>& tile, const float* delta,
-                                        std::int64_t count, const float* p, float* d_p) {
+                                        std::int64_t count, const float* p, const float* slope,
+                                        float* d_p) {
   for (std::int64_t row = 0; row < tile.rows(); ++row) {
     const Vec of_row = splat(delta[tile.statistic(row)]);
     for_vectors(count, [&](std::int64_t i, auto lanes) {
       const std::int64_t at = row * count + i;
-      store(d_p + at, load(p + at, lanes) * (load(d_p + at, lanes) - of_row), lanes);
+      Vec d = load(p + at, lanes) * (load(d_p + at, lanes) - of_row);
+      if (slope != nullptr) d = d * load(slope + at, lanes);
+      store(d_p + at, d, lanes);
     });
   }
 }
@@ -193,6 +218,7 @@ void attention_forward(const AttentionForward<T>& f, std::int64_t task, Scratch&
     const FloatRows v = float_rows(keys_at(a, a.v, tile.batch, tile.kv_head, first), a.kv_stride,
                                    count, d, v_buffer);
     gemm(Layout::kNT, rows, count, d, q, d, k.data, k.stride, scores, count, false);
+    bend_scores(tile, first, count, scores, nullptr);
     for (std::int64_t row = 0; row < rows; ++row) {
       float* s = scores + row * count;
       const Visible keys = visible(tile, row, first, count);
@@ -262,6 +288,7 @@ void attention_backward_q(const AttentionBackward<T>& b, std::int64_t task, Scra
   float* d_q = scratch.floats(rows * d);
   float* p = scratch.floats(rows * kKeyRows);
   float* d_p = scratch.floats(rows * kKeyRows);
+  float* slope = a.shape.softcap > 0 ? scratch.floats(rows * kKeyRows) : nullptr;
   float* k_buffer = scratch.floats(kKeyRows * d);
   float* v_buffer = scratch.floats(kKeyRows * d);
   load_rows(tile, a.q, a.q_stride, static_cast<float>(a.shape.scale), q);
@@ -277,9 +304,10 @@ void attention_backward_q(const AttentionBackward<T>& b, std::int64_t task, Scra
     const FloatRows v = float_rows(keys_at(a, a.v, tile.batch, tile.kv_head, first), a.kv_stride,
                                    count, d, v_buffer);
     gemm(Layout::kNT, rows, count, d, q, d, k.data, k.stride, p, count, false);
+    bend_scores(tile, first, count, p, slope);
     probabilities(tile, b.lse, first, count, p);
     gemm(Layout::kNT, rows, count, d, d_out, d, v.data, v.stride, d_p, count, false);
-    score_gradients(tile, b.delta, count, p, d_p);
+    score_gradients(tile, b.delta, count, p, slope, d_p);
     gemm(Layout::kNN, rows, d, count, d_p, count, k.data, k.stride, d_q, d, true);
   }
   const Vec factor = splat(static_cast<float>(a.shape.scale));
@@ -306,6 +334,7 @@ void attention_backward_kv(const AttentionBackward<T>& b, std::int64_t task, Scr
   float* d_out = scratch.floats(most_rows * d);
   float* p = scratch.floats(most_rows * kKeyRows);
   float* d_p = scratch.floats(most_rows * kKeyRows);
+  float* slope = shape.softcap > 0 ? scratch.floats(most_rows * kKeyRows) : nullptr;
   float* k_buffer = scratch.floats(kKeyRows * d);
   float* v_buffer = scratch.floats(kKeyRows * d);
   float* d_k = scratch.floats(count * d);
@@ -325,10 +354,11 @@ void attention_backward_kv(const AttentionBackward<T>& b, std::int64_t task, Scr
     load_rows(tile, a.q, a.q_stride, static_cast<float>(shape.scale), q);
     load_rows(tile, b.d_out, a.out_stride, 1.0f, d_out);
     gemm(Layout::kNT, rows, count, d, q, d, k.data, k.stride, p, count, false);
+    bend_scores(tile, first, count, p, slope);
     probabilities(tile, b.lse, first, count, p);
     gemm(Layout::kTN, count, d, rows, p, count, d_out, d, d_v, d, true);
     gemm(Layout::kNT, rows, count, d, d_out, d, v.data, v.stride, d_p, count, false);
-    score_gradients(tile, b.delta, count, p, d_p);
+    score_gradients(tile, b.delta, count, p, slope, d_p);
     gemm(Layout::kTN, count, d, rows, d_p, count, q, d, d_k, d, true);
   }
   for (std::int64_t key = 0; key < count; ++key) {

@@ -31,10 +31,24 @@ struct RmsNormRows {
   T* y;
   float* rstd;  // [rows]
   Rows rows;
+  float offset;  // added to the weight
 };
 
 template <class T>
-struct RmsNormGradientRows {
+struct LayerNormRows {
+  const T* x;
+  const T* weight;  // [cols]
+  const T* bias;    // [cols] or null
+  float eps;
+  T* y;
+  float* rstd;  // [rows]
+  float* mean;  // [rows]
+  Rows rows;
+};
+
+/// Of both norms.
+template <class T>
+struct NormGradientRows {
   const T* x;
   const T* weight;
   const float* rstd;
@@ -43,7 +57,9 @@ struct RmsNormGradientRows {
   T* d_x;
   float* d_weight;  // [cols], the sum over the rows of the call
   Rows rows;
-  Rows x_rows;  // of x alone
+  Rows x_rows;        // of x alone
+  float offset;       // RMSNorm: added to the weight
+  const float* mean;  // LayerNorm: [rows]
 };
 
 template <class T>
@@ -79,6 +95,7 @@ struct AttentionInputs {
   const T* v;
   std::int64_t q_stride, kv_stride, out_stride;  // from token to token, in elements
   const std::int32_t* first_key;                 // [tokens]; null: 0
+  const float* slopes;                           // [heads] of ALiBi; null: none
 };
 
 template <class T>
@@ -106,6 +123,7 @@ struct CrossEntropyRows {
   std::int32_t ignore_index;
   std::int64_t vocab;
   bool gradient;   // logits become the gradient of the sum of losses
+  float softcap;   // 0: none
   double* losses;  // [rows], 0 where ignored
 };
 
@@ -133,7 +151,9 @@ struct TypedKernels {
   void (*add)(const T* a, const T* b, T* out, std::int64_t n);
   void (*accumulate)(const T* in, float* sum, std::int64_t n);
   void (*rmsnorm_forward)(const RmsNormRows<T>&, std::int64_t begin, std::int64_t end);
-  void (*rmsnorm_backward)(const RmsNormGradientRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*rmsnorm_backward)(const NormGradientRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*layernorm_forward)(const LayerNormRows<T>&, std::int64_t begin, std::int64_t end);
+  void (*layernorm_backward)(const NormGradientRows<T>&, std::int64_t begin, std::int64_t end);
   void (*rope)(const RopeRows<T>&, std::int64_t begin, std::int64_t end);
   void (*activation_forward)(Activation, const ActivationRows<T>&, std::int64_t begin,
                              std::int64_t end);

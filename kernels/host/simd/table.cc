@@ -12,6 +12,8 @@ TypedKernels<T> typed() {
           .accumulate = &accumulate<T>,
           .rmsnorm_forward = &rmsnorm_forward<T>,
           .rmsnorm_backward = &rmsnorm_backward<T>,
+          .layernorm_forward = &layernorm_forward<T>,
+          .layernorm_backward = &layernorm_backward<T>,
           .rope = &rope<T>,
           .activation_forward = &activation_forward<T>,
           .activation_backward = &activation_backward<T>,

@@ -43,4 +43,10 @@ SHARDWRIGHT_INLINE Vec error_function(Vec x) {
   return x;
 }
 
+/// Likewise; only capped logits need it.
+SHARDWRIGHT_INLINE Vec hyperbolic_tangent(Vec x) {
+  for (int lane = 0; lane < kWidth; ++lane) x[lane] = ::tanhf(x[lane]);
+  return x;
+}
+
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA
