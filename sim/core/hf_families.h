@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the keys of a Hugging Face config.json mean, family by family.
 //
-// Families that are planned and run: llama, mistral, qwen2, qwen3. Planned only are the others.
+// Families that are planned and run are those of exec/family.h. Planned only are the others.
 // Keys that are absent have the defaults of the Transformers configuration classes. RoPE is read in
 // both forms: rope_theta with rope_scaling, and the rope_parameters of Transformers 5.
 //

@@ -38,6 +38,10 @@ void read_mpt_attention(const JsonReader& config, Model& m) {
   }
   m.fused_qkv = attention->optional<bool>("fused_qkv", true);
   m.attention_scale = attention->optional<double>("softmax_scale", 0.0, above(0.0));
+  const double steepest = attention->optional<double>("alibi_bias_max", 8.0, above(0.0));
+  if (steepest != 8.0 && m.position == Position::kAlibi) {
+    m.planning_only = "has slopes of ALiBi that do not end at 2^-8";
+  }
   const auto window = attention->optional<std::int64_t>(
       "sliding_window_size", -1, between<std::int64_t>(-1, model_limits::kPositions));
   if (window > 0) m.sliding_window = window;

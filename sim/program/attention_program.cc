@@ -38,15 +38,14 @@ std::vector<Product> qkv_products(const ProgramWriter& w) {
 }
 
 Product output_product(const ProgramWriter& w) {
-  return {OpKind::kOutputProjection,
-          Weight::kOutput,
-          w.model().hidden,
-          w.model().q_dim(),
-          kAttentionOut,
-          w.adds_residual() ? kProjected : kXMid,
-          kDXMid,
-          kDAttention,
-          w.model().attention_out_bias};
+  const Model& m = w.model();
+  const bool apart = w.adds_residual() || w.has_post_norms();
+  const Operand d_out = w.has_post_norms()    ? Operand(kDNorm1)
+                        : m.parallel_residual ? of_next_unit(kDX)
+                                              : Operand(kDXMid);
+  return {
+      OpKind::kOutputProjection,  Weight::kOutput, m.hidden,    m.q_dim(),           kAttentionOut,
+      apart ? kProjected : kXMid, d_out,           kDAttention, m.attention_out_bias};
 }
 
 ProgramOp qk_norm_forward(const ProgramWriter& w) {
@@ -151,7 +150,9 @@ void attention_forward(const ProgramWriter& w, Program& list) {
   }
   list.push_back(attention(w, false));
   list.push_back(w.product_forward(output_product(w)));
-  if (w.adds_residual()) {
+  if (w.has_post_norms()) {
+    list.push_back(w.post_norm(false, false));
+  } else if (w.adds_residual()) {
     list.push_back(w.elementwise(OpKind::kResidual, Phase::kForward, w.stack().residual,
                                  w.elements(w.model().hidden), false, {kX, kProjected}, {kXMid}));
   } else {
@@ -160,6 +161,7 @@ void attention_forward(const ProgramWriter& w, Program& list) {
 }
 
 void attention_backward(ProgramWriter& w, Program& list) {
+  if (w.has_post_norms()) list.push_back(w.post_norm(false, true));
   w.product_backward(list, output_product(w), false);
   list.push_back(attention(w, true));
   if (w.repeats_heads()) {

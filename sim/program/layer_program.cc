@@ -41,6 +41,18 @@ Program whole_recomputation(const Program& forward, const ProgramWriter& w) {
   return list;
 }
 
+/// Operations that are done again for what they keep write what they hand on into a temporary.
+Program without_handing_on(Program list, const ProgramWriter& w) {
+  for (ProgramOp& p : list) {
+    for (Operand& out : p.op.out) {
+      if (out.offset == 0) continue;
+      p.temporary_bytes += w.tensor(out.tensor).bytes;
+      out = Tensor::kTemporary;
+    }
+  }
+  return list;
+}
+
 }  // namespace
 
 void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) {
@@ -104,8 +116,8 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
     layer_forward_[checkpointed] = with_lifetimes(forward, tensors_, nothing, kept, false);
     const bool to_the_end =
         checkpointed && stack.recomputes_whole_layers && plan.recompute == Recompute::kFull;
-    Program both =
-        to_the_end ? whole_recomputation(forward, w) : recomputation(forward, needed, kept);
+    Program both = to_the_end ? whole_recomputation(forward, w)
+                              : without_handing_on(recomputation(forward, needed, kept), w);
     both.insert(both.end(), backward.begin(), backward.end());
     layer_backward_[checkpointed] = with_lifetimes(both, tensors_, kept, nothing, true);
   }

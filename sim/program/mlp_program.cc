@@ -25,10 +25,15 @@ std::vector<Product> input_products(const ProgramWriter& w) {
 }
 
 Product down_product(const ProgramWriter& w) {
-  return {OpKind::kDownProjection, Weight::kDown,
-          w.model().hidden,        w.model().ffn,
-          kActivationOut,          w.adds_residual() ? Operand(kDown) : of_next_unit(kX),
-          of_next_unit(kDX),       kDActivation,
+  const bool apart = w.adds_residual() || w.has_post_norms();
+  return {OpKind::kDownProjection,
+          Weight::kDown,
+          w.model().hidden,
+          w.model().ffn,
+          kActivationOut,
+          apart ? Operand(kDown) : of_next_unit(kX),
+          w.has_post_norms() ? Operand(kDNorm2) : of_next_unit(kDX),
+          kDActivation,
           w.model().mlp_bias};
 }
 
@@ -50,7 +55,9 @@ void mlp_forward(const ProgramWriter& w, Program& list) {
       {activation_input(w), separate_gate(w)},
       {kActivationOut, w.existing(kActivationSaved0), w.existing(kActivationSaved1)}));
   list.push_back(w.product_forward(down_product(w)));
-  if (w.adds_residual()) {
+  if (w.has_post_norms()) {
+    list.push_back(w.post_norm(true, false));
+  } else if (w.adds_residual()) {
     list.push_back(w.elementwise(OpKind::kResidual, Phase::kForward, w.stack().residual,
                                  w.elements(w.model().hidden), false, {kXMid, kDown},
                                  {of_next_unit(kX)}));
@@ -60,6 +67,7 @@ void mlp_forward(const ProgramWriter& w, Program& list) {
 }
 
 void mlp_backward(ProgramWriter& w, Program& list) {
+  if (w.has_post_norms()) list.push_back(w.post_norm(true, true));
   w.product_backward(list, down_product(w), false);
   list.push_back(w.elementwise(OpKind::kActivation, Phase::kBackward, w.activation(),
                                w.elements(w.model().ffn), true,

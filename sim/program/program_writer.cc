@@ -80,7 +80,8 @@ void ProgramWriter::size_saved() {
     return index < group.saved_bytes.size() ? group.saved_bytes[index] : 0;
   };
   for (int i = 0; i < 3; ++i) {
-    const double statistics = i == 2 ? stack_.norm.saved_bytes_per_token * t : 0;
+    const double statistics =
+        i == 2 ? statistics_kept() * stack_.norm.saved_bytes_per_token * t : 0;
     size(following(kNorm1Saved0, i), saved(stack_.norm, i) * t * c + statistics);
     size(following(kNorm2Saved0, i), saved(stack_.norm, i) * t * c + statistics);
   }
@@ -90,6 +91,11 @@ void ProgramWriter::size_saved() {
     size(following(kActivationSaved0, i), saved(activation(), i) * t * f);
     size(following(kLossSaved0, i), saved(stack_.loss, i) * logits, MemoryCategory::kLoss);
   }
+}
+
+int ProgramWriter::statistics_kept() const {
+  if (stack_.memory != MemoryManager::kStatic) return 1;  // fitted
+  return (model_.norm == Normalization::kLayerNorm ? 2 : 1) * (has_post_norms() ? 2 : 1);
 }
 
 ProgramOp ProgramWriter::make(OpKind kind, Phase phase, std::initializer_list<Operand> in,
@@ -150,7 +156,7 @@ ProgramOp ProgramWriter::elementwise(OpKind kind, Phase phase, const KernelGroup
 
 ProgramOp ProgramWriter::norm(Phase phase, bool second, bool backward, Weight weight) const {
   const Tensor saved = second ? kNorm2Saved0 : kNorm1Saved0;
-  const Operand in = second ? kXMid : kX;
+  const Operand in = second && !model_.parallel_residual ? kXMid : kX;
   const std::array kept = {existing(saved), existing(following(saved, 1)),
                            existing(following(saved, 2))};
   const Operand input = stack_.norm_saves_input ? in : Operand();
@@ -162,6 +168,23 @@ ProgramOp ProgramWriter::norm(Phase phase, bool second, bool backward, Weight we
                              {in}, {second ? kNorm2Out : kNorm1Out, kept[0], kept[1], kept[2]});
   p.op.part = second ? 1 : 0;
   p.op.weight = weight;
+  return p;
+}
+
+ProgramOp ProgramWriter::post_norm(bool second, bool backward) const {
+  const Operand in = second ? kDown : kProjected;
+  const Operand saved = second ? kNorm2Saved2 : kNorm1Saved2;
+  const double count = elements(model_.hidden);
+  ProgramOp p = backward ? elementwise(OpKind::kNorm, Phase::kBackward, stack_.norm, count, true,
+                                       {second ? of_next_unit(kDX) : Operand(kDXMid), saved, in},
+                                       {second ? kDNorm2 : kDNorm1})
+                         : elementwise(OpKind::kNorm, Phase::kForward, stack_.norm, count, false,
+                                       {in, second ? kXMid : kX},
+                                       {second ? of_next_unit(kX) : Operand(kXMid), saved});
+  // The sum with the residual is read, read and written once more.
+  if (!backward) p.op.work.bytes += static_cast<Bytes>(3 * count * static_cast<double>(width_));
+  p.op.part = second ? 3 : 2;
+  p.op.weight = second ? Weight::kNorm2 : Weight::kNorm1;
   return p;
 }
 

@@ -57,6 +57,15 @@ class ProgramWriter {
   /// Whether the residual is added by a kernel of its own, not by the product before it.
   bool adds_residual() const { return stack_.residual.forward_kernels > 0; }
 
+  /// Whether norms behind attention and MLP, which add the residual, are operations of their own
+  /// (gemma2). Stacks of frameworks were fitted without them.
+  bool has_post_norms() const {
+    return model_.norms_per_layer == 4 && stack_.memory == MemoryManager::kStatic;
+  }
+  /// Statistics that a half of a layer keeps for each token, in those of one norm: means beside
+  /// deviations, and those of a norm behind it.
+  int statistics_kept() const;
+
   const ProgramTensor& tensor(Tensor tensor) const { return tensors_[tensor]; }
   void size(Tensor tensor, double bytes, MemoryCategory category = MemoryCategory::kActivations);
   /// The tensor, where this stack has it at all.
@@ -74,6 +83,9 @@ class ProgramWriter {
                         std::initializer_list<Operand> out) const;
   /// A layer's first or second norm; the head's is written as a first one.
   ProgramOp norm(Phase phase, bool second, bool backward, Weight weight) const;
+  /// The norm behind attention (or, `second`, the MLP). Its input's gradient waits where that of
+  /// the norm before it comes later.
+  ProgramOp post_norm(bool second, bool backward) const;
   ProgramOp product_forward(const Product& product) const;
   /// Appends input gradient, weight gradient and, with a bias, its reduction. Later products that
   /// share an input add their input gradient to the first one's.

@@ -45,7 +45,7 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
     drop({second ? kNorm2Out : kNorm1Out});
     if (tensors[saved[0]].bytes > 0 || tensors[saved[1]].bytes > 0) {
       for (const Tensor t : saved) kept.reset(t);
-      if (second) kept.set(kXMid);
+      if (second && !model.parallel_residual) kept.set(kXMid);
     }
   };
   const std::uint16_t pieces = plan.pieces;
@@ -58,7 +58,7 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
   if (pieces & kPieceFfn) {
     drop({kGate, kUp, kGateUp});
     drop_norm(true);
-    kept.set(kXMid);
+    if (!model.parallel_residual) kept.set(kXMid);
   }
   if (pieces & kPieceAttention) {
     drop({kQkv, kQRaw, kKRaw, kQ, kK, kV, kKRepeated, kVRepeated, kProbabilities, kAttentionOut,
