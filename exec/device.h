@@ -61,6 +61,15 @@ struct PackedHeads {
   kernels::AttentionShape shape;
 };
 
+/// A norm and its weights, each [size]. LayerNorm is of matrices only: one head a token.
+struct Norm {
+  Normalization kind = Normalization::kRmsNorm;
+  const void* weight = nullptr;
+  const void* bias = nullptr;  // of LayerNorm, where it has one
+  double offset = 0;           // of RMSNorm: added to the weight
+  double eps = 0;
+};
+
 /// What a product adds to its result; without data nothing.
 struct Addends {
   Matrix matrix;  // of the result's type and shape; may be the result
@@ -123,18 +132,20 @@ class Device {
                     Array out, bool adds) = 0;
 
   // Embedding.
+  /// out = scale * table[tokens], or that added to `out`.
   virtual void embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                                 Matrix out) = 0;
+                                 double scale, bool adds, Matrix out) = 0;
   /// `adds`: to a gradient that is already there. The scratch holds tokens + rows + 1 integers.
   virtual void embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
-                                  Matrix d_table, bool adds, void* scratch) = 0;
+                                  double scale, bool adds, Matrix d_table, void* scratch) = 0;
 
-  // RMSNorm over each head. y may be x. rstd [tokens, heads].
-  virtual void norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
-                            float* rstd) = 0;
+  // Norms over each head. y may be x. statistics: rstd [tokens, heads], of LayerNorm followed by
+  // means [tokens, heads].
+  virtual void norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
+                            float* statistics) = 0;
   /// d_x = gradient of x (+ d_residual); d_x may be d_y. The scratch holds kPartialSums * size
-  /// floats.
-  virtual void norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd,
+  /// floats. The gradient of a bias is bias_gradient's, to be taken before.
+  virtual void norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                              Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
                              float* scratch) = 0;
 
@@ -171,9 +182,9 @@ class Device {
   virtual DType logits_dtype(DType parameters) const = 0;
   /// Adds the cross-entropies of the rows to the sums. With `gradient` the logits become the
   /// gradient of their sum. Targets of kIgnoreTarget do not count. The scratch holds a double a
-  /// row.
+  /// row. A `softcap` other than 0 first makes logits softcap * tanh(logit / softcap).
   virtual void cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
-                             bool gradient, LossSums* sums, double* scratch) = 0;
+                             double softcap, bool gradient, LossSums* sums, double* scratch) = 0;
 
   // Update.
   /// Adds the exact sum of squares of `x` to the words.

@@ -13,19 +13,15 @@ namespace shardwright::exec {
 
 void check_executable(const Model& m, const Schedule& schedule) {
   const auto refuse = [&](std::string_view what) {
-    throw Error(fmt::format(
-        "model '{}' {}, which the executor does not run; expected a decoder like llama, mistral, "
-        "qwen2 or qwen3",
-        m.name, what));
+    throw Error(
+        fmt::format("model '{}' {}, which the executor does not run; expected a decoder like {}",
+                    m.name, what, trained_families()));
   };
   if (!m.planning_only.empty()) refuse(m.planning_only);
-  if (m.norm != Normalization::kRmsNorm || m.norm_bias) refuse("has LayerNorm");
-  if (m.position != Position::kRope) refuse("has no rotary positions");
-  if (m.norms_per_layer != 2) refuse(fmt::format("has {} norms a layer", m.norms_per_layer));
-  if (m.parallel_residual) refuse("has parallel residuals");
-  if (m.fused_qkv && m.qkv_bias) refuse("stores the biases of three projections as one");
-  if (m.attention_softcap != 0 || m.logit_softcap != 0) refuse("caps its logits");
-  if (m.embedding_scale != 1.0) refuse("scales its embedding");
+  const FamilyForm* form = find_family_form(m.family);
+  if (form == nullptr) refuse(fmt::format("is of the family {}", m.family));
+  const int norms = form->post_norm1.empty() ? 2 : 4;
+  if (m.norms_per_layer != norms) refuse(fmt::format("has {} norms a layer", m.norms_per_layer));
   for (const Op& op : schedule.ops) {
     if (op.kind == OpKind::kAttention && op.work.attended < 1) {
       refuse(fmt::format("attends to a window of {} tokens in longer sequences", m.sliding_window));
@@ -46,68 +42,84 @@ struct ParameterLayout::Draft {
   Weight weight = Weight::kNone;
   bool is_norm = false;
   bool is_bias = false;
+  bool is_positions = false;
 };
 
 /// All tensors in the order of their global index: by unit, in it matrices and biases before norms.
-std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m) {
+std::vector<ParameterLayout::Draft> ParameterLayout::drafts_of(const Model& m,
+                                                               const FamilyForm& form) {
   const std::int64_t c = m.hidden, q = m.q_dim(), kv = m.kv_dim(), f = m.ffn;
   const auto head = static_cast<std::int32_t>(m.layers) + 1;
   std::vector<Draft> drafts;
-  drafts.push_back({"model.embed_tokens.weight", {m.vocab, c}, 0, 0, Weight::kEmbedding});
-  const Draft final_norm{"model.norm.weight", {c}, m.tied_head ? 0 : head, head,
-                         Weight::kFinalNorm,  true};
-  if (m.tied_head) drafts.push_back(final_norm);
+  const auto weight_of = [](std::string_view module) { return fmt::format("{}.weight", module); };
+  drafts.push_back({weight_of(form.embedding), {m.vocab, c}, 0, 0, Weight::kEmbedding});
+  if (m.position == Position::kLearned) {
+    drafts.push_back({weight_of(form.positions), {m.max_positions, c}, 0, 0, Weight::kEmbedding});
+    drafts.back().is_positions = true;
+  }
+  const auto norm = [&](const std::string& module, std::int32_t unit, std::int32_t user,
+                        std::int64_t size, Weight weight) {
+    drafts.push_back({weight_of(module), {size}, unit, user, weight, true});
+    if (m.norm_bias) drafts.push_back({module + ".bias", {size}, unit, user, weight, true, true});
+  };
+  const auto final_norm = [&](std::int32_t unit) {
+    norm(std::string(form.final_norm), unit, head, c, Weight::kFinalNorm);
+  };
+  if (m.tied_head) final_norm(0);
   const Weight up = m.gated_mlp ? Weight::kGateUp : Weight::kUp;
   for (std::int32_t unit = 1; unit < head; ++unit) {
-    const auto name = [&](std::string_view part) {
-      return fmt::format("model.layers.{}.{}", unit - 1, part);
+    const auto module = [&](std::string_view part) {
+      return fmt::format("{}{}.{}", form.layer, unit - 1, part);
     };
     const auto matrix = [&](std::string_view part, std::int64_t rows, std::int64_t cols,
                             Weight weight) {
-      drafts.push_back({name(part), {rows, cols}, unit, unit, weight});
+      drafts.push_back({weight_of(module(part)), {rows, cols}, unit, unit, weight});
     };
     const auto bias = [&](std::string_view part, std::int64_t size, Weight weight) {
-      drafts.push_back({name(part), {size}, unit, unit, weight, false, true});
-    };
-    const auto norm = [&](std::string_view part, std::int64_t size, Weight weight) {
-      drafts.push_back({name(part), {size}, unit, unit, weight, true});
+      drafts.push_back({module(part) + ".bias", {size}, unit, unit, weight, false, true});
     };
     if (m.fused_qkv) {
-      matrix("self_attn.qkv_proj.weight", q + 2 * kv, c, Weight::kQkv);
+      matrix(form.qkv, q + 2 * kv, c, Weight::kQkv);
     } else {
-      matrix("self_attn.q_proj.weight", q, c, Weight::kQkv);
-      matrix("self_attn.k_proj.weight", kv, c, Weight::kQkv);
-      matrix("self_attn.v_proj.weight", kv, c, Weight::kQkv);
+      matrix(form.query, q, c, Weight::kQkv);
+      matrix(form.key, kv, c, Weight::kQkv);
+      matrix(form.value, kv, c, Weight::kQkv);
     }
-    matrix("self_attn.o_proj.weight", c, q, Weight::kOutput);
+    matrix(form.output, c, q, Weight::kOutput);
     if (m.fused_gate_up) {
-      matrix("mlp.gate_up_proj.weight", 2 * f, c, up);
+      matrix(form.gate_up, 2 * f, c, up);
     } else {
-      if (m.gated_mlp) matrix("mlp.gate_proj.weight", f, c, up);
-      matrix("mlp.up_proj.weight", f, c, up);
+      if (m.gated_mlp) matrix(form.gate, f, c, up);
+      matrix(form.up, f, c, up);
     }
-    matrix("mlp.down_proj.weight", c, f, Weight::kDown);
-    if (m.qkv_bias) {
-      bias("self_attn.q_proj.bias", q, Weight::kQkv);
-      bias("self_attn.k_proj.bias", kv, Weight::kQkv);
-      bias("self_attn.v_proj.bias", kv, Weight::kQkv);
+    matrix(form.down, c, f, Weight::kDown);
+    if (m.qkv_bias && m.fused_qkv) {
+      bias(form.qkv, q + 2 * kv, Weight::kQkv);
+    } else if (m.qkv_bias) {
+      bias(form.query, q, Weight::kQkv);
+      bias(form.key, kv, Weight::kQkv);
+      bias(form.value, kv, Weight::kQkv);
     }
-    if (m.attention_out_bias) bias("self_attn.o_proj.bias", c, Weight::kOutput);
+    if (m.attention_out_bias) bias(form.output, c, Weight::kOutput);
     if (m.mlp_bias) {
-      if (m.gated_mlp) bias("mlp.gate_proj.bias", f, up);
-      bias("mlp.up_proj.bias", f, up);
-      bias("mlp.down_proj.bias", c, Weight::kDown);
+      if (m.gated_mlp) bias(form.gate, f, up);
+      bias(form.up, f, up);
+      bias(form.down, c, Weight::kDown);
     }
-    norm("input_layernorm.weight", c, Weight::kNorm1);
-    norm("post_attention_layernorm.weight", c, Weight::kNorm2);
+    norm(module(form.norm1), unit, unit, c, Weight::kNorm1);
+    if (!form.post_norm1.empty()) norm(module(form.post_norm1), unit, unit, c, Weight::kNorm1);
+    norm(module(form.norm2), unit, unit, c, Weight::kNorm2);
+    if (!form.post_norm2.empty()) norm(module(form.post_norm2), unit, unit, c, Weight::kNorm2);
     if (m.qk_norm) {
-      norm("self_attn.q_norm.weight", m.head_dim, Weight::kQkNorm);
-      norm("self_attn.k_norm.weight", m.head_dim, Weight::kQkNorm);
+      drafts.push_back(
+          {weight_of(module("self_attn.q_norm")), {m.head_dim}, unit, unit, Weight::kQkNorm, true});
+      drafts.push_back(
+          {weight_of(module("self_attn.k_norm")), {m.head_dim}, unit, unit, Weight::kQkNorm, true});
     }
   }
   if (!m.tied_head) {
-    drafts.push_back({"lm_head.weight", {m.vocab, c}, head, head, Weight::kHead});
-    drafts.push_back(final_norm);
+    drafts.push_back({weight_of(form.head), {m.vocab, c}, head, head, Weight::kHead});
+    final_norm(head);
   }
   return drafts;
 }
@@ -117,12 +129,14 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
       tied_(model.tied_head),
       initial_deviation_(model.initial_deviation) {
   check_executable(model, schedule);
+  const FamilyForm& form = *find_family_form(model.family);
+  norm_offset_ = form.norm_offset;
   units_.resize(static_cast<std::size_t>(model.layers) + 3);
   weights_.resize(units_.size());
   // Norms that are apart lie behind everything else, but keep their global index.
   std::uint64_t index = 0;
   std::vector<std::pair<Draft, std::uint64_t>> apart;
-  for (const Draft& draft : drafts_of(model)) {
+  for (const Draft& draft : drafts_of(model, form)) {
     if (schedule.sharding.separates_norms && draft.is_norm) {
       apart.emplace_back(draft, index);
     } else {
@@ -134,6 +148,9 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
   }
   for (const auto& [draft, first_index] : apart) place(draft, norm_unit(), first_index);
   parameters_ = static_cast<std::int64_t>(index);
+  for (ParameterTensor& tensor : tensors_) {
+    tensor.stored = stored_form(form, tensor.name, tensor.shape, model.heads);
+  }
   if (tied_) {
     weights_[static_cast<std::size_t>(head_unit())][static_cast<std::size_t>(Weight::kHead)] =
         weight(Weight::kEmbedding, 0);
@@ -159,9 +176,10 @@ void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
   tensor.size = 1;
   for (const std::int64_t n : draft.shape) tensor.size *= n;
   tensor.first_index = first_index;
-  tensor.initial = draft.is_norm   ? Initial::kOnes
-                   : draft.is_bias ? Initial::kZeros
-                                   : Initial::kNormal;
+  tensor.initial = draft.is_bias                        ? Initial::kZeros
+                   : draft.is_norm && norm_offset_ == 0 ? Initial::kOnes
+                   : draft.is_norm                      ? Initial::kZeros
+                                                        : Initial::kNormal;
   tensor.decays = draft.shape.size() > 1;
   if (unit.tensors++ == 0) unit.first_tensor = tensor_index;
   unit.elements += tensor.size;
@@ -170,6 +188,10 @@ void ParameterLayout::place(const Draft& draft, std::int32_t unit_index,
       weights_[static_cast<std::size_t>(draft.user)][static_cast<std::size_t>(draft.weight)];
   if (draft.is_bias) {
     if (weight.bias < 0) weight.bias = tensor_index;
+    return;
+  }
+  if (draft.is_positions) {
+    weight.second = tensor_index;
     return;
   }
   if (weight.first < 0) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "exec/device.h"
+#include "exec/family.h"
 #include "sim/core/model.h"
 #include "sim/core/schedule.h"
 #include "sim/core/tensor.h"
@@ -35,13 +36,15 @@ struct ParameterTensor {
   std::uint64_t first_index = 0;  // global index of its first element
   Initial initial = Initial::kNormal;
   bool decays = false;  // matrices do, norms and biases do not
+  StoredForm stored;    // in files of Hugging Face
 };
 
 /// The tensors that make one weight: indices into ParameterLayout::tensors(), -1 where there is no
 /// such tensor.
 struct WeightTensors {
   int first = -1;         // those that are packed with it follow it
-  int second = -1;        // of the two norms of heads: that of keys
+  int second = -1;        // of the two norms of heads: that of keys; of embeddings: of positions;
+                          // of norms before attention and MLP: that behind them
   int bias = -1;          // of `first`; likewise
   std::int64_t rows = 0;  // of all of them together
   std::int64_t cols = 1;
@@ -62,8 +65,8 @@ struct OwnedPart {
   std::int64_t count = 0;
 };
 
-/// Throws Error naming what of the model the executor cannot run: it trains RMSNorm decoders with
-/// rotary positions and without dropout.
+/// Throws Error naming what of the model the executor cannot run: it trains the families of
+/// exec/family.h without windows and dropout.
 void check_executable(const Model& model, const Schedule& schedule);
 
 class ParameterLayout {
@@ -95,6 +98,8 @@ class ParameterLayout {
   bool tied() const { return tied_; }
   /// Standard deviation of initial matrices.
   double initial_deviation() const { return initial_deviation_; }
+  /// What is added to the weights of norms.
+  double norm_offset() const { return norm_offset_; }
   /// A weight that operations of `unit` name.
   const WeightTensors& weight(Weight weight, std::int32_t unit) const {
     return weights_[static_cast<std::size_t>(unit)][static_cast<std::size_t>(weight)];
@@ -105,7 +110,7 @@ class ParameterLayout {
 
  private:
   struct Draft;
-  static std::vector<Draft> drafts_of(const Model& model);
+  static std::vector<Draft> drafts_of(const Model& model, const FamilyForm& form);
   void place(const Draft& draft, std::int32_t unit, std::uint64_t first_index);
 
   std::int64_t shard_ranks_;
@@ -115,6 +120,7 @@ class ParameterLayout {
   std::vector<std::array<WeightTensors, kWeightKinds>> weights_;  // by unit that uses them
   bool tied_;
   double initial_deviation_;
+  double norm_offset_ = 0;
 };
 
 }  // namespace shardwright::exec

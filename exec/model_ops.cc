@@ -4,9 +4,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/bf16.h"
 #include "sim/core/check.h"
 
 namespace shardwright::exec {
+
+namespace {
+
+/// Behind attention or the MLP: its weight is the second of the norm before them, and its
+/// statistics follow those of that norm.
+bool is_post_norm(const Op& op) {
+  return op.part >= 2;
+}
+
+}  // namespace
 
 const ModelOps::Entry ModelOps::kTable[] = {
     {OpKind::kEmbedding, false, &ModelOps::embedding},
@@ -56,6 +67,12 @@ ModelOps::ModelOps(const Model& model, const Plan& plan, const Sharding& shardin
   attention_.scale = model.attention_scale != 0
                          ? model.attention_scale
                          : 1.0 / std::sqrt(static_cast<double>(model.head_dim));
+  attention_.softcap = model.attention_softcap;
+  attention_.alibi = model.position == Position::kAlibi;
+  embedding_scale_ =
+      dtype_ == DType::kFp32
+          ? model.embedding_scale
+          : kernels::to_float(kernels::to_bf16(static_cast<float>(model.embedding_scale)));
 }
 
 void ModelOps::begin_micro_step(std::int64_t micro_step) {
@@ -126,6 +143,21 @@ Matrix ModelOps::gradient(const Op& op, std::int32_t unit) const {
   return {whole.data, whole.dtype, t.rows, t.cols};
 }
 
+Norm ModelOps::norm_of(const Op& op, std::int32_t unit, std::int64_t size) const {
+  const WeightTensors& t = tensors_of(op, unit);
+  return {model_.norm, parameter(is_post_norm(op) ? t.second : t.first, size).data,
+          parameter(t.bias, size).data, layout_.norm_offset(), model_.norm_eps};
+}
+
+float* ModelOps::norm_statistics(const Op& op, const Operand& operand, std::int32_t unit) const {
+  return statistics(operand, unit) + (is_post_norm(op) ? tokens_ : 0);
+}
+
+Norm ModelOps::head_norm_of(int tensor) const {
+  return {Normalization::kRmsNorm, parameter(tensor, model_.head_dim).data, nullptr,
+          layout_.norm_offset(), model_.norm_eps};
+}
+
 Array ModelOps::parameter(int tensor, std::int64_t size) const {
   if (tensor < 0) return {};
   const ParameterTensor& t = layout_.tensor(tensor);
@@ -142,29 +174,53 @@ Array ModelOps::parameter_gradient(int tensor, std::int64_t size) const {
 
 // out: x of the next unit
 void ModelOps::embedding(const Op& op, std::int32_t unit) {
-  device_.embedding_forward(stream_, weight(op, unit), batch_.tokens, rows(op.out[0], unit));
+  const WeightTensors& t = tensors_of(op, unit);
+  const Matrix x = rows(op.out[0], unit);
+  device_.embedding_forward(stream_, weight(op, unit), batch_.tokens, embedding_scale_, false, x);
+  if (t.second < 0) return;
+  const Matrix positions(parameter(t.second, model_.max_positions * x.cols).data, dtype_,
+                         model_.max_positions, x.cols);
+  device_.embedding_forward(stream_, positions, batch_.positions, 1.0, true, x);
 }
 
 // in: gradient of x of the next unit
 void ModelOps::embedding_backward(const Op& op, std::int32_t unit) {
-  device_.embedding_backward(stream_, batch_.tokens, rows(op.in[0], unit), gradient(op, unit),
-                             layout_.tied(), workspace_.scratch());
+  const WeightTensors& t = tensors_of(op, unit);
+  const Matrix d_x = rows(op.in[0], unit);
+  device_.embedding_backward(stream_, batch_.tokens, d_x, embedding_scale_, layout_.tied(),
+                             gradient(op, unit), workspace_.scratch());
+  if (t.second < 0) return;
+  const Array positions = parameter_gradient(t.second, model_.max_positions * d_x.cols);
+  device_.embedding_backward(stream_, batch_.positions, d_x, 1.0, false,
+                             {positions.data, positions.dtype, model_.max_positions, d_x.cols},
+                             workspace_.scratch());
 }
 
-// in: x; out: y, rstd
+// in: x and, behind attention or MLP, what y is added to; out: y, statistics
 void ModelOps::norm(const Op& op, std::int32_t unit) {
-  device_.norm_forward(stream_, rows(op.in[0], unit), weight(op, unit).data, model_.norm_eps,
-                       rows(op.out[0], unit), statistics(op.out[1], unit));
+  const Matrix x = rows(op.in[0], unit);
+  const Matrix y(activations_.at(op.out[0], unit), dtype_, x.rows, x.cols);
+  device_.norm_forward(stream_, x, norm_of(op, unit, x.cols), y,
+                       norm_statistics(op, op.out[1], unit));
+  if (!op.in[1]) return;
+  const std::int64_t size = x.rows * x.cols;
+  device_.accumulate(stream_, {rows(op.in[1], unit).data, dtype_, size}, {y.data, dtype_, size});
 }
 
-// in: gradient of y, rstd, x and, past a block, what reached the same place around it; out:
+// in: gradient of y, statistics, x and, past a block, what reached the same place around it; out:
 // gradient of x
 void ModelOps::norm_backward(const Op& op, std::int32_t unit) {
   const Matrix x = rows(op.in[2], unit);
   const void* residual = op.in[3] ? activations_.at(op.in[3], unit) : nullptr;
-  device_.norm_backward(stream_, x, weight(op, unit).data, statistics(op.in[1], unit),
-                        rows(op.in[0], unit), residual, rows(op.out[0], unit),
-                        parameter_gradient(tensors_of(op, unit).first, x.cols), scratch());
+  const WeightTensors& t = tensors_of(op, unit);
+  const Matrix d_y = rows(op.in[0], unit);
+  if (t.bias >= 0) {
+    device_.bias_gradient(stream_, d_y, parameter_gradient(t.bias, x.cols), scratch());
+  }
+  const int tensor = is_post_norm(op) ? t.second : t.first;
+  device_.norm_backward(stream_, x, norm_of(op, unit, x.cols), norm_statistics(op, op.in[1], unit),
+                        d_y, residual, rows(op.out[0], unit), parameter_gradient(tensor, x.cols),
+                        scratch());
 }
 
 // in and out: packed heads; out: query heads and key heads as they were, rstd of both
@@ -176,10 +232,9 @@ void ModelOps::head_norms(const Op& op, std::int32_t unit) {
   device_.copy_rows(stream_, qkv.col_range(0, query.cols), query);
   device_.copy_rows(stream_, qkv.col_range(query.cols, key.cols), key);
   float* rstd = statistics(op.out[2], unit);
-  device_.norm_forward(stream_, query_heads(qkv), parameter(t.first, model_.head_dim).data,
-                       model_.norm_eps, query_heads(qkv), rstd);
-  device_.norm_forward(stream_, key_heads(qkv), parameter(t.second, model_.head_dim).data,
-                       model_.norm_eps, key_heads(qkv), rstd + tokens_ * model_.heads);
+  device_.norm_forward(stream_, query_heads(qkv), head_norm_of(t.first), query_heads(qkv), rstd);
+  device_.norm_forward(stream_, key_heads(qkv), head_norm_of(t.second), key_heads(qkv),
+                       rstd + tokens_ * model_.heads);
 }
 
 // in: gradient of packed heads (becomes that before the norm), query heads and key heads as they
@@ -189,10 +244,10 @@ void ModelOps::head_norms_backward(const Op& op, std::int32_t unit) {
   const std::int64_t d = model_.head_dim;
   const Matrix gradient = rows(op.in[0], unit);
   const float* rstd = statistics(op.in[3], unit);
-  device_.norm_backward(stream_, query_heads(rows(op.in[1], unit)), parameter(t.first, d).data,
-                        rstd, query_heads(gradient), nullptr, query_heads(gradient),
+  device_.norm_backward(stream_, query_heads(rows(op.in[1], unit)), head_norm_of(t.first), rstd,
+                        query_heads(gradient), nullptr, query_heads(gradient),
                         parameter_gradient(t.first, d), scratch());
-  device_.norm_backward(stream_, key_heads(rows(op.in[2], unit)), parameter(t.second, d).data,
+  device_.norm_backward(stream_, key_heads(rows(op.in[2], unit)), head_norm_of(t.second),
                         rstd + tokens_ * model_.heads, key_heads(gradient), nullptr,
                         key_heads(gradient), parameter_gradient(t.second, d), scratch());
 }
@@ -260,7 +315,8 @@ void ModelOps::bias_gradient(const Op& op, std::int32_t unit) {
 // in: logits, which become their gradient
 void ModelOps::loss(const Op& op, std::int32_t unit) {
   device_.cross_entropy(stream_, rows(op.in[0], unit), batch_.targets + first_row_,
-                        makes_gradients_, workspace_.loss(world_rank_, micro_step_),
+                        model_.logit_softcap, makes_gradients_,
+                        workspace_.loss(world_rank_, micro_step_),
                         static_cast<double*>(workspace_.scratch()));
 }
 

@@ -88,6 +88,9 @@ class ModelOps {
   const WeightTensors& tensors_of(const Op& op, std::int32_t unit) const;
   Matrix weight(const Op& op, std::int32_t unit) const;  // [out, in]
   Matrix gradient(const Op& op, std::int32_t unit) const;
+  Norm norm_of(const Op& op, std::int32_t unit, std::int64_t size) const;
+  float* norm_statistics(const Op& op, const Operand& operand, std::int32_t unit) const;
+  Norm head_norm_of(int tensor) const;
   /// A single tensor; without data when there is none.
   Array parameter(int tensor, std::int64_t size) const;
   Array parameter_gradient(int tensor, std::int64_t size) const;
@@ -105,6 +108,7 @@ class ModelOps {
   std::int64_t tokens_;
   std::int64_t packed_cols_;
   kernels::AttentionShape attention_;
+  double embedding_scale_ = 1;  // in the type of parameters, as transformers have it
   std::int64_t micro_step_ = 0;
   DeviceBatch batch_;
   // The tokens that operations work on, and whether a loss leaves its gradient.

@@ -9,6 +9,7 @@
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/layernorm.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "sim/core/check.h"
@@ -27,10 +28,15 @@ host::Store store(bool adds) {
   return adds ? host::Store::kAdd : host::Store::kOverwrite;
 }
 
+host::LayerNormStatistics layer_statistics(float* statistics, const Heads& rows) {
+  return {statistics, statistics + rows.tokens * rows.heads};
+}
+
 bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
   return a.shape.batch == b.shape.batch && a.shape.seq == b.shape.seq &&
          a.shape.heads == b.shape.heads && a.shape.kv_heads == b.shape.kv_heads &&
          a.shape.head_dim == b.shape.head_dim && a.shape.scale == b.shape.scale &&
+         a.shape.softcap == b.shape.softcap && a.shape.alibi == b.shape.alibi &&
          a.dtype == b.dtype && a.packed_stride == b.packed_stride && a.out_stride == b.out_stride &&
          a.documents == b.documents;
 }
@@ -38,18 +44,18 @@ bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
 }  // namespace
 
 void CudaDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                                   Matrix out) {
+                                   double scale, bool adds, Matrix out) {
   enqueue([&] {
     with_type(table.dtype, [&](auto t) {
       using T = decltype(t);
       kc::embedding_forward<T>(this->stream(stream), matrix_of<const T>(table), tokens,
-                               matrix_of<T>(out));
+                               matrix_of<T>(out), scale, store(adds));
     });
   });
 }
 
 void CudaDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
-                                    Matrix d_table, bool adds, void* scratch) {
+                                    double scale, bool adds, Matrix d_table, void* scratch) {
   enqueue([&] {
     with_type(d_out.dtype, [&](auto t) {
       with_type(d_table.dtype, [&](auto g) {
@@ -57,7 +63,7 @@ void CudaDevice::embedding_backward(StreamId stream, const std::int32_t* tokens,
         using G = decltype(g);
         kc::embedding_backward<T, G>(this->stream(stream), tokens, matrix_of<const T>(d_out),
                                      matrix_of<G>(d_table), store(adds),
-                                     pointer<std::int32_t>(scratch));
+                                     pointer<std::int32_t>(scratch), scale);
       });
     });
   });
@@ -161,19 +167,26 @@ void CudaDevice::attention_backward(StreamId stream, PackedHeads heads,
   });
 }
 
-void CudaDevice::norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
-                              float* rstd) {
+void CudaDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
+                              float* statistics) {
   enqueue([&] {
     SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
     with_type(x.dtype, [&](auto t) {
       using T = decltype(t);
-      kc::rmsnorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
-                             pointer<T>(weight), eps, pointer<T>(y.data), rstd);
+      if (norm.kind == Normalization::kLayerNorm) {
+        kc::layernorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
+                                 pointer<T>(norm.weight), pointer<T>(norm.bias), norm.eps,
+                                 pointer<T>(y.data), layer_statistics(statistics, x));
+      } else {
+        kc::rmsnorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
+                               pointer<T>(norm.weight), norm.eps, pointer<T>(y.data), statistics,
+                               norm.offset);
+      }
     });
   });
 }
 
-void CudaDevice::norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd,
+void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                                Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
                                float* scratch) {
   enqueue([&] {
@@ -183,10 +196,20 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const void* weight, con
       with_type(d_weight.dtype, [&](auto g) {
         using T = decltype(t);
         using G = decltype(g);
-        kc::rmsnorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
-                                   pointer<T>(weight), rstd, pointer<T>(d_y.data),
-                                   pointer<T>(d_residual), pointer<T>(d_x.data),
-                                   pointer<G>(d_weight.data), scratch, x.stride);
+        if (norm.kind == Normalization::kLayerNorm) {
+          SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
+                            d_y.stride);
+          // Only read.
+          kc::layernorm_backward<T, G>(
+              this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+              layer_statistics(const_cast<float*>(statistics), x), pointer<T>(d_y.data),
+              pointer<T>(d_residual), pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
+        } else {
+          kc::rmsnorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
+                                     pointer<T>(norm.weight), statistics, pointer<T>(d_y.data),
+                                     pointer<T>(d_residual), pointer<T>(d_x.data),
+                                     pointer<G>(d_weight.data), scratch, x.stride, norm.offset);
+        }
       });
     });
   });
@@ -229,12 +252,12 @@ void CudaDevice::activation_backward(StreamId stream, Activation activation, Mat
 }
 
 void CudaDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
-                               bool gradient, LossSums* sums, double* scratch) {
+                               double softcap, bool gradient, LossSums* sums, double* scratch) {
   enqueue([&] {
     with_type(logits.dtype, [&](auto t) {
       using T = decltype(t);
       kc::cross_entropy<T>(this->stream(stream), matrix_of<T>(logits), targets, kIgnoreTarget,
-                           gradient, &sums->loss, &sums->tokens, scratch);
+                           gradient, &sums->loss, &sums->tokens, scratch, softcap);
     });
   });
 }

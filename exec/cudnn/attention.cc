@@ -54,6 +54,7 @@ std::string plain_refusal(const AttentionProblem& problem) {
   const AttentionShape& s = problem.shape;
   if (problem.dtype != DType::kBf16) return "takes bf16, not fp32";
   if (problem.documents) return "cannot mask packed documents";
+  if (!s.has_plain_scores()) return "takes scores without cap or slope";
   if (s.head_dim % kVector != 0 || s.head_dim > 128) {
     return fmt::format("takes head sizes that are multiples of 8 up to 128, not {}", s.head_dim);
   }

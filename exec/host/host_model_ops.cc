@@ -6,6 +6,7 @@
 #include "kernels/host/attention.h"
 #include "kernels/host/cross_entropy.h"
 #include "kernels/host/embedding.h"
+#include "kernels/host/layernorm.h"
 #include "kernels/host/linear.h"
 #include "kernels/host/rmsnorm.h"
 #include "kernels/host/rope.h"
@@ -24,6 +25,10 @@ namespace {
 
 host::Store store(bool adds) {
   return adds ? host::Store::kAdd : host::Store::kOverwrite;
+}
+
+host::LayerNormStatistics layer_statistics(float* statistics, const Heads& rows) {
+  return {statistics, statistics + rows.tokens * rows.heads};
 }
 
 std::span<const std::int32_t> tokens_of(const std::int32_t* tokens, std::int64_t count) {
@@ -48,18 +53,18 @@ struct Packed {
 }  // namespace
 
 void HostDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
-                                   Matrix out) {
+                                   double scale, bool adds, Matrix out) {
   enqueue(stream, [=, this] {
     with_type(table.dtype, [&](auto t) {
       using T = decltype(t);
       host::embedding_forward<T>(parallel_, matrix_of<const T>(table), tokens_of(tokens, out.rows),
-                                 matrix_of<T>(out));
+                                 matrix_of<T>(out), scale, store(adds));
     });
   });
 }
 
 void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
-                                    Matrix d_table, bool adds, void* scratch) {
+                                    double scale, bool adds, Matrix d_table, void* scratch) {
   enqueue(stream, [=, this] {
     const std::int64_t ints = host::embedding_workspace_ints(d_out.rows, d_table.rows);
     const std::span<std::int32_t> workspace(static_cast<std::int32_t*>(scratch),
@@ -70,25 +75,31 @@ void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens,
         using G = decltype(g);
         host::embedding_backward<T, G>(parallel_, tokens_of(tokens, d_out.rows),
                                        matrix_of<const T>(d_out), matrix_of<G>(d_table),
-                                       store(adds), workspace);
+                                       store(adds), workspace, scale);
       });
     });
   });
 }
 
-void HostDevice::norm_forward(StreamId stream, Heads x, const void* weight, double eps, Heads y,
-                              float* rstd) {
+void HostDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
+                              float* statistics) {
   enqueue(stream, [=, this] {
     SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
     with_type(x.dtype, [&](auto t) {
       using T = decltype(t);
-      host::rmsnorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data), pointer<T>(weight), eps,
-                               pointer<T>(y.data), rstd);
+      if (norm.kind == Normalization::kLayerNorm) {
+        host::layernorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data),
+                                   pointer<T>(norm.weight), pointer<T>(norm.bias), norm.eps,
+                                   pointer<T>(y.data), layer_statistics(statistics, x));
+      } else {
+        host::rmsnorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data), pointer<T>(norm.weight),
+                                 norm.eps, pointer<T>(y.data), statistics, norm.offset);
+      }
     });
   });
 }
 
-void HostDevice::norm_backward(StreamId stream, Heads x, const void* weight, const float* rstd,
+void HostDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                                Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
                                float* scratch) {
   enqueue(stream, [=, this] {
@@ -98,10 +109,20 @@ void HostDevice::norm_backward(StreamId stream, Heads x, const void* weight, con
       with_type(d_weight.dtype, [&](auto g) {
         using T = decltype(t);
         using G = decltype(g);
-        host::rmsnorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
-                                     pointer<T>(weight), rstd, pointer<T>(d_y.data),
-                                     pointer<T>(d_residual), pointer<T>(d_x.data),
-                                     pointer<G>(d_weight.data), scratch, x.stride);
+        if (norm.kind == Normalization::kLayerNorm) {
+          SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
+                            d_y.stride);
+          // Only read.
+          host::layernorm_backward<T, G>(
+              parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+              layer_statistics(const_cast<float*>(statistics), x), pointer<T>(d_y.data),
+              pointer<T>(d_residual), pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
+        } else {
+          host::rmsnorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
+                                       pointer<T>(norm.weight), statistics, pointer<T>(d_y.data),
+                                       pointer<T>(d_residual), pointer<T>(d_x.data),
+                                       pointer<G>(d_weight.data), scratch, x.stride, norm.offset);
+        }
       });
     });
   });
@@ -252,13 +273,13 @@ void HostDevice::activation_backward(StreamId stream, Activation activation, Mat
 }
 
 void HostDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
-                               bool gradient, LossSums* sums, double* scratch) {
+                               double softcap, bool gradient, LossSums* sums, double* scratch) {
   enqueue(stream, [=, this] {
     SHARDWRIGHT_CHECK(logits.dtype == DType::kFp32 && logits.stride == logits.cols,
                       "logits of type {} and stride {}", name_of(logits.dtype), logits.stride);
     const host::LmLoss loss =
         host::cross_entropy(parallel_, matrix_of<float>(logits), tokens_of(targets, logits.rows),
-                            gradient, {scratch, static_cast<std::size_t>(logits.rows)});
+                            gradient, {scratch, static_cast<std::size_t>(logits.rows)}, softcap);
     sums->loss += loss.sum;
     sums->tokens += loss.count;
   });

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -49,6 +50,24 @@ std::string exported_config(const std::string& text) {
   config["torch_dtype"] = "float32";
   return config.dump(2) + "\n";
 }
+
+/// How the files of a checkpoint's model keep its tensors.
+class ExportedForms {
+ public:
+  explicit ExportedForms(const std::string& config_text) {
+    const auto config = nlohmann::json::parse(config_text);
+    form_ = find_family_form(config.value("model_type", std::string()));
+    heads_ = config.value("num_attention_heads", std::int64_t{1});
+  }
+  StoredForm of(const CheckpointTensor& tensor) const {
+    if (form_ == nullptr) return {StoredOrder::kAsHere, tensor.shape, heads_};
+    return stored_form(*form_, tensor.name, tensor.shape, heads_);
+  }
+
+ private:
+  const FamilyForm* form_;
+  std::int64_t heads_;
+};
 
 }  // namespace
 
@@ -147,14 +166,25 @@ void load_weights(Executor& executor, const SafetensorsModel& model, const std::
   for (const ParameterTensor& tensor : executor.layout().tensors()) {
     const TensorSpec* found = model.find(tensor.name);
     if (found == nullptr) throw Error(fmt::format("{}: tensor {} lacks", name, tensor.name));
-    if (found->shape != tensor.shape) {
+    const std::vector<std::int64_t> expected = tensor.stored.file_shape();
+    if (found->shape != expected) {
       throw Error(fmt::format("{}: tensor {} is [{}], expected [{}]", name, tensor.name,
-                              fmt::join(found->shape, ", "), fmt::join(tensor.shape, ", ")));
+                              fmt::join(found->shape, ", "), fmt::join(expected, ", ")));
     }
   }
   for (const OwnedState& state : executor.owned_state()) {
     std::vector<float> values(static_cast<std::size_t>(state.parameter.size));
-    model.read_floats(executor.layout().tensor(state.tensor).name, state.tensor_offset, values);
+    const ParameterTensor& tensor = executor.layout().tensor(state.tensor);
+    if (tensor.stored.order == StoredOrder::kAsHere) {
+      model.read_floats(tensor.name, state.tensor_offset, values);
+    } else {
+      std::vector<float> whole(static_cast<std::size_t>(tensor.size));
+      model.read_floats(tensor.name, 0, whole);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::int64_t here = state.tensor_offset + static_cast<std::int64_t>(i);
+        values[i] = whole[static_cast<std::size_t>(tensor.stored.file_index(here))];
+      }
+    }
     executor.write(values, state.parameter);
   }
   executor.parameters_changed();
@@ -163,15 +193,30 @@ void load_weights(Executor& executor, const SafetensorsModel& model, const std::
 void export_model(const Checkpoint& checkpoint, const std::filesystem::path& folder,
                   std::int64_t max_part_bytes) {
   std::filesystem::create_directories(folder);
+  const ExportedForms forms(checkpoint.manifest().config);
   std::vector<TensorSpec> specs;
+  std::map<std::string, StoredForm> stored;
   for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
-    specs.push_back({tensor.name, TensorType::kF32, tensor.shape});
+    const StoredForm& form = stored[tensor.name] = forms.of(tensor);
+    specs.push_back({tensor.name, TensorType::kF32, form.file_shape()});
   }
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements
   write_safetensors_model(
       folder, specs, max_part_bytes,
       [&](const TensorSpec& spec, const std::function<void(std::span<const std::byte>)>& give) {
         std::vector<float> values;
+        const StoredForm& form = stored.at(spec.name);
+        if (form.order != StoredOrder::kAsHere) {
+          values.resize(static_cast<std::size_t>(spec.elements()));
+          checkpoint.read(StateKind::kParameter, spec.name, 0, values);
+          std::vector<float> turned(values.size());
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            turned[static_cast<std::size_t>(form.file_index(static_cast<std::int64_t>(i)))] =
+                values[i];
+          }
+          give(std::as_bytes(std::span(turned)));
+          return;
+        }
         for (std::int64_t at = 0; at < spec.elements(); at += kPiece) {
           values.resize(static_cast<std::size_t>(std::min(kPiece, spec.elements() - at)));
           checkpoint.read(StateKind::kParameter, spec.name, at, values);

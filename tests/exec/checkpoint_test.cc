@@ -521,5 +521,51 @@ TEST_F(CheckpointTest, ExportedWeightsComeBack) {
   }
 }
 
+// gpt2's matrices are stored transposed, the projection of gpt_neox head by head.
+TEST_F(CheckpointTest, ExportedWeightsHaveTheOrderOfTheirFamily) {
+  for (const Model& model :
+       {shardwright::testing::tiny_gpt2(), shardwright::testing::tiny_gpt_neox()}) {
+    SCOPED_TRACE(model.name);
+    model_ = model;
+    options_.config = fmt::format(R"({{"model_type": "{}", "num_attention_heads": {}}})",
+                                  model.family, model.heads);
+    run(model.family, tiny_plan(Strategy::kYafsdp, 3), options_);
+    const Checkpoint checkpoint(saved(model.family, 6));
+    const fs::path folder = folder_ / (model.family + "-exported");
+    export_model(checkpoint, folder, std::int64_t{1} << 30);
+    const SafetensorsModel exported(folder);
+    const bool is_gpt2 = model.family == "gpt2";
+    const std::string name = is_gpt2 ? "transformer.h.1.mlp.c_fc.weight"
+                                     : "gpt_neox.layers.1.attention.query_key_value.bias";
+    const std::int64_t size = is_gpt2 ? model.ffn * model.hidden : 3 * model.q_dim();
+    std::vector<float> here(static_cast<std::size_t>(size)), file(here.size());
+    checkpoint.read(StateKind::kParameter, name, 0, here);
+    exported.read_floats(name, 0, file);
+    // Row 1, column 2; the second number of the keys of the third head.
+    const std::int64_t at = is_gpt2 ? model.hidden + 2 : model.q_dim() + 2 * model.head_dim + 1;
+    const std::int64_t in_file = is_gpt2 ? 2 * model.ffn + 1 : (2 * 3 + 1) * model.head_dim + 1;
+    EXPECT_EQ(here[static_cast<std::size_t>(at)], file[static_cast<std::size_t>(in_file)]);
+    EXPECT_NE(here, file);
+
+    TrainOptions options = options_;
+    options.weights = &exported;
+    options.weights_name = folder.string();
+    options.lr.total_steps = 1;
+    options.lr.warmup_steps = 0;
+    options.lr.peak = 1e-30;  // the weights stay
+    options.adamw.weight_decay = 0;
+    run(model.family + "-again", tiny_plan(Strategy::kZero2, 2), options);
+    const Checkpoint again(saved(model.family + "-again", 1));
+    for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
+      std::int64_t elements = 1;
+      for (const std::int64_t n : tensor.shape) elements *= n;
+      std::vector<float> a(static_cast<std::size_t>(elements)), b(a.size());
+      checkpoint.read(StateKind::kParameter, tensor.name, 0, a);
+      again.read(StateKind::kParameter, tensor.name, 0, b);
+      EXPECT_EQ(a, b) << tensor.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardwright::exec

@@ -51,7 +51,12 @@ std::vector<ModelCase> models() {
   return {{"llama", tiny_llama()},
           {"qwen2", qwen2},
           {"qwen3_tied", tied(tiny_qwen3())},
-          {"uneven_tied", tied(uneven_llama())}};
+          {"uneven_tied", tied(uneven_llama())},
+          {"gpt2", tiny_gpt2()},
+          {"mpt", tiny_mpt()},
+          {"gpt_neox", tiny_gpt_neox()},
+          {"gemma", tiny_gemma()},
+          {"gemma2", tiny_gemma2()}};
 }
 
 class PlanChoices : public ::testing::TestWithParam<ModelCase> {};
@@ -456,9 +461,10 @@ TEST(Refusals, NameWhatIsNotExecuted) {
             "attention is eager, expected flash: the executor has no other");
   EXPECT_EQ(refusal([](Training& t) { t.plan.offload = Offload::kOptimizer; }),
             "offload is optimizer, expected none: the executor keeps everything on its device");
-  EXPECT_EQ(refusal([](Training& t) { t.model.norm = Normalization::kLayerNorm; }),
-            "model 'tiny-llama' has LayerNorm, which the executor does not run; expected a decoder "
-            "like llama, mistral, qwen2 or qwen3");
+  EXPECT_EQ(
+      refusal([](Training& t) { t.model.family = "glm"; }),
+      "model 'tiny-llama' is of the family glm, which the executor does not run; expected a "
+      "decoder like gemma, gemma2, gpt2, gpt_neox, llama, mistral, mpt, phi3, qwen2 or qwen3");
 }
 
 }  // namespace

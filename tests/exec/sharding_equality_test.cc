@@ -93,10 +93,13 @@ Training random_training(std::uint64_t seed) {
   const auto below = [&](std::uint64_t n) { return random.below(draws++, n); };
   const auto pick = [&](const auto& choices) { return choices[below(std::size(choices))]; };
   Training training;
-  training.model = pick(std::vector{tiny_llama(), tiny_qwen2(), tiny_qwen3(), uneven_llama()});
+  training.model =
+      pick(std::vector{tiny_llama(), tiny_qwen2(), tiny_qwen3(), uneven_llama(), tiny_gpt2(),
+                       tiny_mpt(), tiny_gpt_neox(), tiny_gemma(), tiny_gemma2()});
   if (below(2) == 0) training.model = tied(training.model);
   training.model.layers = 1 + static_cast<std::int64_t>(below(5));
-  training.model.gated_mlp = below(5) > 0;
+  const bool plain = below(5) == 0;
+  if (training.model.norm == Normalization::kRmsNorm) training.model.gated_mlp = !plain;
   training.model.mlp_bias = below(4) == 0;
   training.model.attention_out_bias = below(4) == 0;
   const Strategy strategy =
@@ -128,6 +131,35 @@ Training random_training(std::uint64_t seed) {
   training.steps = 2;
   return training;
 }
+
+/// Every family on ranks that shard, with what its own operations make different.
+class Families : public ::testing::TestWithParam<Model> {};
+
+TEST_P(Families, RanksAreOneRankThatAccumulates) {
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    for (const auto& [strategy, ranks] :
+         {std::pair{Strategy::kYafsdp, 3}, std::pair{Strategy::kZero1, 4},
+          std::pair{Strategy::kFsdp2, 2}}) {
+      SCOPED_TRACE(std::string(name_of(strategy)) + " in " + std::string(name_of(dtype)));
+      Training training;
+      training.model = GetParam();
+      training.plan = tiny_plan(strategy, ranks, strategy == Strategy::kZero1 ? 1 : 2);
+      training.plan.param_dtype = dtype;
+      training.packs_documents = true;
+      training.steps = 2;
+      const auto expected = reference(training, training.plan.gpus * training.plan.grad_accum);
+      ASSERT_GT(expected.back().result.gradient_norm, 0);
+      expect_same_training(expected, train(training));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Families,
+                         ::testing::Values(tiny_gpt2(), tiny_mpt(), tiny_gpt_neox(), tiny_gemma(),
+                                           tiny_gemma2()),
+                         [](const ::testing::TestParamInfo<Model>& model) {
+                           return model.param.family;
+                         });
 
 TEST(RandomPlans, AreOneRankThatAccumulates) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {

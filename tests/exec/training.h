@@ -24,7 +24,12 @@
 namespace shardwright::exec::testing {
 
 using shardwright::testing::tied;
+using shardwright::testing::tiny_gemma;
+using shardwright::testing::tiny_gemma2;
+using shardwright::testing::tiny_gpt2;
+using shardwright::testing::tiny_gpt_neox;
 using shardwright::testing::tiny_llama;
+using shardwright::testing::tiny_mpt;
 using shardwright::testing::tiny_plan;
 using shardwright::testing::tiny_qwen2;
 using shardwright::testing::tiny_qwen3;

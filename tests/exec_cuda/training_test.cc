@@ -49,7 +49,8 @@ double difference(const Tensors& a, const Tensors& b) {
 using CudaTraining = OnCuda<::testing::Test>;
 
 TEST_F(CudaTraining, GivesTheNumbersOfTheHostInFp32) {
-  for (const Model& model : {tiny_llama(), tiny_qwen2(), tied(tiny_qwen3())}) {
+  for (const Model& model : {tiny_llama(), tiny_qwen2(), tied(tiny_qwen3()), tiny_gpt2(),
+                             tiny_mpt(), tiny_gpt_neox(), tiny_gemma(), tiny_gemma2()}) {
     Training training = small(model, Strategy::kYafsdp, 1, 2);
     training.ignores_targets = true;
     if (model.name == "tiny-llama") {
@@ -66,8 +67,11 @@ TEST_F(CudaTraining, GivesTheNumbersOfTheHostInFp32) {
       EXPECT_NEAR(cuda[i].result.gradient_norm / host[i].result.gradient_norm, 1, 1e-4);
     }
     // Later steps differ by more: AdamW divides by roots of sums of squares near zero.
+    SCOPED_TRACE(model.name);
     EXPECT_LT(difference(host[0].gradients, cuda[0].gradients), 1e-5);
-    EXPECT_LT(difference(host[0].weights, cuda[0].weights), 1e-3);
+    // Norms of one are the largest weights, where they do not begin at zero.
+    const bool has_ones = model.embedding_scale == 1;
+    EXPECT_LT(difference(host[0].weights, cuda[0].weights), has_ones ? 1e-3 : 1e-2);
     EXPECT_LT(difference(host[1].weights, cuda[1].weights), 1e-2);
   }
 }

@@ -35,6 +35,63 @@ Model tiny_qwen3() {
   return m;
 }
 
+Model tiny_gpt2() {
+  Model m = tiny_llama();
+  m.name = "tiny-gpt2";
+  m.family = "gpt2";
+  m.kv_heads = m.heads;
+  m.position = Position::kLearned;
+  m.gated_mlp = false;
+  m.activation = Activation::kGeluTanh;
+  m.norm = Normalization::kLayerNorm;
+  m.norm_bias = m.qkv_bias = m.attention_out_bias = m.mlp_bias = true;
+  m.fused_qkv = m.tied_head = true;
+  return m;
+}
+
+Model tiny_mpt() {
+  Model m = tiny_gpt2();
+  m.name = "tiny-mpt";
+  m.family = "mpt";
+  m.heads = m.kv_heads = 3;
+  m.position = Position::kAlibi;
+  m.activation = Activation::kGelu;
+  m.norm_bias = m.qkv_bias = m.attention_out_bias = m.mlp_bias = false;
+  return m;
+}
+
+Model tiny_gpt_neox() {
+  Model m = tiny_gpt2();
+  m.name = "tiny-gpt-neox";
+  m.family = "gpt_neox";
+  m.position = Position::kRope;
+  m.rope.rotary_fraction = 0.25;
+  m.activation = Activation::kGelu;
+  m.parallel_residual = true;
+  m.tied_head = false;
+  return m;
+}
+
+Model tiny_gemma() {
+  Model m = tied(tiny_llama());
+  m.name = "tiny-gemma";
+  m.family = "gemma";
+  m.activation = Activation::kGeluTanh;
+  m.embedding_scale = 8;
+  return m;
+}
+
+Model tiny_gemma2() {
+  Model m = tiny_gemma();
+  m.name = "tiny-gemma2";
+  m.family = "gemma2";
+  m.norms_per_layer = 4;
+  m.attention_softcap = 2;
+  m.logit_softcap = 3;
+  m.attention_scale = 0.3;
+  return m;
+}
+
 Model uneven_llama() {
   Model m = tiny_llama();
   m.name = "uneven-llama";

@@ -13,6 +13,15 @@ Model tiny_llama();
 Model tiny_qwen2();
 /// The same with norms on query and key heads.
 Model tiny_qwen3();
+/// The families with LayerNorm: learned positions and biases; ALiBi and none; parallel residuals, a
+/// part of each head rotated and biases.
+Model tiny_gpt2();
+Model tiny_mpt();
+Model tiny_gpt_neox();
+/// Norms that add 1 to their weights, a scaled embedding that is the head, GeGLU.
+Model tiny_gemma();
+/// Four norms a layer, capped scores and logits.
+Model tiny_gemma2();
 /// Sizes that no number of ranks divides.
 Model uneven_llama();
 
