@@ -32,6 +32,7 @@ constexpr double kSharpness = 1.25;  // of the critical batch: the fit is no bet
 constexpr double kTooSlow = 20;        // times the deadline
 constexpr double kNeverTooSlow = 365;  // days
 constexpr double kSlowestDays = 3650;  // without a deadline
+constexpr double kLeastUseful = 0.01;  // share of a run's time, below which it never ends
 
 struct Task {
   std::size_t offer = 0;
@@ -102,6 +103,15 @@ std::string why_nothing_fits(const std::optional<Overshoot>& nearest) {
     return "the nearest plan fits only by emptying the allocator's cache in every step";
   return fmt::format("the nearest plan takes {} more than it may of a GPU",
                      gib(static_cast<double>(nearest->excess_bytes)));
+}
+
+/// Why a run that is interrupted so often gets nowhere.
+std::string no_progress(const Goodput& goodput) {
+  return fmt::format(
+      "an interruption every {:.3g} hours, with {:.3g} s for a checkpoint, leaves less than {:.0f} "
+      "% "
+      "of the time useful",
+      goodput.mtbf_s / 3600, goodput.checkpoint_s, 100 * kLeastUseful);
 }
 
 Sized sized(const Model& model, std::size_t index, const Offer& offer, const SizingJob& job,
@@ -223,7 +233,15 @@ class Sweeper {
     return fmt::format("the steps alone would take about {:.2g} years", days / 365);
   }
 
+  /// The best plan of a size, where its run would come to an end.
   Outcome tune(const Task& task) {
+    Outcome outcome = best_plan(task);
+    const auto* option = std::get_if<Sized>(&outcome);
+    if (option == nullptr || option->cost.goodput.share >= kLeastUseful) return outcome;
+    return LeftOut{task.offer, task.gpus, Lack::kTime, no_progress(option->cost.goodput)};
+  }
+
+  Outcome best_plan(const Task& task) {
     Outcome plain = LeftOut{task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
     if (is_plain(offers_[task.offer])) plain = tune_plain(task);
     if (!is_divided(task) || is_odd_batch(plain, task.gpus)) return plain;

@@ -194,6 +194,19 @@ TEST(Sizing, SizesThatTakeDecadesAreLeftOutButForTheLargest) {
   EXPECT_THAT(result.left_out.back().reason, HasSubstr("years"));
 }
 
+TEST(Sizing, ARunThatNeverEndsIsLeftOut) {
+  const Model model = model_of("llama-3-8b");
+  SizingJob job = job_of(model, 1e12);
+  job.gpus = 64;
+  job.run.checkpoint_s = 1e9;
+  const Sweep result = sweep(model, {offer_of("dgx-h100")}, job);
+  EXPECT_TRUE(result.options.empty());
+  ASSERT_EQ(result.left_out.size(), 1U);
+  EXPECT_EQ(result.left_out.front().lack, Lack::kTime);
+  EXPECT_THAT(result.left_out.front().reason,
+              HasSubstr("an interruption every 500 hours, with 1e+09 s for a checkpoint"));
+}
+
 TEST(Sizing, ClustersThatDifferInPriceOnlyShareTheSearch) {
   const Model model = model_of("llama-3-8b");
   SizingJob job = job_of(model, 1e12);
