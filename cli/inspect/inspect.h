@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cli/render/text/terminal.h"
@@ -15,9 +16,10 @@ enum class Form : std::uint8_t {
   kJson   // one document
 };
 
-/// Sizes in words, parameters by place, operations and bytes per token of sequences of `seq_len`.
-std::string inspect_model(const std::string& name, std::int64_t seq_len, Form form,
-                          const Terminal& out);
+/// Sizes in words, parameters by place, operations and bytes per token of sequences of
+/// `asked_seq_len`, else of 2048 tokens or what the model takes.
+std::string inspect_model(const std::string& name, std::optional<std::int64_t> asked_seq_len,
+                          Form form, const Terminal& out);
 std::string list_models(Form form, const Terminal& out);
 
 /// Every value with its unit, source and confidence. As JSON the document is the data file itself,

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -29,6 +30,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kSource = "_source";
+constexpr std::int64_t kUsualSeqLen = 2048;
 
 std::filesystem::path models_folder() {
   return profiles::data_dir() / "models";
@@ -301,10 +303,12 @@ std::string per_token_table(const Model& m, std::int64_t seq_len, std::int64_t t
 
 }  // namespace
 
-std::string inspect_model(const std::string& name, std::int64_t seq_len, Form form,
-                          const Terminal& out) {
+std::string inspect_model(const std::string& name, std::optional<std::int64_t> asked_seq_len,
+                          Form form, const Terminal& out) {
   const ModelFile file = find_model(models_folder(), name);
   const Model model = load_model(models_folder(), name);
+  const std::int64_t seq_len = asked_seq_len.value_or(
+      std::min(kUsualSeqLen, std::max<std::int64_t>(1, model.max_positions)));
   const ParameterCounts counts = count_parameters(model);
   const std::int64_t total = counts.total(model.layers);
   const std::optional<TrainingMemory> memory = training_memory(model, seq_len);

@@ -90,6 +90,17 @@ TEST(Inspect, AGpuWithoutCostsIsToldHowToNameASimilarOne) {
   EXPECT_THAT(with.out, HasSubstr("cost parameters (those of h100-nvl)"));
 }
 
+// The usual 2048 tokens are more than GPT-2 takes.
+TEST(Inspect, AModelOfFewPositionsIsShownAtItsOwnLength) {
+  const json shown = json::parse(inspect({"model", "gpt2", "--json"}).out);
+  EXPECT_EQ(shown.at("flops_per_token").at("seq_len"), 1024);
+  EXPECT_GT(shown.at("training_memory").at("peak_bytes"), 0);
+  EXPECT_EQ(json::parse(inspect({"model", "llama-3-8b", "--json"}).out)
+                .at("flops_per_token")
+                .at("seq_len"),
+            2048);
+}
+
 TEST(Inspect, ModelInWords) {
   const ProgramResult result = inspect({"model", "Llama-3-70B", "--seq-len", "4096"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
