@@ -119,7 +119,8 @@ profiles::ClusterFile file_of(profiles::Profile profile, const RunOptions& optio
 Predicted lower_and_predict(RunOptions& options) {
   Predicted predicted;
   predicted.gpus_per_node = options.plan.gpus;
-  if (!options.cluster.empty()) {
+  // Ranks of the host are all on this machine, however many had the plan that is run.
+  if (!options.cluster.empty() && options.cluster != kHostCluster) {
     predicted.gpus_per_node = asked_profile(options).cluster.gpus_per_node;
   }
   predicted.utilisation = sim::utilisation_of(options.model, options.plan, used_gpus(options));

@@ -316,6 +316,17 @@ TEST_F(RunTest, DamagedRunFilesDoNoHarm) {
   }
 }
 
+// The plan keeps the cluster of its two ranks, which are threads of one machine.
+TEST_F(RunTest, APlanOfTheHostGoesOnWithAnyNumberOfRanks) {
+  ASSERT_EQ(run(small("out", {"--steps", "2"})).exit_code, 0);
+  for (const char* ranks : {"3", "1"}) {
+    const ProgramResult more =
+        run({SHARDWRIGHT_BINARY, "run", "--config", at("out/run.ini"), "--ranks", ranks, "--resume",
+             "auto", "--steps", ranks[0] == '3' ? "4" : "5"});
+    EXPECT_EQ(more.exit_code, 0) << more.err;
+  }
+}
+
 TEST_F(RunTest, ComparesAPredictedStepWithAMeasuredOne) {
   ASSERT_EQ(run(small("out", {"--trace", at("out/trace.json")})).exit_code, 0);
   ASSERT_EQ(run({SHARDWRIGHT_BINARY, "predict", "--plan", at("out/plan.json"), "--cluster",
