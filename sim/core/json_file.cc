@@ -179,6 +179,10 @@ JsonFile JsonFile::parse(std::string_view text, std::string name, JsonLimits lim
         fmt::format("{}: is larger than {} bytes, the most accepted for a file of this kind", name,
                     limits.max_bytes));
   }
+  if (text.starts_with("\x1f\x8b")) {
+    throw Error(
+        fmt::format("{}: is packed with gzip, expected JSON; unpack it with gunzip first", name));
+  }
   auto document = std::make_unique<Document>();
   document->name = std::move(name);
   document->content = StrictParser(document->name, limits.max_depth).parse(text);

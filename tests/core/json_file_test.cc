@@ -156,6 +156,9 @@ TEST(JsonFile, LoadChecksTheFile) {
   EXPECT_EQ(refusal_of([&] { JsonFile::load(path, {.max_bytes = 5}); }),
             path.string() + ": is larger than 5 bytes, the most accepted for a file of this kind");
   EXPECT_THAT(refusal_of([&] { JsonFile::load(path.parent_path()); }), HasSubstr("is a folder"));
+  std::ofstream(path) << "\x1f\x8b\x08";
+  EXPECT_EQ(refusal_of([&] { JsonFile::load(path); }),
+            path.string() + ": is packed with gzip, expected JSON; unpack it with gunzip first");
   std::filesystem::remove(path);
   EXPECT_THAT(refusal_of([&] { JsonFile::load(path); }),
               HasSubstr(path.string() + ": cannot read this file: No such file"));
