@@ -151,9 +151,10 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
   text += by_source(validation, out);
   const sim::ValidationSummary& all = validation.all;
   text += paragraph(
-      fmt::format("{} of {} measured times lie inside the predicted interval; {} of {} outcomes "
-                  "(fits or not) are wrong.",
-                  all.inside_interval, all.time.n, all.wrong_outcomes, all.predicted),
+      fmt::format("{} of {} measured times lie inside the predicted interval, and {} of {} peaks "
+                  "inside theirs; {} of {} outcomes (fits or not) are wrong.",
+                  all.inside_interval, all.time.n, all.inside_memory_interval, all.memory.n,
+                  all.wrong_outcomes, all.predicted),
       out);
   if (all.suspect_time.n > 0) {
     text +=

@@ -2,6 +2,7 @@
 #include "sim/score/validation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -49,6 +50,15 @@ Bytes counted(const MemoryPrediction& memory, profiles::MemoryCounter counter) {
   return memory.peak_allocated_bytes;
 }
 
+/// Of the logarithm. The interval is that of what the framework reserves, and as wide for whatever
+/// counter a row names.
+double memory_half_width(const MemoryPrediction& memory) {
+  const auto framework = [&](Bytes bytes) {
+    return static_cast<double>(bytes - memory.runtime_bytes);
+  };
+  return std::log(framework(memory.interval_bytes[1]) / framework(memory.total_bytes));
+}
+
 ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profile& profile) {
   ValidatedRow out;
   out.row = row;
@@ -67,7 +77,11 @@ ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profil
         *row.iteration_s >= time.interval_s[0] && *row.iteration_s <= time.interval_s[1];
   }
   out.predicted_peak_gib = static_cast<double>(counted(out.prediction.memory, row.counter)) / kGiB;
-  if (row.peak_gib) out.memory_error = out.predicted_peak_gib / *row.peak_gib - 1;
+  if (row.peak_gib) {
+    out.memory_error = out.predicted_peak_gib / *row.peak_gib - 1;
+    out.inside_memory_interval =
+        std::abs(std::log1p(*out.memory_error)) <= memory_half_width(out.prediction.memory);
+  }
   out.outcome_right = out.prediction.memory.fits != row.out_of_memory;
   return out;
 }
@@ -113,8 +127,10 @@ ValidationSummary summarize(const std::vector<const ValidatedRow*>& rows) {
           .push_back(std::abs(*row->time_error));
       summary.inside_interval += row->row.suspect.empty() && row->inside_interval;
     }
-    if (row->memory_error && row->row.suspect.empty())
+    if (row->memory_error && row->row.suspect.empty()) {
       memory_errors.push_back(std::abs(*row->memory_error));
+      summary.inside_memory_interval += row->inside_memory_interval;
+    }
   }
   summary.time = score(time_errors);
   summary.memory = score(memory_errors);

@@ -28,7 +28,8 @@ struct ValidatedRow {
   std::optional<double> time_error;    // signed, as a fraction; none when not measured
   std::optional<double> memory_error;  // likewise
   bool outcome_right = true;  // an oom row is right when the plan does not fit, others when it does
-  bool inside_interval = true;  // of a measured time
+  bool inside_interval = true;         // of a measured time
+  bool inside_memory_interval = true;  // of a measured peak
 };
 
 /// A constant that only runs of one source determine, so that others see it only as a prior.
@@ -50,7 +51,8 @@ struct ValidationSummary {
   ErrorScore suspect_time;     // of those that are; their peaks are in no score
   std::int64_t predicted = 0;  // rows, hence outcomes compared
   std::int64_t wrong_outcomes = 0;
-  std::int64_t inside_interval = 0;  // of time.n
+  std::int64_t inside_interval = 0;         // of time.n
+  std::int64_t inside_memory_interval = 0;  // of memory.n
   std::int64_t skipped = 0;
 };
 

@@ -68,6 +68,28 @@ TEST(Validation, ComparesMemoryWithTheCounterThatTheRowNames) {
   EXPECT_DOUBLE_EQ(*result.rows[2].memory_error, result.rows[2].predicted_peak_gib / 30 - 1);
 }
 
+TEST(Validation, CountsPeaksInsideTheirInterval) {
+  LedgerRow row = shipped_row("m094");
+  const MemoryPrediction memory = validate({row}).rows[0].prediction.memory;
+  const double peak = gib(memory.peak_reserved_bytes);
+  const double width =
+      std::log(static_cast<double>(memory.interval_bytes[1] - memory.runtime_bytes) /
+               static_cast<double>(memory.peak_reserved_bytes));
+  ASSERT_GT(width, 0.01);
+  row.counter = MemoryCounter::kPeakReserved;
+  std::vector<LedgerRow> rows;
+  for (const double widths : {-1.01, -0.99, 0.99, 1.01}) {
+    row.peak_gib = peak * std::exp(widths * width);
+    rows.push_back(row);
+  }
+  const Validation result = validate(rows);
+  EXPECT_FALSE(result.rows[0].inside_memory_interval);
+  EXPECT_TRUE(result.rows[1].inside_memory_interval);
+  EXPECT_TRUE(result.rows[2].inside_memory_interval);
+  EXPECT_FALSE(result.rows[3].inside_memory_interval);
+  EXPECT_EQ(result.all.inside_memory_interval, 2);
+}
+
 TEST(Validation, SkipsWhatCannotBePredictedAndCountsWhy) {
   LedgerRow impossible = shipped_row("m001");
   impossible.plan.gpus = 60;

@@ -47,12 +47,14 @@ Json row_json(const sim::ValidatedRow& row) {
 }
 
 Json summary_json(const sim::ValidationSummary& summary) {
-  return {{"time", score_json(summary.time)},
-          {"memory", score_json(summary.memory)},
-          {"outcome", {{"n", summary.predicted}, {"wrong", summary.wrong_outcomes}}},
-          {"interval", {{"n", summary.time.n}, {"inside", summary.inside_interval}}},
-          {"suspect", score_json(summary.suspect_time)},
-          {"skipped", summary.skipped}};
+  return {
+      {"time", score_json(summary.time)},
+      {"memory", score_json(summary.memory)},
+      {"outcome", {{"n", summary.predicted}, {"wrong", summary.wrong_outcomes}}},
+      {"interval", {{"n", summary.time.n}, {"inside", summary.inside_interval}}},
+      {"memory_interval", {{"n", summary.memory.n}, {"inside", summary.inside_memory_interval}}},
+      {"suspect", score_json(summary.suspect_time)},
+      {"skipped", summary.skipped}};
 }
 
 Json group_json(const sim::GroupScore& group) {
