@@ -78,7 +78,11 @@ Json score_json(const sim::LeaveOneOutScore& score, sim::HeldOut way) {
           {"mape", errors.mape},
           {"median", errors.median},
           {"worst", errors.worst},
-          {"interval", {{"n", errors.n}, {"inside", inside}}}};
+          {"interval",
+           {{"n", errors.n},
+            {"inside", inside},
+            {"cells", score.cells},
+            {"share_of_cells", score.cells_inside[static_cast<std::size_t>(way) - 1]}}}};
 }
 
 Json way_json(const sim::LeaveOneOut& result, sim::HeldOut way) {
@@ -114,10 +118,15 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result,
       fmt::format(
           "Of {} times that are not suspect {} lie inside the {:.0f} % interval made without the "
           "run, {} inside the one made without its cell (its source's runs of its model on its "
-          "GPU), {} inside the one made without its source. By simulation the rule covers {} of "
-          "new cells.",
+          "GPU), {} inside the one made without its source. With each of the {} cells counted "
+          "once, "
+          "as the intervals are made, that is {}, {} and {}. By simulation the rule covers {} of "
+          "new "
+          "cells.",
           n, share(all.inside), 100 * result.interval_level, share(all.inside_cell_out),
-          share(all.inside_source_out), percent(result.simulated_coverage)),
+          share(all.inside_source_out), all.cells, percent(all.cells_inside[0]),
+          percent(all.cells_inside[1]), percent(all.cells_inside[2]),
+          percent(result.simulated_coverage)),
       out);
   text += heading("The fitted constants, and how far one run or one source moves them");
   text += constants(result, out);

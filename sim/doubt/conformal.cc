@@ -25,6 +25,9 @@ constexpr double kRetriesWiden = 2;
 constexpr double kExtrapolationsWiden = 1.5;
 constexpr std::size_t kManyExtrapolations = 2;
 constexpr std::size_t kEnoughCells = 3;
+/// Cores of one number and clock differ by their vector units, caches and memory channels: two
+/// threads of two processors take a factor of 2 for the same step, and other work doubles that.
+constexpr double kGuessedFactor = 3;
 
 using Held = double HeldOutRun::*;
 
@@ -40,11 +43,24 @@ std::vector<CellError> errors_of(const std::vector<HeldOutRun>& runs, Held held,
 }
 
 NoveltyWidth width_of(Novelty novelty, std::string words, const std::vector<CellError>& errors,
-                      double level, double least) {
+                      double level) {
   std::set<std::string> cells;
   for (const CellError& error : errors) cells.insert(error.cell);
   return {novelty, std::move(words), static_cast<std::int64_t>(errors.size()),
-          static_cast<std::int64_t>(cells.size()), std::max(least, width_by_cells(errors, level))};
+          static_cast<std::int64_t>(cells.size()), width_by_cells(errors, level)};
+}
+
+/// Where a width would fall with novelty, the errors of more cells speak for both: a quantile of
+/// few cells is wide for being of few, which says nothing about less known runs.
+void never_fall(std::vector<NoveltyWidth>& widths) {
+  for (std::size_t i = 1; i < widths.size(); ++i) {
+    NoveltyWidth& newer = widths[i];
+    const NoveltyWidth& known = widths[i - 1];
+    if (newer.half_width >= known.half_width) continue;
+    if (newer.cells < known.cells) newer.half_width = known.half_width;
+    for (std::size_t j = 0; j < i; ++j)
+      widths[j].half_width = std::min(widths[j].half_width, newer.half_width);
+  }
 }
 
 }  // namespace
@@ -98,10 +114,8 @@ Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level, c
     cells_of_pair[pair_of(run)].insert(run.cell());
     sources.insert(run.source);
   }
-  double least = 0;
   const auto add = [&](Novelty novelty, std::string words, const std::vector<CellError>& errors) {
-    result.widths.push_back(width_of(novelty, std::move(words), errors, level, least));
-    least = result.widths.back().half_width;
+    result.widths.push_back(width_of(novelty, std::move(words), errors, level));
   };
   add(Novelty::kCell, "the run left out, its cell known",
       errors_of(runs, &HeldOutRun::log_error,
@@ -123,6 +137,7 @@ Uncertainty fit_uncertainty(const std::vector<HeldOutRun>& runs, double level, c
       errors_of(runs, &HeldOutRun::log_error_source_out, [&](const HeldOutRun& run) {
         return sources_of_chip[counted_as(run)].size() == 1;
       }));
+  never_fall(result.widths);
   return result;
 }
 
@@ -170,6 +185,7 @@ Novelty novelty_of(const Uncertainty& uncertainty, std::string_view source, std:
 double half_width(const Uncertainty& uncertainty, const Doubts& doubts) {
   if (!uncertainty.known()) return 0;
   double width = uncertainty.widths[static_cast<std::size_t>(doubts.novelty)].half_width;
+  if (doubts.guessed) return std::max(width, portable_log(kGuessedFactor));
   if (doubts.retries) width *= kRetriesWiden;
   if (doubts.extrapolations >= kManyExtrapolations) width *= kExtrapolationsWiden;
   return std::sqrt(width * width + doubts.ties_half_width * doubts.ties_half_width);

@@ -13,7 +13,7 @@
 // How wide the interval has to be depends on how much is known of runs like the new one. Each
 // degree of novelty takes the errors of runs that were as new to the constants that predicted them:
 // a run left out of its cell, a cell left out of its source, a source left out. Widths never fall
-// with novelty.
+// with novelty: where they would, those of more cells stand for both.
 #pragma once
 
 #include <array>
@@ -64,6 +64,7 @@ profiles::Novelty novelty_of(const profiles::Uncertainty& uncertainty, std::stri
 /// What makes one prediction more doubtful than others of its novelty.
 struct Doubts {
   profiles::Novelty novelty = profiles::Novelty::kNothing;
+  bool guessed = false;            // a processor whose rates nobody measured
   bool retries = false;            // the allocator empties its cache within a step
   std::size_t extrapolations = 0;  // inputs outside what runs cover
   double ties_half_width = 0;      // half of what the order of equal priorities moves

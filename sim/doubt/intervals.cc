@@ -21,6 +21,7 @@ double published_half_width(Prediction& prediction, const Model& model,
   doubts.novelty = has_seen_source(known, source)
                        ? time.novelty
                        : std::max(time.novelty, profiles::Novelty::kSourceOnly);
+  doubts.guessed = profile.cluster.gpu.is_processor();
   doubts.retries = prediction.memory.allocator_retries > 0;
   doubts.extrapolations = prediction.extrapolated.size();
   if (prediction.other_tie_order_s > 0) {

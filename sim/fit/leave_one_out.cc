@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "sim/core/worker_pool.h"
@@ -45,10 +47,16 @@ LeaveOneOutScore score(const std::vector<const LeftOutRow*>& rows) {
   for (std::size_t without = 0; without < result.time.size(); ++without) {
     result.time[without] = score(rows, without);
   }
+  std::map<std::string_view, double> runs_of;
+  for (const LeftOutRow* row : rows) ++runs_of[row->cell];
+  result.cells = std::ssize(runs_of);
   for (const LeftOutRow* row : rows) {
     result.inside += row->inside;
     result.inside_cell_out += row->inside_cell_out;
     result.inside_source_out += row->inside_source_out;
+    const std::array<bool, 3> inside{row->inside, row->inside_cell_out, row->inside_source_out};
+    const double weight = 1 / (runs_of[row->cell] * static_cast<double>(result.cells));
+    for (std::size_t i = 0; i < inside.size(); ++i) result.cells_inside[i] += inside[i] * weight;
   }
   return result;
 }
@@ -112,6 +120,7 @@ void judge_intervals(const std::vector<HeldOutRun>& runs, const Chips& chips,
       if (runs[k].cell() != runs[i].cell()) other_cells.push_back(runs[k]);
       if (runs[k].source != runs[i].source) other_sources.push_back(runs[k]);
     }
+    rows[i].cell = runs[i].cell();
     rows[i].inside = covers(others, runs[i], chips, runs[i].log_error);
     rows[i].inside_cell_out = covers(other_cells, runs[i], chips, runs[i].log_error_cell_out);
     rows[i].inside_source_out = covers(other_sources, runs[i], chips, runs[i].log_error_source_out);

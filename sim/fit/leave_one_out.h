@@ -30,6 +30,7 @@ inline constexpr std::size_t kHeldOuts = 4;
 
 struct LeftOutRow {
   std::size_t place = 0;                        // in the ledger
+  std::string cell;                             // as HeldOutRun::cell
   std::array<double, kHeldOuts> predicted_s{};  // by HeldOut
   std::array<double, kHeldOuts> error{};        // predicted / measured - 1
   std::array<double, kHeldOuts> exposed_share{};
@@ -40,6 +41,10 @@ struct LeftOutRow {
 struct LeaveOneOutScore {
   std::array<ErrorScore, kHeldOuts> time;  // by HeldOut
   std::int64_t inside = 0, inside_cell_out = 0, inside_source_out = 0;
+  /// Mean over cells of the share of their runs inside, as above: intervals are made for a run of a
+  /// cell that is drawn first, and large cells hold many runs that share their error.
+  std::array<double, 3> cells_inside{};
+  std::int64_t cells = 0;
 };
 
 /// One constant: fitted to everything, and how far a single run or source moves it.

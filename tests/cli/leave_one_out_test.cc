@@ -49,6 +49,9 @@ TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
       EXPECT_EQ(source.at(figure), errors.at(figure)) << way << " " << figure;
     }
     EXPECT_EQ(errors.at("interval").at("n"), 6);
+    EXPECT_EQ(errors.at("interval").at("cells"), 1);
+    EXPECT_NEAR(errors.at("interval").at("share_of_cells").get<double>(),
+                errors.at("interval").at("inside").get<double>() / 6, 1e-12);
     // Held out: not what the constants fitted to all say.
     EXPECT_NE(errors.at("mape"), summary.at("time").at("mape"));
   }

@@ -105,6 +105,30 @@ TEST(Intervals, WidenWithNovelty) {
   EXPECT_GE(width(u, Novelty::kNothing), width(u, Novelty::kSourceOnly));
 }
 
+// A few known cells of which one is far off say little about new sources, of which there are many.
+TEST(Intervals, TheQuantileOfFewCellsDoesNotWidenThoseOfMany) {
+  std::vector<HeldOutRun> runs;
+  for (int cell = 0; cell < 30; ++cell) {
+    runs.push_back(run("s" + std::to_string(cell), "m", 0.002 * (cell % 10 + 1), "own"));
+    runs.back().gpu = "gpu " + std::to_string(cell / 2);
+  }
+  for (int cell = 0; cell < 5; ++cell) {
+    for (int i = 0; i < 2; ++i)
+      runs.push_back(run("table", "m" + std::to_string(cell), cell == 0 ? 0.06 : 0.002));
+  }
+  const Uncertainty u = fit_uncertainty(runs, 0.9);
+  ASSERT_EQ(u.widths[0].cells, 5);
+  ASSERT_EQ(u.widths[2].cells, 35);
+  EXPECT_LT(width(u, Novelty::kSourceOnly), 0.1);  // 1.25 times 2 times 0.06 of five cells is 0.15
+  EXPECT_EQ(width(u, Novelty::kStackOnGpu), width(u, Novelty::kSourceOnly));
+  EXPECT_LE(width(u, Novelty::kCell), width(u, Novelty::kStackOnGpu));
+}
+
+TEST(Intervals, ProcessorsThatNobodyMeasuredAreKnownToAFactorOfThree) {
+  const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
+  EXPECT_NEAR(half_width(u, {.guessed = true}), std::log(3), 1e-12);
+}
+
 TEST(Intervals, DoubtsWiden) {
   const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
   Doubts doubts;
