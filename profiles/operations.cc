@@ -10,6 +10,10 @@ void describe(FieldList& fields, Operations& operations) {
   fields.group("failures", [&] {
     fields.add("mtbf_gpu_hours", &operations.mtbf_gpu_hours, "h",
                "mean time between interruptions, per GPU", positive);
+    fields.add("least_mtbf_gpu_hours", &operations.least_mtbf_gpu_hours, "h",
+               "the least that an operator reports", positive);
+    fields.add("most_mtbf_gpu_hours", &operations.most_mtbf_gpu_hours, "h",
+               "the most that an operator reports", positive);
     fields.add("restart_s", &operations.restart_s, "s",
                "from an interruption to the next step, without the work that is repeated",
                between(0.0, 1e9));

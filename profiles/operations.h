@@ -12,7 +12,8 @@
 namespace shardwright::profiles {
 
 struct Operations {
-  double mtbf_gpu_hours = 0;   // GPU hours between interruptions of a run
+  double mtbf_gpu_hours = 0;  // GPU hours between interruptions of a run
+  double least_mtbf_gpu_hours = 0, most_mtbf_gpu_hours = 0;  // of what operators report
   double restart_s = 0;        // from an interruption to the next step
   double gpu_bytes_per_s = 0;  // that each GPU writes of a checkpoint, all at once
   // L(N, D) = ((N_c / N)^(a_N / a_D) + D_c / D)^a_D and B_crit = B* / L^(1 / a_B), in tokens.

@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kDaySeconds = 86400;
 constexpr double kHoursPerDay = 24;
+constexpr double kLeastShare = 1e-3;  // of useful time: below it a run has no end to speak of
 
 Goodput goodput_on(const Model& model, const Plan& plan, std::int64_t gpus,
                    const RunConditions& conditions, double mtbf_gpu_hours) {
@@ -28,8 +29,30 @@ std::int64_t usual_gpus(const RunConditions& conditions) {
   return std::max<std::int64_t>(1, std::llround(conditions.production.usual_gpus));
 }
 
-std::array<double, 2> around(double middle, double half_width) {
-  return {middle * portable_exp(-half_width), middle * portable_exp(half_width)};
+/// Failures on the plan's GPUs over those of published trainings, which the factor holds already.
+double scale_factor(const Model& model, const Plan& plan, const RunConditions& conditions,
+                    std::int64_t gpus_per_node) {
+  const auto share = [&](std::int64_t gpus, double mtbf_gpu_hours) {
+    return std::max(kLeastShare, goodput_on(model, plan, gpus, conditions, mtbf_gpu_hours).share);
+  };
+  const double own = share(plan.gpus, interrupted_every_gpu_hours(conditions, gpus_per_node));
+  // Without a fitted factor failures are all that is known.
+  if (!conditions.production.known()) return 1 / own;
+  return share(usual_gpus(conditions), conditions.mtbf_gpu_hours) / own;
+}
+
+/// Logarithms of what the fewest and the most interruptions that operators report make of days.
+std::array<double, 2> failure_widths(const Model& model, const Plan& plan,
+                                     const RunConditions& conditions, std::int64_t gpus_per_node,
+                                     double expected) {
+  const auto with = [&](double mtbf_gpu_hours) {
+    if (mtbf_gpu_hours <= 0) return 0.0;
+    RunConditions other = conditions;
+    other.mtbf_gpu_hours = mtbf_gpu_hours;
+    return portable_log(scale_factor(model, plan, other, gpus_per_node) / expected);
+  };
+  const auto [least, most] = conditions.mtbf_range;
+  return {std::min(0.0, with(most)), std::max(0.0, with(least))};
 }
 
 void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
@@ -63,6 +86,7 @@ RunConditions usual_conditions(const Model& model, double tokens, std::int64_t s
   conditions.usual_tokens = usual_batch_tokens(conditions.critical_tokens, seq_len);
   conditions.production = profiles::load_production();
   conditions.mtbf_gpu_hours = operations.mtbf_gpu_hours;
+  conditions.mtbf_range = {operations.least_mtbf_gpu_hours, operations.most_mtbf_gpu_hours};
   conditions.restart_s = operations.restart_s;
   conditions.gpu_bytes_per_s = operations.gpu_bytes_per_s;
   return conditions;
@@ -90,20 +114,18 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
                             interrupted_every_gpu_hours(conditions, gpus_per_node));
   const double half_width = portable_log(time.interval_s[1] / time.interval_s[0]) / 2;
   cost.production = profiles::factor_of(conditions.production, parameters, peak_flops, half_width);
-  // Without a fitted factor failures are all that is known, and the interval is the step's.
-  cost.scale_factor = 1 / cost.goodput.share;
-  if (conditions.production.known()) {
-    cost.scale_factor *=
-        goodput_on(model, plan, usual_gpus(conditions), conditions, conditions.mtbf_gpu_hours)
-            .share;
-  } else {
-    cost.production.half_width = half_width;
-  }
+  if (!conditions.production.known()) cost.production.half_width = half_width;  // the step's
+  cost.scale_factor = scale_factor(model, plan, conditions, gpus_per_node);
   cost.tokens_factor =
       tokens_factor(tokens_per_step(plan), conditions.usual_tokens, conditions.critical_tokens);
   cost.ideal_days = conditions.tokens / time.tokens_per_s / kDaySeconds;
   cost.days = cost.ideal_days * cost.tokens_factor * cost.production.middle * cost.scale_factor;
-  cost.days_interval = around(cost.days, cost.production.half_width);
+  const auto failures = failure_widths(model, plan, conditions, gpus_per_node, cost.scale_factor);
+  const double width = cost.production.half_width;
+  for (std::size_t end = 0; end < 2; ++end) {
+    const double both = std::sqrt(width * width + failures[end] * failures[end]);
+    cost.days_interval[end] = cost.days * portable_exp(end == 0 ? -both : both);
+  }
   cost.gpu_hours = cost.days * kHoursPerDay * static_cast<double>(plan.gpus);
   // Of experts those count that a token meets.
   const auto active = static_cast<double>(count_parameters(model).active(model.layers));

@@ -33,6 +33,8 @@ struct RunConditions {
   double usual_tokens = 0;     // of a step, what the batch is compared with
   profiles::Production production;
   double mtbf_gpu_hours = 0, restart_s = 0;
+  /// Least and most of it that operators report; zeros where it is known.
+  std::array<double, 2> mtbf_range{};
   /// Hours that a node runs before its provider takes it away; 0: it does not (spot does).
   double preemption_node_hours = 0;
   double gpu_bytes_per_s = 0;          // of a checkpoint

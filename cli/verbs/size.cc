@@ -161,7 +161,10 @@ class SizeVerb : public Verb {
 
   tuner::RunConditions conditions(const SizingReport& report, std::int64_t seq_len) const {
     tuner::RunConditions run = tuner::usual_conditions(report.model, *flags_.tokens, seq_len);
-    run.mtbf_gpu_hours = flags_.mtbf_hours.value_or(run.mtbf_gpu_hours);
+    if (flags_.mtbf_hours) {
+      run.mtbf_gpu_hours = *flags_.mtbf_hours;
+      run.mtbf_range = {};
+    }
     run.preemption_node_hours = flags_.preemption_hours.value_or(0);
     run.restart_s = flags_.restart_s.value_or(run.restart_s);
     run.checkpoint_s = flags_.checkpoint_s;

@@ -83,6 +83,7 @@ TEST(WholeRuns, WhatIsMissingIsSaidAndWhatIsWrongIsAnError) {
 // The rates that failures.csv gives as plain numbers; a span counts by its geometric middle.
 TEST(WholeRuns, TheShippedInterruptionsAreThoseThatOperatorsReport) {
   const CsvTable table = CsvTable::load(data_dir() / "published" / "failures.csv");
+  const Operations operations = load_operations();
   double sum = 0;
   int n = 0;
   for (std::size_t i = 0; i < table.size(); ++i) {
@@ -90,11 +91,13 @@ TEST(WholeRuns, TheShippedInterruptionsAreThoseThatOperatorsReport) {
     const std::string text(table[i].text("gpu_hours_per_interruption"));
     const int found = std::sscanf(text.c_str(), "%lf-%lf", &low, &high);
     if (found < 1 || low < 1000) continue;
+    EXPECT_GE(low, operations.least_mtbf_gpu_hours);
+    EXPECT_LE(found == 2 ? high : low, operations.most_mtbf_gpu_hours);
     sum += std::log(found == 2 ? std::sqrt(low * high) : low);
     ++n;
   }
   EXPECT_GE(n, 6);
-  EXPECT_NEAR(load_operations().mtbf_gpu_hours / std::exp(sum / n), 1, 0.1);
+  EXPECT_NEAR(operations.mtbf_gpu_hours / std::exp(sum / n), 1, 0.1);
 }
 
 TEST(Production, TheFileSurvivesWritingAndReading) {

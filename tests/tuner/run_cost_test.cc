@@ -68,6 +68,25 @@ TEST(RunCost, MoreGpusLoseMoreToFailures) {
   EXPECT_FALSE(many.usd_interval.has_value());
 }
 
+// What operators report moves the ends only where the GPUs are more than published trainings had.
+TEST(RunCost, RatesOfFailuresThatOperatorsReportAreInTheInterval) {
+  const Model model = model_of("llama-3-8b");
+  RunConditions conditions = conditions_of(1.5, 0.5);
+  conditions.mtbf_range = {8000, 80000};
+  const RunCost few = run_cost(model, step_of(64, 1e6), 989.4e12, conditions, {});
+  EXPECT_NEAR(few.days_interval[1] / few.days, std::exp(0.5), 1e-9);
+  const RunCost many = run_cost(model, step_of(16384, 256e6), 989.4e12, conditions, {});
+  const auto share = [](double mtbf_gpu_hours, double gpus) {
+    const double mtbf_s = mtbf_gpu_hours * 3600 / gpus;
+    return goodput_at(daly_interval_s(30, mtbf_s), 30, 900, mtbf_s);
+  };
+  const auto scale = [&](double mtbf) { return share(mtbf, 64) / share(mtbf, 16384); };
+  EXPECT_NEAR(many.days_interval[1] / many.days,
+              std::exp(std::hypot(0.5, std::log(scale(8000) / scale(32000)))), 1e-9);
+  EXPECT_NEAR(many.days_interval[0] / many.days,
+              std::exp(-std::hypot(0.5, std::log(scale(80000) / scale(32000)))), 1e-9);
+}
+
 TEST(RunCost, WithoutAFittedFactorOnlyFailuresAreAdded) {
   RunConditions conditions = conditions_of(1, 0);
   const RunCost cost = run_cost(model_of("llama-3-8b"), step_of(64, 1e6), 989.4e12, conditions, {});

@@ -166,13 +166,14 @@ std::string batch_sentence(const SizingReport& report, const Sized& option) {
                     1 + option.tokens_per_step / critical);
 }
 
-std::string failure_sentence(const Sized& option) {
+std::string failure_sentence(const Sized& option, const tuner::RunConditions& run) {
   const tuner::Goodput& goodput = option.cost.goodput;
   return fmt::format(
       "Expect an interruption every {}; with a checkpoint of {} every {}, failures alone leave {} "
-      "of the time useful, which the days and dollars include.",
+      "of the time useful, which the days and dollars include{}.",
       days_words(goodput.mtbf_s / 86400), quantity(std::round(goodput.checkpoint_s * 10) / 10, "s"),
-      days_words(goodput.interval_s / 86400), percent(goodput.share));
+      days_words(goodput.interval_s / 86400), percent(goodput.share),
+      run.mtbf_range[0] > 0 ? ", and their intervals what operators report of failures" : "");
 }
 
 /// What would meet the goal if the batch were let grow.
@@ -254,7 +255,7 @@ std::vector<std::string> recommendation_sentences(const SizingReport& report) {
     add(price_room_sentence(report, option));
     add(faster_sentence(report, option));
     add(elsewhere_sentence(report, option));
-    add(failure_sentence(option));
+    add(failure_sentence(option, report.job.run));
     add(batch_sentence(report, option));
   } else {
     add("None: " + unmet_sentence(report) + ".");
