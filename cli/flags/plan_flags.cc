@@ -147,7 +147,7 @@ void PlanFlags::declare(Command& command, bool searched) {
   }
   text("--stack", stack, "NAME|PATH",
        "the software that executes (see inspect stacks; default: torch-compile on GPUs, native on "
-       "processors)");
+       "processors, megatron-core where the model has experts or is divided)");
   command.add("--set", overrides, "override a value of the profile by its path; repeatable")
       .type_name("KEY=VALUE")
       .repeatable()
@@ -168,8 +168,8 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   if (!planned) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
   Plan asked;
   take_parallelism(flags.knobs.parallel, asked);
-  if (!planned && !beyond_data_parallel(asked).empty())
-    plan.stack = profiles::usual_dividing_stack();
+  const bool divides = !beyond_data_parallel(asked).empty() || job.model.is_mixture();
+  if (!planned && divides) plan.stack = profiles::usual_dividing_stack();
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());

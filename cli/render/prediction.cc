@@ -33,11 +33,13 @@ std::string rack_words(const sim::Job& inputs, const Plan& plan) {
                      racks == 1 ? "" : "s", each, racks == 1 ? "it" : "each");
 }
 
-std::string what_is_trained(const sim::Job& inputs, const Plan& plan) {
+std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Terminal& out) {
   constexpr std::size_t kColumns = 100;
   const Cluster& cluster = inputs.profile.cluster;
-  const std::string head = fmt::format("{} on {} x {} ({}), stack {}\n", inputs.model_name,
-                                       plan.gpus, cluster.gpu.id, inputs.cluster_name, plan.stack);
+  const std::string head =
+      printable(fmt::format("{} on {} x {} ({}), stack {}", inputs.model_name, plan.gpus,
+                            cluster.gpu.id, inputs.cluster_name, plan.stack),
+                out.utf8);
   const std::string batch =
       fmt::format("{} x {} x {} (tokens x sequences x micro-steps) per GPU and step,", plan.seq_len,
                   plan.micro_batch, plan.grad_accum);
@@ -47,7 +49,7 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan) {
           : fmt::format("{} of {} layers checkpointed ({})", plan.ckpt_layers, inputs.model.layers,
                         recompute_name(plan));
   const bool fits = batch.size() + 1 + checkpoints.size() <= kColumns;
-  std::string text = head;
+  std::string text = head + "\n";
   if (const std::string division = division_words(plan); !division.empty()) text += division + "\n";
   text += rack_words(inputs, plan);
   return text + batch + (fits ? " " : "\n") + checkpoints + "\n";
@@ -182,6 +184,18 @@ std::string memory_table(const sim::Prediction& prediction, const Terminal& out)
   return table.render(out);
 }
 
+/// That the plan does not run comes before how fast it would be; empty where it fits.
+std::string misfit_words(const sim::MemoryPrediction& memory, const Terminal& out) {
+  if (memory.fits) return "";
+  const std::string sentence = fmt::format(
+      "Does not fit: a GPU would need {} of its {}; the times are those of a GPU that had them.",
+      bytes(memory.total_bytes), bytes(memory.usable_bytes));
+  std::string text;
+  for (const std::string& line : wrap(sentence, out.columns))
+    text += paint(out, Style::kRed, line) + "\n";
+  return text;
+}
+
 std::string extrapolation_words(const std::vector<sim::Prediction>& predictions) {
   std::set<std::string> seen;
   std::string text;
@@ -198,7 +212,8 @@ std::string extrapolation_words(const std::vector<sim::Prediction>& predictions)
 std::string prediction_text(const sim::Job& inputs, const sim::Prediction& prediction,
                             const Terminal& out) {
   std::string text = paint(out, Style::kBold, name_of(prediction.plan.strategy)) + ": " +
-                     what_is_trained(inputs, prediction.plan) + "\n";
+                     what_is_trained(inputs, prediction.plan, out) + "\n" +
+                     misfit_words(prediction.memory, out);
   for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
     text += line + "\n";
   text += speed_table(inputs, prediction, out);
@@ -262,7 +277,7 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
                            : Cell(bytes(p.memory.total_bytes - p.memory.usable_bytes) + " too much",
                                   Style::kRed);
   });
-  std::string text = what_is_trained(inputs, predictions.front().plan) + "\n";
+  std::string text = what_is_trained(inputs, predictions.front().plan, out) + "\n";
   for (const std::string& line : wrap(software_sentence(inputs.profile), out.columns))
     text += line + "\n";
   text += table.render(out);

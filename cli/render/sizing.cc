@@ -230,14 +230,22 @@ std::vector<std::string> rest_sentences(const SizingReport& report, std::size_t 
   return sentences;
 }
 
+/// The software that is asked about, and that which divides the model where both are tried.
+std::string software_words(const SizingReport& report) {
+  const tuner::Offer& offer = report.offers.front();
+  const std::string& stack = offer.profile.stack.id;
+  if (!offer.divided || offer.divided->stack.id == stack) return "stack " + stack;
+  if (report.model.is_mixture()) return "stack " + offer.divided->stack.id;
+  return fmt::format("stack {} (divided: {})", stack, offer.divided->stack.id);
+}
+
 }  // namespace
 
 std::string sizing_text(const SizingReport& report, const Terminal& out) {
   const tuner::SizingJob& job = report.job;
-  std::string text =
-      paint(out, Style::kBold, report.model_name) +
-      fmt::format(": {} tokens in sequences of {}, stack {}\n", plain(job.run.tokens),
-                  job.fixed.seq_len, report.offers.front().profile.stack.id);
+  std::string text = paint(out, Style::kBold, printable(report.model_name, out.utf8)) +
+                     fmt::format(": {} tokens in sequences of {}, {}\n", plain(job.run.tokens),
+                                 job.fixed.seq_len, software_words(report));
   text += heading(out, report.choice.recommended ? "Recommended" : "The goal is not met");
   text += sentences_text(recommendation_sentences(report), out);
   if (report.best_of_each.size() > 1) {

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "cli/render/text/quantity.h"
+#include "cli/render/text/text.h"
 #include "sim/core/quantile.h"
 #include "sim/core/units.h"
 
@@ -40,10 +41,10 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
   const Plan& plan = options.plan;
   const auto parameters =
       static_cast<double>(count_parameters(options.model).total(options.model.layers));
-  std::string text =
-      fmt::format("{}, {} parameters, {} on {}, {} compute{}\n", options.model_name,
-                  thousands(parameters), name_of(plan.strategy), where(options),
-                  name_of(plan.param_dtype), attention.why.empty() ? "" : ", " + attention.why);
+  std::string text = fmt::format("{}, {} parameters, {} on {}, {} compute{}\n",
+                                 printable(options.model_name, true), thousands(parameters),
+                                 name_of(plan.strategy), where(options), name_of(plan.param_dtype),
+                                 attention.why.empty() ? "" : ", " + attention.why);
   const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
                       data.train->describe());

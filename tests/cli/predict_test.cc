@@ -173,6 +173,33 @@ TEST(Predict, StillPredictsWhatDoesNotFit) {
   const ProgramResult text = predict(flags);
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, HasSubstr("too much"));
+  const std::size_t verdict = text.out.find("Does not fit: a GPU would need");
+  EXPECT_LT(verdict, text.out.find("iteration time"));
+  EXPECT_THAT(predict(small()).out, Not(HasSubstr("Does not fit")));
+}
+
+TEST(Predict, ModelsWithExpertsRunOnTheStackThatDividesThem) {
+  const json document =
+      predicted({"--model", "qwen3-30b-a3b", "--cluster", "dgx-h100", "--gpus", "64"});
+  EXPECT_EQ(document.at("inputs").at("plan").at("stack"), "megatron-core");
+}
+
+TEST(Predict, APathIsNeverObeyedByTheTerminal) {
+  const std::filesystem::path folder = temporary("escape");
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path config = folder / "a\x1b[31mb.json";
+  std::ofstream(config) << R"({"model_type": "llama", "hidden_size": 1024,
+    "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16,
+    "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5})";
+  const Flags flags{"--model", config.string(), "--cluster", "dgx-h100", "--gpus", "8"};
+  for (const char* strategies : {"yafsdp", "yafsdp,fsdp2"}) {
+    Flags all = flags;
+    all.insert(all.end(), {"--strategy", strategies});
+    const ProgramResult result = predict(all);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
+    EXPECT_THAT(result.out, HasSubstr("a [31mb.json on 8 x h100-80g"));
+  }
 }
 
 TEST(Predict, WritesATraceThatTheCheckerAccepts) {
