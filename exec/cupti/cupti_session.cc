@@ -53,6 +53,20 @@ std::string message_of(CUptiResult status) {
               ExitCode::kMissingDevice);
 }
 
+/// Records of another release may be laid out otherwise (cupti_records.h).
+void check_version() {
+  std::uint32_t found = 0;
+  const CUptiResult status = cuptiGetVersion(&found);
+  if (status != CUPTI_SUCCESS) refuse("cuptiGetVersion", status);
+  constexpr std::uint32_t kBuilt = CUPTI_API_VERSION;
+  constexpr std::uint32_t kOfRelease = 100;  // 130001 is 13.0, first update
+  if (found / kOfRelease == kBuilt / kOfRelease) return;
+  throw Error(fmt::format("kernels cannot be traced: the CUPTI found here is {}, expected {} or an "
+                          "update of it, which this program was built with",
+                          found, kBuilt),
+              ExitCode::kMissingDevice);
+}
+
 }  // namespace
 
 void CuptiSession::FreeBuffer::operator()(std::uint8_t* buffer) const {
@@ -60,6 +74,7 @@ void CuptiSession::FreeBuffer::operator()(std::uint8_t* buffer) const {
 }
 
 CuptiSession::CuptiSession(int ranks) : rank_count_(ranks) {
+  check_version();
   CuptiSession* none = nullptr;
   if (!the_session.compare_exchange_strong(none, this)) {
     throw Error("kernels cannot be traced: this process traces them already",

@@ -186,6 +186,13 @@ TEST(CuptiSession, RefusalsAreOneSentence) {
             "kernels cannot be traced: another profiler holds CUPTI in this process");
   EXPECT_THAT(refusal({.enable = CUPTI_ERROR_INSUFFICIENT_PRIVILEGES}),
               ::testing::StartsWith("kernels cannot be traced: cuptiActivityEnable answers "));
+  // An update is taken, another release is not.
+  EXPECT_EQ(refusal({.version = CUPTI_API_VERSION / 100 * 100 + 99}), "accepted");
+  EXPECT_EQ(refusal({.version = CUPTI_API_VERSION + 100}),
+            "kernels cannot be traced: the CUPTI found here is " +
+                std::to_string(CUPTI_API_VERSION + 100) + ", expected " +
+                std::to_string(CUPTI_API_VERSION) +
+                " or an update of it, which this program was built with");
   EXPECT_EQ(refusal({}), "accepted");
   const CuptiSession first(1);
   EXPECT_EQ(refusal({}), "kernels cannot be traced: this process traces them already");

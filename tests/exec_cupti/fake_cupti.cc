@@ -126,6 +126,11 @@ std::size_t most_buffers() {
 
 extern "C" {
 
+CUptiResult CUPTIAPI cuptiGetVersion(std::uint32_t* version) {
+  *version = state().options.version;
+  return CUPTI_SUCCESS;
+}
+
 CUptiResult CUPTIAPI cuptiSubscribe(CUpti_SubscriberHandle* subscriber, CUpti_CallbackFunc, void*) {
   *subscriber = nullptr;
   return state().options.subscribe;

@@ -12,6 +12,7 @@
 namespace shardwright::testing {
 
 struct FakeCupti {
+  std::uint32_t version = CUPTI_API_VERSION;
   CUptiResult subscribe = CUPTI_SUCCESS;
   CUptiResult enable = CUPTI_SUCCESS;
   std::uint64_t clock_begin = 5'000'000'000'000;  // when steady_clock is zero
