@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "sim/core/error.h"
 #include "sim/core/plan_knobs.h"
 
 namespace shardwright::cli {
@@ -27,9 +28,17 @@ GivenKnobs given_knobs(const RunSettings& settings, const Model& model) {
   return knobs;
 }
 
+/// A run file says how a run began; flags and the environment say what is asked for now.
+bool is_of_run_file(const RunSettings& settings, const std::string& key) {
+  return settings.given(key) && settings.at(key).name.find(" in ") != std::string::npos;
+}
+
 std::int64_t decide_ranks(RunSettings& settings, const Plan& plan, bool from_file,
                           const exec::LaunchEnvironment& launch) {
-  const bool given = settings.given("ranks");
+  // The launcher may start another number than there was.
+  const bool was_other =
+      is_of_run_file(settings, "ranks") && launch.launcher != exec::Launcher::kNone;
+  const bool given = settings.given("ranks") && !was_other;
   const std::int64_t wished = given       ? settings.count("ranks", {1, kMostRanks})
                               : from_file ? plan.gpus
                                           : launch.ranks;
@@ -39,6 +48,22 @@ std::int64_t decide_ranks(RunSettings& settings, const Plan& plan, bool from_fil
                                        name_of(launch.launcher)));
   }
   return launch.ranks;
+}
+
+/// Keeps the sequences of a step where a launcher starts another number of ranks than the plan, or
+/// the run file, was for: an elastic launcher goes on with what is left.
+void keep_batch(const RunSettings& settings, std::int64_t before,
+                const exec::LaunchEnvironment& launch, Plan& plan) {
+  const bool asked = settings.given("grad-accum") && !is_of_run_file(settings, "grad-accum");
+  if (launch.launcher == exec::Launcher::kNone || before == plan.gpus || asked) return;
+  const std::int64_t micro_steps = before * plan.grad_accum;
+  if (micro_steps % plan.gpus != 0) {
+    throw Error(
+        fmt::format("{} started {} processes, but a step has {} micro-batches; expected a "
+                    "number of processes that divides them, or --grad-accum",
+                    name_of(launch.launcher), plan.gpus, micro_steps));
+  }
+  plan.grad_accum = micro_steps / plan.gpus;
 }
 
 }  // namespace
@@ -57,6 +82,8 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
     plan.seq_len = usual_seq_len(model);
   }
   const std::int64_t ranks = decide_ranks(settings, plan, from_file, launch);
+  const std::int64_t before =
+      settings.given("ranks") ? settings.count("ranks", {1, kMostRanks}) : plan.gpus;
   if (plan.shard_group == plan.gpus || plan.shard_group > ranks) plan.shard_group = 0;
   plan.gpus = ranks;
   if (!from_file && ranks == 1) plan.strategy = Strategy::kSingle;
@@ -64,6 +91,7 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   const GivenKnobs knobs = given_knobs(settings, model);
   if (!knobs.strategies.empty()) plan.strategy = knobs.strategies.front();
   plan = with_knobs(std::move(plan), knobs, model.layers);
+  if (from_file || settings.given("ranks")) keep_batch(settings, before, launch, plan);
 
   const std::string origin = from_file ? file : "default";
   settings.decide("ranks", fmt::format("{}", plan.gpus),

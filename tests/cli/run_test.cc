@@ -260,6 +260,29 @@ TEST_F(RunTest, EverySettingShowsItsOrigin) {
   EXPECT_EQ(json::parse(checkpoint.out)["step"], 8);
 }
 
+TEST_F(RunTest, OtherProcessesThanTheRunFileSaysKeepTheSequencesOfAStep) {
+  ASSERT_EQ(run(small("out", {"--grad-accum", "2", "--steps", "1"})).exit_code, 0);
+  const auto shown = [&](int processes, const Words& more = {}) {
+    Words words{SHARDWRIGHT_BINARY, "run", "--config",       at("out/run.ini"),
+                "--communicator",   "mpi", "--show-settings"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words,
+               {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=" + std::to_string(processes)});
+  };
+  const ProgramResult more = shown(4);
+  if (more.err.find("no mpi executor") != std::string::npos) GTEST_SKIP() << "no MPI";
+  ASSERT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_THAT(more.out, HasSubstr("\nranks = 4 "));
+  EXPECT_THAT(more.out, HasSubstr("\ngrad-accum = 1 "));
+  const ProgramResult asked = shown(3, {"--grad-accum", "5"});
+  ASSERT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr("\ngrad-accum = 5 "));
+  const ProgramResult odd = shown(3);
+  EXPECT_EQ(odd.exit_code, 3);
+  EXPECT_THAT(odd.err, HasSubstr("started 3 processes, but a step has 4 micro-batches"));
+  EXPECT_EQ(shown(4, {"--ranks", "2"}).exit_code, 3);
+}
+
 TEST_F(RunTest, WrongSettingsAreRefusedByName) {
   const auto refusal = [&](const Words& more, int code, const Words& environment = {}) {
     const ProgramResult result = run(small("out", more), environment);
