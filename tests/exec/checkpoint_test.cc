@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guards checkpoints and the training loop: what resumes is what was, damage is found and named,
+// Guards checkpoints: what resumes is what was, damage is found and named,
 // and a failed write leaves earlier checkpoints alone.
 #include "exec/train/checkpoint.h"
 
@@ -19,6 +19,7 @@
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
 #include "exec/train/trainer.h"
+#include "tests/exec/train_fixture.h"
 #include "tests/exec/training.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"
@@ -30,95 +31,11 @@ namespace fs = std::filesystem;
 using shardwright::testing::get;
 using shardwright::testing::put;
 using shardwright::testing::refusal_of;
-using testing::native_stack;
-using testing::tiny_llama;
+using testing::everything;
+using testing::expect_same_state;
 using testing::tiny_plan;
 
-constexpr const char* kConfig =
-    R"({"model_type": "llama", "_note": "x", "torch_dtype": "bfloat16"})";
-
-class CheckpointTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() /
-              (std::string("shardwright-train-") + test->name() + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-    options_.lr.total_steps = 6;
-    options_.lr.peak = 1e-2;
-    options_.lr.warmup_steps = 2;
-    options_.adamw.weight_decay = 0.1;
-    options_.clip.max_norm = 0.5;
-    options_.seed = 5;
-    options_.save_every = 2;
-    options_.config = kConfig;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  struct Outcome {
-    TrainResult result;
-    std::vector<std::string> notes;
-    std::vector<StepMetrics> steps;
-  };
-  struct Listener final : TrainObserver {
-    explicit Listener(Outcome& outcome) : to(outcome) {}
-    void on_step(const StepMetrics& metrics) override { to.steps.push_back(metrics); }
-    void on_note(const std::string& sentence) override { to.notes.push_back(sentence); }
-    Outcome& to;
-  };
-
-  /// Runs in folder_/name.
-  Outcome run(const std::string& name, const Plan& plan, TrainOptions options) const {
-    options.folder = folder_ / name;
-    const Schedule schedule = sim::lower(model_, plan, native_stack(), 2);
-    const Data data = open_data({.train = "synthetic",
-                                 .eval = "",
-                                 .seq_len = plan.seq_len,
-                                 .vocab = model_.vocab,
-                                 .seed = 3});
-    kernels::host::Parallel parallel(1);
-    LocalWorld world(static_cast<int>(plan.gpus), static_cast<int>(schedule.shard_ranks()));
-    Outcome outcome;
-    Listener listener(outcome);
-    world.run([&](int rank) {
-      HostDevice device(parallel, StreamMode::kInline);
-      Executor executor(model_, plan, schedule, device, world.groups(rank, device));
-      TrainResult result = train(executor, plan, data, options, rank == 0 ? &listener : nullptr);
-      if (rank == 0) outcome.result = std::move(result);
-    });
-    return outcome;
-  }
-
-  fs::path saved(const std::string& name, std::int64_t step) const {
-    return checkpoints_folder(folder_ / name) / checkpoint_name(step);
-  }
-
-  fs::path folder_;
-  Model model_ = tiny_llama();
-  TrainOptions options_;
-};
-
-/// All parameters and moments of a checkpoint, in the order of its tensors.
-std::vector<float> everything(const fs::path& folder) {
-  const Checkpoint checkpoint(folder);
-  std::vector<float> all;
-  for (const CheckpointTensor& tensor : checkpoint.manifest().tensors) {
-    std::int64_t size = 1;
-    for (const std::int64_t n : tensor.shape) size *= n;
-    for (const StateKind kind : kStateKinds) {
-      std::vector<float> values(static_cast<std::size_t>(size));
-      checkpoint.read(kind, tensor.name, 0, values);
-      all.insert(all.end(), values.begin(), values.end());
-    }
-  }
-  return all;
-}
-
-void expect_same_state(const fs::path& a, const fs::path& b) {
-  const std::vector<float> left = everything(a), right = everything(b);
-  ASSERT_EQ(left.size(), right.size());
-  EXPECT_EQ(std::memcmp(left.data(), right.data(), 4 * left.size()), 0) << a << " and " << b;
-}
+using CheckpointTest = testing::TrainFixture;
 
 TEST_F(CheckpointTest, ResumesBitForBitAtAnotherNumberOfRanksAndAnotherStrategy) {
   const Plan four = tiny_plan(Strategy::kYafsdp, 4, 3);
@@ -326,27 +243,6 @@ TEST_F(CheckpointTest, RanksShareTheFilesAndLeaveOutTheSameCheckpoints) {
   }
 }
 
-TEST_F(CheckpointTest, AnIntervalSavesByRankZerosClock) {
-  options_.save_every = 0;
-  options_.save_interval_s = 1e-9;
-  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
-  run("often", plan, options_);
-  EXPECT_EQ(list_checkpoints(checkpoints_folder(folder_ / "often")).size(), 6u);
-  options_.save_interval_s = 1e9;
-  run("once", plan, options_);
-  EXPECT_EQ(list_checkpoints(checkpoints_folder(folder_ / "once")).size(), 1u);
-  expect_same_state(saved("often", 6), saved("once", 6));
-}
-
-TEST_F(CheckpointTest, ARehearsalLeavesNoTrace) {
-  const Plan plan = tiny_plan(Strategy::kHsdp, 4, 2);
-  run("plain", plan, options_);
-  options_.rehearses = true;
-  run("rehearsed", plan, options_);
-  expect_same_state(saved("plain", 2), saved("rehearsed", 2));
-  expect_same_state(saved("plain", 6), saved("rehearsed", 6));
-}
-
 TEST(InitialWeights, AreThoseOfOneThread) {
   const kernels::RandomStream random{7, kernels::RandomSite::kInit, 0};
   constexpr std::size_t kCount = (std::size_t{5} << 16) + 13;
@@ -382,114 +278,6 @@ TEST_F(CheckpointTest, AFailedWriteLeavesEarlierOnesAlone) {
   const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
   EXPECT_EQ(found.front().filename(), "step-000006");
   EXPECT_EQ(everything(found.front()), before);
-}
-
-TEST_F(CheckpointTest, AMetricsLineThatCannotBeWrittenCostsThatLine) {
-  options_.saves = false;
-  struct rlimit usual {};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
-  const struct rlimit small { 400, usual.rlim_max };  // two lines and a part of the third
-  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Outcome outcome = run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
-  setrlimit(RLIMIT_FSIZE, &usual);
-  std::signal(SIGXFSZ, previous);
-  EXPECT_EQ(outcome.result.last_step, 6);
-  EXPECT_GE(outcome.result.lost_metrics, 3);
-  EXPECT_NE(outcome.result.lost_metrics_why.find("File too large"), std::string::npos);
-  ASSERT_EQ(outcome.notes.size(), 1u);  // not one a step
-  EXPECT_NE(outcome.notes[0].find("is lost, the run goes on"), std::string::npos);
-  const std::string written = get(folder_ / "run" / "metrics.jsonl");
-  ASSERT_FALSE(written.empty());
-  EXPECT_EQ(written.back(), '\n');
-  EXPECT_EQ(std::count(written.begin(), written.end(), '\n'), 6 - outcome.result.lost_metrics);
-}
-
-TEST_F(CheckpointTest, WeightsThatAreNoNumbersEndTheRunAndReplaceNoCheckpoint) {
-  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
-  options_.lr.total_steps = 2;
-  run("run", plan, options_);
-  const auto before = everything(saved("run", 2));
-  const Checkpoint from(saved("run", 2));
-  options_.resume = &from;
-  options_.lr.total_steps = 6;
-  options_.lr.peak = 1e39;  // beyond the largest float
-  options_.save_every = 1;
-  options_.keep = 1;
-  const Outcome outcome = run("run", plan, options_);
-  EXPECT_FALSE(outcome.result.failure.empty());
-  ASSERT_EQ(outcome.notes.size(), 1u);
-  EXPECT_NE(outcome.notes[0].find("not finite"), std::string::npos) << outcome.notes[0];
-  EXPECT_TRUE(outcome.result.save_failed);
-  EXPECT_EQ(outcome.result.saved_step, -1);
-  const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(everything(found.front()), before);
-}
-
-TEST_F(CheckpointTest, AnEvaluationThatIsNoNumberEndsTheRun) {
-  options_.lr.total_steps = 3;
-  options_.lr.warmup_steps = 0;
-  options_.lr.peak = 1e39;
-  options_.save_every = 0;
-  options_.eval_every = 1;
-  const Outcome outcome = run("run", tiny_plan(Strategy::kYafsdp, 2), options_);
-  EXPECT_EQ(outcome.result.last_step, 1);
-  EXPECT_NE(outcome.result.failure.find("step 1: the evaluation's loss is"), std::string::npos)
-      << outcome.result.failure;
-  EXPECT_TRUE(list_checkpoints(checkpoints_folder(folder_ / "run")).empty());
-}
-
-TEST_F(CheckpointTest, StopsOrSkipsBadStepsAndStopsWhenAsked) {
-  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
-  options_.clip.skip_above = 1e-6;  // every step is bad
-  const Outcome stopped = run("stop", plan, options_);
-  EXPECT_NE(stopped.result.failure.find("step 1: loss "), std::string::npos);
-  EXPECT_EQ(stopped.result.last_step, 0);
-  options_.bad_step = BadStepPolicy::kSkip;
-  options_.most_bad_steps = 4;
-  const Outcome skipped = run("skip", plan, options_);
-  EXPECT_EQ(skipped.result.skipped_steps, 4);
-  EXPECT_EQ(skipped.result.last_step, 3);
-  EXPECT_NE(skipped.result.failure.find("4 such steps in a row"), std::string::npos);
-  EXPECT_TRUE(skipped.steps[2].skipped);
-  EXPECT_EQ(skipped.notes.size(), 3u);
-
-  options_.clip.skip_above = 0;
-  options_.max_loss = 1;
-  const Outcome exploded = run("exploded", plan, options_);
-  EXPECT_NE(exploded.result.failure.find("above 1"), std::string::npos);
-  EXPECT_EQ(exploded.result.saved_step, -1);
-
-  options_.max_loss = 0;
-  const std::atomic<bool> stop{true};
-  options_.stop = &stop;
-  const Outcome interrupted = run("interrupted", plan, options_);
-  EXPECT_TRUE(interrupted.result.interrupted);
-  EXPECT_EQ(interrupted.result.saved_step, 1);
-}
-
-TEST_F(CheckpointTest, MetricsAreOneLineAStepAlsoAfterResuming) {
-  const Plan plan = tiny_plan(Strategy::kSingle, 1);
-  options_.eval_every = 3;
-  options_.eval_sequences = 2;
-  run("run", plan, options_);
-  const fs::path path = folder_ / "run" / "metrics.jsonl";
-  put(path, get(path) + "{\"step\": 7, \"lo");  // killed while writing
-  const Checkpoint from(saved("run", 4));
-  options_.resume = &from;
-  const Outcome resumed = run("run", plan, options_);
-  std::ifstream in(path);
-  std::string line;
-  std::vector<nlohmann::json> lines;
-  while (std::getline(in, line)) lines.push_back(nlohmann::json::parse(line));
-  ASSERT_EQ(lines.size(), 6u);
-  for (std::size_t i = 0; i < 6; ++i) {
-    EXPECT_EQ(lines[i]["step"], i + 1);
-    EXPECT_EQ(lines[i]["tokens"], plan.seq_len);
-    EXPECT_EQ(lines[i].contains("eval_loss"), i == 2 || i == 5);
-  }
-  EXPECT_EQ(lines[5]["loss"].get<double>(), resumed.result.loss);
 }
 
 TEST_F(CheckpointTest, ExportedWeightsComeBack) {
