@@ -66,7 +66,7 @@ struct Backward {
 
 // With n = x rstd and g = dy w: dx = rstd (g - n mean(g n)).
 template <class T, int N, int kLanes>
-__global__ void __launch_bounds__(kThreads) rmsnorm_backward_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(kThreads, 4) rmsnorm_backward_kernel(Backward<T> a) {
   __shared__ float shared[kThreads / 32];
   constexpr int kRows = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
