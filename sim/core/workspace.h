@@ -39,7 +39,7 @@ inline constexpr Bytes kMostAttentionWorkspace = Bytes{1} << 30;
 /// Two blocks of attention for each multiprocessor of the largest GPU that is known (an RTX 5090
 /// has 170): a causal block's work depends on its place, and a second wave fills the gaps of the
 /// first.
-inline constexpr std::int64_t kOrderedAttentionBlocks = 2 * 170;
+inline constexpr std::int64_t kOrderedAttentionBlocks = std::int64_t{2} * 170;
 
 /// Places within the workspace, all multiples of kArenaAlignment.
 struct WorkspacePlan {

@@ -371,13 +371,15 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   }
   const Stack& stack = profile_.stack;
   PipelineTimes times;
-  times.chunks.resize(static_cast<std::size_t>(shape.stages * shape.chunks));
+  times.chunks.resize(static_cast<std::size_t>(shape.stages) *
+                      static_cast<std::size_t>(shape.chunks));
   step.layers.assign(static_cast<std::size_t>(shape.stages), 0);
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
       const ChunkPasses& pass = passes[part];
-      ChunkTimes& chunk = times.chunks[static_cast<std::size_t>(stage * shape.chunks + c)];
+      ChunkTimes& chunk =
+          times.chunks[static_cast<std::size_t>(std::int64_t{stage} * shape.chunks + c)];
       chunk.forward = to_ns(pass.forward_s);
       chunk.weight_gradient = to_ns(pass.delayed_s);
       chunk.input_gradient = to_ns(pass.backward_s) - chunk.weight_gradient;

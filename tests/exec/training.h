@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -174,7 +175,8 @@ inline void expect_same_bits(const Tensors& a, const Tensors& b, const std::stri
     ASSERT_EQ(values.size(), other.size()) << what << " " << name;
     std::size_t different = 0, first = values.size();
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (std::memcmp(&values[i], &other[i], sizeof(float)) == 0) continue;
+      if (std::bit_cast<std::uint32_t>(values[i]) == std::bit_cast<std::uint32_t>(other[i]))
+        continue;
       if (different++ == 0) first = i;
     }
     EXPECT_EQ(different, 0u) << what << " " << name << ": " << different << " of " << values.size()
