@@ -13,6 +13,7 @@
 #include "cli/export/megatron_options.h"
 #include "cli/export/settings.h"
 #include "sim/core/error.h"
+#include "sim/parallel/precision_body.h"
 
 namespace shardwright::cli {
 namespace {
@@ -118,7 +119,7 @@ std::string precision_recipe(const Plan& plan) {
     case Precision::kFp8:
       break;
   }
-  switch (n.fp8_recipe.value_or(Fp8Recipe::kDelayed)) {
+  switch (sim::fp8_recipe_of(plan)) {
     case Fp8Recipe::kTensorwise:
       return "bf16_with_fp8_current_scaling_mixed";
     case Fp8Recipe::kBlock:

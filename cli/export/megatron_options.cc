@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "sim/core/error.h"
+#include "sim/parallel/precision_body.h"
 
 namespace shardwright::cli {
 namespace {
@@ -241,7 +242,7 @@ void add_precision(const Plan& plan, Options& out) {
     out.word("--fp4-recipe", "nvfp4");
   }
   if (n.precision != Precision::kFp8) return;
-  const Fp8Recipe recipe = n.fp8_recipe.value_or(Fp8Recipe::kDelayed);
+  const Fp8Recipe recipe = sim::fp8_recipe_of(plan);
   if (recipe == Fp8Recipe::kRowwise) {
     not_in_megatron("fp8_recipe", "rowwise", "delayed, tensorwise, block or mxfp8");
   }

@@ -89,7 +89,7 @@ void declare_parallel_knobs(bool searched, const auto& knob) {
       fmt::format("order of the ranks, the fastest first (default: {})", Parallelism::kUsualOrder));
   knob("precision", "NAME",
        fmt::format("what layers multiply in: {} (default: bf16)", words_of<Precision>()));
-  knob("fp8-recipe", "NAME", fmt::format("{} (default: delayed)", words_of<Fp8Recipe>()));
+  knob("fp8-recipe", "NAME", fmt::format("{} (default: tensorwise)", words_of<Fp8Recipe>()));
   knob("fp8-params", "on|off", "parameters are kept and gathered in fp8 (default: off)");
   knob("optimizer", "NAME", fmt::format("{} (default: adamw)", words_of<Optimizer>()));
   knob("lora", "RANK", "train adapters of this rank only (default: the model itself)");

@@ -19,14 +19,10 @@ bool narrow(const Plan& plan) {
   return plan.numerics.precision == Precision::kFp8 || plan.numerics.precision == Precision::kNvfp4;
 }
 
-Fp8Recipe recipe_of(const Plan& plan) {
-  return plan.numerics.fp8_recipe.value_or(Fp8Recipe::kTensorwise);
-}
-
 /// Of an input or a gradient: read in bf16, written along rows and along columns.
 Cast cast_of(const Plan& plan) {
   if (plan.numerics.precision == Precision::kNvfp4) return {2 + 4 + 2 * 0.5625, 4};
-  switch (recipe_of(plan)) {
+  switch (fp8_recipe_of(plan)) {
     case Fp8Recipe::kDelayed:
       return {2 + 2, 1, 2};
     case Fp8Recipe::kTensorwise:
@@ -62,13 +58,13 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
 
 double product_share(const Plan& plan) {
   const bool mxfp8 =
-      plan.numerics.precision == Precision::kFp8 && recipe_of(plan) == Fp8Recipe::kMxfp8;
+      plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == Fp8Recipe::kMxfp8;
   return mxfp8 ? profiles::parallel_kernels().mxfp8_product_share : 1;
 }
 
 /// Scales of whole rows are found after the gather (torchao).
 bool gathers_narrow(const Plan& plan) {
-  return plan.numerics.precision != Precision::kFp8 || recipe_of(plan) != Fp8Recipe::kRowwise;
+  return plan.numerics.precision != Precision::kFp8 || fp8_recipe_of(plan) != Fp8Recipe::kRowwise;
 }
 
 bool same_input(const BodyOp& a, const BodyOp& b) {
@@ -76,6 +72,10 @@ bool same_input(const BodyOp& a, const BodyOp& b) {
 }
 
 }  // namespace
+
+Fp8Recipe fp8_recipe_of(const Plan& plan) {
+  return plan.numerics.fp8_recipe.value_or(Fp8Recipe::kTensorwise);
+}
 
 void lower_precision(const BodyWriter& writer, BodyOps& list) {
   if (!narrow(writer.plan())) return;
@@ -123,7 +123,7 @@ double weight_bytes(const Plan& plan, const Gpu& gpu) {
   if (!narrow(plan)) return kWide;
   const bool one_scale =
       plan.numerics.precision == Precision::kFp8 &&
-      (recipe_of(plan) == Fp8Recipe::kDelayed || recipe_of(plan) == Fp8Recipe::kTensorwise);
+      (fp8_recipe_of(plan) == Fp8Recipe::kDelayed || fp8_recipe_of(plan) == Fp8Recipe::kTensorwise);
   const bool multiplies_both_ways = gpu.architecture == "blackwell";
   const double copies = (one_scale && multiplies_both_ways ? 1 : 2) * saved_input_bytes(plan);
   return plan.numerics.fp8_params ? copies : kWide + copies;

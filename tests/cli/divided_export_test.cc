@@ -12,6 +12,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
+#include "sim/parallel/precision_body.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -105,6 +106,17 @@ TEST(DividedExport, MegatronGetsExperts) {
         "--pipeline-model-parallel-layout 'Et*15|t*16|t*16|t*14mL'"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
+}
+
+/// What a plan leaves open is exported as it was predicted.
+TEST(DividedExport, ScalesFp8AsPredictionDoes) {
+  Plan plan = expert_plan();
+  plan.numerics.fp8_recipe.reset();
+  Plan named = plan;
+  named.numerics.fp8_recipe = sim::fp8_recipe_of(plan);
+  const sim::Job job = job_of("deepseek-v3");
+  EXPECT_EQ(megatron_lm_settings(job, plan).body, megatron_lm_settings(job, named).body);
+  EXPECT_EQ(megatron_bridge_settings(job, plan).body, megatron_bridge_settings(job, named).body);
 }
 
 TEST(DividedExport, BashReadsTheArguments) {
