@@ -328,16 +328,17 @@ Plan base_of(const Request& request, const profiles::Profile& profile) {
   return base;
 }
 
-/// Throws Error for a size that does not divide the GPUs, with the nearest that do.
-void check_divides(std::string_view name, std::optional<std::int64_t> size, std::int64_t gpus) {
-  if (!size || gpus % *size == 0) return;
-  std::int64_t below = 1, above = gpus;
-  for (const std::int64_t divisor : divisors(gpus, std::nullopt)) {
+/// Throws Error for a size that does not divide `whole`, with the nearest that do.
+void check_divides(std::string_view name, std::optional<std::int64_t> size, std::int64_t whole,
+                   std::string_view what) {
+  if (!size || whole % *size == 0) return;
+  std::int64_t below = 1, above = whole;
+  for (const std::int64_t divisor : divisors(whole, std::nullopt)) {
     if (divisor < *size) below = divisor;
     if (divisor > *size) above = std::min(above, divisor);
   }
-  throw Error(fmt::format("{} is {}, which does not divide the {} GPUs, expected {} or {}", name,
-                          *size, gpus, below, above));
+  throw Error(fmt::format("{} is {}, which does not divide the {} {}, expected {} or {}", name,
+                          *size, whole, what, below, above));
 }
 
 void set_recomputation(const Request& request, const Model& model, const Stack& stack,
@@ -428,9 +429,12 @@ DividedSpace divided_space(const Request& request, const Model& model,
   DividedSpace space;
   space.layers = model.layers;
   space.base = base_of(request, profile);
-  check_divides("tp", request.parallel.tp, request.gpus);
-  check_divides("pp", request.parallel.pp, request.gpus);
-  check_divides("cp", request.parallel.cp, request.gpus);
+  check_divides("tp", request.parallel.tp, request.gpus, "GPUs");
+  check_divides("pp", request.parallel.pp, request.gpus, "GPUs");
+  check_divides("cp", request.parallel.cp, request.gpus, "GPUs");
+  if (model.experts.count > 0) {
+    check_divides("ep", request.parallel.ep, model.experts.count, "experts");
+  }
   space.strategies = strategies_of(request, profile.stack);
   sim::check_modelled(model, space.base, profile);
   space.arithmetics = arithmetics_of(request, model, profile, space.base);

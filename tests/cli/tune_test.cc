@@ -301,6 +301,9 @@ TEST(Tune, RacksAreFilledInPart) {
 TEST(Tune, SizesThatDivideNothingAreNamed) {
   expect_error(run("tune", large({"--tp", "3"})), 3, HasSubstr("tp is 3"));
   expect_error(run("tune", large({"--ep", "8"})), 3, HasSubstr("no experts"));
+  expect_error(run("tune", {"--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--gpus", "64",
+                            "--ep", "7"}),
+               3, AllOf(HasSubstr("ep is 7"), HasSubstr("8 experts, expected 4 or 8")));
   expect_error(run("tune", large({"--precision", "nvfp4"})), 3,
                AllOf(HasSubstr("precision is nvfp4"), HasSubstr("lacks")));
   expect_error(run("tune", large({"--stack", "native", "--tp", "8"})), 3,
