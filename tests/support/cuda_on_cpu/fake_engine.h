@@ -107,16 +107,18 @@ struct Engine {
     --after;
     return address + bytes <= after->first + after->second.bytes ? &after->second : nullptr;
   }
+  /// The address behind a region may be another's: memory of the host, for one.
+  const Region* region_at(const void* data) const { return region_of(data, 1); }
   bool is_device(const void* data, std::size_t bytes) const {
     const Region* region = region_of(data, bytes);
     return region != nullptr && region->device;
   }
   bool reaches(int gpu, const void* data) const {
-    const Region* region = region_of(data, 0);
+    const Region* region = region_at(data);
     return region != nullptr &&
            (!region->device || region->gpu == gpu || peer_access.contains({gpu, region->gpu}));
   }
-  bool is_pageable(const void* data) const { return region_of(data, 0) == nullptr; }
+  bool is_pageable(const void* data) const { return region_at(data) == nullptr; }
 
   static bool is_ready(const CUstream_st& stream) {
     if (stream.tasks.empty()) return false;

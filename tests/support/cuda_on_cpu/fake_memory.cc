@@ -47,7 +47,7 @@ void copy_rows(void* to, std::size_t to_pitch, const void* from, std::size_t fro
 cudaError_t copy(Engine& e, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                  cudaStream_t stream) {
   const auto known = [&](const void* data) {
-    const Region* region = e.region_of(data, 0);
+    const Region* region = e.region_at(data);
     return region == nullptr || e.region_of(data, bytes) != nullptr;
   };
   if (!known(to) || !known(from)) return cudaErrorInvalidValue;
@@ -269,7 +269,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
   return api(named(CallKind::kQuery, "cudaPointerGetAttributes"), [&](Engine& e) {
-    const Region* region = e.region_of(data, 0);
+    const Region* region = e.region_at(data);
     *attributes = {};
     attributes->type = region == nullptr ? cudaMemoryTypeUnregistered
                        : region->device  ? cudaMemoryTypeDevice
