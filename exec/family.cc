@@ -14,7 +14,6 @@ namespace {
 constexpr FamilyForm llama_form(std::string_view family, double norm_offset = 0) {
   return {.family = family,
           .embedding = "model.embed_tokens",
-          .positions = "",
           .layer = "model.layers.",
           .final_norm = "model.norm",
           .head = "lm_head",
@@ -29,8 +28,6 @@ constexpr FamilyForm llama_form(std::string_view family, double norm_offset = 0)
           .down = "mlp.down_proj",
           .norm1 = "input_layernorm",
           .norm2 = "post_attention_layernorm",
-          .post_norm1 = "",
-          .post_norm2 = "",
           .norm_offset = norm_offset};
 }
 
@@ -49,40 +46,25 @@ constexpr FamilyForm kGpt2 = {.family = "gpt2",
                               .final_norm = "transformer.ln_f",
                               .head = "lm_head",
                               .qkv = "attn.c_attn",
-                              .query = "",
-                              .key = "",
-                              .value = "",
                               .output = "attn.c_proj",
-                              .gate_up = "",
-                              .gate = "",
                               .up = "mlp.c_fc",
                               .down = "mlp.c_proj",
                               .norm1 = "ln_1",
                               .norm2 = "ln_2",
-                              .post_norm1 = "",
-                              .post_norm2 = "",
                               .qkv_order = StoredOrder::kTransposed,
                               .product_order = StoredOrder::kTransposed};
 
 constexpr FamilyForm kGptNeox = {.family = "gpt_neox",
                                  .embedding = "gpt_neox.embed_in",
-                                 .positions = "",
                                  .layer = "gpt_neox.layers.",
                                  .final_norm = "gpt_neox.final_layer_norm",
                                  .head = "embed_out",
                                  .qkv = "attention.query_key_value",
-                                 .query = "",
-                                 .key = "",
-                                 .value = "",
                                  .output = "attention.dense",
-                                 .gate_up = "",
-                                 .gate = "",
                                  .up = "mlp.dense_h_to_4h",
                                  .down = "mlp.dense_4h_to_h",
                                  .norm1 = "input_layernorm",
                                  .norm2 = "post_attention_layernorm",
-                                 .post_norm1 = "",
-                                 .post_norm2 = "",
                                  .qkv_order = StoredOrder::kHeadByHead};
 
 constexpr FamilyForm kMpt = {.family = "mpt",
@@ -96,14 +78,11 @@ constexpr FamilyForm kMpt = {.family = "mpt",
                              .key = "attn.Wk",
                              .value = "attn.Wv",
                              .output = "attn.out_proj",
-                             .gate_up = "",
                              .gate = "ffn.gate_proj",
                              .up = "ffn.up_proj",
                              .down = "ffn.down_proj",
                              .norm1 = "norm_1",
-                             .norm2 = "norm_2",
-                             .post_norm1 = "",
-                             .post_norm2 = ""};
+                             .norm2 = "norm_2"};
 
 constexpr FamilyForm kForms[] = {
     llama_form("gemma", 1.0), gemma2_form(),         kGpt2, kGptNeox,

@@ -26,11 +26,11 @@ enum class StoredOrder : std::uint8_t {
 /// point. Empty: the family has no such tensor.
 struct FamilyForm {
   std::string_view family;
-  std::string_view embedding, positions, layer, final_norm, head;
-  std::string_view qkv, query, key, value, output;
-  std::string_view gate_up, gate, up, down;
-  std::string_view norm1, norm2;            // before attention and MLP
-  std::string_view post_norm1, post_norm2;  // behind them
+  std::string_view embedding, positions = {}, layer, final_norm, head;
+  std::string_view qkv, query = {}, key = {}, value = {}, output;
+  std::string_view gate_up = {}, gate = {}, up, down;
+  std::string_view norm1, norm2;                      // before attention and MLP
+  std::string_view post_norm1 = {}, post_norm2 = {};  // behind them
   StoredOrder qkv_order = StoredOrder::kAsHere;
   StoredOrder product_order = StoredOrder::kAsHere;  // of the other matrices of layers
   double norm_offset = 0;                            // is added to the weights of norms
