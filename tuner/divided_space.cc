@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/core/divisors.h"
 #include "sim/core/error.h"
 #include "sim/core/parallel_knobs.h"
 #include "sim/core/rack.h"
@@ -332,13 +333,8 @@ Plan base_of(const Request& request, const profiles::Profile& profile) {
 void check_divides(std::string_view name, std::optional<std::int64_t> size, std::int64_t whole,
                    std::string_view what) {
   if (!size || whole % *size == 0) return;
-  std::int64_t below = 1, above = whole;
-  for (const std::int64_t divisor : divisors(whole, std::nullopt)) {
-    if (divisor < *size) below = divisor;
-    if (divisor > *size) above = std::min(above, divisor);
-  }
-  throw Error(fmt::format("{} is {}, which does not divide the {} {}, expected {} or {}", name,
-                          *size, whole, what, below, above));
+  throw Error(fmt::format("{} is {}, which does not divide the {} {}, expected {}", name, *size,
+                          whole, what, nearest_divisors(*size, whole)));
 }
 
 void set_recomputation(const Request& request, const Model& model, const Stack& stack,

@@ -7,6 +7,7 @@
 #include <array>
 #include <vector>
 
+#include "sim/core/divisors.h"
 #include "sim/core/error.h"
 #include "sim/core/model.h"
 #include "sim/core/parallelism.h"
@@ -16,19 +17,6 @@ namespace shardwright {
 namespace {
 
 constexpr std::int64_t kMostRanks = 1 << 20;
-
-/// The divisors of `whole` next to `value`: "4 or 8".
-std::string nearest_divisors(std::int64_t value, std::int64_t whole) {
-  std::int64_t below = 1, above = whole;
-  for (std::int64_t d = 1; d * d <= whole; ++d) {
-    if (whole % d != 0) continue;
-    for (const std::int64_t divisor : {d, whole / d}) {
-      if (divisor <= value) below = std::max(below, divisor);
-      if (divisor >= value) above = std::min(above, divisor);
-    }
-  }
-  return below == above ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
-}
 
 void check_divides(std::string_view knob, std::int64_t value, std::int64_t whole,
                    std::string_view what) {
