@@ -6,6 +6,7 @@
 
 #include "exec/array.h"
 #include "kernels/bf16.h"
+#include "kernels/host/layernorm.h"
 #include "kernels/host/matrix.h"
 #include "kernels/host/rows.h"
 
@@ -42,6 +43,14 @@ kernels::host::Matrix<T> matrix_of(const Matrix& m) {
 
 inline kernels::host::Rows rows_of(const Heads& h) {
   return {h.tokens, h.heads, h.size, h.stride};
+}
+
+/// LayerNorm's part of what is kept of the norms of `rows`: 1 / deviation of all rows, then means.
+/// Backward passes only read them.
+inline kernels::host::LayerNormStatistics layer_statistics(const float* statistics,
+                                                           const Heads& rows) {
+  auto* rstd = const_cast<float*>(statistics);
+  return {rstd, rstd + rows.tokens * rows.heads};
 }
 
 }  // namespace shardwright::exec

@@ -28,10 +28,6 @@ host::Store store(bool adds) {
   return adds ? host::Store::kAdd : host::Store::kOverwrite;
 }
 
-host::LayerNormStatistics layer_statistics(float* statistics, const Heads& rows) {
-  return {statistics, statistics + rows.tokens * rows.heads};
-}
-
 bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
   return a.shape.batch == b.shape.batch && a.shape.seq == b.shape.seq &&
          a.shape.heads == b.shape.heads && a.shape.kv_heads == b.shape.kv_heads &&
@@ -199,11 +195,10 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
         if (norm.kind == Normalization::kLayerNorm) {
           SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
                             d_y.stride);
-          // Only read.
-          kc::layernorm_backward<T, G>(
-              this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-              layer_statistics(const_cast<float*>(statistics), x), pointer<T>(d_y.data),
-              pointer<T>(d_residual), pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
+          kc::layernorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
+                                       pointer<T>(norm.weight), layer_statistics(statistics, x),
+                                       pointer<T>(d_y.data), pointer<T>(d_residual),
+                                       pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
         } else {
           kc::rmsnorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
                                      pointer<T>(norm.weight), statistics, pointer<T>(d_y.data),

@@ -27,10 +27,6 @@ host::Store store(bool adds) {
   return adds ? host::Store::kAdd : host::Store::kOverwrite;
 }
 
-host::LayerNormStatistics layer_statistics(float* statistics, const Heads& rows) {
-  return {statistics, statistics + rows.tokens * rows.heads};
-}
-
 std::span<const std::int32_t> tokens_of(const std::int32_t* tokens, std::int64_t count) {
   return {tokens, static_cast<std::size_t>(count)};
 }
@@ -112,11 +108,10 @@ void HostDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
         if (norm.kind == Normalization::kLayerNorm) {
           SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
                             d_y.stride);
-          // Only read.
-          host::layernorm_backward<T, G>(
-              parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-              layer_statistics(const_cast<float*>(statistics), x), pointer<T>(d_y.data),
-              pointer<T>(d_residual), pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
+          host::layernorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
+                                         pointer<T>(norm.weight), layer_statistics(statistics, x),
+                                         pointer<T>(d_y.data), pointer<T>(d_residual),
+                                         pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
         } else {
           host::rmsnorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
                                        pointer<T>(norm.weight), statistics, pointer<T>(d_y.data),
