@@ -21,14 +21,9 @@ struct LayerNormForward {
 template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads, 4) layernorm_forward_kernel(LayerNormForward<T> a) {
   __shared__ float shared[kThreads / 32];
-  constexpr int kRows = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t count = a.rows.tokens * a.rows.heads;
   const auto cols = static_cast<int>(a.rows.cols);
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
-       first += std::int64_t{gridDim.x} * kRows) {
-    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
-    const bool exists = row < count;
+  for_rows<kLanes>(a.rows, [&](std::int64_t row, bool exists) {
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
     const int end = exists ? cols : 0;
     float sum = 0.0f, squares = 0.0f, x[N], w[N];
@@ -57,14 +52,10 @@ __global__ void __launch_bounds__(kThreads, 4) layernorm_forward_kernel(LayerNor
       load(a.weight + i, w);
 #pragma unroll
       for (int j = 0; j < N; ++j) x[j] = (x[j] - mean) * rstd * w[j];
-      if (a.bias != nullptr) {
-        load(a.bias + i, w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) x[j] += w[j];
-      }
+      add_chunk(a.bias, i, w, x);
       store(a.y + at + i, x);
     }
-  }
+  });
 }
 
 template <class T>
@@ -82,14 +73,9 @@ struct LayerNormBackward {
 template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads) layernorm_backward_kernel(LayerNormBackward<T> a) {
   __shared__ float shared[kThreads / 32];
-  constexpr int kRows = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t count = a.rows.tokens * a.rows.heads;
   const auto cols = static_cast<int>(a.rows.cols);
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
-       first += std::int64_t{gridDim.x} * kRows) {
-    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
-    const bool exists = row < count;
+  for_rows<kLanes>(a.rows, [&](std::int64_t row, bool exists) {
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
     const float rstd = exists ? a.statistics.rstd[row] : 0.0f;
     const float mean = exists ? a.statistics.mean[row] : 0.0f;
@@ -117,14 +103,10 @@ __global__ void __launch_bounds__(kThreads) layernorm_backward_kernel(LayerNormB
       for (int j = 0; j < N; ++j) {
         d[j] = __fmaf_rn((x[j] - mean) * rstd, -of_products, d[j] * w[j] - of_gradients) * rstd;
       }
-      if (a.d_residual != nullptr) {
-        load(a.d_residual + at + i, w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) d[j] += w[j];
-      }
+      add_chunk(a.d_residual, at + i, w, d);
       store(a.d_x + at + i, d);
     }
-  }
+  });
 }
 
 /// dw = the sum over rows of dy n.

@@ -29,6 +29,30 @@ __device__ __forceinline__ float row_sum(float value, float* shared) {
   }
 }
 
+/// Calls body(row, exists) for the rows of this thread, of which kLanes threads share each and a
+/// block takes kThreads / kLanes at a time. Rows that do not exist are worked on as if they were
+/// empty, because all lanes take part in sums.
+template <int kLanes, class Body>
+__device__ __forceinline__ void for_rows(const Rows& rows, Body&& body) {
+  constexpr int kRows = kThreads / kLanes;
+  const std::int64_t count = rows.tokens * rows.heads;
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
+       first += std::int64_t{gridDim.x} * kRows) {
+    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
+    body(row, row < count);
+  }
+}
+
+/// values += those at `from`, unless that is null; `room` is overwritten.
+template <class T, int N>
+__device__ __forceinline__ void add_chunk(const T* from, std::int64_t at, float (&room)[N],
+                                          float (&values)[N]) {
+  if (from == nullptr) return;
+  load(from + at, room);
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] += room[j];
+}
+
 /// Calls body(lanes) with the number of threads that a row of `chunks` chunks is worth.
 template <class Body>
 void with_lanes(std::int64_t chunks, Body&& body) {

@@ -16,19 +16,12 @@ struct Forward {
   float* rstd;
 };
 
-// kLanes threads work on a row, kThreads / kLanes rows at a time. Rows that do not exist are worked
-// on as if they were empty, because all lanes take part in sums.
 template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(Forward<T> a) {
   __shared__ float shared[kThreads / 32];
-  constexpr int kRows = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t count = a.rows.tokens * a.rows.heads;
   const auto cols = static_cast<int>(a.rows.cols);
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
-       first += std::int64_t{gridDim.x} * kRows) {
-    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
-    const bool exists = row < count;
+  for_rows<kLanes>(a.rows, [&](std::int64_t row, bool exists) {
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
     const int end = exists ? cols : 0;
     float squares = 0.0f, x[N], w[N];
@@ -49,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(Forward<T>
       for (int j = 0; j < N; ++j) x[j] = x[j] * rstd * (w[j] + a.offset);
       store(a.y + at + i, x);
     }
-  }
+  });
 }
 
 template <class T>
@@ -68,14 +61,9 @@ struct Backward {
 template <class T, int N, int kLanes>
 __global__ void __launch_bounds__(kThreads, 4) rmsnorm_backward_kernel(Backward<T> a) {
   __shared__ float shared[kThreads / 32];
-  constexpr int kRows = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t count = a.rows.tokens * a.rows.heads;
   const auto cols = static_cast<int>(a.rows.cols);
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < count;
-       first += std::int64_t{gridDim.x} * kRows) {
-    const std::int64_t row = first + static_cast<int>(threadIdx.x) / kLanes;
-    const bool exists = row < count;
+  for_rows<kLanes>(a.rows, [&](std::int64_t row, bool exists) {
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
     const std::int64_t x_at = exists ? offset_of(a.x_rows, row) : 0;
     const float rstd = exists ? a.rstd[row] : 0.0f;
@@ -99,14 +87,10 @@ __global__ void __launch_bounds__(kThreads, 4) rmsnorm_backward_kernel(Backward<
       for (int j = 0; j < N; ++j) {
         d[j] = __fmaf_rn(x[j] * rstd, -mean, d[j] * (w[j] + a.offset)) * rstd;
       }
-      if (a.d_residual != nullptr) {
-        load(a.d_residual + at + i, w);
-#pragma unroll
-        for (int j = 0; j < N; ++j) d[j] += w[j];
-      }
+      add_chunk(a.d_residual, at + i, w, d);
       store(a.d_x + at + i, d);
     }
-  }
+  });
 }
 
 /// dw = the sum over rows of dy n.
