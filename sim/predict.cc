@@ -10,6 +10,7 @@
 #include "sim/accounting.h"
 #include "sim/core/error.h"
 #include "sim/core/placement.h"
+#include "sim/core/seconds.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/scale.h"
 #include "sim/doubt/calibrated_interval.h"
@@ -32,10 +33,6 @@ constexpr int kReplayedMicroSteps = 4;
 bool expandable_segments(const Plan& plan, const Stack& stack) {
   return plan.allocator == AllocatorKind::kStack ? stack.allocator.expandable_segments
                                                  : plan.allocator == AllocatorKind::kExpandable;
-}
-
-double seconds(Nanoseconds ns) {
-  return static_cast<double>(ns) * 1e-9;
 }
 
 double tokens_per_step(const Plan& plan) {
@@ -89,14 +86,14 @@ struct Predictor::State {
   Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
 
   void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step) const {
-    const double simulated_s = seconds(step.step_ns);
+    const double simulated_s = seconds_of(step.step_ns);
     t.iteration_s = simulated_s * scale_factor(profile, plan.gpus);
-    t.compute_s = seconds(step.time.compute_ns);
-    t.exposed_communication_s = seconds(step.time.exposed_ns) + (t.iteration_s - simulated_s);
-    t.host_s = seconds(step.time.host_ns);
-    t.optimizer_s = seconds(step.time.optimizer_ns);
+    t.compute_s = seconds_of(step.time.compute_ns);
+    t.exposed_communication_s = seconds_of(step.time.exposed_ns) + (t.iteration_s - simulated_s);
+    t.host_s = seconds_of(step.time.host_ns);
+    t.optimizer_s = seconds_of(step.time.optimizer_ns);
     const auto phase = [&](Phase which) {
-      return seconds(step.phase_ns[static_cast<std::size_t>(which)]);
+      return seconds_of(step.phase_ns[static_cast<std::size_t>(which)]);
     };
     t.forward_s = phase(Phase::kForward) + phase(Phase::kLoss);
     t.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
@@ -263,7 +260,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     other.side_streams_first = true;
     other.skip_repeats = options.skip_repeats;
     const StepTime in_other_order = s.other_engine.run(s.schedule, s.op_costs, other);
-    p.other_tie_order_s = p.time.iteration_s + seconds(in_other_order.step_ns - s.undrained_ns) *
+    p.other_tie_order_s = p.time.iteration_s + seconds_of(in_other_order.step_ns - s.undrained_ns) *
                                                    scale_factor(s.profile, plan.gpus);
   }
   p.communication = communication_bytes(s.schedule);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/core/seconds.h"
 #include "sim/core/span_union.h"
 #include "sim/core/words.h"
 
@@ -33,10 +34,6 @@ StepPart part_of(Phase phase) {
       break;
   }
   return StepPart::kEnds;
-}
-
-double seconds(Nanoseconds ns) {
-  return static_cast<double>(ns) * 1e-9;
 }
 
 void add_kernel_time(PartTimes& part, WorkKind work, double time_s) {
@@ -91,7 +88,8 @@ StepParts part_times(const Schedule& schedule, const Timeline& timeline) {
     collectives.emplace_back(span.begin_ns, span.end_ns);
     PartTimes& issued_in = part(part_of(op.phase));
     const bool gather = op.kind == OpKind::kAllGather || op.kind == OpKind::kBroadcast;
-    (gather ? issued_in.gathers_s : issued_in.reductions_s) += seconds(span.end_ns - span.begin_ns);
+    (gather ? issued_in.gathers_s : issued_in.reductions_s) +=
+        seconds_of(span.end_ns - span.begin_ns);
     ++(gather ? issued_in.gathers : issued_in.reductions);
   }
   std::sort(kernels.begin(), kernels.end(),
@@ -100,8 +98,8 @@ StepParts part_times(const Schedule& schedule, const Timeline& timeline) {
   const SpanUnion communicating(std::move(collectives));
   const auto wait = [&](Nanoseconds begin, Nanoseconds end, StepPart which) {
     const Nanoseconds covered = communicating.overlap(begin, end);
-    part(which).awaits_communication_s += seconds(covered);
-    part(which).awaits_host_s += seconds(end - begin - covered);
+    part(which).awaits_communication_s += seconds_of(covered);
+    part(which).awaits_host_s += seconds_of(end - begin - covered);
   };
   Nanoseconds now = 0;
   StepPart before = StepPart::kEnds;  // of the kernel that ended last
@@ -114,7 +112,7 @@ StepParts part_times(const Schedule& schedule, const Timeline& timeline) {
     }
     // Kernels of two streams may overlap where one displaces the other; an instant counts once.
     if (kernel.end > now) {
-      add_kernel_time(part(kernel.part), kernel.work, seconds(kernel.end - now));
+      add_kernel_time(part(kernel.part), kernel.work, seconds_of(kernel.end - now));
       now = kernel.end;
     }
     before = kernel.part;

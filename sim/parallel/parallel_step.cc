@@ -11,6 +11,7 @@
 #include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/rack.h"
+#include "sim/core/seconds.h"
 #include "sim/core/strategy.h"
 #include "sim/cost/to_ns.h"
 #include "sim/parallel/adapters.h"
@@ -19,10 +20,6 @@
 
 namespace shardwright::sim {
 namespace {
-
-double seconds(Nanoseconds ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
 
 std::size_t at(CommGroup group) {
   return static_cast<std::size_t>(group);
@@ -241,7 +238,7 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
                             const std::vector<ChunkPasses>& passes, const PipelineResult& pipeline,
                             DataParallel& data, ParallelStep& step, StepRecord* record) {
   const double micro_batches = f(plan.grad_accum);
-  step.pipeline_s = seconds(pipeline.makespan);
+  step.pipeline_s = seconds_of(pipeline.makespan);
   step.bubble = pipeline.bubble();
   step.steady_state_after = pipeline.simulated_micro_batches;
   std::vector<StageTail> tails;
@@ -254,13 +251,13 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
       const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
       ReducedChunk& chunk =
           chunks.emplace_back(reduced_chunk(plan, step.parts[part], passes[part]));
-      chunk.last_backward_s = seconds(times.last_backward[static_cast<std::size_t>(c)]);
+      chunk.last_backward_s = seconds_of(times.last_backward[static_cast<std::size_t>(c)]);
       if (passes[part].deferred_s > 0) {
         deferred_s = passes[part].deferred_s;
-        chunk.last_backward_s = seconds(times.end) + deferred_s;
+        chunk.last_backward_s = seconds_of(times.end) + deferred_s;
       }
     }
-    StageTail tail = data.tail(stage, chunks, seconds(times.end) + deferred_s);
+    StageTail tail = data.tail(stage, chunks, seconds_of(times.end) + deferred_s);
     if (record != nullptr) record->deferred_s.push_back(deferred_s);
     if (model_.tied_head && plan.numerics.lora == 0 && shape.stages > 1 &&
         (stage == 0 || stage + 1 == shape.stages)) {
@@ -306,7 +303,7 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
                               pass.times.backward.device_s);
     }
     parts.host_s += profile_.stack.host.step_s;
-    exposed[at(CommGroup::kPipeline)] += seconds(times.transfers);
+    exposed[at(CommGroup::kPipeline)] += seconds_of(times.transfers);
     exposed[at(CommGroup::kData)] += tail.reduce_s + tail.gather_s;
     sent[at(CommGroup::kData)] += tail.sent_bytes;
     for (const double time : exposed) parts.exposed_s += time;

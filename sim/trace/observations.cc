@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sim/core/error.h"
+#include "sim/core/seconds.h"
 #include "sim/core/span_union.h"
 
 namespace shardwright::sim {
@@ -20,14 +21,9 @@ using profiles::Observation;
 using profiles::ObservationSet;
 using profiles::ObservationSource;
 
-constexpr double kNano = 1e-9;
 // Less than any kernel takes: the executor has nothing to do there, because another operation did
 // it (a reduction that adds onto its sum leaves no sum to be added).
 constexpr Nanoseconds kNothingNs = 300;
-
-double seconds(Nanoseconds ns) {
-  return static_cast<double>(ns) * kNano;
-}
 
 class Observer {
  public:
@@ -112,7 +108,7 @@ class Observer {
       sum.contended_ns += others.overlap(span->begin_ns, span->end_ns);
     }
     for (const auto& [id, sum] : sums) {
-      set_.kernel_seconds += seconds(sum.ns);
+      set_.kernel_seconds += seconds_of(sum.ns);
       observe_operation(id, sum.ns, sum.contended_ns, rank, step);
     }
     if (trace_.origin.streams == "inline") {
@@ -132,14 +128,14 @@ class Observer {
     if (!works || ns < kNothingNs || copies) {
       profiles::LeftOut& left_out = works && ns >= kNothingNs ? no_link_ : empty_;
       ++left_out.count;
-      left_out.seconds += seconds(ns);
+      left_out.seconds += seconds_of(ns);
       return;
     }
     Observation seen;
     seen.op = op.kind;
     seen.phase = op.phase;
     seen.work = op.work;
-    seen.seconds = seconds(ns);
+    seen.seconds = seconds_of(ns);
     seen.contended =
         std::clamp(static_cast<double>(contended_ns) / static_cast<double>(ns), 0.0, 1.0);
     seen.rank = rank;
@@ -168,7 +164,7 @@ class Observer {
     seen.phase = op_of(id).phase;
     seen.work.kind = WorkKind::kHost;
     seen.work.kernels = kernels;
-    seen.seconds = seconds(ns);
+    seen.seconds = seconds_of(ns);
     seen.rank = rank;
     seen.step = step;
     seen.sharers = sharers_;
@@ -211,7 +207,7 @@ class Observer {
       seen.phase = Phase::kPrepare;
       seen.work.kind = WorkKind::kHost;
       seen.work.kernels = 0;
-      seen.seconds = std::max(0.0, steps[i++] - seconds(length));
+      seen.seconds = std::max(0.0, steps[i++] - seconds_of(length));
       seen.step = step;
       set_.observations.push_back(seen);
     }
