@@ -27,7 +27,7 @@ constexpr std::string_view kColumns =
     "seq_len,gpu,gpus,gpus_per_node,inter_gbps_per_node,stack,strategy,shard_group,micro_batch,"
     "grad_accum,recompute,ckpt_layers,reduce_dtype,optimizer_state,attention,offload,"
     "iter_time_s,time_kind,tokens_per_gpu_s,peak_mem_gib,mem_kind,outcome,locator";
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kAnyCount = std::numeric_limits<std::int64_t>::max();
 
 /// What a family implies beyond the columns of a row.
 struct Family {
@@ -72,11 +72,12 @@ class RowReader {
   std::string text(std::string_view column) const { return row_.require<std::string>(column); }
 
   std::int64_t count(std::string_view column, std::int64_t least = 1,
-                     std::int64_t most = kMost) const {
+                     std::int64_t most = kAnyCount) const {
     const auto value = row_.require<std::int64_t>(column);
     if (value < least || value > most) {
-      row_.fail(column, most == kMost ? fmt::format("a whole number of at least {}", least)
-                                      : fmt::format("a whole number from {} to {}", least, most));
+      row_.fail(column, most == kAnyCount
+                            ? fmt::format("a whole number of at least {}", least)
+                            : fmt::format("a whole number from {} to {}", least, most));
     }
     return value;
   }

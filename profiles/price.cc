@@ -120,7 +120,7 @@ std::chrono::sys_days today() {
   using namespace std::chrono;
   if (const char* epoch = std::getenv("SOURCE_DATE_EPOCH")) {
     if (const std::optional<std::int64_t> s = parse_int64(epoch)) {
-      return floor<days>(sys_seconds(seconds(*s)));
+      return floor<days>(sys_seconds(std::chrono::seconds(*s)));
     }
   }
   return floor<days>(system_clock::now());

@@ -108,7 +108,7 @@ std::string required(const RunSettings& settings, const std::string& key,
 void choose_model(const RunSettings& settings, const PlanDocument& document, RunOptions& options) {
   const fs::path models = profiles::data_dir() / "models";
   // A run file repeats what the plan beside it says; a flag means the file as it is now.
-  const Setting& given = settings.at("model");
+  const RunSetting& given = settings.at("model");
   const bool plans = !given.given || (given.name != "--model" && given.value == document.model);
   if (plans && !document.model_config.empty()) {
     options.config = document.model_config;

@@ -165,7 +165,7 @@ void RunSettings::fail(const std::string& key, const std::string& accepted) cons
 }
 
 void RunSettings::decide(const std::string& key, std::string value, std::string origin) {
-  Setting& setting = settings_.at(key);
+  RunSetting& setting = settings_.at(key);
   setting.value = std::move(value);
   if (!setting.given) setting.origin = std::move(origin);
 }
@@ -175,7 +175,7 @@ std::string RunSettings::ini(const std::string& headline) const {
   const char* group = "";
   for (const SettingInfo& info : setting_table()) {
     if (std::string_view(group) != info.group) text += fmt::format("\n# {}\n", group = info.group);
-    const Setting& setting = at(info.key);
+    const RunSetting& setting = at(info.key);
     text += fmt::format("{} = {}  # {}\n", info.key, setting.value, setting.origin);
   }
   return text;

@@ -31,7 +31,7 @@ inline constexpr const char* kConfig = "config";
 /// All settings but kConfig, in the order in which they are shown.
 const std::vector<SettingInfo>& setting_table();
 
-struct Setting {
+struct RunSetting {
   std::string value;
   std::string origin = "default";
   std::string name;    // for errors: "--steps", "SHARDWRIGHT_RUN_STEPS", "steps in run.ini"
@@ -50,7 +50,7 @@ class RunSettings {
   void resolve(const std::vector<std::pair<std::string, std::string>>& environment);
 
   bool knows(const std::string& key) const { return settings_.contains(key); }
-  const Setting& at(const std::string& key) const { return settings_.at(key); }
+  const RunSetting& at(const std::string& key) const { return settings_.at(key); }
   bool given(const std::string& key) const { return at(key).given; }
   const std::string& text(const std::string& key) const { return at(key).value; }
   std::int64_t count(const std::string& key, CountRange range) const;
@@ -70,7 +70,7 @@ class RunSettings {
   void read_file(const std::string& path);
 
   std::map<std::string, std::string> flags_;  // given on the command line
-  std::map<std::string, Setting> settings_;
+  std::map<std::string, RunSetting> settings_;
 };
 
 }  // namespace shardwright::cli

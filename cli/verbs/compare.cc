@@ -18,6 +18,7 @@
 namespace shardwright::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using sim::ComparedClass;
 using sim::ComparedOperation;
 using sim::kCauses;
@@ -87,7 +88,6 @@ class CompareVerb : public Verb {
   }
 
   void print_json(const TraceComparison& comparison) const {
-    using Json = nlohmann::ordered_json;
     Json document{{"schema", "shardwright.comparison/1.2"},
                   {"step_time_s",
                    {{"predicted", comparison.predicted_step_s},

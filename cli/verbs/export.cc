@@ -29,6 +29,8 @@
 namespace shardwright::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 std::string cost_words(const sim::Prediction& prediction) {
   return fmt::format(
       "{} a step and {} of {} GiB of memory", duration(prediction.time.iteration_s),
@@ -136,7 +138,6 @@ class ExportVerb : public Verb {
 
   void print_json(const Trainer& trainer, const TrainerSettings& settings, const std::string& text,
                   const AsRun& as_run) const {
-    using Json = nlohmann::ordered_json;
     Json remarks = Json::array();
     for (const Remark& remark : settings.remarks) {
       remarks.push_back(

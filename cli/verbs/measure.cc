@@ -28,6 +28,8 @@
 namespace shardwright::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 class MeasureVerb : public Verb {
  public:
   std::string name() const override { return "measure"; }
@@ -141,7 +143,6 @@ class MeasureVerb : public Verb {
 
   void print_json(const TraceOrigin& origin, const sim::CalibrationResult& result,
                   const profiles::ObservationSet& set, double seconds) const {
-    using Json = nlohmann::ordered_json;
     Json document{{"schema", "shardwright.measurement/1.0"},
                   {"device", origin.device},
                   {"device_name", origin.device_name},

@@ -13,22 +13,22 @@
 namespace shardwright::exec {
 namespace {
 
-constexpr std::pair<LrShape, std::string_view> kNames[] = {{LrShape::kConstant, "constant"},
-                                                           {LrShape::kCosine, "cosine"},
-                                                           {LrShape::kLinear, "linear"},
-                                                           {LrShape::kWsd, "wsd"}};
+constexpr std::pair<LrShape, std::string_view> kShapeNames[] = {{LrShape::kConstant, "constant"},
+                                                                {LrShape::kCosine, "cosine"},
+                                                                {LrShape::kLinear, "linear"},
+                                                                {LrShape::kWsd, "wsd"}};
 
 }  // namespace
 
 std::string_view name_of(LrShape shape) {
-  for (const auto& [value, name] : kNames) {
+  for (const auto& [value, name] : kShapeNames) {
     if (value == shape) return name;
   }
   return "unknown";
 }
 
 std::optional<LrShape> lr_shape_from(std::string_view name) {
-  for (const auto& [value, known] : kNames) {
+  for (const auto& [value, known] : kShapeNames) {
     if (known == name) return value;
   }
   return std::nullopt;

@@ -83,7 +83,7 @@ std::vector<Observation> step_costs(const TraceTables& tables, const RangeWalk& 
   // By device and step: when its kernels begin and end.
   std::map<std::pair<std::int32_t, std::int32_t>, std::pair<Nanoseconds, Nanoseconds>> busy;
   for (const DeviceSpan& span : tables.device) {
-    if (span.call == kNone || span.work != DeviceWork::kKernel) continue;
+    if (span.call == kNoIndex || span.work != DeviceWork::kKernel) continue;
     const std::int32_t step = walk.step(tables.calls[span.call].begin);
     if (step < 0) continue;
     const auto [at, is_new] =

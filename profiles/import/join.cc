@@ -22,13 +22,13 @@ class Nesting {
       ++next_;
     }
     close(thread, at);
-    return stack_.empty() ? kNone : stack_.back();
+    return stack_.empty() ? kNoIndex : stack_.back();
   }
 
   /// The parent of the range `index`, which is then open itself; call with ascending index.
   std::uint32_t open(std::uint32_t index) {
     close(ranges_[index].thread, ranges_[index].begin);
-    const std::uint32_t parent = stack_.empty() ? kNone : stack_.back();
+    const std::uint32_t parent = stack_.empty() ? kNoIndex : stack_.back();
     stack_.push_back(index);
     return parent;
   }
@@ -98,7 +98,7 @@ JoinCounts join(TraceTables& tables) {
         span.call = *after;  // the clocks of host and device differ by a little
       }
     }
-    counts.without_call += span.call == kNone;
+    counts.without_call += span.call == kNoIndex;
   }
   return counts;
 }

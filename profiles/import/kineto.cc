@@ -191,7 +191,7 @@ class KinetoReader {
 
   std::uint32_t comm_of(const JsonMembers& args) {
     const JsonMember* collective = args.find("Collective name");
-    if (collective == nullptr) return kNone;
+    if (collective == nullptr) return kNoIndex;
     const auto elements = [&](const char* now, const char* before) {
       const JsonMember* found = args.find(now);
       if (found == nullptr) found = args.find(before);

@@ -38,7 +38,7 @@ std::string short_kernel_name(std::string name) {
 
 /// Device work of one operator.
 struct Group {
-  std::uint32_t owner = kNone;
+  std::uint32_t owner = kNoIndex;
   OperatorWork work;
   Nanoseconds busy = 0, contended = 0;
   int kernels = 0;
@@ -116,7 +116,7 @@ class Observer {
 
   void device_work(const DeviceSpan& span) {
     const std::string& name = t_.names.text(span.name);
-    const std::uint32_t range = span.call == kNone ? kNone : t_.calls[span.call].range;
+    const std::uint32_t range = span.call == kNoIndex ? kNoIndex : t_.calls[span.call].range;
     if (is_collective_kernel(name)) return collective(span, range);
     if (span.work == DeviceWork::kCopy && name.find("DtoD") == std::string::npos) {
       return leave_out("copies between host and device, or devices", span);
@@ -124,7 +124,7 @@ class Observer {
     if (span.from_graph)
       return leave_out("kernels of a CUDA graph, which no operator launches", span);
     const std::uint32_t owner = walk_.owner(range);
-    if (owner == kNone) return without_owner(span, range);
+    if (owner == kNoIndex) return without_owner(span, range);
     if (!group_of_.contains(owner) && full()) return beyond(span);
     const auto& work = work_at(owner);
     if (!work) {
@@ -220,11 +220,11 @@ class Observer {
       seen.work.bytes = copy ? 2 * span.bytes : span.bytes;
       seen.seconds = seconds(span.end - span.begin);
       seen.contended = share(overlap(collectives_, span), span.end - span.begin);
-      finish(seen, walk_.step(span.call == kNone ? span.begin : t_.calls[span.call].begin));
+      finish(seen, walk_.step(span.call == kNoIndex ? span.begin : t_.calls[span.call].begin));
       return;
     }
     const std::string_view family = kernel_family(name);
-    const std::string inner = range == kNone ? "" : t_.names.text(t_.ranges[range].name);
+    const std::string inner = range == kNoIndex ? "" : t_.names.text(t_.ranges[range].name);
     leave_out(
         inner.empty()
             ? fmt::format("kernels without an operator ({}): {}", family, short_kernel_name(name))
@@ -254,9 +254,9 @@ class Observer {
   }
 
   void collective(const DeviceSpan& span, std::uint32_t range) {
-    const CommRecord* comm = span.comm != kNone ? &t_.comms[span.comm] : nullptr;
+    const CommRecord* comm = span.comm != kNoIndex ? &t_.comms[span.comm] : nullptr;
     const auto around = walk_.collective_range(range);
-    if (comm == nullptr && around != kNone && t_.ranges[around].comm != kNone) {
+    if (comm == nullptr && around != kNoIndex && t_.ranges[around].comm != kNoIndex) {
       comm = &t_.comms[t_.ranges[around].comm];
     }
     std::string name;
@@ -272,7 +272,7 @@ class Observer {
         ranks = comm->group_size;
       else if (!members.empty())
         ranks = static_cast<std::int64_t>(members.size());
-    } else if (around != kNone) {
+    } else if (around != kNoIndex) {
       name = t_.names.text(t_.ranges[around].name);
       for (const Argument& argument : parse_arguments(t_.names.text(t_.ranges[around].shapes))) {
         for (const TensorShape& tensor : argument.tensors) bytes += tensor.bytes();
@@ -311,7 +311,7 @@ class Observer {
     }
     seen.unit = unit_of(range);
     const std::int32_t step =
-        walk_.step(span.call == kNone ? span.begin : t_.calls[span.call].begin);
+        walk_.step(span.call == kNoIndex ? span.begin : t_.calls[span.call].begin);
     const std::string group = comm == nullptr    ? "world"
                               : comm->ranks != 0 ? t_.names.text(comm->ranks)
                                                  : t_.names.text(comm->group);

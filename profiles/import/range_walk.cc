@@ -45,16 +45,16 @@ RangeWalk::RangeWalk(const TraceTables& tables) : tables_(tables) {
 }
 
 std::uint32_t RangeWalk::owner(std::uint32_t range) const {
-  for (int i = 0; i < kDeepest && range != kNone; ++i, range = tables_.ranges[range].parent) {
+  for (int i = 0; i < kDeepest && range != kNoIndex; ++i, range = tables_.ranges[range].parent) {
     if ((marks(range) & kKnownOperator) != 0) return range;
     if ((marks(range) & kAutograd) != 0) break;
   }
-  return kNone;
+  return kNoIndex;
 }
 
 Phase RangeWalk::phase(std::uint32_t range) const {
   bool forward_again = false;
-  for (int i = 0; i < kDeepest && range != kNone; ++i, range = tables_.ranges[range].parent) {
+  for (int i = 0; i < kDeepest && range != kNoIndex; ++i, range = tables_.ranges[range].parent) {
     const int mark = marks(range);
     if ((mark & kOnlyForward) != 0) forward_again = true;
     if ((mark & kAutograd) != 0) {
@@ -66,10 +66,10 @@ Phase RangeWalk::phase(std::uint32_t range) const {
 }
 
 std::uint32_t RangeWalk::collective_range(std::uint32_t range) const {
-  std::uint32_t named = kNone;
-  for (int i = 0; i < kDeepest && range != kNone; ++i, range = tables_.ranges[range].parent) {
+  std::uint32_t named = kNoIndex;
+  for (int i = 0; i < kDeepest && range != kNoIndex; ++i, range = tables_.ranges[range].parent) {
     if ((marks(range) & kCollective) == 0) continue;
-    if (tables_.ranges[range].comm != kNone) return range;
+    if (tables_.ranges[range].comm != kNoIndex) return range;
     // Older traces: the annotation has a telling name and the shapes, its neighbours have not.
     if (tables_.names.text(tables_.ranges[range].name) != "record_param_comms") named = range;
   }
@@ -77,7 +77,7 @@ std::uint32_t RangeWalk::collective_range(std::uint32_t range) const {
 }
 
 std::string RangeWalk::unit(std::uint32_t range) const {
-  for (int i = 0; i < kDeepest && range != kNone; ++i, range = tables_.ranges[range].parent) {
+  for (int i = 0; i < kDeepest && range != kNoIndex; ++i, range = tables_.ranges[range].parent) {
     if ((marks(range) & kFsdp) == 0) continue;
     const std::string& name = tables_.names.text(tables_.ranges[range].name);
     const std::size_t open = name.find('(');
@@ -89,7 +89,7 @@ std::string RangeWalk::unit(std::uint32_t range) const {
 
 bool RangeWalk::inside_fsdp(std::uint32_t range) const {
   // FSDP1 wraps whole forward passes in annotations of its own; hooks are those of "FSDP::".
-  for (int i = 0; i < kDeepest && range != kNone; ++i, range = tables_.ranges[range].parent) {
+  for (int i = 0; i < kDeepest && range != kNoIndex; ++i, range = tables_.ranges[range].parent) {
     if (tables_.names.text(tables_.ranges[range].name).starts_with("FSDP::")) return true;
   }
   return false;

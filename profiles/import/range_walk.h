@@ -19,14 +19,14 @@ class RangeWalk {
   explicit RangeWalk(const TraceTables& tables);
 
   /// The innermost operator around `range` (itself first) that operator_work.h knows; not beyond
-  /// the autograd function it lies in. kNone: none.
+  /// the autograd function it lies in. kNoIndex: none.
   std::uint32_t owner(std::uint32_t range) const;
 
   /// Backward inside an autograd function, recompute where such a function runs forward operators
   /// again, optimizer inside its step, else forward.
   Phase phase(std::uint32_t range) const;
 
-  /// The innermost range that tells of a collective (record_param_comms or "nccl:..."); kNone.
+  /// The innermost range that tells of a collective (record_param_comms or "nccl:..."); kNoIndex.
   std::uint32_t collective_range(std::uint32_t range) const;
 
   /// "layers.3" of "FSDP::pre_forward (layers.3)"; empty when there is none.

@@ -20,7 +20,7 @@
 namespace shardwright::profiles {
 
 using NameId = std::uint32_t;  // 0: the empty text
-inline constexpr std::uint32_t kNone = 0xffffffffU;
+inline constexpr std::uint32_t kNoIndex = 0xffffffffU;
 
 /// Texts, each stored once, up to a total length.
 class NameTable {
@@ -44,9 +44,9 @@ struct HostRange {
   Nanoseconds begin = 0, end = 0;
   std::uint32_t thread = 0;
   NameId name = 0;
-  NameId shapes = 0;             // texts of the trace; see tensor_shapes.h
-  std::uint32_t comm = kNone;    // index into TraceTables::comms
-  std::uint32_t parent = kNone;  // set by join
+  NameId shapes = 0;                // texts of the trace; see tensor_shapes.h
+  std::uint32_t comm = kNoIndex;    // index into TraceTables::comms
+  std::uint32_t parent = kNoIndex;  // set by join
 };
 
 /// A call of the CUDA runtime or driver.
@@ -55,7 +55,7 @@ struct RuntimeCall {
   std::int64_t correlation = 0;
   std::uint32_t thread = 0;
   NameId name = 0;
-  std::uint32_t range = kNone;  // innermost HostRange around it; set by join
+  std::uint32_t range = kNoIndex;  // innermost HostRange around it; set by join
 };
 
 enum class DeviceWork : std::uint8_t { kKernel, kCopy, kSet };
@@ -66,8 +66,8 @@ struct DeviceSpan {
   std::int64_t correlation = 0;  // 0: unknown
   std::int64_t bytes = 0;        // of copies and sets
   NameId name = 0;
-  std::uint32_t comm = kNone;
-  std::uint32_t call = kNone;  // index into calls; set by join
+  std::uint32_t comm = kNoIndex;
+  std::uint32_t call = kNoIndex;  // index into calls; set by join
   std::int32_t device = 0;
   std::int32_t stream = 0;
   DeviceWork work = DeviceWork::kKernel;

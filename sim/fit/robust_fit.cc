@@ -12,12 +12,12 @@
 namespace shardwright::sim {
 namespace {
 
-constexpr double kDifference = 0.02;  // of x, on both sides
-constexpr double kFirstRadius = 0.2;  // how far one step may move a parameter
-constexpr double kStill = 1e-5;       // steps below this move nothing
-constexpr double kEnough = 5e-3;      // of the objective: a tenth of a standard error
-constexpr int kMostFailures = 3;      // steps on end that do not help, each a fourth of the last
-constexpr int kMostSteps = 40;
+constexpr double kDifference = 0.02;    // of x, on both sides
+constexpr double kFirstRadius = 0.2;    // how far one step may move a parameter
+constexpr double kSmallestStep = 1e-5;  // steps below this move nothing
+constexpr double kEnough = 5e-3;        // of the objective: a tenth of a standard error
+constexpr int kMostFailures = 3;        // steps on end that do not help, each a fourth of the last
+constexpr int kMostDescents = 40;
 constexpr double kSlopesHold =
     0.05;  // within which a slope of the full fit serves one without a row
 
@@ -60,7 +60,7 @@ class Search {
   RobustFit descend(double slopes_hold) {
     double radius = kFirstRadius;
     int failures = 0;
-    for (int step = 0; step < kMostSteps; ++step) {
+    for (int step = 0; step < kMostDescents; ++step) {
       const Linear to = solve(radius);
       if (fit_.objective - to.objective >= kEnough && failures < kMostFailures) {
         if (take(to.x)) {
@@ -141,11 +141,11 @@ class Search {
         x[j] = to;
         moved = std::max(moved, std::abs(change));
       }
-      if (moved < kStill / 100) break;
+      if (moved < kSmallestStep / 100) break;
     }
     // What does not move need not be predicted again.
     for (std::size_t j = 0; j < n; ++j) {
-      if (std::abs(x[j] - fit_.x[j]) < kStill) x[j] = fit_.x[j];
+      if (std::abs(x[j] - fit_.x[j]) < kSmallestStep) x[j] = fit_.x[j];
     }
     return {x, objective(problem_, weights_, r, x)};
   }

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using profiles::StepParameter;
 using profiles::StepScope;
 
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostStepFileBytes = std::size_t{4} << 20;
 
 /// The provenances of the parameter set that holds `path` ("attention.triton.forward_flops"), and
 /// the key in it.
@@ -85,7 +85,8 @@ void write_text(const StepParameter& p, const profiles::Origin& origin, const fs
   for (const std::string& id : p.applies_to) {
     const std::string file = fmt::format("{}/{}.json", folder_of(p.scope), id);
     auto at = texts.find(file);
-    if (at == texts.end()) at = texts.emplace(file, read_file(from / file, kMostBytes)).first;
+    if (at == texts.end())
+      at = texts.emplace(file, read_file(from / file, kMostStepFileBytes)).first;
     for (const profiles::StepTarget& target : p.targets) {
       at->second =
           profiles::with_value(at->second, file, target.path.substr(target.path.find('.') + 1),

@@ -20,7 +20,7 @@ namespace shardwright::sim {
 namespace {
 
 constexpr const char* kSchema = "shardwright.gpu_results/1.0";
-constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+constexpr std::size_t kMostResultsBytes = std::size_t{256} << 20;
 
 Prediction predict_on(Job job, const profiles::ClusterFile& cluster, const Plan& plan,
                       const std::vector<std::string>& overrides) {
@@ -81,9 +81,9 @@ void summarize_runs(GpuResults& results) {
 
 GpuResults score_gpu_results(const std::filesystem::path& file,
                              const std::vector<std::string>& overrides) {
-  const std::string text = read_file(file, kMostBytes);
+  const std::string text = read_file(file, kMostResultsBytes);
   const std::string name = file.string();
-  const JsonFile checked = JsonFile::parse(text, name, {kMostBytes, 64});
+  const JsonFile checked = JsonFile::parse(text, name, {kMostResultsBytes, 64});
   const JsonReader root = checked.root();
   root.require_choice("schema", {kSchema});
   GpuResults results;

@@ -31,7 +31,7 @@ ProgramResult size(const Flags& flags) {
 }
 
 /// Two clusters and one strategy, so that it takes a fraction of a second.
-Flags small(const Flags& more = {}) {
+Flags small_size(const Flags& more = {}) {
   Flags flags{"--model",     "llama-3-8b", "--tokens",      "1e12", "--clusters", "dgx-h100,p4d",
               "--max-gpus",  "512",        "--seq-len",     "4096", "--strategy", "yafsdp",
               "--recompute", "full",       "--micro-batch", "1"};
@@ -48,11 +48,12 @@ json sized(const Flags& flags, int exit_code = 0) {
 }
 
 void expect_error(const Flags& flags, int exit_code, const char* part) {
-  testing::expect_error(size(flags), exit_code, part);
+  shardwright::testing::expect_error(size(flags), exit_code, part);
 }
 
 TEST(Size, PrintsTheContractsDocument) {
-  const json document = sized(small({"--deadline", "30d", "--budget", "3e6", "--price", "p4d=2"}));
+  const json document =
+      sized(small_size({"--deadline", "30d", "--budget", "3e6", "--price", "p4d=2"}));
   EXPECT_EQ(document.at("schema"), "shardwright.sizing/1.0");
   ASSERT_GT(document.at("options").size(), 8U);
   for (const json& option : document.at("options")) {
@@ -110,7 +111,7 @@ TEST(Size, PrintsTheContractsDocument) {
 }
 
 TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
-  const ProgramResult result = size(small({"--deadline", "30d", "--budget", "3e6"}));
+  const ProgramResult result = size(small_size({"--deadline", "30d", "--budget", "3e6"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");  // progress is for terminals only
   for (const char* words :
@@ -130,7 +131,7 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
 }
 
 TEST(Size, WhatCannotBeMetIsExitFourWithTheCheapestAndTheFastest) {
-  const Flags flags = small({"--deadline", "1h", "--budget", "1000"});
+  const Flags flags = small_size({"--deadline", "1h", "--budget", "1000"});
   const ProgramResult result = size(flags);
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_THAT(result.err,
@@ -197,7 +198,7 @@ TEST(Size, ComparesStrategiesAtEqualThroughput) {
 }
 
 TEST(Size, TheSizeBetweenPowersOfTwoThatTheDeadlineNeeds) {
-  const json document = sized(small({"--deadline", "20d"}));
+  const json document = sized(small_size({"--deadline", "20d"}));
   bool between = false;
   for (const json& option : document.at("options")) {
     const auto gpus = option.at("gpus").get<std::int64_t>();
@@ -211,7 +212,7 @@ TEST(Size, TheSizeBetweenPowersOfTwoThatTheDeadlineNeeds) {
 TEST(Size, OldPricesAreMarked) {
   const auto text_on = [](const char* epoch) {
     Flags arguments{SHARDWRIGHT_BINARY, "size"};
-    for (const std::string& flag : small()) arguments.push_back(flag);
+    for (const std::string& flag : small_size()) arguments.push_back(flag);
     return run_program(arguments, {"LC_ALL=C", std::string("SOURCE_DATE_EPOCH=") + epoch}).out;
   };
   EXPECT_THAT(text_on("1795348800"), Not(HasSubstr("Warning: prices older")));  // 2026-11-22

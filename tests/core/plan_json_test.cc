@@ -57,7 +57,7 @@ PlanDocument unusual() {
   return document;
 }
 
-std::string problem_of(const json& document) {
+std::string problem_of_plan(const json& document) {
   return refusal_of([&] { parse_plan(document.dump(), "p.json"); });
 }
 
@@ -111,36 +111,36 @@ TEST(PlanJson, AbsentKnobsHaveTheirDefaults) {
 }
 
 TEST(PlanJson, BadValuesNameFileKeyAndValue) {
-  EXPECT_THAT(problem_of(document_with("tensor_parallel", 2)),
+  EXPECT_THAT(problem_of_plan(document_with("tensor_parallel", 2)),
               StartsWith("p.json: plan.tensor_parallel is not a known key, expected one of "));
-  EXPECT_THAT(problem_of(document_with("strategy", "fsdp")),
+  EXPECT_THAT(problem_of_plan(document_with("strategy", "fsdp")),
               StartsWith("p.json: plan.strategy is \"fsdp\", expected one of single, ddp, "));
-  EXPECT_EQ(problem_of(document_with("gpus", 0)),
+  EXPECT_EQ(problem_of_plan(document_with("gpus", 0)),
             "p.json: plan.gpus is 0, expected an integer of at least 1");
-  EXPECT_EQ(problem_of(document_with("ckpt_layers", "all")),
+  EXPECT_EQ(problem_of_plan(document_with("ckpt_layers", "all")),
             "p.json: plan.ckpt_layers is \"all\", expected an integer of at least 0");
-  EXPECT_EQ(problem_of(document_with("recompute", "ful")),
+  EXPECT_EQ(problem_of_plan(document_with("recompute", "ful")),
             "p.json: plan.recompute is \"ful\", expected none, full, selective-op, or a list of "
             "norm, swiglu, ffn, attention, block");
-  EXPECT_EQ(problem_of(document_with("moment_dtype", "fp8")),
+  EXPECT_EQ(problem_of_plan(document_with("moment_dtype", "fp8")),
             "p.json: plan.moment_dtype is \"fp8\", expected fp32 or bf16");
   EXPECT_EQ(
-      problem_of(document_with("offload", "disk")),
+      problem_of_plan(document_with("offload", "disk")),
       "p.json: plan.offload is \"disk\", expected none, optimizer or activations:N, N a number "
       "of layers");
-  EXPECT_THAT(problem_of(document_with("buffers", 1LL << 40)), HasSubstr("plan.buffers is "));
+  EXPECT_THAT(problem_of_plan(document_with("buffers", 1LL << 40)), HasSubstr("plan.buffers is "));
   json document = document_with("gpus", 8);
   document["plan"].erase("strategy");
-  EXPECT_EQ(problem_of(document), "p.json: plan.strategy is missing, but it is required");
+  EXPECT_EQ(problem_of_plan(document), "p.json: plan.strategy is missing, but it is required");
   document.erase("plan");
-  EXPECT_EQ(problem_of(document), "p.json: plan is missing, but it is required");
+  EXPECT_EQ(problem_of_plan(document), "p.json: plan is missing, but it is required");
 }
 
 TEST(PlanJson, OtherSchemasAreRefused) {
   const auto with_schema = [](const json& schema) {
     json document = json::parse(plan_text(unusual()));
     document["schema"] = schema;
-    return problem_of(document);
+    return problem_of_plan(document);
   };
   EXPECT_EQ(with_schema("shardwright.plan/1.7"), "accepted");
   EXPECT_EQ(with_schema("shardwright.plan/2.0"),

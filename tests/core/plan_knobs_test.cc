@@ -14,7 +14,7 @@ using testing::refusal_of;
 
 constexpr std::int64_t kLayers = 80;
 
-GivenKnobs read(const std::vector<std::pair<std::string, std::string>>& words) {
+GivenKnobs read_plan_of(const std::vector<std::pair<std::string, std::string>>& words) {
   GivenKnobs knobs;
   for (const auto& [name, text] : words) plan_knob(name).read(knobs, "--" + name, text);
   return knobs;
@@ -63,25 +63,27 @@ TEST(PlanKnobs, OnlyWhatIsGivenChangesAPlan) {
   plan.prefetch = 0;
   EXPECT_EQ(with_knobs(plan, {}, kLayers), plan);
   plan.micro_batch = 4;
-  EXPECT_EQ(with_knobs(Plan{plan}, read({{"micro-batch", "4"}}), kLayers), plan);
+  EXPECT_EQ(with_knobs(Plan{plan}, read_plan_of({{"micro-batch", "4"}}), kLayers), plan);
 }
 
 TEST(PlanKnobs, MoreBuffersAreFilledAhead) {
-  EXPECT_EQ(with_knobs({}, read({{"buffers", "4"}}), kLayers).prefetch, 3);
-  EXPECT_EQ(with_knobs({}, read({{"buffers", "4"}, {"prefetch", "1"}}), kLayers).prefetch, 1);
+  EXPECT_EQ(with_knobs({}, read_plan_of({{"buffers", "4"}}), kLayers).prefetch, 3);
+  EXPECT_EQ(with_knobs({}, read_plan_of({{"buffers", "4"}, {"prefetch", "1"}}), kLayers).prefetch,
+            1);
 }
 
 TEST(PlanKnobs, LayersAndWhatTheyRecomputeComplementEachOther) {
   Plan none;
   none.recompute = Recompute::kNone;
-  const Plan layers = with_knobs(none, read({{"ckpt-layers", "8"}}), kLayers);
+  const Plan layers = with_knobs(none, read_plan_of({{"ckpt-layers", "8"}}), kLayers);
   EXPECT_EQ(layers.recompute, Recompute::kFull);
   EXPECT_EQ(layers.ckpt_layers, 8);
-  EXPECT_EQ(with_knobs({}, read({{"recompute", "norm"}}), kLayers).ckpt_layers, kLayers);
-  EXPECT_EQ(with_knobs({}, read({{"ckpt-layers", "all"}}), kLayers).ckpt_layers, kLayers);
-  const Plan nothing = with_knobs({}, read({{"ckpt-layers", "0"}}), kLayers);
+  EXPECT_EQ(with_knobs({}, read_plan_of({{"recompute", "norm"}}), kLayers).ckpt_layers, kLayers);
+  EXPECT_EQ(with_knobs({}, read_plan_of({{"ckpt-layers", "all"}}), kLayers).ckpt_layers, kLayers);
+  const Plan nothing = with_knobs({}, read_plan_of({{"ckpt-layers", "0"}}), kLayers);
   EXPECT_EQ(nothing.recompute, Recompute::kNone);
-  EXPECT_EQ(recompute_name(with_knobs(layers, read({{"recompute", "none"}}), kLayers)), "none");
+  EXPECT_EQ(recompute_name(with_knobs(layers, read_plan_of({{"recompute", "none"}}), kLayers)),
+            "none");
 }
 
 TEST(PlanKnobs, ErrorsNameWhereTheValueStands) {

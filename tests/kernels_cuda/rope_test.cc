@@ -21,7 +21,7 @@ class CudaRope : public testing::CudaTest {};
 using Types = ::testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(CudaRope, Types);
 
-struct Case {
+struct RopeCase {
   std::int64_t heads, head_dim, rotary_dim;
 };
 
@@ -29,7 +29,7 @@ TYPED_TEST(CudaRope, MatchesTheOracleAndTheHost) {
   using T = TypeParam;
   const std::int64_t tokens = 23, seq = 12;
   for (const auto& [heads, head_dim, rotary_dim] :
-       {Case{3, 16, 16}, Case{1, 64, 64}, Case{5, 10, 6}, Case{2, 48, 32}}) {
+       {RopeCase{3, 16, 16}, RopeCase{1, 64, 64}, RopeCase{5, 10, 6}, RopeCase{2, 48, 32}}) {
     for (const std::int64_t gap : {0, 5, 16}) {
       const std::int64_t stride = heads * head_dim + gap;
       const Rope parameters{};

@@ -17,11 +17,11 @@ namespace {
 using profiles::GemmParams;
 using profiles::GpuRates;
 
-constexpr GpuRates kGpu{.peak_flops = 312e12,
-                        .sm_count = 108,
-                        .hbm_bytes_per_s = 2e12,
-                        .hbm_efficiency = 0.8,
-                        .l2_bytes = 40e6};
+constexpr GpuRates kA100{.peak_flops = 312e12,
+                         .sm_count = 108,
+                         .hbm_bytes_per_s = 2e12,
+                         .hbm_efficiency = 0.8,
+                         .l2_bytes = 40e6};
 
 /// The header's formula as it stands there: every tile, every split, nothing pruned.
 double reference(const GemmParams& p, const GpuRates& gpu, double m, double n, double k, int sms,
@@ -66,9 +66,9 @@ TEST(GemmCost, PruningNeverChangesTheResult) {
     const std::int64_t k = log_uniform(random, 70000);
     const std::int64_t batch = log_uniform(random, 64);
     const int sms = 1 + static_cast<int>(unit(random) * 107);
-    const double expected = reference(p, kGpu, static_cast<double>(m), static_cast<double>(n),
+    const double expected = reference(p, kA100, static_cast<double>(m), static_cast<double>(n),
                                       static_cast<double>(k), sms, static_cast<double>(batch));
-    ASSERT_NEAR(gemm_time_s(p, kGpu, m, n, k, sms, batch) / expected, 1, 1e-12)
+    ASSERT_NEAR(gemm_time_s(p, kA100, m, n, k, sms, batch) / expected, 1, 1e-12)
         << m << "x" << n << "x" << k << " batch " << batch << " on " << sms;
   }
 }
@@ -103,41 +103,41 @@ TEST(GemmCost, CollectiveThatTakesSmsCostsAWholeWaveWhenTheProductJustFitted) {
   p.s = 1;  // makes only the largest tile attractive
   p.split_k_s = 1;
   const std::int64_t m = 256 * 54;  // 54 x 2 tiles of 256 x 128: one wave of 108 SMs
-  const double alone = gemm_time_s(p, kGpu, m, 256, 8192, 108) - p.t0_s;
-  const double beside = gemm_time_s(p, kGpu, m, 256, 8192, 92) - p.t0_s;
+  const double alone = gemm_time_s(p, kA100, m, 256, 8192, 108) - p.t0_s;
+  const double beside = gemm_time_s(p, kA100, m, 256, 8192, 92) - p.t0_s;
   EXPECT_NEAR(beside / alone, 2, 1e-9);
 }
 
 TEST(GemmCost, EmptyProductsAreFreeAndSmCountsAreClamped) {
   const GemmParams p;
-  EXPECT_EQ(gemm_time_s(p, kGpu, 0, 4096, 4096, 108), 0);
-  EXPECT_EQ(gemm_time_s(p, kGpu, 4096, 4096, 0, 108), 0);
-  EXPECT_EQ(gemm_time_s(p, kGpu, 64, 64, 64, 5000), gemm_time_s(p, kGpu, 64, 64, 64, 108));
-  EXPECT_EQ(gemm_time_s(p, kGpu, 64, 64, 64, -3), gemm_time_s(p, kGpu, 64, 64, 64, 1));
+  EXPECT_EQ(gemm_time_s(p, kA100, 0, 4096, 4096, 108), 0);
+  EXPECT_EQ(gemm_time_s(p, kA100, 4096, 4096, 0, 108), 0);
+  EXPECT_EQ(gemm_time_s(p, kA100, 64, 64, 64, 5000), gemm_time_s(p, kA100, 64, 64, 64, 108));
+  EXPECT_EQ(gemm_time_s(p, kA100, 64, 64, 64, -3), gemm_time_s(p, kA100, 64, 64, 64, 1));
 }
 
 TEST(GemmCost, SustainedLoadIsSlowerByItsFactorInTheLimit) {
   GemmParams p;
   p.sustained_factor = 0.8;
-  const double burst = gemm_time_s(p, kGpu, 16384, 16384, 16384, 108) - p.t0_s;
-  const double held = gemm_time_s(sustained(p), kGpu, 16384, 16384, 16384, 108) - p.t0_s;
+  const double burst = gemm_time_s(p, kA100, 16384, 16384, 16384, 108) - p.t0_s;
+  const double held = gemm_time_s(sustained(p), kA100, 16384, 16384, 16384, 108) - p.t0_s;
   EXPECT_NEAR(held / burst, 1 / 0.8, 1e-9);
 }
 
 TEST(GemmCost, ATypeOfTwiceThePeakHalvesMainLoopsAndOperandsButNotPrologues) {
   GemmParams p;
   p.w = 0;
-  const TypedGemm fp8 = typed_gemm(p, kGpu, 2 * kGpu.peak_flops, 1);
+  const TypedGemm fp8 = typed_gemm(p, kA100, 2 * kA100.peak_flops, 1);
   const auto time = [&](std::int64_t k) {
     return gemm_time_s(fp8.params, fp8.rates, 8192, 8192, k, 108, 1, 1) - p.t0_s;
   };
   const auto bf16 = [&](std::int64_t k) {
-    return gemm_time_s(p, kGpu, 8192, 8192, k, 108) - p.t0_s;
+    return gemm_time_s(p, kA100, 8192, 8192, k, 108) - p.t0_s;
   };
   // Twice as many steps of k take as long, and prologues in seconds stay.
   EXPECT_NEAR(time(16384) / bf16(8192), 1, 1e-9);
   EXPECT_GT(time(8192) / bf16(8192), 0.5);
-  const TypedGemm slower = typed_gemm(p, kGpu, 2 * kGpu.peak_flops, 0.8);
+  const TypedGemm slower = typed_gemm(p, kA100, 2 * kA100.peak_flops, 0.8);
   EXPECT_NEAR((gemm_time_s(slower.params, slower.rates, 8192, 8192, 1 << 20, 108, 1, 1) - p.t0_s) /
                   time(1 << 20),
               1 / 0.8, 1e-3);

@@ -93,8 +93,9 @@ TEST(SharedDeviceTest, CollectivesAreCopiesInMemory) {
 class InOrderTest : public ::testing::TestWithParam<Strategy> {};
 
 TEST_P(InOrderTest, AStepIsTheSumOfItsOperations) {
-  const Model model = testing::tiny_llama();
-  const Plan plan = testing::tiny_plan(GetParam(), GetParam() == Strategy::kSingle ? 1 : 2, 3);
+  const Model model = shardwright::testing::tiny_llama();
+  const Plan plan =
+      shardwright::testing::tiny_plan(GetParam(), GetParam() == Strategy::kSingle ? 1 : 2, 3);
   const Profile host = load_profile("host", "native", {"gpu.sm_count=2"});
   Predictor predictor(model, host);
   Timeline timeline;
@@ -138,10 +139,10 @@ INSTANTIATE_TEST_SUITE_P(Strategies, InOrderTest,
                                            Strategy::kFsdp2, Strategy::kYafsdp));
 
 TEST(SharedDeviceTest, MoreRanksOnTheSameCoresGiveNoMoreThroughput) {
-  const Model model = testing::tiny_llama();
+  const Model model = shardwright::testing::tiny_llama();
   const Profile host = load_profile("host", "native", {"gpu.sm_count=2"});
   const auto tokens_per_s = [&](std::int64_t ranks) {
-    Plan plan = testing::tiny_plan(Strategy::kYafsdp, ranks);
+    Plan plan = shardwright::testing::tiny_plan(Strategy::kYafsdp, ranks);
     plan.seq_len = 64;
     plan.micro_batch = 8;
     return predict(model, host, plan).time.tokens_per_s;

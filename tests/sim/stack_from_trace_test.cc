@@ -80,10 +80,10 @@ class StackFromKineto : public ::testing::Test {
     options.timeline = &timeline;
     const Plan plan = fsdp2_plan();
     predictor.predict(plan, options);
-    testing::KinetoJob job{&model_, &plan, &predictor.schedule(), &timeline};
+    shardwright::testing::KinetoJob job{&model_, &plan, &predictor.schedule(), &timeline};
     job.small_kernel_ns = static_cast<Nanoseconds>(truth.cost.memory.values.t1_s * 1e9);
     const auto file = folder_.path() / "rank0.json";
-    std::ofstream(file) << testing::kineto_trace(job);
+    std::ofstream(file) << shardwright::testing::kineto_trace(job);
     profiles::ImportOptions import;
     import.model = model_;
     schedule_ = predictor.schedule();
@@ -94,7 +94,7 @@ class StackFromKineto : public ::testing::Test {
     return stack_from_trace(set_, model_, shipped_, profiles::load_stack("torch-eager"), "theirs");
   }
 
-  testing::TempFolder folder_;
+  shardwright::testing::TempFolder folder_;
   Model model_ = small_llama();
   profiles::Profile truth_, shipped_;
   profiles::ObservationSet set_;

@@ -18,11 +18,11 @@
 namespace shardwright::exec {
 namespace {
 
-constexpr std::pair<DataFormat, std::string_view> kNames[] = {{DataFormat::kAuto, "auto"},
-                                                              {DataFormat::kText, "text"},
-                                                              {DataFormat::kBin, "bin"},
-                                                              {DataFormat::kTokens, "tokens"},
-                                                              {DataFormat::kSft, "sft"}};
+constexpr std::pair<DataFormat, std::string_view> kFormatNames[] = {{DataFormat::kAuto, "auto"},
+                                                                    {DataFormat::kText, "text"},
+                                                                    {DataFormat::kBin, "bin"},
+                                                                    {DataFormat::kTokens, "tokens"},
+                                                                    {DataFormat::kSft, "sft"}};
 
 bool begins_with(std::span<const std::byte> bytes, std::initializer_list<int> magic) {
   return std::equal(magic.begin(), magic.end(), bytes.begin(),
@@ -103,7 +103,7 @@ Data open_one(const std::string& path, const DataOptions& options) {
 
 DataFormat data_format_from(std::string_view name) {
   std::vector<std::string> words;
-  for (const auto& [format, known] : kNames) {
+  for (const auto& [format, known] : kFormatNames) {
     if (known == name) return format;
     words.emplace_back(known);
   }
