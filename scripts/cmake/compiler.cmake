@@ -46,27 +46,16 @@ function(shardwright_optimize target level)
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O${level}>)
 endfunction()
 
-# shardwright_unity(TARGET SOURCES...): with SHARDWRIGHT_UNITY, files of one folder are compiled up to ten at a time.
-# Most of the time of a small file goes into the headers of the standard library, fmt and JSON, which then are read
-# once for all of them. So no two files of a folder may name a helper alike.
+# shardwright_unity(TARGET): with SHARDWRIGHT_UNITY, files of one target are compiled up to sixteen at a
+# time. Most of the time of a small file goes into the headers of the standard library, fmt and JSON, which then are
+# read once for all of them. So no two files of a room may name a helper alike.
 function(shardwright_unity target)
   if(NOT SHARDWRIGHT_UNITY)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   # A type with members of an unnamed namespace is warned of where the file is not the one that is compiled: here all.
   target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-subobject-linkage>)
-  foreach(source IN LISTS ARGN)
-    if(source MATCHES "\\.cc$")
-      get_filename_component(folder "${source}" ABSOLUTE)
-      get_filename_component(folder "${folder}" DIRECTORY)
-      file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${folder}")
-      string(MAKE_C_IDENTIFIER "${folder}" folder)
-      math(EXPR count_${folder} "0${count_${folder}} + 1")
-      math(EXPR group "${count_${folder}} / 10")
-      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${group}")
-    endif()
-  endforeach()
 endfunction()
 
 # shardwright_library(NAME [OPTIMIZE LEVEL] SOURCES ... DEPENDS ...): a static library with alias shardwright::NAME,
@@ -79,7 +68,7 @@ function(shardwright_library name)
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shardwright>)
   target_link_libraries(shardwright_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
   shardwright_warnings(shardwright_${name})
-  shardwright_unity(shardwright_${name} ${ARG_SOURCES})
+  shardwright_unity(shardwright_${name})
   if(DEFINED ARG_OPTIMIZE)
     shardwright_optimize(shardwright_${name} ${ARG_OPTIMIZE})
   endif()
