@@ -35,6 +35,18 @@ bool expandable_segments(const Plan& plan, const Stack& stack) {
                                                  : plan.allocator == AllocatorKind::kExpandable;
 }
 
+/// Throws Error where the plan computes in bf16 and the GPU cannot.
+void check_precision(const Plan& plan, const Gpu& gpu) {
+  if (plan.param_dtype != DType::kBf16 || plan.numerics.precision != Precision::kBf16 ||
+      peak_flops(gpu, Precision::kBf16) > 0) {
+    return;
+  }
+  throw Error(
+      fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
+                  "with a stack that does it, such as megatron-core",
+                  gpu.id));
+}
+
 double tokens_per_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len * plan.micro_batch) *
          static_cast<double>(plan.grad_accum);
@@ -180,6 +192,60 @@ struct Predictor::State {
     m.fits = m.total_bytes <= m.usable_bytes;
     return drains;
   }
+
+  /// Simulates the step of `schedule`, and memory with what it makes the step wait.
+  StepTime run(const Plan& plan, const PredictOptions& options, MemoryPrediction& memory) {
+    const bool replays =
+        options.reserved && profile.stack.memory == MemoryManager::kCachingAllocator;
+    // Micro-steps are alike, so the allocator meets only a few of them.
+    const bool shortens =
+        replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroSteps;
+    Timeline clock_only;
+    EngineOptions engine_options;
+    engine_options.skip_repeats = options.skip_repeats;
+    engine_options.in_order = !profile.cluster.gpu.overlaps_streams;
+    engine_options.timeline = options.timeline != nullptr ? options.timeline
+                              : replays && !shortens      ? &clock_only
+                                                          : nullptr;
+    StepTime step = engine.run(schedule, op_costs, engine_options);
+    if (!shortens) {
+      const StepClock clock{engine.issue_ns(), engine.completion_ns(), step.step_ns};
+      const auto drains = fill_memory(memory, plan, schedule, clock, replays, options.timeline);
+      drain(schedule, drains, 1, StepTime(step), step);
+      return step;
+    }
+    Schedule few = schedule;
+    for (Section& section : few.sections) {
+      section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroSteps - 2);
+    }
+    engine_options.timeline = &clock_only;
+    const StepTime few_step = engine.run(few, op_costs, engine_options);
+    const StepClock clock{engine.issue_ns(), engine.completion_ns(), few_step.step_ns};
+    const auto drains = fill_memory(memory, plan, few, clock, replays, nullptr);
+    drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroSteps, few_step, step);
+    return step;
+  }
+
+  /// Gives the engine's spans their order, their streams' names and the host's own track.
+  void complete(Timeline& timeline) const {
+    timeline.source = "predicted";
+    timeline.step_ns = undrained_ns;
+    timeline.streams.clear();
+    for (const Stream& stream : schedule.streams) timeline.streams.emplace_back(stream.name);
+    std::stable_sort(timeline.spans.begin(), timeline.spans.end(),
+                     [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+    // The host goes from one operation straight to the next.
+    const std::vector<Nanoseconds>& begins = engine.issue_ns();
+    timeline.host.clear();
+    for (std::size_t id = 0; id < begins.size(); ++id) {
+      const Nanoseconds end = id + 1 < begins.size() ? begins[id + 1] : engine.completion_ns()[id];
+      if (end <= begins[id]) continue;
+      Span& span = timeline.host.emplace_back();
+      span.id = static_cast<OpId>(id);
+      span.begin_ns = begins[id];
+      span.end_ns = end;
+    }
+  }
 };
 
 Predictor::Predictor(Model model, profiles::Profile profile)
@@ -202,13 +268,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   State& s = *state_;
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
-  if (plan.param_dtype == DType::kBf16 && plan.numerics.precision == Precision::kBf16 &&
-      peak_flops(cluster.gpu, Precision::kBf16) <= 0) {
-    throw Error(
-        fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
-                    "with a stack that does it, such as megatron-core",
-                    cluster.gpu.id));
-  }
+  check_precision(plan, cluster.gpu);
   if (goes_parallel(plan, s.profile.stack)) {
     if (options.timeline != nullptr) {
       throw Error(
@@ -222,39 +282,9 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 
-  const bool replays =
-      options.reserved && s.profile.stack.memory == MemoryManager::kCachingAllocator;
-  // Micro-steps are alike, so the allocator meets only a few of them.
-  const bool shortens =
-      replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroSteps;
-  Timeline clock_only;
-  EngineOptions engine_options;
-  engine_options.skip_repeats = options.skip_repeats;
-  engine_options.in_order = !cluster.gpu.overlaps_streams;
-  engine_options.timeline = options.timeline != nullptr ? options.timeline
-                            : replays && !shortens      ? &clock_only
-                                                        : nullptr;
-  StepTime step = s.engine.run(s.schedule, s.op_costs, engine_options);
-
   Prediction p;
   p.plan = plan;
-  if (shortens) {
-    Schedule few = s.schedule;
-    for (Section& section : few.sections) {
-      section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroSteps - 2);
-    }
-    engine_options.timeline = &clock_only;
-    const StepTime few_step = s.engine.run(few, s.op_costs, engine_options);
-    const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), few_step.step_ns};
-    const auto drains = s.fill_memory(p.memory, plan, few, clock, replays, nullptr);
-    s.drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroSteps, few_step,
-            step);
-  } else {
-    const StepClock clock{s.engine.issue_ns(), s.engine.completion_ns(), step.step_ns};
-    const auto drains = s.fill_memory(p.memory, plan, s.schedule, clock, replays, options.timeline);
-    s.drain(s.schedule, drains, 1, StepTime(step), step);
-  }
-  s.fill_time(p.time, plan, step);
+  s.fill_time(p.time, plan, s.run(plan, options, p.memory));
   if (options.reserved && cluster.gpu.overlaps_streams) {
     EngineOptions other;
     other.side_streams_first = true;
@@ -267,27 +297,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
   s.fill_doubts(p, options.source);
-  if (options.timeline != nullptr) {
-    options.timeline->source = "predicted";
-    options.timeline->step_ns = s.undrained_ns;
-    options.timeline->streams.clear();
-    for (const Stream& stream : s.schedule.streams)
-      options.timeline->streams.emplace_back(stream.name);
-    std::stable_sort(options.timeline->spans.begin(), options.timeline->spans.end(),
-                     [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
-    // The host goes from one operation straight to the next.
-    const std::vector<Nanoseconds>& begins = s.engine.issue_ns();
-    options.timeline->host.clear();
-    for (std::size_t id = 0; id < begins.size(); ++id) {
-      const Nanoseconds end =
-          id + 1 < begins.size() ? begins[id + 1] : s.engine.completion_ns()[id];
-      if (end <= begins[id]) continue;
-      Span& span = options.timeline->host.emplace_back();
-      span.id = static_cast<OpId>(id);
-      span.begin_ns = begins[id];
-      span.end_ns = end;
-    }
-  }
+  if (options.timeline != nullptr) s.complete(*options.timeline);
   return p;
 }
 
