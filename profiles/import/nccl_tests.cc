@@ -20,7 +20,7 @@ namespace {
 
 using Words = std::vector<std::string_view>;
 
-Words words_of(std::string_view line) {
+Words split_words(std::string_view line) {
   Words words;
   for (std::size_t at = 0; at < line.size();) {
     if (line[at] == ' ' || line[at] == '\t' || line[at] == '\r') {
@@ -162,7 +162,7 @@ class NcclTestsReader {
       hosts_.clear();
       return;
     }
-    Words words = words_of(text);
+    Words words = split_words(text);
     if (words.size() > 1 && words[0] == "#") return comment(text, words);
     if (words.size() > 1 && words[0] == "Rank") {  // pages that take '#' for a heading drop it
       words.insert(words.begin(), "#");

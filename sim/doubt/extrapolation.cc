@@ -52,7 +52,7 @@ std::array<Number, 7> numbers_of(const Model& model, const Cluster& cluster, con
            {"vocab", number(model.vocab)}}};
 }
 
-std::array<Word, 6> words_of(const Cluster& cluster, std::string_view stack, const Plan& plan) {
+std::array<Word, 6> knob_words(const Cluster& cluster, std::string_view stack, const Plan& plan) {
   return {{{"gpu", cluster.gpu.id},
            {"stack", std::string(stack)},
            {"strategy", std::string(name_of(plan.strategy))},
@@ -83,7 +83,7 @@ void add_run(Uncertainty& uncertainty, const Model& model, const Cluster& cluste
     auto& range = uncertainty.ranges.try_emplace(std::string(number.name), own).first->second;
     range = {std::min(range[0], own[0]), std::max(range[1], own[1])};
   }
-  for (Word& word : words_of(cluster, stack, plan)) {
+  for (Word& word : knob_words(cluster, stack, plan)) {
     add_word(uncertainty, word.kind, std::move(word.word));
   }
   add_word(uncertainty, kStackOnGpu, stack_on_gpu(stack, cluster.gpu.id));
@@ -97,7 +97,7 @@ std::vector<std::string> extrapolations(const Uncertainty& uncertainty, const Mo
   std::vector<std::string> sentences;
   if (!uncertainty.known()) return sentences;
   bool all_words = true;
-  for (const Word& word : words_of(cluster, stack, plan)) {
+  for (const Word& word : knob_words(cluster, stack, plan)) {
     if (contains(uncertainty, word.kind, word.word)) continue;
     const bool is_gpu = word.kind == "gpu";
     if (is_gpu || word.kind == "stack") all_words = false;
