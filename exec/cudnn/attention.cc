@@ -3,9 +3,12 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <limits>
 #include <utility>
+#include <vector>
 
+#include "kernels/alibi.h"
 #include "kernels/bf16.h"
 #include "sim/core/check.h"
 #include "sim/core/error.h"
@@ -54,9 +57,8 @@ std::string plain_refusal(const AttentionProblem& problem) {
   const AttentionShape& s = problem.shape;
   if (problem.dtype != DType::kBf16) return "takes bf16, not fp32";
   if (problem.documents) return "cannot mask packed documents";
-  if (!s.has_plain_scores()) return "takes scores without cap or slope";
-  if (s.head_dim % kVector != 0 || s.head_dim > 128) {
-    return fmt::format("takes head sizes that are multiples of 8 up to 128, not {}", s.head_dim);
+  if (s.head_dim % kVector != 0 || s.head_dim > 256) {
+    return fmt::format("takes head sizes that are multiples of 8 up to 256, not {}", s.head_dim);
   }
   if (problem.packed_stride % kVector != 0 || problem.out_stride % kVector != 0) {
     return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
@@ -64,6 +66,48 @@ std::string plain_refusal(const AttentionProblem& problem) {
   }
   return {};
 }
+
+constexpr Bytes slope_offset(std::int64_t head) {
+  return 4 * kSlopeStride * head;
+}
+
+Bytes slope_bytes(const AttentionShape& s) {
+  return s.alibi ? aligned(slope_offset(s.heads)) : 0;
+}
+
+/// What scores fall by for each token between key and query, as kSlopes lies.
+cuda::PinnedMemory slopes_of(const AttentionShape& s) {
+  if (!s.alibi) return {};
+  cuda::PinnedMemory memory = cuda::allocate_pinned(static_cast<std::size_t>(slope_bytes(s)));
+  auto* const slopes = static_cast<float*>(memory.get());
+  for (std::int64_t head = 0; head < s.heads; ++head) {
+    slopes[kSlopeStride * head] =
+        std::exp2(-8.0F * kernels::alibi_share(static_cast<int>(head), static_cast<int>(s.heads)));
+  }
+  return memory;
+}
+
+void send(const cuda::PinnedMemory& slopes, std::byte* to, Bytes bytes, cudaStream_t stream) {
+  SHARDWRIGHT_CUDA(cudaMemcpyAsync(to, slopes.get(), static_cast<std::size_t>(bytes),
+                                   cudaMemcpyHostToDevice, stream));
+}
+
+/// What scores are multiplied with and masked by, in host memory while a plan runs.
+struct ScoreNumbers {
+  float scale, cap, inverse_cap;
+
+  explicit ScoreNumbers(const AttentionShape& s)
+      : scale(static_cast<float>(s.scale)),
+        cap(static_cast<float>(s.softcap)),
+        inverse_cap(s.softcap == 0 ? 0.0F : static_cast<float>(1 / s.softcap)) {}
+  void bind(std::vector<std::pair<Uid, const void*>>& bound) const {
+    bound.emplace_back(kScale, &scale);
+    bound.emplace_back(kMasked, &kHidden);
+    if (cap == 0) return;
+    bound.emplace_back(kCap, &cap);
+    bound.emplace_back(kInverseCap, &inverse_cap);
+  }
+};
 
 }  // namespace
 
@@ -87,6 +131,7 @@ std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, Que
     const auto configs = engines(graph.finish(), device);
     if (configs.empty()) return {};
     const Bytes rows = part.shape.tokens() * part.shape.heads;
+    slice.slope_bytes = slope_bytes(s);
     slice.delta_bytes = aligned(4 * rows);
     if (form == QueryGradient::kAccumulated) slice.total_bytes = aligned(4 * rows * s.head_dim);
     slice.engine_bytes = configs.front().get_int64(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
@@ -121,6 +166,8 @@ const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& probl
                 s.heads,
                 s.kv_heads,
                 s.head_dim,
+                s.softcap != 0,
+                s.alibi,
                 problem.packed_stride,
                 problem.out_stride,
                 problem.most_workspace_bytes};
@@ -128,14 +175,14 @@ const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& probl
   const Descriptor device = device_of(handle());
   const auto slice = backward_slice(problem, form_, device);
   if (!slice) {
-    throw Error(fmt::format("has no engine whose workspace for one key head of {} tokens is at "
-                            "most {} MiB",
-                            s.seq, problem.most_workspace_bytes >> 20),
+    throw Error(fmt::format("has no engine on this GPU for heads of {} whose workspace for one key "
+                            "head of {} tokens is at most {} MiB",
+                            s.head_dim, s.seq, problem.most_workspace_bytes >> 20),
                 ExitCode::kFailed);
   }
   Plan backward(attention_backward_graph(slice_problem(problem, *slice), form_), device);
   Plan forward(attention_forward_graph(problem), device);
-  Plans made{std::move(forward), std::move(backward), *slice};
+  Plans made{std::move(forward), std::move(backward), *slice, slopes_of(s)};
   SHARDWRIGHT_CHECK(made.backward.workspace_bytes() <= slice->engine_bytes,
                     "a plan needs {} bytes, its engine said {}", made.backward.workspace_bytes(),
                     slice->engine_bytes);
@@ -153,7 +200,7 @@ std::string CudnnAttention::refusal(const AttentionProblem& problem) {
 }
 
 Bytes CudnnAttention::forward_workspace_bytes(const AttentionProblem& problem) {
-  return plans(problem).forward.workspace_bytes();
+  return slope_bytes(problem.shape) + plans(problem).forward.workspace_bytes();
 }
 
 Bytes CudnnAttention::backward_workspace_bytes(const AttentionProblem& problem) {
@@ -165,17 +212,21 @@ void CudnnAttention::forward(const AttentionProblem& problem, const AttentionFor
   SHARDWRIGHT_CHECK(!problem.documents, "documents are refused");
   const Plans& p = plans(problem);
   const HeadPointers heads(bf16(arrays.packed), problem, 0, 0);
-  const auto scale = static_cast<float>(problem.shape.scale);
+  const ScoreNumbers numbers(problem.shape);
   SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
-  p.forward.execute(handle(),
-                    {{kQuery, heads.q},
-                     {kKey, heads.k},
-                     {kValue, heads.v},
-                     {kOut, arrays.out},
-                     {kStatistics, arrays.statistics},
-                     {kScale, &scale},
-                     {kMasked, &kHidden}},
-                    arrays.workspace);
+  std::vector<std::pair<Uid, const void*>> bound = {{kQuery, heads.q},
+                                                    {kKey, heads.k},
+                                                    {kValue, heads.v},
+                                                    {kOut, arrays.out},
+                                                    {kStatistics, arrays.statistics}};
+  numbers.bind(bound);
+  auto* const slopes = static_cast<std::byte*>(arrays.workspace);
+  const Bytes slope_bytes = p.slice.slope_bytes;
+  if (slope_bytes > 0) {
+    send(p.slopes, slopes, slope_bytes, stream);
+    bound.emplace_back(kSlopes, slopes);
+  }
+  p.forward.execute(handle(), bound, slopes + slope_bytes);
 }
 
 void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBackward& arrays,
@@ -183,10 +234,12 @@ void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBa
   SHARDWRIGHT_CHECK(!problem.documents, "documents are refused");
   const Plans& p = plans(problem);
   const AttentionShape& s = problem.shape;
-  const auto scale = static_cast<float>(s.scale);
-  auto* const delta = static_cast<std::byte*>(arrays.workspace);
+  const ScoreNumbers numbers(s);
+  auto* const slopes = static_cast<std::byte*>(arrays.workspace);
+  std::byte* const delta = slopes + p.slice.slope_bytes;
   std::byte* const total = delta + p.slice.delta_bytes;
   SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+  if (s.alibi) send(p.slopes, slopes, p.slice.slope_bytes, stream);
   for (std::int64_t sequence = 0; sequence < s.batch; sequence += p.slice.batch) {
     for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
       const HeadPointers in(bf16(arrays.packed), problem, sequence, kv_head);
@@ -204,9 +257,9 @@ void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBa
           {kKeyGradient, out.k},
           {kValueGradient, out.v},
           {kDelta, delta},
-          {kScale, &scale},
-          {kMasked, &kHidden},
           {kOne, &kFactorOne}};
+      numbers.bind(bound);
+      if (s.alibi) bound.emplace_back(kSlopes, slopes + slope_offset(head));
       if (!repeatable()) bound.emplace_back(kQueryTotal, total);
       p.backward.execute(handle(), bound, total + p.slice.total_bytes);
     }

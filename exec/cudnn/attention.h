@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "exec/cuda/handles.h"
 #include "exec/cudnn/attention_graph.h"
 
 namespace shardwright::exec::cudnn {
@@ -22,11 +23,12 @@ namespace shardwright::exec::cudnn {
 struct BackwardSlice {
   std::int64_t batch = 0;
   std::int64_t kv_heads = 0;
+  Bytes slope_bytes = 0;  // of all heads
   Bytes delta_bytes = 0;
   Bytes total_bytes = 0;   // of kQueryTotal
   Bytes engine_bytes = 0;  // what the best engine says it needs
 
-  Bytes bytes() const { return delta_bytes + total_bytes + engine_bytes; }
+  Bytes bytes() const { return slope_bytes + delta_bytes + total_bytes + engine_bytes; }
 };
 
 /// The largest slice that needs no more workspace than the problem allows, empty when there is
@@ -56,8 +58,9 @@ class CudnnAttention : public kernels::cuda::Attention {
   struct Plans {
     Plan forward, backward;
     BackwardSlice slice;
+    cuda::PinnedMemory slopes;  // where scores fall by them; copied to the workspace by each pass
   };
-  using Key = std::array<std::int64_t, 8>;
+  using Key = std::array<std::int64_t, 10>;
 
   cudnnHandle_t handle();
   const Plans& plans(const kernels::cuda::AttentionProblem& problem);

@@ -49,6 +49,24 @@ struct Parts {
     graph.pointwise(CUDNN_POINTWISE_EXP, x, y);
     return y;
   }
+  /// tanh(x / cap).
+  Tensor bent(Tensor x) {
+    const Tensor share = scaled(x, graph.scalar(kInverseCap)), y = score_like();
+    graph.pointwise(CUDNN_POINTWISE_TANH_FWD, share, y);
+    return y;
+  }
+  bool is_capped() const { return problem.shape.softcap != 0; }
+  /// x + slope * (key - query).
+  Tensor sloped(Tensor x) {
+    const Tensor row = score_like(CUDNN_DATA_INT32), col = score_like(CUDNN_DATA_INT32);
+    graph.index(2, x, row);
+    graph.index(3, x, col);
+    const Tensor ahead = score_like(CUDNN_DATA_INT32);
+    graph.pointwise(CUDNN_POINTWISE_SUB, col, row, ahead);
+    const Tensor slopes =
+        graph.real(kSlopes, kFp32, {1, h, 1, 1}, {kSlopeStride * h, kSlopeStride, 1, 1});
+    return pointwise(CUDNN_POINTWISE_ADD, x, pointwise(CUDNN_POINTWISE_MUL, ahead, slopes));
+  }
   /// Scores of keys behind the query become kMasked.
   Tensor causal(Tensor x) {
     const Tensor row = score_like(CUDNN_DATA_INT32), col = score_like(CUDNN_DATA_INT32);
@@ -69,8 +87,10 @@ Graph attention_forward_graph(const AttentionProblem& problem) {
   Graph& g = p.graph;
   const std::int64_t stride = problem.packed_stride;
   const Tensor q = p.heads(kQuery, p.h, stride);
-  const Tensor scores =
-      p.causal(p.scaled(p.product(q, p.transposed(kKey, p.hkv, stride)), g.scalar(kScale)));
+  Tensor scores = p.scaled(p.product(q, p.transposed(kKey, p.hkv, stride)), g.scalar(kScale));
+  if (p.is_capped()) scores = p.scaled(p.bent(scores), g.scalar(kCap));
+  if (problem.shape.alibi) scores = p.sloped(scores);
+  scores = p.causal(scores);
 
   const Tensor largest = g.between(kFp32, p.rows);
   g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, largest);
@@ -112,8 +132,13 @@ Graph attention_backward_graph(const AttentionProblem& problem, QueryGradient fo
 
   // The probabilities again.
   const Tensor statistics = g.real(kStatistics, kFp32, p.rows, contiguous(p.rows));
-  const Tensor probabilities = p.exp(
-      p.causal(p.pointwise(CUDNN_POINTWISE_SUB, p.scaled(p.product(q, k_t), scale), statistics)));
+  Tensor bare = p.scaled(p.product(q, k_t), scale), bent;
+  if (p.is_capped()) {
+    bent = p.bent(bare);
+    bare = p.scaled(bent, g.scalar(kCap));
+  }
+  if (problem.shape.alibi) bare = p.sloped(bare);
+  const Tensor probabilities = p.exp(p.causal(p.pointwise(CUDNN_POINTWISE_SUB, bare, statistics)));
 
   // Gradients of key and value heads, summed over the query heads that share them.
   const auto kv_gradient = [&](Uid uid, Tensor scores, Tensor rows) {
@@ -127,9 +152,16 @@ Graph attention_backward_graph(const AttentionProblem& problem, QueryGradient fo
   };
   kv_gradient(kValueGradient, probabilities, d_out);
 
-  // d_scores = scale * p * (d_out V^T - delta)
+  // d_scores = scale * x with x = p * (d_out V^T - delta); with a cap x - x tanh^2, in this form:
+  // x (1 - tanh^2) is no engine's.
   const Tensor moved = p.pointwise(CUDNN_POINTWISE_SUB, p.product(d_out, v_t), delta);
-  const Tensor d_scores = p.scaled(p.pointwise(CUDNN_POINTWISE_MUL, moved, probabilities), scale);
+  Tensor d_capped = p.pointwise(CUDNN_POINTWISE_MUL, moved, probabilities);
+  if (p.is_capped()) {
+    const Tensor square = p.pointwise(CUDNN_POINTWISE_MUL, bent, bent);
+    const Tensor lost = p.pointwise(CUDNN_POINTWISE_MUL, d_capped, square);
+    d_capped = p.pointwise(CUDNN_POINTWISE_SUB, d_capped, lost);
+  }
+  const Tensor d_scores = p.scaled(d_capped, scale);
   kv_gradient(kKeyGradient, d_scores, q);
 
   const Tensor k = g.between(kBf16, {p.b, p.hkv, p.t, p.d}, Dims{p.t * stride, p.d, stride, 1});

@@ -9,7 +9,7 @@
 
 namespace shardwright::exec::cudnn {
 
-/// The arrays of both graphs. The last three are numbers in host memory.
+/// The arrays of both graphs. From kScale on they are numbers in host memory.
 enum AttentionUid : Uid {
   kQuery = 1,
   kKey,
@@ -22,13 +22,19 @@ enum AttentionUid : Uid {
   kValueGradient,
   kDelta,       // fp32 [B, H, T]: the sums over D of out times its gradient
   kQueryTotal,  // fp32 [B, H, T, D]: where blocks of keys add their parts of dQ
+  kSlopes,      // fp32, one for each head, 16 bytes apart, so that every slice begins aligned
   kScale,
   kMasked,  // the score of what a query does not see
-  kOne
+  kOne,
+  kCap,  // of scores that go to the softmax as cap * tanh(score / cap)
+  kInverseCap
 };
 
-/// 14 operations: the scores, their softmax, the output and the statistics.
+/// 14 operations: the scores, their softmax, the output and the statistics; three more with a cap,
+/// five with slopes.
 Graph attention_forward_graph(const kernels::cuda::AttentionProblem& problem);
+
+inline constexpr std::int64_t kSlopeStride = 4;
 
 /// How dQ comes together from the blocks of keys.
 enum class QueryGradient {
@@ -37,7 +43,7 @@ enum class QueryGradient {
 };
 
 /// 23 operations for kOrdered, 24 for kAccumulated; two fewer when every query head has a key head
-/// of its own.
+/// of its own, and six more with a cap, five with slopes.
 Graph attention_backward_graph(const kernels::cuda::AttentionProblem& problem, QueryGradient form);
 
 }  // namespace shardwright::exec::cudnn

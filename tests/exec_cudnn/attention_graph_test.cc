@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "exec/cudnn/attention.h"
 #include "sim/core/error.h"
@@ -205,6 +206,56 @@ TEST_F(CudnnGraphs, ServeEveryPlanOnEveryGpuInFewExecutions) {
       });
 }
 
+/// What gemma, gemma 2 and mpt ask for beyond Llama's.
+struct OtherHeads {
+  const char* name;
+  AttentionShape shape;
+  bool hopper_only;  // backward of heads beyond 128
+};
+const OtherHeads kOtherHeads[] = {
+    {"gemma-7b", {.seq = 4096, .heads = 16, .kv_heads = 16, .head_dim = 256}, true},
+    {"gemma-2b", {.seq = 4096, .heads = 8, .kv_heads = 1, .head_dim = 256}, true},
+    {"gemma-2-9b", {.seq = 4096, .heads = 16, .kv_heads = 8, .head_dim = 256, .softcap = 50}, true},
+    {"gemma-2-27b",
+     {.seq = 4096, .heads = 32, .kv_heads = 16, .head_dim = 128, .softcap = 50},
+     false},
+    {"mpt-7b", {.seq = 4096, .heads = 32, .kv_heads = 32, .head_dim = 128, .alibi = true}, false},
+    {"mpt-30b", {.seq = 4096, .heads = 64, .kv_heads = 64, .head_dim = 112, .alibi = true}, false}};
+
+// Wider heads than 128 have a backward pass on Hopper only.
+TEST_F(CudnnGraphs, ServeCapsAndSlopesEverywhereAndWideHeadsOnHopper) {
+  for (const Gpu& gpu : kGpus) {
+    const Descriptor device = described(gpu.name);
+    for (const OtherHeads& other : kOtherHeads) {
+      SCOPED_TRACE(std::string(gpu.name) + ", " + other.name);
+      AttentionProblem problem = problem_of(other.shape);
+      const AttentionShape& s = problem.shape;
+      Graph forward = attention_forward_graph(problem);
+      EXPECT_GE(engines(forward.finish(), device).size(), 1u);
+      for (const QueryGradient form : {QueryGradient::kAccumulated, QueryGradient::kOrdered}) {
+        problem.most_workspace_bytes =
+            attention_workspace_bytes(1, s.seq, s.heads, s.kv_heads, s.head_dim, DType::kBf16,
+                                      form == QueryGradient::kOrdered);
+        const bool is_hopper = gpu.multiprocessors == 132;
+        EXPECT_EQ(backward_slice(problem, form, device).has_value(),
+                  is_hopper || !other.hopper_only);
+      }
+    }
+  }
+}
+
+TEST_F(CudnnGraphs, WithCapsAndSlopesCompile) {
+  for (const OtherHeads& other : kOtherHeads) {
+    if (std::string_view(other.name) != "gemma-2-9b" && std::string_view(other.name) != "mpt-7b")
+      continue;
+    const AttentionProblem problem = problem_of(other.shape);
+    Graph forward = attention_forward_graph(problem);
+    EXPECT_EQ(forward.operations(), other.shape.alibi ? 19u : 17u);
+    expect_only_loading_fails(std::move(forward));
+    expect_only_loading_fails(attention_backward_graph(problem, QueryGradient::kAccumulated));
+  }
+}
+
 TEST_F(CudnnGraphs, KeepEveryGpuBusyWhereTheOrderIsFixed) {
   for_each_problem(true,
                    [](const AttentionProblem& problem, const Gpu& gpu, const Descriptor& device) {
@@ -242,7 +293,7 @@ TEST(CudnnAttention, SaysWhatItDoesNotTake) {
   EXPECT_EQ(attention->refusal(problem), "takes bf16, not fp32");
   problem = problem_of({.batch = 1, .seq = 8, .heads = 1, .kv_heads = 1, .head_dim = 20});
   EXPECT_EQ(attention->refusal(problem),
-            "takes head sizes that are multiples of 8 up to 128, not 20");
+            "takes head sizes that are multiples of 8 up to 256, not 20");
   EXPECT_FALSE(make_attention(QueryGradient::kAccumulated)->repeatable());
 }
 
