@@ -55,6 +55,7 @@ ParallelKernels load() {
   kernels.whole_gradients.stacks = stacks_of(whole);
   kernels.whole_gradients.bytes = whole.require<double>("bytes", between(1.0, 8.0));
   kernels.whole_gradients.copied_bytes = whole.require<double>("copied_bytes", between(0.0, 1e3));
+  kernels.stages_by_cost = stacks_of(file.root().require_object("stages_by_cost"));
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   return kernels;
 }

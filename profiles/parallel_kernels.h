@@ -49,6 +49,8 @@ struct ParallelKernels {
   double expert_streams = 1;
   ListedEnds listed_ends;
   WholeGradients whole_gradients;
+  /// By family: stages get layers by what blocks cost, the head among them.
+  std::vector<std::string> stages_by_cost;
   /// By family: inputs of column-parallel products stay gathered for backward.
   std::vector<std::string> keeps_gathered_inputs;
 };

@@ -143,10 +143,39 @@ std::vector<ChunkContent> equal_modules(const Model& model, std::size_t parts,
   return chunks;
 }
 
+/// A stage takes blocks until they cost more than its share of all; a block costs its products'
+/// weights, with as many heads for keys as for queries. Nothing where the head would take more than
+/// the last stage.
+std::vector<ChunkContent> by_cost(const Model& model, std::size_t parts) {
+  const std::int64_t layer = (4 * model.hidden + 3 * model.ffn) * model.hidden;
+  const std::int64_t all = model.layers * layer + model.vocab * model.hidden;
+  const auto n = static_cast<std::int64_t>(parts);
+  std::vector<ChunkContent> chunks(parts);
+  std::int64_t at = 0, cost = 0;
+  for (std::int64_t i = 0; i < model.layers; ++i) {
+    ++chunks[static_cast<std::size_t>(at)].layers;
+    cost += layer;
+    if (cost * n > all * (at + 1) && at + 1 < n) ++at;
+  }
+  if (at + 1 < n) return {};
+  std::int64_t first = 0;
+  for (ChunkContent& chunk : chunks) {
+    chunk.first_layer = first;
+    first += chunk.layers;
+  }
+  chunks.front().embedding = true;
+  chunks.back().head = true;
+  return chunks;
+}
+
 std::vector<ChunkContent> usual_parts(const Model& model, std::size_t parts, const Stack& stack) {
   const profiles::ListedEnds& ends = profiles::parallel_kernels().listed_ends;
   if (profiles::among(ends.stacks, stack)) {
     std::vector<ChunkContent> chunks = equal_modules(model, parts, ends);
+    if (!chunks.empty()) return chunks;
+  }
+  if (profiles::among(profiles::parallel_kernels().stages_by_cost, stack)) {
+    std::vector<ChunkContent> chunks = by_cost(model, parts);
     if (!chunks.empty()) return chunks;
   }
   return equal_parts(model, parts);

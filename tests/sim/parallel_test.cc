@@ -192,6 +192,27 @@ TEST(StagesTest, SoftwareThatListsModulesCountsTheEndsAsLayers) {
   EXPECT_EQ(layers(40), std::vector<std::int64_t>(40, 1));
 }
 
+// Half of 16 layers of 67.1 M and a head of 268 M is passed by the eleventh layer.
+TEST(StagesTest, SoftwareThatBalancesCostGivesTheHeadFewerLayers) {
+  Model model = llama_70b();
+  model.layers = 16;
+  model.hidden = 2048;
+  model.ffn = 8192;
+  model.vocab = 131072;
+  const profiles::Profile balances = profiles::load_profile("dgx-h100", "nanotron");
+  const auto layers = [&](std::int64_t pp) {
+    std::vector<std::int64_t> result;
+    for (const ChunkContent& chunk :
+         divide_layers(model, plan_of(8 * pp, 1, pp, 8), balances.stack))
+      result.push_back(chunk.layers);
+    return result;
+  };
+  EXPECT_EQ(layers(2), (std::vector<std::int64_t>{11, 5}));
+  EXPECT_EQ(layers(4), (std::vector<std::int64_t>{6, 5, 5, 0})) << "the head is a stage";
+  // Of eight stages the head would fill two.
+  EXPECT_EQ(layers(8), std::vector<std::int64_t>(8, 2));
+}
+
 TEST(StagesTest, LayoutStringsAreMegatrons) {
   Model model = llama_70b();
   model.layers = 61;
