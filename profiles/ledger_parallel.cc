@@ -2,6 +2,7 @@
 #include "profiles/ledger_parallel.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -86,10 +87,11 @@ void read_recomputed_modules(const CsvRow& row, const Model& model, Plan& plan) 
 
 /// What the row leaves to its edition of the software.
 void read_usual(const CsvRow& row, LedgerRow& out) {
-  static std::map<std::pair<std::string, std::string>, UsualPlan> known;
-  const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software});
+  static std::map<std::array<std::string, 3>, UsualPlan> known;
+  const std::string architecture(row.text("arch"));
+  const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software, architecture});
   if (fresh && !out.plan.stack.empty()) {
-    at->second = usual_plan(load_edition(out.plan.stack, out.software).stack.id);
+    at->second = usual_plan(load_edition(out.plan.stack, out.software).stack.id, architecture);
   }
   const UsualPlan& usual = at->second;
   if (row.text("reduce_dtype").empty() && usual.reduce_dtype) {
@@ -99,6 +101,9 @@ void read_usual(const CsvRow& row, LedgerRow& out) {
     set_recompute(out.plan, usual.recompute);
     out.plan.ckpt_layers = out.model.layers;
   }
+  Parallelism& p = out.plan.parallel;
+  if (out.model.is_mixture() && !p.dispatcher && !p.expert_capacity)
+    p.dispatcher = usual.dispatcher;
   Numerics& n = out.plan.numerics;
   const bool scaled_so = n.fp8_recipe == Fp8Recipe::kDelayed ||
                          n.fp8_recipe == Fp8Recipe::kTensorwise ||

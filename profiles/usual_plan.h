@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "sim/core/plan.h"
 
@@ -15,9 +16,12 @@ struct UsualPlan {
   /// Parameters are kept and gathered in fp8 where a tensor has one scale, or with MXFP8.
   bool fp8_params = false;
   std::string recompute;  // as a plan says it; empty: none
+  /// Of runs that drop no tokens.
+  std::optional<Dispatcher> dispatcher;
 };
 
-/// Of the shipped stack of that name; nothing of one that the file does not mention.
-UsualPlan usual_plan(const std::string& stack);
+/// Of the shipped stack of that name and models of an architecture, as Hugging Face calls it;
+/// nothing of a stack that the file does not mention. Later entries of the file go before.
+UsualPlan usual_plan(const std::string& stack, std::string_view architecture);
 
 }  // namespace shardwright::profiles

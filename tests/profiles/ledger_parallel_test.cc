@@ -104,6 +104,19 @@ TEST(LedgerParallel, WhatRowsLeaveOutTheirSoftwareSays) {
   EXPECT_EQ(pax.plan.ckpt_layers, pax.model.layers);
 }
 
+TEST(LedgerParallel, RecipesOfDeepSeekNameADispatcherUnlessTokensAreDropped) {
+  const LedgerRow dropless = row_of("p1379");  // says neither dispatcher nor recomputation
+  EXPECT_EQ(dropless.plan.parallel.dispatcher, Dispatcher::kDeepEp);
+  EXPECT_EQ(recompute_name(dropless.plan), "mla_up_proj");
+  const LedgerRow dropped = row_of("p1371");
+  EXPECT_EQ(dropped.plan.parallel.dispatcher, std::nullopt);
+  EXPECT_EQ(recompute_name(dropped.plan), "mla_up_proj");
+  const LedgerRow other = row_of("p1318");  // Qwen3-30B
+  EXPECT_EQ(other.plan.parallel.dispatcher, std::nullopt);
+  EXPECT_EQ(other.plan.recompute, Recompute::kNone);
+  EXPECT_EQ(row_of("p1158").plan.parallel.dispatcher, Dispatcher::kHybridEp) << "says so";
+}
+
 TEST(LedgerParallel, WrongWordsAreNamed) {
   std::string text = table_of("p1074");
   const std::size_t at = text.find(",interleaved,");
