@@ -31,6 +31,7 @@ void BodyTime::add(const BodyTime& other, double times) {
   host_s += times * other.host_s;
   delayed_s += times * other.delayed_s;
   flops += times * other.flops;
+  beside_others_s += times * other.beside_others_s;
   for (std::size_t g = 0; g < exposed_s.size(); ++g) {
     exposed_s[g] += times * other.exposed_s[g];
     sent_bytes[g] += times * other.sent_bytes[g];
@@ -306,6 +307,7 @@ BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* 
         streams.communication - streams.compute;
     streams.compute = streams.communication;
   }
+  result.beside_others_s = streams.others;
   if (streams.others > 0) {
     // The other micro-batch's kernels have so many SMs less meanwhile; what is longer than all of
     // them shows.

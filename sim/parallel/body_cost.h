@@ -31,6 +31,7 @@ struct BodyTime {
   double host_s = 0;     // launches
   double delayed_s = 0;  // of device_s: what a schedule may move (weight gradients)
   double flops = 0;
+  double beside_others_s = 0;  // of what waits for another micro-batch's operations to hide it
   std::array<double, kCommGroups> exposed_s{};  // of device_s, by group
   std::array<double, kCommGroups> sent_bytes{};
 

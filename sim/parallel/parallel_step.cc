@@ -25,6 +25,15 @@ std::size_t at(CommGroup group) {
   return static_cast<std::size_t>(group);
 }
 
+/// The first forward passes and the last backward ones of a stage have no pass of the other kind
+/// beside them: Megatron's combined schedule of forward and backward (core/pipeline_parallel,
+/// combined_1f1b) warms up with (p - 1) + (v - 1) p + 1 of m v passes in the mean of the stages.
+double lonely_share(const Plan& plan) {
+  const Parallelism& p = plan.parallel;
+  const double warm_up = f(p.pp - 1) + f(p.virtual_stages - 1) * f(p.pp) + 1;
+  return std::min(1.0, warm_up / (f(plan.grad_accum) * f(p.virtual_stages)));
+}
+
 }  // namespace
 
 void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
@@ -205,6 +214,11 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
     chunk.times.backward.delayed_s -= chunk.deferred_s / f(plan.grad_accum);
   }
   if (data.per_layer()) add_sharded_layers(plan, content, data, chunk.times);
+  for (BodyTime* pass : {&chunk.times.forward, &chunk.times.backward}) {
+    const double shown_s = lonely_share(plan) * pass->beside_others_s;
+    pass->device_s += shown_s;
+    pass->exposed_s[at(CommGroup::kExpert)] += shown_s;
+  }
   if (plan.offload == Offload::kActivations) {
     // Out during forward, in during backward. Links that do both at once reach no more in all than
     // one way alone, and other micro-batches do the opposite meanwhile.

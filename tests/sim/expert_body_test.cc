@@ -197,6 +197,21 @@ TEST_F(ExpertBody, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
   EXPECT_GT(time(layer(qwen_).forward).exposed_s[expert], 0);
 }
 
+// One of m forward and one of m backward passes have nothing beside them.
+TEST_F(ExpertBody, TheFirstAndTheLastPassShowTheirExchanges) {
+  plan_.parallel.ep_overlap = true;
+  plan_.parallel.dispatcher = Dispatcher::kDeepEp;  // no counts are gathered first
+  const auto shown_s = [&](std::int64_t micro_batches) {
+    plan_.grad_accum = micro_batches;
+    return ParallelEngine(qwen_, profile_)
+        .run(plan_)
+        .exposed_s[static_cast<std::size_t>(CommGroup::kExpert)];
+  };
+  const double once = shown_s(1);
+  EXPECT_GT(once, 0);
+  EXPECT_NEAR(shown_s(8), once, 1e-9 * once);
+}
+
 TEST_F(ExpertBody, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   const Model oss = model("gpt-oss-120b");
   Model plain = oss;
