@@ -135,7 +135,6 @@ class ExpertWriter {
 
   /// Tokens to experts; in backward the same rows' gradients come back that way.
   void dispatch(bool backward) {
-    const bool sorts_itself = dispatcher_ == Dispatcher::kHybridEp;
     const bool sorts_first = dispatcher_ == Dispatcher::kAllToAll;
     if (!backward) {
       if (!alone() && sorts_first) {
@@ -151,7 +150,7 @@ class ExpertWriter {
         op.collective.kind = Collective::kReduceScatter;
       add_dynamic(op);
     }
-    if (!backward && !alone() && !sorts_first && !sorts_itself) wait_for_counts();
+    if (!backward && !alone() && !sorts_first) wait_for_counts();
     if (backward && (sorts_first || alone())) permute();
   }
 

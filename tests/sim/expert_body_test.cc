@@ -104,6 +104,10 @@ TEST_F(ExpertBody, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
     return std::count_if(ops.begin(), ops.end(), [](const BodyOp& op) { return op.host_waits; });
   };
   EXPECT_EQ(waits(), 1);
+  for (const Dispatcher dispatcher : {Dispatcher::kDeepEp, Dispatcher::kHybridEp}) {
+    plan_.parallel.dispatcher = dispatcher;
+    EXPECT_EQ(waits(), 1) << name_of(dispatcher);
+  }
   plan_.parallel.expert_capacity = 1;
   EXPECT_EQ(waits(), 0);
 }
