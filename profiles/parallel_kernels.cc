@@ -32,6 +32,8 @@ ParallelKernels load() {
   kernels.mxfp8_product_share = value("mxfp8_product_share", between(0.1, 2.0));
   kernels.sink_attention_share = value("sink_attention_share", between(0.01, 1.0));
   kernels.slow_sinks = stacks_of(file.root().require_object("sink_attention_share"));
+  kernels.fp8_sink_backward_share = value("fp8_sink_backward_share", between(0.01, 1.0));
+  kernels.fp8_sinks = stacks_of(file.root().require_object("fp8_sink_backward_share"));
   const JsonReader biased = file.root().require_object("unfused_biased_experts");
   const auto bytes = [&](std::string_view name) {
     return biased.require<double>(name, between(0.0, 1e4));

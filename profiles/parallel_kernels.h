@@ -39,6 +39,9 @@ struct ParallelKernels {
   /// does not skip what a window leaves out.
   double sink_attention_share = 1;
   std::vector<std::string> slow_sinks;
+  /// The same of attention's backward in fp8, which recipes of models with sinks turn on.
+  double fp8_sink_backward_share = 1;
+  std::vector<std::string> fp8_sinks;
   /// Traffic of experts with biases where these stacks run activation and biases by kernels of
   /// their own: per element of the activation, and of the rows that FC2 puts out.
   double unfused_activation_forward_bytes = 0, unfused_activation_backward_bytes = 0;

@@ -16,9 +16,21 @@
 namespace shardwright::sim {
 namespace {
 
-bool slow_sinks(const Stack& stack) {
-  const std::vector<std::string>& slow = profiles::parallel_kernels().slow_sinks;
-  return std::find(slow.begin(), slow.end(), stack.id) != slow.end();
+bool one_of(const std::vector<std::string>& stacks, const Stack& stack) {
+  return std::find(stacks.begin(), stacks.end(), stack.id) != stacks.end();
+}
+
+/// Of the pairs of a causal mask, those that attention works on, times what it is slower.
+double attended(const BodyWriter& w, bool backward) {
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  if (w.model().attention_sinks) {
+    if (one_of(kernels.slow_sinks, w.stack())) return 1 / kernels.sink_attention_share;
+    if (backward && w.plan().numerics.precision == Precision::kFp8 &&
+        one_of(kernels.fp8_sinks, w.stack())) {
+      return 1 / kernels.fp8_sink_backward_share;
+    }
+  }
+  return attended_share(w.model(), w.plan().seq_len);
 }
 
 /// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
@@ -31,10 +43,7 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
   op.work.n = tokens;
   // Values may be narrower than keys: the products of both count with their mean width.
   op.work.k = (w.shape().head_dim + w.shape().v_head_dim) / 2;
-  op.work.attended = static_cast<float>(attended_share(w.model(), plan.seq_len));
-  if (w.model().attention_sinks && slow_sinks(w.stack())) {
-    op.work.attended = static_cast<float>(1 / profiles::parallel_kernels().sink_attention_share);
-  }
+  op.work.attended = static_cast<float>(attended(w, backward));
   op.work.backward = backward;
   if (w.eager_attention()) {
     // Products over all scores and passes over the score matrix.

@@ -216,6 +216,24 @@ TEST_F(ExpertBody, TheFirstAndTheLastPassShowTheirExchanges) {
   EXPECT_NEAR(shown_s(8), once, 1e-9 * once);
 }
 
+TEST_F(ExpertBody, BackwardOfSinksInFp8SkipsNoWindow) {
+  const Model oss = model("gpt-oss-120b");
+  const auto attended = [&](const char* stack, Precision precision, bool backward) {
+    plan_.numerics.precision = precision;
+    profile_ = profiles::load_profile("gb200-nvl72", stack);
+    const Body body = layer(oss);
+    const BodyOps& ops = backward ? body.backward : body.forward;
+    return std::find_if(ops.begin(), ops.end(),
+                        [](const BodyOp& op) { return op.kind == OpKind::kAttention; })
+        ->work.attended;
+  };
+  const float windows = attended("megatron-core-nemo-26.06", Precision::kBf16, true);
+  EXPECT_LT(windows, 0.6F);
+  EXPECT_EQ(attended("megatron-core-nemo-26.06", Precision::kFp8, false), windows);
+  EXPECT_GT(attended("megatron-core-nemo-26.06", Precision::kFp8, true), 1);
+  EXPECT_EQ(attended("megatron-core-nemo", Precision::kFp8, true), windows);
+}
+
 TEST_F(ExpertBody, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   const Model oss = model("gpt-oss-120b");
   Model plain = oss;
