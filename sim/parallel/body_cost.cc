@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "profiles/parallel_kernels.h"
+#include "profiles/training_load.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
@@ -62,6 +63,13 @@ struct BodyCosts::Streams {
 BodyCosts::BodyCosts(const profiles::Profile& profile)
     : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {
   const profiles::LowPrecisionParams& low = profile.cost.low_precision.values;
+  // A machine with products of its own was measured as it is.
+  const profiles::TrainingLoad load = kernels_.measured.empty()
+                                          ? profiles::training_load(profile.cluster.gpu.id)
+                                          : profiles::TrainingLoad{};
+  kernels_.gemm.e *= load.product_share;
+  kernels_.memory.stream_efficiency *= load.stream_share;
+  kernels_.memory.reduce_efficiency *= load.stream_share;
   const auto typed = [&](Precision precision, double share, double operand_bytes) {
     const double peak = peak_flops(profile.cluster.gpu, precision);
     Typed& of = typed_[static_cast<std::size_t>(precision)];

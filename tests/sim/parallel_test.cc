@@ -7,6 +7,7 @@
 #include <set>
 
 #include "profiles/parallel_kernels.h"
+#include "profiles/training_load.h"
 #include "sim/core/error.h"
 #include "sim/parallel/parallel_step.h"
 #include "tests/sim/divided_plans.h"
@@ -132,6 +133,18 @@ TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   for (const BodyOps* list : {&body.forward, &body.recompute, &body.backward}) {
     for (const BodyOp& op : *list) EXPECT_EQ(op.collective.bytes, 0);
   }
+}
+
+TEST(BodyCostTest, GpusKeepLessUnderTheLoadOfATraining) {
+  const auto kept = [](const char* cluster) {
+    const profiles::Profile profile = profiles::load_profile(cluster, "megatron-core");
+    const KernelCosts alone = kernel_costs(profile);
+    return memory_time_s(alone.memory, alone.rates, 1e10, 1) / BodyCosts(profile).memory_s(1e10, 1);
+  };
+  EXPECT_EQ(kept("dgx-h100"), 1);
+  const profiles::TrainingLoad load = profiles::training_load("b200");
+  ASSERT_LT(load.stream_share, 1);
+  EXPECT_NEAR(kept("dgx-b200"), load.stream_share, 0.01);
 }
 
 TEST(StagesTest, LayersAreDividedOnce) {
