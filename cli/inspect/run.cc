@@ -28,7 +28,7 @@ std::string inspect_run(const std::string& path, Form form, const Terminal& out)
                           {"name", path},
                           {"settings", ordered_json::object()}};
     for (const SettingInfo& info : setting_table()) {
-      const Setting& setting = settings.at(info.key);
+      const RunSetting& setting = settings.at(info.key);
       document["settings"][info.key] = {{"value", setting.value}, {"origin", setting.origin}};
     }
     return json_text(document) + "\n";
@@ -38,7 +38,7 @@ std::string inspect_run(const std::string& path, Form form, const Terminal& out)
   for (const SettingInfo& info : setting_table()) {
     if (std::string_view(group) != info.group && *group != '\0') table.add_rule();
     group = info.group;
-    const Setting& setting = settings.at(info.key);
+    const RunSetting& setting = settings.at(info.key);
     table.add_row({info.key, setting.value.empty() ? "-" : setting.value, setting.origin});
   }
   std::string text = table.render(out);
