@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "profiles/parallel_kernels.h"
+#include "profiles/scaled_rope.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
 #include "sim/parallel/optimizer_state.h"
@@ -16,6 +17,13 @@ namespace {
 
 bool only(const Plan& plan, RecomputePiece piece) {
   return plan.recompute == Recompute::kPieces && (plan.pieces & piece) != 0;
+}
+
+/// Models with sinks turn by YaRN.
+const KernelGroup& rope_kernels(const Model& model, const Stack& stack) {
+  const profiles::ScaledRope& scaled = profiles::scaled_rope();
+  const bool scales = model.rope.scaling == RopeScaling::kYarn || model.attention_sinks;
+  return scales && profiles::among(scaled.stacks, stack) ? scaled.kernels : stack.rope;
 }
 
 }  // namespace
@@ -203,7 +211,7 @@ void BodyWriter::attention_forward(BodyOps& list) const {
   if (model_.qk_norm || model_.qk_norm_whole)
     list.push_back(elementwise(OpKind::kQkNorm, stack_.norm, heads, false));
   if (model_.position == Position::kRope && !latent)
-    list.push_back(elementwise(OpKind::kRope, stack_.rope, heads, false));
+    list.push_back(elementwise(OpKind::kRope, rope_kernels(model_, stack_), heads, false));
   attention_core(list, false);
   reduce_after(list, product(OpKind::kOutputProjection, s.tokens, s.hidden, s.attention_out_dim()));
   if (stack_.residual.forward_kernels > 0) {
@@ -219,7 +227,7 @@ void BodyWriter::attention_backward(BodyOps& list) const {
   attention_core(list, true);
   const double heads = f(s.tokens) * f(s.q_dim() + s.kv_dim());
   if (model_.position == Position::kRope && !latent)
-    list.push_back(elementwise(OpKind::kRope, stack_.rope, heads, true));
+    list.push_back(elementwise(OpKind::kRope, rope_kernels(model_, stack_), heads, true));
   if (model_.qk_norm || model_.qk_norm_whole)
     list.push_back(elementwise(OpKind::kQkNorm, stack_.norm, heads, true));
   if (latent) {

@@ -234,6 +234,20 @@ TEST_F(ExpertBody, BackwardOfSinksInFp8SkipsNoWindow) {
   EXPECT_EQ(attended("megatron-core-nemo", Precision::kFp8, true), windows);
 }
 
+TEST_F(ExpertBody, ScaledAnglesLeaveTheFusedKernel) {
+  const auto rope_bytes = [&](const Model& m) {
+    const BodyOps ops = layer(m).forward;
+    return std::find_if(ops.begin(), ops.end(),
+                        [](const BodyOp& op) { return op.kind == OpKind::kRope; })
+        ->work.bytes;
+  };
+  const double elements = 4096.0 * (32 + 4) * 128;
+  EXPECT_EQ(rope_bytes(qwen_), 4 * elements);
+  Model yarn = qwen_;
+  yarn.rope.scaling = RopeScaling::kYarn;
+  EXPECT_EQ(rope_bytes(yarn), 24 * elements);
+}
+
 TEST_F(ExpertBody, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   const Model oss = model("gpt-oss-120b");
   Model plain = oss;
