@@ -11,6 +11,8 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "cli/bill_of_materials.h"
 #include "cli/build_info.h"
@@ -170,9 +172,18 @@ ExitCode parse_and_run(int argc, const char* const* argv,
           "--color", [&color](const std::string& text) { color = parse_color_mode(text); },
           "Colours: auto, always or never; NO_COLOR is respected")
       .type_name("WHEN");
+  // The flags of all verbs take as long to declare as a plan takes to predict: those of a verb that
+  // no word names are declared for whoever asks for the outline.
+  std::vector<std::pair<Verb*, Command>> untold;
   for (const std::unique_ptr<Verb>& verb : verbs) {
     Command command = line.add_verb(verb->name(), verb->summary());
-    verb->declare_flags(command);
+    const bool named = std::any_of(
+        argv, argv + argc, [&](const std::string_view word) { return word == verb->name(); });
+    if (named) {
+      verb->declare_flags(command);
+    } else {
+      untold.emplace_back(verb.get(), command);
+    }
   }
   const CommandLine::Parsed parsed = line.parse(argc, argv);
   if (parsed.answer) {
@@ -181,7 +192,11 @@ ExitCode parse_and_run(int argc, const char* const* argv,
   }
 
   const Context context{describe_terminal(results(), color), describe_terminal(messages(), color),
-                        command_line(argc, argv), &line};
+                        command_line(argc, argv), [&] {
+                          for (auto& [verb, command] : untold) verb->declare_flags(command);
+                          untold.clear();
+                          return line.outline();
+                        }};
   for (const std::unique_ptr<Verb>& verb : verbs) {
     if (parsed.verb == verb->name()) return flushed(verb->run(context));
   }

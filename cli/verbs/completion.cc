@@ -49,9 +49,9 @@ class CompletionVerb : public Verb {
   ExitCode run(const Context& context) override {
     const std::optional<Shell> shell = shell_from(shell_);
     if (!shell) fail_word("SHELL", shell_, {"bash", "zsh", "fish"});
-    SHARDWRIGHT_CHECK(context.line != nullptr, "the command line is known");
+    SHARDWRIGHT_CHECK(context.outline != nullptr, "the command line is known");
     fmt::print(results(), "{}",
-               completion_script(*shell, "shardwright", context.line->outline(), shipped_values));
+               completion_script(*shell, "shardwright", context.outline(), shipped_values));
     return ExitCode::kDone;
   }
 

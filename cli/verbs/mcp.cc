@@ -18,14 +18,14 @@ class McpVerb : public Verb {
   }
   void declare_flags(Command&) override {}
   ExitCode run(const Context& context) override {
-    SHARDWRIGHT_CHECK(context.line != nullptr, "the command line is known");
+    SHARDWRIGHT_CHECK(context.outline != nullptr, "the command line is known");
     if (host() != nullptr) {
       throw Error("mcp serves from a process of its own: start the program.",
                   ExitCode::kMissingDevice);
     }
     bool lost = false;
     std::vector<ToolVerb> verbs;
-    for (const VerbOutline& verb : context.line->outline()) {
+    for (const VerbOutline& verb : context.outline()) {
       ToolVerb& tool = verbs.emplace_back(ToolVerb{verb.name, {}});
       for (const OptionOutline& option : verb.options)
         tool.options.push_back({option.names.front(), option.type, option.description});

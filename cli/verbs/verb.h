@@ -9,7 +9,9 @@
 // in a process of its own); bad input throws Error; nothing calls exit().
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "cli/flags/command_line.h"
 #include "cli/render/text/terminal.h"
@@ -23,7 +25,7 @@ struct Context {
   Terminal out;                // of results()
   Terminal err;                // of messages(): progress and what else is said
   std::string command_line{};  // "shardwright tune --model llama-3-70b", for files that keep it
-  const CommandLine* line = nullptr;  // all verbs and flags, for what writes about them
+  std::function<std::vector<VerbOutline>()> outline{};  // of all verbs, for what tells of them
 };
 
 class Verb {
