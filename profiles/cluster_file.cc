@@ -58,7 +58,7 @@ void read_measurements(const JsonReader& root, ClusterFile& result) {
 }
 
 void read_gpu_reference(const DataFile& file, bool has_base, ClusterFile& result) {
-  const JsonReader root = file.json.root();
+  const JsonReader root = file.json->root();
   if (has_base && !root.has("gpu")) return;
   result.gpu_reference = root.require<std::string>("gpu");
   result.gpu = load_gpu(result.gpu_reference, file.path.parent_path());
@@ -68,7 +68,7 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
   ClusterFile result;
   const std::optional<DataFile> base = open_base(DataKind::kCluster, file, depth);
   if (base) result = read_cluster(*base, depth + 1);
-  const JsonReader root = file.json.root();
+  const JsonReader root = file.json->root();
   result.cluster.id = result.described_by = file.id;
   if (!file.description.empty()) result.description = file.description;
   read_gpu_reference(file, base.has_value(), result);

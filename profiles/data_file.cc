@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
+#include "profiles/kept_file.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 #include "sim/core/words.h"
@@ -59,27 +60,32 @@ void check_schema(DataKind kind, const JsonReader& root) {
   root.fail("schema", fmt::format("\"{}\"", schema_of(kind)));
 }
 
-fs::path resolve(DataKind kind, const std::string& name_or_path, const fs::path& from) {
-  if (name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json")) {
-    const fs::path path = name_or_path;
-    return path.is_absolute() || from.empty() ? path : (from / path).lexically_normal();
-  }
-  const std::vector<std::string> names = shipped_names(kind);
-  std::string name = name_or_path;
+bool is_path(const std::string& name_or_path) {
+  return name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json");
+}
+
+fs::path shipped_file(DataKind kind, const std::string& given) {
+  std::string name = given;
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (!std::binary_search(names.begin(), names.end(), name)) {
+  fs::path file = folder_of(kind) / (name + ".json");
+  std::error_code unknown;
+  if (!fs::exists(file, unknown)) {
     throw Error(fmt::format(
         "{} '{}' is not known; the nearest are {}; `shardwright inspect {}s` lists all, and the "
         "path of a JSON file is accepted too",
-        name_of(kind), name_or_path, fmt::join(nearest_few(name_or_path, names, 3), ", "),
+        name_of(kind), given, fmt::join(nearest_few(given, shipped_names(kind), 3), ", "),
         name_of(kind)));
   }
-  return folder_of(kind) / (name + ".json");
+  return file;
 }
 
-DataFile describe(DataKind kind, JsonFile json, fs::path path) {
-  const JsonReader root = json.root();
+JsonFile load_json(const fs::path& path) {
+  return JsonFile::load(path, {.max_bytes = std::size_t{4} << 20});
+}
+
+DataFile describe(DataKind kind, std::shared_ptr<const JsonFile> json, fs::path path) {
+  const JsonReader root = json->root();
   if (!root.is_object()) root.fail("an object");
   check_schema(kind, root);
   std::string id = root.optional<std::string>("id", path.stem().string());
@@ -112,12 +118,19 @@ std::vector<std::string> shipped_names(DataKind kind) {
 }
 
 DataFile open_data_file(DataKind kind, const std::string& name_or_path, const fs::path& from) {
-  const fs::path path = resolve(kind, name_or_path, from);
-  return describe(kind, JsonFile::load(path, {.max_bytes = std::size_t{4} << 20}), path);
+  if (!is_path(name_or_path)) {
+    static KeptFiles<JsonFile> kept(&load_json);
+    const fs::path path = shipped_file(kind, name_or_path);
+    return describe(kind, kept.get(path), path);
+  }
+  const fs::path given = name_or_path;
+  const fs::path path =
+      given.is_absolute() || from.empty() ? given : (from / given).lexically_normal();
+  return describe(kind, std::make_shared<const JsonFile>(load_json(path)), path);
 }
 
 DataFile parse_data_file(DataKind kind, std::string_view text, const std::string& name) {
-  return describe(kind, JsonFile::parse(text, name), name);
+  return describe(kind, std::make_shared<const JsonFile>(JsonFile::parse(text, name)), name);
 }
 
 std::string data_file_head(DataKind kind, const std::string& id, const std::string& description,
@@ -130,12 +143,12 @@ std::string data_file_head(DataKind kind, const std::string& id, const std::stri
 }
 
 std::optional<DataFile> open_base(DataKind kind, const DataFile& file, int depth) {
-  const std::optional<std::string> base = file.json.root().find<std::string>("base");
+  const std::optional<std::string> base = file.json->root().find<std::string>("base");
   if (!base) return std::nullopt;
   if (depth >= kMaxBases) {
-    file.json.root().fail("base", fmt::format("at most {} files that build on each other, and no "
-                                              "file that builds on itself",
-                                              kMaxBases));
+    file.json->root().fail("base", fmt::format("at most {} files that build on each other, and no "
+                                               "file that builds on itself",
+                                               kMaxBases));
   }
   return open_data_file(kind, *base, file.path.parent_path());
 }

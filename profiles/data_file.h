@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,7 +27,7 @@ std::string_view name_of(DataKind kind);
 std::vector<std::string> shipped_names(DataKind kind);
 
 struct DataFile {
-  JsonFile json;
+  std::shared_ptr<const JsonFile> json;  // never null
   std::filesystem::path path;
   std::string id;           // the file's "id", else its name without ".json"
   std::string description;  // may be empty

@@ -14,7 +14,7 @@ GpuFile read_gpu(const DataFile& file, int depth) {
   GpuFile result;
   const std::optional<DataFile> base = open_base(DataKind::kGpu, file, depth);
   if (base) result = read_gpu(*base, depth + 1);
-  const JsonReader root = file.json.root();
+  const JsonReader root = file.json->root();
   result.gpu.id = file.id;
   if (!file.description.empty()) result.description = file.description;
   result.usual_cluster = root.optional<std::string>("usual_cluster", result.usual_cluster);

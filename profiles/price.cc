@@ -70,7 +70,7 @@ PriceList prices_of(const DataFile& file, int depth) {
   PriceList list;
   if (const auto base = open_base(DataKind::kCluster, file, depth))
     list = prices_of(*base, depth + 1);
-  read_prices(file.json.root(), list);
+  read_prices(file.json->root(), list);
   return list;
 }
 

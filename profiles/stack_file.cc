@@ -190,12 +190,12 @@ StackFile read_stack(const DataFile& file, int depth) {
   if (base) result = read_stack(*base, depth + 1);
   result.stack.id = file.id;
   result.stack.family =
-      file.json.root().optional<std::string>("family", base ? result.stack.family : file.id);
-  result.software = file.json.root().optional<std::string>("software", "");
+      file.json->root().optional<std::string>("family", base ? result.stack.family : file.id);
+  result.software = file.json->root().optional<std::string>("software", "");
   if (!file.description.empty()) result.stack.description = file.description;
   FieldList fields;
   describe(fields, result.stack);
-  read_fields(file.json.root(), fields,
+  read_fields(file.json->root(), fields,
               {"schema", "id", "description", "base", "software", "family"}, base.has_value(),
               result.origins);
   return result;
