@@ -18,8 +18,9 @@ export function planWords(plan) {
 }
 
 export function headline(prediction) {
-  const {plan, model, cluster} = prediction.inputs;
-  return `${model} on ${grouped(plan.gpus)} GPUs of ${cluster}: ${seconds(prediction.iteration_time_s)} a step (${intervalWords(prediction)}), ` +
+  const {plan, model, cluster, gpus_per_node: node} = prediction.inputs;
+  const part = plan.gpus > 1 && plan.gpus < node ? ` (a part of one node: ${plan.gpus} of its ${node} GPUs, with nothing beside them)` : '';
+  return `${model} on ${grouped(plan.gpus)} GPUs of ${cluster}${part}: ${seconds(prediction.iteration_time_s)} a step (${intervalWords(prediction)}), ` +
     `${grouped(prediction.tokens_per_s)} tokens/s. ${memorySentence(prediction.memory)}`;
 }
 

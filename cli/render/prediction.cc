@@ -52,6 +52,8 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
   std::string text = head + "\n";
   if (const std::string division = division_words(plan); !division.empty()) text += division + "\n";
   text += rack_words(inputs, plan);
+  if (const std::string part = part_of_node_words(cluster, plan.gpus); !part.empty())
+    text += part + "\n";
   return text + batch + (fits ? " " : "\n") + checkpoints + "\n";
 }
 

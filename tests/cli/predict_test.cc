@@ -114,6 +114,13 @@ TEST(Predict, SaysInWordsWhatTheJsonSays) {
   EXPECT_THAT(text, HasSubstr("to spare"));
 }
 
+TEST(Predict, SaysWhenTheGpusAreAPartOfANode) {
+  EXPECT_THAT(predict(small({"--gpus", "7"})).out,
+              HasSubstr("\na part of one node: 7 of its 8 GPUs, with nothing beside them\n"));
+  for (const char* whole : {"8", "16", "1"})
+    EXPECT_THAT(predict(small({"--gpus", whole})).out, Not(HasSubstr("a part of one node")));
+}
+
 TEST(Predict, PutsStrategiesSideBySide) {
   const json document = predicted(main_job({"--strategy", "yafsdp,fsdp1,fsdp2"}));
   EXPECT_EQ(document.at("schema"), "shardwright.prediction/1.0");

@@ -130,6 +130,15 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
   }
 }
 
+TEST(Size, SaysWhenItRecommendsAPartOfANode) {
+  const Flags flags{"--model", "gpt2", "--tokens",   "1e9",    "--clusters", "dgx-h100",
+                    "--gpus",  "7",    "--strategy", "yafsdp", "--seq-len",  "1024"};
+  const json document = sized(flags);
+  const std::string first = document.at("words").at(0);
+  EXPECT_THAT(first, HasSubstr("a part of one node: 7 of its 8 GPUs"));
+  EXPECT_THAT(first, HasSubstr("a node that is let whole costs that of 8 GPUs"));
+}
+
 TEST(Size, WhatCannotBeMetIsExitFourWithTheCheapestAndTheFastest) {
   const Flags flags = small_size({"--deadline", "1h", "--budget", "1000"});
   const ProgramResult result = size(flags);

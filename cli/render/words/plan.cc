@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "cli/render/words/division_words.h"
+#include "sim/core/rack.h"
 
 namespace shardwright::cli {
 
@@ -38,6 +39,12 @@ std::string plan_words(const Plan& plan) {
   if (plan.moment_dtype != usual.moment_dtype)
     text += fmt::format(", {} moments", name_of(plan.moment_dtype));
   return text;
+}
+
+std::string part_of_node_words(const Cluster& cluster, std::int64_t gpus) {
+  const std::int64_t node = cluster.gpus_per_node;
+  if (gpus <= 1 || gpus >= node || is_rack(node) || cluster.gpu.is_processor()) return "";
+  return fmt::format("a part of one node: {} of its {} GPUs, with nothing beside them", gpus, node);
 }
 
 std::string peak_type_words(const Gpu& gpu, const Plan& plan) {

@@ -9,6 +9,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/division_words.h"
+#include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
 
 namespace shardwright::cli {
@@ -63,6 +64,15 @@ std::string way_words(const Plan& plan) {
                           : fmt::format("{} ({})", plan.stack, division);
 }
 
+/// Empty for whole nodes.
+std::string part_sentence(const SizingReport& report, const Sized& option) {
+  const Cluster& cluster = report.offer_of(option).profile.cluster;
+  const std::string part = part_of_node_words(cluster, option.prediction.plan.gpus);
+  if (part.empty()) return "";
+  return fmt::format(" That is {}; a node that is let whole costs that of {} GPUs.", part,
+                     cluster.gpus_per_node);
+}
+
 std::string take_sentence(const SizingReport& report, const Sized& option) {
   const tuner::RunCost& cost = option.cost;
   std::string text = fmt::format(
@@ -70,10 +80,14 @@ std::string take_sentence(const SizingReport& report, const Sized& option) {
       report.offer_of(option).profile.cluster.gpu.id, way_words(option.prediction.plan),
       plain(report.job.run.tokens), days_words(cost.days), days_words(cost.days_interval[0]),
       days_words(cost.days_interval[1]), level_of(report, option));
-  if (!cost.usd) return text + "; the price of this cluster is unknown, --price tells it.";
-  return text + fmt::format(" and cost {} ({} to {}) at {}.", dollars(*cost.usd),
-                            dollars((*cost.usd_interval)[0]), dollars((*cost.usd_interval)[1]),
-                            price_words(report, option));
+  if (!cost.usd)
+    return text + "; the price of this cluster is unknown, --price tells it." +
+           part_sentence(report, option);
+  return text +
+         fmt::format(" and cost {} ({} to {}) at {}.", dollars(*cost.usd),
+                     dollars((*cost.usd_interval)[0]), dollars((*cost.usd_interval)[1]),
+                     price_words(report, option)) +
+         part_sentence(report, option);
 }
 
 /// Whether the deadline is met even at the slow end of the interval, and what would do otherwise.
