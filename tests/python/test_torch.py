@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan on a real PyTorch: two processes over gloo train as one process does, with the planned layers checkpointed."""
+import dataclasses
 import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -38,8 +40,8 @@ def test_a_large_model_needs_checkpoints():
 
 
 def test_what_cannot_be_put_on_a_model_is_refused():
-    with pytest.raises(shardwright.InputError, match="yafsdp"):
-        shardwright.torch.from_prediction(shardwright.predict(model="llama-3-8b", cluster="dgx-h100", strategy="yafsdp"))
+    with pytest.raises(shardwright.InputError, match="zero3"):
+        shardwright.torch.from_prediction(shardwright.predict(model="llama-3-8b", cluster="dgx-h100", strategy="zero3"))
     with pytest.raises(shardwright.InputError, match="carries no configuration"):
         shardwright.torch.plan_for(torch.nn.Linear(2, 2), cluster="dgx-h100")
     plan = shardwright.torch.from_prediction(shardwright.predict(model=CONFIG, cluster="dgx-h100", gpus=2, seq_len=64, strategy="fsdp2"))
@@ -48,6 +50,53 @@ def test_what_cannot_be_put_on_a_model_is_refused():
         shardwright.torch.apply(torch.nn.ModuleDict({"layers": layers}), plan)
     with pytest.raises(shardwright.InputError, match="has 4 layers, but the plan was made for 5"):
         shardwright.torch.apply(torch.nn.ModuleDict({"layers": layers[:4]}), plan)
+
+
+class Ends(torch.nn.Module):
+    """Embedding, layers and head, as models of Transformers tell them."""
+
+    def __init__(self, tied):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(256, 64), torch.nn.Linear(64, 256, bias=False)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(5))
+        if tied:
+            self.head.weight = self.embed.weight
+        self.get_input_embeddings, self.get_output_embeddings = lambda: self.embed, lambda: self.head
+
+
+def plan_of_yafsdp(strategy):
+    return shardwright.torch.from_prediction(shardwright.predict(
+        model=CONFIG, cluster="dgx-h100", gpus=1, seq_len=64, strategy=strategy, ckpt_layers=2, recompute="full"))
+
+
+@pytest.mark.parametrize("strategy, tied, units", [("yafsdp", False, 8), ("yafsdp-zero2", True, 6)])
+def test_what_yafsdp_is_told(monkeypatch, strategy, tied, units):
+    """YaFSDP runs on CUDA alone: in its place stand the two names of its release 2 with their parameters."""
+    told = []
+
+    @dataclasses.dataclass(frozen=True)
+    class MixedPrecisionPolicy:
+        param_dtype: object = None
+        reduce_dtype: object = None
+
+    def fully_shard(module, *, mesh=None, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(), ignored_params=None):
+        told.append((module, mesh, reshard_after_forward, mp_policy))
+        return module
+
+    monkeypatch.setitem(sys.modules, "ya_fsdp", types.SimpleNamespace(MixedPrecisionPolicy=MixedPrecisionPolicy, fully_shard=fully_shard))
+    model = Ends(tied)
+    assert shardwright.torch.apply(model, plan_of_yafsdp(strategy)) is model
+    assert len(told) == units and told[-1][0] is model
+    assert (told[0][0] is model.embed) == (not tied)
+    assert {(mesh, reshard) for _, mesh, reshard, _ in told} == {(None, strategy == "yafsdp")}
+    assert {policy.param_dtype for *_, policy in told} == {torch.bfloat16}
+    assert sum("Checkpoint" in type(module).__name__ for module, *_ in told) == 2
+
+
+def test_without_yafsdp_its_plans_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ya_fsdp", None)
+    with pytest.raises(shardwright.Missing, match="no release 2 of YaFSDP"):
+        shardwright.torch.apply(Ends(False), plan_of_yafsdp("yafsdp"))
 
 
 @pytest.mark.parametrize("strategy, checkpointed", [("fsdp2", 3), ("fsdp2-noreshard", 0), ("ddp", 5)])

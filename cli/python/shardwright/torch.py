@@ -11,7 +11,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
-from ._errors import InputError
+from ._errors import InputError, Missing
 from ._results import Prediction, Tuning
 from ._verbs import tune
 
@@ -19,15 +19,23 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
-#: What apply() can put on a model, and so what plan_for() searches unless told otherwise.
+#: What apply() can put on a model with PyTorch alone.
 STRATEGIES = ("single", "ddp", "fsdp2", "fsdp2-noreshard", "hsdp")
+#: What it can with release 2 of YaFSDP (package ya_fsdp of yandex/YaFSDP, on CUDA).
+OF_YAFSDP = ("yafsdp", "yafsdp-zero2")
+
+
+def _strategies() -> "tuple[str, ...]":
+    """What plan_for() searches unless told otherwise: all that can be applied here."""
+    import importlib.util
+    return STRATEGIES + (OF_YAFSDP if importlib.util.find_spec("ya_fsdp") else ())
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchPlan:
     """A plan in PyTorch's terms.
 
-    strategy: one of STRATEGIES; gpus: ranks it was made for; shard_group: ranks that share one copy of the parameters
+    strategy: one of STRATEGIES or OF_YAFSDP; gpus: ranks it was made for; shard_group: ranks that share one copy of the parameters
     (0: all); micro_batch: sequences a rank takes at a time; grad_accum: micro-steps of an optimizer step; ckpt_layers:
     layers that recompute everything, every ckpt_stride-th from the first on; param_dtype and reduce_dtype: "bf16" or
     "fp32"; prediction: its time and memory; tuning: the search that found it.
@@ -75,7 +83,7 @@ def plan_for(model: Any, *, cluster: Any, gpus: Optional[int] = None, config: An
     asked = model if config is None else config
     if not isinstance(asked, str) and not hasattr(asked, "__fspath__"):
         asked = config_of(asked)
-    settings: dict[str, Any] = {"strategy": ",".join(STRATEGIES), "stack": "torch-eager", "recompute": "full", **flags}
+    settings: dict[str, Any] = {"strategy": ",".join(_strategies()), "stack": "torch-eager", "recompute": "full", **flags}
     if gpus == 1 and "strategy" not in flags:
         settings["strategy"] = "single"
     tuning = tune(model=asked, cluster=cluster, gpus=gpus, **settings)
@@ -85,8 +93,8 @@ def plan_for(model: Any, *, cluster: Any, gpus: Optional[int] = None, config: An
 def from_prediction(prediction: Prediction, tuning: Optional[Tuning] = None) -> TorchPlan:
     """The plan that was predicted, for apply(). Raises InputError for one that apply() cannot put on a model."""
     plan = prediction.inputs.plan
-    if plan.strategy not in STRATEGIES:
-        raise InputError(f"strategy is '{plan.strategy}', but apply() can put only {', '.join(STRATEGIES)} on a model")
+    if plan.strategy not in STRATEGIES + OF_YAFSDP:
+        raise InputError(f"strategy is '{plan.strategy}', but apply() can put only {', '.join(STRATEGIES + OF_YAFSDP)} on a model")
     for knob in ("tp", "pp", "cp", "ep"):
         if plan.get(knob, 1) > 1:
             raise InputError(f"{knob} is {plan[knob]}, but apply() divides parameters over ranks, not the model itself")
@@ -121,12 +129,35 @@ def _mesh(plan: TorchPlan, ranks: int, device: str) -> "DeviceMesh":
     return init_device_mesh(device, (ranks // group, group), mesh_dim_names=("replicate", "shard"))
 
 
+def _units(model: "nn.Module", layers: "nn.ModuleList") -> "list[nn.Module]":
+    """What YaFSDP gathers one after the other: embedding, layers, head; without the first and last where they share a
+    weight or the model does not tell them."""
+    ends = [getattr(model, f"get_{end}_embeddings", lambda: None)() for end in ("input", "output")]
+    if None in ends or ends[0].weight is ends[1].weight:
+        return list(layers)
+    return [ends[0], *layers, ends[1]]
+
+
+def _fully_shard_yafsdp(units: "list[nn.Module]", plan: TorchPlan, types: "Mapping[str, Any]", mesh: Optional["DeviceMesh"]) -> None:
+    if plan.shard_group not in (0, plan.gpus):
+        raise InputError(f"shard_group is {plan.shard_group} of {plan.gpus} GPUs, but YaFSDP shards over all of them")
+    try:
+        from ya_fsdp import MixedPrecisionPolicy, fully_shard  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise Missing(f"strategy is '{plan.strategy}', but there is no release 2 of YaFSDP here ({error}); install yandex/YaFSDP, "
+                      "or plan with strategy='fsdp2'") from error
+    options = {"mesh": mesh, "reshard_after_forward": plan.strategy == "yafsdp",
+               "mp_policy": MixedPrecisionPolicy(param_dtype=types[plan.param_dtype], reduce_dtype=types[plan.reduce_dtype])}
+    for unit in units:
+        fully_shard(unit, **options)
+
+
 def apply(model: "nn.Module", plan: TorchPlan, *, mesh: Optional["DeviceMesh"] = None) -> "nn.Module":
-    """`model` with the plan on it: its layers checkpointed, then wrapped with FSDP2 (fully_shard) or DDP.
+    """`model` with the plan on it: its layers checkpointed, then wrapped with FSDP2 (fully_shard), YaFSDP or DDP.
 
     Changes `model` in place and returns what to call (for ddp a wrapper). torch.distributed must be up with as many
     ranks as the plan has GPUs, unless the strategy is "single"; mesh: another mesh of these ranks. Raises InputError
-    for another number of ranks or layers.
+    for another number of ranks or layers, Missing for a plan of YaFSDP without its package.
     """
     import torch
     from torch import distributed
@@ -148,8 +179,11 @@ def apply(model: "nn.Module", plan: TorchPlan, *, mesh: Optional["DeviceMesh"] =
         from torch.nn.parallel import DistributedDataParallel
         return DistributedDataParallel(model)
 
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     types = {"bf16": torch.bfloat16, "fp32": torch.float32}
+    if plan.strategy in OF_YAFSDP:
+        _fully_shard_yafsdp([*_units(model, layers), model], plan, types, mesh)
+        return model
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     policy = MixedPrecisionPolicy(param_dtype=types[plan.param_dtype], reduce_dtype=types[plan.reduce_dtype])
     options: dict[str, Any] = {"mesh": mesh if mesh is not None else _mesh(plan, ranks, device), "mp_policy": policy,
                                "reshard_after_forward": plan.strategy != "fsdp2-noreshard"}
