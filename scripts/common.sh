@@ -51,6 +51,31 @@ install_missing() {
   rm -f "$log"
 }
 
+# yaml_cpp_source: prints a folder with the sources of yaml-cpp, for what is built for other machines than this one;
+# nothing where there are none. SHARDWRIGHT_YAML_CPP_SOURCE names such a folder; else apt gets what this Debian or
+# Ubuntu built its own from, into build/yaml-cpp, and needs no root for it.
+yaml_cpp_source() {
+  local folder=$PWD/build/yaml-cpp from
+  if [ -n "${SHARDWRIGHT_YAML_CPP_SOURCE:-}" ]; then
+    [ -e "$SHARDWRIGHT_YAML_CPP_SOURCE/include/yaml-cpp/yaml.h" ] ||
+      die 3 "SHARDWRIGHT_YAML_CPP_SOURCE is '$SHARDWRIGHT_YAML_CPP_SOURCE', which holds no include/yaml-cpp/yaml.h."
+    realpath "$SHARDWRIGHT_YAML_CPP_SOURCE"
+    return
+  fi
+  if [ ! -e "$folder/source/include/yaml-cpp/yaml.h" ] && command -v apt-get >/dev/null && command -v dpkg-source >/dev/null; then
+    say "Getting the sources of yaml-cpp"
+    from=$(apt-cache policy libyaml-cpp-dev | awk '/^ +[0-9]+ http/ {sub("/", " ", $3); print "deb-src", $2, $3; exit}')
+    rm -rf "$folder"
+    mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
+    echo "$from" >"$folder/sources.list"
+    local options=(-qq -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
+                   -o "Dir::State::Lists=$folder/lists" -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User="$(id -un)")
+    (cd "$folder" && apt-get "${options[@]}" update && apt-get "${options[@]}" source yaml-cpp && mv yaml-cpp-*/ source) >&2 ||
+      rm -rf "$folder"
+  fi
+  if [ -e "$folder/source/include/yaml-cpp/yaml.h" ]; then echo "$folder/source"; fi
+}
+
 # clang-format's output differs between versions, so only the one the tree was formatted with can judge it.
 check_format() {
   local wanted=14

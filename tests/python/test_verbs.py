@@ -71,6 +71,18 @@ def test_export(program):
     assert str(result) == result.settings and "parallelism" in result.settings
 
 
+@pytest.mark.parametrize("name, text", [
+    ("axolotl.yaml", "base_model: meta-llama/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\nfsdp: [full_shard, auto_wrap]\n"),
+    ("train.toml", "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n"),
+])
+def test_settings_of_a_trainer(program, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    path = str(tmp_path / name)
+    result = shardwright.import_config(path, cluster="dgx-h100", gpus=16)
+    assert result.json == program.run("import-config", path, "--cluster", "dgx-h100", "--gpus", "16", "--json")[1]
+    assert result.plan.micro_batch == 2
+
+
 def test_every_verb_of_the_program_is_a_function(program):
     for verb in re.findall(r"^  ([a-z][a-z-]*)  ", program.run("--help")[1].split("Verbs:")[1], re.M):
         if verb not in ("run", "compare", "measure", "doctor", "profile"):  # not in a planner
