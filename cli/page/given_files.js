@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that the user drops or chooses: told apart by their content, never sent anywhere. A model, plan or cluster is
-// kept as text; traces and logs go to `calibrate`, which reads them where they lie and makes a cluster of them.
+// kept as text; settings of another trainer become the plan; traces and logs go to `calibrate`, which reads them where
+// they lie and makes a cluster of them.
 import {Cancelled, sentenceOf} from './engine.js';
 import {bytes} from './format.js';
 import {safeName} from './link.js';
@@ -33,17 +34,22 @@ async function unzipped(file) {
   }
 }
 
+// Settings of another trainer, beside JSON, which is told by its keys.
+const SETTINGS = /\.(ya?ml|toml|py|sh)$/i;
+const OF_DEEPSPEED = ['zero_optimization', 'train_micro_batch_size_per_gpu', 'train_batch_size'];
+
 const looksLike = {
   trace: (head) => /"traceEvents"|"ph"\s*:/.test(head),
   log: (head) => /nccl-tests|# nThread|algbw/i.test(head),
 };
 
-/** {kind, text, json} of a file by what is in it: model, plan, cluster, trace, log. Throws a sentence. */
+/** {kind, text, json} of a file by what is in it: model, plan, cluster, prices, settings, trace, log. Throws a sentence. */
 async function kindOf(name, blob) {
   const head = await blob.slice(0, HEAD_BYTES).text();
   if (looksLike.log(head)) return {kind: 'log'};
   if (looksLike.trace(head)) return {kind: 'trace'};
-  const expected = 'expected a model’s config.json, a plan, a cluster or profile, prices, a Kineto trace or an nccl-tests log';
+  const expected = 'expected a model’s config.json, a plan, a cluster or profile, prices, settings of a trainer, a Kineto trace or an nccl-tests log';
+  if (SETTINGS.test(name) && blob.size <= LARGEST_TEXT) return {kind: 'settings', text: await blob.text()};
   if (!/^\s*[[{]/.test(head)) throw new Error(`${name} is no JSON and no nccl-tests log; ${expected}.`);
   if (blob.size > LARGEST_TEXT) throw new Error(`${name} has ${bytes(blob.size)} and no traceEvents at its begin; ${expected}.`);
   const text = await blob.text();
@@ -58,6 +64,7 @@ async function kindOf(name, blob) {
   if (schema.startsWith('shardwright.cluster')) return {kind: 'cluster', text, json};
   if (schema.startsWith('shardwright.prices')) return {kind: 'prices', text, json};
   if (json && (json.model_type || json.architectures || json.hidden_size || json.n_embd)) return {kind: 'model', text, json};
+  if (json && OF_DEEPSPEED.some((key) => key in json)) return {kind: 'settings', text};
   throw new Error(`${name} is JSON${schema ? ` of ${schema}` : ''}; ${expected}.`);
 }
 
@@ -71,7 +78,7 @@ export class GivenFiles {
       this.chosen.value = '';
     }});
     this.element = html('div', {class: 'drop'}, html('label', {for: 'file', class: 'button'}, 'Open a file'), this.chosen,
-      html('small', {}, 'config.json, plan, cluster, prices, Kineto trace, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
+      html('small', {}, 'config.json, plan, cluster, prices, settings of a trainer (YAML, TOML, JSON, Python, shell), Kineto trace, nccl-tests log; or drop it anywhere. Nothing leaves this machine.'));
     addEventListener('dragover', (event) => event.preventDefault());
     addEventListener('drop', (event) => {
       event.preventDefault();
@@ -87,6 +94,7 @@ export class GivenFiles {
         const blob = packed[0] === 0x1f && packed[1] === 0x8b ? await unzipped(file) : file;
         const found = await kindOf(file.name, blob);
         if (found.text === undefined) measured.push({...found, blob, name: `${measured.length || ''}${safeName(file.name.replace(/\.gz$/, ''))}`});
+        else if (found.kind === 'settings') await this.takeSettings(safeName(file.name), found.text);
         else await this.keep(safeName(file.name), found);
       } catch (error) {
         this.say(error.message, true);
@@ -108,6 +116,19 @@ export class GivenFiles {
     if (kind === 'plan') this.takePlan(json);
     else setFlags([[kind, `./${name}`]]);
     this.say(`${name} is in use as the ${kind}.`);
+  }
+
+  /** Settings of another trainer become the plan. The model, where they leave it to a script, is that of the page. */
+  async takeSettings(name, text) {
+    const out = 'imported-plan.json';
+    const ask = (...more) => this.engine.ask(['import-config', `./${name}`, '--cluster', state.flags.get('cluster') || 'dgx-h100', '--out', out, ...more],
+      {files: {[name]: text}, outputs: [out]});
+    let answer = await ask();
+    const model = state.flags.get('model');
+    if (answer.code && model && /^--model is missing/.test(sentenceOf(answer))) answer = await ask('--model', model);
+    if (answer.code) throw new Error(sentenceOf(answer));
+    this.takePlan(JSON.parse(answer.outputs[out]));
+    this.say(`${name} is now the plan of this page.`, false, answer.stdout);
   }
 
   takePlan(json) {

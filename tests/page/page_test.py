@@ -279,6 +279,36 @@ def prices_of_ones_own_count_everywhere(on):
     assert not on.page.js("return document.querySelector('[data-cluster=\"./prices.json\"]')"), "prices are no cluster"
 
 
+SETTINGS_OF_TRAINERS = {
+    "axolotl.yaml": "base_model: meta-llama/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+                    "gradient_checkpointing: true\nfsdp:\n  - full_shard\n  - auto_wrap\n",
+    "accelerate.yml": "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_activation_checkpointing: true\n"
+                      "mixed_precision: bf16\nnum_processes: 16\n",
+    "torchtitan.toml": "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n"
+                       "[activation_checkpoint]\nmode = 'full'\n",
+    "deepspeed.json": json.dumps({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 3}}),
+    "pretrain.sh": "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --bf16\n"}
+
+
+@flow
+def settings_of_trainers_become_the_plan(on):
+    for name, text in SETTINGS_OF_TRAINERS.items():
+        on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100")
+        on.page.settled()
+        path = on.file(name, text)
+        on.page.give(path)
+        on.page.wait(f"/{name} is now the plan/.test(document.getElementById('says').textContent)")
+        line = on.page.text("#command-line").split()
+        model = line[line.index("--model") + 1]
+        code, _ = on.native("import-config", name, "--cluster", "dgx-h100", "--model", model, "--out", "native.json")
+        assert code == 0, name
+        here, there = (json.loads(on.native(*words, "--json")[1]) for words in (line[1:], ["predict", "--plan", "native.json"]))
+        assert here["inputs"]["plan"] == there["inputs"]["plan"], name
+        assert here["iteration_time_s"] == there["iteration_time_s"], name
+    on.page.give(on.file("broken.yaml", "a: [1, 2\nb: }"))
+    on.page.wait("/broken.yaml: line 2: is no YAML/.test(document.getElementById('says').textContent)")
+
+
 @flow
 def a_log_of_nccl_tests_calibrates(on):
     rows = "".join(f"{size:12} {size // 16:13}      half    none      -1 {time_us:8.2f} {1:7.2f} {1:7.2f}      0 {time_us:8.2f} {1:7.2f} {1:7.2f}    N/A\n"
