@@ -49,9 +49,12 @@ export function wordsFor(verb, flags, wanted = () => true) {
   return words;
 }
 
-/** The flags, by name, that say what the `plan` of a JSON document says, as far as `verb` has them. */
+const BESIDE_A_PLAN = new Set(['model', 'cluster', 'stack', 'set', 'plan', 'global-batch']);
+
+/** The flags, by name, that say what the `plan` of a JSON document says, as far as `verb` has them; empty: not said there. */
 export function flagsOfPlan(plan, verb = 'predict') {
-  const pairs = [];
+  const {group} = flagOf(verb, 'strategy');
+  const pairs = catalogue.flags[verb].filter((flag) => flag.group === group && !BESIDE_A_PLAN.has(flag.name)).map((flag) => [flag.name, '']);
   for (const [key, value] of Object.entries(plan)) {
     const name = key.replaceAll('_', '-');
     if (!flagOf(verb, name) || value === null || name === 'stack') continue;

@@ -132,7 +132,8 @@ export class GivenFiles {
   }
 
   takePlan(json) {
-    setFlags([['model', json.model], ['cluster', json.cluster], ['stack', json.plan.stack], ...flagsOfPlan(json.plan)]);
+    setFlags([['model', json.model], ['cluster', json.cluster], ['stack', json.plan.stack], ['set', (json.set || []).join(';')], ['global-batch', ''],
+      ...flagsOfPlan(json.plan)]);
   }
 
   async calibrate(measured) {
