@@ -18,12 +18,22 @@ export function row(label, input, hint, extra) {
 
 const option = (value, label) => html('option', {value}, label);
 
-const fileOptions = (kind) => filesOf(kind).map((name) => option(`./${name}`, `${name} (yours)`));
+const fileOptions = (kind) => filesOf(kind).map((name) => [`./${name}`, `${name} (yours)`]);
 
-function setOptions(select, options, value) {
-  select.replaceChildren(...options);
+/** A value that is no option becomes one. */
+function choose(select, value) {
   if (value && ![...select.options].some((one) => one.value === value)) select.append(option(value, value));
-  select.value = value;
+  if (select.value !== value) select.value = value;
+}
+
+const shown = new WeakMap();
+
+/** `pairs`: values with their labels. Options are made anew only where they differ, for a slider asks at every step. */
+function setOptions(select, pairs, value) {
+  const words = JSON.stringify(pairs);
+  if (shown.get(select) !== words) select.replaceChildren(...pairs.map(([one, label]) => option(one, label)));
+  shown.set(select, words);
+  choose(select, value);
 }
 
 function chooser(name, label, optionsOf, hintOf) {
@@ -38,10 +48,10 @@ function chooser(name, label, optionsOf, hintOf) {
 
 export const modelChooser = () => chooser('model', 'Model', () => [
   ...fileOptions('model'), ...[...catalogue.models].sort((one, other) => one.parameters - other.parameters)
-    .map((model) => option(model.id, `${model.id} · ${short(model.parameters)}`))], () => 'or drop a config.json on the page');
+    .map((model) => [model.id, `${model.id} · ${short(model.parameters)}`])], () => 'or drop a config.json on the page');
 
 export const clusterChooser = () => chooser('cluster', 'Cluster', () => [
-  ...fileOptions('cluster'), ...catalogue.clusters.map((cluster) => option(cluster.id, `${cluster.id} · ${cluster.gpus_per_node} × ${cluster.gpu}`))], (value) => {
+  ...fileOptions('cluster'), ...catalogue.clusters.map((cluster) => [cluster.id, `${cluster.id} · ${cluster.gpus_per_node} × ${cluster.gpu}`])], (value) => {
   const cluster = catalogue.clusters.find((one) => one.id === value);
   if (!cluster) return '';
   return `${cluster.description}${cluster.usd_per_gpu_hour ? `; ${usd(cluster.usd_per_gpu_hour)} a GPU hour` : '; no price'}`;
@@ -50,7 +60,7 @@ export const clusterChooser = () => chooser('cluster', 'Cluster', () => [
 const documentedDefault = () => (flagOf('predict', 'stack').text.match(/default: ([^)]+)/) || [])[1] || 'of the program';
 
 export const stackChooser = () => chooser('stack', 'Software', (plan) => [
-  option('', `default (${plan ? plan.stack : documentedDefault()})`), ...catalogue.stacks.map((stack) => option(stack.id, stack.id))], (value) =>
+  ['', `default (${plan ? plan.stack : documentedDefault()})`], ...catalogue.stacks.map((stack) => [stack.id, stack.id])], (value) =>
   (catalogue.stacks.find((one) => one.id === value) || {description: ''}).description);
 
 const holdBox = (name) => html('label', {class: 'hold', title: 'A search keeps this value'},
@@ -123,7 +133,7 @@ export function flagInput(flag, searched = false) {
     const value = state.flags.get(name) || '';
     if (plan && !value) showTaken(input, plan[name.replaceAll('-', '_')]);
     if (input.type === 'checkbox') input.checked = value !== '' && value !== 'off';
-    else if (input.tagName === 'SELECT') setOptions(input, [...input.options], value);
+    else if (input.tagName === 'SELECT') choose(input, value);
     else if (document.activeElement !== input) input.value = value;
     const fix = element.querySelector('[data-hold]');
     if (fix) fix.checked = state.held.has(name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program from the page's side: two workers with the same compiled module. One answers at once what sliders ask,
-// newest question first; the other searches for as long as it takes and can be cancelled.
+// The program from the page's side: workers with the same compiled module. One answers at once what sliders ask, newest
+// question first; one finds the reasons and timelines of a plan, which no slider waits for; one searches for as long as
+// it takes and can be cancelled.
 export class Cancelled extends Error {}
 
 class Desk {
@@ -101,6 +102,7 @@ export class Engine {
       workerUrl: URL.createObjectURL(new Blob([worker], {type: 'text/javascript'})),
     };
     engine.quick = new Desk(parts);
+    engine.calm = new Desk(parts);
     engine.slow = new Desk(parts);
     return engine;
   }
@@ -113,6 +115,11 @@ export class Engine {
   /** Runs the program; null when a newer question with the same `key` came first. Rejects when it could not run. */
   ask(words, options = {}) {
     return this.quick.ask(this.job(words, options));
+  }
+
+  /** The same where it takes longer than a hand rests. */
+  look(words, options = {}) {
+    return this.calm.ask(this.job(words, options));
   }
 
   /** The same where it may take minutes; rejects with Cancelled after cancel(). */

@@ -131,6 +131,7 @@ export class PlanView {
   async update() {
     this.refreshInputs();
     clearTimeout(this.timer);
+    this.turn = (this.turn || 0) + 1;
     document.body.dataset.details = 'pending';
     const begin = performance.now();
     try {
@@ -178,13 +179,15 @@ export class PlanView {
   }
 
   async updateDetails() {
+    const {turn} = this;
     const own = await this.detailsOf(this.words());
-    if (!own) return;
+    if (!own || turn !== this.turn) return;  // of a plan that the hand has left
     this.trace = own.trace;
     this.noTrace = own.noTrace;
     this.answer = own.prediction;
     if (this.beside && !this.beside.trace && !this.beside.noTrace) {
       const other = await this.besideOf(state.beside);
+      if (turn !== this.turn) return;
       if (other) this.beside = other;
     }
     this.detailed = true;
@@ -196,10 +199,10 @@ export class PlanView {
 
   async detailsOf(words, key = 'details') {
     try {
-      const answer = await this.engine.ask([...words, '--explain', '--trace', 'step.json'], {key, outputs: ['step.json']});
+      const answer = await this.engine.look([...words, '--explain', '--trace', 'step.json'], {key, outputs: ['step.json']});
       if (answer && !answer.code) return {prediction: documentOf(answer), trace: JSON.parse(answer.outputs['step.json'])};
       // Of some plans no timeline is written; what else is known of them is worth showing.
-      const without = answer && await this.engine.ask([...words, '--explain'], {key});
+      const without = answer && await this.engine.look([...words, '--explain'], {key});
       return without && !without.code ? {prediction: documentOf(without), noTrace: sentenceOf(answer)} : null;
     } catch (error) {
       this.complain(error.message);

@@ -21,6 +21,7 @@ class Page:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(driver))
         self.driver.set_script_timeout(START_S)
+        self.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
         self.url = url
         self.requests = []
         self.messages = []
@@ -95,6 +96,11 @@ class Page:
           slider.dispatchEvent(new Event('input', {bubbles: true}));
         """, flag, place)
 
+    def busy_ms(self):
+        """Processor time of the page's own thread so far: scripts, styles, layout, drawing."""
+        metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return 1e3 * next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
     def settled(self):
         """The present plan's timeline stands there, and no question is open."""
         self.wait("document.querySelector('#timeline svg') && document.body.dataset.details === 'done'")
@@ -124,6 +130,7 @@ class Page:
     def picture(self, path):
         """The whole page, not only what the window shows."""
         import base64
+        self.driver.execute_async_script("const [done] = arguments; requestAnimationFrame(() => requestAnimationFrame(done));")
         shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
         path.write_bytes(base64.b64decode(shot["data"]))
 

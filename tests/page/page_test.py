@@ -69,13 +69,15 @@ def opens_from_disk_and_asks_nobody(on):
 def an_engineer_moves_sliders(on):
     on.page.open("#plan?model=llama-3-70b&cluster=dgx-h100&gpus=256&seq-len=4096&strategy=yafsdp")
     on.page.settled()
-    waits = []
+    waits, work = [], []
     for flag, places in (("ckpt-layers", range(0, 81, 8)), ("micro-batch", range(0, 8)), ("gpus", range(5, 12))):
         for place in places:
+            begin = on.page.busy_ms()
             waits.append(on.page.slide(flag, place))
+            work.append(on.page.busy_ms() - begin)
     waits.sort()
     print(f"    {len(waits)} moves of a slider: least {waits[0]:.0f} ms, median {statistics.median(waits):.0f} ms, "
-          f"90 % within {waits[int(len(waits) * 0.9)]:.0f} ms, worst {waits[-1]:.0f} ms")
+          f"90 % within {waits[int(len(waits) * 0.9)]:.0f} ms, worst {waits[-1]:.0f} ms; the page's thread computes {statistics.median(work):.0f} ms of it")
     assert waits[-1] < SLOWEST_ANSWER_MS, waits
 
 
@@ -293,7 +295,7 @@ SETTINGS_OF_TRAINERS = {
 @flow
 def settings_of_trainers_become_the_plan(on):
     for name, text in SETTINGS_OF_TRAINERS.items():
-        on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100")
+        on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&pp=2&prefetch=0&global-batch=32")
         on.page.settled()
         path = on.file(name, text)
         on.page.give(path)
