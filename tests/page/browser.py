@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A browser with the planner page in it, and what the flows do there: set, press, wait, read."""
+import base64
 import json
 import time
 
@@ -129,10 +130,16 @@ class Page:
 
     def picture(self, path):
         """The whole page, not only what the window shows."""
-        import base64
         self.driver.execute_async_script("const [done] = arguments; requestAnimationFrame(() => requestAnimationFrame(done));")
         shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
         path.write_bytes(base64.b64decode(shot["data"]))
+
+    def printed(self, width_in=8.5, height_in=11):
+        """What stands in the window on paper: the PDF and how many sheets it has."""
+        pdf = base64.b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", {
+            "printBackground": True, "paperWidth": width_in, "paperHeight": height_in})["data"])
+        assert pdf.startswith(b"%PDF")
+        return pdf, pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ")
 
     def gather_logs(self):
         self.messages += [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

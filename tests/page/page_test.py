@@ -192,12 +192,10 @@ def a_divided_model_shows_its_stages(on):
 
 @flow
 def an_answer_prints(on):
-    import base64
     on.page.open("#plan?model=llama-3-8b&cluster=dgx-h100&gpus=64&strategy=fsdp2")
     on.page.settled()
-    pdf = base64.b64decode(on.page.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
-    sheets = pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ")
-    assert pdf.startswith(b"%PDF") and 1 <= sheets <= 6, sheets
+    pdf, sheets = on.page.printed()
+    assert 1 <= sheets <= 6, sheets
     if on.pictures:
         (on.pictures / "plan.pdf").write_bytes(pdf)
 
@@ -279,6 +277,19 @@ def prices_of_ones_own_count_everywhere(on):
     on.page.view("buy")
     assert on.page.js("return document.querySelector('[data-price=\"dgx-h100\"]').value") == "2.5"
     assert not on.page.js("return document.querySelector('[data-cluster=\"./prices.json\"]')"), "prices are no cluster"
+
+
+@flow
+def the_page_for_whoever_signs_prints_on_two_pages(on):
+    clusters = "dgx-h100,dgx-h200,dgx-b200,dgx-b300,dgx-a100-80g,p5,p4d,a3-mega,mi300x-8x400,voltage-park-h100"
+    code, _ = on.native("size", "--model", "llama-3-8b", "--tokens", "15T", "--deadline", "60d", "--clusters", clusters, "--out", "size.html")
+    assert code == 0
+    on.page.driver.get((on.folder / "size.html").as_uri())
+    for width, height in ((8.27, 11.69), (8.5, 11)):
+        pdf, sheets = on.page.printed(width, height)
+        if on.pictures:
+            (on.pictures / "size.pdf").write_bytes(pdf)
+        assert sheets == 2, (width, height, sheets)
 
 
 SETTINGS_OF_TRAINERS = {

@@ -89,13 +89,18 @@ svg .area{fill:var(--product);opacity:.18}
  svg.wide{min-width:680px}
 }
 @media print{
- body{font-size:10pt;line-height:1.35;background:#fff}
+ @page{margin:11mm}
+ body{font-size:8.5pt;line-height:1.3;background:#fff}
  main{max-width:none;padding:0}
- h1{font-size:16pt}
- h2{font-size:12pt;margin-bottom:4px}
- section{margin-top:16px}
- table{font-size:9pt}
- th,td{padding:2px 10px 2px 0}
+ h1{font-size:14pt}
+ h2{font-size:10.5pt;margin-bottom:3px}
+ section{margin-top:10px}
+ table,.legend,.tile span{font-size:7.5pt}
+ th,td{padding:1px 10px 1px 0}
+ li{margin:1px 0}
+ .tiles{grid-template-columns:repeat(4,1fr);margin-top:10px}
+ .tile{padding:6px 10px}
+ .tile b{font-size:13pt}
  .tile,svg,tr,li{break-inside:avoid}
  h2,h3{break-after:avoid}
  *{-webkit-print-color-adjust:exact;print-color-adjust:exact}
