@@ -72,7 +72,7 @@ export function legend(entries) {
 }
 
 export function table(head, rows, caption) {
-  const cell = (value, tag, index) => html(tag, {class: index > 0 && typeof value === 'string' && /^[−+]?[\d.,]/.test(value) ? 'number' : '',
+  const cell = (value, tag, index) => html(tag, {class: index > 0 && typeof value === 'string' && /^[−+]?[\d.,]+( [A-Za-z%/]+){0,2}$/.test(value) ? 'number' : '',
     scope: tag === 'th' ? 'col' : null}, value ?? '');
   return html('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption},
     html('table', {}, html('caption', {class: 'hidden'}, caption),

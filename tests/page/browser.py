@@ -129,9 +129,11 @@ class Page:
         time.sleep(0.5)
 
     def picture(self, path):
-        """The whole page, not only what the window shows."""
+        """The whole page, not only what the window shows and the browser therefore draws."""
+        self.js("document.head.append(Object.assign(document.createElement('style'), {textContent: '#answers section {content-visibility: visible !important}'}))")
         self.driver.execute_async_script("const [done] = arguments; requestAnimationFrame(() => requestAnimationFrame(done));")
-        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
+        for _ in range(2):  # what was not in the window is drawn for the first, and stands in the second
+            shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def printed(self, width_in=8.5, height_in=11):
