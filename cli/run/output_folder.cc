@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "sim/core/atomic_file.h"
+#include "sim/core/durable_folder.h"
 #include "sim/core/error.h"
 
 namespace shardwright::cli {
@@ -31,15 +32,6 @@ std::string holder(int fd) {
   return name;
 }
 
-void make_folder(const fs::path& folder) {
-  std::error_code refused;
-  fs::create_directories(folder, refused);
-  if (refused) {
-    throw Error(fmt::format("{}: cannot make this folder: {}", folder.string(), refused.message()),
-                exit_code_of(refused.value()));
-  }
-}
-
 /// A file that is made beside the one to come, and dropped.
 void try_file(const fs::path& path) {
   std::error_code ignored;
@@ -55,7 +47,7 @@ void try_file(const fs::path& path) {
 }  // namespace
 
 OutputLock::OutputLock(const fs::path& folder) {
-  make_folder(folder);
+  make_durable_folder(folder);
   const fs::path path = folder / ".lock";
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd_ < 0) {
@@ -108,7 +100,7 @@ void try_outputs(const RunOptions& options) {
   refuse_foreign_link(model_folder(options));
   try_file(fs::path(options.out) / "metrics.jsonl");
   if (options.train.saves) {
-    make_folder(checkpoints);
+    make_durable_folder(checkpoints);
     try_file(checkpoints / "probe");
     std::error_code ignored;
     if (fs::exists(model_folder(options), ignored)) try_file(model_folder(options) / "config.json");

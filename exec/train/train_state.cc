@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "sim/core/atomic_file.h"
+#include "sim/core/durable_folder.h"
 #include "sim/core/error.h"
 
 namespace shardwright::exec {
@@ -192,7 +193,7 @@ void load_weights(Executor& executor, const SafetensorsModel& model, const std::
 
 void export_model(const Checkpoint& checkpoint, const std::filesystem::path& folder,
                   std::int64_t max_part_bytes) {
-  std::filesystem::create_directories(folder);
+  make_durable_folder(folder);
   const ExportedForms forms(checkpoint.manifest().config);
   std::vector<TensorSpec> specs;
   std::map<std::string, StoredForm> stored;

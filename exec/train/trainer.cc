@@ -17,6 +17,7 @@
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
 #include "sim/core/atomic_file.h"
+#include "sim/core/durable_folder.h"
 #include "sim/core/error.h"
 #include "sim/core/quantile.h"
 
@@ -120,16 +121,7 @@ class Run {
   void make_checkpoints_folder() {
     const std::filesystem::path folder = checkpoints_folder(options_.folder);
     refuse_foreign_link(folder);
-    std::error_code refused;
-    if (!std::filesystem::create_directories(folder, refused) && !refused) return;
-    if (refused) {
-      throw Error(
-          fmt::format("{}: cannot make this folder: {}", folder.string(), refused.message()),
-          exit_code_of(refused.value()));
-    }
-    flush_folder(options_.folder);
-    const std::filesystem::path parent = std::filesystem::absolute(options_.folder).parent_path();
-    flush_folder(parent);
+    make_durable_folder(folder);
   }
 
   void step(std::int64_t number) {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <sstream>
 
@@ -112,6 +113,19 @@ TEST_F(RunEndsTest, TriesItsOutputsBeforeTheFirstStep) {
     EXPECT_THAT(refused.err, HasSubstr(wrong[1]));
     EXPECT_FALSE(fs::exists(folder_ / "out" / "metrics.jsonl"));
   }
+}
+
+TEST_F(RunEndsTest, FollowsNoLinkOfAnotherUserOutOfItsFolder) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes links of others";
+  fs::create_directories(folder_ / "elsewhere" / ".writing-of-a-friend");
+  fs::create_directories(folder_ / "out");
+  const fs::path link = folder_ / "out" / "checkpoints";
+  fs::create_directory_symlink(folder_ / "elsewhere", link);
+  ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+  const ProgramResult refused = run(small("out", {"--save-every", "1"}));
+  EXPECT_EQ(refused.exit_code, 3) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("is a link that another user made"));
+  EXPECT_TRUE(fs::exists(folder_ / "elsewhere" / ".writing-of-a-friend"));
 }
 
 TEST_F(RunEndsTest, ATraceThatCannotBeWrittenDoesNotCostTheModel) {

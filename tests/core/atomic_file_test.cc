@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "sim/core/durable_folder.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
 #include "tests/support/temp_folder.h"
@@ -146,6 +147,16 @@ TEST_F(AtomicFileTest, FollowsNoLinkOfAnotherUser) {
   EXPECT_THAT(error_of([&] { write_file_atomically(link, "gone"); }).what(),
               HasSubstr("is a link that another user made"));
   EXPECT_EQ(read(victim), "precious");
+}
+
+TEST_F(AtomicFileTest, AFolderIsMadeWithItsParentsOrRefused) {
+  make_durable_folder(folder_ / "a" / "b" / "");
+  make_durable_folder(folder_ / "a" / "b");
+  EXPECT_TRUE(fs::is_directory(folder_ / "a" / "b"));
+  write_file_atomically(folder_ / "file", "");
+  const Error error = error_of([&] { make_durable_folder(folder_ / "file" / "c"); });
+  EXPECT_THAT(error.what(), HasSubstr("file: cannot make this folder: Not a directory"));
+  EXPECT_EQ(error.code(), ExitCode::kBadInput);
 }
 
 TEST_F(AtomicFileTest, APipeThatNobodyWritesToIsRefused) {
