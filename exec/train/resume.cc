@@ -6,18 +6,28 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <span>
+#include <string_view>
 
 #include "sim/core/error.h"
 
 namespace shardwright::exec {
 namespace {
 
+/// kDamaged is about the checkpoint. kUnread is about the machine, and another checkpoint would not
+/// be read either: the run ends, or it would go on from an older one for want of memory.
+enum class Verdict : std::int64_t { kDamaged, kWhole, kUnread };
+
 /// What a rank says of a candidate.
 struct Finding {
-  std::int64_t step = -1;  // of the manifest; -1: it cannot be opened
-  std::int64_t whole = 0;  // the checksums of this rank's share of the files
-  char error[240] = {};    // ends in zero
+  std::int64_t step = -1;               // of the manifest; -1: it cannot be opened
+  Verdict verdict = Verdict::kDamaged;  // of this rank's share of the files
+  char error[240] = {};                 // ends in zero
+
+  void say(std::string_view text) {
+    std::copy_n(text.data(), std::min(text.size(), sizeof error - 1), error);
+  }
 };
 static_assert(sizeof(Finding) == 256);
 
@@ -28,10 +38,12 @@ Finding look_at(const std::filesystem::path& path, const Communicator& world,
     opened = std::make_unique<Checkpoint>(path);
     mine.step = opened->manifest().step;
     opened->verify(world.rank(), world.size());
-    mine.whole = 1;
+    mine.verdict = Verdict::kWhole;
+  } catch (const std::bad_alloc&) {
+    mine.verdict = Verdict::kUnread;
+    mine.say("this machine ran out of memory");
   } catch (const std::exception& error) {
-    const std::string text = error.what();
-    std::copy_n(text.data(), std::min(text.size(), sizeof mine.error - 1), mine.error);
+    mine.say(error.what());
   }
   return mine;
 }
@@ -68,8 +80,16 @@ std::unique_ptr<Checkpoint> choose_checkpoint(Communicator& world,
   for (const std::filesystem::path& path : candidates) {
     std::unique_ptr<Checkpoint> opened;
     const std::vector<Finding> all = exchange_all(world, look_at(path, world, opened));
-    const auto bad =
-        std::find_if(all.begin(), all.end(), [](const Finding& one) { return one.whole == 0; });
+    const auto found = [&](Verdict verdict) {
+      return std::find_if(all.begin(), all.end(),
+                          [=](const Finding& one) { return one.verdict == verdict; });
+    };
+    if (const auto unread = found(Verdict::kUnread); unread != all.end()) {
+      throw Error(fmt::format("{}: rank {} could not read it: {}", path.string(),
+                              unread - all.begin(), unread->error),
+                  ExitCode::kFailed);
+    }
+    const auto bad = found(Verdict::kDamaged);
     if (bad == all.end()) {
       const auto other = std::find_if(
           all.begin(), all.end(), [&](const Finding& one) { return one.step != all.front().step; });

@@ -19,8 +19,8 @@ namespace shardwright::exec {
 
 /// The first of `candidates` that every rank can open and whose checksums are right. All ranks
 /// call it together with what each of them found. `note` hears, on rank 0, why one was left out.
-/// Null when there is none to choose from. Throws Error on every rank when none is whole, or when
-/// ranks see different checkpoints.
+/// Null when there is none to choose from. Throws Error on every rank when none is whole, when
+/// ranks see different checkpoints, or when memory for reading one is short.
 std::unique_ptr<Checkpoint> choose_checkpoint(Communicator& world,
                                               const std::vector<std::filesystem::path>& candidates,
                                               const std::function<void(const std::string&)>& note);

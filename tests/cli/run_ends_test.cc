@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RunEndsTest : public RunFixture {
  protected:
@@ -179,6 +180,35 @@ TEST_F(RunEndsTest, ADamagedCheckpointIsRefusedOrPassedOver) {
   EXPECT_THAT(earlier.err, HasSubstr("the one before it is tried"));
   EXPECT_THAT(earlier.err, HasSubstr("step-000004"));
   EXPECT_EQ(model_of("out"), whole);
+}
+
+TEST_F(RunEndsTest, WantOfMemoryIsNoDamageOfCheckpoints) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers want address space without limits";
+#endif
+  const auto limited = [&](int mib, const Words& words) {
+    std::string command = fmt::format("ulimit -v {}; exec ", mib * 1024);
+    for (const std::string& word : words) command += "'" + word + "' ";
+    return run({"/bin/sh", "-c", command});
+  };
+  ASSERT_EQ(run(small("out", {"--save-every", "2"})).exit_code, 0);
+  int low = 1, high = 1 << 16;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    const int code = limited(middle, {SHARDWRIGHT_BINARY, "--version"}).exit_code;
+    (code == 0 ? high : low) = middle;
+  }
+  // From where the program can be loaded to where it has all that it wants.
+  int refused = 0;
+  for (int mib = high, well = 0; well < 5; mib += 2) {
+    const ProgramResult result =
+        limited(mib, small("out", {"--steps", "9", "--save", "none", "--resume", "auto"}));
+    ASSERT_LE(result.exit_code, 1) << mib << " MiB: " << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("the one before it is tried"))) << mib << " MiB";
+    well = result.exit_code == 0 ? well + 1 : 0;
+    refused += result.exit_code;
+  }
+  EXPECT_GT(refused, 0);
 }
 
 TEST_F(RunEndsTest, ARankThatFailsEndsAllAndSaysWhy) {
