@@ -170,7 +170,8 @@ struct Predictor::State {
       if (profile.stack.allocator.max_split_bytes > 0)
         settings.max_split_bytes = static_cast<Bytes>(profile.stack.allocator.max_split_bytes);
       AllocatorOptions limits = settings;
-      limits.limit_bytes = m.usable_bytes - m.runtime_bytes;
+      limits.limit_bytes =
+          std::clamp<Bytes>(m.usable_bytes - m.runtime_bytes, 0, limits.kUnlimited);
       CachingAllocator limited(limits);
       ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples);
       for (const std::int32_t calls : replayed.device_calls) {

@@ -185,6 +185,12 @@ TEST(Predict, StillPredictsWhatDoesNotFit) {
   EXPECT_THAT(predict(small()).out, Not(HasSubstr("Does not fit")));
 }
 
+TEST(Predict, AGpuTooSmallForTheRuntimeHoldsNothing) {
+  const ProgramResult result = predict(small({"--set", "gpu.memory_bytes=1"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Does not fit"));
+}
+
 TEST(Predict, ModelsWithExpertsRunOnTheStackThatDividesThem) {
   const json document =
       predicted({"--model", "qwen3-30b-a3b", "--cluster", "dgx-h100", "--gpus", "64"});
