@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "cli/config/setting.h"
+#include "cli/config/setting_bounds.h"
 #include "sim/core/error.h"
 
 namespace shardwright::cli::settings_language {
@@ -174,6 +175,7 @@ class PythonReader {
   /// Keeps a literal, a name or a call under the key; what it calls with goes below. Returns its
   /// text, which is empty where it is something else.
   std::string value_of(const std::string& key, int depth) {
+    check_key(key, name_);
     const bool negative = is("-");
     if (negative) next();
     std::string value;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cli/config/setting_bounds.h"
 #include "sim/core/error.h"
 #include "sim/core/json_file.h"
 #include "sim/core/read_file.h"
@@ -14,14 +15,19 @@ namespace shardwright::cli {
 namespace settings_language {
 namespace {
 
+constexpr std::size_t kMostBranches = 5 * kMostSettings;
+
 void flatten_json(const nlohmann::json& node, const std::string& key, const std::string& name,
-                  Settings& settings) {
+                  int depth, Visits& visits, Settings& settings) {
+  visits.enter(key, depth);
   if (node.is_object()) {
-    for (const auto& [member, value] : node.items())
-      flatten_json(value, key.empty() ? member : key + "." + member, name, settings);
+    for (const auto& [member, value] : node.items()) {
+      flatten_json(value, key.empty() ? member : key + "." + member, name, depth + 1, visits,
+                   settings);
+    }
   } else if (node.is_array()) {
     for (std::size_t i = 0; i < node.size(); ++i)
-      flatten_json(node[i], fmt::format("{}[{}]", key, i), name, settings);
+      flatten_json(node[i], fmt::format("{}[{}]", key, i), name, depth + 1, visits, settings);
   } else {
     add_setting(settings, key,
                 node.is_string()
@@ -36,13 +42,33 @@ void flatten_json(const nlohmann::json& node, const std::string& key, const std:
 void add_setting(Settings& settings, std::string key, std::string value, const std::string& name) {
   if (settings.size() >= kMostSettings)
     throw Error(fmt::format("{}: holds more than {} settings", name, kMostSettings));
+  check_key(key, name);
+  if (value.size() > kLongestValue) value.resize(kLongestValue);
   settings.push_back({std::move(key), std::move(value)});
 }
 
+void check_key(const std::string& key, const std::string& name) {
+  if (key.size() > kLongestKey) {
+    throw Error(fmt::format("{}: the key {}... has {} bytes, expected at most {}", name,
+                            key.substr(0, 40), key.size(), kLongestKey));
+  }
+}
+
+void Visits::enter(const std::string& key, int depth) {
+  check_key(key, name_);
+  if (depth > kDeepestSetting) {
+    throw Error(fmt::format("{}: nests too deeply at {}...", name_, key.substr(0, 40)));
+  }
+  if (++count_ > kMostBranches) {
+    throw Error(fmt::format("{}: holds more than {} maps, lists and values", name_, kMostBranches));
+  }
+}
+
 Settings parse_json(std::string_view text, const std::string& name) {
-  const JsonFile file = JsonFile::parse(text, name, {kMostSettingsBytes, 64});
+  const JsonFile file = JsonFile::parse(text, name, {kMostSettingsBytes, kDeepestSetting});
   Settings settings;
-  flatten_json(file.root().raw(), "", name, settings);
+  Visits visits(name);
+  flatten_json(file.root().raw(), "", name, 0, visits, settings);
   return settings;
 }
 

@@ -18,6 +18,8 @@ namespace {
 
 constexpr int kDeepestQuotes = 4;
 constexpr std::size_t kLongestWord = 1 << 16;
+constexpr std::size_t kMostWordBytes = std::size_t{32} << 20;  // variables filled in
+constexpr std::size_t kLongestBraces = 1 << 12;
 
 bool is_name(std::string_view word) {
   return !word.empty() && !(word[0] >= '0' && word[0] <= '9') &&
@@ -88,12 +90,17 @@ class ShellReader {
   }
 
   /// Words, with "\n" for the end of a line; parentheses of arrays separate words.
-  std::vector<std::string> words_of(std::string_view text) const {
+  std::vector<std::string> words_of(std::string_view text) {
     std::vector<std::string> words;
     std::string word;
     bool begun = false;
     char quote = 0;
     const auto finish = [&] {
+      word_bytes_ += word.size();
+      if (word_bytes_ > kMostWordBytes) {
+        throw Error(fmt::format("{}: its variables make more than {} MiB of it", name_,
+                                kMostWordBytes >> 20));
+      }
       if (begun) words.push_back(std::exchange(word, {}));
       begun = false;
     };
@@ -148,7 +155,7 @@ class ShellReader {
     const std::string name(text.substr(name_begin, end - name_begin));
     std::string otherwise;
     if (braced) {
-      const std::size_t close = text.find('}', end);
+      const std::size_t close = text.substr(0, end + kLongestBraces).find('}', end);
       if (close == text.npos || name.empty()) return "$";
       std::string_view rest = text.substr(end, close - end);
       if (rest.starts_with(":-") || rest.starts_with(":=")) otherwise = std::string(rest.substr(2));
@@ -169,6 +176,7 @@ class ShellReader {
   const std::string& name_;
   std::map<std::string, std::string> variables_;
   Settings settings_;
+  std::size_t word_bytes_ = 0;
 };
 
 }  // namespace

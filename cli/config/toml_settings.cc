@@ -6,8 +6,10 @@
 #include <fmt/core.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <sstream>
 
+#include "cli/config/setting_bounds.h"
 #include "sim/core/error.h"
 #endif
 
@@ -16,16 +18,21 @@ namespace shardwright::cli::settings_language {
 #ifdef SHARDWRIGHT_HAS_TOML
 namespace {
 
+/// Each may open a table within a table ("a.b.c = 1"), and toml++ recurses without a bound.
+constexpr std::ptrdiff_t kMostDots = 4096;
+
 void flatten_toml(const toml::node& node, const std::string& key, const std::string& name,
-                  Settings& settings) {
+                  int depth, Visits& visits, Settings& settings) {
+  visits.enter(key, depth);
   if (const toml::table* table = node.as_table()) {
     for (const auto& [word, value] : *table) {
       const std::string member(word.str());
-      flatten_toml(value, key.empty() ? member : key + "." + member, name, settings);
+      flatten_toml(value, key.empty() ? member : key + "." + member, name, depth + 1, visits,
+                   settings);
     }
   } else if (const toml::array* array = node.as_array()) {
     for (std::size_t i = 0; i < array->size(); ++i)
-      flatten_toml((*array)[i], fmt::format("{}[{}]", key, i), name, settings);
+      flatten_toml((*array)[i], fmt::format("{}[{}]", key, i), name, depth + 1, visits, settings);
   } else if (const auto* text = node.as_string()) {
     add_setting(settings, key, text->get(), name);
   } else {
@@ -46,9 +53,14 @@ void flatten_toml(const toml::node& node, const std::string& key, const std::str
 }  // namespace
 
 Settings parse_toml(std::string_view text, const std::string& name) {
+  if (std::count(text.begin(), text.end(), '.') > kMostDots) {
+    throw Error(fmt::format("{}: holds more than {} dots, each of which may open a table", name,
+                            kMostDots));
+  }
   Settings settings;
+  Visits visits(name);
   try {
-    flatten_toml(toml::parse(text, name), "", name, settings);
+    flatten_toml(toml::parse(text, name), "", name, 0, visits, settings);
   } catch (const toml::parse_error& error) {
     throw Error(fmt::format("{}: line {}: is no TOML ({})", name, error.source().begin.line,
                             error.description()));

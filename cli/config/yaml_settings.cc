@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// YAML by yaml-cpp. Aliases are expanded, which the number of settings bounds.
+// YAML by yaml-cpp. Aliases are expanded, which the number of branches bounds.
 #include "cli/config/setting.h"
 
 #ifdef SHARDWRIGHT_HAS_YAML
 #include <fmt/core.h>
 #include <yaml-cpp/yaml.h>
 
+#include "cli/config/setting_bounds.h"
 #include "sim/core/error.h"
 #endif
 
@@ -14,19 +15,18 @@ namespace shardwright::cli::settings_language {
 #ifdef SHARDWRIGHT_HAS_YAML
 namespace {
 
-constexpr int kDeepestYaml = 64;
-
 void flatten_yaml(const YAML::Node& node, const std::string& key, const std::string& name,
-                  int depth, Settings& settings) {
-  if (depth > kDeepestYaml) throw Error(fmt::format("{}: nests too deeply at {}", name, key));
+                  int depth, Visits& visits, Settings& settings) {
+  visits.enter(key, depth);
   if (node.IsMap()) {
     for (const auto& member : node) {
       const std::string word = member.first.IsScalar() ? member.first.Scalar() : "?";
-      flatten_yaml(member.second, key.empty() ? word : key + "." + word, name, depth + 1, settings);
+      flatten_yaml(member.second, key.empty() ? word : key + "." + word, name, depth + 1, visits,
+                   settings);
     }
   } else if (node.IsSequence()) {
     for (std::size_t i = 0; i < node.size(); ++i)
-      flatten_yaml(node[i], fmt::format("{}[{}]", key, i), name, depth + 1, settings);
+      flatten_yaml(node[i], fmt::format("{}[{}]", key, i), name, depth + 1, visits, settings);
   } else {
     add_setting(settings, key, node.IsScalar() ? node.Scalar() : "null", name);
   }
@@ -36,8 +36,9 @@ void flatten_yaml(const YAML::Node& node, const std::string& key, const std::str
 
 Settings parse_yaml(std::string_view text, const std::string& name) {
   Settings settings;
+  Visits visits(name);
   try {
-    flatten_yaml(YAML::Load(std::string(text)), "", name, 0, settings);
+    flatten_yaml(YAML::Load(std::string(text)), "", name, 0, visits, settings);
   } catch (const YAML::Exception& error) {
     throw Error(fmt::format("{}: line {}: is no YAML ({})", name, error.mark.line + 1, error.msg));
   }

@@ -129,7 +129,33 @@ TEST(Settings, AreBounded) {
   std::string deep = "x = ";
   for (int i = 0; i < 5000; ++i) deep += "a(b=";
   EXPECT_THAT(refusal(SettingsLanguage::kPython, deep), HasSubstr("nest too deeply"));
+  EXPECT_THAT(refusal(SettingsLanguage::kShell, "--" + std::string(2000, 'a') + " 1"),
+              HasSubstr("2000 bytes, expected at most 1024"));
+  // A long variable that is filled in a thousand times, and braces that nothing closes.
+  std::string filled = "A=" + std::string(60'000, 'x') + "\nB=(";
+  for (int i = 0; i < 1000; ++i) filled += "$A ";
+  EXPECT_THAT(refusal(SettingsLanguage::kShell, filled + ")"), HasSubstr("more than 32 MiB"));
+  std::string braces;
+  for (int i = 0; i < 500'000; ++i) braces += "${a ";
+  EXPECT_EQ(refusal(SettingsLanguage::kShell, braces), "taken");
+  EXPECT_THAT(refusal(SettingsLanguage::kPython, "x = a(" + std::string(2000, 'b') + "=[1])"),
+              HasSubstr("expected at most 1024"));
+  // Empty lists say nothing, however long the way to them is and however many there are.
+  EXPECT_THAT(refusal(SettingsLanguage::kJson, "{\"" + std::string(2000, 'k') + "\": [[],[]]}"),
+              HasSubstr("the key kkk"));
+  std::string empty = "{\"a\": [[]";
+  for (int i = 0; i < 200'000; ++i) empty += ",[]";
+  EXPECT_THAT(refusal(SettingsLanguage::kJson, empty + "]}"), HasSubstr("maps, lists and values"));
   if (reads(SettingsLanguage::kYaml)) {
+    // The same of lists that are empty, and of one that holds itself twice.
+    std::string nothing = "a0: &a0 []\n";
+    for (int i = 1; i < 12; ++i) {
+      nothing += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+      for (int j = 0; j < 10; ++j) nothing += (j > 0 ? ", *a" : "*a") + std::to_string(i - 1);
+      nothing += "]\n";
+    }
+    EXPECT_THAT(refusal(SettingsLanguage::kYaml, nothing), HasSubstr("maps, lists and values"));
+    EXPECT_THAT(refusal(SettingsLanguage::kYaml, "a: &a [*a, *a]"), HasSubstr("nests too deeply"));
     // Ten levels of ten aliases each.
     std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
     for (int i = 1; i < 10; ++i) {
@@ -143,6 +169,11 @@ TEST(Settings, AreBounded) {
   }
   if (reads(SettingsLanguage::kToml)) {
     EXPECT_THAT(refusal(SettingsLanguage::kToml, "[a]\nb = \n"), HasSubstr("line 2: is no TOML"));
+    std::string dots = "a";
+    for (int i = 0; i < 100'000; ++i) dots += ".a";
+    EXPECT_THAT(refusal(SettingsLanguage::kToml, dots + " = 1"), HasSubstr("more than 4096 dots"));
+    EXPECT_THAT(refusal(SettingsLanguage::kToml, dots.substr(0, 401) + " = 1"),
+                HasSubstr("nests too deeply"));
   }
 }
 
