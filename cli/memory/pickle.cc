@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
@@ -14,6 +15,7 @@ namespace shardwright::cli {
 namespace {
 
 constexpr std::size_t kMostNodes = std::size_t{1} << 26;
+constexpr std::size_t kMostKeys = 64;  // that are looked at
 
 enum Opcode : unsigned char {
   kMarkOp = '(',
@@ -385,7 +387,8 @@ PickleValue PickleValue::at(std::size_t index) const {
 std::optional<PickleValue> PickleValue::find(std::string_view key) const {
   const Pickle::Node& node = pickle_->nodes_[node_];
   if (node.kind != Pickle::Kind::kDict) return std::nullopt;
-  for (std::size_t i = 0; i + 1 < node.items.size(); i += 2) {
+  const std::size_t most = std::min(node.items.size(), 2 * kMostKeys);
+  for (std::size_t i = 0; i + 1 < most; i += 2) {
     const Pickle::Node& name = pickle_->nodes_[node.items[i]];
     if (name.kind == Pickle::Kind::kText && name.text == key)
       return PickleValue(pickle_, node.items[i + 1]);

@@ -28,7 +28,8 @@ class PickleValue {
   bool is_dict() const;
   std::size_t size() const;                 // of a list or dictionary, else 0
   PickleValue at(std::size_t index) const;  // of a list
-  /// The member of a dictionary; none where this is none or has no such key.
+  /// The member of a dictionary; none where this is none or has no such key among its first 64: no
+  /// dictionary of PyTorch has more, and one may be looked into very often.
   std::optional<PickleValue> find(std::string_view key) const;
   std::optional<std::int64_t> integer() const;  // also of True and of a float that is one
   std::optional<std::string_view> text() const;

@@ -18,11 +18,52 @@ namespace {
 
 constexpr std::size_t kMostSnapshotBytes = std::size_t{2} << 30;
 constexpr std::size_t kSites = 8;
+constexpr std::size_t kMostLooks = std::size_t{1} << 25;
+constexpr std::size_t kLongestName = 512;
+constexpr std::size_t kMostLive = std::size_t{1} << 22;
+constexpr Bytes kMostBytes = Bytes{1} << 50;
 
 std::int64_t integer_of(const PickleValue& dict, std::string_view key) {
   const auto value = dict.find(key);
   return value ? value->integer().value_or(0) : 0;
 }
+
+/// Holds a snapshot to what one can be. Its lists may share what they hold, so that few bytes can
+/// name very many blocks.
+class Bounds {
+ public:
+  explicit Bounds(const std::string& name) : name_(name) {}
+
+  /// Before each segment, block, event and frame.
+  void look() {
+    if (++looks_ > kMostLooks) {
+      throw Error(fmt::format("{}: names more than {} segments, blocks, events and frames", name_,
+                              kMostLooks));
+    }
+  }
+  void hold(std::size_t blocks) const {
+    if (blocks > kMostLive)
+      throw Error(fmt::format("{}: more than {} blocks are live", name_, kMostLive));
+  }
+  Bytes bytes_of(const PickleValue& dict, std::string_view key) const {
+    const Bytes bytes = integer_of(dict, key);
+    if (bytes < 0 || bytes > kMostBytes) {
+      throw Error(
+          fmt::format("{}: {} is {}, expected 0 to {} bytes", name_, key, bytes, kMostBytes));
+    }
+    return bytes;
+  }
+  /// `more` may be negative; a sum of 2^25 sizes would not be held by 64 bits.
+  void add(Bytes& total, Bytes more) const {
+    total += more;
+    if (total > kMostBytes || total < -kMostBytes)
+      throw Error(fmt::format("{}: its sizes add up to more than {} bytes", name_, kMostBytes));
+  }
+
+ private:
+  const std::string& name_;
+  std::size_t looks_ = 0;
+};
 
 std::string_view text_in(const PickleValue& dict, std::string_view key) {
   const auto value = dict.find(key);
@@ -30,18 +71,20 @@ std::string_view text_in(const PickleValue& dict, std::string_view key) {
 }
 
 /// The first frame in Python that is not PyTorch's own.
-std::string site_of(const PickleValue& event) {
+std::string site_of(const PickleValue& event, Bounds& bounds) {
   const auto frames = event.find("frames");
   if (!frames || !frames->is_list()) return "not recorded";
   std::string first;
   for (std::size_t i = 0; i < frames->size(); ++i) {
+    bounds.look();
     const PickleValue frame = frames->at(i);
-    const std::string_view file = text_in(frame, "filename");
+    std::string_view file = text_in(frame, "filename");
     if (!file.ends_with(".py")) continue;
+    file.remove_prefix(file.size() - std::min(file.size(), kLongestName));
     const std::size_t slash = file.find_last_of('/');
     const std::string where =
         fmt::format("{}:{} {}", file.substr(slash == file.npos ? 0 : slash + 1),
-                    integer_of(frame, "line"), text_in(frame, "name"));
+                    integer_of(frame, "line"), text_in(frame, "name").substr(0, kLongestName));
     if (file.find("/torch/") == file.npos) return where;
     if (first.empty()) first = where;
   }
@@ -68,7 +111,8 @@ std::vector<AllocationSite> largest_of(const LiveBlocks& live) {
 
 /// The recorded events, walked back from what is live at the end: before an allocation it was not
 /// there, before a free it was.
-void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory& seen) {
+void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory& seen,
+               Bounds& bounds) {
   Bytes peak = now;
   std::size_t peak_at = trace.size();
   for (const bool finds : {true, false}) {
@@ -76,18 +120,21 @@ void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory&
     LiveBlocks blocks = live;
     Bytes bytes = now;
     for (std::size_t i = trace.size(); i > (finds ? 0 : peak_at); --i) {
+      bounds.look();
       const PickleValue event = trace.at(i - 1);
       const std::string_view action = text_in(event, "action");
-      const std::int64_t address = integer_of(event, "addr"), size = integer_of(event, "size");
+      const std::int64_t address = integer_of(event, "addr");
+      const Bytes size = bounds.bytes_of(event, "size");
       if (action == "alloc") {
-        bytes -= size;
+        bounds.add(bytes, -size);
         blocks.erase(address);
       } else if (action == "free_requested" || action == "free") {
-        bytes += size;
-        if (!finds) blocks[address] = {size, site_of(event)};
+        bounds.add(bytes, size);
+        if (!finds) blocks[address] = {size, site_of(event, bounds)};
+        bounds.hold(blocks.size());
       } else if (action == "oom" && finds && !seen.refused) {
         seen.refused = size;
-        seen.free = integer_of(event, "device_free");
+        seen.free = bounds.bytes_of(event, "device_free");
       }
       if (finds && bytes > peak) {
         peak = bytes;
@@ -150,11 +197,13 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
                     "writes",
                     name));
   }
+  Bounds bounds(name);
   // The device that holds most.
   std::map<std::int64_t, Bytes> by_device;
   for (std::size_t i = 0; i < segments->size(); ++i) {
+    bounds.look();
     const PickleValue segment = segments->at(i);
-    by_device[integer_of(segment, "device")] += integer_of(segment, "total_size");
+    bounds.add(by_device[integer_of(segment, "device")], bounds.bytes_of(segment, "total_size"));
   }
   std::int64_t device = 0;
   for (const auto& [id, size] : by_device) {
@@ -171,20 +220,24 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
     seen.expandable = seen.expandable || integer_of(segment, "is_expandable") != 0;
     const auto blocks = segment.find("blocks");
     if (!blocks || !blocks->is_list()) continue;
-    std::int64_t address = integer_of(segment, "address");
+    auto address = static_cast<std::uint64_t>(integer_of(segment, "address"));
     for (std::size_t b = 0; b < blocks->size(); ++b) {
+      bounds.look();
       const PickleValue block = blocks->at(b);
-      const Bytes size = integer_of(block, "size");
+      const Bytes size = bounds.bytes_of(block, "size");
       // Older releases give blocks no address of their own.
-      if (const auto own = block.find("address"); own && own->integer()) address = *own->integer();
+      if (const auto own = block.find("address"); own && own->integer())
+        address = static_cast<std::uint64_t>(*own->integer());
       if (text_in(block, "state") == "active_allocated") {
         // Events say what was asked for, blocks also what that was rounded to.
-        const Bytes asked = integer_of(block, "requested_size");
-        allocated += size;
-        requested += asked > 0 ? asked : size;
-        live[address] = {asked > 0 ? asked : size, site_of(block)};
+        const Bytes asked = bounds.bytes_of(block, "requested_size");
+        bounds.add(allocated, size);
+        bounds.add(requested, asked > 0 ? asked : size);
+        live[static_cast<std::int64_t>(address)] = {asked > 0 ? asked : size,
+                                                    site_of(block, bounds)};
+        bounds.hold(live.size());
       }
-      address += size;
+      address += static_cast<std::uint64_t>(size);
     }
   }
   seen.allocated = allocated;
@@ -194,7 +247,7 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
   if (traces && traces->is_list() && device >= 0 &&
       static_cast<std::size_t>(device) < traces->size()) {
     const PickleValue trace = traces->at(static_cast<std::size_t>(device));
-    if (trace.is_list()) walk_back(trace, std::move(live), requested, seen);
+    if (trace.is_list()) walk_back(trace, std::move(live), requested, seen, bounds);
   }
   return seen;
 }

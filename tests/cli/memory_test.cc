@@ -166,6 +166,61 @@ TEST(SeenMemory, ASnapshotIsWalkedBackToItsPeak) {
   EXPECT_EQ(seen.largest[1].bytes, 2 * kGib);
 }
 
+std::string snapshot_refusal(const std::string& bytes) {
+  try {
+    read_snapshot(bytes, "x.pickle");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "taken";
+}
+
+/// {"segments": [{KEY: VALUE, ..., "blocks": [BLOCK]}]}, the last of both `times` times.
+std::string shared_snapshot(const std::string& segment, const std::string& block, int times) {
+  const auto text = [](const std::string& word) {
+    return std::string("\x8c") + static_cast<char>(word.size()) + word;
+  };
+  const std::string again(static_cast<std::size_t>(times) - 1, '2');  // DUP
+  return "\x80\x04}(" + text("segments") + "](}(" + segment + text("blocks") + "](" + block +
+         again + "eu" + again + "eu.";
+}
+
+TEST(SeenMemory, FewBytesCannotNameWorkWithoutEnd) {
+  // 10^10 blocks in 200 KB.
+  EXPECT_THAT(snapshot_refusal(shared_snapshot("", "}", 100'000)), HasSubstr("names more than"));
+  // A dictionary of 10^6 entries that is looked into 10^5 times.
+  std::string entries = "}(";
+  for (int i = 0; i < 1'000'000; ++i) entries += raw("K\x00K\x00");
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("", entries + "u", 300)), "taken");
+  // A stack of 10^5 frames that every block shares.
+  const std::string frames =
+      "}(\x8c\x05state\x8c\x10"
+      "active_allocated\x8c\x06"
+      "frames](}" +
+      std::string(100'000, '2') + "eu";
+  EXPECT_THAT(snapshot_refusal(shared_snapshot("", frames, 1000)), HasSubstr("names more than"));
+}
+
+TEST(SeenMemory, SizesThatNoDeviceHasAreRefused) {
+  const std::string total = "\x8c\x0atotal_size";
+  const auto whole = [](std::uint64_t value) {
+    std::string bytes = "\x8a\x08";
+    for (int i = 0; i < 8; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xff);
+    return bytes;
+  };
+  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole(std::uint64_t{1} << 62), "}", 1)),
+              HasSubstr("total_size is 4611686018427387904, expected 0 to"));
+  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole(~std::uint64_t{0}), "}", 1)),
+              HasSubstr("total_size is -1"));
+  EXPECT_THAT(snapshot_refusal(shared_snapshot(total + whole(std::uint64_t{1} << 50), "}", 2)),
+              HasSubstr("add up to more"));
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("\x8c\x07"
+                                             "address" +
+                                                 whole(INT64_MAX),
+                                             "}(\x8c\x04sizeK\x01u", 3)),
+            "taken");
+}
+
 const char* const kMessage =
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total "
     "capacity of "
@@ -235,6 +290,15 @@ TEST(ImportMemory, BadInputIsOneSentence) {
   refused(import_memory(written("evil.pickle", raw("\x80\x04\x8c\x02os\x8c\x06system\x93.")), {}),
           "is not run");
   refused(import_memory(written("list.pickle", "\x80\x02]."), {}), "no segments");
+}
+
+TEST(ImportMemory, AGpuTooSmallForTheRuntimeHoldsNoPlan) {
+  const std::string log =
+      "out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 0.01 GiB of which "
+      "0.00 GiB is free.";
+  const ProgramResult result = import_memory(written("small.log", log), kPlan);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("No change of one or two knobs"));
 }
 
 TEST(ExportMemorySnapshot, ItsPeakIsThePredictedOne) {
