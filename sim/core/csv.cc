@@ -14,6 +14,11 @@
 #include "sim/core/read_file.h"
 
 namespace shardwright {
+namespace {
+
+constexpr std::size_t kMostColumns = 1000;
+
+}  // namespace
 
 /// Cuts the text into rows of fields, unquoting in place.
 class CsvParser {
@@ -96,6 +101,10 @@ class CsvParser {
   }
 
   void name_columns() {
+    if (table_.fields_.size() > kMostColumns) {
+      fail(1, fmt::format("there are {} columns, expected at most {}", table_.fields_.size(),
+                          kMostColumns));
+    }
     for (const CsvTable::Field& field : table_.fields_) {
       std::string name = text_.substr(field.begin, field.size);
       if (name.empty()) {

@@ -132,6 +132,18 @@ TEST(Csv, AnyTextSurvivesQuoting) {
   }
 }
 
+TEST(Csv, HasNoMoreColumnsThanATableOfPeople) {
+  std::string header = "c0";
+  for (int i = 1; i < 100'000; ++i) header += ",c" + std::to_string(i);
+  try {
+    parse_table(header + "\n");
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("100000 columns, expected at most 1000"));
+    EXPECT_LT(std::string(error.what()).size(), 200U);
+  }
+}
+
 /// Damaged tables end in an Error or in rows of the right width, never in anything else.
 TEST(Csv, SurvivesRandomDamage) {
   const std::string good = "id,size,note\r\nx,12,\"a \"\"b\"\"\"\ny,3e2,\"c,\nd\"\n";
