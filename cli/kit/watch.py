@@ -28,6 +28,7 @@ TITAN = re.compile(r"step:\s*(\d+)\s+loss:.*?memory:\s*" + NUMBER + r"GiB.*?tps:
 MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+.*?elapsed time per iteration \(ms\):\s*" + NUMBER)
 MEGATRON_MEMORY = re.compile(r"memory \(MB\).*?max reserved:\s*" + NUMBER)
 TRAINER_BAR = re.compile(r"(\d+)/\d+ \[[^\]]*?,\s*" + NUMBER + r"(s/it|it/s)")
+LONGEST_LINE = 2048  # of a step; patterns take time that grows faster than the line
 OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|HIP out of memory")
 
 
@@ -47,14 +48,15 @@ class Log:
 
     def add(self, step, seconds, name):
         self.format = self.format or name
-        if name == self.format and seconds > 0 and (not self.steps or step > self.steps[-1][0]):
+        if name == self.format and 0 < seconds < 1e9 and (not self.steps or step > self.steps[-1][0]):
             self.steps.append((step, seconds))
 
     def reserve(self, gib):
-        self.reserved_gib = max(gib, self.reserved_gib or 0)
+        if gib < 1e9:
+            self.reserved_gib = max(gib, self.reserved_gib or 0)
 
     def take(self, line):
-        line = ANSI.sub("", line)
+        line = ANSI.sub("", line[:LONGEST_LINE])
         self.out_of_memory = self.out_of_memory or OUT_OF_MEMORY.search(line) is not None
         if line.lstrip().startswith("{"):
             return self.take_json(line)
@@ -80,7 +82,7 @@ class Log:
     def take_json(self, line):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(entry, dict) and isinstance(entry.get("step"), int) and \
                 isinstance(entry.get("step_time_s"), (int, float)):
@@ -171,6 +173,7 @@ def lines_of(file, follow):
         if text:
             still_since = time.monotonic()
             *whole, rest = re.split(r"[\r\n]", rest + text)
+            rest = rest[:LONGEST_LINE]
             yield from whole
         elif follow and time.monotonic() - still_since < 600:
             time.sleep(1)
@@ -179,6 +182,23 @@ def lines_of(file, follow):
             break
     if rest:
         yield rest
+
+
+def read_expected(path):
+    """What shardwright kit wrote; ValueError says what is wrong."""
+    with open(path, encoding="utf-8") as file:
+        expected = json.load(file)
+    if not isinstance(expected, dict) or not str(expected.get("schema", "")).startswith("shardwright.expected/1."):
+        raise ValueError("is no shardwright.expected/1 document")
+    for key, size in (("gpus", 0), ("tokens_per_step", 0), ("warmup_steps", 0), ("step_time_s", 0), ("reserved_gib", 0),
+                      ("step_time_interval_s", 2), ("reserved_interval_gib", 2)):
+        value = expected.get(key)
+        values = value if size and isinstance(value, list) else [value]
+        if len(values) != max(1, size) or not all(type(of) in (int, float) and -1e15 < of < 1e15 for of in values):
+            raise ValueError(f"{key} is missing or wrong, expected {'two numbers' if size else 'a number'}")
+    if expected["step_time_s"] <= 0 or not isinstance(expected["warmup_steps"], int):
+        raise ValueError("step_time_s must be above 0 and warmup_steps a whole number")
+    return expected
 
 
 def main():
@@ -190,11 +210,8 @@ def main():
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     try:
-        with open(options.expected, encoding="utf-8") as file:
-            expected = json.load(file)
-        if not str(expected.get("schema", "")).startswith("shardwright.expected/1."):
-            sys.exit(f"error: {options.expected}: is no shardwright.expected/1 document")
-    except (OSError, ValueError) as problem:
+        expected = read_expected(options.expected)
+    except (OSError, ValueError, RecursionError) as problem:
         print(f"error: {options.expected}: {problem}", file=sys.stderr)
         return 3
     try:

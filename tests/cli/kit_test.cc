@@ -224,6 +224,35 @@ TEST(Watch, BadInputIsOneSentence) {
   refused({empty}, "holds no step");
   refused({"nowhere.log"}, "nowhere.log");
   refused({empty, "--expected", empty}, "empty.log");
+  const auto refused_expected = [&](const std::string& key, const json& value) {
+    json changed = json::parse(get(fs::path(titan_kit()) / "expected.json"));
+    changed[key] = value;
+    const std::string file = (testing::temp_folder() / "changed.json").string();
+    std::ofstream(file) << changed;
+    refused({empty, "--expected", file}, key);
+  };
+  refused_expected("gpus", "eight");
+  refused_expected("step_time_interval_s", 1);
+  refused_expected("reserved_interval_gib", {1});
+  refused_expected("warmup_steps", nullptr);
+  refused_expected("step_time_s", 0);
+}
+
+TEST(Watch, SurvivesLinesOfStrangers) {
+  // Each would be taken for a step, take the patterns without end, or end Python's reader.
+  std::string log =
+      "{\"step\": 1, \"step_time_s\": 1" + std::string(400, '0') + "}\n" +
+      "{\"step\": 2, \"step_time_s\": Infinity}\n{\"a\": " + std::string(100'000, '[') +
+      "\nstep: " + std::string(5000, '9') + " loss: memory: 1GiB tps: 1\n";
+  for (int i = 0; i < 20'000; ++i) log += "step: 1 loss: memory: 1GiB ";
+  const json answer =
+      watched(log_of(20,
+                     [step = expected().step_s](int i) {
+                       return fmt::format("{{\"step\": {}, \"step_time_s\": {}}}\n", i, step);
+                     }) +
+                  log,
+              0);
+  EXPECT_EQ(answer.at("steps"), 20);
 }
 
 TEST(Kit, BadInputIsOneSentence) {
