@@ -13,6 +13,9 @@
 namespace shardwright {
 namespace {
 
+/// Of a word that is compared: a stranger's may have megabytes, and candidates are short.
+constexpr std::size_t kLongestWord = 128;
+
 // Optimal string alignment distance, O(|a| |b|); words are short.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   const std::size_t width = b.size() + 1;
@@ -72,7 +75,7 @@ bool is_part_of(std::string_view word, std::string_view candidate) {
 
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates) {
-  const std::string wanted = lower_case(word);
+  const std::string wanted = lower_case(word.substr(0, kLongestWord));
   const std::string* best = nullptr;
   const std::string* best_part = nullptr;
   std::size_t best_distance = 0;
@@ -86,13 +89,13 @@ std::optional<std::string> nearest(std::string_view word,
     const bool shorter = best_part == nullptr || candidate.size() < best_part->size();
     if (shorter && is_part_of(wanted, known)) best_part = &candidate;
   }
-  if (best != nullptr && best_distance * 3 <= std::max(best->size(), word.size())) return *best;
+  if (best != nullptr && best_distance * 3 <= std::max(best->size(), wanted.size())) return *best;
   return best_part == nullptr ? std::nullopt : std::optional(*best_part);
 }
 
 std::vector<std::string> nearest_few(std::string_view word, std::vector<std::string> candidates,
                                      std::size_t count) {
-  const std::string wanted = lower_case(word);
+  const std::string wanted = lower_case(word.substr(0, kLongestWord));
   const auto rank = [&wanted](const std::string& candidate) {
     const std::string known = lower_case(candidate);
     const bool related =

@@ -47,6 +47,14 @@ TEST(NearestFew, LooksAtPartsWithoutCase) {
   EXPECT_EQ(nearest_few("p6", clusters, 1).front(), "p5");
 }
 
+// Comparing all of it would take hours and tens of gigabytes.
+TEST(NearestFew, AWordOfMegabytesIsCut) {
+  std::string word = "dgx-h100";
+  while (word.size() < (std::size_t{1} << 26)) word += word;
+  EXPECT_EQ(nearest_few(word, {"host", "dgx-h100"}, 1).front(), "dgx-h100");
+  EXPECT_EQ(nearest(word, {"host", "dgx-h100"}), std::nullopt);
+}
+
 TEST(DidYouMean, CompletesASentence) {
   EXPECT_EQ(did_you_mean("tun", kVerbs), ", did you mean 'tune'?");
   EXPECT_EQ(did_you_mean("frobnicate", kVerbs), "");
