@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "profiles/software_settings.h"
 #include "sim/core/error.h"
 #include "sim/core/worker_pool.h"
 
@@ -52,7 +53,46 @@ Request holding(Request request, const Plan& plan) {
   return request;
 }
 
-std::vector<Neighbour> neighbours_of(const Request& request, const Plan& plan) {
+/// Settings of the software other than the plan's, which the search leaves as the stack has them.
+template <typename Enum>
+void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
+                  std::optional<Enum> GivenParallelism::*given, const Request& request,
+                  const Request& held, std::vector<Neighbour>& neighbours) {
+  for (const Enum setting : settings) {
+    if (setting == now) continue;
+    Request changed = held;
+    changed.parallel.*given = setting;
+    const bool fixed = (request.parallel.*given).has_value();
+    neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)),
+                          fixed ? Freedom::kFixed : Freedom::kOutside, std::move(changed)});
+  }
+}
+
+void add_software(const Request& request, const Request& held, const Plan& plan, const Stack& stack,
+                  std::vector<Neighbour>& neighbours) {
+  const profiles::SoftwareSettings& settings = profiles::software_settings(stack);
+  const Parallelism& p = plan.parallel;
+  if (p.sequence_parallel()) {
+    const auto usual = parallel_word<TensorOverlap>(stack.parallel.tp_overlap);
+    add_settings("tp-overlap", settings.tensor_overlaps,
+                 p.tp_overlap.value_or(usual.value_or(TensorOverlap::kNone)),
+                 &GivenParallelism::tp_overlap, request, held, neighbours);
+  }
+  if (p.ep > 1) {
+    const auto usual = parallel_word<Dispatcher>(stack.parallel.dispatcher);
+    add_settings("dispatcher", settings.dispatchers,
+                 p.dispatcher.value_or(usual.value_or(Dispatcher::kAllToAll)),
+                 &GivenParallelism::dispatcher, request, held, neighbours);
+  }
+  if (p.pp > 1) {
+    Request chunks = held;
+    if (!request.parallel.pp_schedule) chunks.parallel.virtual_stages.reset();
+    add_settings("pp-schedule", settings.schedules, p.schedule(), &GivenParallelism::pp_schedule,
+                 request, chunks, neighbours);
+  }
+}
+
+std::vector<Neighbour> neighbours_of(const Request& request, const Plan& plan, const Stack& stack) {
   std::vector<Neighbour> neighbours;
   const Request held = holding(request, plan);
   const auto add = [&](const char* knob, std::int64_t from, std::int64_t to, bool fixed,
@@ -87,6 +127,7 @@ std::vector<Neighbour> neighbours_of(const Request& request, const Plan& plan) {
                                                                  : Freedom::kSearched;
     neighbours.push_back({"precision", "bf16", "fp8", freedom, std::move(changed)});
   }
+  add_software(request, held, plan, stack, neighbours);
   return neighbours;
 }
 
@@ -117,7 +158,8 @@ std::optional<Judgement> judged(const Model& model, const std::vector<Scenario>&
 std::vector<KnobStep> divided_steps(const Model& model, const std::vector<Scenario>& scenarios,
                                     const Request& request, const SearchOptions& options,
                                     const Found& choice) {
-  std::vector<Neighbour> neighbours = neighbours_of(request, choice.plan());
+  std::vector<Neighbour> neighbours =
+      neighbours_of(request, choice.plan(), scenarios.front().profile.stack);
   std::vector<std::optional<Judgement>> judgements(neighbours.size());
   SearchOptions quietly = options;
   quietly.progress = nullptr;

@@ -310,6 +310,31 @@ TEST(Contest, FewerSequencesThanGpusDivideTheModel) {
   }
 }
 
+TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
+  const Model model = model_of("llama-3-8b", 32);
+  const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
+  Request request;
+  request.gpus = 16;
+  request.seq_len = 8192;
+  request.global_batch = 64;
+  request.parallel.tp = 8;
+  const auto step_of = [&](const std::string& knob) -> std::optional<KnobStep> {
+    for (KnobStep& step : compete(model, {nullptr, "", &divided, 0}, request).steps) {
+      if (step.knob == knob) return std::move(step);
+    }
+    return std::nullopt;
+  };
+  const std::optional<KnobStep> overlap = step_of("tp-overlap");
+  ASSERT_TRUE(overlap);
+  EXPECT_EQ(overlap->from + " to " + overlap->to, "none to userbuffers");
+  EXPECT_EQ(overlap->freedom, Freedom::kOutside);
+  EXPECT_EQ(overlap->judgement.prediction.plan.parallel.tp_overlap, TensorOverlap::kUserbuffers);
+  EXPECT_LT(overlap->cost, 0);
+  EXPECT_FALSE(step_of("dispatcher")) << "no experts";
+  request.parallel.tp_overlap = TensorOverlap::kNone;
+  EXPECT_EQ(step_of("tp-overlap")->freedom, Freedom::kFixed);
+}
+
 TEST(Contest, DividedAnswersSayWhetherTheyHoldWhenThePredictionWasTooKind) {
   const Model model = model_of("llama-3-8b", 32);
   const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
