@@ -163,6 +163,24 @@ void check_experts(const Plan& plan, const Model& model) {
   }
 }
 
+/// What runs again or leaves the device is a part of the model.
+void check_kept(const Plan& plan, const Model& model) {
+  const auto pieces = [&](int set) {
+    return plan.recompute == Recompute::kPieces && (plan.pieces & set) != 0;
+  };
+  const auto refuse = [&](std::string_view lack) {
+    throw Error(fmt::format("recompute is {}, but the model has no {}, expected norm, ffn or full",
+                            recompute_name(plan), lack));
+  };
+  if (pieces(kPieceMoe | kPieceMoeActivation) && !model.is_mixture()) refuse("experts");
+  if (pieces(kPieceMlaUpProjection) && model.latent.kv_rank == 0) refuse("latent attention");
+  if (plan.offload == Offload::kActivations && plan.offload_layers > model.layers) {
+    throw Error(
+        fmt::format("offload is activations:{}, more than the {} layers, expected at most {}",
+                    plan.offload_layers, model.layers, model.layers));
+  }
+}
+
 void check_numerics(const Plan& plan) {
   const Numerics& n = plan.numerics;
   if (n.fp8_recipe && n.precision != Precision::kFp8) {
@@ -193,6 +211,7 @@ void check_parallelism(const Plan& plan, const Model& model) {
   check_pipeline(plan, model);
   check_context(plan, model);
   check_experts(plan, model);
+  check_kept(plan, model);
   const std::int64_t dp = plan.gpus / p.replica();
   if (plan.shard_group > 0 && (dp * p.cp) % plan.shard_group != 0) {
     throw Error(

@@ -138,5 +138,18 @@ TEST(Parallelism, ContradictionsAreNamed) {
   expect_refused(plan, "rank_order is 'tp-dp'");
 }
 
+TEST(Parallelism, WhatRunsAgainOrLeavesIsPartOfTheModel) {
+  Plan plan = plan_of(64);
+  plan.ckpt_layers = 32;
+  set_recompute(plan, "layernorm,moe_act");
+  expect_refused(plan, "moe_act, but the model has no experts");
+  set_recompute(plan, "mla_up_proj");
+  expect_refused(plan, "recompute is mla_up_proj, but the model has no latent attention");
+  plan = plan_of(64);
+  plan.offload = Offload::kActivations;
+  plan.offload_layers = 40;
+  expect_refused(plan, "offload is activations:40, more than the 32 layers");
+}
+
 }  // namespace
 }  // namespace shardwright
