@@ -65,7 +65,7 @@ std::string way_words(const Plan& plan) {
 }
 
 /// Empty for whole nodes.
-std::string part_sentence(const SizingReport& report, const Sized& option) {
+std::string part_of_node_sentence(const SizingReport& report, const Sized& option) {
   const Cluster& cluster = report.offer_of(option).profile.cluster;
   const std::string part = part_of_node_words(cluster, option.prediction.plan.gpus);
   if (part.empty()) return "";
@@ -82,12 +82,12 @@ std::string take_sentence(const SizingReport& report, const Sized& option) {
       days_words(cost.days_interval[1]), level_of(report, option));
   if (!cost.usd)
     return text + "; the price of this cluster is unknown, --price tells it." +
-           part_sentence(report, option);
+           part_of_node_sentence(report, option);
   return text +
          fmt::format(" and cost {} ({} to {}) at {}.", dollars(*cost.usd),
                      dollars((*cost.usd_interval)[0]), dollars((*cost.usd_interval)[1]),
                      price_words(report, option)) +
-         part_sentence(report, option);
+         part_of_node_sentence(report, option);
 }
 
 /// Whether the deadline is met even at the slow end of the interval, and what would do otherwise.
