@@ -2,6 +2,7 @@
 #include "kernels/host/matmul.h"
 
 #include <algorithm>
+#include <span>
 
 #include "sim/core/check.h"
 #include "sim/core/units.h"
@@ -9,26 +10,28 @@
 namespace shardwright::kernels::host {
 namespace {
 
-// Large tiles are packed less often, small ones share the work better; multiples of 48 columns and
-// 8 rows fit the register blocks of every instruction set.
-constexpr std::int64_t kTileRows = 128;
-constexpr std::int64_t kTileCols = 192;
-constexpr std::int64_t kSmallTileRows = 64;
-constexpr std::int64_t kSmallTileCols = 96;
-constexpr std::int64_t kEnoughTiles = 16;
+struct Tile {
+  std::int64_t rows, cols;
+};
+// The largest that leaves every thread a few. What is laid out of the right operand serves all rows
+// of a tile, so tall tiles are cheap; but a left operand that stands in columns, or that is
+// widened, is prepared for each tile anew.
+constexpr Tile kTallTiles[] = {{512, 64}, {256, 64}, {128, 64}, {64, 64}};
+constexpr Tile kWideTiles[] = {{256, 256}, {128, 256}, {128, 128}, {64, 128}, {64, 64}};
+constexpr std::int64_t kTilesOfAThread = 4;
 // Depth of one slice of bf16 operands while it is widened in scratch.
 constexpr std::int64_t kSliceDepth = 256;
 
 struct Tiling {
-  std::int64_t rows, cols;
+  Tile tile;
   std::int64_t down, across;
 };
 
-Tiling tiling_of(std::int64_t m, std::int64_t n) {
-  Tiling tiling{kTileRows, kTileCols, ceil_div(m, kTileRows), ceil_div(n, kTileCols)};
-  if (tiling.down * tiling.across < kEnoughTiles) {
-    tiling = {kSmallTileRows, kSmallTileCols, ceil_div(m, kSmallTileRows),
-              ceil_div(n, kSmallTileCols)};
+Tiling tiling_of(std::span<const Tile> tiles, std::int64_t m, std::int64_t n, int threads) {
+  Tiling tiling{};
+  for (const Tile& tile : tiles) {
+    tiling = {tile, ceil_div(m, tile.rows), ceil_div(n, tile.cols)};
+    if (tiling.down * tiling.across >= kTilesOfAThread * threads) break;
   }
   return tiling;
 }
@@ -69,22 +72,23 @@ void matmul(Parallel& parallel, Layout layout, Matrix<const A> a, Matrix<const B
   const Kernels& kernels = parallel.kernels();
   constexpr bool kPlain =
       std::is_same_v<A, float> && std::is_same_v<B, float> && std::is_same_v<C, float>;
-  const Tiling tiling = tiling_of(m, n);
+  const Tiling tiling = kPlain && !a_transposed ? tiling_of(kTallTiles, m, n, parallel.threads())
+                                                : tiling_of(kWideTiles, m, n, parallel.threads());
 
   parallel.run(tiling.down * tiling.across, [&](std::int64_t task, Scratch& scratch) {
-    const std::int64_t row = task % tiling.down * tiling.rows;
-    const std::int64_t col = task / tiling.down * tiling.cols;
-    const std::int64_t rows = std::min(tiling.rows, m - row);
-    const std::int64_t cols = std::min(tiling.cols, n - col);
+    const std::int64_t row = task % tiling.down * tiling.tile.rows;
+    const std::int64_t col = task / tiling.down * tiling.tile.cols;
+    const std::int64_t rows = std::min(tiling.tile.rows, m - row);
+    const std::int64_t cols = std::min(tiling.tile.cols, n - col);
+    constexpr bool kRounds = !std::is_same_v<C, float>;
+    const bool apart = kRounds || mode == Store::kAdd;
     float* result = nullptr;
     std::int64_t result_stride = cols;
-    bool add = mode == Store::kAdd;
-    if constexpr (std::is_same_v<C, float>) {
+    if (apart) {
+      result = scratch.floats(rows * cols);
+    } else if constexpr (!kRounds) {
       result = out.row(row) + col;
       result_stride = out.stride;
-    } else {
-      result = scratch.floats(rows * cols);
-      add = false;
     }
     const std::int64_t depth_step = kPlain ? std::max<std::int64_t>(k, 1) : kSliceDepth;
     float* a_buffer = std::is_same_v<A, float> ? nullptr : scratch.floats(rows * kSliceDepth);
@@ -96,13 +100,17 @@ void matmul(Parallel& parallel, Layout layout, Matrix<const A> a, Matrix<const B
       const Operand right = b_transposed ? as_float(kernels, b, col, depth, cols, deep, b_buffer)
                                          : as_float(kernels, b, depth, col, deep, cols, b_buffer);
       kernels.gemm(layout, rows, cols, deep, left.data, left.stride, right.data, right.stride,
-                   result, result_stride, add || depth > 0);
+                   result, result_stride, depth > 0);
     }
-    if constexpr (!std::is_same_v<C, float>) {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        C* to = out.row(row + r) + col;
-        if (mode == Store::kAdd) kernels.of<C>().accumulate(to, result + r * cols, cols);
-        kernels.of<C>().narrow(result + r * cols, to, cols);
+    if (!apart) return;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      C* to = out.row(row + r) + col;
+      float* finished = result + r * cols;
+      if constexpr (kRounds) {
+        if (mode == Store::kAdd) kernels.of<C>().accumulate(to, finished, cols);
+        kernels.of<C>().narrow(finished, to, cols);
+      } else {
+        kernels.fp32.accumulate(finished, to, cols);
       }
     }
   });

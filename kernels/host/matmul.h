@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of row-major matrices, cut into fixed tiles over the threads.
+// Products of row-major matrices, cut into tiles over the threads.
 //
-// The tiles follow from the shapes alone and each is one sequential product, so the result is the
-// same for any number of threads. bf16 operands are widened tile by tile: arithmetic and sums are
-// fp32 and the result is rounded once. Within a tile the order of summation is Eigen's (blocks of
-// the inner dimension in ascending order); it does not depend on the values of other rows or
-// columns, but it may depend on where in the matrix a row stands, so two runs agree bit for bit
-// when their shapes do.
+// An element's bits depend on its row and its column of the operands alone (simd/gemm.cc), so the
+// result is the same for any number of threads and any tiles. bf16 operands are widened tile by
+// tile: arithmetic and sums are fp32 and the result is rounded once.
 #pragma once
 
 #include "kernels/bf16.h"

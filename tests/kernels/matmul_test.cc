@@ -128,24 +128,54 @@ TEST(Matmul, EmptyInnerDimensionGivesZero) {
   for (const float value : c) EXPECT_EQ(value, 0.0f);
 }
 
-// The same rows give the same bits whatever the other rows hold.
-TEST(Matmul, RowsDoNotSeeEachOther) {
-  const std::int64_t m = 256, n = 101, k = 65;
-  auto x = random_data<float>(1, m * k);
-  const auto w = random_data<float>(2, n * k);
+// A part of a product has the bits that it has in the whole, wherever it stands, on every processor
+// that fuses multiply and add.
+TEST(Matmul, AnElementsBitsDependOnItsRowAndColumnAlone) {
+  const std::int64_t m = 530, n = 271, k = 301;
+  const std::int64_t row = 203, rows = 41, col = 57, cols = 39;
+  const auto a = random_data<float>(1, m * k), b = random_data<float>(2, n * k);
+  std::vector<float> of_fused_sets;
   for (const Isa isa : supported_isas()) {
-    Parallel parallel(2, isa);
-    std::vector<float> y(static_cast<std::size_t>(m * n)), changed(y.size());
-    matmul<float, float, float>(parallel, Layout::kNT, {x.data(), m, k}, {w.data(), n, k},
-                                {y.data(), m, n});
-    auto other = x.typed;
-    for (std::int64_t i = m / 2 * k; i < m * k; ++i) other[static_cast<std::size_t>(i)] *= -3.0f;
-    matmul<float, float, float>(parallel, Layout::kNT, {other.data(), m, k}, {w.data(), n, k},
-                                {changed.data(), m, n});
-    y.resize(static_cast<std::size_t>(m / 2 * n));
-    changed.resize(y.size());
-    EXPECT_TRUE(testing::same_bits(y, changed)) << name_of(isa);
+    for (const Layout layout : {Layout::kNT, Layout::kNN, Layout::kTN}) {
+      const bool a_stands = layout == Layout::kTN, b_lies = layout == Layout::kNT;
+      const Matrix<const float> left(a.data(), a_stands ? k : m, a_stands ? m : k);
+      const Matrix<const float> right(b.data(), b_lies ? n : k, b_lies ? k : n);
+      std::vector<float> whole(static_cast<std::size_t>(m * n));
+      Parallel three(3, isa);
+      matmul<float, float, float>(three, layout, left, right, {whole.data(), m, n});
+      std::vector<float> part(static_cast<std::size_t>(rows * cols)), expected;
+      Parallel one(1, isa);
+      matmul<float, float, float>(one, layout,
+                                  {a_stands ? left.data + row : left.row(row), a_stands ? k : rows,
+                                   a_stands ? rows : k, left.stride},
+                                  {b_lies ? right.row(col) : right.data + col, b_lies ? cols : k,
+                                   b_lies ? k : cols, right.stride},
+                                  {part.data(), rows, cols});
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const auto from = whole.begin() + (row + i) * n + col;
+        expected.insert(expected.end(), from, from + cols);
+      }
+      EXPECT_TRUE(testing::same_bits(part, expected)) << name_of(isa);
+      if (isa == Isa::kBaseline || layout != Layout::kNT) continue;
+      if (of_fused_sets.empty()) of_fused_sets = whole;
+      EXPECT_TRUE(testing::same_bits(whole, of_fused_sets)) << name_of(isa);
+    }
   }
+}
+
+// What is added is the finished sum, as where ranks add theirs.
+TEST(Matmul, AddsTheFinishedSum) {
+  const std::int64_t m = 70, n = 90, k = 700;
+  const auto a = random_data<float>(1, m * k), b = random_data<float>(2, n * k);
+  const auto before = random_data<float>(3, m * n).typed;
+  Parallel parallel(2);
+  std::vector<float> alone(before.size()), added = before;
+  matmul<float, float, float>(parallel, Layout::kNT, {a.data(), m, k}, {b.data(), n, k},
+                              {alone.data(), m, n});
+  matmul<float, float, float>(parallel, Layout::kNT, {a.data(), m, k}, {b.data(), n, k},
+                              {added.data(), m, n}, Store::kAdd);
+  for (std::size_t i = 0; i < alone.size(); ++i) alone[i] = before[i] + alone[i];
+  EXPECT_TRUE(testing::same_bits(added, alone));
 }
 
 TEST(Matmul, ShapesMustAgree) {

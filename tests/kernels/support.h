@@ -67,12 +67,13 @@ constexpr double unit_roundoff() {
   return std::is_same_v<T, float> ? 0x1p-24 : 0x1p-8;
 }
 
-/// Every element within `tolerance` times the largest expected magnitude.
+/// Every element within `tolerance` times the largest expected magnitude, or times `at_least` where
+/// what cancels is larger than what is left.
 template <class T>
 void expect_close(const std::vector<T>& actual, const std::vector<double>& expected,
-                  double tolerance, const std::string& what) {
+                  double tolerance, const std::string& what, double at_least = 0) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
-  double largest = 0;
+  double largest = at_least;
   for (const double value : expected) largest = std::max(largest, std::abs(value));
   double worst = 0;
   std::size_t where = 0;

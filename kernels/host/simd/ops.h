@@ -10,9 +10,6 @@ namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
 void gemm(Layout, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
           std::int64_t a_stride, const float* b, std::int64_t b_stride, float* c,
           std::int64_t c_stride, bool add);
-/// Fixes the cache sizes by which the matrix product picks its blocks, so that they are the same on
-/// every machine.
-void fix_gemm_blocking();
 
 template <class T>
 void widen(const T* in, float* out, std::int64_t n);

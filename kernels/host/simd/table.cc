@@ -26,7 +26,6 @@ TypedKernels<T> typed() {
 }  // namespace
 
 Kernels make_kernels(Isa isa) {
-  fix_gemm_blocking();
   return {.isa = isa,
           .gemm = &gemm,
           .cross_entropy = &cross_entropy,
