@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processor as a device: Eigen and vector kernels for the operations, threads as streams.
+// The processor as a device: vector kernels for the operations, threads as streams.
 //
 // Modes of its streams:
 //   kThreads   every stream is a FIFO worker thread; what a schedule does not order runs in any
