@@ -81,6 +81,14 @@ fs::path model_folder(const RunOptions& options) {
   return fs::path(options.out) / "model";
 }
 
+void try_trace(const RunOptions& options) {
+  if (options.trace.empty()) return;
+  const fs::path folder = fs::absolute(options.trace).lexically_normal().parent_path();
+  // The run's own folder is made when nothing is left to refuse.
+  if (folder == (fs::absolute(options.out) / "").lexically_normal().parent_path()) return;
+  try_file(options.trace);
+}
+
 void require_room(const RunOptions& options) {
   const fs::path model = model_folder(options);
   std::error_code ignored;

@@ -25,6 +25,10 @@ class OutputLock {
   int fd_ = -1;
 };
 
+/// Throws Error where a trace that is asked for cannot be written outside the run's folder, which
+/// need not be there yet: before anything is written.
+void try_trace(const RunOptions& options);
+
 /// Throws Error when the folder holds a finished run that this one would overwrite without having
 /// been told to; when it was told to, the finished run's model goes.
 void require_room(const RunOptions& options);

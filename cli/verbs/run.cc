@@ -208,7 +208,10 @@ class RunVerb : public Verb {
     exec::Data data = exec::open_data(options.data);
     const bool shown = options.launch.rank == 0;
     std::optional<OutputLock> lock;
-    if (shown) lock.emplace(options.out);
+    if (shown) {
+      try_trace(options);
+      lock.emplace(options.out);
+    }
     const Resumable resumable = find_resume(options);
     std::unique_ptr<exec::SafetensorsModel> weights;
     if (!resumable.newest && !options.weights.empty()) {

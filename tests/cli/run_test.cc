@@ -67,6 +67,15 @@ TEST_F(RunTest, WritesEverythingThatIsPromised) {
   EXPECT_THAT(again.out, HasSubstr("eval loss"));
 }
 
+TEST_F(RunTest, RefusesATraceInAFolderThatIsNotThereBeforeItWrites) {
+  const ProgramResult result = run(small("out", {"--trace", at("nowhere/step.json")}));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr(at("nowhere/step.json")));
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  // The run's own folder is made by the run.
+  EXPECT_EQ(run(small("out", {"--steps", "3", "--trace", at("out/step.json")})).exit_code, 0);
+}
+
 TEST_F(RunTest, KeepsNoCheckpointWhereOnlyTimeMatters) {
   const ProgramResult result = run(small("out", {"--save", "none", "--save-every", "3", "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
