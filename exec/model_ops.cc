@@ -44,6 +44,18 @@ const ModelOps::Entry ModelOps::kTable[] = {
     {OpKind::kActivation, true, &ModelOps::activation_backward},
 };
 
+kernels::AttentionShape attention_shape_of(const Model& model, const Plan& plan) {
+  const double usual_scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
+  return {.batch = plan.micro_batch,
+          .seq = plan.seq_len,
+          .heads = model.heads,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .scale = model.attention_scale != 0 ? model.attention_scale : usual_scale,
+          .softcap = model.attention_softcap,
+          .alibi = model.position == Position::kAlibi};
+}
+
 ModelOps::ModelOps(const Model& model, const Plan& plan, const Sharding& sharding,
                    const Activations& activations, const Workspace& workspace, Device& device,
                    StreamId stream, int world_rank)
@@ -58,17 +70,8 @@ ModelOps::ModelOps(const Model& model, const Plan& plan, const Sharding& shardin
       dtype_(plan.param_dtype),
       tokens_(plan.micro_batch * plan.seq_len),
       packed_cols_(columns_of(Tensor::kQkv, model)),
+      attention_(attention_shape_of(model, plan)),
       row_count_(tokens_) {
-  attention_.batch = plan.micro_batch;
-  attention_.seq = plan.seq_len;
-  attention_.heads = model.heads;
-  attention_.kv_heads = model.kv_heads;
-  attention_.head_dim = model.head_dim;
-  attention_.scale = model.attention_scale != 0
-                         ? model.attention_scale
-                         : 1.0 / std::sqrt(static_cast<double>(model.head_dim));
-  attention_.softcap = model.attention_softcap;
-  attention_.alibi = model.position == Position::kAlibi;
   embedding_scale_ =
       dtype_ == DType::kFp32
           ? model.embedding_scale

@@ -26,6 +26,9 @@
 
 namespace shardwright::exec {
 
+/// The attention of a micro-step of the plan.
+kernels::AttentionShape attention_shape_of(const Model& model, const Plan& plan);
+
 class ModelOps {
  public:
   /// Everything is kept by reference. `stream` is the compute stream.

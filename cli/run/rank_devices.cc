@@ -2,9 +2,9 @@
 #include "cli/run/rank_devices.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "exec/host/host_device.h"
+#include "exec/model_ops.h"
 #include "sim/core/check.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/cuda_device.h"
@@ -70,16 +70,8 @@ std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ra
 AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents) {
 #ifdef SHARDWRIGHT_HAS_CUDA
   if (auto* cuda = dynamic_cast<exec::CudaDevice*>(&device)) {
-    const Model& model = options.model;
-    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(model.head_dim));
     const exec::cuda::AttentionChoice choice = cuda->choose_attention(
-        {.batch = options.plan.micro_batch,
-         .seq = options.plan.seq_len,
-         .heads = model.heads,
-         .kv_heads = model.kv_heads,
-         .head_dim = model.head_dim,
-         .scale = model.attention_scale != 0 ? model.attention_scale : usual_scale},
-        options.plan.param_dtype, documents);
+        exec::attention_shape_of(options.model, options.plan), options.plan.param_dtype, documents);
     return {std::string(choice.implementation->name()), choice.why};
   }
 #else
