@@ -5,6 +5,7 @@
 
 #include "exec/host/host_device.h"
 #include "exec/model_ops.h"
+#include "exec/step_memory.h"
 #include "sim/core/check.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/cuda_device.h"
@@ -65,6 +66,17 @@ std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ra
   if (options.device == DeviceKind::kCuda) return std::make_unique<CudaRanks>(options);
 #endif
   return std::make_unique<HostRanks>(options, ranks);
+}
+
+void require_free_memory(exec::Device& device, const Schedule& schedule) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  if (const auto* cuda = dynamic_cast<exec::CudaDevice*>(&device)) {
+    cuda->require_free(exec::StepMemory::planned_bytes(schedule));
+  }
+#else
+  static_cast<void>(device);
+  static_cast<void>(schedule);
+#endif
 }
 
 AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents) {

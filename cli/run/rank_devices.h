@@ -22,6 +22,9 @@ class RankDevices {
 /// `ranks` run in this process.
 std::unique_ptr<RankDevices> make_rank_devices(const RunOptions& options, int ranks);
 
+/// Throws Error when the device cannot hold the plan now; asks GPUs only.
+void require_free_memory(exec::Device& device, const Schedule& schedule);
+
 /// Which attention the device will run for the plan, chosen now: plans are built before the first
 /// step. Empty on the host, which has only one. Throws Error when none takes the plan.
 AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents);

@@ -86,6 +86,7 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
   // One rank from its device to the end of its training.
   const RankBody body = [&](exec::Device& device, exec::RankGroups groups, int rank,
                             exec::TrainObserver* shown_to) {
+    require_free_memory(device, schedule);
     const std::unique_ptr<exec::StepTracer> tracer = tracing.tracer(rank, device, schedule);
     exec::ExecutorOptions executor_options;
     executor_options.trace = options.train.trace_step > 0;

@@ -115,6 +115,18 @@ std::unique_ptr<Allocation> CudaDevice::allocate(Bytes bytes) {
   }
 }
 
+void CudaDevice::require_free(Bytes planned) const {
+  std::size_t free = 0, total = 0;
+  SHARDWRIGHT_CUDA(cudaMemGetInfo(&free, &total));
+  if (static_cast<std::size_t>(planned) <= free) return;
+  throw Error(fmt::format("GPU {} has {:.2f} GiB of {:.2f} free, but a rank of this plan needs "
+                          "{:.2f}; expected a plan for less (shardwright tune), or that whatever "
+                          "else uses the GPU ends",
+                          options_.gpu, static_cast<double>(free) / kGiB,
+                          static_cast<double>(total) / kGiB, static_cast<double>(planned) / kGiB),
+              ExitCode::kInfeasible);
+}
+
 std::unique_ptr<Allocation> CudaDevice::allocate_host(Bytes bytes) {
   void* data = nullptr;
   if (cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable) != cudaSuccess) {

@@ -46,6 +46,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::unique_ptr<Allocation> allocate(Bytes bytes) override;
+  /// Throws Error when less than that is free: to be asked before a plan is built on the device.
+  void require_free(Bytes planned) const;
   /// Pinned, or pageable where the system lets no more be pinned.
   std::unique_ptr<Allocation> allocate_host(Bytes bytes) override;
   Bytes allocated_bytes() const override { return allocated_; }

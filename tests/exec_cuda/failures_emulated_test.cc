@@ -48,6 +48,23 @@ void expect_nothing_left() {
   EXPECT_EQ(cuda_on_cpu::live_host_allocations(), 0u);
 }
 
+TEST_F(CudaFailures, AGpuThatIsInUseIsRefusedBeforeAPlanIsBuilt) {
+  cuda_on_cpu::FakeMachine machine;
+  machine.memory_bytes = std::size_t{1} << 30;
+  cuda_on_cpu::reset(machine);
+  CudaDevice device;
+  device.require_free(Bytes{1} << 30);
+  const auto used = device.allocate(Bytes{1} << 29);
+  device.require_free(Bytes{1} << 29);
+  try {
+    device.require_free((Bytes{1} << 29) + 1);
+    FAIL() << "half of it is in use";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInfeasible);
+    EXPECT_THAT(error.what(), HasSubstr("GPU 0 has 0.50 GiB of 1.00 free"));
+  }
+}
+
 TEST_F(CudaFailures, NoneLeavesNothingBehind) {
   EXPECT_EQ(error_of(two_ranks()), "");
   expect_nothing_left();
