@@ -95,6 +95,8 @@ class Executor {
   /// Does everything of a step and of an evaluation once, so that nothing is loaded or made while
   /// collectives run: to be called by all ranks, before initialize(), which forgets its results.
   void rehearse(const Batch& batch);
+  /// The same without collectives and without meeting other ranks.
+  void rehearse_alone(const Batch& batch);
   /// Sum of losses over one micro-step of every rank, without gradients.
   LossSums evaluate(Batch batch);
 

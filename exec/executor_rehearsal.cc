@@ -35,7 +35,7 @@ Batch first_micro_step_of(const Batch& batch, std::int64_t micro_steps) {
 
 }  // namespace
 
-void Executor::rehearse(const Batch& batch) {
+void Executor::rehearse_alone(const Batch& batch) {
   RankGroups groups = silent(groups_);
   std::swap(groups, groups_);
   try {
@@ -48,6 +48,14 @@ void Executor::rehearse(const Batch& batch) {
     throw;
   }
   std::swap(groups, groups_);
+  // As the constructor left it.
+  memory_.clear(device_, streams_[0]);
+  workspace_.initialize(model_, device_, streams_[0]);
+  device_.synchronize();
+}
+
+void Executor::rehearse(const Batch& batch) {
+  rehearse_alone(batch);
   groups_.world->barrier();
   // One of each kind and size; an all-gather of the step's records is in the update.
   std::set<std::pair<OpKind, std::int64_t>> known;
@@ -67,7 +75,6 @@ void Executor::rehearse(const Batch& batch) {
     });
     groups_.world->barrier();
   });
-  // As the constructor left it.
   memory_.clear(device_, streams_[0]);
   workspace_.initialize(model_, device_, streams_[0]);
   device_.synchronize();

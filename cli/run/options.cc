@@ -57,6 +57,17 @@ std::string attention_kernel(const RunSettings& settings, DeviceKind device, boo
   return wish;
 }
 
+/// Whether the algorithms of products are timed before the first step. What is timed may come out
+/// another way the next time.
+bool times_products(const RunSettings& settings, DeviceKind device, bool deterministic) {
+  const std::string word = settings.word("products", {"auto", "timed", "first"});
+  if (device == DeviceKind::kHost) {
+    if (word == "timed") settings.fail("products", "auto on the host, which has only one way");
+    return false;
+  }
+  return word == "timed" || (word == "auto" && !deterministic);
+}
+
 exec::TrainOptions train_options(const RunSettings& settings) {
   exec::TrainOptions train;
   train.lr.total_steps = settings.count("steps", {1, kMostSteps});
@@ -167,6 +178,7 @@ RunOptions run_options(RunSettings& settings) {
   constexpr double kMostRankTimeout = 86400 * 30;
   options.rank_timeout_s = settings.number("rank-timeout", {1, kMostRankTimeout});
   options.attention_kernel = attention_kernel(settings, options.device, options.plan.deterministic);
+  options.times_products = times_products(settings, options.device, options.plan.deterministic);
   if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
   if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
     settings.fail("ranks",

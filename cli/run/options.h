@@ -33,6 +33,7 @@ struct RunOptions {
   DeviceKind device = DeviceKind::kHost;
   std::vector<OfferedGpu> gpus;           // that ranks take in turn; empty on the host
   std::string attention_kernel = "auto";  // on GPUs
+  bool times_products = false;            // on GPUs: which algorithm serves each shape
   Transport transport = Transport::kLocal;
   std::string rendezvous = "auto";  // of processes that NCCL connects
   double rank_timeout_s = 0;        // that processes wait for one of them

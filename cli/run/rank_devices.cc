@@ -2,17 +2,27 @@
 #include "cli/run/rank_devices.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "exec/host/host_device.h"
 #include "exec/model_ops.h"
 #include "exec/step_memory.h"
 #include "sim/core/check.h"
 #ifdef SHARDWRIGHT_HAS_CUDA
+#include <fmt/core.h>
+
+#include "cli/render/text/quantity.h"
 #include "exec/cuda/cuda_device.h"
+#include "exec/cuda/product_choices.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/read_file.h"
 #endif
 
 namespace shardwright::cli {
 namespace {
+
+[[maybe_unused]] constexpr std::size_t kMostProductsBytes = std::size_t{1} << 24;
 
 class HostRanks final : public RankDevices {
  public:
@@ -90,6 +100,57 @@ AttentionNote choose_attention(exec::Device& device, const RunOptions& options, 
   static_cast<void>(device);
   static_cast<void>(options);
   static_cast<void>(documents);
+#endif
+  return {};
+}
+
+#ifdef SHARDWRIGHT_HAS_CUDA
+namespace {
+
+/// What was not the library's first choice, and what that saves.
+std::string note_of(const exec::cuda::ProductChoices& agreed) {
+  std::size_t others = 0;
+  double first_s = 0, chosen_s = 0;
+  for (const exec::cuda::ProductChoice& choice : agreed.choices) {
+    others += choice.place > 0;
+    first_s += choice.first_s;
+    chosen_s += choice.seconds;
+  }
+  return fmt::format(
+      "{} of {} products run by another algorithm than the first of cuBLASLt {}: once each they "
+      "take {} instead of {}",
+      others, agreed.choices.size(), agreed.release, quantity(chosen_s, "s"),
+      quantity(first_s, "s"));
+}
+
+}  // namespace
+#endif
+
+std::function<void(exec::Executor&, const exec::Batch&)> product_choosing(
+    exec::Device& device, const RunOptions& options, exec::TrainObserver* shown_to) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  auto* cuda = dynamic_cast<exec::CudaDevice*>(&device);
+  if (cuda != nullptr && options.times_products) {
+    return [cuda, &options, shown_to](exec::Executor& executor, const exec::Batch& batch) {
+      namespace fs = std::filesystem;
+      const fs::path file = fs::path(options.out) / "products.json";
+      exec::cuda::ProductChoices known;
+      std::error_code ignored;
+      if (shown_to != nullptr && fs::exists(file, ignored)) {
+        known =
+            exec::cuda::product_choices_from(read_file(file, kMostProductsBytes), file.string());
+      }
+      const exec::cuda::ProductChoices agreed =
+          exec::cuda::agree_on_products(executor, *cuda, batch, options.gpus.front().name, known);
+      if (shown_to == nullptr) return;
+      write_file_atomically(file, exec::cuda::to_json(agreed));
+      shown_to->on_note(note_of(agreed));
+    };
+  }
+#else
+  static_cast<void>(device);
+  static_cast<void>(options);
+  static_cast<void>(shown_to);
 #endif
   return {};
 }

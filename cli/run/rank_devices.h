@@ -2,6 +2,7 @@
 // The devices that the ranks of this process run on, one factory a kind.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,5 +29,10 @@ void require_free_memory(exec::Device& device, const Schedule& schedule);
 /// Which attention the device will run for the plan, chosen now: plans are built before the first
 /// step. Empty on the host, which has only one. Throws Error when none takes the plan.
 AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents);
+
+/// Lets the ranks agree, before the first step, which of its library's algorithms serves each
+/// product, and keeps that as products.json beside the run; empty where nothing is to be chosen.
+std::function<void(exec::Executor&, const exec::Batch&)> product_choosing(
+    exec::Device& device, const RunOptions& options, exec::TrainObserver* shown_to);
 
 }  // namespace shardwright::cli

@@ -107,6 +107,7 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
     if (options.device == DeviceKind::kCuda) watch_steps(train, options.rank_timeout_s);
     // Ranks that wait for each other on GPUs must not load or allocate meanwhile.
     train.rehearses = options.transport == Transport::kNccl && options.plan.gpus > 1;
+    train.prepare = product_choosing(device, options, shown_to);
     if (shown_to != nullptr) on_ready(outcome.attention, chosen.get());
     outcome.train = exec::train(executor, options.plan, data, train, shown_to);
     outcome.planned_bytes = executor.planned_bytes();

@@ -90,6 +90,11 @@ const std::vector<SettingInfo>& setting_table() {
          "or "
          "naive",
          kMachine},
+        {"products", "WORD", "auto",
+         "on cuda: timed (the fastest of eight algorithms for each shape, timed at the start), "
+         "first "
+         "(the library's own choice) or auto: timed unless the plan is deterministic",
+         kMachine},
         {"streams", "WORD", "inline", "threads, inline or shuffled: how the host runs streams",
          kMachine},
         {"threads", "N", "0", "processor threads in all; 0: one a core", kMachine},

@@ -76,6 +76,10 @@ class CudaDevice final : public Device {
   /// loads kernels: to be asked before the first step. Throws Error when none does.
   cuda::AttentionChoice choose_attention(const kernels::AttentionShape& shape, DType dtype,
                                          bool documents);
+  /// For those who choose the algorithms of products.
+  cuda::Products& products() {
+    return products_;
+  }
 
  private:
   class CudaAllocation;

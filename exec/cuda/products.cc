@@ -3,15 +3,26 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "exec/cuda/cublas_error.h"
+#include "exec/cuda/handles.h"
 #include "sim/core/check.h"
 #include "sim/core/error.h"
+#include "sim/core/plan.h"
 
 namespace shardwright::exec::cuda {
 namespace {
+
+constexpr int kTimedRounds = 3, kRunsOfARound = 4;
+/// Another algorithm than the first is taken where it takes at most this share of the time: less is
+/// noise.
+constexpr double kWorthwhile = 0.99;
 
 template <auto kDestroy>
 struct Destroy {
@@ -79,7 +90,12 @@ struct Products::Plan {
   Description description;
   Layout a, b, out;
   Layout addend;
-  cublasLtMatmulAlgo_t algorithm{};
+  std::vector<cublasLtMatmulAlgo_t> candidates;  // in the library's order, at least one
+  ProductChoice choice;
+
+  const cublasLtMatmulAlgo_t& algorithm() const {
+    return candidates[static_cast<std::size_t>(choice.place)];
+  }
 };
 
 Products::Products() {
@@ -117,6 +133,27 @@ Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) {
           workspace_bytes};
 }
 
+std::string Products::words_of(const Key& key) {
+  const auto& [form, a, b, out, m, n, k, a_stride, b_stride, out_stride, addend_stride, a_aligned,
+               b_aligned, addend_aligned, out_aligned, adds, biased, workspace] = key;
+  constexpr const char* kForms[] = {"NT", "NN", "TN"};
+  return fmt::format("{} {} {} {} {}x{}x{} strides {} {} {} {} alignments {} {} {} {}{}{} in {}",
+                     kForms[static_cast<int>(form)], name_of(a), name_of(b), name_of(out), m, n, k,
+                     a_stride, b_stride, out_stride, addend_stride, a_aligned, b_aligned,
+                     addend_aligned, out_aligned, adds ? " adds" : "", biased ? " biased" : "",
+                     workspace);
+}
+
+void Products::use(const std::vector<ProductChoice>& choices) {
+  for (const ProductChoice& choice : choices) chosen_[choice.product] = choice;
+}
+
+std::vector<ProductChoice> Products::choices() const {
+  std::vector<ProductChoice> all;
+  for (const auto& [key, plan] : plans_) all.push_back(plan->choice);
+  return all;
+}
+
 std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace_bytes) const {
   auto made = std::make_unique<Plan>();
   cublasLtMatmulDesc_t description = nullptr;
@@ -151,35 +188,81 @@ std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace
       alignment_of(p.addend.data != nullptr ? p.addend.data : p.out.data));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.out.data));
 
-  cublasLtMatmulHeuristicResult_t found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_, description, made->b.get(), made->a.get(), made->addend.get(), made->out.get(),
-      preference, 1, &found, &count);
+      preference, kMostCandidates, found.data(), &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {} in {}{}: {}",
                             p.out.rows, p.out.cols, depth_of(p), name_of(p.a.dtype),
                             p.bias != nullptr ? " with a bias" : "", cublasLtGetStatusName(status)),
                 ExitCode::kFailed);
   }
-  made->algorithm = found.algo;
+  for (int i = 0; i < count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& one = found[static_cast<std::size_t>(i)];
+    if (i == 0 || one.state == CUBLAS_STATUS_SUCCESS) made->candidates.push_back(one.algo);
+  }
+  made->choice.product = words_of(key_of(p, workspace_bytes));
+  const auto known = chosen_.find(made->choice.product);
+  if (known != chosen_.end() && known->second.place < std::ssize(made->candidates)) {
+    made->choice = known->second;
+  }
   return made;
+}
+
+cublasStatus_t Products::launch(const Product& p, const Plan& planned,
+                                const cublasLtMatmulAlgo_t& algorithm, void* workspace,
+                                Bytes workspace_bytes, cudaStream_t stream) const {
+  const bool adds = p.addend.data != nullptr;
+  const float one = 1, beta = adds ? 1 : 0;
+  return cublasLtMatmul(handle_, planned.description.get(), &one, p.b.data, planned.b.get(),
+                        p.a.data, planned.a.get(), &beta, adds ? p.addend.data : p.out.data,
+                        planned.addend.get(), p.out.data, planned.out.get(), &algorithm, workspace,
+                        static_cast<std::size_t>(workspace_bytes), stream);
+}
+
+void Products::time_candidates(const Product& p, Plan& planned, void* workspace,
+                               Bytes workspace_bytes, cudaStream_t stream) const {
+  const EventHandle begin = make_event_handle(EventUse::kTime);
+  const EventHandle end = make_event_handle(EventUse::kTime);
+  std::vector<double> best(planned.candidates.size(), std::numeric_limits<double>::infinity());
+  // The first round loads code.
+  for (int round = 0; round <= kTimedRounds; ++round) {
+    for (std::size_t i = 0; i < best.size(); ++i) {
+      SHARDWRIGHT_CUDA(cudaEventRecord(begin.get(), stream));
+      bool launched = true;
+      for (int run = 0; run < kRunsOfARound && launched; ++run) {
+        launched = launch(p, planned, planned.candidates[i], workspace, workspace_bytes, stream) ==
+                   CUBLAS_STATUS_SUCCESS;
+      }
+      SHARDWRIGHT_CUDA(cudaEventRecord(end.get(), stream));
+      SHARDWRIGHT_CUDA(cudaEventSynchronize(end.get()));
+      float milliseconds = 0;
+      SHARDWRIGHT_CUDA(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+      if (round > 0 && launched) best[i] = std::min(best[i], 1e-3 * milliseconds / kRunsOfARound);
+    }
+  }
+  const auto fastest = std::min_element(best.begin(), best.end());
+  if (*fastest < kWorthwhile * best.front()) {
+    planned.choice.place = static_cast<std::int32_t>(fastest - best.begin());
+  }
+  planned.choice.first_s = std::isfinite(best.front()) ? best.front() : 0;
+  planned.choice.seconds = best[static_cast<std::size_t>(planned.choice.place)];
 }
 
 void Products::run(const Product& p, void* workspace, Bytes workspace_bytes, cudaStream_t stream) {
   check_shapes(p);
   std::unique_ptr<Plan>& planned = plans_[key_of(p, workspace_bytes)];
-  if (!planned) planned = plan(p, workspace_bytes);
+  const bool fresh = !planned;
+  if (fresh) planned = plan(p, workspace_bytes);
   if (p.bias != nullptr) {
     set(planned->description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
-  const bool adds = p.addend.data != nullptr;
-  const float one = 1, beta = adds ? 1 : 0;
-  SHARDWRIGHT_CUBLAS(cublasLtMatmul(handle_, planned->description.get(), &one, p.b.data,
-                                    planned->b.get(), p.a.data, planned->a.get(), &beta,
-                                    adds ? p.addend.data : p.out.data, planned->addend.get(),
-                                    p.out.data, planned->out.get(), &planned->algorithm, workspace,
-                                    static_cast<std::size_t>(workspace_bytes), stream));
+  if (fresh && times_ && !chosen_.contains(planned->choice.product)) {
+    time_candidates(p, *planned, workspace, workspace_bytes, stream);
+  }
+  SHARDWRIGHT_CUBLAS(launch(p, *planned, planned->algorithm(), workspace, workspace_bytes, stream));
 }
 
 }  // namespace shardwright::exec::cuda

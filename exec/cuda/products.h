@@ -3,10 +3,11 @@
 //
 // bf16 and fp32 operands, fp32 sums (never TF32), results rounded once. What the library needs to
 // know about a shape is made once, when the shape is first asked for: descriptions, and an
-// algorithm, the first that the library's heuristics offer. A shape's algorithm, and so its result
-// to the bit, does not depend on the rank or on where operands lie; sums that are split over
-// blocks are added in fp32 in a fixed order. Nothing is allocated on the device: algorithms use
-// the workspace that is handed in.
+// algorithm: the first that the library's heuristics offer, or the one that a choice names. Choices
+// are made by timing (time_choices) and handed on (exec/cuda/product_choices.h), so a shape's
+// algorithm, and its result to the bit, is the same on all ranks wherever operands lie; sums that
+// are split over blocks are added in fp32 in a fixed order. Nothing is allocated on the device:
+// algorithms use the workspace that is handed in.
 //
 // cuBLASLt counts in columns: row-major C[M, N] = A B is its column-major C^T[N, M] = B^T A^T.
 #pragma once
@@ -18,6 +19,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "exec/array.h"
 
@@ -37,8 +39,18 @@ struct Product {
   Matrix out;
 };
 
+/// By which of the algorithms that the library offers a product is computed.
+struct ProductChoice {
+  std::string product;     // all that the library was asked for, in words
+  std::int32_t place = 0;  // in the library's order
+  double seconds = 0;      // of one, and of the first; 0: not timed
+  double first_s = 0;
+};
+
 class Products {
  public:
+  static constexpr int kMostCandidates = 8;
+
   /// For the calling thread's current GPU, the only one whose matrices it may be given.
   Products();
   ~Products();
@@ -48,6 +60,15 @@ class Products {
   /// Enqueues the product. Throws Error, which names the shape, when the library has no algorithm
   /// for it.
   void run(const Product& product, void* workspace, Bytes workspace_bytes, cudaStream_t stream);
+
+  /// While on, a product that is met for the first time, and that no choice names, runs several
+  /// times by each algorithm, and the fastest is kept. What such products add to becomes useless,
+  /// and the host waits: not within a step.
+  void time_choices(bool on) { times_ = on; }
+  /// For products that are met from now on.
+  void use(const std::vector<ProductChoice>& choices);
+  /// Of all products so far.
+  std::vector<ProductChoice> choices() const;
 
   std::size_t planned_shapes() const { return plans_.size(); }
   /// "13.1.0".
@@ -60,9 +81,17 @@ class Products {
                          std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::uint32_t,
                          std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, Bytes>;
   static Key key_of(const Product& product, Bytes workspace_bytes);
+  static std::string words_of(const Key& key);
   std::unique_ptr<Plan> plan(const Product& product, Bytes workspace_bytes) const;
+  cublasStatus_t launch(const Product& product, const Plan& plan,
+                        const cublasLtMatmulAlgo_t& algorithm, void* workspace,
+                        Bytes workspace_bytes, cudaStream_t stream) const;
+  void time_candidates(const Product& product, Plan& plan, void* workspace, Bytes workspace_bytes,
+                       cudaStream_t stream) const;
 
   cublasLtHandle_t handle_ = nullptr;
+  bool times_ = false;
+  std::map<std::string, ProductChoice> chosen_;  // by product
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 

@@ -64,8 +64,10 @@ class Run {
   }
 
   void begin() {
-    if (options_.rehearses) {
-      executor_.rehearse(training_batch(*data_.train, order_, shape_, sequences_, rank_));
+    if (options_.prepare || options_.rehearses) {
+      const Batch batch = training_batch(*data_.train, order_, shape_, sequences_, rank_);
+      if (options_.prepare) options_.prepare(executor_, batch);
+      if (options_.rehearses) executor_.rehearse(batch);
     }
     if (options_.resume != nullptr) {
       const CheckpointManifest& from = options_.resume->manifest();

@@ -52,6 +52,8 @@ struct TrainOptions {
   const SafetensorsModel* weights = nullptr;  // to start from; null: random
   std::string weights_name;
   const std::atomic<bool>* stop = nullptr;
+  /// Called on every rank before anything is run, with the batch of the first step.
+  std::function<void(Executor&, const Batch&)> prepare;
   /// Do everything once before the first collective (Executor::rehearse).
   bool rehearses = false;
   HangLimits hang;

@@ -86,6 +86,16 @@ bool reaches(int gpu, const void* data) {
   return e.reaches(gpu, data);
 }
 
+void pass_time(std::int64_t ns) {
+  engine().clock_ns += ns;  // a task runs under the lock
+}
+
+std::int64_t product_time_ns(std::size_t algorithm) {
+  Engine& e = engine();
+  const std::lock_guard lock(e.mutex);
+  return algorithm < e.machine.product_ns.size() ? e.machine.product_ns[algorithm] : 0;
+}
+
 std::size_t pending_tasks() {
   Engine& e = engine();
   const std::lock_guard lock(e.mutex);

@@ -51,6 +51,7 @@ struct Call {
   int stream_gpu = -1;  // whose stream it is
   int event = -1;       // by order of creation
   int priority = 0;     // of a stream that is created
+  int algorithm = 0;    // of a product
   dim3 grid{0, 0, 0}, block{0, 0, 0};
   std::size_t bytes = 0;  // of memory, or shared memory of a kernel
   const void* to = nullptr;
@@ -67,6 +68,8 @@ struct FakeMachine {
   int compute_major = 9;
   int compute_minor = 0;
   bool peers = true;  // devices can read each other's memory
+  /// What the algorithms of products take by the clock of events, beside a task's time.
+  std::vector<std::int64_t> product_ns{};
 };
 
 /// Forgets everything: streams, events, memory, log, failures. Nothing may be in use.
@@ -97,6 +100,9 @@ cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()>
 /// The calling thread's GPU, and whether its kernels reach the memory: its own, pinned, or a peer's
 /// to which access was enabled.
 int current_gpu();
+/// Within a task: lets time pass.
+void pass_time(std::int64_t ns);
+std::int64_t product_time_ns(std::size_t algorithm);
 bool reaches(int gpu, const void* data);
 
 }  // namespace cuda_on_cpu

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// The algorithms of products: the fastest by the fake runtime's clock, one choice for all ranks,
+// and never a clock within a step.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exec/cuda/product_choices.h"
+#include "sim/core/error.h"
+#include "tests/exec/training.h"
+#include "tests/exec_cuda/fixture.h"
+
+namespace shardwright::exec {
+namespace {
+
+using namespace testing;
+using cuda::ProductChoice;
+using cuda::ProductChoices;
+using cuda_on_cpu::Call;
+
+/// A machine whose library offers algorithms that take so long, in nanoseconds.
+void use_algorithms(std::vector<std::int64_t> product_ns) {
+  cuda_on_cpu::FakeMachine machine;
+  machine.seed = 1;
+  machine.product_ns = std::move(product_ns);
+  cuda_on_cpu::reset(machine);
+}
+
+std::vector<int> algorithms_of(const std::vector<Call>& log) {
+  std::vector<int> used;
+  for (const Call& call : log) {
+    if (call.name == "cublasLtMatmul") used.push_back(call.algorithm);
+  }
+  return used;
+}
+
+bool looks_at_a_clock(const std::vector<Call>& log) {
+  return std::any_of(log.begin(), log.end(),
+                     [](const Call& call) { return call.name == "cudaEventElapsedTime"; });
+}
+
+/// A product with room for its operands, which are zeros.
+struct OneProduct {
+  CudaDevice device;
+  StreamId stream = device.make_stream("compute", 0);
+  std::unique_ptr<Allocation> memory = device.allocate(3 * 4 * 64);
+  cuda::Product product;
+
+  OneProduct() {
+    auto* data = static_cast<float*>(memory->data());
+    device.zero(stream, data, 3 * 4 * 64);
+    const auto at = [&](int i) { return Matrix(data + 64 * i, DType::kFp32, 8, 8); };
+    product = {cuda::ProductForm::kNT, at(0), at(1), {}, nullptr, at(2)};
+  }
+  std::int32_t choice(std::vector<ProductChoice> known = {}, bool times = true) {
+    cuda::Products products;
+    products.use(known);
+    products.time_choices(times);
+    products.run(product, nullptr, 0, device.stream(stream));
+    device.synchronize();
+    return products.choices().at(0).place;
+  }
+};
+
+TEST(ProductChoices, TakesTheFastestWhereThatIsWorthwhile) {
+  for (const auto& [product_ns, place] : std::vector<std::pair<std::vector<std::int64_t>, int>>{
+           {{50'000, 90'000, 10'000}, 2},
+           {{50'000, 20'000, 20'000}, 1},
+           {{10'000, 90'000, 50'000}, 0},
+           {{100'000, 99'900, 100'000}, 0}}) {  // a thousandth is noise
+    use_algorithms(product_ns);
+    OneProduct one;
+    EXPECT_EQ(one.choice(), place);
+    EXPECT_EQ(one.choice({}, false), 0) << "nobody asked for the time";
+  }
+}
+
+TEST(ProductChoices, TimesNoProductThatAChoiceNames) {
+  use_algorithms({50'000, 90'000, 10'000});
+  OneProduct one;
+  cuda::Products products;
+  products.time_choices(true);
+  products.run(one.product, nullptr, 0, one.device.stream(one.stream));
+  std::vector<ProductChoice> known = products.choices();
+  // A task takes a microsecond itself, and so does the record behind four of them.
+  EXPECT_NEAR(known.at(0).first_s, 51.25e-6, 1e-9);
+  EXPECT_NEAR(known.at(0).seconds, 11.25e-6, 1e-9);
+  known[0].place = 1;
+  cuda_on_cpu::clear_log();
+  EXPECT_EQ(one.choice(known), 1);
+  EXPECT_FALSE(looks_at_a_clock(cuda_on_cpu::call_log()));
+  // Of a library that offered more than this one does.
+  known[0].place = 7;
+  EXPECT_EQ(one.choice(known, false), 0);
+}
+
+/// What a training of two ranks used in its steps, after its ranks have agreed.
+struct Agreed {
+  std::vector<ProductChoices> of_ranks = std::vector<ProductChoices>(2);
+  std::vector<Call> steps;
+};
+
+Agreed train_agreed(const ProductChoices& known) {
+  Training training;
+  training.plan = tiny_plan(Strategy::kYafsdp, 2, 1);
+  training.plan.seq_len = 8;
+  const Schedule schedule =
+      sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
+  LocalWorld world(2, 2);
+  Agreed agreed;
+  world.run([&](int rank) {
+    const auto device = naive_device();
+    Executor executor(training.model, training.plan, schedule, *device, world.groups(rank, *device),
+                      training.options);
+    const Batch batch = batch_of(training, 1, rank);
+    agreed.of_ranks[static_cast<std::size_t>(rank)] =
+        cuda::agree_on_products(executor, *device, batch, "a GPU", known);
+    executor.initialize(3);
+    executor.world().barrier();
+    if (rank == 0) cuda_on_cpu::clear_log();
+    executor.world().barrier();
+    executor.step(batch, step_options(training, 1));
+    executor.world().barrier();
+    if (rank == 0) agreed.steps = cuda_on_cpu::call_log();
+    executor.world().barrier();
+  });
+  return agreed;
+}
+
+TEST(ProductChoices, AreEqualOnAllRanksAndMadeOutsideOfSteps) {
+  use_algorithms({50'000, 90'000, 10'000});
+  const Agreed agreed = train_agreed({});
+  EXPECT_EQ(to_json(agreed.of_ranks[0]), to_json(agreed.of_ranks[1]));
+  EXPECT_GT(agreed.of_ranks[0].choices.size(), 10u);
+  EXPECT_THAT(algorithms_of(agreed.steps), ::testing::Each(2));
+  EXPECT_FALSE(looks_at_a_clock(agreed.steps));
+}
+
+TEST(ProductChoices, OutliveTheRunWhereLibraryAndGpuAreTheSame) {
+  use_algorithms({50'000, 90'000, 10'000});
+  const ProductChoices first = train_agreed({}).of_ranks[0];
+  const ProductChoices kept = cuda::product_choices_from(to_json(first), "products.json");
+  EXPECT_EQ(to_json(kept), to_json(first));
+  // Another clock changes nothing for who goes on, and everything for another library.
+  use_algorithms({10'000, 90'000, 50'000});
+  EXPECT_THAT(algorithms_of(train_agreed(kept).steps), ::testing::Each(2));
+  ProductChoices other = kept;
+  other.release = "12.0.0";
+  use_algorithms({10'000, 90'000, 50'000});
+  EXPECT_THAT(algorithms_of(train_agreed(other).steps), ::testing::Each(0));
+  other = kept;
+  other.gpu = "another GPU";
+  use_algorithms({10'000, 90'000, 50'000});
+  EXPECT_THAT(algorithms_of(train_agreed(other).steps), ::testing::Each(0));
+}
+
+TEST(ProductChoices, LeaveATrainingAsItWas) {
+  Training training;
+  training.plan = tiny_plan(Strategy::kSingle, 1, 1);
+  training.plan.seq_len = 8;
+  training.steps = 2;
+  training.make_device = [](int) { return naive_device(); };
+  use_algorithms({});
+  const auto expected = train(training);
+  use_algorithms({50'000, 90'000, 10'000});  // all of the fake's add up alike
+  training.prepare = [&](Executor& executor) {
+    auto& device = dynamic_cast<CudaDevice&>(executor.device());
+    cuda::agree_on_products(executor, device, batch_of(training, 1, 0), "a GPU", {});
+    executor.initialize(3);
+  };
+  expect_same_training(expected, train(training));
+}
+
+TEST(ProductChoices, AreReadWithCare) {
+  const std::string text =
+      to_json(ProductChoices{"13.1.0", "a GPU", {{"NT 8x8x8", 2, 1e-5, 2e-5}}});
+  EXPECT_EQ(cuda::product_choices_from(text, "f").choices.at(0).place, 2);
+  std::string damaged = text;
+  damaged.replace(damaged.find("\"algorithm\": 2"), 14, "\"algorithm\": 8");
+  EXPECT_THAT([&] { cuda::product_choices_from(damaged, "products.json"); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("products.json")));
+}
+
+}  // namespace
+}  // namespace shardwright::exec
