@@ -15,6 +15,14 @@ std::int64_t largest_rotating(const UnitSizes& sizes) {
   return sizes.tied() ? sizes.layer : sizes.largest();
 }
 
+/// What backward writes: without an operation that casts, what is reduced.
+DType gradient_dtype(const Schedule& schedule) {
+  const ShardingFacts& f = schedule.sharding;
+  const bool casts = std::any_of(schedule.ops.begin(), schedule.ops.end(),
+                                 [](const Op& op) { return op.kind == OpKind::kCastGradient; });
+  return casts ? f.parameter_dtype : f.reduce_dtype;
+}
+
 }  // namespace
 
 void list_persistent(Schedule& schedule) {
@@ -51,10 +59,12 @@ void list_persistent(Schedule& schedule) {
   }
   if (f.weights.count != 0) list(Persistent::kNormWeights, width * sizes.norms);
   if (f.gradients.rotate()) {
-    list(Persistent::kRotatingGradients, f.gradients.count * width * rotating);
-    if (sizes.tied()) list(Persistent::kTiedEmbeddingGradients, width * sizes.embedding);
-    list(Persistent::kNormGradients, width * sizes.norms);
-    if (f.reduce_dtype != f.parameter_dtype && !f.sums_whole_gradients()) {
+    const DType written = gradient_dtype(schedule);
+    const std::int64_t each = bytes_of(written);
+    list(Persistent::kRotatingGradients, f.gradients.count * each * rotating);
+    if (sizes.tied()) list(Persistent::kTiedEmbeddingGradients, each * sizes.embedding);
+    list(Persistent::kNormGradients, each * sizes.norms);
+    if (f.reduce_dtype != written && !f.sums_whole_gradients()) {
       list(Persistent::kReductionBuffer,
            bytes_of(f.reduce_dtype) * std::max(sizes.largest(), sizes.norms));
     }
@@ -170,7 +180,7 @@ void Placement::place_states(const Schedule& schedule) {
 void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_rank) {
   const ShardingFacts& f = schedule.sharding;
   const UnitSizes& sizes = schedule.unit_sizes;
-  const DType dtype = f.parameter_dtype;
+  const DType dtype = gradient_dtype(schedule);
   const std::int64_t rotating = largest_rotating(sizes);
   const bool converts = offset(Persistent::kReductionBuffer) != PlacedArray::kNowhere;
   const bool has_scratch = offset(Persistent::kReducedShard) != PlacedArray::kNowhere;
@@ -179,7 +189,9 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
     const std::int64_t padded = schedule.unit_elements(u);
     const std::int64_t share = padded / ranks_;
     const std::int64_t first = first_[static_cast<std::size_t>(u)];
-    if (u == schedule.norm_unit()) {
+    if (!f.gradients.rotate()) {
+      unit.gradient = at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
+    } else if (u == schedule.norm_unit()) {
       unit.gradient = at(Persistent::kNormGradients, dtype, 0, padded);
     } else if (u == 0 && sizes.tied()) {
       unit.gradient = at(Persistent::kTiedEmbeddingGradients, dtype, 0, padded);
@@ -191,10 +203,8 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
     if (f.sums_whole_gradients()) {
       unit.reduced = at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
       unit.gradient_sum = unit.reduced.part(shard_rank * share, share);
-      // Where only the optimizer is divided, the first micro-step writes where the others are
-      // added.
-      if (f.divides == Sharded::kOptimizer && f.reduce_dtype == dtype)
-        unit.first_gradient = unit.reduced;
+      // The first micro-step writes where the others are added.
+      if (f.reduce_dtype == dtype) unit.first_gradient = unit.reduced;
     } else {
       unit.gradient_sum = at(Persistent::kShardedGradients, f.sum_dtype, first / ranks_, share);
       unit.reduced =

@@ -8,6 +8,7 @@
 
 #include "sim/core/check.h"
 #include "sim/core/error.h"
+#include "sim/cost/result_traffic.h"
 #include "sim/cost/to_ns.h"
 
 namespace shardwright::sim {
@@ -72,8 +73,11 @@ CostModel::Pair CostModel::device_time(const Op& op, const Sharing& resident) {
   const auto product = [this](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
     return product_s(m, n, k, sms);
   };
-  return {kernel_time_s(kernels_, op.work, {}, product),
-          kernels_.contention * kernel_time_s(kernels_, op.work, resident, product)};
+  const auto seconds = [&](const Sharing& sharing) {
+    return with_result_traffic(kernels_, op.work,
+                               kernel_time_s(kernels_, op.work, sharing, product));
+  };
+  return {seconds({}), kernels_.contention * seconds(resident)};
 }
 
 Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const {

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "sim/cost/result_traffic.h"
+
 namespace shardwright::sim {
 
 namespace {
@@ -80,10 +82,11 @@ double copy_efficiency(const CopyEfficiencies& copies, const Work& work) {
 }
 
 double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& sharing) {
-  return kernel_time_s(costs, work, sharing,
-                       [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
-                         return gemm_time_s(costs.gemm, costs.rates, m, n, k, sms);
-                       });
+  const double seconds = kernel_time_s(
+      costs, work, sharing, [&](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
+        return gemm_time_s(costs.gemm, costs.rates, m, n, k, sms);
+      });
+  return with_result_traffic(costs, work, seconds);
 }
 
 }  // namespace shardwright::sim

@@ -22,7 +22,7 @@ Program embedding_backward(ProgramWriter& w) {
                     w.elements(model.hidden), true, {of_next_unit(kDX)}, {kWeightGradient0});
   backward.op.weight = Weight::kEmbedding;
   // The dense gradient is filled with zeros first.
-  backward.op.work.bytes += rows * model.hidden * w.width();
+  backward.op.work.bytes += rows * model.hidden * w.gradient_width();
   return {backward};
 }
 

@@ -131,7 +131,7 @@ void in_place_loss(ProgramWriter& w, Program& list, std::int64_t chunk) {
   w.size_weight_gradient(kWeightGradient0, head.n * head.k);
   append(ProgramWriter::make(OpKind::kWeightGradient, Phase::kBackward, {kLogits, kNorm1Out},
                              {kWeightGradient0}),
-         w.gemm_work(head.n, head.k, chunk, chunks));
+         w.weight_gradient_work(head.n, head.k, chunk, chunks));
   list.back().op.of = head.kind;
 }
 

@@ -10,7 +10,8 @@ namespace {
 
 auto key_of(const Plan& plan) {
   return std::make_tuple(plan.micro_batch, plan.seq_len, plan.recompute, plan.pieces,
-                         plan.attention, plan.deterministic, plan.param_dtype, plan.loss_chunks);
+                         plan.attention, plan.deterministic, plan.param_dtype, plan.loss_chunks,
+                         plan.reduce_dtype);
 }
 
 }  // namespace

@@ -136,6 +136,17 @@ Work ProgramWriter::gemm_work(std::int64_t m, std::int64_t n, std::int64_t k,
   return work;
 }
 
+Work ProgramWriter::weight_gradient_work(std::int64_t n, std::int64_t k, std::int64_t tokens,
+                                         std::int64_t times) const {
+  Work work = gemm_work(n, k, tokens, times);
+  if (gradient_width() == width_) return work;
+  const double result = static_cast<double>(gradient_width() * n * k);
+  const double operands = static_cast<double>(width_ * tokens * (n + k));
+  work.bytes =
+      to_bytes(operands + result * static_cast<double>(2 * times - 1) / static_cast<double>(times));
+  return work;
+}
+
 ProgramOp ProgramWriter::elementwise(OpKind kind, Phase phase, const KernelGroup& group,
                                      double elements, bool backward,
                                      std::initializer_list<Operand> in,
@@ -212,7 +223,7 @@ void ProgramWriter::product_backward(std::vector<ProgramOp>& list, const Product
   size_weight_gradient(slot, product.n * product.k);
   ProgramOp wgrad =
       make(OpKind::kWeightGradient, Phase::kBackward, {product.d_out, product.in}, {slot});
-  wgrad.op.work = gemm_work(product.n, product.k, tokens_);
+  wgrad.op.work = weight_gradient_work(product.n, product.k, tokens_);
   append(wgrad);
   const double features = static_cast<double>(tokens_ * width_);
   if (product.bias) {

@@ -14,6 +14,7 @@
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
 #include "sim/core/tensor.h"
+#include "sim/program/gradient_type.h"
 #include "sim/program/unit_program.h"
 
 namespace shardwright::sim {
@@ -41,6 +42,8 @@ class ProgramWriter {
   std::int64_t tokens() const { return tokens_; }
   /// Bytes of an element of the compute type.
   std::int64_t width() const { return width_; }
+  /// Bytes of an element of a weight gradient.
+  std::int64_t gradient_width() const { return bytes_of(gradient_dtype(plan_, stack_)); }
   /// Elements of `columns` a token.
   double elements(std::int64_t columns) const { return static_cast<double>(tokens_ * columns); }
 
@@ -76,6 +79,10 @@ class ProgramWriter {
                         std::initializer_list<Operand> out);
   static Work memory_work(double bytes, int kernels, double efficiency);
   Work gemm_work(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times = 1) const;
+  /// Of W[n, k] from `tokens` tokens at a time; all but the first time adds to what is there.
+  /// Work::bytes as sim/cost/result_traffic.h reads it.
+  Work weight_gradient_work(std::int64_t n, std::int64_t k, std::int64_t tokens,
+                            std::int64_t times = 1) const;
   /// Stacks count the traffic of 2-byte elements.
   double traffic(double bytes) const { return bytes * static_cast<double>(width_) / 2; }
   ProgramOp elementwise(OpKind kind, Phase phase, const KernelGroup& group, double elements,

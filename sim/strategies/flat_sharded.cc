@@ -99,7 +99,7 @@ class FlatSharded final : public ShardingStrategy {
     const std::int64_t owned = elements / w.shard_ranks();
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
-    const bool casts = plan.reduce_dtype != plan.param_dtype;
+    const bool casts = casts_gradients(w);
     if (casts) {
       Op& cast = w.memory_op(OpKind::kCastGradient, comm_, Phase::kReduce, MemoryClass::kCast,
                              cast_bytes(plan.param_dtype, plan.reduce_dtype) * elements,

@@ -133,7 +133,6 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
   strategy->declare(w);
   if (stack.memory == MemoryManager::kStatic)
     out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
-  list_persistent(out);
   w.begin_section();
   w.begin_body(Direction::kNone);
   w.begin_block(0, 1, Phase::kPrepare);
@@ -151,6 +150,7 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
     write_micro_steps(w, *strategy, false, true, 1, micro_steps - 1);
   }
   write_optimizer(w, *strategy);
+  list_persistent(out);
 }
 
 Schedule lower(const Model& model, const Plan& plan, const Stack& stack,

@@ -4,7 +4,7 @@
 //
 // PyTorch stacks keep fp32 parameters and cast them under autocast, once a forward pass; their
 // gradients come to life in backward and die with zero_grad(set_to_none). The native stack holds a
-// compute copy, the master and a gradient buffer for the whole step.
+// compute copy, the master and the sums of gradients for the whole step.
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -32,7 +32,7 @@ class Replicated final : public ShardingStrategy {
     facts.keeps_parameters = native_;
     facts.keeps_sums = native_;
     facts.sum_dtype = w.plan().reduce_dtype;
-    facts.gradients.count = native_ ? 1 : 0;
+    facts.gradients.count = native_ ? buffers_beside_sums(w, 1) : 0;
     if (reduces_ && !native_)
       facts.all_reduce_bucket_bytes = gradient_width(w.plan()) * w.total_elements();
     w.state(facts);
@@ -59,13 +59,13 @@ class Replicated final : public ShardingStrategy {
     const std::int64_t elements = w.elements();
     if (elements > 0) {
       const std::int64_t width = gradient_width(plan);
-      const bool converts = width != bytes_of(plan.param_dtype);
+      const std::int64_t written = bytes_of(gradient_dtype(plan, w.stack()));
       if (!w.first_micro_step()) {
         w.memory_op(OpKind::kAccumulate, 0, Phase::kBackward, MemoryClass::kAdd,
-                    (bytes_of(plan.param_dtype) + 2 * width) * elements, 0);
-      } else if (converts || native_) {
+                    (written + 2 * width) * elements, 0);
+      } else if (casts_gradients(w)) {
         w.memory_op(OpKind::kCastGradient, 0, Phase::kBackward, MemoryClass::kCast,
-                    (bytes_of(plan.param_dtype) + width) * elements, 0);
+                    (written + width) * elements, 0);
       }
       if (!native_ && w.first_micro_step())
         w.acquire(Tensor::kFullGradient, 0, width * elements, 0, MemoryCategory::kGradients);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "sim/program/gradient_type.h"
 #include "sim/strategies/step_writer.h"
 
 namespace shardwright::sim {
@@ -27,6 +28,17 @@ inline ShardingFacts facts_of(const StrategyInfo& strategy, const StepWriter& w)
 /// A compute copy exists beside the master when their dtypes differ.
 inline bool has_compute_copy(const Plan& plan) {
   return plan.param_dtype != plan.master_dtype;
+}
+
+/// Whether gradients are written in another type than they are reduced in.
+inline bool casts_gradients(const StepWriter& w) {
+  return gradient_dtype(w.plan(), w.stack()) != w.plan().reduce_dtype;
+}
+
+/// Buffers for gradients that are added to sums of whole ones, in a schedule that needs `usual`:
+/// the first micro-step needs none where it writes the sums.
+inline std::int32_t buffers_beside_sums(const StepWriter& w, std::int32_t usual) {
+  return casts_gradients(w) || w.plan().grad_accum > 1 ? usual : 0;
 }
 
 /// Traffic of converting one element from dtype `from` to `to`.

@@ -126,7 +126,6 @@ class Yafsdp final : public ShardingStrategy {
 
  private:
   static std::int8_t offset(int value) { return static_cast<std::int8_t>(value); }
-  static bool casts(const Plan& plan) { return plan.reduce_dtype != plan.param_dtype; }
 
   void gather(StepWriter& w, Phase phase, EventRef released) {
     const DType dtype = w.plan().param_dtype;
@@ -151,7 +150,7 @@ class Yafsdp final : public ShardingStrategy {
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
     const std::int8_t event_offset = at == kNormUnit ? std::int8_t{0} : offset(at);
-    if (casts(plan)) {
+    if (casts_gradients(w)) {
       Op& cast = w.memory_op(OpKind::kCastGradient, comm_, Phase::kReduce, MemoryClass::kCast,
                              cast_bytes(plan.param_dtype, plan.reduce_dtype) * elements,
                              reduced_width * elements, {ready});
@@ -172,7 +171,7 @@ class Yafsdp final : public ShardingStrategy {
     }
     if (at == kNormUnit) {
       last->record = {reduced_, 0};
-    } else if (!casts(plan)) {
+    } else if (!casts_gradients(w)) {
       last->record = {gradient_taken_, event_offset};
     }
   }

@@ -40,7 +40,7 @@ class Zero final : public ShardingStrategy {
     facts.keeps_parameters = true;
     facts.keeps_sums = true;
     facts.sum_dtype = w.plan().reduce_dtype;
-    facts.gradients.count = native_ ? 2 : 0;
+    if (native_) facts.gradients.count = stage_ == 1 ? buffers_beside_sums(w, 2) : 2;
     if (!native_) facts.gradient_bucket_bytes = 2 * bytes_of(facts.reduce_dtype) * kBucketElements;
     w.state(facts);
   }
@@ -79,7 +79,7 @@ class Zero final : public ShardingStrategy {
       return;
     }
     const Plan& plan = w.plan();
-    const std::int64_t width = bytes_of(plan.param_dtype);
+    const std::int64_t width = bytes_of(gradient_dtype(plan, w.stack()));
     const std::int64_t reduced = bytes_of(plan.reduce_dtype);
     const std::int64_t owned = elements / w.shard_ranks();
     // Into the bucket (stage 1 accumulates whole gradients), cast on the way.
@@ -87,7 +87,8 @@ class Zero final : public ShardingStrategy {
     const std::int64_t bytes = (width + reduced + (accumulates ? reduced : 0)) * elements;
     const bool copies = !native_ || reduced != width || accumulates;
     if (copies) {
-      w.memory_op(OpKind::kCopyIn, reduce_stream_, Phase::kReduce, MemoryClass::kCopy, bytes, 0,
+      const OpKind kind = native_ && reduced != width ? OpKind::kCastGradient : OpKind::kCopyIn;
+      w.memory_op(kind, reduce_stream_, Phase::kReduce, MemoryClass::kCopy, bytes, 0,
                   {{backward_done_, 0}})
           .record = {bucket_ready_, 0};
     }

@@ -16,12 +16,13 @@ namespace {
 constexpr std::int64_t kRanks = 4;
 
 /// Three layers of 40 elements between an embedding of 100 and a head of 104, for four ranks.
-Schedule schedule_of(const ShardingFacts& facts, bool tied = false) {
+Schedule schedule_of(const ShardingFacts& facts, bool tied = false, bool casts = true) {
   Schedule schedule;
   schedule.layers = 3;
   schedule.group(CommGroup::kShard) = {kRanks, 1};
   schedule.unit_sizes = {100, 40, tied ? 0 : 104, facts.separates_norms ? 12 : 0};
   schedule.sharding = facts;
+  if (casts) schedule.ops.emplace_back().kind = OpKind::kCastGradient;
   list_persistent(schedule);
   return schedule;
 }
@@ -118,6 +119,16 @@ TEST(Placement, SharesOfAllRanksMakeUpTheWhole) {
       EXPECT_EQ(next, whole.offset + whole.size * bytes_of(dtype));
     }
   }
+}
+
+// Without an operation that casts, backward writes what is reduced.
+TEST(Placement, GradientsInTheTypeOfTheReductionNeedNoOtherBuffer) {
+  const Schedule schedule = schedule_of(sharded(2), false, false);
+  EXPECT_EQ(bytes_of_kind(schedule, Persistent::kRotatingGradients), 2 * 4 * 104);
+  EXPECT_EQ(bytes_of_kind(schedule, Persistent::kReductionBuffer), 0);
+  const UnitPlacement unit = Placement(schedule, 0).unit(1);
+  EXPECT_EQ(unit.gradient.dtype, DType::kFp32);
+  EXPECT_EQ(unit.reduced, unit.gradient);
 }
 
 // The master is followed by the rest of the whole, so both are one array.

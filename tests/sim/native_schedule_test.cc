@@ -8,6 +8,7 @@
 
 #include "profiles/stack_file.h"
 #include "sim/core/arena.h"
+#include "sim/core/placement.h"
 #include "sim/core/workspace.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
@@ -97,12 +98,62 @@ TEST(NativeSchedule, GivesTheTiedGradientABufferOfItsOwn) {
   for (const Strategy strategy : {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1,
                                   Strategy::kZero2, Strategy::kFsdp2, Strategy::kYafsdp}) {
     const std::int64_t ranks = strategy == Strategy::kSingle ? 1 : 2;
-    const Schedule schedule = native(tied(tiny_llama()), tiny_plan(strategy, ranks));
+    // In one micro-step whole gradients are written where they are summed.
+    const Schedule schedule = native(tied(tiny_llama()), tiny_plan(strategy, ranks, 2));
     const auto buffer = std::find_if(
         schedule.persistent.begin(), schedule.persistent.end(),
         [](const PersistentTensor& t) { return t.kind == Persistent::kTiedEmbeddingGradients; });
     ASSERT_NE(buffer, schedule.persistent.end()) << name_of(strategy);
     EXPECT_GE(buffer->bytes, 4 * 101 * 64);
+  }
+}
+
+// Products write what is reduced as soon as it is there.
+TEST(NativeSchedule, CastsNoGradientOnItsWayToAReductionInFp32) {
+  for (const Strategy strategy :
+       {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1, Strategy::kZero2, Strategy::kZero3,
+        Strategy::kFsdp2, Strategy::kHsdp, Strategy::kYafsdp}) {
+    for (const std::int64_t grad_accum : {1, 2}) {
+      SCOPED_TRACE(std::string(name_of(strategy)) + ", " + std::to_string(grad_accum));
+      Plan plan = tiny_plan(strategy, strategy == Strategy::kSingle ? 1 : 2, grad_accum);
+      plan.param_dtype = DType::kBf16;
+      const Schedule schedule = native(tiny_llama(), plan);
+      for (const Op& op : not_empty(schedule.ops)) EXPECT_NE(op.kind, OpKind::kCastGradient);
+      const bool whole = schedule.sharding.sums_whole_gradients();
+      const Placement placement(schedule, 0);
+      for (std::int32_t u = 0; u < schedule.units(); ++u) {
+        const UnitPlacement& unit = placement.unit(u);
+        if (unit.gradient.size == 0) continue;
+        EXPECT_EQ(unit.gradient.dtype, DType::kFp32);
+        EXPECT_EQ(unit.first_gradient, unit.reduced);
+        EXPECT_EQ(unit.gradient == unit.reduced, !whole || grad_accum == 1);
+      }
+      plan.reduce_dtype = DType::kBf16;
+      EXPECT_EQ(Placement(native(tiny_llama(), plan), 0).unit(1).gradient.dtype, DType::kBf16);
+    }
+  }
+}
+
+// What is wider than its operands is what their traffic is made of; of the head's chunks all but
+// the first are added to what is there.
+TEST(NativeSchedule, CountsTheTrafficOfWiderGradients) {
+  Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  plan.param_dtype = DType::kBf16;
+  int layers = 0, heads = 0;
+  for (const Op& op : native(tiny_llama(), plan).ops) {
+    if (op.kind != OpKind::kWeightGradient) continue;
+    const Work& work = op.work;
+    const Bytes operands = 2 * work.k * (work.m + work.n), result = 4 * work.m * work.n;
+    const int chunks = work.kernels;
+    EXPECT_EQ(work.bytes, operands + result * (2 * chunks - 1) / chunks);
+    ++(op.of == OpKind::kHeadProjection ? heads : layers);
+  }
+  EXPECT_GT(layers, 0);
+  EXPECT_EQ(layers % 4, 0);  // products of a layer
+  EXPECT_EQ(heads, 1);
+  plan.reduce_dtype = DType::kBf16;
+  for (const Op& op : not_empty(native(tiny_llama(), plan).ops)) {
+    EXPECT_TRUE(op.kind != OpKind::kWeightGradient || op.work.bytes == 0);
   }
 }
 

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which type backward writes weight gradients, for the programs that count its traffic and the
+// strategies that reduce them.
+//
+// Where gradients are reduced in fp32, the native stack's products write fp32: nothing is rounded
+// to bf16 and widened again. Frameworks write the compute type and cast.
+#pragma once
+
+#include "sim/core/dtype.h"
+#include "sim/core/plan.h"
+#include "sim/core/stack.h"
+
+namespace shardwright::sim {
+
+inline DType gradient_dtype(const Plan& plan, const Stack& stack) {
+  const bool straight = stack.memory == MemoryManager::kStatic && plan.reduce_dtype == DType::kFp32;
+  return straight ? plan.reduce_dtype : plan.param_dtype;
+}
+
+}  // namespace shardwright::sim
