@@ -1,17 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another trainer's settings in Python and in a shell script: the readers that are this project's.
+// Another trainer's settings in each of the five languages, and the plan that they are read as.
+#include "cli/config/imported.h"
 #include "cli/config/setting.h"
 #include "sim/core/check.h"
+#include "sim/core/error.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace shardwright::fuzz {
 namespace {
 
+void become_a_plan(cli::Settings settings, const std::string& file) {
+  cli::SettingBox box(std::move(settings), file);
+  cli::ImportedConfig config;
+  cli::recognized_format(box).read(box, config);
+  box.finish(config);
+  constexpr std::int64_t kGpus = 64, kLayers = 32, kGpusPerNode = 8;
+  const Plan plan = cli::plan_of(config, config.gpus.value_or(kGpus), kLayers, file);
+  check_plan(plan, kLayers, kGpusPerNode);
+}
+
 void parse(std::string_view input) {
-  const cli::Settings shell = cli::settings_language::parse_shell(input, "run.sh");
-  SHARDWRIGHT_CHECK(shell.size() <= cli::kMostSettings, "bounded");
-  const cli::Settings python = cli::settings_language::parse_python(input, "config.py", "");
-  SHARDWRIGHT_CHECK(python.size() <= cli::kMostSettings, "bounded");
+  using Language = cli::SettingsLanguage;
+  bool taken = false;
+  for (const auto& [language, file] :
+       {std::pair{Language::kShell, "run.sh"}, std::pair{Language::kPython, "config.py"},
+        std::pair{Language::kJson, "ds.json"}, std::pair{Language::kYaml, "axolotl.yaml"},
+        std::pair{Language::kToml, "titan.toml"}}) {
+    if (!cli::reads(language)) continue;
+    try {
+      cli::Settings settings = cli::parse_settings(language, input, file);
+      SHARDWRIGHT_CHECK(settings.size() <= cli::kMostSettings, "{} settings", settings.size());
+      become_a_plan(std::move(settings), file);
+      taken = true;
+    } catch (const Error&) {
+      // It may be of another language.
+    }
+  }
+  if (!taken) throw Error("no plan in any language");
 }
 
 SHARDWRIGHT_FUZZ_TARGET(settings, parse, nullptr);
