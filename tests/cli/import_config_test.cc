@@ -169,6 +169,7 @@ TEST(Settings, AreBounded) {
   }
   if (reads(SettingsLanguage::kToml)) {
     EXPECT_THAT(refusal(SettingsLanguage::kToml, "[a]\nb = \n"), HasSubstr("line 2: is no TOML"));
+    EXPECT_THAT(refusal(SettingsLanguage::kToml, "a = 1\n[{b]\n"), HasSubstr("line 2: is no TOML"));
     std::string dots = "a";
     for (int i = 0; i < 100'000; ++i) dots += ".a";
     EXPECT_THAT(refusal(SettingsLanguage::kToml, dots + " = 1"), HasSubstr("more than 4096 dots"));
