@@ -19,8 +19,7 @@ void parse(std::string_view input) {
     return;
   }
   static const cli::CatalogNames names = cli::CatalogNames::load();
-  const cli::Catalog catalog =
-      cli::read_catalog({scratch_file("gcp.csv", input).string()}, names);
+  const cli::Catalog catalog = cli::read_catalog({scratch_file("gcp.csv", input).string()}, names);
   for (const cli::CatalogOffer& offer : catalog.offers) {
     SHARDWRIGHT_CHECK(offer.count > 0, "{} GPUs", offer.count);
     SHARDWRIGHT_CHECK(offer.on_demand.value_or(1) > 0 && offer.spot.value_or(1) > 0, "{}",
