@@ -77,9 +77,9 @@ int fail(ColorMode color, std::string_view sentence, ExitCode code) {
   const Terminal terminal = describe_terminal(messages(), color);
   // Names and keys of a stranger's file are shown, not obeyed, and not by the megabyte; a closed
   // stderr is not worth a crash.
-  constexpr std::size_t kMostBytes = 16384;
-  const bool cut = sentence.size() > kMostBytes;
-  sentence = sentence.substr(0, kMostBytes);
+  constexpr std::size_t kMostSentenceBytes = 16384;
+  const bool cut = sentence.size() > kMostSentenceBytes;
+  sentence = sentence.substr(0, kMostSentenceBytes);
   std::string text = paint(terminal, Style::kRed, "error:") + " ";
   for (std::size_t end = 0; end != std::string_view::npos; sentence.remove_prefix(end + 1)) {
     end = sentence.find('\n');

@@ -21,7 +21,7 @@ constexpr std::size_t kSites = 8;
 constexpr std::size_t kMostLooks = std::size_t{1} << 25;
 constexpr std::size_t kLongestName = 512;
 constexpr std::size_t kMostLive = std::size_t{1} << 22;
-constexpr Bytes kMostBytes = Bytes{1} << 50;
+constexpr Bytes kMostDeviceBytes = Bytes{1} << 50;
 
 std::int64_t integer_of(const PickleValue& dict, std::string_view key) {
   const auto value = dict.find(key);
@@ -47,17 +47,18 @@ class Bounds {
   }
   Bytes bytes_of(const PickleValue& dict, std::string_view key) const {
     const Bytes bytes = integer_of(dict, key);
-    if (bytes < 0 || bytes > kMostBytes) {
+    if (bytes < 0 || bytes > kMostDeviceBytes) {
       throw Error(
-          fmt::format("{}: {} is {}, expected 0 to {} bytes", name_, key, bytes, kMostBytes));
+          fmt::format("{}: {} is {}, expected 0 to {} bytes", name_, key, bytes, kMostDeviceBytes));
     }
     return bytes;
   }
   /// `more` may be negative; a sum of 2^25 sizes would not be held by 64 bits.
   void add(Bytes& total, Bytes more) const {
     total += more;
-    if (total > kMostBytes || total < -kMostBytes)
-      throw Error(fmt::format("{}: its sizes add up to more than {} bytes", name_, kMostBytes));
+    if (total > kMostDeviceBytes || total < -kMostDeviceBytes)
+      throw Error(
+          fmt::format("{}: its sizes add up to more than {} bytes", name_, kMostDeviceBytes));
   }
 
  private:

@@ -19,7 +19,7 @@ constexpr std::array kFiles = {"tokenizer.json",     "tokenizer_config.json",
                                "vocab.txt",          "merges.txt",
                                "spiece.model",       "chat_template.jinja",
                                "chat_template.json", "generation_config.json"};
-constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ int copy_tokenizer(const std::vector<fs::path>& folders, const fs::path& model) 
       if (!fs::is_regular_file(folder / name, ignored) || fs::exists(model / name, ignored)) {
         continue;
       }
-      write_file_atomically(model / name, read_file(folder / name, kMostBytes));
+      write_file_atomically(model / name, read_file(folder / name, kMostTokenizerBytes));
       ++copied;
     }
     if (copied > 0) break;
