@@ -115,7 +115,7 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");  // progress is for terminals only
   for (const char* words :
-       {"Recommended", "Take ", "of dgx-h100", "90 %)", "The budget holds up to",
+       {"Recommended", "Take ", "of dgx-h100", " %)", "The budget holds up to",
         "Expect an interruption every", "critical batch", "How dgx-h100 scales",
         "The steps are those of the software torch-compile", "The steps alone would take",
         "published trainings", "All prices are on-demand ones", "--price dgx-h100=USD",
