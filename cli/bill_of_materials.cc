@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Origin {
+struct Upstream {
   const char* name;     // as in BuildInfo
   const char* package;  // package URL without the version
   const char* licence;  // an SPDX identifier, or a name
@@ -24,25 +24,25 @@ constexpr const char* kHeaders = "headers only";
 constexpr const char* kShared = "shared";
 constexpr const char* kNvidia = "NVIDIA Software License Agreement";
 
-constexpr std::array kOrigins = {
-    Origin{"fmt", "pkg:github/fmtlib/fmt", "MIT", true, kShared},
-    Origin{"nlohmann-json", "pkg:github/nlohmann/json", "MIT", true, kHeaders},
-    Origin{"CLI11", "pkg:github/cliutils/cli11", "BSD-3-Clause", true, kHeaders},
-    Origin{"Boost", "pkg:generic/boost", "BSL-1.0", true, kShared},
-    Origin{"Eigen", "pkg:gitlab/libeigen/eigen", "MPL-2.0", true, kHeaders},
-    Origin{"zlib", "pkg:generic/zlib", "Zlib", true, kShared},
-    Origin{"SQLite", "pkg:generic/sqlite", "blessing", true, kShared},
-    Origin{"yaml-cpp", "pkg:github/jbeder/yaml-cpp", "MIT", true, kShared},
-    Origin{"toml++", "pkg:github/marzer/tomlplusplus", "MIT", true, kHeaders},
-    Origin{"CUDA toolkit", "pkg:generic/cuda-toolkit", kNvidia, false, kShared},
-    Origin{"NCCL", "pkg:github/nvidia/nccl", "BSD-3-Clause", true, kShared},
-    Origin{"CUPTI", "pkg:generic/cupti", kNvidia, false, kShared},
-    Origin{"cuDNN", "pkg:generic/cudnn", kNvidia, false, kShared},
-    Origin{"MPI", "pkg:generic/mpi", "BSD-3-Clause-Open-MPI", true, kShared},
+constexpr std::array kUpstreams = {
+    Upstream{"fmt", "pkg:github/fmtlib/fmt", "MIT", true, kShared},
+    Upstream{"nlohmann-json", "pkg:github/nlohmann/json", "MIT", true, kHeaders},
+    Upstream{"CLI11", "pkg:github/cliutils/cli11", "BSD-3-Clause", true, kHeaders},
+    Upstream{"Boost", "pkg:generic/boost", "BSL-1.0", true, kShared},
+    Upstream{"Eigen", "pkg:gitlab/libeigen/eigen", "MPL-2.0", true, kHeaders},
+    Upstream{"zlib", "pkg:generic/zlib", "Zlib", true, kShared},
+    Upstream{"SQLite", "pkg:generic/sqlite", "blessing", true, kShared},
+    Upstream{"yaml-cpp", "pkg:github/jbeder/yaml-cpp", "MIT", true, kShared},
+    Upstream{"toml++", "pkg:github/marzer/tomlplusplus", "MIT", true, kHeaders},
+    Upstream{"CUDA toolkit", "pkg:generic/cuda-toolkit", kNvidia, false, kShared},
+    Upstream{"NCCL", "pkg:github/nvidia/nccl", "BSD-3-Clause", true, kShared},
+    Upstream{"CUPTI", "pkg:generic/cupti", kNvidia, false, kShared},
+    Upstream{"cuDNN", "pkg:generic/cudnn", kNvidia, false, kShared},
+    Upstream{"MPI", "pkg:generic/mpi", "BSD-3-Clause-Open-MPI", true, kShared},
 };
 
-const Origin& origin_of(const std::string& library) {
-  for (const Origin& origin : kOrigins) {
+const Upstream& origin_of(const std::string& library) {
+  for (const Upstream& origin : kUpstreams) {
     if (library == origin.name) return origin;
   }
   throw std::logic_error(library + " has no origin in the bill of materials");
@@ -53,7 +53,7 @@ Json licences(const char* licence, bool spdx) {
 }
 
 Json component_of(const LibraryVersion& library) {
-  const Origin& origin = origin_of(library.name);
+  const Upstream& origin = origin_of(library.name);
   const std::string package = fmt::format("{}@{}", origin.package, library.version);
   return {{"type", "library"},
           {"bom-ref", package},

@@ -18,7 +18,7 @@ bool has(const std::vector<std::string>& words, const std::string& word) {
 
 constexpr double kUnknownGpu = 1.25;  // as kBeyond of sim/doubt/conformal.h
 
-DividedDoubt load() {
+DividedDoubt load_divided_doubt() {
   DividedDoubt doubt;
   const std::filesystem::path path = data_dir() / "fitted" / "divided_residuals.json";
   if (!std::filesystem::exists(path)) return doubt;
@@ -87,7 +87,7 @@ std::vector<std::string> DividedDoubt::extrapolations(const std::string& stack,
 }
 
 const DividedDoubt& divided_doubt() {
-  static const DividedDoubt doubt = load();
+  static const DividedDoubt doubt = load_divided_doubt();
   return doubt;
 }
 

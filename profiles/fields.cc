@@ -52,10 +52,10 @@ std::string range_text(std::string_view kind, const NumberRange<double>& range) 
 /// An integer's range is cut to what its type holds.
 template <typename T>
 NumberRange<T> integer_range(const NumberRange<double>& range) {
-  constexpr T kMost = std::numeric_limits<T>::max();
+  constexpr T kLargest = std::numeric_limits<T>::max();
   NumberRange<T> result;
   if (range.min > -9e18) result.min = static_cast<T>(range.min);
-  if (range.max < static_cast<double>(kMost)) result.max = static_cast<T>(range.max);
+  if (range.max < static_cast<double>(kLargest)) result.max = static_cast<T>(range.max);
   result.min_excluded = range.min_excluded;
   return result;
 }

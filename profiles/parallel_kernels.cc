@@ -18,7 +18,7 @@ std::vector<std::string> stacks_of(const JsonReader& entry) {
   return stacks;
 }
 
-ParallelKernels load() {
+ParallelKernels load_parallel_kernels() {
   const JsonFile file = JsonFile::load(data_dir() / "parallel_kernels.json");
   const auto value = [&](std::string_view name, NumberRange<double> accepted) {
     return file.root().require_object(name).require<double>("value", accepted);
@@ -69,7 +69,7 @@ bool among(const std::vector<std::string>& stacks, const Stack& stack) {
 }
 
 const ParallelKernels& parallel_kernels() {
-  static const ParallelKernels kernels = load();
+  static const ParallelKernels kernels = load_parallel_kernels();
   return kernels;
 }
 

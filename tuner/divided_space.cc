@@ -227,7 +227,7 @@ class Writer {
   std::optional<Error> first_error_;
 };
 
-std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) {
+std::vector<Strategy> divided_strategies_of(const Request& request, const Stack& stack) {
   if (!request.strategies.empty()) return request.strategies;
   if (stack.parallel.always) return {Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp};
   return {Strategy::kFsdp2, Strategy::kFsdp2NoReshard};
@@ -431,7 +431,7 @@ DividedSpace divided_space(const Request& request, const Model& model,
   if (model.experts.count > 0) {
     check_divides("ep", request.parallel.ep, model.experts.count, "experts");
   }
-  space.strategies = strategies_of(request, profile.stack);
+  space.strategies = divided_strategies_of(request, profile.stack);
   sim::check_modelled(model, space.base, profile);
   space.arithmetics = arithmetics_of(request, model, profile, space.base);
   set_recomputation(request, model, profile.stack, space);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kGoal = "The goal";
 constexpr const char* kLosses = "Failures and checkpoints";
-constexpr std::int64_t kMostGpus = 1 << 20;
+constexpr std::int64_t kMostSizedGpus = 1 << 20;
 
 std::array<Strategy, 2> parse_pair(const std::string& text) {
   const std::size_t comma = text.find(',');
@@ -84,7 +84,7 @@ void SizeFlags::declare(Command& command) {
            "all that ship, or names and files joined by commas (default: all)")
       .type_name("all|NAME[,NAME]")
       .group(kGoal);
-  command.add("--max-gpus", max_gpus, "most GPUs to try (default: 16384)", {1, kMostGpus})
+  command.add("--max-gpus", max_gpus, "most GPUs to try (default: 16384)", {1, kMostSizedGpus})
       .group(kGoal);
   command
       .add("--global-batch", global_batch,

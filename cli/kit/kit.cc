@@ -20,7 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLongestName = 40;  // hosts of a JobSet have it in their names, of 63 letters
+constexpr std::size_t kLongestJobName =
+    40;                          // hosts of a JobSet have it in their names, of 63 letters
 constexpr int kWarmupSteps = 3;  // compilation, the first collectives, the allocator's growth
 
 double gib(Bytes bytes) {
@@ -34,7 +35,7 @@ std::string job_name(const std::string& model) {
     const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0;
     name += plain ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
   }
-  name.resize(std::min(name.size(), kLongestName));
+  name.resize(std::min(name.size(), kLongestJobName));
   while (name.ends_with('-')) name.pop_back();
   return name;
 }

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kMostSnapshotBytes = std::size_t{2} << 30;
 constexpr std::size_t kSites = 8;
 constexpr std::size_t kMostLooks = std::size_t{1} << 25;
-constexpr std::size_t kLongestName = 512;
+constexpr std::size_t kLongestFrameName = 512;
 constexpr std::size_t kMostLive = std::size_t{1} << 22;
 constexpr Bytes kMostDeviceBytes = Bytes{1} << 50;
 
@@ -81,11 +81,11 @@ std::string site_of(const PickleValue& event, Bounds& bounds) {
     const PickleValue frame = frames->at(i);
     std::string_view file = text_in(frame, "filename");
     if (!file.ends_with(".py")) continue;
-    file.remove_prefix(file.size() - std::min(file.size(), kLongestName));
+    file.remove_prefix(file.size() - std::min(file.size(), kLongestFrameName));
     const std::size_t slash = file.find_last_of('/');
     const std::string where =
         fmt::format("{}:{} {}", file.substr(slash == file.npos ? 0 : slash + 1),
-                    integer_of(frame, "line"), text_in(frame, "name").substr(0, kLongestName));
+                    integer_of(frame, "line"), text_in(frame, "name").substr(0, kLongestFrameName));
     if (file.find("/torch/") == file.npos) return where;
     if (first.empty()) first = where;
   }

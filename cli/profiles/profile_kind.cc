@@ -14,7 +14,8 @@
 namespace shardwright::cli {
 namespace {
 
-constexpr ProfileKind kKinds[] = {ProfileKind::kCluster, ProfileKind::kGpu, ProfileKind::kStack};
+constexpr ProfileKind kProfileKinds[] = {ProfileKind::kCluster, ProfileKind::kGpu,
+                                         ProfileKind::kStack};
 
 profiles::DataKind data_kind(ProfileKind kind) {
   if (kind == ProfileKind::kGpu) return profiles::DataKind::kGpu;
@@ -36,7 +37,7 @@ ProfileKind profile_kind(const std::string& name_or_path) {
     const JsonFile file = JsonFile::load(name_or_path);
     const JsonReader root = file.root();
     const std::string schema = root.is_object() ? root.optional<std::string>("schema", "") : "";
-    for (const ProfileKind kind : kKinds) {
+    for (const ProfileKind kind : kProfileKinds) {
       if (schema.starts_with(fmt::format("shardwright.{}/", name_of(kind)))) return kind;
     }
     throw Error(
@@ -46,7 +47,7 @@ ProfileKind profile_kind(const std::string& name_or_path) {
                     name_or_path, schema));
   }
   std::vector<std::string> all;
-  for (const ProfileKind kind : kKinds) {
+  for (const ProfileKind kind : kProfileKinds) {
     for (const std::string& name : profiles::shipped_names(data_kind(kind))) {
       if (name == name_or_path) return kind;
       all.push_back(name);

@@ -24,7 +24,7 @@
 namespace shardwright::cli {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 namespace fs = std::filesystem;
 
 // Above this a held-out error says that the formula does not fit the machine.
@@ -70,7 +70,7 @@ class Validation {
   void fail(std::string sentence) { findings_.push_back({true, std::move(sentence)}); }
   void remark(std::string sentence) { findings_.push_back({false, std::move(sentence)}); }
 
-  void check_head(const json& root) {
+  void check_head(const PlainJson& root) {
     const std::string stem = fs::path(path_).stem().string();
     const auto id = root.find("id");
     if (id == root.end() || !id->is_string()) {
@@ -87,7 +87,7 @@ class Validation {
   }
 
   /// Nothing of somebody's own machine belongs into a shared file.
-  void check_strings(const json& value, const std::string& at) {
+  void check_strings(const PlainJson& value, const std::string& at) {
     if (value.is_string()) {
       const std::string& text = value.get_ref<const std::string&>();
       static const std::regex kOwnFolder(R"((^|[ "'])(/(home|root|Users|work|mnt|tmp)/|~/))");
@@ -103,7 +103,7 @@ class Validation {
   }
 
   /// Each number that the file gives has a source and a date.
-  void check_values(const json& value, const std::string& at) {
+  void check_values(const PlainJson& value, const std::string& at) {
     if (!value.is_object()) return;
     for (const auto& [key, item] : value.items()) {
       if (key.starts_with('_')) continue;
@@ -120,7 +120,7 @@ class Validation {
     }
   }
 
-  void check_origin(const json& item, const std::string& path) {
+  void check_origin(const PlainJson& item, const std::string& path) {
     const auto text = [&](const char* key) {
       const auto found = item.find(key);
       return found != item.end() && found->is_string() ? found->get<std::string>() : "";

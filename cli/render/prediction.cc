@@ -34,7 +34,7 @@ std::string rack_words(const sim::Job& inputs, const Plan& plan) {
 }
 
 std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Terminal& out) {
-  constexpr std::size_t kColumns = 100;
+  constexpr std::size_t kLineColumns = 100;
   const Cluster& cluster = inputs.profile.cluster;
   const std::string head =
       printable(fmt::format("{} on {} x {} ({}), stack {}", inputs.model_name, plan.gpus,
@@ -48,7 +48,7 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
           ? "no layer checkpointed"
           : fmt::format("{} of {} layers checkpointed ({})", plan.ckpt_layers, inputs.model.layers,
                         recompute_name(plan));
-  const bool fits = batch.size() + 1 + checkpoints.size() <= kColumns;
+  const bool fits = batch.size() + 1 + checkpoints.size() <= kLineColumns;
   std::string text = head + "\n";
   if (const std::string division = division_words(plan); !division.empty()) text += division + "\n";
   text += rack_words(inputs, plan);

@@ -13,7 +13,7 @@
 namespace shardwright::cli {
 namespace {
 
-constexpr int kColumns = 96;
+constexpr int kCommentColumns = 96;
 
 /// The head's paragraphs, free of control characters: names of models and files are the user's.
 std::vector<std::string> paragraphs(const Trainer& trainer, const TrainerSettings& settings,
@@ -50,7 +50,7 @@ std::string trainer_file(const Trainer& trainer, const TrainerSettings& settings
   for (const std::string& paragraph : head) {
     const bool item = paragraph.starts_with("- ");
     bool first = true;
-    for (const std::string& line : wrap(item ? paragraph.substr(2) : paragraph, kColumns)) {
+    for (const std::string& line : wrap(item ? paragraph.substr(2) : paragraph, kCommentColumns)) {
       text += fmt::format("{} {}{}\n", trainer.comment_prefix,
                           !item   ? ""
                           : first ? "- "

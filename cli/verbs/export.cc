@@ -31,7 +31,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string cost_words(const sim::Prediction& prediction) {
+std::string need_words(const sim::Prediction& prediction) {
   return fmt::format(
       "{} a step and {} of {} GiB of memory", duration(prediction.time.iteration_s),
       fmt::format("{:.1f}", static_cast<double>(prediction.memory.total_bytes) / (1 << 30)),
@@ -109,7 +109,7 @@ class ExportVerb : public Verb {
                                                        const sim::Prediction& planned,
                                                        const AsRun& as_run) {
     std::vector<std::string> sentences = {
-        fmt::format("Predicted for the plan: {}.", cost_words(planned))};
+        fmt::format("Predicted for the plan: {}.", need_words(planned))};
     if (!as_run.prediction) {
       sentences.push_back(fmt::format("What {} makes of these settings cannot be predicted: {}",
                                       trainer.title, as_run.refusal));
@@ -118,7 +118,7 @@ class ExportVerb : public Verb {
     const sim::Prediction& run = *as_run.prediction;
     sentences.push_back(fmt::format("Predicted for {} with these settings ({}, stack {}): {}{}.",
                                     trainer.title, plan_words(run.plan), run.plan.stack,
-                                    cost_words(run),
+                                    need_words(run),
                                     run.memory.fits ? "" : ", which does not fit"));
     return sentences;
   }

@@ -69,7 +69,7 @@ class Reader {
   Launcher launcher_;
 };
 
-constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr std::int64_t kMostLaunchedRanks = 1 << 20;
 constexpr std::int64_t kMostPort = 65534;  // the next one must exist
 
 }  // namespace
@@ -104,7 +104,7 @@ LaunchEnvironment launch_environment(const Environment& environment) {
 
     LaunchEnvironment found;
     found.launcher = names.launcher;
-    found.ranks = reader.number(names.ranks, 1, kMostRanks);
+    found.ranks = reader.number(names.ranks, 1, kMostLaunchedRanks);
     found.rank = reader.number(names.rank, 0, found.ranks - 1);
     if (reader.has(names.local_rank)) {
       found.local_rank = reader.number(names.local_rank, 0, found.ranks - 1);

@@ -16,11 +16,11 @@ namespace shardwright::exec {
 namespace {
 
 // The last digit is the version of the protocol. A machine of another byte order is not understood.
-constexpr std::uint32_t kMagic = 0x5357'4d32;
+constexpr std::uint32_t kMessageMagic = 0x5357'4d32;
 constexpr std::size_t kReadBytes = std::size_t{1} << 16;
 
-struct Header {
-  std::uint32_t magic = kMagic;
+struct MessageHeader {
+  std::uint32_t magic = kMessageMagic;
   std::uint32_t kind = 0;
   std::uint32_t channel = 0;
   std::uint32_t sequence = 0;
@@ -28,7 +28,7 @@ struct Header {
   std::int32_t places = 0;
   std::uint64_t bytes = 0;
 };
-static_assert(sizeof(Header) == 32);
+static_assert(sizeof(MessageHeader) == 32);
 
 /// The first `count` lines of a text, the last one with everything behind it.
 std::optional<std::vector<std::string>> lines_of(std::string text, std::size_t count) {
@@ -90,7 +90,7 @@ std::optional<RankFailure> failure_from(const std::string& text) {
 }
 
 bool send_message(const Socket& socket, const Message& message) noexcept {
-  Header header;
+  MessageHeader header;
   header.kind = static_cast<std::uint32_t>(message.kind);
   header.channel = message.group.channel;
   header.sequence = message.sequence;
@@ -113,10 +113,10 @@ bool MessageReader::read_from(const Socket& socket) {
 
 bool MessageReader::cut() {
   std::size_t begin = 0;
-  while (bytes_.size() - begin >= sizeof(Header)) {
-    Header header;
+  while (bytes_.size() - begin >= sizeof(MessageHeader)) {
+    MessageHeader header;
     std::memcpy(&header, bytes_.data() + begin, sizeof header);
-    if (header.magic != kMagic || header.bytes > most_bytes_ || header.kind == 0 ||
+    if (header.magic != kMessageMagic || header.bytes > most_bytes_ || header.kind == 0 ||
         header.kind > static_cast<std::uint32_t>(MessageKind::kBye)) {
       return false;
     }

@@ -15,9 +15,9 @@
 namespace shardwright::profiles {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 
-std::int64_t number(const json& object, const char* key, std::int64_t otherwise) {
+std::int64_t number(const PlainJson& object, const char* key, std::int64_t otherwise) {
   const auto found = object.find(key);
   if (found == object.end()) return otherwise;
   if (found->is_number_integer()) return found->get<std::int64_t>();
@@ -25,7 +25,7 @@ std::int64_t number(const json& object, const char* key, std::int64_t otherwise)
   return otherwise;
 }
 
-std::string text(const json& object, const char* key) {
+std::string text(const PlainJson& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string{};
 }
@@ -65,14 +65,14 @@ class KinetoReader {
  private:
   void header(const JsonMember& member) {
     if (member.key == "deviceProperties") {
-      const json devices = json::parse(member.value, nullptr, false);
+      const PlainJson devices = PlainJson::parse(member.value, nullptr, false);
       if (!devices.is_array() || devices.empty() || !devices[0].is_object()) return;
       tables_.device_count = static_cast<int>(std::min<std::size_t>(devices.size(), 1024));
       tables_.source.gpu = text(devices[0], "name");
       tables_.source.sm_count = number(devices[0], "numSms", 0);
       tables_.source.memory_bytes = number(devices[0], "totalGlobalMem", 0);
     } else if (member.key == "distributedInfo") {
-      const json job = json::parse(member.value, nullptr, false);
+      const PlainJson job = PlainJson::parse(member.value, nullptr, false);
       if (!job.is_object()) return;
       tables_.source.rank =
           static_cast<std::int32_t>(std::clamp<std::int64_t>(number(job, "rank", 0), 0, 1 << 24));

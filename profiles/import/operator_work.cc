@@ -38,7 +38,7 @@ struct MemoryRule {
 };
 
 constexpr MemoryClass kStream = MemoryClass::kStream;
-constexpr OpKind kOther = OpKind::kHostWork;
+constexpr OpKind kAnyWork = OpKind::kHostWork;
 
 // Sorted by name.
 constexpr auto kMemoryRules = std::to_array<MemoryRule>({
@@ -58,19 +58,19 @@ constexpr auto kMemoryRules = std::to_array<MemoryRule>({
     {"aten::_log_softmax_backward_data", Traffic::kGradient, kStream, OpKind::kLoss},
     {"aten::_softmax", Traffic::kReadWrite, kStream, OpKind::kAttention},
     {"aten::_softmax_backward_data", Traffic::kGradient, kStream, OpKind::kAttention},
-    {"aten::add", Traffic::kPointwise, MemoryClass::kAdd, kOther},
+    {"aten::add", Traffic::kPointwise, MemoryClass::kAdd, kAnyWork},
     {"aten::add_", Traffic::kBroadcastOut, MemoryClass::kAdd, OpKind::kAccumulate},
     {"aten::cat", Traffic::kLists, MemoryClass::kConcatenate, OpKind::kConcatenate},
-    {"aten::copy_", Traffic::kCopy, MemoryClass::kCopy, kOther},
+    {"aten::copy_", Traffic::kCopy, MemoryClass::kCopy, kAnyWork},
     {"aten::div", Traffic::kPointwise, MemoryClass::kScale, OpKind::kScale},
     {"aten::div_", Traffic::kBroadcastOut, MemoryClass::kScale, OpKind::kScale},
-    {"aten::exp", Traffic::kPointwise, kStream, kOther},
+    {"aten::exp", Traffic::kPointwise, kStream, kAnyWork},
     {"aten::fill_", Traffic::kWriteFirst, kStream, OpKind::kZero},
     {"aten::gelu", Traffic::kPointwise, kStream, OpKind::kActivation},
     {"aten::gelu_backward", Traffic::kPointwise, kStream, OpKind::kActivation},
     {"aten::masked_fill_", Traffic::kBroadcastOut, kStream, OpKind::kAttention},
     {"aten::mean", Traffic::kReadAll, kStream, OpKind::kNorm},
-    {"aten::mul", Traffic::kPointwise, MemoryClass::kScale, kOther},
+    {"aten::mul", Traffic::kPointwise, MemoryClass::kScale, kAnyWork},
     {"aten::mul_", Traffic::kBroadcastOut, MemoryClass::kScale, OpKind::kScale},
     {"aten::native_layer_norm", Traffic::kReadWrite, kStream, OpKind::kNorm},
     {"aten::native_layer_norm_backward", Traffic::kGradient, kStream, OpKind::kNorm},
@@ -80,8 +80,8 @@ constexpr auto kMemoryRules = std::to_array<MemoryRule>({
     {"aten::sigmoid", Traffic::kPointwise, kStream, OpKind::kActivation},
     {"aten::silu", Traffic::kPointwise, kStream, OpKind::kActivation},
     {"aten::silu_backward", Traffic::kPointwise, kStream, OpKind::kActivation},
-    {"aten::sub", Traffic::kPointwise, kStream, kOther},
-    {"aten::sum", Traffic::kReadAll, kStream, kOther},
+    {"aten::sub", Traffic::kPointwise, kStream, kAnyWork},
+    {"aten::sum", Traffic::kReadAll, kStream, kAnyWork},
     {"aten::tanh", Traffic::kPointwise, kStream, OpKind::kActivation},
     {"aten::zero_", Traffic::kWriteFirst, kStream, OpKind::kZero},
     {"fsdp::all_gather_copy_in", Traffic::kFirstTwice, MemoryClass::kCopy, OpKind::kCopyIn},
@@ -98,7 +98,7 @@ const MemoryRule* memory_rule(std::string_view name) {
       kMemoryRules.begin(), kMemoryRules.end(), name,
       [](const MemoryRule& rule, std::string_view wanted) { return rule.name < wanted; });
   if (found != kMemoryRules.end() && found->name == name) return found;
-  static constexpr MemoryRule kTriton{"triton_", Traffic::kAllArguments, kStream, kOther};
+  static constexpr MemoryRule kTriton{"triton_", Traffic::kAllArguments, kStream, kAnyWork};
   // Generated kernels of torch.compile: pointwise, reductions, persistent reductions.
   for (const std::string_view prefix : {"triton_poi_", "triton_red_", "triton_per_"}) {
     if (name.starts_with(prefix)) return &kTriton;

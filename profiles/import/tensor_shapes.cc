@@ -12,13 +12,13 @@
 namespace shardwright::profiles {
 namespace {
 
-using nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::size_t kMaxTensors = 20000;
 
-bool read_dims(const json& list, TensorShape& shape) {
+bool read_dims(const PlainJson& list, TensorShape& shape) {
   if (!list.is_array() || list.size() > 16) return false;
-  for (const json& extent : list) {
+  for (const PlainJson& extent : list) {
     std::int64_t value = -1;
     if (extent.is_number_integer()) value = extent.get<std::int64_t>();
     if (extent.is_string()) value = integer_of(extent.get<std::string>()).value_or(-1);
@@ -28,7 +28,7 @@ bool read_dims(const json& list, TensorShape& shape) {
   return true;
 }
 
-std::string text_of(const json& value) {
+std::string text_of(const PlainJson& value) {
   if (value.is_string()) return value.get<std::string>();
   return value.is_primitive() ? value.dump() : std::string{};
 }
@@ -92,14 +92,15 @@ std::vector<Argument> parse_arguments(std::string_view recorded) {
   if (first == std::string_view::npos) return {};
   const std::size_t second = recorded.find(kPartEnd, first + 1);
   if (second == std::string_view::npos) return {};
-  const json dims = json::parse(recorded.substr(0, first), nullptr, false);
-  const json types = json::parse(recorded.substr(first + 1, second - first - 1), nullptr, false);
-  const json values = json::parse(recorded.substr(second + 1), nullptr, false);
+  const PlainJson dims = PlainJson::parse(recorded.substr(0, first), nullptr, false);
+  const PlainJson types =
+      PlainJson::parse(recorded.substr(first + 1, second - first - 1), nullptr, false);
+  const PlainJson values = PlainJson::parse(recorded.substr(second + 1), nullptr, false);
   if (!dims.is_array() || dims.size() > kMaxTensors) return {};
   std::vector<Argument> arguments(dims.size());
   for (std::size_t i = 0; i < dims.size(); ++i) {
     Argument& argument = arguments[i];
-    const json* type = types.is_array() && i < types.size() ? &types[i] : nullptr;
+    const PlainJson* type = types.is_array() && i < types.size() ? &types[i] : nullptr;
     if (values.is_array() && i < values.size()) argument.value = text_of(values[i]);
     if (!dims[i].is_array()) continue;
     argument.is_list = !dims[i].empty() && dims[i][0].is_array();

@@ -9,7 +9,7 @@
 namespace shardwright::profiles {
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -36,12 +36,12 @@ std::optional<std::int64_t> scaled_decimal(std::string_view text, int decimals) 
       continue;
     }
     if (point) ++taken;
-    if (value > (kMost - 9) / 10) return std::nullopt;
+    if (value > (kLargestNumber - 9) / 10) return std::nullopt;
     value = value * 10 + (c - '0');
   }
   if (!digits) return std::nullopt;
   for (; taken < decimals; ++taken) {
-    if (value > kMost / 10) return std::nullopt;
+    if (value > kLargestNumber / 10) return std::nullopt;
     value *= 10;
   }
   if (round_up) ++value;

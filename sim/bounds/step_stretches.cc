@@ -99,9 +99,10 @@ struct StretchFinder::Buffers {
 
 namespace {
 
-class Walk {
+class StretchWalk {
  public:
-  Walk(const Schedule& schedule, const std::vector<OpCost>& costs, StretchFinder::Buffers& buffers)
+  StretchWalk(const Schedule& schedule, const std::vector<OpCost>& costs,
+              StretchFinder::Buffers& buffers)
       : schedule_(schedule),
         costs_(costs),
         units_(schedule.units()),
@@ -395,7 +396,7 @@ StretchFinder::StretchFinder() : buffers_(std::make_unique<Buffers>()) {}
 StretchFinder::~StretchFinder() = default;
 
 StepStretches StretchFinder::find(const Schedule& schedule, const std::vector<OpCost>& costs) {
-  return Walk(schedule, costs, *buffers_).run();
+  return StretchWalk(schedule, costs, *buffers_).run();
 }
 
 }  // namespace shardwright::sim

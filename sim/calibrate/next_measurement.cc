@@ -18,8 +18,8 @@ using Eigen::VectorXd;
 using profiles::CostGroup;
 using profiles::MeasuredRow;
 
-constexpr double kDifference = 0.02;  // of logarithms
-constexpr double kLeastNoise = 0.01;  // of a measurement made on purpose: its median
+constexpr double kValueDifference = 0.02;     // of logarithms
+constexpr double kLeastMeasuredNoise = 0.01;  // of a measurement made on purpose: its median
 
 MeasuredRow candidate(WorkKind kind, OpKind op, Phase phase = Phase::kForward) {
   MeasuredRow row;
@@ -159,8 +159,8 @@ std::vector<VectorXd> slopes_of(EditableProfile& profile, const std::vector<Adju
   for (std::size_t j = 0; j < values.size(); ++j) {
     double& number = *profile.find(values[j].path);
     const double at = number;
-    const double above = std::min(at * std::exp(kDifference), values[j].upper);
-    const double below = std::max(at * std::exp(-kDifference), values[j].lower);
+    const double above = std::min(at * std::exp(kValueDifference), values[j].upper);
+    const double below = std::max(at * std::exp(-kValueDifference), values[j].lower);
     if (!(above > below) || !(at > 0)) continue;
     number = above;
     const std::vector<double> high = log_times(profile.profile());
@@ -214,7 +214,7 @@ NextMeasurement next_measurement(const CalibrationResult& result, const TimeOf& 
       return logs;
     };
     const std::vector<VectorXd> slopes = slopes_of(profile, fit.adjustable, list.size(), log_times);
-    const double noise = std::max(kLeastNoise, fit.noise);
+    const double noise = std::max(kLeastMeasuredNoise, fit.noise);
     for (std::size_t i = 0; i < list.size(); ++i) {
       const double gain = std::pow(slopes[i].dot(doubt), 2) /
                           (noise * noise + slopes[i].dot(posterior * slopes[i]));

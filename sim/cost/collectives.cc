@@ -15,7 +15,7 @@ namespace {
 using profiles::CollectiveParams;
 using profiles::NcclTable;
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
 constexpr int kLl = 0;
 constexpr int kLl128 = 1;
 constexpr int kSimple = 2;
@@ -30,7 +30,7 @@ struct Line {
 /// From which x on `later` is cheaper than `sooner`.
 double crossing(const Line& sooner, const Line& later) {
   if (later.latency_s <= sooner.latency_s) return 0;
-  if (later.s_per_byte >= sooner.s_per_byte) return kNever;
+  if (later.s_per_byte >= sooner.s_per_byte) return kNoTime;
   return (later.latency_s - sooner.latency_s) / (sooner.s_per_byte - later.s_per_byte);
 }
 
@@ -77,14 +77,14 @@ Choice one_node(const CollectiveParams& p, double cap, const Call& call) {
   const Line ll = line(kLl, std::min(p.nccl.ll_share * nominal, p.nominal_ll_bytes_per_s));
   const Line simple = line(kSimple, nominal);
   // Lower envelope of the three lines: where LL128 and Simple take over.
-  double ll128_from = kNever;
+  double ll128_from = kNoTime;
   double simple_from = crossing(ll, simple);
   if (p.nvlink) {  // LL128 relies on NVLink's 128-byte stores
     const Line ll128 =
         line(kLl128, std::min(p.nccl.ll128_share * nominal, p.nominal_ll128_bytes_per_s));
     simple_from = std::max(simple_from, crossing(ll128, simple));
     ll128_from = crossing(ll, ll128);
-    if (ll128_from >= simple_from) ll128_from = kNever;
+    if (ll128_from >= simple_from) ll128_from = kNoTime;
   }
   int chosen = kLl;
   if (call.x >= simple_from) {
@@ -95,7 +95,7 @@ Choice one_node(const CollectiveParams& p, double cap, const Call& call) {
   double time = one_node_time(p, cap, call, chosen);
   // A larger call may not be predicted faster: cap by the later protocols where they begin.
   const auto cap_by = [&](int protocol, double from) {
-    if (chosen >= protocol || from == kNever) return;
+    if (chosen >= protocol || from == kNoTime) return;
     Call later = call;
     later.x = from;
     later.own = call.own * from / call.x;
@@ -122,7 +122,7 @@ class Between {
   }
 
   Choice best(Collective collective) const {
-    Choice best{kNever, Algorithm::kRing, Protocol::kSimple};
+    Choice best{kNoTime, Algorithm::kRing, Protocol::kSimple};
     const auto take = [&](double time, Algorithm algorithm, int protocol) {
       if (time < best.time_s) best = {time, algorithm, static_cast<Protocol>(protocol + 1)};
     };
@@ -262,7 +262,7 @@ CollectiveCost collective_cost(const CollectiveParams& params, const NodeNetwork
   int most = params.channels_one_node;
   if (nodes > 1) {
     if (network.bytes_per_s <= 0) {
-      choice = {kNever, Algorithm::kRing, Protocol::kSimple};
+      choice = {kNoTime, Algorithm::kRing, Protocol::kSimple};
     } else {
       choice = Between(params, network, group, call, static_cast<double>(nodes)).best(collective);
     }

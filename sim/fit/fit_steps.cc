@@ -19,7 +19,7 @@ constexpr std::uint32_t kGroups = 20;
 constexpr double kStudent = 1.729;
 constexpr double kLevel = 0.9;
 
-std::uint32_t group_of(const profiles::LedgerRow& row) {
+std::uint32_t ledger_group_of(const profiles::LedgerRow& row) {
   const Plan& p = row.plan;
   return fold_of({static_cast<std::int64_t>(p.strategy), p.gpus, p.seq_len, p.micro_batch,
                   p.grad_accum, p.ckpt_layers, row.model.layers, row.model.hidden},
@@ -34,7 +34,7 @@ std::vector<double> jackknife(const LedgerModel& model, const RobustFit& full, u
   for_each_index(kGroups, threads, [&](std::size_t group) {
     std::vector<double> weights = all_weights;
     for (std::size_t i = 0; i < model.size(); ++i) {
-      if (group_of(model.row(i)) == group) weights[i] = 0;
+      if (ledger_group_of(model.row(i)) == group) weights[i] = 0;
     }
     fits[group] = refit_robust(problem, weights, full).x;
   });

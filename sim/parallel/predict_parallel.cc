@@ -13,13 +13,13 @@
 namespace shardwright::sim {
 namespace {
 
-Bytes to_bytes(double bytes) {
+Bytes whole_bytes(double bytes) {
   return static_cast<Bytes>(bytes);
 }
 
 Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
   return profile.cluster.gpu.runtime_bytes +
-         to_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
+         whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
 }
 
 void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& profile,
@@ -67,16 +67,16 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
     stage.host_s = time.host_s;
     stage.optimizer_s = time.optimizer_s;
     stage.bubble_s = time.bubble_s;
-    stage.peak_allocated_bytes = to_bytes(memory.allocated_bytes);
-    stage.peak_reserved_bytes = to_bytes(memory.reserved_bytes);
+    stage.peak_allocated_bytes = whole_bytes(memory.allocated_bytes);
+    stage.peak_reserved_bytes = whole_bytes(memory.reserved_bytes);
     stage.fits = stage.peak_reserved_bytes + m.runtime_bytes <= m.usable_bytes;
     if (memory.reserved_bytes > step.memory[fullest].reserved_bytes) fullest = s;
   }
   const StageMemory& full = step.memory[fullest];
-  m.peak_allocated_bytes = m.peak_active_bytes = to_bytes(full.allocated_bytes);
-  m.peak_reserved_bytes = to_bytes(full.reserved_bytes);
+  m.peak_allocated_bytes = m.peak_active_bytes = whole_bytes(full.allocated_bytes);
+  m.peak_reserved_bytes = whole_bytes(full.reserved_bytes);
   for (std::size_t i = 0; i < m.breakdown_bytes.size(); ++i) {
-    m.breakdown_bytes[i] = to_bytes(full.breakdown_bytes[i]);
+    m.breakdown_bytes[i] = whole_bytes(full.breakdown_bytes[i]);
   }
   m.peak_at = fmt::format("backward of stage {}", fullest);
   m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
@@ -95,7 +95,7 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   Bytes most = 0;
   for (const StageMemory& stage :
        stage_memory(model, plan, profile, layout, divide_layers(model, plan, profile.stack))) {
-    most = std::max(most, to_bytes(stage.reserved_bytes));
+    most = std::max(most, whole_bytes(stage.reserved_bytes));
   }
   return most + runtime_bytes(profile, layout);
 }

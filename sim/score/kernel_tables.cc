@@ -6,7 +6,7 @@
 namespace shardwright::sim {
 namespace {
 
-std::int64_t positive(const CsvRow& row, std::string_view column) {
+std::int64_t positive_count(const CsvRow& row, std::string_view column) {
   const auto value = row.require<std::int64_t>(column);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   if (value < 1 || value > kMost) row.fail(column, "an integer from 1 to 2^40");
@@ -39,8 +39,8 @@ std::vector<GemmRow> read_gemm_table(const CsvTable& table) {
   rows.reserve(table.size());
   for (std::size_t i = 0; i < table.size(); ++i) {
     const CsvRow row = table[i];
-    rows.push_back({gpu_of(row), positive(row, "m"), positive(row, "n"), positive(row, "k"),
-                    positive_time_s(row), row.line()});
+    rows.push_back({gpu_of(row), positive_count(row, "m"), positive_count(row, "n"),
+                    positive_count(row, "k"), positive_time_s(row), row.line()});
   }
   return rows;
 }
@@ -55,12 +55,12 @@ std::vector<CollectiveRow> read_collective_table(const CsvTable& table) {
     const CsvRow row = table[i];
     CollectiveRow r;
     r.gpu = gpu_of(row);
-    r.ranks = positive(row, "gpus");
+    r.ranks = positive_count(row, "gpus");
     if (r.ranks < 2) row.fail("gpus", "at least 2 ranks");
-    r.nodes = positive(row, "nodes");
+    r.nodes = positive_count(row, "nodes");
     if (r.ranks % r.nodes != 0) row.fail("nodes", "a number that divides the ranks");
     r.collective = collective_of(row);
-    r.bytes = static_cast<double>(positive(row, "total_bytes"));
+    r.bytes = static_cast<double>(positive_count(row, "total_bytes"));
     r.time_s = positive_time_s(row);
     if (has_network) {
       const double gbps = row.optional<double>("inter_gbps_per_node", 0);

@@ -10,7 +10,7 @@
 namespace shardwright::sim {
 namespace {
 
-struct Change {
+struct MemoryChange {
   Nanoseconds at_ns = 0;
   Bytes bytes = 0;
 };
@@ -34,7 +34,7 @@ std::vector<Span> spans_by_id(const Schedule& schedule, const Timeline& timeline
 std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timeline& timeline) {
   const std::vector<Span> spans = spans_by_id(schedule, timeline);
   std::map<std::pair<Tensor, std::int32_t>, Bytes> live;  // by tensor and unit
-  std::vector<Change> changes;
+  std::vector<MemoryChange> changes;
   MemoryActions actions(schedule);
   for_each_op(schedule, [&](const OpInstance& at, const Op&) {
     const Span& span = spans[static_cast<std::size_t>(at.id)];
@@ -56,11 +56,11 @@ std::vector<MemorySample> memory_over_time(const Schedule& schedule, const Timel
     }
   });
   std::stable_sort(changes.begin(), changes.end(),
-                   [](const Change& a, const Change& b) { return a.at_ns < b.at_ns; });
+                   [](const MemoryChange& a, const MemoryChange& b) { return a.at_ns < b.at_ns; });
   Bytes total = 0;
   for (const PersistentTensor& tensor : schedule.persistent) total += tensor.bytes;
   std::vector<MemorySample> samples{{0, total, 0}};
-  for (const Change& change : changes) {
+  for (const MemoryChange& change : changes) {
     total += change.bytes;
     samples.push_back({change.at_ns, total, 0});
   }

@@ -128,18 +128,18 @@ std::string stage_row(const sim::ParallelTimeline& timeline, const sim::StageTim
 /// A row of very many slices: over each column of time the kinds stand on one another, as high as
 /// they take of it.
 std::string density_row(const sim::StageTimeline& stage, double length_s, double y) {
-  constexpr std::size_t kColumns = 216;
-  std::vector<std::map<std::string_view, double>> shares(kColumns);
+  constexpr std::size_t kPictureColumns = 216;
+  std::vector<std::map<std::string_view, double>> shares(kPictureColumns);
   for (std::size_t i = 0; i < stage.slices.size(); ++i) {
     const StageSlice& slice = stage.slices[i];
     const auto same_time = [&](std::size_t other) {
       return other < stage.slices.size() && stage.slices[other].begin_ns == slice.begin_ns;
     };
     const double weight = same_time(i + 1) || (i > 0 && same_time(i - 1)) ? 0.5 : 1;
-    const double from = to_s(slice.begin_ns) / length_s * static_cast<double>(kColumns);
-    const double to = to_s(slice.end_ns) / length_s * static_cast<double>(kColumns);
-    for (auto c = static_cast<std::size_t>(from); c < kColumns && static_cast<double>(c) < to;
-         ++c) {
+    const double from = to_s(slice.begin_ns) / length_s * static_cast<double>(kPictureColumns);
+    const double to = to_s(slice.end_ns) / length_s * static_cast<double>(kPictureColumns);
+    for (auto c = static_cast<std::size_t>(from);
+         c < kPictureColumns && static_cast<double>(c) < to; ++c) {
       const double column = static_cast<double>(c);
       shares[c][slice_style(slice.kind)] +=
           weight * (std::min(to, column + 1) - std::max(from, column));
@@ -147,17 +147,17 @@ std::string density_row(const sim::StageTimeline& stage, double length_s, double
   }
   // Heights in whole units, so that columns that look alike are one shape.
   using Heights = std::map<std::string_view, int>;
-  std::vector<Heights> heights(kColumns);
-  for (std::size_t c = 0; c < kColumns; ++c) {
+  std::vector<Heights> heights(kPictureColumns);
+  for (std::size_t c = 0; c < kPictureColumns; ++c) {
     for (const auto& [style, share] : shares[c])
       heights[c][style] = static_cast<int>(share * kStageBar + 0.5);
   }
   std::string body;
   constexpr double kSeam = 0.4;  // over the next column, so that none is seen between
-  const double width = kPlotWidth / static_cast<double>(kColumns);
-  for (std::size_t c = 0; c < kColumns;) {
+  const double width = kPlotWidth / static_cast<double>(kPictureColumns);
+  for (std::size_t c = 0; c < kPictureColumns;) {
     std::size_t last = c + 1;
-    while (last < kColumns && heights[last] == heights[c]) ++last;
+    while (last < kPictureColumns && heights[last] == heights[c]) ++last;
     double top = y;
     for (const auto& [style, height] : heights[c]) {
       if (height == 0) continue;

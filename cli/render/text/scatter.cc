@@ -13,7 +13,7 @@ namespace shardwright::cli {
 namespace {
 
 constexpr int kMargin = 8;  // left of the vertical axis
-constexpr int kColumns = 72;
+constexpr int kPlotColumns = 72;
 
 /// Where a value lies between the ends of its axis, in steps from 0 to `steps`.
 class Scale {
@@ -44,7 +44,7 @@ std::string scatter(const std::vector<Point>& points, const Axis& x, const Axis&
     least_y = std::min(least_y, point.y), most_y = std::max(most_y, point.y);
   }
   if (!(least_x < most_x && least_y < most_y)) return "";
-  const int columns = std::min(kColumns, out.columns - kMargin - 2);
+  const int columns = std::min(kPlotColumns, out.columns - kMargin - 2);
   const Scale across(least_x, most_x, columns - 1), up(least_y, most_y, rows - 1);
   const auto width = static_cast<std::size_t>(columns);
   std::vector<std::string> grid(static_cast<std::size_t>(rows), std::string(width, ' '));
