@@ -18,6 +18,19 @@ std::vector<std::string> stacks_of(const JsonReader& entry) {
   return stacks;
 }
 
+ScaledRope scaled_rope_of(const JsonReader& entry) {
+  ScaledRope rope;
+  rope.stacks = stacks_of(entry);
+  const auto count = [&](std::string_view name) {
+    return entry.require<double>(name, between(0.0, 1e3));
+  };
+  rope.kernels.forward_bytes = count("forward_bytes");
+  rope.kernels.backward_bytes = count("backward_bytes");
+  rope.kernels.forward_kernels = static_cast<int>(count("forward_kernels"));
+  rope.kernels.backward_kernels = static_cast<int>(count("backward_kernels"));
+  return rope;
+}
+
 ParallelKernels load_parallel_kernels() {
   const JsonFile file = JsonFile::load(data_dir() / "parallel_kernels.json");
   const auto value = [&](std::string_view name, NumberRange<double> accepted) {
@@ -59,6 +72,12 @@ ParallelKernels load_parallel_kernels() {
   kernels.whole_gradients.copied_bytes = whole.require<double>("copied_bytes", between(0.0, 1e3));
   kernels.stages_by_cost = stacks_of(file.root().require_object("stages_by_cost"));
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
+  kernels.scaled_rope = scaled_rope_of(file.root().require_object("scaled_rope"));
+  for (const JsonReader& entry : file.root().require_array("training_load")) {
+    kernels.training_loads[entry.require<std::string>("gpu")] = {
+        entry.require<double>("product_share", between(0.1, 2.0)),
+        entry.require<double>("stream_share", between(0.1, 2.0))};
+  }
   return kernels;
 }
 
@@ -71,6 +90,12 @@ bool among(const std::vector<std::string>& stacks, const Stack& stack) {
 const ParallelKernels& parallel_kernels() {
   static const ParallelKernels kernels = load_parallel_kernels();
   return kernels;
+}
+
+TrainingLoad training_load(std::string_view gpu) {
+  const auto& loads = parallel_kernels().training_loads;
+  const auto at = loads.find(gpu);
+  return at == loads.end() ? TrainingLoad{} : at->second;
 }
 
 }  // namespace shardwright::profiles

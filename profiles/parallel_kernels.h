@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/core/stack.h"
@@ -22,6 +25,20 @@ struct WholeGradients {
   std::vector<std::string> stacks;  // by family
   double bytes = 0;                 // a parameter has in the sum
   double copied_bytes = 0;          // a parameter, into buckets of that type and back
+};
+
+/// Rotary embeddings whose sines and cosines are scaled (YaRN), with software whose fused kernel
+/// does not scale them.
+struct ScaledRope {
+  std::vector<std::string> stacks;  // by family
+  KernelGroup kernels;              // per element of q and k
+};
+
+/// What a GPU keeps of its rates under the load of a training that many of them share. The rates of
+/// gpu_cost.json hold for those that have none.
+struct TrainingLoad {
+  double product_share = 1;  // of matrix products, whatever their precision
+  double stream_share = 1;   // of kernels that memory bounds
 };
 
 struct ParallelKernels {
@@ -56,11 +73,15 @@ struct ParallelKernels {
   std::vector<std::string> stages_by_cost;
   /// By family: inputs of column-parallel products stay gathered for backward.
   std::vector<std::string> keeps_gathered_inputs;
+  ScaledRope scaled_rope;
+  std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU
 };
 
 bool among(const std::vector<std::string>& stacks, const Stack& stack);
 
 /// The shipped ones, read once. Throws Error.
 const ParallelKernels& parallel_kernels();
+/// Of the GPU of that name.
+TrainingLoad training_load(std::string_view gpu);
 
 }  // namespace shardwright::profiles

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "profiles/parallel_kernels.h"
-#include "profiles/scaled_rope.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
 #include "sim/parallel/optimizer_state.h"
@@ -21,7 +20,7 @@ bool only(const Plan& plan, RecomputePiece piece) {
 
 /// Models with sinks turn by YaRN.
 const KernelGroup& rope_kernels(const Model& model, const Stack& stack) {
-  const profiles::ScaledRope& scaled = profiles::scaled_rope();
+  const profiles::ScaledRope& scaled = profiles::parallel_kernels().scaled_rope;
   const bool scales = model.rope.scaling == RopeScaling::kYarn || model.attention_sinks;
   return scales && profiles::among(scaled.stacks, stack) ? scaled.kernels : stack.rope;
 }

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "profiles/parallel_kernels.h"
-#include "profiles/training_load.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {

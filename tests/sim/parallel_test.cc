@@ -7,7 +7,6 @@
 #include <set>
 
 #include "profiles/parallel_kernels.h"
-#include "profiles/training_load.h"
 #include "sim/core/error.h"
 #include "sim/parallel/parallel_step.h"
 #include "tests/sim/divided_plans.h"
