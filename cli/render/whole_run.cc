@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/render/json/or_null.h"
 #include "cli/render/sizing.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -16,11 +17,6 @@ namespace shardwright::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-template <typename Value>
-Json value_or_null(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 }  // namespace
 
@@ -75,10 +71,10 @@ Json whole_run_json(const WholeRunAnswer& answer) {
           {"days", cost.days},
           {"days_interval", cost.days_interval},
           {"interval_level", answer.conditions.production.level},
-          {"cost_usd", value_or_null(cost.usd)},
-          {"cost_usd_interval", value_or_null(cost.usd_interval)},
+          {"cost_usd", or_null(cost.usd)},
+          {"cost_usd_interval", or_null(cost.usd_interval)},
           {"gpu_hours", cost.gpu_hours},
-          {"step_only", {{"days", cost.ideal_days}, {"cost_usd", value_or_null(cost.ideal_usd)}}},
+          {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
           {"production_factor", cost.production.middle},
           {"tokens_factor", cost.tokens_factor},
           {"critical_tokens_per_step", answer.conditions.critical_tokens},

@@ -13,6 +13,7 @@
 #include "cli/flags/plan_flags.h"
 #include "cli/memory/seen_memory.h"
 #include "cli/render/json/json_text.h"
+#include "cli/render/json/or_null.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
 #include "cli/render/words/plan.h"
@@ -27,10 +28,6 @@ using Json = nlohmann::ordered_json;
 
 std::string gib_words(Bytes bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
-}
-
-Json bytes_or_null(const std::optional<Bytes>& bytes) {
-  return bytes ? Json(*bytes) : Json(nullptr);
 }
 
 /// What was seen beside what is predicted of the same plan.
@@ -179,13 +176,13 @@ class ImportMemoryVerb : public Verb {
     Json json{{"schema", "shardwright.seen_memory/1.0"},
               {"file", file_},
               {"source", seen.source},
-              {"capacity_bytes", bytes_or_null(seen.capacity)},
-              {"in_use_bytes", bytes_or_null(seen.in_use)},
-              {"allocated_bytes", bytes_or_null(seen.allocated)},
-              {"peak_allocated_bytes", bytes_or_null(seen.peak_allocated)},
-              {"reserved_bytes", bytes_or_null(seen.reserved)},
-              {"refused_bytes", bytes_or_null(seen.refused)},
-              {"free_bytes", bytes_or_null(seen.free)},
+              {"capacity_bytes", or_null(seen.capacity)},
+              {"in_use_bytes", or_null(seen.in_use)},
+              {"allocated_bytes", or_null(seen.allocated)},
+              {"peak_allocated_bytes", or_null(seen.peak_allocated)},
+              {"reserved_bytes", or_null(seen.reserved)},
+              {"refused_bytes", or_null(seen.refused)},
+              {"free_bytes", or_null(seen.free)},
               {"largest", std::move(sites)},
               {"advice", advice(seen)},
               {"held", nullptr}};

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/render/json/or_null.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
@@ -10,11 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using tuner::Sized;
-
-template <typename Value>
-Json or_null(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 Json price_json(const SizingReport& report, const tuner::Offer& offer) {
   const profiles::Price& price = offer.price;
