@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLongestJobName =
-    40;                          // hosts of a JobSet have it in their names, of 63 letters
+// Hosts of a JobSet have it in their names, of 63 letters.
+constexpr std::size_t kLongestJobName = 40;
 constexpr int kWarmupSteps = 3;  // compilation, the first collectives, the allocator's growth
 
 double gib(Bytes bytes) {
