@@ -56,11 +56,19 @@ struct Parts {
     return y;
   }
   bool is_capped() const { return problem.shape.softcap != 0; }
+  struct Positions {
+    Tensor query, key;
+  };
+  /// Of every score.
+  Positions positions(Tensor x) {
+    const Positions at{score_like(CUDNN_DATA_INT32), score_like(CUDNN_DATA_INT32)};
+    graph.index(2, x, at.query);
+    graph.index(3, x, at.key);
+    return at;
+  }
   /// x + slope * (key - query).
   Tensor sloped(Tensor x) {
-    const Tensor row = score_like(CUDNN_DATA_INT32), col = score_like(CUDNN_DATA_INT32);
-    graph.index(2, x, row);
-    graph.index(3, x, col);
+    const auto [row, col] = positions(x);
     const Tensor ahead = score_like(CUDNN_DATA_INT32);
     graph.pointwise(CUDNN_POINTWISE_SUB, col, row, ahead);
     const Tensor slopes =
@@ -69,9 +77,7 @@ struct Parts {
   }
   /// Scores of keys behind the query become kMasked.
   Tensor causal(Tensor x) {
-    const Tensor row = score_like(CUDNN_DATA_INT32), col = score_like(CUDNN_DATA_INT32);
-    graph.index(2, x, row);
-    graph.index(3, x, col);
+    const auto [row, col] = positions(x);
     const Tensor sees = score_like(CUDNN_DATA_BOOLEAN);
     graph.pointwise(CUDNN_POINTWISE_CMP_GE, row, col, sees);
     const Tensor y = score_like();
