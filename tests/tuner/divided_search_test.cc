@@ -310,16 +310,25 @@ TEST(Contest, FewerSequencesThanGpusDivideTheModel) {
   }
 }
 
-TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
-  const Model model = model_of("llama-3-8b", 32);
-  const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
+/// An 8B model with long sequences on two nodes, by software that divides models.
+struct LongSequences {
+  Model model = model_of("llama-3-8b", 32);
+  profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
   Request request;
-  request.gpus = 16;
-  request.seq_len = 8192;
-  request.global_batch = 64;
-  request.parallel.tp = 8;
+
+  LongSequences() {
+    request.gpus = 16;
+    request.seq_len = 8192;
+    request.global_batch = 64;
+  }
+  Tuning answer() const { return compete(model, {nullptr, "", &divided, 0}, request); }
+};
+
+TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
+  LongSequences asked;
+  asked.request.parallel.tp = 8;
   const auto step_of = [&](const std::string& knob) -> std::optional<KnobStep> {
-    for (KnobStep& step : compete(model, {nullptr, "", &divided, 0}, request).steps) {
+    for (KnobStep& step : asked.answer().steps) {
       if (step.knob == knob) return std::move(step);
     }
     return std::nullopt;
@@ -331,20 +340,15 @@ TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
   EXPECT_EQ(overlap->judgement.prediction.plan.parallel.tp_overlap, TensorOverlap::kUserbuffers);
   EXPECT_LT(overlap->cost, 0);
   EXPECT_FALSE(step_of("dispatcher")) << "no experts";
-  request.parallel.tp_overlap = TensorOverlap::kNone;
+  asked.request.parallel.tp_overlap = TensorOverlap::kNone;
   EXPECT_EQ(step_of("tp-overlap")->freedom, Freedom::kFixed);
 }
 
 TEST(Contest, DividedAnswersSayWhetherTheyHoldWhenThePredictionWasTooKind) {
-  const Model model = model_of("llama-3-8b", 32);
-  const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
-  Request request;
-  request.gpus = 16;
-  request.seq_len = 8192;
-  request.global_batch = 64;
-  const Tuning answer = compete(model, {nullptr, "", &divided, 0}, request);
+  const LongSequences asked;
+  const Tuning answer = asked.answer();
   ASSERT_TRUE(answer.robustness);
-  const std::vector<Scenario> cases = adverse_scenarios(divided);
+  const std::vector<Scenario> cases = adverse_scenarios(asked.divided);
   ASSERT_EQ(answer.robustness->cases.size(), cases.size());
   ASSERT_EQ(answer.robustness->stress.size(), answer.top.size());
   for (std::size_t c = 0; c < cases.size(); ++c) {
