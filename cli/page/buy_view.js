@@ -165,9 +165,9 @@ export class BuyView {
   }
 
   optionTable(options, caption) {
-    return table(['cluster', 'GPUs', 'days', 'interval', 'cost', 'MFU', 'plan', ''], options.map((one) => [
-      one.cluster, grouped(one.gpus), days(one.days), one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '',
-      one.cost_usd ? usd(one.cost_usd) : 'no price', percent(one.mfu), planWords(one.plan),
+    return table(['cluster', 'GPUs', 'days', 'cost', 'interval', 'MFU', 'plan', ''], options.map((one) => [
+      one.cluster, grouped(one.gpus), days(one.days), one.cost_usd ? usd(one.cost_usd) : 'no price',
+      one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), planWords(one.plan),
       html('button', {type: 'button', class: 'small', onclick: () => this.look(one)}, 'see the plan')]), caption);
   }
 
