@@ -1,12 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each flow of page_test.py has at hand: the page, the program and a folder for files."""
+"""What each flow of page_test.py has at hand: the page, the program, a folder for files and known pictures."""
 import subprocess
 import time
 
+import looks
+
+WINDOWS = (("desk", 1280, 900), ("phone", 390, 844))
+
 
 class Flows:
-    def __init__(self, page, program, folder, pictures):
-        self.page, self.program, self.folder, self.pictures = page, program, folder, pictures
+    def __init__(self, page, program, folder, pictures, remember=False):
+        self.page, self.program, self.folder, self.pictures, self.remember = page, program, folder, pictures, remember
+
+    def picture_set(self, name):
+        """At the width of a desk and of a phone, light and dark: looks as it did, and nothing sticks out sideways."""
+        for device, width, height in WINDOWS:
+            for dark in (False, True):
+                self.page.resize(width, height, dark, device == "phone")
+                title = f"{name}_{device}_{'dark' if dark else 'light'}"
+                self.page.picture(self.pictures / f"{title}.png")
+                wide = self.page.js("return document.documentElement.scrollWidth")
+                assert wide <= width, f"{name} is {wide} pixels wide on a window of {width}"
+                seen = looks.look(self.page, self.pictures / f"{title}.png")
+                if self.remember:
+                    looks.remember(title, seen)
+                found = looks.differences(looks.all_known()[title], seen)
+                assert not found, f"{title}: {'; '.join(found)} (if that is meant: --remember)"
+        self.page.resize(1280, 900)
 
     def native(self, *words):
         done = subprocess.run([self.program, *words], capture_output=True, text=True, check=False,
