@@ -156,6 +156,14 @@ TEST(Report, ShowsAPlanThatDoesNotFit) {
   EXPECT_THAT(text, HasSubstr("class=\"over\""));
 }
 
+TEST(Report, SaysThatTheGpusArePartOfANode) {
+  const auto of = [](const std::string& gpus) {
+    return report({"--model", "gpt2", "--cluster", "dgx-h100", "--gpus", gpus}, "part.html");
+  };
+  EXPECT_THAT(of("7"), HasSubstr("a part of one node: 7 of its 8 GPUs, with nothing beside them"));
+  for (const char* whole : {"1", "8", "16"}) EXPECT_THAT(of(whole), Not(HasSubstr("a part of")));
+}
+
 TEST(Report, EscapesWhatUsersName) {
   const fs::path hostile = testing::temp_folder() / "<script>alert('1')<&\"x\n\x01 \xff";
   fs::create_directories(hostile);

@@ -60,6 +60,8 @@ std::string head_section(const Report& report) {
               fmt::format("{}, {} tokens a sequence; cluster {}, stack {}", name_of(plan.strategy),
                           plan.seq_len, inputs.cluster_name, plan.stack),
               "sub");
+  if (const std::string part = part_of_node_words(inputs.profile.cluster, plan.gpus); !part.empty())
+    body += element("p", part, "sub");
   body += "<div class=\"tiles\">\n";
   body += tile("Step", duration(time.iteration_s),
                fmt::format("{:.0f} % interval {} to {}", 100 * time.interval_level,
