@@ -21,9 +21,16 @@ using profiles::Observation;
 using profiles::ObservationSet;
 using profiles::ObservationSource;
 
-// Less than any kernel takes: the executor has nothing to do there, because another operation did
-// it (a reduction that adds onto its sum leaves no sum to be added).
+// Less than any kernel takes: the executor has nothing to do there.
 constexpr Nanoseconds kNothingNs = 300;
+
+/// Operations that this program's executor leaves to another (exec/executor_sharding.cc): sharded
+/// reductions add onto their sum themselves, and the update divides. What their slices last is the
+/// clock's doing and says nothing of a copy.
+bool left_to_another(const Op& op) {
+  return op.kind == OpKind::kScale ||
+         (op.kind == OpKind::kAccumulate && op.phase == Phase::kReduce);
+}
 
 class Observer {
  public:
@@ -121,8 +128,10 @@ class Observer {
   void observe_operation(OpId id, Nanoseconds ns, Nanoseconds contended_ns, std::int32_t rank,
                          std::int32_t step) {
     const Op& op = op_of(id);
+    const bool executed = !trace_.origin.device.empty();
     const bool works = op.work.kind != WorkKind::kNone && op.work.kind != WorkKind::kHost &&
-                       (op.work.kind != WorkKind::kMemory || op.work.bytes > 0);
+                       (op.work.kind != WorkKind::kMemory || op.work.bytes > 0) &&
+                       !(executed && left_to_another(op));
     const bool copies =
         copies_on_gpus_ && op.work.kind == WorkKind::kCollective && ranks_of(op) > 1;
     if (!works || ns < kNothingNs || copies) {

@@ -30,7 +30,7 @@ class TraceObservationsTest : public ::testing::Test {
  protected:
   TraceObservationsTest() {
     const std::filesystem::path config = profiles::data_dir() / "examples" / "tiny-llama.json";
-    identity_ = {config.string(), get(config), testing::tiny_plan(Strategy::kYafsdp, 2), 2};
+    identity_ = {config.string(), get(config), testing::tiny_plan(Strategy::kYafsdp, 2, 2), 2};
     const Model model = model_of(identity_, "test");
     schedule_ = lower(model, identity_.plan, profiles::load_stack(identity_.plan.stack).stack, 2);
     timeline_.source = "measured";
@@ -119,6 +119,19 @@ TEST_F(TraceObservationsTest, CopiesBetweenRanksOnGpusAreNoLinkSpeed) {
   EXPECT_GT(by_nccl, 10);
   EXPECT_EQ(collectives("host", "local").first, by_nccl);
   EXPECT_EQ(collectives("cuda", "local"), std::pair(std::ptrdiff_t{0}, left_out + 1));
+}
+
+TEST_F(TraceObservationsTest, WhatAnotherOperationDidSaysNothingOfACopy) {
+  const auto sums = [&](const TraceNotes& notes) {
+    const ObservationSet set = observed(written(notes));
+    return std::ranges::count_if(set.observations, [](const Observation& o) {
+      return o.work.kind == WorkKind::kMemory && o.op == OpKind::kAccumulate &&
+             o.phase == Phase::kReduce;
+    });
+  };
+  EXPECT_GT(sums({{"streams", "inline"}}), 0) << "of a prediction";
+  EXPECT_EQ(sums({{"device", "host"}, {"streams", "inline"}}), 0)
+      << "the executor's reductions add onto their sums";
 }
 
 TEST_F(TraceObservationsTest, GapsOfInlineStreamsAreTheCostOfIssuing) {
