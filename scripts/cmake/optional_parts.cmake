@@ -86,16 +86,25 @@ find_package(SQLite3 QUIET)
 shardwright_summary("SQLite" "${SQLite3_FOUND}" "${SQLite3_VERSION}"
                     "not found (Debian: libsqlite3-dev); databases of Nsight Systems are refused")
 
-# What import-config reads of other trainers. A static program is built with nothing that is shared, and for other
-# machines than this one the libraries are made from sources (header_libraries.cmake).
+# What import-config reads of other trainers. A static program takes the static library, whose package says nothing of
+# it, and for other machines than this one the library is made from sources (header_libraries.cmake).
 set(SHARDWRIGHT_TOML_VERSION "")
 set(why_no_yaml "not found (Debian: libyaml-cpp-dev); import-config refuses YAML")
 set(why_no_toml "not found (Debian: libtomlplusplus-dev); import-config refuses TOML")
 if(EMSCRIPTEN OR SHARDWRIGHT_HEADER_LIBRARIES)
   set(why_no_yaml "SHARDWRIGHT_YAML_CPP_SOURCE names no sources; import-config refuses YAML")
 else()
-  if(NOT SHARDWRIGHT_STATIC)
-    find_package(yaml-cpp QUIET)
+  find_package(yaml-cpp QUIET)
+  if(yaml-cpp_FOUND AND SHARDWRIGHT_STATIC)
+    find_library(SHARDWRIGHT_STATIC_YAML_CPP libyaml-cpp.a)
+    mark_as_advanced(SHARDWRIGHT_STATIC_YAML_CPP)
+    if(SHARDWRIGHT_STATIC_YAML_CPP)
+      set_target_properties(yaml-cpp PROPERTIES IMPORTED_LOCATION_NONE "${SHARDWRIGHT_STATIC_YAML_CPP}"
+                                                IMPORTED_LOCATION "${SHARDWRIGHT_STATIC_YAML_CPP}")
+    else()
+      set(yaml-cpp_FOUND FALSE)
+      set(why_no_yaml "no libyaml-cpp.a for a static program; import-config refuses YAML")
+    endif()
   endif()
   find_path(SHARDWRIGHT_TOML_INCLUDE_DIR toml++/toml.h)
 endif()

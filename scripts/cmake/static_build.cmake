@@ -9,6 +9,7 @@ set(SHARDWRIGHT_ENABLE_MPI OFF)
 # Debian's fmt comes without a static library, but all of it is in its headers, too.
 add_compile_definitions(FMT_HEADER_ONLY=1)
 find_library(ZLIB_LIBRARY NAMES libz.a z)
+find_library(SQLite3_LIBRARY NAMES libsqlite3.a sqlite3)
 add_link_options(-static-libstdc++ -static-libgcc -Wl,--as-needed)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_SKIP_BUILD_RPATH OFF)
