@@ -22,17 +22,19 @@ struct Upstream {
 
 constexpr const char* kHeaders = "headers only";
 constexpr const char* kShared = "shared";
+constexpr const char* kCompiledIn = "compiled in";
+constexpr const char* kAsBuilt = nullptr;  // shared or compiled in, as the build chose
 constexpr const char* kNvidia = "NVIDIA Software License Agreement";
 
 constexpr std::array kUpstreams = {
-    Upstream{"fmt", "pkg:github/fmtlib/fmt", "MIT", true, kShared},
+    Upstream{"fmt", "pkg:github/fmtlib/fmt", "MIT", true, kAsBuilt},
     Upstream{"nlohmann-json", "pkg:github/nlohmann/json", "MIT", true, kHeaders},
     Upstream{"CLI11", "pkg:github/cliutils/cli11", "BSD-3-Clause", true, kHeaders},
-    Upstream{"Boost", "pkg:generic/boost", "BSL-1.0", true, kShared},
+    Upstream{"Boost", "pkg:generic/boost", "BSL-1.0", true, kAsBuilt},
     Upstream{"Eigen", "pkg:gitlab/libeigen/eigen", "MPL-2.0", true, kHeaders},
-    Upstream{"zlib", "pkg:generic/zlib", "Zlib", true, kShared},
-    Upstream{"SQLite", "pkg:generic/sqlite", "blessing", true, kShared},
-    Upstream{"yaml-cpp", "pkg:github/jbeder/yaml-cpp", "MIT", true, kShared},
+    Upstream{"zlib", "pkg:generic/zlib", "Zlib", true, kAsBuilt},
+    Upstream{"SQLite", "pkg:generic/sqlite", "blessing", true, kAsBuilt},
+    Upstream{"yaml-cpp", "pkg:github/jbeder/yaml-cpp", "MIT", true, kAsBuilt},
     Upstream{"toml++", "pkg:github/marzer/tomlplusplus", "MIT", true, kHeaders},
     Upstream{"CUDA toolkit", "pkg:generic/cuda-toolkit", kNvidia, false, kShared},
     Upstream{"NCCL", "pkg:github/nvidia/nccl", "BSD-3-Clause", true, kShared},
@@ -52,8 +54,10 @@ Json licences(const char* licence, bool spdx) {
   return Json::array({{{"license", {{spdx ? "id" : "name", licence}}}}});
 }
 
-Json component_of(const LibraryVersion& library) {
+Json component_of(const LibraryVersion& library, bool self_contained) {
   const Upstream& origin = origin_of(library.name);
+  const char* linked = origin.linked;
+  if (linked == kAsBuilt) linked = self_contained ? kCompiledIn : kShared;
   const std::string package = fmt::format("{}@{}", origin.package, library.version);
   return {{"type", "library"},
           {"bom-ref", package},
@@ -61,7 +65,7 @@ Json component_of(const LibraryVersion& library) {
           {"version", library.version},
           {"licenses", licences(origin.licence, origin.spdx)},
           {"purl", package},
-          {"properties", Json::array({{{"name", "linked"}, {"value", origin.linked}}})}};
+          {"properties", Json::array({{{"name", "linked"}, {"value", linked}}})}};
 }
 
 }  // namespace
@@ -75,7 +79,7 @@ std::string bill_of_materials(const BuildInfo& build) {
   Json components = Json::array(), references = Json::array();
   for (const LibraryVersion& library : build.libraries) {
     if (library.version.empty()) continue;
-    components.push_back(component_of(library));
+    components.push_back(component_of(library, build.self_contained));
     references.push_back(components.back()["bom-ref"]);
   }
   const Json properties = Json::array({{{"name", "compiler"}, {"value", build.compiler}},

@@ -17,6 +17,8 @@ struct BuildInfo {
   std::string compiler{};    // "GNU 12.2.0"
   std::string build_type{};  // "Release"
   std::string sanitizers{};  // "address,undefined"; mostly empty
+  /// What a distribution would have as shared libraries is compiled in, but for CUDA's.
+  bool self_contained = false;
   std::vector<LibraryVersion> libraries{};
   /// What exec was built with, of: host, cuda, nccl, mpi, cupti.
   std::vector<std::string> executors{};

@@ -17,6 +17,27 @@ endforeach()
 target_include_directories(Eigen3::Eigen SYSTEM INTERFACE "${headers}/eigen3")
 target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY=1)
 
+# The versions, which no package names here.
+function(version_in_header name header)
+  set(numbers "")
+  foreach(macro IN LISTS ARGN)
+    file(STRINGS "${headers}/${header}" line REGEX "define ${macro} +[0-9]+" LIMIT_COUNT 1)
+    string(REGEX REPLACE ".*define ${macro} +([0-9]+).*" "\\1" number "${line}")
+    list(APPEND numbers "${number}")
+  endforeach()
+  string(REPLACE ";" "." version "${numbers}")
+  set(${name}_VERSION "${version}" PARENT_SCOPE)
+endfunction()
+version_in_header(nlohmann_json nlohmann/detail/abi_macros.hpp
+                  NLOHMANN_JSON_VERSION_MAJOR NLOHMANN_JSON_VERSION_MINOR NLOHMANN_JSON_VERSION_PATCH)
+version_in_header(CLI11 CLI/Version.hpp CLI11_VERSION_MAJOR CLI11_VERSION_MINOR CLI11_VERSION_PATCH)
+version_in_header(Eigen3 eigen3/Eigen/src/Core/util/Macros.h EIGEN_WORLD_VERSION EIGEN_MAJOR_VERSION EIGEN_MINOR_VERSION)
+version_in_header(fmt fmt/core.h FMT_VERSION)
+math(EXPR fmt_major "${fmt_VERSION} / 10000")
+math(EXPR fmt_minor "${fmt_VERSION} / 100 % 100")
+math(EXPR fmt_patch "${fmt_VERSION} % 100")
+set(fmt_VERSION "${fmt_major}.${fmt_minor}.${fmt_patch}")
+
 # TOML and YAML are what import-config reads of other trainers; without them it refuses such files by name.
 find_path(HEADERS_OF_toml toml++/toml.h PATHS /usr/include /usr/local/include NO_CMAKE_FIND_ROOT_PATH)
 if(HEADERS_OF_toml)

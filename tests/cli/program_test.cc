@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -156,6 +157,27 @@ TEST(Program, EveryLibraryOfTheBuildHasALicence) {
   for (LibraryVersion& library : build.libraries) library.version = "1.0";
   EXPECT_EQ(nlohmann::json::parse(bill_of_materials(build)).at("components").size(),
             build.libraries.size());
+}
+
+TEST(Program, TheBillSaysWhatIsCompiledIn) {
+  const auto linked = [](bool self_contained) {
+    BuildInfo build = build_info();
+    build.self_contained = self_contained;
+    for (LibraryVersion& library : build.libraries) library.version = "1.0";
+    std::map<std::string, std::string> result;
+    const auto document = nlohmann::json::parse(bill_of_materials(build));
+    for (const auto& library : document.at("components")) {
+      result[library.at("name")] = library.at("properties").at(0).at("value");
+    }
+    return result;
+  };
+  const auto shared = linked(false), alone = linked(true);
+  for (const char* name : {"fmt", "yaml-cpp", "zlib", "SQLite", "Boost"}) {
+    EXPECT_EQ(shared.at(name), "shared") << name;
+    EXPECT_EQ(alone.at(name), "compiled in") << name;
+  }
+  EXPECT_EQ(alone.at("Eigen"), "headers only");
+  EXPECT_EQ(alone.at("NCCL"), "shared");
 }
 
 TEST(Program, ColorsObeyTheFlagThenNoColor) {
