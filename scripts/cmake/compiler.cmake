@@ -28,7 +28,7 @@ if(SHARDWRIGHT_SANITIZE)
 endif()
 if(SHARDWRIGHT_FUZZ)
   # Coverage for libFuzzer; bounds of the standard library's containers, which address sanitizers cannot tell.
-  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_compile_options(-fsanitize=fuzzer-no-link -fsanitize-coverage-ignorelist=${PROJECT_SOURCE_DIR}/tests/fuzz/uncovered)
   add_compile_definitions(_GLIBCXX_ASSERTIONS)
 endif()
 
