@@ -174,12 +174,12 @@ TEST(Calibrate, WrongUseIsOneSentence) {
 TEST(Calibrate, RefusesATraceOfAnotherGpuThanTheBases) {
   const std::string a100 =
       (std::filesystem::path(SHARDWRIGHT_TEST_DATA) / "traces/torch_ddp_rank0.json.gz").string();
-  const ProgramResult result = shardwright_cli(
-      {"calibrate", "--trace", a100, "--base", "dgx-h100", "--out", path_of("no.json")});
+  const ProgramResult result = shardwright_cli({"calibrate", "--trace", a100, "--base", "dgx-h100",
+                                                "--out", path_of("of_another_gpu.json")});
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_THAT(result.err, HasSubstr("recorded on NVIDIA A100-PG509-200"));
   EXPECT_THAT(result.err, HasSubstr("expected a base of what was recorded"));
-  EXPECT_FALSE(std::filesystem::exists(path_of("no.json")));
+  EXPECT_FALSE(std::filesystem::exists(path_of("of_another_gpu.json")));
   EXPECT_THAT(shardwright_cli({"calibrate", "--trace", a100, "--base", "p4d"}).err,
               ::testing::Not(HasSubstr("recorded on")));
 }
