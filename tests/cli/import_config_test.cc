@@ -146,6 +146,11 @@ TEST(Settings, AreBounded) {
   std::string empty = "{\"a\": [[]";
   for (int i = 0; i < 200'000; ++i) empty += ",[]";
   EXPECT_THAT(refusal(SettingsLanguage::kJson, empty + "]}"), HasSubstr("maps, lists and values"));
+  if (reads(SettingsLanguage::kToml)) {
+    // A letter of other alphabets is no space between a key and its "=".
+    EXPECT_THAT(refusal(SettingsLanguage::kToml, "a\xc3\xa9 = 1"), HasSubstr("is no TOML"));
+    EXPECT_EQ(refusal(SettingsLanguage::kToml, "a = \"\xc3\xa9\"  # \xca\x9e"), "taken");
+  }
   if (reads(SettingsLanguage::kYaml)) {
     // The same of lists that are empty, and of one that holds itself twice.
     std::string nothing = "a0: &a0 []\n";
