@@ -29,6 +29,11 @@ std::optional<std::int64_t> count_or_none(const CsvRow& row, std::string_view co
   return static_cast<std::int64_t>(*value);
 }
 
+/// 0 where it is empty or 0.
+std::int64_t count_or_zero(const CsvRow& row, std::string_view column) {
+  return row.text(column) == "0" ? 0 : count_or_none(row, column).value_or(0);
+}
+
 /// The number that a text begins with; 0 where it begins with none.
 std::int64_t leading_count(const CsvRow& row, std::string_view column) {
   const std::string_view text = row.text(column);
@@ -66,20 +71,39 @@ Model read_model(const CsvRow& row, std::int64_t seq_len) {
   return model;
 }
 
+/// Experts, latent attention and layers that predict further tokens, of what read_model() read.
+void read_experts(const CsvRow& row, Model& model) {
+  const auto size = [&](std::string_view column) { return count_or_zero(row, column); };
+  Experts& experts = model.experts;
+  experts.count = size("experts");
+  experts.per_token = size("topk");
+  experts.ffn = size("moe_ffn");
+  experts.shared_ffn = size("shared_experts") * experts.ffn;
+  const std::int64_t with_experts = size("moe_layers");
+  if (2 * with_experts == model.layers) {  // Llama 4 Maverick: every second one
+    experts.first_layer = 1;
+    experts.every = 2;
+  } else {
+    experts.first_layer = model.layers - with_experts;
+  }
+  model.mtp_layers = size("mtp");
+  if (!filled(row, "mla_kv_rank")) return;
+  model.latent = {size("mla_kv_rank"), size("mla_q_rank"), size("mla_nope_dim"),
+                  size("mla_rope_dim"), size("mla_v_dim")};
+  model.head_dim = model.latent.nope_dim + model.latent.rope_dim;
+}
+
 void read_architecture(const CsvRow& row, WholeRun& run) {
   run.experts = filled(row, "experts");
   if (!filled(row, "layers")) {
     run.no_model = "the architecture is not published";
     return;
   }
-  const Model model = read_model(row, std::max<std::int64_t>(run.seq_len, 1));
+  Model model = read_model(row, std::max<std::int64_t>(run.seq_len, 1));
+  if (run.experts) read_experts(row, model);
   run.attention_flops = 6 * static_cast<double>(model.layers) *
                         static_cast<double>(model.heads * model.head_dim) *
                         static_cast<double>(run.seq_len);
-  if (run.experts) {
-    run.no_model = "the model has experts";
-    return;
-  }
   try {
     check_model(model);
     run.model = model;
@@ -129,6 +153,7 @@ WholeRun read_run(const CsvRow& row) {
   run.micro_batch = count_or_none(row, "micro_batch");
   run.sharding = row.text("sharding");
   run.recompute = row.text("recompute");
+  run.precision = row.text("precision");
   run.software = row.text("software");
   run.steady_mfu = positive_or_none(row, "steady_mfu_6n");
   read_architecture(row, run);

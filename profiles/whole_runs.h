@@ -41,7 +41,7 @@ struct WholeRun {
   double gpu_hours = 0;
   std::int64_t tensor = 0, pipeline = 0, expert = 0;  // parallel sizes; 0: not published
   std::optional<std::int64_t> micro_batch;
-  std::string sharding, recompute, software;
+  std::string sharding, recompute, precision, software;
   std::optional<double> steady_mfu;  // of published steps, by 6 N
   double whole_mfu = 0;              // 6 N tokens over GPU hours and peak; 0: not scorable
 

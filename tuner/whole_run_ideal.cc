@@ -19,6 +19,7 @@
 #include "tuner/scenarios.h"
 #include "tuner/search.h"
 #include "tuner/space_limits.h"
+#include "tuner/whole_run_layout.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -70,9 +71,9 @@ void hold_recomputation(const WholeRun& run, Request& request) {
   }
 }
 
-/// Sequences of a step and the GPUs that share them evenly.
-void hold_batch(const WholeRun& run, std::int64_t node, Request& request,
-                std::vector<std::string>& assumed) {
+/// Sequences of a step.
+std::int64_t sequences_of(const WholeRun& run, std::int64_t seq_len,
+                          std::vector<std::string>& assumed) {
   double tokens = 0;
   if (run.global_batch_tokens) {
     tokens = *run.global_batch_tokens;
@@ -80,8 +81,12 @@ void hold_batch(const WholeRun& run, std::int64_t node, Request& request,
     tokens = critical_tokens(*run.model, run.tokens, profiles::load_operations());
     assumed.push_back(fmt::format("a batch below the critical one, {:.3g} M tokens", tokens / 1e6));
   }
-  const auto sequences =
-      std::max<std::int64_t>(1, std::llround(tokens / static_cast<double>(request.seq_len)));
+  return std::max<std::int64_t>(1, std::llround(tokens / static_cast<double>(seq_len)));
+}
+
+/// On as many GPUs as share the sequences of a step evenly by data parallelism alone.
+void share_batch(std::int64_t node, Request& request, std::vector<std::string>& assumed) {
+  const std::int64_t sequences = request.global_batch.value_or(1);
   if (request.gpus > sequences) {
     const std::int64_t shared = std::max(sequences / node, std::int64_t{1}) * node;
     assumed.push_back(
@@ -126,12 +131,8 @@ Request request_of(const WholeRun& run, std::int64_t node, std::vector<std::stri
     request.micro_batch = run.micro_batch;
     if (run.sharding.empty())
       assumed.emplace_back("the layout that the search prefers, because none is published");
-  } else {
-    assumed.push_back(fmt::format("data parallelism alone instead of tensor {} x pipeline {}",
-                                  std::max<std::int64_t>(1, run.tensor),
-                                  std::max<std::int64_t>(1, run.pipeline)));
   }
-  hold_batch(run, node, request, assumed);
+  request.global_batch = sequences_of(run, request.seq_len, assumed);
   return request;
 }
 
@@ -251,12 +252,33 @@ std::optional<IdealHours> IdealHoursOf::planned(const WholeRun& run,
     return std::nullopt;
   }
   IdealHours result;
-  result.stack = stack_of_software(run.software);
   result.cluster = profiles::load_gpu(gpu).usual_cluster;
-  const profiles::Profile& profile = profile_of(result.cluster, result.stack);
-  const Request request = request_of(run, profile.cluster.gpus_per_node, assumed);
-  const std::optional<sim::Prediction> best = best_plan(run, request, profile, assumed);
-  if (!best) return std::nullopt;
+  std::optional<sim::Prediction> best;
+  if (divides_model(run)) {
+    result.stack = divided_stack_of(run.software);
+    const profiles::Profile& profile = profile_of(result.cluster, result.stack);
+    std::vector<std::string> told;
+    best = published_division(run, request_of(run, profile.cluster.gpus_per_node, told), profile,
+                              told);
+    if (best) assumed = std::move(told);
+  }
+  if (!best && !run.experts) {
+    result.stack = stack_of_software(run.software);
+    const profiles::Profile& profile = profile_of(result.cluster, result.stack);
+    const std::int64_t node = profile.cluster.gpus_per_node;
+    Request request = request_of(run, node, assumed);
+    if (!run.data_parallel()) {
+      assumed.push_back(fmt::format("data parallelism alone instead of tensor {} x pipeline {}",
+                                    std::max<std::int64_t>(1, run.tensor),
+                                    std::max<std::int64_t>(1, run.pipeline)));
+    }
+    share_batch(node, request, assumed);
+    best = best_plan(run, request, profile, assumed);
+  }
+  if (!best) {
+    if (run.experts) assumed.emplace_back("no plan fits");
+    return std::nullopt;
+  }
   const sim::TimePrediction& time = best->time;
   result.gpu_hours = run.tokens / time.tokens_per_gpu_s / kSecondsPerHour;
   result.step_half_width = portable_log(time.interval_s[1] / time.interval_s[0]) / 2;

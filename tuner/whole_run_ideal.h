@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ideal GPU hours of a published training: every token in steps as predicted, nothing lost.
 //
-// Where the layout is published and data parallelism expresses it (sharding, recomputation,
-// micro-batch), that is held fixed and the rest is searched; where it is not published, the search
-// decides on the row's GPUs and software; where the planner cannot express the model (experts, no
-// published shape) or finds no plan, the step is analytic: model FLOPs at the share of the peak
-// that published steady steps reach (Production::analytic_mfu). A dense model that was trained with
-// tensor or pipeline parallelism is planned with data parallelism instead. Whatever was assumed is
-// told with the answer.
-//
-// planned_ideal() is the one place that decides this; an engine for other parallelism goes there.
+// Where the layout is published (sharding, recomputation, micro-batch; tensor, pipeline and expert
+// parallel sizes: whole_run_layout.h), that is held fixed and the rest is searched; where it is not
+// published, the search decides on the row's GPUs and software. A dense model whose published
+// division has no plan is planned with data parallelism instead. Where there is no published shape,
+// or no plan at all, the step is analytic: model FLOPs at the share of the peak that published
+// steady steps reach (Production::analytic_mfu). Whatever was assumed is told with the answer.
 #pragma once
 
 #include <map>

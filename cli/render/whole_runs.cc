@@ -54,7 +54,14 @@ Json row_json(const ScoredWholeRun& row) {
 
 std::string steps_cell(const tuner::IdealHours& ideal) {
   if (!ideal.plan) return "analytic";
-  return fmt::format("{} {}", ideal.stack, name_of(ideal.plan->strategy));
+  const Parallelism& parallel = ideal.plan->parallel;
+  if (parallel.plain()) return fmt::format("{} {}", ideal.stack, name_of(ideal.plan->strategy));
+  std::string text = ideal.stack;
+  for (const auto& [name, size] :
+       {std::pair{"tp", parallel.tp}, {"pp", parallel.pp}, {"ep", parallel.ep}}) {
+    if (size > 1) text += fmt::format(" {} {}", name, size);
+  }
+  return text;
 }
 
 std::string thousand_hours(double hours) {
