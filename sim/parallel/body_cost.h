@@ -68,6 +68,16 @@ class BodyCosts {
   /// Over the link to the host. Both ways at once reach together what one reaches alone
   /// (nvbandwidth: 175 and 172 GB/s at once, 359 and 377 alone, GB300).
   double host_link_s(double bytes) const { return bytes / profile_.cluster.gpu.pcie_bytes_per_s; }
+  /// By what kernels stretch a collective beside them.
+  double stretched(bool in_node) const {
+    const profiles::ContentionParams& contention = profile_.cost.contention.values;
+    return in_node ? contention.nvlink_collectives : contention.other_collectives;
+  }
+  /// Of the rate of kernels that fill the device, beside that collective.
+  double kept_beside(const CollectiveCost& cost) const {
+    return (1 - cost.channels / static_cast<double>(kernels_.rates.sm_count)) /
+           std::max(1.0, profile_.cost.contention.values.kernels);
+  }
   /// Of large products in bf16.
   double flops_s(double flops) const;
   double launch_s(bool backward) const;

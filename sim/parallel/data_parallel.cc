@@ -8,6 +8,7 @@
 #include "sim/core/strategy.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
+#include "sim/parallel/real.h"
 
 namespace shardwright::sim {
 namespace {
@@ -46,6 +47,26 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
     whole_bytes_ = whole.bytes;
     copied_bytes_ = whole.copied_bytes;
   }
+  // Software that always divides holds weights in the compute type and says what it copies.
+  const bool trains_full_weights = plan.numerics.lora == 0;
+  casts_weights_ =
+      strategy.software == Software::kDdp && !stack.parallel.always && trains_full_weights;
+  copies_gradients_ =
+      !sharded_ && !stack.parallel.always && plan.grad_accum == 1 && trains_full_weights;
+  find_contention();
+}
+
+void DataParallel::find_contention() {
+  constexpr double kLarge = 1e8;  // bytes
+  const Layout& layout = costs_.layout();
+  const bool shards = layout.group(CommGroup::kShard).size > 1;
+  const CommGroup group = shards ? CommGroup::kShard : CommGroup::kReplicate;
+  if (layout.group(group).size <= 1) return;
+  const CollectiveCost cost = costs_.collective(
+      whole(group, shards ? Collective::kReduceScatter : Collective::kAllReduce, kLarge));
+  const bool in_node = layout.members_in_domain(group) == layout.group(group).size;
+  stretched_ = costs_.stretched(in_node);
+  lost_share_ = 1 - costs_.kept_beside(cost);
 }
 
 double DataParallel::gather_s(double parameters, double expert_parameters) {
@@ -83,6 +104,20 @@ double DataParallel::reduced_copy_s(double parameters) const {
   constexpr double kProduct = 2;  // bytes of a weight gradient
   return copies_units_
              ? costs_.memory_s((kProduct + gradient_bytes_) * parameters, stack_.copies.copy)
+             : 0;
+}
+
+double DataParallel::cast_weights_s(double parameters) const {
+  const double bytes = f(bytes_of(plan_.master_dtype)) + f(bytes_of(plan_.param_dtype));
+  const bool casts = casts_weights_ && plan_.master_dtype != plan_.param_dtype;
+  return casts ? costs_.memory_s(bytes * parameters, stack_.copies.cast) : 0;
+}
+
+double DataParallel::copied_gradients_s(double parameters) const {
+  constexpr double kProduct = 2;  // bytes of a weight gradient
+  return copies_gradients_
+             ? costs_.memory_s((kProduct + f(bytes_of(plan_.reduce_dtype))) * parameters,
+                               stack_.copies.cast)
              : 0;
 }
 
@@ -132,19 +167,25 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
   std::sort(order.begin(), order.end(), [](const ReducedChunk* a, const ReducedChunk* b) {
     return a->last_backward_s < b->last_backward_s;
   });
-  double done = 0;
+  double done = 0, late = 0;  // late: by what passes beside reductions take longer
+  const auto slow_passes = [&](double begin, double until) {
+    late += lost_share_ * std::max(0.0, std::min(done, until + late) - begin);
+  };
   for (const ReducedChunk* chunk : order) {
-    const double pieces = chunk == order.back() ? buckets(stage, chunk->parameters) : 1;
+    const bool is_last = chunk == order.back();
+    const double pieces = is_last ? buckets(stage, chunk->parameters) : 1;
     const double one = reduce_s(chunk->parameters / pieces, chunk->expert_parameters / pieces);
-    const double first = chunk->last_backward_s - chunk->backward_s * (pieces - 1) / pieces;
+    const double first = chunk->last_backward_s + late - chunk->backward_s * (pieces - 1) / pieces;
     const double begin = std::max(done, first);
-    done = begin + (pieces - 1) * one;
+    done = begin + (pieces - 1) * stretched_ * one;
+    slow_passes(begin, chunk->last_backward_s);
     if (pieces > 1) note(stage, begin, done);
-    const double last = std::max(done, chunk->last_backward_s);
-    done = last + one;
+    const double last = std::max(done, chunk->last_backward_s + late);
+    done = last + (is_last ? 1 : stretched_) * one;
+    if (!is_last) slow_passes(last, end);
     note(stage, last, done);
   }
-  tail.end_s = std::max(end, done);
+  tail.end_s = std::max(end + late, done);
   tail.reduce_s = tail.end_s - end;
 }
 
@@ -166,7 +207,8 @@ void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& c
   }
   // Stage s has the first s forward passes of the pipeline's fill to spare; a chunk has the passes
   // of those before it.
-  double spare = static_cast<double>(stage) * chunks.front().forward_s;
+  const double fill = static_cast<double>(stage) * chunks.front().forward_s;
+  double spare = fill;
   double gathered = 0;
   for (const ReducedChunk& chunk : chunks) {
     const double pieces = &chunk == &chunks.front() ? buckets(stage, gathered_of(chunk)) : 1;
@@ -180,6 +222,7 @@ void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& c
     spare +=
         chunk.forward_s / pieces + static_cast<double>(costs_.layout().pp - 1) * chunk.forward_s;
   }
+  tail.gather_s += lost_share_ * std::max(0.0, gathered - fill - tail.gather_s);
 }
 
 StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>& chunks,

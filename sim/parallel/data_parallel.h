@@ -9,6 +9,11 @@
 // overlap both stand alone at the end. Sharded parameters (FSDP) are gathered and reduced layer by
 // layer inside the bodies, or once a step with a pipeline. The norm of the gradient is the barrier
 // at which all stages wait.
+//
+// Collectives hold SMs, so passes beside them are slower and they themselves too: the last backward
+// passes beside reductions, the first forward passes beside gathers. PyTorch's DDP casts weights to
+// the compute type in every forward pass, and like DeepSpeed's ZeRO it copies gradients into the
+// type and the buckets of the reduction.
 #pragma once
 
 #include <vector>
@@ -63,11 +68,18 @@ class DataParallel {
   /// reduction's input, both on the compute stream (torch/distributed/fsdp). 0 for other software.
   double gathered_copy_s(double parameters) const;
   double reduced_copy_s(double parameters) const;
+  /// Of a micro-batch with parameters that are not sharded: weights cast by autocast, and gradients
+  /// that no kernel adds up copied to where they are reduced. 0 for software that does neither.
+  double cast_weights_s(double parameters) const;
+  double copied_gradients_s(double parameters) const;
+  /// By what kernels stretch a collective of the replicas beside them.
+  double stretched() const { return stretched_; }
   double sent_bytes_per_parameter() const;
   /// Of parameters that are gathered and have no gradient.
   double sent_bytes_per_frozen_parameter() const;
 
  private:
+  void find_contention();
   double buckets(std::int64_t stage, double parameters) const;
   void reduce(std::int64_t stage, const std::vector<ReducedChunk>& chunks, StageTail& tail);
   void note(std::int64_t stage, double begin_s, double end_s);
@@ -79,6 +91,8 @@ class DataParallel {
   BodyCosts& costs_;
   bool per_layer_ = false, copies_units_ = false, sharded_ = false, overlap_reduce_ = false,
        overlap_gather_ = false;
+  bool casts_weights_ = false, copies_gradients_ = false;
+  double stretched_ = 1, lost_share_ = 0;  // lost_share_: of passes beside a collective
   std::vector<ReductionSpan>* reductions_ = nullptr;
   double gradient_bytes_ = 4, parameter_bytes_ = 2;
   double whole_bytes_ = 0, copied_bytes_ = 0;  // where whole gradients are summed (0: they are not)

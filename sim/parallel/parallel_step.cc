@@ -175,15 +175,10 @@ void ParallelEngine::add_sharded_layers(const Plan& plan, const ChunkContent& co
   const double gather =
       data.gather_s((held.dense() + adapters) / layers, held.experts / layers) * layers;
   const double reduce = data.reduce_s(trained / layers, held.experts / layers) * layers;
-  const Layout& layout = costs_.layout();
-  const bool in_node =
-      layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
-  const profiles::ContentionParams& contention = profile_.cost.contention.values;
-  const double slowed = in_node ? contention.nvlink_collectives : contention.other_collectives;
   const auto hide = [&](BodyTime& pass, double beside_s, double alone, double copies_s) {
     pass.device_s += copies_s;
     beside_s = std::max(beside_s + copies_s, pass.device_s);
-    const double communication = slowed * alone;
+    const double communication = data.stretched() * alone;
     const double both = std::min(communication, beside_s);
     const double late = std::max(0.0, communication - beside_s) + alone / layers;
     pass.device_s += both * (1 - pass.device_s / beside_s) + late;
@@ -213,7 +208,13 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
     chunk.times.backward.device_s -= chunk.deferred_s / f(plan.grad_accum);
     chunk.times.backward.delayed_s -= chunk.deferred_s / f(plan.grad_accum);
   }
-  if (data.per_layer()) add_sharded_layers(plan, content, data, chunk.times);
+  if (data.per_layer()) {
+    add_sharded_layers(plan, content, data, chunk.times);
+  } else {
+    const double held = chunk_parameters(model_, plan, content).total();
+    chunk.times.forward.device_s += data.cast_weights_s(held);
+    chunk.times.backward.device_s += data.copied_gradients_s(held);
+  }
   for (BodyTime* pass : {&chunk.times.forward, &chunk.times.backward}) {
     const double shown_s = lonely_share(plan) * pass->beside_others_s;
     pass->device_s += shown_s;

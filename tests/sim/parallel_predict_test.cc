@@ -61,6 +61,25 @@ TEST(ParallelStepTest, ShardedDataParallelStepsAreThoseOfTheOtherEngine) {
   }
 }
 
+// PyTorch casts weights and gradients, DeepSpeed copies them into buckets and gathers at the end;
+// reductions slow the one backward pass that they run beside.
+TEST(ParallelStepTest, ReplicatedStepsAreThoseOfTheOtherEngine) {
+  Model model = llama_70b();
+  model.layers = 6;
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "torch-compile");
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1, Strategy::kZero2}) {
+    for (const std::int64_t grad_accum : {1, 4}) {
+      Plan plan = plan_of(8, 1, 1, grad_accum);
+      plan.strategy = strategy;
+      plan.stack = "torch-compile";
+      plan.seq_len = 4096;
+      const double step = predict(model, profile, plan).time.iteration_s;
+      EXPECT_NEAR(ParallelEngine(model, profile).run(plan).step_s, step, 0.1 * step)
+          << name_of(strategy) << ", " << grad_accum << " micro-batches";
+    }
+  }
+}
+
 TEST(ParallelStepTest, MemoryOfDividedPlansHasAWidthOfItsOwn) {
   const double width = profiles::divided_doubt().memory_half_width;
   ASSERT_GT(width, 0);

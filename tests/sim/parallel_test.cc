@@ -264,6 +264,30 @@ TEST(DataParallelTest, WholeGradientsAreSummedInTheirOwnType) {
 // Korthikanti et al. 2022, table 2: 34 bytes a token and channel of a layer with GELU, dropout and
 // flash attention, of which 5 are masks of dropout that these plans do not have beside 1 + 4 of the
 // two norms' outputs; all of it divides by t with sequence parallelism, 10 do not without.
+// A reduction beside the last backward pass holds SMs: the step is longer by more than what it
+// shows alone, and not at all where it waits for the end of the pipeline.
+TEST(DataParallelTest, ReductionsSlowThePassesBesideThem) {
+  const Model model = llama_70b();
+  const profiles::Profile& machine = h100();
+  Plan plan = plan_of(64, 8, 1, 1);
+  BodyCosts costs(machine);
+  costs.place(layout_of(plan, machine.cluster));
+  ReducedChunk chunk;
+  chunk.parameters = 8e9;
+  chunk.forward_s = 1;
+  chunk.backward_s = chunk.last_backward_s = 10;
+  const auto reduced_s = [&](bool overlapped) {
+    plan.parallel.overlap_grad_reduce = overlapped;
+    return DataParallel(model, plan, machine.stack, costs).tail(0, {chunk}, 10).reduce_s;
+  };
+  const double alone = reduced_s(false), beside = reduced_s(true);
+  EXPECT_LT(beside, 0.5 * alone);
+  // Of 132 SMs at least 4 and at most 32 serve the collective.
+  const double hidden = alone - alone / 200;
+  EXPECT_GT(beside, hidden * 4 / 132);
+  EXPECT_LT(beside, alone / 200 + 1.1 * hidden * 32 / 132);
+}
+
 TEST(StageMemoryTest, LayersKeepWhatKorthikantiCounts) {
   Model model = llama_70b();
   model.gated_mlp = false;
