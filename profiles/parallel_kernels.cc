@@ -72,6 +72,7 @@ ParallelKernels load_parallel_kernels() {
   kernels.whole_gradients.copied_bytes = whole.require<double>("copied_bytes", between(0.0, 1e3));
   kernels.stages_by_cost = stacks_of(file.root().require_object("stages_by_cost"));
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
+  kernels.gathered_ring = stacks_of(file.root().require_object("gathered_ring"));
   kernels.scaled_rope = scaled_rope_of(file.root().require_object("scaled_rope"));
   for (const JsonReader& entry : file.root().require_array("training_load")) {
     kernels.training_loads[entry.require<std::string>("gpu")] = {

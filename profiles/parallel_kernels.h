@@ -73,6 +73,8 @@ struct ParallelKernels {
   std::vector<std::string> stages_by_cost;
   /// By family: inputs of column-parallel products stay gathered for backward.
   std::vector<std::string> keeps_gathered_inputs;
+  /// By family: the ring of context parallelism goes round by one all-gather, sums in fp32.
+  std::vector<std::string> gathered_ring;
   ScaledRope scaled_rope;
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU
 };

@@ -5,8 +5,10 @@
 // rank has the same work. Ring (TransformerEngine's p2p): c steps, of which the first is the causal
 // diagonal and every other one half a block, so each has the work of one causal block of S/c; the
 // keys and values of the next step travel beside. Backward sends their gradients along, twice the
-// bytes, and waits for the last hop. All-gather: keys and values first, then one call. All-to-all
-// (Ulysses): heads are exchanged for tokens before and after.
+// bytes, and waits for the last hop. PyTorch's ring goes round by one all-gather beside the first
+// step, of keys and values repeated for every query head (torchtitan), adds up in fp32, and sends
+// the gradients of keys and values on in fp32 after every step. All-gather: keys and values first,
+// then one call. All-to-all (Ulysses): heads are exchanged for tokens before and after.
 #include <algorithm>
 
 #include "profiles/parallel_kernels.h"
@@ -87,6 +89,33 @@ void ring(const BodyWriter& w, BodyOps& list, bool backward) {
   if (backward) list.push_back(transfer(Pattern::kRingStep, kv_bytes, Meets::kBlocks));
 }
 
+void gathered_ring(const BodyWriter& w, BodyOps& list, bool backward) {
+  const RankShape& s = w.shape();
+  const double queries = f(s.tokens) * f(s.q_dim());
+  const double pairs = f(s.tokens) * f(s.q_dim() + s.attention_out_dim());  // keys and values
+  constexpr double kSum = 4;                                                // bytes: fp32
+  const auto summed = [&](double elements) { return (2 * kSum + w.width()) * elements; };
+  list.push_back(w.memory(OpKind::kCopyIn, 2 * w.width() * pairs, 1, w.stack().copies.concatenate));
+  list.push_back(transfer(Pattern::kCollective, w.width() * pairs * f(s.cp), Meets::kBeside));
+  for (std::int64_t step = 0; step < s.cp; ++step) {
+    BodyOp op = attention_op(w, s.heads, s.seq_len, backward);
+    op.joins = !backward && step == 1;
+    list.push_back(op);
+    if (!backward) {
+      if (step > 0)
+        list.push_back(w.memory(OpKind::kAccumulate, summed(queries), 1, w.stack().copies.add));
+      continue;
+    }
+    // The sums of the step before have arrived; they leave again put together in one tensor.
+    BodyOp sums = w.memory(OpKind::kAccumulate, summed(queries + pairs) + 2 * kSum * pairs, 3,
+                           w.stack().copies.add);
+    sums.joins = true;
+    list.push_back(sums);
+    list.push_back(transfer(Pattern::kRingStep, kSum * pairs,
+                            step + 1 == s.cp ? Meets::kBlocks : Meets::kBeside));
+  }
+}
+
 void gathered(const BodyWriter& w, BodyOps& list, bool backward) {
   const RankShape& s = w.shape();
   const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim()) * f(s.cp);
@@ -114,7 +143,9 @@ void BodyWriter::attention_core(BodyOps& list, bool backward) const {
   }
   switch (context_) {
     case ContextComm::kRing:
-      return ring(*this, list, backward);
+      return profiles::among(profiles::parallel_kernels().gathered_ring, stack_)
+                 ? gathered_ring(*this, list, backward)
+                 : ring(*this, list, backward);
     case ContextComm::kAllGather:
       return gathered(*this, list, backward);
     case ContextComm::kAllToAll:

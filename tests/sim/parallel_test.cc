@@ -126,6 +126,20 @@ TEST(BodyTest, ContextRingSendsKeysAndValues) {
   EXPECT_DOUBLE_EQ(sent(body, CommGroup::kContext, 4), (3 + 1 + 2 * 2 + 1) * kv);
 }
 
+// PyTorch's ring (torch/distributed/tensor/experimental/_attention.py): keys and values of all
+// query heads by one gather in either direction, gradients of both in fp32 from rank to rank c
+// times.
+TEST(BodyTest, GatheredRingSendsKeysAndValuesOfAllQueryHeads) {
+  const Model model = llama_70b();
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
+  Plan plan = plan_of(64, 1, 1, 1);
+  plan.strategy = Strategy::kFsdp2;
+  plan.parallel.cp = 4;
+  const Body body = BodyWriter(model, plan, torch.stack).layer(false);
+  const double elements = 2.0 * 8192 / 4 * 8192;
+  EXPECT_DOUBLE_EQ(sent(body, CommGroup::kContext, 4), (2 * 3 * 2 + 4 * 4) * elements);
+}
+
 TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   const Model model = llama_70b();
   const Body body = BodyWriter(model, plan_of(8, 1, 1, 1), h100().stack).layer(true);
