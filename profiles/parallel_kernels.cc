@@ -73,6 +73,9 @@ ParallelKernels load_parallel_kernels() {
   kernels.stages_by_cost = stacks_of(file.root().require_object("stages_by_cost"));
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   kernels.gathered_ring = stacks_of(file.root().require_object("gathered_ring"));
+  const JsonReader casts = file.root().require_object("eager_casts");
+  kernels.eager_casts = {stacks_of(casts), casts.require<double>("bytes", between(1.0, 1e3)),
+                         static_cast<int>(casts.require<double>("kernels", between(1.0, 100.0)))};
   kernels.scaled_rope = scaled_rope_of(file.root().require_object("scaled_rope"));
   for (const JsonReader& entry : file.root().require_array("training_load")) {
     kernels.training_loads[entry.require<std::string>("gpu")] = {

@@ -34,6 +34,13 @@ struct ScaledRope {
   KernelGroup kernels;              // per element of q and k
 };
 
+/// Casts to fp8 with one scale a tensor where no compiler fuses them.
+struct EagerCasts {
+  std::vector<std::string> stacks;  // by family
+  double bytes = 0;                 // an element
+  int kernels = 1;
+};
+
 /// What a GPU keeps of its rates under the load of a training that many of them share. The rates of
 /// gpu_cost.json hold for those that have none.
 struct TrainingLoad {
@@ -75,6 +82,7 @@ struct ParallelKernels {
   std::vector<std::string> keeps_gathered_inputs;
   /// By family: the ring of context parallelism goes round by one all-gather, sums in fp32.
   std::vector<std::string> gathered_ring;
+  EagerCasts eager_casts;
   ScaledRope scaled_rope;
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU
 };

@@ -37,11 +37,33 @@ Cast cast_of(const Plan& plan) {
   return {2 + 2 * (1 + 1.0 / 32), 3};
 }
 
+/// torchao without a compiler casts by many kernels, and casts an input again for its weight
+/// gradient, both of whose operands are copied into the other layout.
+const profiles::EagerCasts* eager_casts(const BodyWriter& w) {
+  const profiles::EagerCasts& casts = profiles::parallel_kernels().eager_casts;
+  const bool one_scale = w.plan().numerics.precision == Precision::kFp8 &&
+                         fp8_recipe_of(w.plan()) == Fp8Recipe::kTensorwise;
+  return one_scale && profiles::among(casts.stacks, w.stack()) ? &casts : nullptr;
+}
+
+BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) {
+  const profiles::EagerCasts& casts = *eager_casts(w);
+  constexpr double kCopied = 2;  // bytes: one read, one written
+  const int copies = copied_elements > 0 ? 2 : 0;
+  return w.memory(OpKind::kQuantize, casts.bytes * elements + kCopied * copied_elements,
+                  casts.kernels + copies, w.stack().copies.cast);
+}
+
 /// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
 /// casts its part of it before that travels; a transpose is made of what arrives.
 BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
   const Cast cast = cast_of(w.plan());
   const double elements = f(product.work.m) * f(product.work.k) * f(product.groups);
+  if (eager_casts(w) != nullptr) {
+    BodyOp op = eager_cast(w, elements, 0);
+    op.joins = product.joins;
+    return op;
+  }
   const double own = cast.bytes - cast.gathered_bytes / 2;
   const double bytes = gathered ? own / f(w.shape().tp) + cast.gathered_bytes : cast.bytes;
   BodyOp op = w.memory(OpKind::kQuantize, elements * bytes, cast.kernels,
@@ -98,6 +120,10 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     const bool forward = op.kind != OpKind::kInputGradient;
     const bool reads_again =
         op.kind == OpKind::kWeightGradient || (forward && cast != nullptr && same_input(*cast, op));
+    if (op.kind == OpKind::kWeightGradient && eager_casts(writer) != nullptr) {
+      const double inputs = f(op.work.n) * f(op.work.k), gradients = f(op.work.m) * f(op.work.k);
+      result.push_back(eager_cast(writer, inputs, inputs + gradients));
+    }
     if (!reads_again) {
       result.push_back(cast_before(writer, op, arrives));
       cast = &op;
