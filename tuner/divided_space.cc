@@ -349,6 +349,11 @@ void set_recomputation(const Request& request, const Model& model, const Stack& 
   space.recomputes_nothing = !request.ckpt_layers;
   space.recomputations = request.recompute ? std::vector<Recomputation>{*request.recompute}
                                            : recomputations(model, stack);
+  if (request.offload == Offload::kActivations && !request.recompute) {
+    // Layers that run again keep nothing to offload.
+    std::erase_if(space.recomputations,
+                  [](const Recomputation& one) { return one.recompute == Recompute::kFull; });
+  }
 }
 
 }  // namespace

@@ -174,6 +174,15 @@ void check_kept(const Plan& plan, const Model& model) {
   };
   if (pieces(kPieceMoe | kPieceMoeActivation) && !model.is_mixture()) refuse("experts");
   if (pieces(kPieceMlaUpProjection) && model.latent.kv_rank == 0) refuse("latent attention");
+  if (plan.offload == Offload::kActivations && plan.recompute == Recompute::kFull &&
+      plan.ckpt_layers > 0) {
+    // Megatron-LM core/transformer/transformer_config.py refuses it; others keep nothing to
+    // offload.
+    throw Error(
+        fmt::format("offload is activations:{}, but ckpt_layers is {}, whose activations are "
+                    "recomputed, expected offload none or ckpt_layers 0",
+                    plan.offload_layers, plan.ckpt_layers));
+  }
   if (plan.offload == Offload::kActivations && plan.offload_layers > model.layers) {
     throw Error(
         fmt::format("offload is activations:{}, more than the {} layers, expected at most {}",

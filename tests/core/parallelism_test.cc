@@ -149,6 +149,11 @@ TEST(Parallelism, WhatRunsAgainOrLeavesIsPartOfTheModel) {
   plan.offload = Offload::kActivations;
   plan.offload_layers = 40;
   expect_refused(plan, "offload is activations:40, more than the 32 layers");
+  plan.offload_layers = 8;
+  check_plan(plan, llama_8b(), 8);
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = 4;
+  expect_refused(plan, "offload is activations:8, but ckpt_layers is 4");
 }
 
 }  // namespace
