@@ -286,7 +286,9 @@ void read_software(const RowReader& read, const CsvTable& table, LedgerRow& out)
   out.no_sync = flag("no_sync");
   out.kv_cache = flag("kv_cache");
   if (given("software")) out.software = read.row().text("software");
-  if (given("note")) out.note = read.row().text("note");
+  for (const std::string name : {"note", "notes"}) {  // of the plain table, and of divided plans
+    if (given(name)) out.note = read.row().text(name);
+  }
   constexpr std::string_view kContradicted = "contradicted by ";
   if (out.note.starts_with(kContradicted)) out.suspect = out.note;
 }
