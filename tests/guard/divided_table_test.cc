@@ -20,16 +20,19 @@ TEST(DividedTable, ErrorsStayWhereTheReadmeShowsThem) {
   const std::filesystem::path published = profiles::data_dir() / "published";
   const sim::Validation validation =
       sim::validate(profiles::load_ledger(published / "parallel.csv"));
-  EXPECT_EQ(validation.all.time.n, 574);
-  EXPECT_LE(validation.all.time.mape, 0.069);
+  EXPECT_EQ(validation.all.time.n, 569);
+  EXPECT_EQ(validation.all.suspect_time.n, 5);
+  EXPECT_LE(validation.all.time.mape, 0.066);
   EXPECT_LE(validation.all.time.median, 0.044);
   EXPECT_LE(validation.all.wrong_outcomes, 27);
-  const std::map<std::string, double> bounds{{"Aleph Alpha parallelization layouts", 0.042},
+  const std::map<std::string, double> bounds{{"Aleph Alpha parallelization layouts", 0.037},
                                              {"NVIDIA dgxc-benchmarking", 0.035},
                                              {"SimuMax B200 real runs", 0.032},
                                              {"NeMo long-sequence summary", 0.022},
                                              {"MLPerf Training v5.0", 0.042},
-                                             {"Megatron-Bridge", 0.082}};
+                                             {"Megatron-Bridge", 0.076},
+                                             {"Korthikanti et al. 2022", 0.04},
+                                             {"torchtitan commit logs", 0.056}};
   for (const auto& [source, bound] : bounds) {
     ASSERT_TRUE(validation.by_source.contains(source)) << source;
     EXPECT_LE(validation.by_source.at(source).time.mape, bound) << source;
