@@ -167,6 +167,9 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
   std::sort(order.begin(), order.end(), [](const ReducedChunk* a, const ReducedChunk* b) {
     return a->last_backward_s < b->last_backward_s;
   });
+  const bool trains_it = plan_.numerics.lora == 0;
+  const double embedding =
+      trains_it ? f(count_parameters(model_).embedding) / f(plan_.parallel.tp) : 0;
   double done = 0, late = 0;  // late: by what passes beside reductions take longer
   const auto slow_passes = [&](double begin, double until) {
     late += lost_share_ * std::max(0.0, std::min(done, until + late) - begin);
@@ -174,10 +177,17 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
   for (const ReducedChunk* chunk : order) {
     const bool is_last = chunk == order.back();
     const double pieces = is_last ? buckets(stage, chunk->parameters) : 1;
-    const double one = reduce_s(chunk->parameters / pieces, chunk->expert_parameters / pieces);
+    const double experts = chunk->expert_parameters / pieces;
+    // No bucket holds a part of a tensor, and the embedding's gradient comes last.
+    const double last_parameters =
+        std::max(chunk->parameters / pieces,
+                 is_last && stage == 0 ? std::min(embedding, chunk->parameters) : 0.0);
+    const double one = reduce_s(last_parameters, experts);
+    const double other = (chunk->parameters - last_parameters) / std::max(1.0, pieces - 1);
+    const double others = (pieces - 1) * reduce_s(other, experts);
     const double first = chunk->last_backward_s + late - chunk->backward_s * (pieces - 1) / pieces;
     const double begin = std::max(done, first);
-    done = begin + (pieces - 1) * stretched_ * one;
+    done = begin + stretched_ * others;
     slow_passes(begin, chunk->last_backward_s);
     if (pieces > 1) note(stage, begin, done);
     const double last = std::max(done, chunk->last_backward_s + late);
