@@ -102,7 +102,7 @@ Fp8Recipe fp8_recipe_of(const Plan& plan) {
 void lower_precision(const BodyWriter& writer, BodyOps& list) {
   if (!narrow(writer.plan())) return;
   BodyOps result;
-  const BodyOp* cast = nullptr;  // the product whose input was cast last
+  const BodyOp* cast = nullptr;  // the product just before whose input was cast
   bool arrives = false;          // what the next product reads is being gathered
   for (BodyOp& op : list) {
     const bool gathers = op.collective.bytes > 0 && gathers_narrow(writer.plan()) &&
@@ -112,6 +112,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     if (gathers) op.collective.bytes *= saved_input_bytes(writer.plan()) / writer.width();
     if (gathers && op.collective.meets != Meets::kBeside) arrives = true;
     if (op.work.kind != WorkKind::kGemm || op.stays_wide) {
+      cast = nullptr;  // what follows reads something else, though it may have the same size
       result.push_back(op);
       continue;
     }

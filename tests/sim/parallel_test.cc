@@ -140,6 +140,28 @@ TEST(BodyTest, GatheredRingSendsKeysAndValuesOfAllQueryHeads) {
   EXPECT_DOUBLE_EQ(sent(body, CommGroup::kContext, 4), (2 * 3 * 2 + 4 * 4) * elements);
 }
 
+// torchao without a compiler: 33 bytes an element; inputs are cast again for weight gradients,
+// whose operands are copied.
+TEST(BodyTest, EagerCastsTakeManyKernels) {
+  const Model model = llama_70b();
+  const auto cast_bytes = [&](const char* stack, bool backward) {
+    const profiles::Profile torch = profiles::load_profile("dgx-h100", stack);
+    Plan plan = plan_of(64, 1, 1, 1);
+    plan.strategy = Strategy::kFsdp2;
+    plan.numerics.precision = Precision::kFp8;
+    const Body body = BodyWriter(model, plan, torch.stack).layer(false);
+    double bytes = 0;
+    for (const BodyOp& op : backward ? body.backward : body.forward) {
+      if (op.kind == OpKind::kQuantize) bytes += static_cast<double>(op.work.bytes);
+    }
+    return bytes;
+  };
+  const double inputs = 8192.0 * (3 * 8192 + 28672);
+  EXPECT_DOUBLE_EQ(cast_bytes("torch-eager", false), 33 * inputs);
+  EXPECT_DOUBLE_EQ(cast_bytes("torch-compile", false), 6 * inputs);
+  EXPECT_GT(cast_bytes("torch-eager", true), 33 * inputs);
+}
+
 TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   const Model model = llama_70b();
   const Body body = BodyWriter(model, plan_of(8, 1, 1, 1), h100().stack).layer(true);
