@@ -78,6 +78,21 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
   return op;
 }
 
+/// TransformerEngine's norms write fp8 themselves where the scale is known before
+/// (pytorch/module/layernorm_linear.py); the transpose of what they wrote is left to make.
+void cast_by_norm(const BodyWriter& w, const BodyOp& product, bool gathered, BodyOp& norm,
+                  BodyOp& cast) {
+  const double elements = f(product.work.m) * f(product.work.k);
+  const double own = gathered ? elements / f(w.shape().tp) : elements;
+  norm.work.bytes -= static_cast<Bytes>(own);  // one byte written in place of two
+  cast.work.bytes = static_cast<Bytes>(2 * elements);
+}
+
+bool norms_cast(const BodyWriter& w) {
+  return w.plan().numerics.precision == Precision::kFp8 &&
+         fp8_recipe_of(w.plan()) == Fp8Recipe::kDelayed && w.stack().parallel.always;
+}
+
 double product_share(const Plan& plan) {
   const bool mxfp8 =
       plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == Fp8Recipe::kMxfp8;
@@ -104,6 +119,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
   BodyOps result;
   const BodyOp* cast = nullptr;  // the product just before whose input was cast
   bool arrives = false;          // what the next product reads is being gathered
+  std::size_t after_norm = 0;    // of the result, one beyond a norm that the next product reads
   for (BodyOp& op : list) {
     const bool gathers = op.collective.bytes > 0 && gathers_narrow(writer.plan()) &&
                          op.collective.group == CommGroup::kTensor &&
@@ -114,6 +130,11 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     if (op.work.kind != WorkKind::kGemm || op.stays_wide) {
       cast = nullptr;  // what follows reads something else, though it may have the same size
       result.push_back(op);
+      if (op.kind == OpKind::kNorm) {
+        after_norm = result.size();
+      } else if (op.work.kind != WorkKind::kNone) {
+        after_norm = 0;
+      }
       continue;
     }
     op.precision = writer.plan().numerics.precision;
@@ -126,10 +147,14 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       result.push_back(eager_cast(writer, inputs, inputs + gradients));
     }
     if (!reads_again) {
-      result.push_back(cast_before(writer, op, arrives));
+      BodyOp quantize = cast_before(writer, op, arrives);
+      if (after_norm > 0 && forward && norms_cast(writer))
+        cast_by_norm(writer, op, arrives, result[after_norm - 1], quantize);
+      result.push_back(std::move(quantize));
       cast = &op;
       arrives = false;
     }
+    after_norm = 0;
     result.push_back(op);
   }
   list = std::move(result);

@@ -162,6 +162,28 @@ TEST(BodyTest, EagerCastsTakeManyKernels) {
   EXPECT_GT(cast_bytes("torch-eager", true), 33 * inputs);
 }
 
+// With delayed scaling TransformerEngine's norms write fp8: their outputs need a transpose alone,
+// what attention and the activation put out is read in bf16 and written twice.
+TEST(BodyTest, NormsWriteFp8WhereTheScaleIsKnown) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 1, 1, 1);
+  plan.numerics.precision = Precision::kFp8;
+  const auto bytes = [&](Fp8Recipe recipe, OpKind kind) {
+    plan.numerics.fp8_recipe = recipe;
+    double sum = 0;
+    for (const BodyOp& op : BodyWriter(model, plan, h100().stack).layer(false).forward) {
+      if (op.kind == kind) sum += static_cast<double>(op.work.bytes);
+    }
+    return sum;
+  };
+  const double norms = 8192.0 * 2 * 8192, others = 8192.0 * (8192 + 28672);
+  EXPECT_DOUBLE_EQ(bytes(Fp8Recipe::kDelayed, OpKind::kQuantize), 2 * norms + 4 * others);
+  EXPECT_DOUBLE_EQ(bytes(Fp8Recipe::kTensorwise, OpKind::kQuantize), 6 * (norms + others));
+  EXPECT_DOUBLE_EQ(
+      bytes(Fp8Recipe::kTensorwise, OpKind::kNorm) - bytes(Fp8Recipe::kDelayed, OpKind::kNorm),
+      norms);
+}
+
 TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   const Model model = llama_70b();
   const Body body = BodyWriter(model, plan_of(8, 1, 1, 1), h100().stack).layer(true);
