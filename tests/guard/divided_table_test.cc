@@ -26,7 +26,8 @@ TEST(DividedTable, ErrorsStayWhereTheReadmeShowsThem) {
   EXPECT_LE(validation.all.time.median, 0.044);
   EXPECT_LE(validation.all.wrong_outcomes, 27);
   const std::map<std::string, double> bounds{{"Aleph Alpha parallelization layouts", 0.037},
-                                             {"NVIDIA dgxc-benchmarking", 0.035},
+                                             // 0.035 while casts of two products were forgotten.
+                                             {"NVIDIA dgxc-benchmarking", 0.037},
                                              {"SimuMax B200 real runs", 0.032},
                                              {"NeMo long-sequence summary", 0.022},
                                              {"MLPerf Training v5.0", 0.042},
