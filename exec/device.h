@@ -143,21 +143,24 @@ class Device {
   // means [tokens, heads].
   virtual void norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
                             float* statistics) = 0;
-  /// d_x = gradient of x (+ d_residual); d_x may be d_y. The scratch holds kPartialSums * size
-  /// floats. The gradient of a bias is bias_gradient's, to be taken before.
+  /// d_x = gradient of x (+ d_residual); d_x may be d_y. `adds`: the finished d_weight is added to
+  /// what is there. The scratch holds kPartialSums * size floats. The gradient of a bias is
+  /// bias_gradient's, to be taken before.
   virtual void norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                              Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
-                             float* scratch) = 0;
+                             bool adds, float* scratch) = 0;
 
   // Products with weights W[out, in].
   /// y = x W^T + addends.
   virtual void linear_forward(StreamId stream, Matrix x, Matrix w, const Addends& addends,
                               Matrix y) = 0;
   virtual void linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) = 0;
+  /// `adds`: the finished product is added to what is there.
   virtual void linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
                                       bool adds) = 0;
-  /// The scratch holds kPartialSums * cols floats.
-  virtual void bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) = 0;
+  /// `adds` likewise. The scratch holds kPartialSums * cols floats.
+  virtual void bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool adds,
+                             float* scratch) = 0;
 
   // Attention on packed heads.
   /// Turns query and key heads in place by their tokens' positions; `backward` the other way.

@@ -173,6 +173,10 @@ Array ModelOps::parameter_gradient(int tensor, std::int64_t size) const {
   return (micro_step_ == 0 ? unit.first_gradient : unit.gradient).part(t.offset, size);
 }
 
+bool ModelOps::adds(int tensor) const {
+  return micro_step_ > 0 && sharding_.sums_in_backward(layout_.tensor(tensor).unit);
+}
+
 // Calls. A comment says what the operands are.
 
 // out: x of the next unit
@@ -218,12 +222,13 @@ void ModelOps::norm_backward(const Op& op, std::int32_t unit) {
   const WeightTensors& t = tensors_of(op, unit);
   const Matrix d_y = rows(op.in[0], unit);
   if (t.bias >= 0) {
-    device_.bias_gradient(stream_, d_y, parameter_gradient(t.bias, x.cols), scratch());
+    device_.bias_gradient(stream_, d_y, parameter_gradient(t.bias, x.cols), adds(t.bias),
+                          scratch());
   }
   const int tensor = is_post_norm(op) ? t.second : t.first;
   device_.norm_backward(stream_, x, norm_of(op, unit, x.cols), norm_statistics(op, op.in[1], unit),
                         d_y, residual, rows(op.out[0], unit), parameter_gradient(tensor, x.cols),
-                        scratch());
+                        adds(tensor), scratch());
 }
 
 // in and out: packed heads; out: query heads and key heads as they were, rstd of both
@@ -249,10 +254,11 @@ void ModelOps::head_norms_backward(const Op& op, std::int32_t unit) {
   const float* rstd = statistics(op.in[3], unit);
   device_.norm_backward(stream_, query_heads(rows(op.in[1], unit)), head_norm_of(t.first), rstd,
                         query_heads(gradient), nullptr, query_heads(gradient),
-                        parameter_gradient(t.first, d), scratch());
+                        parameter_gradient(t.first, d), adds(t.first), scratch());
   device_.norm_backward(stream_, key_heads(rows(op.in[2], unit)), head_norm_of(t.second),
                         rstd + tokens_ * model_.heads, key_heads(gradient), nullptr,
-                        key_heads(gradient), parameter_gradient(t.second, d), scratch());
+                        key_heads(gradient), parameter_gradient(t.second, d), adds(t.second),
+                        scratch());
 }
 
 // in and out: packed heads, or their gradient
@@ -305,13 +311,15 @@ void ModelOps::input_gradient(const Op& op, std::int32_t unit) {
 // own. Later chunks of tokens are added.
 void ModelOps::weight_gradient(const Op& op, std::int32_t unit) {
   device_.linear_weight_gradient(stream_, rows(op.in[0], unit), rows(op.in[1], unit),
-                                 gradient(op, unit), first_row_ > 0);
+                                 gradient(op, unit),
+                                 first_row_ > 0 || adds(tensors_of(op, unit).first));
 }
 
 // in: gradient of y
 void ModelOps::bias_gradient(const Op& op, std::int32_t unit) {
   const Matrix d_y = rows(op.in[0], unit);
-  device_.bias_gradient(stream_, d_y, parameter_gradient(tensors_of(op, unit).bias, d_y.cols),
+  const int tensor = tensors_of(op, unit).bias;
+  device_.bias_gradient(stream_, d_y, parameter_gradient(tensor, d_y.cols), adds(tensor),
                         scratch());
 }
 

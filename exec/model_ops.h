@@ -97,6 +97,8 @@ class ModelOps {
   /// A single tensor; without data when there is none.
   Array parameter(int tensor, std::int64_t size) const;
   Array parameter_gradient(int tensor, std::int64_t size) const;
+  /// Whether a tensor's gradient is added to what earlier micro-steps left.
+  bool adds(int tensor) const;
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
 
   const Model& model_;

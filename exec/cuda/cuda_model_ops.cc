@@ -88,14 +88,15 @@ void CudaDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, M
   product(stream, cuda::ProductForm::kTN, d_y, x, d_w, {adds ? d_w : Matrix{}, {}});
 }
 
-void CudaDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) {
+void CudaDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool adds,
+                               float* scratch) {
   enqueue([&] {
     with_type(d_y.dtype, [&](auto t) {
       with_type(d_bias.dtype, [&](auto g) {
         using T = decltype(t);
         using G = decltype(g);
         kc::bias_gradient<T, G>(this->stream(stream), matrix_of<const T>(d_y),
-                                pointer<G>(d_bias.data), scratch);
+                                pointer<G>(d_bias.data), scratch, store(adds));
       });
     });
   });
@@ -184,7 +185,7 @@ void CudaDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads 
 
 void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                                Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
-                               float* scratch) {
+                               bool adds, float* scratch) {
   enqueue([&] {
     SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
                       d_x.stride);
@@ -195,15 +196,15 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
         if (norm.kind == Normalization::kLayerNorm) {
           SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
                             d_y.stride);
-          kc::layernorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
-                                       pointer<T>(norm.weight), layer_statistics(statistics, x),
-                                       pointer<T>(d_y.data), pointer<T>(d_residual),
-                                       pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
+          kc::layernorm_backward<T, G>(
+              this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+              layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
+              pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
         } else {
-          kc::rmsnorm_backward<T, G>(this->stream(stream), rows_of(d_y), pointer<T>(x.data),
-                                     pointer<T>(norm.weight), statistics, pointer<T>(d_y.data),
-                                     pointer<T>(d_residual), pointer<T>(d_x.data),
-                                     pointer<G>(d_weight.data), scratch, x.stride, norm.offset);
+          kc::rmsnorm_backward<T, G>(
+              this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+              statistics, pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
+              pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
         }
       });
     });

@@ -97,7 +97,7 @@ void HostDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads 
 
 void HostDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                                Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
-                               float* scratch) {
+                               bool adds, float* scratch) {
   enqueue(stream, [=, this] {
     SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
                       d_x.stride);
@@ -108,15 +108,15 @@ void HostDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
         if (norm.kind == Normalization::kLayerNorm) {
           SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
                             d_y.stride);
-          host::layernorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
-                                         pointer<T>(norm.weight), layer_statistics(statistics, x),
-                                         pointer<T>(d_y.data), pointer<T>(d_residual),
-                                         pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch);
+          host::layernorm_backward<T, G>(
+              parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+              layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
+              pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
         } else {
-          host::rmsnorm_backward<T, G>(parallel_, rows_of(d_y), pointer<T>(x.data),
-                                       pointer<T>(norm.weight), statistics, pointer<T>(d_y.data),
-                                       pointer<T>(d_residual), pointer<T>(d_x.data),
-                                       pointer<G>(d_weight.data), scratch, x.stride, norm.offset);
+          host::rmsnorm_backward<T, G>(
+              parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight), statistics,
+              pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
+              pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
         }
       });
     });
@@ -171,14 +171,15 @@ void HostDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, M
   });
 }
 
-void HostDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, float* scratch) {
+void HostDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool adds,
+                               float* scratch) {
   enqueue(stream, [=, this] {
     with_type(d_y.dtype, [&](auto t) {
       with_type(d_bias.dtype, [&](auto g) {
         using T = decltype(t);
         using G = decltype(g);
         host::bias_gradient<T, G>(parallel_, matrix_of<const T>(d_y), pointer<G>(d_bias.data),
-                                  scratch);
+                                  scratch, store(adds));
       });
     });
   });

@@ -11,12 +11,18 @@ struct SumRowBlocks {
   const float* partial;
   std::int64_t cols;
   G* out;
+  bool adds;
   template <int N>
   __device__ void at(std::int64_t col) const {
     float sum[N], v[N];
     load(partial + col, sum);
     for (std::int64_t block = 1; block < kColumnSumBlocks; ++block) {
       load(partial + block * cols + col, v);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += v[j];
+    }
+    if (adds) {
+      load(out + col, v);
 #pragma unroll
       for (int j = 0; j < N; ++j) sum[j] += v[j];
     }
@@ -52,11 +58,13 @@ __global__ void __launch_bounds__(kThreads) bias_forward_kernel(const T* bias, h
 }  // namespace
 
 template <class G>
-void sum_row_blocks(cudaStream_t stream, const float* partial, std::int64_t cols, G* out) {
+void sum_row_blocks(cudaStream_t stream, const float* partial, std::int64_t cols, G* out,
+                    host::Store mode) {
   constexpr int kN = kWidth<float, G>;
   // All rows of `partial` must begin like the first.
   const int head = cols % 4 == 0 ? aligned_from<kN>(partial, out) : -1;
-  launch_elementwise<kN>(stream, SumRowBlocks<G>{partial, cols, out}, head, cols);
+  launch_elementwise<kN>(stream, SumRowBlocks<G>{partial, cols, out, mode == host::Store::kAdd},
+                         head, cols);
 }
 
 template <class T>
@@ -72,22 +80,23 @@ void bias_forward(cudaStream_t stream, const T* bias, host::Matrix<T> y) {
 }
 
 template <class T, class G>
-void bias_gradient(cudaStream_t stream, host::Matrix<const T> d_y, G* d_bias, float* workspace) {
+void bias_gradient(cudaStream_t stream, host::Matrix<const T> d_y, G* d_bias, float* workspace,
+                   host::Store mode) {
   constexpr int kN = kWidth<T>;
   with_width<kN>((d_y.cols | d_y.stride) % kN == 0 && aligned<kN>(d_y.data), [&](auto n) {
     launch_column_sums<n()>(stream, BiasRows<T>{d_y}, d_y.rows, d_y.cols, workspace);
   });
-  sum_row_blocks(stream, workspace, d_y.cols, d_bias);
+  sum_row_blocks(stream, workspace, d_y.cols, d_bias, mode);
 }
 
 #define SHARDWRIGHT_INSTANTIATE_PAIR(T, G) \
-  template void bias_gradient<T, G>(cudaStream_t, host::Matrix<const T>, G*, float*);
+  template void bias_gradient<T, G>(cudaStream_t, host::Matrix<const T>, G*, float*, host::Store);
 SHARDWRIGHT_INSTANTIATE_PAIR(float, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
-#define SHARDWRIGHT_INSTANTIATE(T)                                               \
-  template void sum_row_blocks<T>(cudaStream_t, const float*, std::int64_t, T*); \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                            \
+  template void sum_row_blocks<T>(cudaStream_t, const float*, std::int64_t, T*, host::Store); \
   template void bias_forward<T>(cudaStream_t, const T*, host::Matrix<T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

@@ -16,9 +16,11 @@ constexpr std::int64_t column_sum_workspace_floats(std::int64_t cols) {
   return kColumnSumBlocks * cols;
 }
 
-/// out[cols] = the sum of the rows of partial[kColumnSumBlocks, cols], in order, rounded once.
+/// out[cols] = the sum of the rows of partial[kColumnSumBlocks, cols], in order, rounded once;
+/// kAdd: added to what is there.
 template <class G>
-void sum_row_blocks(cudaStream_t stream, const float* partial, std::int64_t cols, G* out);
+void sum_row_blocks(cudaStream_t stream, const float* partial, std::int64_t cols, G* out,
+                    host::Store mode = host::Store::kOverwrite);
 
 /// y += bias, row by row.
 template <class T>
@@ -27,6 +29,7 @@ void bias_forward(cudaStream_t stream, const T* bias, host::Matrix<T> y);
 /// d_bias[cols] = the sum of d_y over rows. The workspace holds column_sum_workspace_floats(cols)
 /// floats.
 template <class T, class G>
-void bias_gradient(cudaStream_t stream, host::Matrix<const T> d_y, G* d_bias, float* workspace);
+void bias_gradient(cudaStream_t stream, host::Matrix<const T> d_y, G* d_bias, float* workspace,
+                   host::Store mode = host::Store::kOverwrite);
 
 }  // namespace shardwright::kernels::cuda

@@ -148,7 +148,7 @@ void layernorm_forward(cudaStream_t stream, const Rows& rows, const T* x, const 
 template <class T, class G>
 void layernorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight,
                         const LayerNormStatistics& statistics, const T* d_y, const T* d_residual,
-                        T* d_x, G* d_weight, float* workspace) {
+                        T* d_x, G* d_weight, float* workspace, host::Store mode) {
   const LayerNormBackward<T> arguments{rows, x, weight, statistics, d_y, d_residual, d_x};
   const bool wide = is_wide<T>(rows, 0, x, weight, d_y, d_residual, static_cast<const T*>(d_x));
   with_width<kWidth<T>>(wide, [&](auto n) {
@@ -160,7 +160,7 @@ void layernorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const
              {blocks_for(rows.count(), kThreads / lanes()), kThreads}, stream, arguments);
     });
   });
-  sum_row_blocks(stream, workspace, rows.cols, d_weight);
+  sum_row_blocks(stream, workspace, rows.cols, d_weight, mode);
 }
 
 #define SHARDWRIGHT_INSTANTIATE_FORWARD(T)                                                    \
@@ -171,7 +171,7 @@ SHARDWRIGHT_INSTANTIATE_FORWARD(BFloat16)
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                            \
   template void layernorm_backward<T, G>(cudaStream_t, const Rows&, const T*, const T*,          \
                                          const LayerNormStatistics&, const T*, const T*, T*, G*, \
-                                         float*);
+                                         float*, host::Store);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

@@ -9,6 +9,7 @@
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/host/layernorm.h"
+#include "kernels/host/matrix.h"
 #include "kernels/host/rows.h"
 
 namespace shardwright::kernels::cuda {
@@ -24,6 +25,7 @@ void layernorm_forward(cudaStream_t stream, const host::Rows& rows, const T* x, 
 template <class T, class G>
 void layernorm_backward(cudaStream_t stream, const host::Rows& rows, const T* x, const T* weight,
                         const LayerNormStatistics& statistics, const T* d_y, const T* d_residual,
-                        T* d_x, G* d_weight, float* workspace);
+                        T* d_x, G* d_weight, float* workspace,
+                        host::Store mode = host::Store::kOverwrite);
 
 }  // namespace shardwright::kernels::cuda

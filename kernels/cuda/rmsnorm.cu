@@ -131,7 +131,7 @@ void rmsnorm_forward(cudaStream_t stream, const Rows& rows, const T* x, const T*
 template <class T, class G>
 void rmsnorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride, double offset) {
+                      float* workspace, std::int64_t x_stride, double offset, host::Store mode) {
   Rows x_rows = rows;
   if (x_stride != 0) x_rows.stride = x_stride;
   const Backward<T> arguments{rows, x_rows, x,          weight, static_cast<float>(offset),
@@ -147,7 +147,7 @@ void rmsnorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T
              {blocks_for(rows.count(), kThreads / lanes()), kThreads}, stream, arguments);
     });
   });
-  sum_row_blocks(stream, workspace, rows.cols, d_weight);
+  sum_row_blocks(stream, workspace, rows.cols, d_weight, mode);
 }
 
 template void rmsnorm_forward<float>(cudaStream_t, const Rows&, const float*, const float*, double,
@@ -157,7 +157,7 @@ template void rmsnorm_forward<BFloat16>(cudaStream_t, const Rows&, const BFloat1
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                    \
   template void rmsnorm_backward<T, G>(cudaStream_t, const Rows&, const T*, const T*,    \
                                        const float*, const T*, const T*, T*, G*, float*, \
-                                       std::int64_t, double);
+                                       std::int64_t, double, host::Store);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

@@ -9,6 +9,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/host/matrix.h"
 #include "kernels/host/rows.h"
 
 namespace shardwright::kernels::cuda {
@@ -21,10 +22,11 @@ void rmsnorm_forward(cudaStream_t stream, const host::Rows& rows, const T* x, co
 /// d_x = the gradient of x, plus d_residual when it is not null: the gradient that reached the same
 /// x past the norm. d_x may be d_y or d_residual. All buffers have the layout of `rows`, but the
 /// tokens of x may be `x_stride` elements apart (0: as the others). The workspace holds
-/// column_sum_workspace_floats(rows.cols) floats.
+/// norm_workspace_floats(rows.count(), rows.cols) floats.
 template <class T, class G>
 void rmsnorm_backward(cudaStream_t stream, const host::Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride = 0, double offset = 0);
+                      float* workspace, std::int64_t x_stride = 0, double offset = 0,
+                      host::Store mode = host::Store::kOverwrite);
 
 }  // namespace shardwright::kernels::cuda

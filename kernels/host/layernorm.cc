@@ -27,7 +27,7 @@ void layernorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T
 template <class T, class G>
 void layernorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                         const LayerNormStatistics& statistics, const T* d_y, const T* d_residual,
-                        T* d_x, G* d_weight, float* workspace) {
+                        T* d_x, G* d_weight, float* workspace, Store mode) {
   const auto& kernels = parallel.kernels().of<T>();
   parallel.run(kRowBlocks, [&](std::int64_t block, Scratch&) {
     const NormGradientRows<T> args{.x = x,
@@ -44,7 +44,7 @@ void layernorm_backward(Parallel& parallel, const Rows& rows, const T* x, const 
     kernels.layernorm_backward(args, row_block_begin(rows.count(), block),
                                row_block_begin(rows.count(), block + 1));
   });
-  sum_row_blocks(parallel, workspace, rows.cols, d_weight);
+  sum_row_blocks(parallel, workspace, rows.cols, d_weight, mode);
 }
 
 #define SHARDWRIGHT_INSTANTIATE(T)                                                                 \
@@ -56,7 +56,7 @@ SHARDWRIGHT_INSTANTIATE(BFloat16)
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                            \
   template void layernorm_backward<T, G>(Parallel&, const Rows&, const T*, const T*,             \
                                          const LayerNormStatistics&, const T*, const T*, T*, G*, \
-                                         float*);
+                                         float*, Store);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

@@ -8,6 +8,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/host/linear.h"
+#include "kernels/host/matrix.h"
 #include "kernels/host/rows.h"
 
 namespace shardwright::kernels::host {
@@ -27,6 +28,6 @@ void layernorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T
 template <class T, class G>
 void layernorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                         const LayerNormStatistics& statistics, const T* d_y, const T* d_residual,
-                        T* d_x, G* d_weight, float* workspace);
+                        T* d_x, G* d_weight, float* workspace, Store mode = Store::kOverwrite);
 
 }  // namespace shardwright::kernels::host

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Biases of linear layers, and sums over rows. (The products are matmul.h's, weights W[out, in].)
 //
-// The gradient of a micro-batch is always written on its own, never added to the one before: sums
-// over micro-batches belong to `accumulate`, because W ranks that add their gradients in rank order
-// must give the same bits as one rank that adds W micro-batches.
+// The gradient of a micro-batch is always finished before it is added to the one before (kAdd),
+// because W ranks that add their gradients in rank order must give the same bits as one rank that
+// adds W micro-batches.
 #pragma once
 
 #include "kernels/host/matmul.h"
@@ -17,7 +17,8 @@ void bias_forward(Parallel& parallel, const T* bias, Matrix<T> y);
 /// dbias[out] = the sum of dy over rows: 32 blocks of rows, each summed in ascending order in fp32,
 /// then the blocks in ascending order. The workspace holds column_sum_workspace_floats(out) floats.
 template <class T, class G>
-void bias_gradient(Parallel& parallel, Matrix<const T> d_y, G* d_bias, float* workspace);
+void bias_gradient(Parallel& parallel, Matrix<const T> d_y, G* d_bias, float* workspace,
+                   Store mode = Store::kOverwrite);
 
 /// Sums over rows are made of this many partial sums, whatever the number of rows or threads.
 inline constexpr std::int64_t kRowBlocks = 32;
@@ -30,8 +31,9 @@ constexpr std::int64_t row_block_begin(std::int64_t rows, std::int64_t index) {
   return rows * index / kRowBlocks;
 }
 
-/// out[cols] = the sum of the kRowBlocks rows of `partial`, in order.
+/// out[cols] = the sum of the kRowBlocks rows of `partial`, in order; kAdd: added to what is there.
 template <class G>
-void sum_row_blocks(Parallel& parallel, const float* partial, std::int64_t cols, G* out);
+void sum_row_blocks(Parallel& parallel, const float* partial, std::int64_t cols, G* out,
+                    Store mode = Store::kOverwrite);
 
 }  // namespace shardwright::kernels::host

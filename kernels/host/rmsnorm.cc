@@ -25,7 +25,7 @@ void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* 
 template <class T, class G>
 void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride, double offset) {
+                      float* workspace, std::int64_t x_stride, double offset, Store mode) {
   const auto& kernels = parallel.kernels().of<T>();
   Rows x_rows = rows;
   if (x_stride != 0) x_rows.stride = x_stride;
@@ -44,7 +44,7 @@ void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T*
     kernels.rmsnorm_backward(args, row_block_begin(rows.count(), block),
                              row_block_begin(rows.count(), block + 1));
   });
-  sum_row_blocks(parallel, workspace, rows.cols, d_weight);
+  sum_row_blocks(parallel, workspace, rows.cols, d_weight, mode);
 }
 
 template void rmsnorm_forward<float>(Parallel&, const Rows&, const float*, const float*, double,
@@ -53,7 +53,8 @@ template void rmsnorm_forward<BFloat16>(Parallel&, const Rows&, const BFloat16*,
                                         double, BFloat16*, float*, double);
 #define SHARDWRIGHT_INSTANTIATE(T, G)                                                            \
   template void rmsnorm_backward<T, G>(Parallel&, const Rows&, const T*, const T*, const float*, \
-                                       const T*, const T*, T*, G*, float*, std::int64_t, double);
+                                       const T*, const T*, T*, G*, float*, std::int64_t, double, \
+                                       Store);
 SHARDWRIGHT_INSTANTIATE(float, float)
 SHARDWRIGHT_INSTANTIATE(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE(BFloat16, float)

@@ -8,6 +8,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/host/linear.h"
+#include "kernels/host/matrix.h"
 #include "kernels/host/rows.h"
 
 namespace shardwright::kernels::host {
@@ -25,6 +26,7 @@ void rmsnorm_forward(Parallel& parallel, const Rows& rows, const T* x, const T* 
 template <class T, class G>
 void rmsnorm_backward(Parallel& parallel, const Rows& rows, const T* x, const T* weight,
                       const float* rstd, const T* d_y, const T* d_residual, T* d_x, G* d_weight,
-                      float* workspace, std::int64_t x_stride = 0, double offset = 0);
+                      float* workspace, std::int64_t x_stride = 0, double offset = 0,
+                      Store mode = Store::kOverwrite);
 
 }  // namespace shardwright::kernels::host

@@ -15,6 +15,12 @@ std::int64_t largest_rotating(const UnitSizes& sizes) {
   return sizes.tied() ? sizes.layer : sizes.largest();
 }
 
+/// The same of gradients; 0 where the only one is a tied embedding's, which has its own.
+std::int64_t largest_gradient(const ShardingFacts& facts, const UnitSizes& sizes) {
+  if (!facts.sums_in_backward) return largest_rotating(sizes);
+  return sizes.tied() ? 0 : std::max(sizes.embedding, sizes.head);
+}
+
 /// What backward writes: without an operation that casts, what is reduced.
 DType gradient_dtype(const Schedule& schedule) {
   const ShardingFacts& f = schedule.sharding;
@@ -61,7 +67,7 @@ void list_persistent(Schedule& schedule) {
   if (f.gradients.rotate()) {
     const DType written = gradient_dtype(schedule);
     const std::int64_t each = bytes_of(written);
-    list(Persistent::kRotatingGradients, f.gradients.count * each * rotating);
+    list(Persistent::kRotatingGradients, f.gradients.count * each * largest_gradient(f, sizes));
     if (sizes.tied()) list(Persistent::kTiedEmbeddingGradients, each * sizes.embedding);
     list(Persistent::kNormGradients, each * sizes.norms);
     if (f.reduce_dtype != written && !f.sums_whole_gradients()) {
@@ -181,7 +187,7 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
   const ShardingFacts& f = schedule.sharding;
   const UnitSizes& sizes = schedule.unit_sizes;
   const DType dtype = gradient_dtype(schedule);
-  const std::int64_t rotating = largest_rotating(sizes);
+  const std::int64_t rotating = largest_gradient(f, sizes);
   const bool converts = offset(Persistent::kReductionBuffer) != PlacedArray::kNowhere;
   const bool has_scratch = offset(Persistent::kReducedShard) != PlacedArray::kNowhere;
   for (std::int32_t u = 0; u < schedule.units(); ++u) {
@@ -189,7 +195,8 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
     const std::int64_t padded = schedule.unit_elements(u);
     const std::int64_t share = padded / ranks_;
     const std::int64_t first = first_[static_cast<std::size_t>(u)];
-    if (!f.gradients.rotate()) {
+    const bool is_layer = u > 0 && u <= schedule.layers;
+    if (!f.gradients.rotate() || (f.sums_in_backward && is_layer)) {
       unit.gradient = at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
     } else if (u == schedule.norm_unit()) {
       unit.gradient = at(Persistent::kNormGradients, dtype, 0, padded);

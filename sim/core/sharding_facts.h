@@ -53,6 +53,9 @@ struct ShardingFacts {
   bool keeps_sums = false;  // sums of gradients are there for the whole step
   UnitBuffers weights;
   UnitBuffers gradients;
+  /// Sums of whole gradients are added to by backward itself, as far as it writes a gradient in one
+  /// piece: those of layers. Others have a buffer in which their pieces come together first.
+  bool sums_in_backward = false;
   /// A reduction's result has a place of its own before it is added to the sum.
   bool reduces_through_shard = false;
   Bytes gradient_bucket_bytes = 0;

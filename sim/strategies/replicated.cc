@@ -32,7 +32,7 @@ class Replicated final : public ShardingStrategy {
     facts.keeps_parameters = native_;
     facts.keeps_sums = native_;
     facts.sum_dtype = w.plan().reduce_dtype;
-    facts.gradients.count = native_ ? buffers_beside_sums(w, 1) : 0;
+    if (native_) sum_whole_gradients(facts, w, 1);
     if (reduces_ && !native_)
       facts.all_reduce_bucket_bytes = gradient_width(w.plan()) * w.total_elements();
     w.state(facts);
@@ -60,7 +60,9 @@ class Replicated final : public ShardingStrategy {
     if (elements > 0) {
       const std::int64_t width = gradient_width(plan);
       const std::int64_t written = bytes_of(gradient_dtype(plan, w.stack()));
-      if (!w.first_micro_step()) {
+      if (w.sums_in_backward()) {
+        // The products have added it.
+      } else if (!w.first_micro_step()) {
         w.memory_op(OpKind::kAccumulate, 0, Phase::kBackward, MemoryClass::kAdd,
                     (written + 2 * width) * elements, 0);
       } else if (casts_gradients(w)) {

@@ -35,10 +35,15 @@ inline bool casts_gradients(const StepWriter& w) {
   return gradient_dtype(w.plan(), w.stack()) != w.plan().reduce_dtype;
 }
 
-/// Buffers for gradients that are added to sums of whole ones, in a schedule that needs `usual`:
-/// the first micro-step needs none where it writes the sums.
-inline std::int32_t buffers_beside_sums(const StepWriter& w, std::int32_t usual) {
-  return casts_gradients(w) || w.plan().grad_accum > 1 ? usual : 0;
+/// What strategies that sum whole gradients on the native stack, and otherwise have `usual` buffers
+/// for fresh ones, say about them. The first micro-step writes the sums, where they have its type;
+/// later ones add to sums in fp32, and need a buffer only for units that write a gradient in more
+/// than one piece (chunks of the head's tokens, a tied embedding).
+inline void sum_whole_gradients(ShardingFacts& facts, const StepWriter& w, std::int32_t usual) {
+  facts.sums_in_backward = w.plan().reduce_dtype == DType::kFp32 && w.plan().grad_accum > 1;
+  facts.gradients.count = facts.sums_in_backward                          ? 1
+                          : casts_gradients(w) || w.plan().grad_accum > 1 ? usual
+                                                                          : 0;
 }
 
 /// Traffic of converting one element from dtype `from` to `to`.

@@ -21,6 +21,14 @@ int pieces_of(std::int64_t tensor_bytes) {
   return pieces;
 }
 
+/// Of a product whose result is added to the sum of gradients, as sim/cost/result_traffic.h reads
+/// it.
+Bytes traffic_with_sum(const Work& work) {
+  const Bytes sum = bytes_of(DType::kFp32) * work.m * work.n;
+  return work.bytes > 0 ? work.bytes + sum
+                        : work.dtype_bytes * work.k * (work.m + work.n) + 2 * sum;
+}
+
 }  // namespace
 
 StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
@@ -195,6 +203,12 @@ void StepWriter::compute_pass(const UnitPass& pass) {
   // What has been asked of the next operation on the compute stream is the first one's to do.
   schedule_.ops.insert(schedule_.ops.end(), pass.ops.begin(), pass.ops.end());
   begin_on_compute(schedule_.ops[first]);
+  if (sums_in_backward()) {
+    for (std::size_t i = first; i < schedule_.ops.size(); ++i) {
+      Op& op = schedule_.ops[i];
+      if (op.kind == OpKind::kWeightGradient) op.work.bytes = traffic_with_sum(op.work);
+    }
+  }
   last_compute_op_ = static_cast<std::uint32_t>(schedule_.ops.size() - 1);
   for (MemoryAction action : pass.memory) {
     action.op += first - block_first;

@@ -39,6 +39,10 @@ class StepWriter {
   std::int64_t shard_ranks() const { return schedule_.shard_ranks(); }
   std::int64_t replicate_ranks() const { return schedule_.replicate_ranks(); }
   bool first_micro_step() const { return first_micro_; }
+  /// Whether the unit's backward adds to the sums of gradients itself.
+  bool sums_in_backward() {
+    return schedule_.sharding.sums_in_backward && !first_micro_ && kind() == UnitKind::kLayer;
+  }
   bool last_micro_step() const { return last_micro_; }
 
   // Declarations.

@@ -40,7 +40,9 @@ class Zero final : public ShardingStrategy {
     facts.keeps_parameters = true;
     facts.keeps_sums = true;
     facts.sum_dtype = w.plan().reduce_dtype;
-    if (native_) facts.gradients.count = stage_ == 1 ? buffers_beside_sums(w, 2) : 2;
+    if (native_) facts.gradients.count = 2;
+    if (native_ && stage_ == 1) sum_whole_gradients(facts, w, 2);
+    shares_buffer_ = facts.sums_in_backward;
     if (!native_) facts.gradient_bucket_bytes = 2 * bytes_of(facts.reduce_dtype) * kBucketElements;
     w.state(facts);
   }
@@ -64,7 +66,12 @@ class Zero final : public ShardingStrategy {
 
   void before_backward(StepWriter& w) override {
     w.unit_hook();
-    if (native_ && w.elements(2) > 0) w.wait_on_compute({bucket_ready_, 2});
+    if (shares_buffer_) {
+      if (!w.first_micro_step() && w.kind() == UnitKind::kEmbedding)
+        w.wait_on_compute({bucket_ready_, static_cast<std::int16_t>(w.schedule().head_unit())});
+    } else if (native_ && w.elements(2) > 0) {
+      w.wait_on_compute({bucket_ready_, 2});
+    }
     if (native_ && !w.first_micro_step() && w.kind() == UnitKind::kHead) {
       w.wait_on_compute({bucket_ready_, static_cast<std::int16_t>(-w.schedule().head_unit())});
     }
@@ -83,7 +90,7 @@ class Zero final : public ShardingStrategy {
     const std::int64_t reduced = bytes_of(plan.reduce_dtype);
     const std::int64_t owned = elements / w.shard_ranks();
     // Into the bucket (stage 1 accumulates whole gradients), cast on the way.
-    const bool accumulates = stage_ == 1 && !w.first_micro_step();
+    const bool accumulates = stage_ == 1 && !w.first_micro_step() && !w.sums_in_backward();
     const std::int64_t bytes = (width + reduced + (accumulates ? reduced : 0)) * elements;
     const bool copies = !native_ || reduced != width || accumulates;
     if (copies) {
@@ -147,6 +154,7 @@ class Zero final : public ShardingStrategy {
   const StrategyInfo& strategy_;
   int stage_;
   bool native_ = false;
+  bool shares_buffer_ = false;  // fresh gradients of head and embedding, those of layers need none
   std::uint8_t gather_stream_ = 0, reduce_stream_ = 0;
   std::uint8_t gathered_ = 0, unpacked_ = 0, backward_done_ = 0, bucket_ready_ = 0, reduced_ = 0,
                finished_ = 0, updated_ = 0;

@@ -131,6 +131,26 @@ TEST(Placement, GradientsInTheTypeOfTheReductionNeedNoOtherBuffer) {
   EXPECT_EQ(unit.reduced, unit.gradient);
 }
 
+// Backward adds to sums of layers in place; what others write is put together elsewhere first.
+TEST(Placement, BackwardMayWriteSumsOfWholeGradients) {
+  ShardingFacts facts;
+  facts.divides = Sharded::kNothing;
+  facts.keeps_parameters = facts.keeps_sums = facts.sums_in_backward = true;
+  facts.gradients.count = 1;
+  for (const bool tied : {false, true}) {
+    const Schedule schedule = schedule_of(facts, tied, false);
+    const Placement placement(schedule, 0);
+    EXPECT_EQ(bytes_of_kind(schedule, Persistent::kRotatingGradients), tied ? 0 : 4 * 104);
+    EXPECT_EQ(bytes_of_kind(schedule, Persistent::kTiedEmbeddingGradients), tied ? 4 * 100 : 0);
+    for (std::int32_t u = 0; u <= schedule.head_unit(); ++u) {
+      const UnitPlacement& unit = placement.unit(u);
+      if (unit.reduced.size == 0) continue;  // a tied head
+      EXPECT_EQ(unit.first_gradient, unit.reduced);
+      EXPECT_EQ(unit.gradient == unit.reduced, u > 0 && u < schedule.head_unit()) << u;
+    }
+  }
+}
+
 // The master is followed by the rest of the whole, so both are one array.
 TEST(Placement, AMasterInTheWholeParametersNeedsNoPlaceOfItsOwn) {
   ShardingFacts facts;

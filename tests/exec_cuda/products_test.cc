@@ -155,5 +155,22 @@ TEST_F(CudaProduct, KeepsAPlanForEveryShape) {
   EXPECT_EQ(products.planned_shapes(), 2u);
 }
 
+// The gradient of a later micro-step has the algorithm, and so the bits, of the first one's.
+TEST_F(CudaProduct, AddsInPlaceByThePlanThatWrites) {
+  CudaDevice device;
+  const StreamId s = device.make_stream("compute", 0);
+  cuda::Products products;
+  Numbers d_y(device, s, DType::kBf16, 24, 8, 8, 1), x(device, s, DType::kBf16, 24, 16, 16, 2);
+  Numbers d_w(device, s, DType::kFp32, 8, 16, 16, 3);
+  Product product{ProductForm::kTN, d_y.matrix(), x.matrix(), {}, nullptr, d_w.matrix()};
+  products.run(product, nullptr, 0, device.stream(s));
+  const std::vector<double> one = d_w.get();
+  product.addend = d_w.matrix();
+  products.run(product, nullptr, 0, device.stream(s));
+  const std::vector<double> two = d_w.get();
+  for (std::size_t i = 0; i < one.size(); ++i) ASSERT_EQ(two[i], 2 * one[i]);
+  EXPECT_EQ(products.planned_shapes(), 1u);
+}
+
 }  // namespace
 }  // namespace shardwright::exec

@@ -51,5 +51,23 @@ TYPED_TEST(Linear, BiasMatchesTheOracle) {
   }
 }
 
+// To what earlier micro-steps left; the sum itself is finished before.
+TYPED_TEST(Linear, AddsTheFinishedGradientOfABias) {
+  using T = TypeParam;
+  const std::int64_t rows = 70, cols = 77;
+  const auto y = random_data<T>(1, rows * cols);
+  const auto before = random_data<float>(2, cols);
+  Parallel parallel(2);
+  auto workspace = poisoned<float>(column_sum_workspace_floats(cols));
+  auto finished = poisoned<float>(cols);
+  std::vector<float> sum = before.typed;
+  bias_gradient<T, float>(parallel, {y.data(), rows, cols}, finished.data(), workspace.data());
+  bias_gradient<T, float>(parallel, {y.data(), rows, cols}, sum.data(), workspace.data(),
+                          Store::kAdd);
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    ASSERT_EQ(sum[i], before.typed[i] + finished[i]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace shardwright::kernels::host

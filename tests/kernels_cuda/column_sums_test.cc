@@ -41,6 +41,24 @@ TYPED_TEST(CudaBias, MatchesTheOracle) {
   }
 }
 
+// To what earlier micro-steps left; the sum itself is finished before.
+TYPED_TEST(CudaBias, AddsTheFinishedGradient) {
+  using T = TypeParam;
+  for (const std::int64_t cols : {264, 37}) {
+    const auto y = random_data<T>(1, 70 * cols), before = random_data<float>(2, cols);
+    const OnDevice<T> on_y(y.typed);
+    const OnDevice<float> alone(cols), sum(before.typed);
+    const OnDevice<float> workspace(column_sum_workspace_floats(cols));
+    bias_gradient<T, float>(nullptr, {on_y.data(), 70, cols}, alone.data(), workspace.data());
+    bias_gradient<T, float>(nullptr, {on_y.data(), 70, cols}, sum.data(), workspace.data(),
+                            host::Store::kAdd);
+    const std::vector<float> finished = alone.get(), after = sum.get();
+    for (std::size_t i = 0; i < finished.size(); ++i) {
+      ASSERT_EQ(after[i], before.typed[i] + finished[i]) << i;
+    }
+  }
+}
+
 // A part of wider rows, as in packed projections.
 TYPED_TEST(CudaBias, WorksOnColumnsOfWiderRows) {
   using T = TypeParam;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "profiles/stack_file.h"
@@ -126,11 +127,51 @@ TEST(NativeSchedule, CastsNoGradientOnItsWayToAReductionInFp32) {
         if (unit.gradient.size == 0) continue;
         EXPECT_EQ(unit.gradient.dtype, DType::kFp32);
         EXPECT_EQ(unit.first_gradient, unit.reduced);
-        EXPECT_EQ(unit.gradient == unit.reduced, !whole || grad_accum == 1);
+        const bool is_layer = u > 0 && u < schedule.head_unit();
+        EXPECT_EQ(unit.gradient == unit.reduced, !whole || grad_accum == 1 || is_layer);
       }
       plan.reduce_dtype = DType::kBf16;
       EXPECT_EQ(Placement(native(tiny_llama(), plan), 0).unit(1).gradient.dtype, DType::kBf16);
     }
+  }
+}
+
+// Where whole gradients are summed in fp32, products add to the sums: what is left to kernels of
+// their own are the units that write a gradient in more than one piece, and one buffer for both.
+TEST(NativeSchedule, AddsGradientsOfLayersWithinTheirProducts) {
+  for (const Strategy strategy : {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1}) {
+    SCOPED_TRACE(name_of(strategy));
+    Plan plan = tiny_plan(strategy, strategy == Strategy::kSingle ? 1 : 2, 3);
+    plan.param_dtype = DType::kBf16;
+    const Schedule schedule = native(tiny_llama(), plan);
+    std::multiset<std::int32_t> added;
+    std::map<std::int32_t, std::set<Bytes>> traffic;  // by product of a layer, beyond its operands
+    for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+      const bool whole = op.kind == OpKind::kCopyIn ||
+                         (op.kind == OpKind::kAccumulate && op.phase == Phase::kBackward);
+      if (whole && op.of == OpKind::kHostWork) added.insert(at.unit);
+      if (op.kind == OpKind::kWeightGradient && op.of == OpKind::kDownProjection) {
+        const Work& work = op.work;
+        traffic[at.micro_step].insert((work.bytes - 2 * work.k * (work.m + work.n)) /
+                                      (4 * work.m * work.n));
+      }
+    });
+    const std::int32_t head = schedule.head_unit();
+    EXPECT_EQ(added, std::multiset({0, 0, head, head}));
+    // Written; then read and written.
+    ASSERT_EQ(traffic.size(), 3u);
+    EXPECT_EQ(traffic.begin()->second, std::set<Bytes>({1}));
+    for (auto later = std::next(traffic.begin()); later != traffic.end(); ++later) {
+      EXPECT_EQ(later->second, std::set<Bytes>({2}));
+    }
+    const auto rotating = std::find_if(
+        schedule.persistent.begin(), schedule.persistent.end(),
+        [](const PersistentTensor& t) { return t.kind == Persistent::kRotatingGradients; });
+    ASSERT_NE(rotating, schedule.persistent.end());
+    const UnitSizes& sizes = schedule.unit_sizes;
+    EXPECT_EQ(rotating->bytes, 4 * std::max(sizes.embedding, sizes.head));
+    plan.reduce_dtype = DType::kBf16;  // added up by a kernel that rounds once
+    EXPECT_FALSE(native(tiny_llama(), plan).sharding.sums_in_backward);
   }
 }
 
