@@ -46,6 +46,9 @@ void read_measurements(const JsonReader& root, ClusterFile& result) {
       result.measured_products.push_back(product);
     }
   }
+  if (const auto choices = root.find_object("product_choices")) {
+    result.product_choices = read_product_choices(*choices);
+  }
   if (const auto calibration = root.find_object("calibration")) {
     result.calibration = read_calibration(*calibration);
     // Values of a stack that was calibrated hold for that stack only.
@@ -77,7 +80,7 @@ ClusterFile read_cluster(const DataFile& file, int depth) {
   describe(fields, result.cluster);
   read_fields(root, fields,
               {"schema", "id", "description", "base", "gpu", "set", "measured_products",
-               "calibration", "prices"},
+               "product_choices", "calibration", "prices"},
               base.has_value(), result.origins);
   read_set(root, result);
   read_measurements(root, result);
@@ -204,7 +207,7 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
 std::string calibrated_json(const std::string& id, const std::string& description,
                             const std::string& base, const std::vector<SetEntry>& set,
                             const std::vector<MeasuredProduct>& products,
-                            const Calibration& calibration) {
+                            const ProductChoices& choices, const Calibration& calibration) {
   using nlohmann::ordered_json;
   ordered_json document = ordered_json::parse(
       "{" + data_file_head(DataKind::kCluster, id, description, {{"base", base}}) + "}");
@@ -213,6 +216,9 @@ std::string calibrated_json(const std::string& id, const std::string& descriptio
     document["set"][entry.path] = ordered_json::parse(entry.value_json);
   }
   document["measured_products"] = ordered_json::parse(to_json(products));
+  if (!choices.choices.empty()) {
+    document["product_choices"] = ordered_json::parse(to_json(choices));
+  }
   document["calibration"] = ordered_json::parse(to_json(calibration));
   return document.dump(1) + "\n";
 }
@@ -232,6 +238,9 @@ std::string to_json(const ClusterFile& file) {
   }
   if (!file.measured_products.empty()) {
     head += ",\"measured_products\":" + to_json(file.measured_products);
+  }
+  if (!file.product_choices.choices.empty()) {
+    head += ",\"product_choices\":" + to_json(file.product_choices);
   }
   if (file.calibration) head += ",\"calibration\":" + to_json(*file.calibration);
   return write_fields(fields, file.origins, head);

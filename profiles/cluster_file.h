@@ -17,6 +17,7 @@
 #include "profiles/fields.h"
 #include "profiles/gpu_file.h"
 #include "sim/core/cluster.h"
+#include "sim/core/product_choices.h"
 
 namespace shardwright::profiles {
 
@@ -36,6 +37,9 @@ struct ClusterFile {
   std::string described_by;   // id of the file whose links it has; make_cluster: of its start
   std::vector<SetEntry> set;
   std::vector<MeasuredProduct> measured_products;
+  /// The algorithms that were fastest for products on this GPU; of a file itself or, where that has
+  /// none, of its base.
+  ProductChoices product_choices;
   std::optional<Calibration> calibration;  // of the file itself or the nearest base that has one
   Origins origins;                         // by path within the file: "nic_efficiency"
 };
@@ -63,7 +67,7 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
 std::string calibrated_json(const std::string& id, const std::string& description,
                             const std::string& base, const std::vector<SetEntry>& set,
                             const std::vector<MeasuredProduct>& products,
-                            const Calibration& calibration);
+                            const ProductChoices& choices, const Calibration& calibration);
 
 /// The file's own schema with every value and its source; load_cluster reads it back.
 std::string to_json(const ClusterFile& file);

@@ -99,6 +99,11 @@ std::string inspect_calibration(const std::string& name, Form form, const Termin
                                           "formula.",
                                           file.measured_products.size()));
   }
+  if (const ProductChoices& chosen = file.product_choices; !chosen.choices.empty()) {
+    text += "\n" + lines(out, fmt::format("For {} products it names the fastest algorithm of "
+                                          "cuBLASLt {} on the {}, which run takes.",
+                                          chosen.choices.size(), chosen.release, chosen.gpu));
+  }
   return text;
 }
 

@@ -68,40 +68,53 @@ exec::Batch random_batch(const Model& model, const Plan& plan, int rank, int ste
   return batch;
 }
 
-profiles::ObservationSet run_scene(const Model& model, const Scene& scene, MeasuringSite& site) {
+void run_scene(const Model& model, const Scene& scene, MeasuringSite& site, Measured& measured) {
   const Plan& plan = scene.plan;
   const Schedule schedule = lowered(model, plan);
   profiles::ObservationSet set;
-  site.run(static_cast<int>(plan.gpus),
-           [&](int rank, exec::Device& device, exec::RankGroups groups) {
-             exec::ExecutorOptions options;
-             options.trace = true;
-             exec::Executor executor(model, plan, schedule, device, std::move(groups), options);
-             executor.initialize(1);
-             Timeline all;
-             std::vector<double> step_s;
-             for (int step = 1; step <= kWarmUpSteps + scene.steps; ++step) {
-               exec::StepOptions step_options;
-               step_options.adamw.step = step;
-               step_options.adamw.lr = 1e-4F;
-               const exec::StepResult done =
-                   executor.step(random_batch(model, plan, rank, step), step_options);
-               if (step <= kWarmUpSteps) continue;
-               Timeline timeline = exec::gather_timeline(executor.world(), executor.timeline());
-               step_s.push_back(done.seconds);
-               all.spans.insert(all.spans.end(), timeline.spans.begin(), timeline.spans.end());
-               all.host.insert(all.host.end(), timeline.host.begin(), timeline.host.end());
-             }
-             if (rank != 0) return;
-             sim::StepTrace trace = sim::step_trace_of(schedule, std::move(all), describe(scene));
-             trace.origin = site.origin();
-             trace.origin.step_s = std::move(step_s);
-             set = sim::observations_of(trace, schedule, plan.gpus);
-           });
-  return set;
+  site.run(
+      static_cast<int>(plan.gpus), [&](int rank, exec::Device& device, exec::RankGroups groups) {
+        exec::ExecutorOptions options;
+        options.trace = true;
+        exec::Executor executor(model, plan, schedule, device, std::move(groups), options);
+        const ProductChoices chosen =
+            site.choose_products(executor, random_batch(model, plan, rank, 0), measured.products);
+        executor.initialize(1);
+        Timeline all;
+        std::vector<double> step_s;
+        for (int step = 1; step <= kWarmUpSteps + scene.steps; ++step) {
+          exec::StepOptions step_options;
+          step_options.adamw.step = step;
+          step_options.adamw.lr = 1e-4F;
+          const exec::StepResult done =
+              executor.step(random_batch(model, plan, rank, step), step_options);
+          if (step <= kWarmUpSteps) continue;
+          Timeline timeline = exec::gather_timeline(executor.world(), executor.timeline());
+          step_s.push_back(done.seconds);
+          all.spans.insert(all.spans.end(), timeline.spans.begin(), timeline.spans.end());
+          all.host.insert(all.host.end(), timeline.host.begin(), timeline.host.end());
+        }
+        if (rank != 0) return;
+        sim::StepTrace trace = sim::step_trace_of(schedule, std::move(all), describe(scene));
+        trace.origin = site.origin();
+        trace.origin.step_s = std::move(step_s);
+        set = sim::observations_of(trace, schedule, plan.gpus);
+        if (measured.products.choices.empty()) {
+          measured.products = chosen;
+        } else {
+          measured.products.add(chosen);
+        }
+      });
+  sim::append(measured.observations, std::move(set));
 }
 
 }  // namespace
+
+ProductChoices MeasuringSite::choose_products(exec::Executor& /*executor*/,
+                                              const exec::Batch& /*batch*/,
+                                              const ProductChoices& /*known*/) {
+  return {};
+}
 
 std::string describe(const Scene& scene) {
   return fmt::format("{} rank{}, {} x {} tokens", scene.plan.gpus, scene.plan.gpus == 1 ? "" : "s",
@@ -114,6 +127,8 @@ std::vector<Scene> scenes_of(const Model& whole, const MeasuringSite& site, bool
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{128, 1}, {128, 4}, {256, 2}};
   if (!quick) {
     shapes.insert(shapes.end(), {{64, 2}, {256, 8}, {512, 2}, {1024, 2}, {2048, 1}, {4096, 1}});
+    // Tokens of a step that fills a GPU.
+    if (site.param_dtype() == DType::kBf16) shapes.insert(shapes.end(), {{4096, 2}, {8192, 1}});
   }
   std::vector<Scene> scenes;
   for (const int ranks : site.rank_counts()) {
@@ -136,16 +151,15 @@ std::vector<Scene> scenes_of(const Model& whole, const MeasuringSite& site, bool
   return scenes;
 }
 
-profiles::ObservationSet measure_model(Model model, const std::vector<Scene>& scenes,
-                                       MeasuringSite& site,
-                                       const std::function<void(std::size_t)>& begun) {
+Measured measure_model(Model model, const std::vector<Scene>& scenes, MeasuringSite& site,
+                       const std::function<void(std::size_t)>& begun) {
   model = shortened(std::move(model));
-  profiles::ObservationSet all;
+  Measured measured;
   for (std::size_t i = 0; i < scenes.size(); ++i) {
     begun(i);
-    sim::append(all, run_scene(model, scenes[i], site));
+    run_scene(model, scenes[i], site, measured);
   }
-  return all;
+  return measured;
 }
 
 }  // namespace shardwright::cli

@@ -16,6 +16,7 @@
 #include "profiles/observation.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
+#include "sim/core/product_choices.h"
 
 namespace shardwright::cli {
 
@@ -28,10 +29,15 @@ struct Scene {
 /// and takes fewer steps. Throws Error when not even the smallest fits.
 std::vector<Scene> scenes_of(const Model& model, const MeasuringSite& site, bool quick);
 
+struct Measured {
+  profiles::ObservationSet observations;
+  ProductChoices
+      products;  // on GPUs: the algorithm that each product was fastest with, and ran with
+};
+
 /// Runs the scenes one after the other; `begun(i)` is called before each.
-profiles::ObservationSet measure_model(Model model, const std::vector<Scene>& scenes,
-                                       MeasuringSite& site,
-                                       const std::function<void(std::size_t)>& begun);
+Measured measure_model(Model model, const std::vector<Scene>& scenes, MeasuringSite& site,
+                       const std::function<void(std::size_t)>& begun);
 
 /// "2 ranks, 4 x 128 tokens".
 std::string describe(const Scene& scene);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <ctime>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "cli/build_info.h"
@@ -14,6 +15,10 @@
 #include "cli/run/rank_devices.h"
 #include "exec/comm/local_world.h"
 #include "kernels/host/parallel.h"
+#ifdef SHARDWRIGHT_HAS_CUDA
+#include "exec/cuda/cuda_device.h"
+#include "exec/cuda/product_choices.h"
+#endif
 
 namespace shardwright::cli {
 
@@ -65,6 +70,18 @@ void GpuSite::run(int ranks, const Body& body) {
     const std::unique_ptr<exec::Device> device = devices->make(rank);
     body(rank, *device, world.groups(rank, *device));
   });
+}
+
+ProductChoices GpuSite::choose_products([[maybe_unused]] exec::Executor& executor,
+                                        [[maybe_unused]] const exec::Batch& batch,
+                                        [[maybe_unused]] const ProductChoices& known) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  auto& device = dynamic_cast<exec::CudaDevice&>(executor.device());
+  return exec::cuda::agree_on_products(executor, device, batch, gpus_.front().name,
+                                       std::span(&known, 1));
+#else
+  return {};
+#endif
 }
 
 TraceOrigin host_origin(int threads, exec::StreamMode streams) {

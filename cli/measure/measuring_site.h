@@ -13,8 +13,10 @@
 #include "cli/machine/execution.h"
 #include "exec/communicator.h"
 #include "exec/device.h"
+#include "exec/executor.h"
 #include "exec/host/host_device.h"
 #include "sim/core/plan.h"
+#include "sim/core/product_choices.h"
 #include "sim/core/trace_identity.h"
 
 namespace shardwright::cli {
@@ -35,6 +37,11 @@ class MeasuringSite {
   /// Calls body(rank, device, groups) for every rank, each on a thread of its own, and waits. All
   /// are one shard group. The first error is thrown again.
   virtual void run(int ranks, const Body& body) = 0;
+  /// The fastest of a library's algorithms for each product of the executor's step, `known` ones
+  /// not timed again; none where there is nothing to choose. Called by all ranks before anything is
+  /// run.
+  virtual ProductChoices choose_products(exec::Executor& executor, const exec::Batch& batch,
+                                         const ProductChoices& known);
 };
 
 /// The processor: ranks are threads that share it.
@@ -65,6 +72,8 @@ class GpuSite final : public MeasuringSite {
   double seconds(double flops) const override;
   Bytes memory_bytes() const override { return gpus_.front().memory_bytes; }
   void run(int ranks, const Body& body) override;
+  ProductChoices choose_products(exec::Executor& executor, const exec::Batch& batch,
+                                 const ProductChoices& known) override;
 
  private:
   std::vector<OfferedGpu> gpus_;

@@ -179,6 +179,9 @@ RunOptions run_options(RunSettings& settings) {
   options.rank_timeout_s = settings.number("rank-timeout", {1, kMostRankTimeout});
   options.attention_kernel = attention_kernel(settings, options.device, options.plan.deterministic);
   options.times_products = times_products(settings, options.device, options.plan.deterministic);
+  if (options.times_products && !options.cluster.empty()) {
+    options.product_choices = cluster_file_of(options).product_choices;
+  }
   if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
   if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
     settings.fail("ranks",

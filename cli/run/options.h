@@ -34,6 +34,7 @@ struct RunOptions {
   std::vector<OfferedGpu> gpus;           // that ranks take in turn; empty on the host
   std::string attention_kernel = "auto";  // on GPUs
   bool times_products = false;            // on GPUs: which algorithm serves each shape
+  ProductChoices product_choices;         // of the cluster's profile, made earlier
   Transport transport = Transport::kLocal;
   std::string rendezvous = "auto";  // of processes that NCCL connects
   double rank_timeout_s = 0;        // that processes wait for one of them

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "exec/host/host_device.h"
 #include "exec/model_ops.h"
@@ -108,10 +109,10 @@ AttentionNote choose_attention(exec::Device& device, const RunOptions& options, 
 namespace {
 
 /// What was not the library's first choice, and what that saves.
-std::string note_of(const exec::cuda::ProductChoices& agreed) {
+std::string note_of(const ProductChoices& agreed) {
   std::size_t others = 0;
   double first_s = 0, chosen_s = 0;
-  for (const exec::cuda::ProductChoice& choice : agreed.choices) {
+  for (const ProductChoice& choice : agreed.choices) {
     others += choice.place > 0;
     first_s += choice.first_s;
     chosen_s += choice.seconds;
@@ -134,16 +135,17 @@ std::function<void(exec::Executor&, const exec::Batch&)> product_choosing(
     return [cuda, &options, shown_to](exec::Executor& executor, const exec::Batch& batch) {
       namespace fs = std::filesystem;
       const fs::path file = fs::path(options.out) / "products.json";
-      exec::cuda::ProductChoices known;
+      // What the run was computed with so far keeps its bits.
+      std::vector<ProductChoices> known;
       std::error_code ignored;
       if (shown_to != nullptr && fs::exists(file, ignored)) {
-        known =
-            exec::cuda::product_choices_from(read_file(file, kMostProductsBytes), file.string());
+        known.push_back(product_choices_from(read_file(file, kMostProductsBytes), file.string()));
       }
-      const exec::cuda::ProductChoices agreed =
+      known.push_back(options.product_choices);
+      const ProductChoices agreed =
           exec::cuda::agree_on_products(executor, *cuda, batch, options.gpus.front().name, known);
       if (shown_to == nullptr) return;
-      write_file_atomically(file, exec::cuda::to_json(agreed));
+      write_file_atomically(file, to_json(agreed));
       shown_to->on_note(note_of(agreed));
     };
   }

@@ -31,7 +31,8 @@ void require_free_memory(exec::Device& device, const Schedule& schedule);
 AttentionNote choose_attention(exec::Device& device, const RunOptions& options, bool documents);
 
 /// Lets the ranks agree, before the first step, which of its library's algorithms serves each
-/// product, and keeps that as products.json beside the run; empty where nothing is to be chosen.
+/// product: that of the run so far, else that of the cluster's profile, else the fastest now. Keeps
+/// the answer as products.json beside the run; empty where nothing is to be chosen.
 std::function<void(exec::Executor&, const exec::Batch&)> product_choosing(
     exec::Device& device, const RunOptions& options, exec::TrainObserver* shown_to);
 

@@ -66,10 +66,10 @@ class MeasureVerb : public Verb {
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<Scene> scenes = scenes_of(model, *site, quick_);
     Progress progress(context.err, "measure", static_cast<std::int64_t>(scenes.size()));
-    const profiles::ObservationSet set =
-        measure_model(model, scenes, *site, [&](std::size_t scene) {
-          progress.update(static_cast<std::int64_t>(scene), describe(scenes[scene]));
-        });
+    Measured measured = measure_model(model, scenes, *site, [&](std::size_t scene) {
+      progress.update(static_cast<std::int64_t>(scene), describe(scenes[scene]));
+    });
+    const profiles::ObservationSet& set = measured.observations;
     progress.finish();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -79,15 +79,16 @@ class MeasureVerb : public Verb {
     file.stack = "native";
     file.date = origin.date;
     file.sources = set.sources;
+    file.product_choices = std::move(measured.products);
     profiles::Profile base = profiles::load_profile(file.base, file.stack);
     file.facts = sim::adopt_processor(set.sources, file.date, base);
     const sim::CalibrationResult result =
         sim::calibrate(base, sim::merged(sim::rows_of(set).rows), {file.level});
     sim::write_calibrated(out_, file, result);
     if (json_) {
-      print_json(origin, result, set, seconds);
+      print_json(origin, result, set, file.product_choices, seconds);
     } else {
-      print_text(context, origin, result, set, seconds);
+      print_text(context, origin, result, set, file.product_choices, seconds);
     }
     return ExitCode::kDone;
   }
@@ -118,7 +119,7 @@ class MeasureVerb : public Verb {
 
   void print_text(const Context& context, const TraceOrigin& origin,
                   const sim::CalibrationResult& result, const profiles::ObservationSet& set,
-                  double seconds) const {
+                  const ProductChoices& products, double seconds) const {
     fmt::print(results(), "{} with {} {}: {} timings in {}\n", origin.device_name, origin.units,
                origin.device == "host" ? "threads" : "multiprocessors",
                thousands(static_cast<double>(set.observations.size())), quantity(seconds, "s"));
@@ -136,19 +137,25 @@ class MeasureVerb : public Verb {
                      error_text(errors.in_sample), error_text(errors.held_out)});
     }
     fmt::print(results(), "{}", table.render(context.out));
+    if (!products.choices.empty()) {
+      fmt::print(results(), "The fastest algorithm of {} products, for run to take\n",
+                 thousands(static_cast<double>(products.choices.size())));
+    }
     fmt::print(results(),
                "Median errors of single operations. The profile is in {}; use it as --cluster {}\n",
                out_, out_);
   }
 
   void print_json(const TraceOrigin& origin, const sim::CalibrationResult& result,
-                  const profiles::ObservationSet& set, double seconds) const {
-    Json document{{"schema", "shardwright.measurement/1.0"},
+                  const profiles::ObservationSet& set, const ProductChoices& products,
+                  double seconds) const {
+    Json document{{"schema", "shardwright.measurement/1.1"},
                   {"device", origin.device},
                   {"device_name", origin.device_name},
                   {"units", origin.units},
                   {"seconds", seconds},
                   {"observations", set.observations.size()},
+                  {"product_choices", products.choices.size()},
                   {"out", out_},
                   {"groups", Json::array()}};
     for (const sim::GroupFit& group : result.groups) {

@@ -190,11 +190,11 @@ std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace
       alignment_of(p.addend.data != nullptr ? p.addend.data : p.out.data));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.out.data));
 
-  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostProductCandidates> found{};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_, description, made->b.get(), made->a.get(), made->addend.get(), made->out.get(),
-      preference, kMostCandidates, found.data(), &count);
+      preference, kMostProductCandidates, found.data(), &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {} in {}{}: {}",
                             p.out.rows, p.out.cols, depth_of(p), name_of(p.a.dtype),

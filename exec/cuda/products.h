@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "exec/array.h"
+#include "sim/core/product_choices.h"
 
 namespace shardwright::exec::cuda {
 
@@ -39,18 +40,8 @@ struct Product {
   Matrix out;
 };
 
-/// By which of the algorithms that the library offers a product is computed.
-struct ProductChoice {
-  std::string product;     // all that the library was asked for, in words
-  std::int32_t place = 0;  // in the library's order
-  double seconds = 0;      // of one, and of the first; 0: not timed
-  double first_s = 0;
-};
-
 class Products {
  public:
-  static constexpr int kMostCandidates = 8;
-
   /// For the calling thread's current GPU, the only one whose matrices it may be given.
   Products();
   ~Products();

@@ -49,7 +49,7 @@ void write_calibrated(const fs::path& out, const CalibratedFile& file,
   }
   const std::string text = profiles::calibrated_json(
       out.stem().string(), fmt::format("{}, calibrated to {}", file.base, from),
-      base_from(file.base, out), set, result.products, record);
+      base_from(file.base, out), set, result.products, file.product_choices, record);
   const fs::path trial = fs::path(out) += ".new";
   write_file_atomically(trial, text);
   try {

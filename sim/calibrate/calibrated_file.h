@@ -17,6 +17,7 @@ struct CalibratedFile {
   std::string date;   // YYYY-MM-DD
   std::vector<profiles::ObservationSource> sources;
   std::vector<profiles::SetEntry> facts;  // set beside what was fitted (adopt_processor)
+  ProductChoices product_choices;         // as they were timed
   double level = 0.9;
 };
 

@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "cli/measure/measure_model.h"
 #include "exec/cuda/product_choices.h"
+#include "profiles/cluster_file.h"
 #include "sim/core/error.h"
 #include "tests/exec/training.h"
 #include "tests/exec_cuda/fixture.h"
@@ -18,8 +21,6 @@ namespace shardwright::exec {
 namespace {
 
 using namespace testing;
-using cuda::ProductChoice;
-using cuda::ProductChoices;
 using cuda_on_cpu::Call;
 
 /// A machine whose library offers algorithms that take so long, in nanoseconds.
@@ -104,9 +105,9 @@ struct Agreed {
   std::vector<Call> steps;
 };
 
-Agreed train_agreed(const ProductChoices& known) {
+Agreed train_agreed(const std::vector<ProductChoices>& known, int micro_steps = 1) {
   Training training;
-  training.plan = tiny_plan(Strategy::kYafsdp, 2, 1);
+  training.plan = tiny_plan(micro_steps > 1 ? Strategy::kZero1 : Strategy::kYafsdp, 2, micro_steps);
   training.plan.seq_len = 8;
   const Schedule schedule =
       sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
@@ -143,19 +144,103 @@ TEST(ProductChoices, AreEqualOnAllRanksAndMadeOutsideOfSteps) {
 TEST(ProductChoices, OutliveTheRunWhereLibraryAndGpuAreTheSame) {
   use_algorithms({50'000, 90'000, 10'000});
   const ProductChoices first = train_agreed({}).of_ranks[0];
-  const ProductChoices kept = cuda::product_choices_from(to_json(first), "products.json");
+  const ProductChoices kept = product_choices_from(to_json(first), "products.json");
   EXPECT_EQ(to_json(kept), to_json(first));
   // Another clock changes nothing for who goes on, and everything for another library.
   use_algorithms({10'000, 90'000, 50'000});
-  EXPECT_THAT(algorithms_of(train_agreed(kept).steps), ::testing::Each(2));
+  EXPECT_THAT(algorithms_of(train_agreed({kept}).steps), ::testing::Each(2));
   ProductChoices other = kept;
   other.release = "12.0.0";
   use_algorithms({10'000, 90'000, 50'000});
-  EXPECT_THAT(algorithms_of(train_agreed(other).steps), ::testing::Each(0));
+  EXPECT_THAT(algorithms_of(train_agreed({other}).steps), ::testing::Each(0));
   other = kept;
   other.gpu = "another GPU";
   use_algorithms({10'000, 90'000, 50'000});
-  EXPECT_THAT(algorithms_of(train_agreed(other).steps), ::testing::Each(0));
+  EXPECT_THAT(algorithms_of(train_agreed({other}).steps), ::testing::Each(0));
+}
+
+/// As measure writes them and run reads them.
+ProductChoices through_a_cluster_file(const ProductChoices& choices) {
+  profiles::ClusterFile file = profiles::load_cluster("dgx-h100");
+  file.product_choices = choices;
+  return profiles::parse_cluster(profiles::to_json(file), "my-gpu.json").product_choices;
+}
+
+TEST(ProductChoices, ComeFromTheProfileWhereTheRunHasNoneYet) {
+  use_algorithms({50'000, 90'000, 10'000});
+  const ProductChoices profile = through_a_cluster_file(train_agreed({}).of_ranks[0]);
+  use_algorithms({10'000, 90'000, 50'000});
+  const Agreed agreed = train_agreed({{}, profile});
+  EXPECT_THAT(algorithms_of(agreed.steps), ::testing::Each(2));
+  EXPECT_EQ(to_json(agreed.of_ranks[0]), to_json(profile));
+  EXPECT_EQ(to_json(agreed.of_ranks[1]), to_json(profile));
+  // What the run had before stays, and what nobody has named is timed.
+  ProductChoices of_run = profile;
+  of_run.choices.resize(of_run.choices.size() / 2);
+  for (ProductChoice& choice : of_run.choices) choice.place = 1;
+  ProductChoices half = profile;
+  half.choices.pop_back();
+  use_algorithms({10'000, 90'000, 50'000});
+  std::vector<std::int32_t> places;
+  for (const ProductChoice& choice : train_agreed({of_run, half}).of_ranks[1].choices) {
+    places.push_back(choice.place);
+  }
+  std::vector<std::int32_t> expected(profile.choices.size(), 2);
+  std::fill_n(expected.begin(), of_run.choices.size(), 1);
+  expected.back() = 0;
+  EXPECT_EQ(places, expected);
+}
+
+/// The emulated GPU as measure sees it.
+class EmulatedSite final : public cli::MeasuringSite {
+ public:
+  TraceOrigin origin() const override {
+    TraceOrigin origin;
+    origin.device = "cuda";
+    origin.device_name = "a GPU";
+    origin.units = 132;
+    origin.devices = 1;
+    origin.date = "2026-11-22";
+    return origin;
+  }
+  std::vector<int> rank_counts() const override { return {1}; }
+  DType param_dtype() const override { return DType::kFp32; }
+  double seconds(double flops) const override { return flops / 1e7; }
+  Bytes memory_bytes() const override { return Bytes{1} << 30; }
+  void run(int ranks, const Body& body) override {
+    LocalWorld world(ranks, ranks);
+    world.run([&](int rank) {
+      const auto device = naive_device();
+      body(rank, *device, world.groups(rank, *device));
+    });
+  }
+  ProductChoices choose_products(Executor& executor, const Batch& batch,
+                                 const ProductChoices& known) override {
+    return cuda::agree_on_products(executor, dynamic_cast<CudaDevice&>(executor.device()), batch,
+                                   "a GPU", std::span(&known, 1));
+  }
+};
+
+// A profile that measure wrote on this GPU serves a run of the shapes that were measured: nothing
+// is left to be timed, also in later micro-steps.
+TEST(ProductChoices, OfMeasureServeARun) {
+  use_algorithms({50'000, 90'000, 10'000});
+  Training training;
+  Plan plan = tiny_plan(Strategy::kSingle, 1);
+  plan.seq_len = 8;
+  EmulatedSite site;
+  const cli::Measured measured =
+      cli::measure_model(training.model, {{plan, 1}, {plan, 1}}, site, [](std::size_t) {});
+  EXPECT_GT(measured.observations.observations.size(), 10u);
+  const ProductChoices profile = through_a_cluster_file(measured.products);
+  EXPECT_GT(profile.choices.size(), 10u);
+  EXPECT_EQ(profile.gpu, "a GPU");
+  for (const int micro_steps : {1, 2}) {
+    use_algorithms({10'000, 90'000, 50'000});
+    const Agreed agreed = train_agreed({profile}, micro_steps);
+    EXPECT_THAT(algorithms_of(agreed.steps), ::testing::Each(2)) << micro_steps;
+    EXPECT_EQ(to_json(agreed.of_ranks[0]), to_json(agreed.of_ranks[1]));
+  }
 }
 
 TEST(ProductChoices, LeaveATrainingAsItWas) {
@@ -178,10 +263,10 @@ TEST(ProductChoices, LeaveATrainingAsItWas) {
 TEST(ProductChoices, AreReadWithCare) {
   const std::string text =
       to_json(ProductChoices{"13.1.0", "a GPU", {{"NT 8x8x8", 2, 1e-5, 2e-5}}});
-  EXPECT_EQ(cuda::product_choices_from(text, "f").choices.at(0).place, 2);
+  EXPECT_EQ(product_choices_from(text, "f").choices.at(0).place, 2);
   std::string damaged = text;
   damaged.replace(damaged.find("\"algorithm\": 2"), 14, "\"algorithm\": 8");
-  EXPECT_THAT([&] { cuda::product_choices_from(damaged, "products.json"); },
+  EXPECT_THAT([&] { product_choices_from(damaged, "products.json"); },
               ::testing::ThrowsMessage<Error>(::testing::HasSubstr("products.json")));
 }
 

@@ -60,11 +60,12 @@ Calibration example() {
 }
 
 std::string example_file(const std::string& schema = "") {
-  std::string text = calibrated_json(
-      "mine", "an example", "dgx-h100",
-      {{"cost.gemm.e", R"({"value": 0.8, "source": "a test"})", "", ""},
-       {"stack.host.step_s", "0.25", "", ""}},
-      {{4096, 4096, 4096, 2, 1, 3e-4, 7}, {128, 128, 128, 4, 2, 1e-5, 3}}, example());
+  std::string text =
+      calibrated_json("mine", "an example", "dgx-h100",
+                      {{"cost.gemm.e", R"({"value": 0.8, "source": "a test"})", "", ""},
+                       {"stack.host.step_s", "0.25", "", ""}},
+                      {{4096, 4096, 4096, 2, 1, 3e-4, 7}, {128, 128, 128, 4, 2, 1e-5, 3}},
+                      {"13.1.0", "NVIDIA H100", {{"NT 8x8x8", 2, 1e-5, 2e-5}}}, example());
   if (!schema.empty()) {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(text);
     json["schema"] = schema;
@@ -80,6 +81,9 @@ TEST(Calibration, IsReadBackAsItWasWritten) {
   ASSERT_EQ(file.measured_products.size(), 2u);
   EXPECT_EQ(file.measured_products[1].sharers, 2);
   EXPECT_EQ(file.measured_products[0].seconds, 3e-4);
+  EXPECT_EQ(file.product_choices.release, "13.1.0");
+  ASSERT_EQ(file.product_choices.choices.size(), 1u);
+  EXPECT_EQ(file.product_choices.choices[0].place, 2);
   // The whole file too, as inspect --json writes it.
   const ClusterFile again = parse_cluster(to_json(file), "again.json");
   EXPECT_EQ(to_json(again), to_json(file));

@@ -203,7 +203,7 @@ TEST_F(RingTest, MeasureWritesAProfileThatPredicts) {
            example("tiny-llama.json"), "--out", at("measured.json"), "--json"});
   ASSERT_EQ(measured.exit_code, 0);
   const Json document = Json::parse(measured.out);
-  EXPECT_EQ(document.at("schema"), "shardwright.measurement/1.0");
+  EXPECT_EQ(document.at("schema"), "shardwright.measurement/1.1");
   EXPECT_GT(document.at("observations").get<int>(), 100);
   EXPECT_GT(predicted(at("measured.json"), tiny("2", "zero2")), 0);
 }
