@@ -144,8 +144,8 @@ class Device {
   virtual void norm_forward(StreamId stream, Heads x, const Norm& norm, Heads y,
                             float* statistics) = 0;
   /// d_x = gradient of x (+ d_residual); d_x may be d_y. `adds`: the finished d_weight is added to
-  /// what is there. The scratch holds kPartialSums * size floats. The gradient of a bias is
-  /// bias_gradient's, to be taken before.
+  /// what is there. The scratch holds norm_partial_sums(rows, size) * size floats. The gradient of
+  /// a bias is bias_gradient's, to be taken before.
   virtual void norm_backward(StreamId stream, Heads x, const Norm& norm, const float* statistics,
                              Heads d_y, const void* d_residual, Heads d_x, Array d_weight,
                              bool adds, float* scratch) = 0;

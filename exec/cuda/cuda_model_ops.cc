@@ -20,7 +20,7 @@ namespace shardwright::exec {
 namespace host = kernels::host;
 namespace kc = kernels::cuda;
 
-static_assert(kPartialSums == kc::kColumnSumBlocks);
+static_assert(kPartialSums == kc::kColumnSumBlocks && kNormPartialSums == kc::kNormRowBlocks);
 
 namespace {
 

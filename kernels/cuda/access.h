@@ -126,6 +126,26 @@ __device__ __forceinline__ float reciprocal(float x) {
   }
 }
 
+/// The numbers of 16 bytes as they lie in memory.
+template <class T>
+__device__ __forceinline__ void unpack(const uint4& word, float (&v)[kWidth<T>]) {
+  if constexpr (std::is_same_v<T, float>) {
+    v[0] = __uint_as_float(word.x);
+    v[1] = __uint_as_float(word.y);
+    v[2] = __uint_as_float(word.z);
+    v[3] = __uint_as_float(word.w);
+  } else {
+    v[0] = low_half(word.x);
+    v[1] = high_half(word.x);
+    v[2] = low_half(word.y);
+    v[3] = high_half(word.y);
+    v[4] = low_half(word.z);
+    v[5] = high_half(word.z);
+    v[6] = low_half(word.w);
+    v[7] = high_half(word.w);
+  }
+}
+
 template <int N>
 __device__ __forceinline__ void load(const float* p, float (&v)[N]) {
   static_assert(N == 1 || N % 4 == 0);
@@ -155,15 +175,7 @@ __device__ __forceinline__ void load(const BFloat16* p, float (&v)[N]) {
     v[2] = low_half(part.y);
     v[3] = high_half(part.y);
   } else {
-    const uint4 part = load_word<uint4>(p);
-    v[0] = low_half(part.x);
-    v[1] = high_half(part.x);
-    v[2] = low_half(part.y);
-    v[3] = high_half(part.y);
-    v[4] = low_half(part.z);
-    v[5] = high_half(part.z);
-    v[6] = low_half(part.w);
-    v[7] = high_half(part.w);
+    unpack<BFloat16>(load_word<uint4>(p), v);
   }
 }
 

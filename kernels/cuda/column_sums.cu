@@ -42,6 +42,32 @@ struct BiasRows {
   }
 };
 
+/// A warp sums an eighth of the blocks of 32 columns; then the eighths are added up in order.
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    sum_many_row_blocks_kernel(const float* partial, int blocks, std::int64_t cols, G* out,
+                               bool adds) {
+  constexpr int kGroups = kThreads / 32;
+  __shared__ float shared[kGroups][32];
+  const int lane = static_cast<int>(threadIdx.x % 32), group = static_cast<int>(threadIdx.x / 32);
+  const std::int64_t col = std::int64_t{blockIdx.x} * 32 + lane;
+  float sum = 0.0f;
+  if (col < cols) {
+    const int end = blocks * (group + 1) / kGroups;
+#pragma unroll 8
+    for (int block = blocks * group / kGroups; block < end; ++block) {
+      sum += partial[block * cols + col];
+    }
+  }
+  shared[group][lane] = sum;
+  __syncthreads();
+  if (group > 0 || col >= cols) return;
+  for (int g = 1; g < kGroups; ++g) sum += shared[g][lane];
+  float before[1] = {0.0f};
+  if (adds) load(out + col, before);
+  out[col] = rounded<G>(before[0] + sum);
+}
+
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) bias_forward_kernel(const T* bias, host::Matrix<T> y) {
   for_row_chunks(y.rows, y.cols / N, [&](std::int64_t row, std::int64_t chunk) {
@@ -65,6 +91,13 @@ void sum_row_blocks(cudaStream_t stream, const float* partial, std::int64_t cols
   const int head = cols % 4 == 0 ? aligned_from<kN>(partial, out) : -1;
   launch_elementwise<kN>(stream, SumRowBlocks<G>{partial, cols, out, mode == host::Store::kAdd},
                          head, cols);
+}
+
+template <class G>
+void sum_many_row_blocks(cudaStream_t stream, const float* partial, std::int64_t blocks,
+                         std::int64_t cols, G* out, host::Store mode) {
+  launch(sum_many_row_blocks_kernel<G>, {dim3(static_cast<unsigned>((cols + 31) / 32)), kThreads},
+         stream, partial, static_cast<int>(blocks), cols, out, mode == host::Store::kAdd);
 }
 
 template <class T>
@@ -95,8 +128,10 @@ SHARDWRIGHT_INSTANTIATE_PAIR(float, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(float, BFloat16)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, float)
 SHARDWRIGHT_INSTANTIATE_PAIR(BFloat16, BFloat16)
-#define SHARDWRIGHT_INSTANTIATE(T)                                                            \
-  template void sum_row_blocks<T>(cudaStream_t, const float*, std::int64_t, T*, host::Store); \
+#define SHARDWRIGHT_INSTANTIATE(T)                                                                 \
+  template void sum_row_blocks<T>(cudaStream_t, const float*, std::int64_t, T*, host::Store);      \
+  template void sum_many_row_blocks<T>(cudaStream_t, const float*, std::int64_t, std::int64_t, T*, \
+                                       host::Store);                                               \
   template void bias_forward<T>(cudaStream_t, const T*, host::Matrix<T>);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)

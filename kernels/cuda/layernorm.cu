@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/column_sum_kernel.h"
 #include "kernels/cuda/layernorm.h"
+#include "kernels/cuda/norm_backward_once.h"
 #include "kernels/cuda/norm_rows.h"
 
 namespace shardwright::kernels::cuda {
@@ -58,27 +59,16 @@ __global__ void __launch_bounds__(kThreads, 4) layernorm_forward_kernel(LayerNor
   });
 }
 
-template <class T>
-struct LayerNormBackward {
-  Rows rows;
-  const T* x;
-  const T* weight;
-  LayerNormStatistics statistics;
-  const T* d_y;
-  const T* d_residual;
-  T* d_x;
-};
-
 // With n = (x - mean) rstd and g = dy w: dx = rstd (g - mean(g) - n mean(g n)).
 template <class T, int N, int kLanes>
-__global__ void __launch_bounds__(kThreads) layernorm_backward_kernel(LayerNormBackward<T> a) {
+__global__ void __launch_bounds__(kThreads) layernorm_backward_kernel(NormBackward<T> a) {
   __shared__ float shared[kThreads / 32];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const auto cols = static_cast<int>(a.rows.cols);
   for_rows<kLanes>(a.rows, [&](std::int64_t row, bool exists) {
     const std::int64_t at = exists ? offset_of(a.rows, row) : 0;
-    const float rstd = exists ? a.statistics.rstd[row] : 0.0f;
-    const float mean = exists ? a.statistics.mean[row] : 0.0f;
+    const float rstd = exists ? a.rstd[row] : 0.0f;
+    const float mean = exists ? a.mean[row] : 0.0f;
     const int end = exists ? cols : 0;
     float gradients = 0.0f, products = 0.0f, x[N], w[N], d[N];
 #pragma unroll 2
@@ -149,7 +139,12 @@ template <class T, class G>
 void layernorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T* weight,
                         const LayerNormStatistics& statistics, const T* d_y, const T* d_residual,
                         T* d_x, G* d_weight, float* workspace, host::Store mode) {
-  const LayerNormBackward<T> arguments{rows, x, weight, statistics, d_y, d_residual, d_x};
+  const NormBackward<T> arguments{
+      rows, rows, x, weight, 0.0f, statistics.rstd, statistics.mean, d_y, d_residual, d_x};
+  if (const std::int64_t blocks = norm_blocks(arguments, workspace); blocks > 0) {
+    launch_norm_backward_once<true>(stream, arguments, blocks, workspace);
+    return sum_many_row_blocks(stream, workspace, blocks, rows.cols, d_weight, mode);
+  }
   const bool wide = is_wide<T>(rows, 0, x, weight, d_y, d_residual, static_cast<const T*>(d_x));
   with_width<kWidth<T>>(wide, [&](auto n) {
     launch_column_sums<n()>(stream, LayerNormWeightRows<T>{rows, x, statistics, d_y}, rows.count(),

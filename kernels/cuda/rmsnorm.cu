@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/column_sum_kernel.h"
+#include "kernels/cuda/norm_backward_once.h"
 #include "kernels/cuda/norm_rows.h"
 #include "kernels/cuda/rmsnorm.h"
 
@@ -45,21 +46,9 @@ __global__ void __launch_bounds__(kThreads, 4) rmsnorm_forward_kernel(Forward<T>
   });
 }
 
-template <class T>
-struct Backward {
-  Rows rows, x_rows;
-  const T* x;
-  const T* weight;
-  float offset;
-  const float* rstd;
-  const T* d_y;
-  const T* d_residual;
-  T* d_x;
-};
-
 // With n = x rstd and g = dy w: dx = rstd (g - n mean(g n)).
 template <class T, int N, int kLanes>
-__global__ void __launch_bounds__(kThreads, 4) rmsnorm_backward_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(kThreads, 4) rmsnorm_backward_kernel(NormBackward<T> a) {
   __shared__ float shared[kThreads / 32];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const auto cols = static_cast<int>(a.rows.cols);
@@ -134,8 +123,12 @@ void rmsnorm_backward(cudaStream_t stream, const Rows& rows, const T* x, const T
                       float* workspace, std::int64_t x_stride, double offset, host::Store mode) {
   Rows x_rows = rows;
   if (x_stride != 0) x_rows.stride = x_stride;
-  const Backward<T> arguments{rows, x_rows, x,          weight, static_cast<float>(offset),
-                              rstd, d_y,    d_residual, d_x};
+  const NormBackward<T> arguments{rows, x_rows,  x,   weight,     static_cast<float>(offset),
+                                  rstd, nullptr, d_y, d_residual, d_x};
+  if (const std::int64_t blocks = norm_blocks(arguments, workspace); blocks > 0) {
+    launch_norm_backward_once<false>(stream, arguments, blocks, workspace);
+    return sum_many_row_blocks(stream, workspace, blocks, rows.cols, d_weight, mode);
+  }
   const bool wide =
       is_wide<T>(rows, x_rows.stride, x, weight, d_y, d_residual, static_cast<const T*>(d_x));
   with_width<kWidth<T>>(wide, [&](auto n) {

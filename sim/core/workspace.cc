@@ -43,7 +43,8 @@ WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   std::int64_t widest = model.hidden;
   if (model.qkv_bias) widest = std::max(widest, model.q_dim() + 2 * model.kv_dim());
   if (model.mlp_bias) widest = std::max(widest, (model.gated_mlp ? 2 : 1) * model.ffn);
-  const Bytes row_sums = 4 * kPartialSums * widest;
+  const Bytes row_sums =
+      4 * std::max(kPartialSums * widest, norm_partial_sums(tokens, model.hidden) * model.hidden);
   const std::int64_t positions = model.position == Position::kLearned ? model.max_positions : 0;
   const Bytes sorted_tokens = 4 * (tokens + std::max(model.vocab, positions) + 1);
   const Bytes token_losses = 8 * tokens;

@@ -16,8 +16,15 @@
 
 namespace shardwright {
 
-/// Row sums (gradients of norms and biases) are made of this many partial sums.
+/// Row sums (gradients of norms and biases) are made of this many partial sums; those of norms over
+/// long rows, which a GPU takes while it reads them, of up to kNormPartialSums.
 inline constexpr std::int64_t kPartialSums = 32;
+inline constexpr std::int64_t kNormPartialSums = 256;
+constexpr std::int64_t norm_partial_sums(std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kLongRow = 256;
+  if (cols <= kLongRow || rows <= kPartialSums) return kPartialSums;
+  return rows < kNormPartialSums ? rows : kNormPartialSums;
+}
 
 /// Words of an exact sum of squares (kernels/exact_sum.h).
 inline constexpr std::int64_t kExactSumWords = 21;

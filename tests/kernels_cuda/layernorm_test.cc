@@ -30,7 +30,10 @@ TYPED_TEST(CudaLayerNorm, MatchesTheOracle) {
                                    {33, 100},
                                    {9, 512},
                                    {5, 2056},
-                                   {3, 1027}}) {
+                                   {3, 1027},
+                                   {300, 520},
+                                   {40, 4104},
+                                   {2, 8200}}) {
     const auto x = random_data<T>(1, rows * cols, 2.0, 20.0), w = random_data<T>(2, cols, 0.2, 1.0);
     const auto b = random_data<T>(5, cols), d_y = random_data<T>(3, rows * cols);
     const auto residual = random_data<T>(4, rows * cols);
@@ -46,7 +49,7 @@ TYPED_TEST(CudaLayerNorm, MatchesTheOracle) {
       const OnDevice<T> y(rows * cols), without(rows * cols), d_x(rows * cols);
       const OnDevice<T> in_place(d_y.typed), d_w_typed(cols);
       const OnDevice<float> rstd(rows), mean(rows), d_w(cols);
-      const OnDevice<float> workspace(column_sum_workspace_floats(cols));
+      const OnDevice<float> workspace(norm_workspace_floats(rows, cols));
       const LayerNormStatistics saved{rstd.data(), mean.data()};
       layernorm_forward<T>(nullptr, shape, on_x.data(), on_w.data(), nullptr, 1e-5, without.data(),
                            saved);

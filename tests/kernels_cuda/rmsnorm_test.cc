@@ -30,7 +30,11 @@ TYPED_TEST(CudaRmsNorm, MatchesTheOracle) {
                                    {33, 100},
                                    {9, 512},
                                    {5, 2056},
-                                   {3, 1027}}) {
+                                   {3, 1027},
+                                   {300, 520},
+                                   {40, 4104},
+                                   {33, 2056},
+                                   {2, 8200}}) {
     const auto x = random_data<T>(1, rows * cols, 2.0), w = random_data<T>(2, cols, 0.2, 1.0);
     const auto d_y = random_data<T>(3, rows * cols), residual = random_data<T>(4, rows * cols);
     const auto forward = reference::rmsnorm_forward(x.exact, w.exact, 1e-5);
@@ -42,7 +46,7 @@ TYPED_TEST(CudaRmsNorm, MatchesTheOracle) {
     const OnDevice<float> rstd(std::vector<float>(forward.rstd.begin(), forward.rstd.end()));
     const auto result = in_every_order([&, rows = rows, cols = cols] {
       const OnDevice<T> y(rows * cols), d_x(rows * cols), in_place(d_y.typed), d_w_typed(cols);
-      const OnDevice<float> saved(rows), d_w(cols), workspace(column_sum_workspace_floats(cols));
+      const OnDevice<float> saved(rows), d_w(cols), workspace(norm_workspace_floats(rows, cols));
       rmsnorm_forward<T>(nullptr, shape, on_x.data(), on_w.data(), 1e-5, y.data(), saved.data());
       rmsnorm_backward<T, float>(nullptr, shape, on_x.data(), on_w.data(), rstd.data(),
                                  on_d_y.data(), nullptr, d_x.data(), d_w.data(), workspace.data());
@@ -59,6 +63,39 @@ TYPED_TEST(CudaRmsNorm, MatchesTheOracle) {
     expect_close(result.template get<3>(), gradient.d_weight, 2e-6, "d_weight");
     expect_close(result.template get<4>(), with_residual, once, "residual");
     expect_close(result.template get<5>(), gradient.d_weight, once + 1e-6, "d_weight typed");
+  }
+}
+
+// A long row is read once, and its weight's gradient is added up beside it.
+TYPED_TEST(CudaRmsNorm, ReadsLongRowsOnce) {
+  using T = TypeParam;
+  for (const auto& [cols, once] : {std::pair<std::int64_t, bool>{256, false},
+                                   {520, true},
+                                   {8192, true},
+                                   {8200, false},
+                                   {1027, false}}) {
+    const std::int64_t rows = 40;
+    const auto x = random_data<T>(1, rows * cols), w = random_data<T>(2, cols);
+    const OnDevice<T> on_x(x.typed), on_w(w.typed), d_x(rows * cols);
+    const OnDevice<float> rstd(std::vector<float>(static_cast<std::size_t>(rows), 1.0f));
+    const OnDevice<float> workspace(norm_workspace_floats(rows, cols));
+    const auto before = random_data<float>(3, cols);
+    const OnDevice<float> alone(cols), sum(before.typed);
+    const std::int64_t launched = testing::kernels_launched();
+    rmsnorm_backward<T, float>(nullptr, Rows::matrix(rows, cols), on_x.data(), on_w.data(),
+                               rstd.data(), on_x.data(), nullptr, d_x.data(), alone.data(),
+                               workspace.data());
+    // Otherwise sums over rows and the gradient of rows are kernels of their own.
+    if (testing::kEmulated) {
+      EXPECT_EQ(testing::kernels_launched() - launched, once ? 2 : 3) << cols;
+    }
+    rmsnorm_backward<T, float>(nullptr, Rows::matrix(rows, cols), on_x.data(), on_w.data(),
+                               rstd.data(), on_x.data(), nullptr, d_x.data(), sum.data(),
+                               workspace.data(), 0, 0.0, host::Store::kAdd);
+    const std::vector<float> finished = alone.get(), after = sum.get();
+    for (std::size_t i = 0; i < finished.size(); ++i) {
+      ASSERT_EQ(after[i], before.typed[i] + finished[i]) << i;
+    }
   }
 }
 

@@ -6,12 +6,16 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/cuda_error.h"
 #include "tests/kernels/support.h"
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+#include "tests/support/cuda_on_cpu/fake_cuda.h"
+#endif
 
 namespace shardwright::kernels::testing {
 
@@ -80,6 +84,22 @@ class CudaTest : public ::testing::Test {
     }
   }
 };
+
+/// Kernels that the fake runtime has seen; a GPU's does not tell.
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+inline constexpr bool kEmulated = true;
+inline std::int64_t kernels_launched() {
+  const auto log = cuda_on_cpu::call_log();
+  return std::count_if(log.begin(), log.end(), [](const cuda_on_cpu::Call& call) {
+    return call.kind == cuda_on_cpu::CallKind::kKernel;
+  });
+}
+#else
+inline constexpr bool kEmulated = false;
+inline std::int64_t kernels_launched() {
+  return 0;
+}
+#endif
 
 /// Runs compute(), which returns Outputs, with threads and blocks in several orders (on a GPU:
 /// several times), expects the same bits, and returns them.
