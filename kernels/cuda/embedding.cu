@@ -118,9 +118,11 @@ __device__ void sort_list(std::int32_t* list, int count) {
   }
 }
 
+constexpr int kRowsAhead = 8;
+
 /// A block sorts the list of its token and sums up the rows.
 template <class T, class G, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     embedding_backward_kernel(host::Matrix<const T> d_out, host::Matrix<G> d_table, bool adds,
                               float scale, const std::int32_t* ends, std::int32_t* places) {
   for (std::int64_t v = blockIdx.x; v < d_table.rows; v += gridDim.x) {
@@ -132,7 +134,22 @@ __global__ void __launch_bounds__(kThreads)
       float sum[N], row[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) sum[j] = 0.0f;
-      for (std::int32_t place = begin; place < end; ++place) {
+      // Some rows are on their way at once, because a frequent token has thousands of places and
+      // the other blocks have long ended; they are added in order all the same.
+      std::int32_t place = begin;
+      for (; place + kRowsAhead <= end; place += kRowsAhead) {
+        float rows[kRowsAhead][N];
+#pragma unroll
+        for (int r = 0; r < kRowsAhead; ++r) {
+          load(d_out.data + places[place + r] * d_out.stride + chunk * N, rows[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < kRowsAhead; ++r) {
+#pragma unroll
+          for (int j = 0; j < N; ++j) sum[j] += rows[r][j];
+        }
+      }
+      for (; place < end; ++place) {
         load(d_out.data + places[place] * d_out.stride + chunk * N, row);
 #pragma unroll
         for (int j = 0; j < N; ++j) sum[j] += row[j];
