@@ -104,6 +104,19 @@ void describe_allocator(FieldList& fields, AllocatorSettings& allocator) {
   });
 }
 
+void describe_naive_attention(FieldList& fields, NaiveAttention& naive) {
+  fields.group("naive_attention", [&] {
+    const auto add = [&](std::string_view name, double* target, std::string_view meaning) {
+      fields.add(name, target, "", meaning, between(0.0, 1e6), Need::kOptional);
+    };
+    add("forward_instructions", &naive.forward_instructions,
+        "of a warp for a query and a key, heads in bf16; 0: no such attention");
+    add("backward_instructions", &naive.backward_instructions, "the same, both passes of backward");
+    add("forward_fp32_instructions", &naive.forward_fp32_instructions, "forward, heads in fp32");
+    add("backward_fp32_instructions", &naive.backward_fp32_instructions, "backward, heads in fp32");
+  });
+}
+
 void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
   const auto add = [&](std::string_view name, FieldTarget target, std::string_view unit,
                        std::string_view meaning, NumberRange<double> accepted = {}) {
@@ -208,6 +221,9 @@ void describe(FieldList& fields, Stack& stack) {
   describe_allocator(fields, stack.allocator);
   fields.add("attention_kernel", &stack.attention_kernel, "",
              "which of the GPU's attention parameters apply");
+  describe_naive_attention(fields, stack.naive_attention);
+  fields.add("packs_documents", &stack.packs_documents, "",
+             "sequences hold several documents, masked from each other", {}, Need::kOptional);
   fields.add("gemm_efficiency", &stack.gemm_efficiency, "",
              "matrix products against the library the GEMM model was fitted on", kShare);
   fields.add("splits_large_elementwise", &stack.splits_large_elementwise, "",

@@ -17,6 +17,7 @@
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
 #include "sim/core/units.h"
+#include "sim/cost/planned_attention.h"
 #include "sim/parallel/layout.h"
 
 namespace shardwright::cli {
@@ -31,6 +32,13 @@ std::string rack_words(const sim::Job& inputs, const Plan& plan) {
   const std::int64_t racks = (plan.gpus - 1) / each + 1;
   return fmt::format("{} rack{}, {} GPUs of {} in one NVLink domain\n", racks,
                      racks == 1 ? "" : "s", each, racks == 1 ? "it" : "each");
+}
+
+/// Where it is not the library's: empty where that is as one expects.
+std::string attention_words(const sim::Job& inputs, const Plan& plan) {
+  const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile);
+  if (!attention || attention->form <= AttentionForm::kCudnnOrdered) return "";
+  return fmt::format("attention by {}: {}\n", name_of(attention->form), attention->why);
 }
 
 std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Terminal& out) {
@@ -54,6 +62,7 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
   text += rack_words(inputs, plan);
   if (const std::string part = part_of_node_words(cluster, plan.gpus); !part.empty())
     text += part + "\n";
+  text += attention_words(inputs, plan);
   return text + batch + (fits ? " " : "\n") + checkpoints + "\n";
 }
 

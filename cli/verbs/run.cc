@@ -115,8 +115,9 @@ profiles::ClusterFile file_of(profiles::Profile profile, const RunOptions& optio
       profile, own ? cluster_file_of(options) : profiles::load_cluster(predicted.cluster));
 }
 
-/// The plan lowered for the native stack, and its step time.
-Predicted lower_and_predict(RunOptions& options) {
+/// The plan lowered for the native stack, and its step time, where sequences may hold several
+/// documents.
+Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
   Predicted predicted;
   predicted.gpus_per_node = options.plan.gpus;
   // Ranks of the host are all on this machine, however many had the plan that is run.
@@ -127,7 +128,8 @@ Predicted lower_and_predict(RunOptions& options) {
   try {
     sim::PredictOptions fast;
     fast.reserved = false;
-    const profiles::Profile profile = profile_of_run(options, predicted.cluster);
+    profiles::Profile profile = profile_of_run(options, predicted.cluster);
+    profile.stack.packs_documents = packs_documents;
     predicted.cluster_file = file_of(profile, options, predicted);
     sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
@@ -203,9 +205,10 @@ class RunVerb : public Verb {
       fmt::print(results(), "{}", settings_.ini("settings of shardwright run"));
       return ExitCode::kDone;
     }
-    const Predicted predicted = lower_and_predict(options);
+    Predicted predicted = lower_and_predict(options, false);
     exec::check_executable(options.model, predicted.schedule);
     exec::Data data = exec::open_data(options.data);
+    if (data.train->packs_documents()) predicted = lower_and_predict(options, true);
     const bool shown = options.launch.rank == 0;
     std::optional<OutputLock> lock;
     if (shown) {

@@ -54,12 +54,8 @@ const BFloat16* bf16(const void* data) {
 
 /// Why cuDNN need not be asked about the problem.
 std::string plain_refusal(const AttentionProblem& problem) {
-  const AttentionShape& s = problem.shape;
-  if (problem.dtype != DType::kBf16) return "takes bf16, not fp32";
-  if (problem.documents) return "cannot mask packed documents";
-  if (s.head_dim % kVector != 0 || s.head_dim > 256) {
-    return fmt::format("takes head sizes that are multiples of 8 up to 256, not {}", s.head_dim);
-  }
+  std::string reason = attention_refusal(AttentionForm::kCudnnOrdered, needs_of(problem));
+  if (!reason.empty()) return reason;
   if (problem.packed_stride % kVector != 0 || problem.out_stride % kVector != 0) {
     return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
                        problem.packed_stride, problem.out_stride);
@@ -151,7 +147,7 @@ CudnnAttention::~CudnnAttention() {
 }
 
 std::string_view CudnnAttention::name() const {
-  return repeatable() ? "cudnn-ordered" : "cudnn";
+  return name_of(repeatable() ? AttentionForm::kCudnnOrdered : AttentionForm::kCudnn);
 }
 
 cudnnHandle_t CudnnAttention::handle() {

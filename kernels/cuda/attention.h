@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "kernels/attention_shape.h"
+#include "sim/core/attention_form.h"
 #include "sim/core/plan.h"
 #include "sim/core/units.h"
 
@@ -33,6 +34,14 @@ struct AttentionProblem {
   /// The most that the backward pass may have as workspace.
   Bytes most_workspace_bytes = Bytes{1} << 30;
 };
+
+/// What the rule for all forms reads of it; cuDNN says itself what it has no engine for.
+inline AttentionNeeds needs_of(const AttentionProblem& problem) {
+  return {.dtype = problem.dtype,
+          .head_dim = problem.shape.head_dim,
+          .plain_scores = problem.shape.has_plain_scores(),
+          .documents = problem.documents};
+}
 
 struct AttentionForward {
   const void* packed = nullptr;

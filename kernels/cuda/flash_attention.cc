@@ -21,19 +21,16 @@ Bytes delta_bytes(const AttentionShape& shape) {
 
 class FlashAttention : public Attention {
  public:
-  std::string_view name() const override { return "flash"; }
+  std::string_view name() const override { return name_of(AttentionForm::kFlash); }
 
   std::string refusal(const AttentionProblem& problem) override {
     const AttentionShape& s = problem.shape;
-    if (problem.dtype != DType::kBf16) return "takes bf16, not fp32";
-    if (s.head_dim != 64 && s.head_dim != 128) {
-      return fmt::format("takes head sizes 64 and 128, not {}", s.head_dim);
-    }
+    std::string reason = attention_refusal(AttentionForm::kFlash, needs_of(problem));
+    if (!reason.empty()) return reason;
     if (problem.packed_stride % kVector != 0 || problem.out_stride % kVector != 0) {
       return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
                          problem.packed_stride, problem.out_stride);
     }
-    if (!s.has_plain_scores()) return "takes scores without cap or slope";
     if (!(s.scale > 0.0)) return fmt::format("takes a positive scale, not {}", s.scale);
     if (s.heads > kMostBlocks || s.batch > kMostBlocks ||
         s.seq > std::numeric_limits<std::int32_t>::max() - 256) {

@@ -282,13 +282,11 @@ void run_backward(const AttentionProblem& problem, const AttentionBackward& arra
 
 class NaiveAttention final : public Attention {
  public:
-  std::string_view name() const override { return "naive"; }
+  std::string_view name() const override { return name_of(AttentionForm::kNaive); }
   std::string refusal(const AttentionProblem& problem) override {
     const AttentionShape& s = problem.shape;
-    if (s.head_dim > kMaxHeadDim) {
-      return "takes heads of at most " + std::to_string(kMaxHeadDim) + " numbers, not " +
-             std::to_string(s.head_dim);
-    }
+    std::string reason = attention_refusal(AttentionForm::kNaive, needs_of(problem));
+    if (!reason.empty()) return reason;
     if (s.kv_heads < 1 || s.heads % s.kv_heads != 0) {
       return "takes as many or a multiple of query heads for key heads, not " +
              std::to_string(s.heads) + " for " + std::to_string(s.kv_heads);

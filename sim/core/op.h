@@ -95,7 +95,8 @@ struct Work {
   bool backward = false;      // attention direction
   bool causal = true;
   float attended = 1;  // attention: scores computed over those of the mask alone, less with windows
-  bool ordered = false;  // attention backward that keeps `bytes` of score gradients in memory
+  bool ordered = false;      // attention backward that keeps `bytes` of score gradients in memory
+  bool bent_scores = false;  // attention with a cap or slopes
   std::int64_t m = 0, n = 0,
                k = 0;      // gemm; attention: m = batch*heads, n = sequence length, k = head_dim
   std::int64_t bytes = 0;  // memory and attention that keeps scores: HBM traffic; collective:

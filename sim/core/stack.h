@@ -109,6 +109,15 @@ struct ParallelSoftware {
   double step_jitter_per_doubling = 0;   // of a step's time, per doubling of nodes beyond one
 };
 
+/// Own attention on a GPU that spends a warp on a query and a key: instructions of the loop, by the
+/// type of the heads. 0: the software has none.
+struct NaiveAttention {
+  double forward_instructions = 0;
+  double backward_instructions = 0;  // of both passes
+  double forward_fp32_instructions = 0;
+  double backward_fp32_instructions = 0;
+};
+
 struct Stack {
   std::string id;
   std::string family;  // the stack that this one is an edition of, or its own id
@@ -116,6 +125,8 @@ struct Stack {
   MemoryManager memory = MemoryManager::kCachingAllocator;
   AllocatorSettings allocator;
   std::string attention_kernel = "fa2";  // which of the GPU's attention parameter sets applies
+  NaiveAttention naive_attention;        // and what runs where that kernel refuses
+  bool packs_documents = false;          // several to a sequence, masked from each other
   double gemm_efficiency = 1;            // against the library the GEMM model was fitted on
   bool splits_large_elementwise =
       true;                // kernels over 2^31 bytes run as several (PyTorch's TensorIterator)

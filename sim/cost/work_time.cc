@@ -18,6 +18,8 @@ void share(KernelCosts& costs, const Gpu& gpu, double sharers) {
       std::max(1, static_cast<int>(std::lround(static_cast<double>(gpu.sm_count) / sharers)));
   costs.attention.forward_flops /= sharers;
   costs.attention.backward_flops /= sharers;
+  costs.other_attention.flash.forward_flops /= sharers;
+  costs.other_attention.flash.backward_flops /= sharers;
   const double stretch = std::max(1.0, sharers / static_cast<double>(gpu.sm_count));
   for (double* fixed :
        {&costs.gemm.t0_s, &costs.gemm.split_k_s, &costs.attention.t0_s, &costs.memory.t1_s}) {
@@ -25,7 +27,46 @@ void share(KernelCosts& costs, const Gpu& gpu, double sharers) {
   }
 }
 
+OtherAttention other_attention(const profiles::Profile& profile) {
+  const Gpu& gpu = profile.cluster.gpu;
+  OtherAttention other;
+  if (gpu.is_processor() || gpu.peak_fp32_flops <= 0) return other;
+  other.naive = profile.stack.naive_attention;
+  // Four schedulers issue an instruction each in a cycle, in which 128 lanes do an fp32 FMA each.
+  constexpr double kFlopsOfAnInstruction = 2.0 * 32;
+  other.instructions_per_sm_s = gpu.peak_fp32_flops / kFlopsOfAnInstruction / gpu.sm_count;
+  const auto fa2 = profile.cost.attention.find("fa2");
+  other.flash = fa2 != profile.cost.attention.end() ? fa2->second.values : profile.attention();
+  other.has_wide_engine = has_wide_attention_engine(gpu.architecture);
+  other.packs_documents = profile.stack.packs_documents;
+  return other;
+}
+
 }  // namespace
+
+AttentionForm OtherAttention::form_of(const Work& work) const {
+  if (naive.forward_instructions == 0) return AttentionForm::kCudnn;
+  AttentionNeeds needs;
+  needs.dtype = work.dtype_bytes == 4 ? DType::kFp32 : DType::kBf16;
+  needs.head_dim = work.k;
+  needs.plain_scores = !work.bent_scores;
+  needs.documents = packs_documents;
+  needs.has_wide_engine = has_wide_engine;
+  return attention_form(needs);
+}
+
+double naive_attention_time_s(const KernelCosts& costs, const Work& work, int sms) {
+  const OtherAttention& other = costs.other_attention;
+  const bool fp32 = work.dtype_bytes == 4;
+  const double instructions =
+      work.backward
+          ? (fp32 ? other.naive.backward_fp32_instructions : other.naive.backward_instructions)
+          : (fp32 ? other.naive.forward_fp32_instructions : other.naive.forward_instructions);
+  const double tokens = static_cast<double>(work.n);
+  const double pairs = static_cast<double>(work.m) * tokens * (tokens + 1) / 2 * work.attended;
+  return costs.attention.t0_s * (work.backward ? 2 : 1) +
+         pairs * instructions / (other.instructions_per_sm_s * sms);
+}
 
 double turns(const Gpu& gpu, std::int64_t sharers) {
   if (!gpu.is_processor()) return 1;
@@ -42,6 +83,7 @@ KernelCosts kernel_costs(const profiles::Profile& profile, std::int64_t sharers)
   costs.rates.processor = gpu.is_processor();
   costs.gemm = sustained(profile.cost.gemm.values);
   costs.attention = profile.attention();
+  costs.other_attention = other_attention(profile);
   costs.memory = profile.cost.memory.values;
   costs.copies = profile.stack.copies;
   costs.contention = profile.cost.contention.values.kernels;

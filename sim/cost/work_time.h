@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "profiles/profile.h"
+#include "sim/core/attention_form.h"
 #include "sim/core/op.h"
 #include "sim/cost/attention_cost.h"
 #include "sim/cost/gemm_cost.h"
@@ -34,11 +35,22 @@ struct ProductShapeHash {
   }
 };
 
+/// What attention costs where it is not the stack's usual kernel (sim/core/attention_form.h).
+struct OtherAttention {
+  NaiveAttention naive;              // no instructions: the usual kernel takes everything
+  double instructions_per_sm_s = 0;  // of warps
+  profiles::AttentionParams flash;   // FlashAttention-2's: the same algorithm on the same units
+  bool has_wide_engine = true, packs_documents = false;
+
+  AttentionForm form_of(const Work& work) const;
+};
+
 /// What of a profile the time of a kernel depends on.
 struct KernelCosts {
   profiles::GpuRates rates;
   profiles::GemmParams gemm;  // under training load
   profiles::AttentionParams attention;
+  OtherAttention other_attention;
   profiles::MemoryParams memory;
   CopyEfficiencies copies;
   double contention = 1;             // a kernel beside a collective, over the model
@@ -63,6 +75,9 @@ struct Sharing {
 };
 
 double copy_efficiency(const CopyEfficiencies& copies, const Work& work);
+
+/// Of the naive attention, which is bound by the instructions that its warps issue.
+double naive_attention_time_s(const KernelCosts& costs, const Work& work, int sms);
 
 /// Seconds of products, attention and memory-bound work; 0 for other work. `product(m, n, k, sms)`
 /// gives gemm_time_s, possibly from memory.
@@ -91,6 +106,8 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
                memory_time_s(costs.memory, costs.rates, static_cast<double>(work.bytes), 1, taken) +
                (times - 1) * costs.memory.t1_s;
       }
+      const AttentionForm form = costs.other_attention.form_of(work);
+      if (form == AttentionForm::kNaive) return naive_attention_time_s(costs, work, sms);
       AttentionShape shape;
       shape.batch_heads = work.m;
       shape.kv_heads = work.m;
@@ -99,7 +116,9 @@ double kernel_time_s(const KernelCosts& costs, const Work& work, const Sharing& 
       shape.causal = work.causal;
       shape.attended = work.attended;
       // Ordered: the passes over the gradients of scores follow one another.
-      return attention_time_s(costs.attention, costs.rates, shape, work.backward, sms) +
+      const profiles::AttentionParams& params =
+          form == AttentionForm::kFlash ? costs.other_attention.flash : costs.attention;
+      return attention_time_s(params, costs.rates, shape, work.backward, sms) +
              (work.ordered ? memory_time_s(costs.memory, costs.rates,
                                            static_cast<double>(work.bytes), 1, taken)
                            : 0);

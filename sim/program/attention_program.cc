@@ -109,6 +109,7 @@ ProgramOp attention(const ProgramWriter& w, bool backward) {
   p.op.work.k = m.head_dim;
   p.op.work.backward = backward;
   p.op.work.causal = true;
+  p.op.work.bent_scores = m.attention_softcap != 0 || m.position == Position::kAlibi;
   // Layers with and without a window take turns; each is costed as their mean.
   p.op.work.attended = static_cast<float>(attended_share(m, plan.seq_len));
   p.op.work.dtype_bytes = static_cast<std::uint8_t>(w.width());

@@ -101,6 +101,37 @@ TEST(AttentionSet, ThisBuildHasItsOwnKernels) {
   EXPECT_THAT(AttentionSet().names(), ::testing::IsSupersetOf({"flash", "naive"}));
 }
 
+// The rule that the simulator reads says what is chosen, as far as this build has what it names.
+TEST(AttentionSet, ChoosesByTheRuleThatIsPriced) {
+  AttentionSet set;
+  int own = 0;
+  for (const DType dtype : {DType::kBf16, DType::kFp32}) {
+    for (const std::int64_t head_dim : {16, 20, 64, 96, 128, 256}) {
+      for (const double softcap : {0.0, 30.0}) {
+        for (const bool documents : {false, true}) {
+          AttentionProblem problem{.shape = {.batch = 1,
+                                             .seq = 64,
+                                             .heads = 2,
+                                             .kv_heads = 2,
+                                             .head_dim = head_dim,
+                                             .scale = 0.1,
+                                             .softcap = softcap},
+                                   .dtype = dtype,
+                                   .documents = documents};
+          problem.packed_stride = 6 * head_dim;
+          problem.out_stride = 2 * head_dim;
+          const AttentionForm form = attention_form(kernels::cuda::needs_of(problem));
+          if (form < AttentionForm::kFlash) continue;
+          ++own;
+          EXPECT_EQ(set.choose(problem).implementation->name(), name_of(form))
+              << name_of(dtype) << ' ' << head_dim << ' ' << softcap << ' ' << documents;
+        }
+      }
+    }
+  }
+  EXPECT_GT(own, 20);
+}
+
 TEST(AttentionSet, WhenAllRefuseEveryReasonIsSaid) {
   AttentionSet::Implementations all;
   all.push_back(std::make_unique<Named>("one", false));

@@ -239,6 +239,10 @@ TEST_F(CudnnGraphs, ServeCapsAndSlopesEverywhereAndWideHeadsOnHopper) {
         const bool is_hopper = gpu.multiprocessors == 132;
         EXPECT_EQ(backward_slice(problem, form, device).has_value(),
                   is_hopper || !other.hopper_only);
+        // As the simulator prices it.
+        AttentionNeeds needs = needs_of(problem);
+        needs.has_wide_engine = has_wide_attention_engine(is_hopper ? "hopper" : "another");
+        EXPECT_EQ(attention_form(needs) == AttentionForm::kCudnn, is_hopper || !other.hopper_only);
       }
     }
   }

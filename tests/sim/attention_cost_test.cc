@@ -3,7 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "profiles/gpu_cost.h"
+#include "sim/cost/planned_attention.h"
+#include "sim/cost/work_time.h"
+#include "sim/strategies/lower.h"
+#include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
 namespace {
@@ -86,6 +93,113 @@ TEST_F(AttentionCost, GrowsWithEveryDimensionAndSmallHeadsAreLessEfficient) {
     EXPECT_LT(time(small, backward), t);
   }
   EXPECT_EQ(time(shape(0)), 0);
+}
+
+/// Seconds of a layer's attention, forward and backward, and the form that the plan names.
+struct PricedAttention {
+  AttentionForm form;
+  double seconds = 0;
+};
+
+PricedAttention priced(const Model& model, DType dtype, const char* cluster,
+                       bool packs_documents = false) {
+  Plan plan = shardwright::testing::tiny_plan(Strategy::kSingle, 1);
+  plan.param_dtype = dtype;
+  plan.seq_len = 4096;
+  profiles::Profile profile = profiles::load_profile(cluster, "native");
+  profile.stack.packs_documents = packs_documents;
+  const KernelCosts costs = kernel_costs(profile);
+  PricedAttention result{planned_attention(model, plan, profile).value().form, 0};
+  bool forward = false, backward = false;
+  for (const Op& op : lower(model, plan, profile.stack, 8).ops) {
+    bool& seen = op.work.backward ? backward : forward;
+    if (op.kind != OpKind::kAttention || seen) continue;
+    seen = true;
+    EXPECT_EQ(costs.other_attention.form_of(op.work), result.form);
+    result.seconds += kernel_time_s(costs, op.work);
+  }
+  EXPECT_TRUE(forward && backward);
+  return result;
+}
+
+Model wide_heads() {
+  Model model = shardwright::testing::tiny_llama();
+  model.heads = 16;
+  model.kv_heads = 16;
+  model.head_dim = 256;
+  model.hidden = 4096;
+  model.max_positions = 4096;
+  return model;
+}
+
+Model usual_heads() {
+  Model model = wide_heads();
+  model.heads = model.kv_heads = 32;
+  model.head_dim = 128;
+  return model;
+}
+
+// What runs is priced, not what the library would have done.
+TEST(NativeAttention, IsPricedInTheFormThatRuns) {
+  const PricedAttention usual = priced(usual_heads(), DType::kBf16, "dgx-h100");
+  EXPECT_EQ(usual.form, AttentionForm::kCudnn);
+  const PricedAttention fp32 = priced(usual_heads(), DType::kFp32, "dgx-h100");
+  EXPECT_EQ(fp32.form, AttentionForm::kNaive);
+  EXPECT_GT(fp32.seconds, 10 * usual.seconds);
+
+  const PricedAttention on_hopper = priced(wide_heads(), DType::kBf16, "dgx-h100");
+  EXPECT_EQ(on_hopper.form, AttentionForm::kCudnn);
+  EXPECT_EQ(priced(wide_heads(), DType::kBf16, "dgx-a100-80g").form, AttentionForm::kNaive);
+
+  const PricedAttention packed = priced(usual_heads(), DType::kBf16, "dgx-h100", true);
+  EXPECT_EQ(packed.form, AttentionForm::kFlash);
+  EXPECT_GT(packed.seconds, usual.seconds);
+  Model capped = usual_heads();
+  capped.attention_softcap = 50;
+  EXPECT_EQ(priced(capped, DType::kBf16, "dgx-h100").form, AttentionForm::kCudnn);
+  const PricedAttention both = priced(capped, DType::kBf16, "dgx-h100", true);
+  EXPECT_EQ(both.form, AttentionForm::kNaive);
+  EXPECT_GT(both.seconds, packed.seconds);
+}
+
+// A warp's instructions for each pair of a query and a key it may see, at the rate of the GPU.
+TEST(NativeAttention, NaiveTakesItsInstructions) {
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", "native");
+  const KernelCosts costs = kernel_costs(profile);
+  Work work;
+  work.kind = WorkKind::kAttention;
+  work.dtype_bytes = 4;
+  work.m = 32;
+  work.n = 4096;
+  work.k = 128;
+  const double pairs = 32.0 * 4096 * 4097 / 2;
+  const double a_second = profile.cluster.gpu.peak_fp32_flops / 64;
+  const NaiveAttention& naive = profile.stack.naive_attention;
+  EXPECT_NEAR(kernel_time_s(costs, work) / (pairs * naive.forward_fp32_instructions / a_second), 1,
+              1e-3);
+  work.backward = true;
+  EXPECT_NEAR(kernel_time_s(costs, work) / (pairs * naive.backward_fp32_instructions / a_second), 1,
+              1e-3);
+  // Frameworks have other kernels.
+  EXPECT_FALSE(planned_attention(usual_heads(),
+                                 shardwright::testing::tiny_plan(Strategy::kSingle, 1),
+                                 profiles::load_profile("dgx-h100", "torch-eager")));
+}
+
+// The numbers of the stack are those of the machine code.
+TEST(NativeAttention, InstructionsAreThoseOfTheMachineCode) {
+  const NaiveAttention& naive = profiles::load_stack("native").stack.naive_attention;
+  std::ifstream file(SHARDWRIGHT_TEST_DATA "/../../kernels/cuda/machine_code.json");
+  const auto kernels = nlohmann::json::parse(file).at("sm_90a").at("kernels");
+  const auto loop = [&](const std::string& name) {
+    return kernels.at(name).at("loop_instructions").get<double>();
+  };
+  EXPECT_EQ(naive.forward_instructions, loop("naive_forward_kernel<BFloat16>"));
+  EXPECT_EQ(naive.forward_fp32_instructions, loop("naive_forward_kernel<float>"));
+  EXPECT_EQ(naive.backward_instructions, loop("naive_query_gradient_kernel<BFloat16>") +
+                                             loop("naive_key_gradient_kernel<BFloat16>"));
+  EXPECT_EQ(naive.backward_fp32_instructions,
+            loop("naive_query_gradient_kernel<float>") + loop("naive_key_gradient_kernel<float>"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "cli/render/division.h"
 #include "sim/core/plan_json.h"
+#include "sim/cost/planned_attention.h"
 #include "sim/parallel/layout.h"
 
 namespace shardwright::cli {
@@ -43,6 +44,9 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
             {"peak_flops", cluster.gpu.peak_bf16_flops},
             {"plan", plan_to_json(plan)},
             {"set", inputs.overrides}};
+  if (const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile)) {
+    json["attention"] = {{"kernel", name_of(attention->form)}, {"why", attention->why}};
+  }
   if (const std::int64_t each = sim::rack_gpus(plan, inputs.profile); each > 0) {
     json["racks"] = (plan.gpus - 1) / each + 1;
     json["gpus_of_each_rack"] = each;
