@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kLargestAmount = 1e18;
+constexpr double kLeastLink = 1e6;  // less was given in GB/s or Gb/s
 constexpr double kBytesPerGbit = 1e9 / 8;
 constexpr std::int64_t kMostGpusPerNode = 4096;
 /// More GPUs than one board carries: a node that is a rack.
@@ -131,16 +132,17 @@ ClusterFile parse_cluster(std::string_view text, const std::string& name) {
 }
 
 void check_cluster(const Cluster& cluster, const std::string& where) {
-  if (cluster.gpus_per_node > 1 && cluster.intra_link_bytes_per_s <= 0) {
+  if (cluster.gpus_per_node > 1 && cluster.intra_link_bytes_per_s < kLeastLink) {
     throw Error(fmt::format(
-        "{}: intra_link_bytes_per_s is {}, expected a number above 0 because a node has {} GPUs",
-        where, cluster.intra_link_bytes_per_s, cluster.gpus_per_node));
+        "{}: intra_link_bytes_per_s is {}, expected at least {} bytes per second because a node "
+        "has {} GPUs",
+        where, cluster.intra_link_bytes_per_s, kLeastLink, cluster.gpus_per_node));
   }
-  if (cluster.nics_per_node > 0 && cluster.nic_bytes_per_s <= 0) {
+  if (cluster.nics_per_node > 0 && cluster.nic_bytes_per_s < kLeastLink) {
     throw Error(fmt::format(
-        "{}: nic_bytes_per_s is {}, expected a number above 0 because a node has {} NICs (or "
-        "nics_per_node 0 for nodes that are not linked)",
-        where, cluster.nic_bytes_per_s, cluster.nics_per_node));
+        "{}: nic_bytes_per_s is {}, expected at least {} bytes per second because a node has {} "
+        "NICs (or nics_per_node 0 for nodes that are not linked)",
+        where, cluster.nic_bytes_per_s, kLeastLink, cluster.nics_per_node));
   }
 }
 

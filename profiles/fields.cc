@@ -210,11 +210,11 @@ Origin read_field(const JsonReader& parent, std::string_view key, const Field& f
   }
   const JsonReader wrapped = parent.require_object(key);
   wrapped.reject_unknown_keys({"value", "unit", "source", "confidence", "date"});
-  read_from(wrapped, "value");
   if (wrapped.has("unit") && wrapped.require<std::string>("unit") != field.unit) {
     wrapped.fail("unit", field.unit.empty() ? "no unit: the value is a plain number or word"
                                             : fmt::format("\"{}\"", field.unit));
   }
+  read_from(wrapped, "value");
   Origin origin;
   origin.source = wrapped.optional<std::string>("source", "given in " + parent.file());
   origin.confidence = wrapped.optional<std::string>("confidence", "");

@@ -9,6 +9,7 @@ namespace shardwright::profiles {
 namespace {
 
 constexpr double kLargest = 1e18;  // keeps products of two values finite and integers exact
+constexpr double kLeast = 1e6;     // less was given in TFLOP/s, GB/s or GB
 
 GpuFile read_gpu(const DataFile& file, int depth) {
   GpuFile result;
@@ -33,7 +34,7 @@ GpuFile read_gpu(const DataFile& file, int depth) {
 }  // namespace
 
 void describe(FieldList& fields, Gpu& gpu) {
-  const auto positive = NumberRange<double>(0, kLargest, true);
+  const auto positive = between(kLeast, kLargest);
   const auto amount = between(0.0, kLargest);
   fields.add("architecture", &gpu.architecture, "", "generation, for example ampere or hopper");
   fields.add("peak_bf16_flops", &gpu.peak_bf16_flops, "flop/s",
@@ -56,7 +57,7 @@ void describe(FieldList& fields, Gpu& gpu) {
   fields.add("hbm_bytes_per_s", &gpu.hbm_bytes_per_s, "byte/s", "device memory bandwidth, nominal",
              positive);
   fields.add("memory_bytes", &gpu.memory_bytes, "byte", "total memory as CUDA reports it",
-             between(1.0, 1e15));
+             between(kLeast, 1e15));
   fields.add("runtime_bytes", &gpu.runtime_bytes, "byte",
              "context, libraries and communicators outside the framework's allocator",
              between(0.0, 1e15));

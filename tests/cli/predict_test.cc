@@ -186,7 +186,7 @@ TEST(Predict, StillPredictsWhatDoesNotFit) {
 }
 
 TEST(Predict, AGpuTooSmallForTheRuntimeHoldsNothing) {
-  const ProgramResult result = predict(small({"--set", "gpu.memory_bytes=1"}));
+  const ProgramResult result = predict(small({"--set", "gpu.memory_bytes=1000000"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("Does not fit"));
 }

@@ -60,7 +60,7 @@ TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
               AllOf(HasSubstr("mine.json"), HasSubstr("sm_count"), HasSubstr("1.5"),
                     HasSubstr("an integer")));
   EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "hbm_bytes_per_s": {"value": -1}})"),
-              AllOf(HasSubstr("hbm_bytes_per_s.value"), HasSubstr("above 0")));
+              AllOf(HasSubstr("hbm_bytes_per_s.value"), HasSubstr("from 1000000")));
   EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "hbm_bytes_per_s": {"value": 2, "unit": "TB/s"}})"),
               AllOf(HasSubstr("\"TB/s\""), HasSubstr("\"byte/s\"")));
   EXPECT_THAT(gpu_error(R"({"base": "h100-80g", "hbm": 1})"),
@@ -82,6 +82,21 @@ TEST(DataFile, ErrorsNameFilePathValueAndWhatIsAccepted) {
               AllOf(HasSubstr("norm.forward_byte"), HasSubstr("forward_bytes")));
   EXPECT_THAT(refusal_of([] { parse_stack(R"({"base": "native", "norm": 3})", "mine.json"); }),
               HasSubstr("norm is 3"));
+}
+
+// A data sheet says TFLOP/s, GB/s and GB; a link is sold in Gb/s.
+TEST(DataFile, UnitsOfADataSheetAreErrors) {
+  const auto gpu_with = [](const std::string& value) {
+    return gpu_error(R"({"base": "h100-80g", )" + value + "}");
+  };
+  EXPECT_THAT(gpu_with(R"("peak_bf16_flops": 989)"), HasSubstr("peak_bf16_flops is 989"));
+  EXPECT_THAT(gpu_with(R"("peak_fp32_flops": 66.9)"), HasSubstr("peak_fp32_flops is 66.9"));
+  EXPECT_THAT(gpu_with(R"("hbm_bytes_per_s": 3350)"), HasSubstr("hbm_bytes_per_s is 3350"));
+  EXPECT_THAT(gpu_with(R"("memory_bytes": 80)"), HasSubstr("memory_bytes is 80"));
+  EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "nic_bytes_per_s": 400})"),
+              AllOf(HasSubstr("nic_bytes_per_s is 400"), HasSubstr("bytes per second")));
+  EXPECT_THAT(cluster_error(R"({"base": "dgx-h100", "intra_link_bytes_per_s": 450})"),
+              HasSubstr("intra_link_bytes_per_s is 450"));
 }
 
 TEST(DataFile, ContradictionsInAClusterAreErrors) {
