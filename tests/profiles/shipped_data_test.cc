@@ -7,6 +7,7 @@
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
+#include "profiles/profile.h"
 #include "profiles/stack_file.h"
 
 namespace shardwright::profiles {
@@ -47,6 +48,7 @@ TEST(ShippedData, GpusLoadWithSources) {
     EXPECT_LT(file.gpu.runtime_bytes, file.gpu.memory_bytes / 4) << name;
     EXPECT_EQ(load_cluster(file.usual_cluster).gpu.gpu.id, name)
         << name << " names a usual cluster of another GPU";
+    EXPECT_NO_THROW(load_profile(file.usual_cluster, "native")) << name << " has no costs";
     for (const std::string& other : file.other_clusters) {
       EXPECT_EQ(load_cluster(other).gpu.gpu.id, name) << other;
     }
