@@ -16,11 +16,11 @@
 // die. What outlives the step is listed apart (persistent), with the facts about sharding from
 // which its sizes and places follow (sim/core/placement.h). for_each_op walks the expanded step.
 //
-// A schedule is the view of one rank of one pipeline stage. There is one stage so far, with one
-// chunk; pipelines will have a schedule for each stage, in which bodies stand once and the program
-// tells them apart by chunk and micro-batch (1F1B: w times F, m - w times F and B, w times B). What
-// reads sections today takes each block to belong to one of them. Read next: sim/strategies/lower.h
-// (who writes it), sim/engine/engine.h (who costs it), exec/executor.h (who runs it).
+// A schedule is the view of one rank of a step that no pipeline divides: one stage, one chunk.
+// Plans that divide the model (tensor, pipeline, context, expert) have none: sim/parallel writes
+// down their layers and sim/pipeline walks the stages. What reads sections takes each block to
+// belong to one of them. Read next: sim/strategies/lower.h (who writes it), sim/engine/engine.h
+// (who costs it), exec/executor.h (who runs it).
 #pragma once
 
 #include <array>
