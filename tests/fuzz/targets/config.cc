@@ -8,12 +8,12 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_config(std::string_view input) {
   const Model model = parse_hf_config(input, "config.json", "model");
   SHARDWRIGHT_CHECK(count_parameters(model).total(model.layers) > 0, "no parameters");
 }
 
-SHARDWRIGHT_FUZZ_TARGET(config, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(config, fuzz_config, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -8,11 +8,11 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_kineto(std::string_view input) {
   check_observations(profiles::import_observations({scratch_file("trace.json", input)}));
 }
 
-SHARDWRIGHT_FUZZ_TARGET(kineto, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(kineto, fuzz_kineto, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -8,7 +8,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_ledger(std::string_view input) {
   for (const profiles::LedgerRow& row :
        profiles::read_ledger(CsvTable::parse(std::string(input), "ledger.csv"))) {
     SHARDWRIGHT_CHECK(!row.iteration_s || *row.iteration_s > 0, "line {}", row.line);
@@ -17,7 +17,7 @@ void parse(std::string_view input) {
   }
 }
 
-SHARDWRIGHT_FUZZ_TARGET(ledger, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(ledger, fuzz_ledger, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -25,7 +25,7 @@ std::string with_checksum(std::string text) {
   return text.replace(at + 1, kZeros.size(), fmt::format("{:08x}", sum));
 }
 
-void parse(std::string_view input) {
+void fuzz_manifest(std::string_view input) {
   try {
     exec::parse_manifest(input, "checkpoint.json");
   } catch (const Error&) {
@@ -41,7 +41,7 @@ void parse(std::string_view input) {
   exec::Checkpoint(folder).verify();
 }
 
-SHARDWRIGHT_FUZZ_TARGET(manifest, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(manifest, fuzz_manifest, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -74,7 +74,7 @@ void read_variables(const std::string& text) {
                     "port {}", rendezvous.port);
 }
 
-void parse(std::string_view input) {
+void fuzz_meeting(std::string_view input) {
   if (input.empty()) return;
   const std::string rest(input.substr(1));
   switch (input.front()) {
@@ -97,7 +97,7 @@ void parse(std::string_view input) {
   }
 }
 
-SHARDWRIGHT_FUZZ_TARGET(meeting, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(meeting, fuzz_meeting, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -7,11 +7,11 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_nccl_tests(std::string_view input) {
   check_observations(profiles::import_observations({scratch_file("all_reduce.log", input)}));
 }
 
-SHARDWRIGHT_FUZZ_TARGET(nccl_tests, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(nccl_tests, fuzz_nccl_tests, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -7,11 +7,11 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_nsight(std::string_view input) {
   check_observations(profiles::import_observations({scratch_file("run.sqlite", input)}));
 }
 
-SHARDWRIGHT_FUZZ_TARGET(nsight, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(nsight, fuzz_nsight, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -11,7 +11,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_own_trace(std::string_view input) {
   const std::filesystem::path file = scratch_file("trace.json", input);
   try {
     sim::merge_chrome_traces({file, file}, {"a", "b"}, scratch_folder() / "both.json");
@@ -21,7 +21,7 @@ void parse(std::string_view input) {
   check_observations(sim::observations_of(sim::read_step_trace(file)));
 }
 
-SHARDWRIGHT_FUZZ_TARGET(own_trace, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(own_trace, fuzz_own_trace, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

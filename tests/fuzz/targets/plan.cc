@@ -8,7 +8,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_plan(std::string_view input) {
   const PlanDocument plan = parse_plan(input, "plan.json");
   const std::string text = plan_text(plan);
   SHARDWRIGHT_CHECK(plan_text(parse_plan(text, "again")) == text, "another plan: {}", text);
@@ -16,7 +16,7 @@ void parse(std::string_view input) {
   check_plan(plan.plan, kLayers, kGpusPerNode);
 }
 
-SHARDWRIGHT_FUZZ_TARGET(plan, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(plan, fuzz_plan, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -9,7 +9,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_prices(std::string_view input) {
   if (input.starts_with('{')) {
     const profiles::PriceFile file = profiles::load_price_file(scratch_file("prices.json", input));
     for (const auto& [name, prices] : file.gpus) {
@@ -27,7 +27,7 @@ void parse(std::string_view input) {
   }
 }
 
-SHARDWRIGHT_FUZZ_TARGET(prices, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(prices, fuzz_prices, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

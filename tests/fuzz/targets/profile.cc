@@ -15,7 +15,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_profile(std::string_view input) {
   const auto is = [&](const char* schema) { return input.find(schema) != std::string_view::npos; };
   if (is("shardwright.gpu/")) {
     const std::string text = to_json(profiles::parse_gpu(input, "gpu.json"));
@@ -38,7 +38,7 @@ void parse(std::string_view input) {
   }
 }
 
-SHARDWRIGHT_FUZZ_TARGET(profile, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(profile, fuzz_profile, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -7,7 +7,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_run_file(std::string_view input) {
   cli::RunSettings settings;
   settings.set_flag(cli::kConfig, scratch_file("run.ini", input).string());
   settings.resolve({});
@@ -20,7 +20,7 @@ void parse(std::string_view input) {
   }
 }
 
-SHARDWRIGHT_FUZZ_TARGET(run_file, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(run_file, fuzz_run_file, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

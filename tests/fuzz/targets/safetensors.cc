@@ -33,7 +33,7 @@ void read_floats(const exec::SafetensorsModel& model) {
   }
 }
 
-void parse(std::string_view input) {
+void fuzz_safetensors(std::string_view input) {
   static const bool written = (write_part(), true);
   SHARDWRIGHT_CHECK(written, "");
   const bool is_index = input.starts_with('{');
@@ -57,7 +57,7 @@ std::string mutate(const std::string& input, std::size_t most_bytes, std::uint32
   return changed + header + data;
 }
 
-SHARDWRIGHT_FUZZ_TARGET(safetensors, parse, mutate);
+SHARDWRIGHT_FUZZ_TARGET(safetensors, fuzz_safetensors, mutate);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -19,7 +19,7 @@ void become_a_plan(cli::Settings settings, const std::string& file) {
   check_plan(plan, kLayers, kGpusPerNode);
 }
 
-void parse(std::string_view input) {
+void fuzz_settings(std::string_view input) {
   using Language = cli::SettingsLanguage;
   bool taken = false;
   for (const auto& [language, file] :
@@ -39,7 +39,7 @@ void parse(std::string_view input) {
   if (!taken) throw Error("no plan in any language");
 }
 
-SHARDWRIGHT_FUZZ_TARGET(settings, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(settings, fuzz_settings, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

@@ -7,7 +7,7 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_sft(std::string_view input) {
   constexpr std::int64_t kVocab = 300, kSeqLen = 8, kMostSequences = 64;
   const auto corpus =
       std::make_shared<const exec::SftCorpus>(exec::SftCorpus::parse(input, "sft.jsonl", kVocab));
@@ -26,7 +26,7 @@ void parse(std::string_view input) {
   }
 }
 
-SHARDWRIGHT_FUZZ_TARGET(sft, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(sft, fuzz_sft, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

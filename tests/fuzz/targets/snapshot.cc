@@ -6,12 +6,12 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_snapshot(std::string_view input) {
   cli::find_message(input);
   cli::read_snapshot(std::string(input), "snapshot.pickle");
 }
 
-SHARDWRIGHT_FUZZ_TARGET(snapshot, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(snapshot, fuzz_snapshot, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

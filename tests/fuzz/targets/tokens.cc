@@ -70,7 +70,7 @@ void open(const std::string& file) {
   if (data.eval != nullptr) read(*data.eval);
 }
 
-void parse(std::string_view input) {
+void fuzz_tokens(std::string_view input) {
   const std::string file(input);
   if (file.starts_with("SHWTOKEN") && file.size() >= kHeaderBytes) {
     try {
@@ -83,7 +83,7 @@ void parse(std::string_view input) {
   open(file);
 }
 
-SHARDWRIGHT_FUZZ_TARGET(tokens, parse, nullptr);
+SHARDWRIGHT_FUZZ_TARGET(tokens, fuzz_tokens, nullptr);
 
 }  // namespace
 }  // namespace shardwright::fuzz

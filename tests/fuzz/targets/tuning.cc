@@ -7,11 +7,11 @@
 namespace shardwright::fuzz {
 namespace {
 
-void parse(std::string_view input) {
+void fuzz_tuning(std::string_view input) {
   cli::read_tuning(scratch_file("tuning.json", input));
 }
 
-SHARDWRIGHT_FUZZ_TARGET(tuning, parse, mutate_json);
+SHARDWRIGHT_FUZZ_TARGET(tuning, fuzz_tuning, mutate_json);
 
 }  // namespace
 }  // namespace shardwright::fuzz
