@@ -93,13 +93,17 @@ void read_experts(const CsvRow& row, Model& model) {
   model.head_dim = model.latent.nope_dim + model.latent.rope_dim;
 }
 
-void read_architecture(const CsvRow& row, WholeRun& run) {
+void read_architecture(const CsvTable& table, const CsvRow& row, WholeRun& run) {
   run.experts = filled(row, "experts");
   if (!filled(row, "layers")) {
     run.no_model = "the architecture is not published";
     return;
   }
   Model model = read_model(row, std::max<std::int64_t>(run.seq_len, 1));
+  if (run.experts && !table.has_column("moe_layers")) {
+    run.no_model = "the shape of its experts is not published";
+    return;
+  }
   if (run.experts) read_experts(row, model);
   run.attention_flops = 6 * static_cast<double>(model.layers) *
                         static_cast<double>(model.heads * model.head_dim) *
@@ -129,7 +133,7 @@ std::string missing_of(const WholeRun& run) {
   return "";
 }
 
-WholeRun read_run(const CsvRow& row) {
+WholeRun read_run(const CsvTable& table, const CsvRow& row) {
   WholeRun run;
   run.line = row.line();
   run.id = row.require<std::string>("id");
@@ -153,10 +157,10 @@ WholeRun read_run(const CsvRow& row) {
   run.micro_batch = count_or_none(row, "micro_batch");
   run.sharding = row.text("sharding");
   run.recompute = row.text("recompute");
-  run.precision = row.text("precision");
+  if (table.has_column("precision")) run.precision = row.text("precision");
   run.software = row.text("software");
   run.steady_mfu = positive_or_none(row, "steady_mfu_6n");
-  read_architecture(row, run);
+  read_architecture(table, row, run);
   run.not_scorable = missing_of(run);
   if (run.not_scorable.empty()) {
     run.whole_mfu =
@@ -181,7 +185,7 @@ std::vector<WholeRun> read_whole_runs(const CsvTable& table) {
   std::vector<WholeRun> runs;
   std::set<std::string> ids;
   for (std::size_t i = 0; i < table.size(); ++i) {
-    runs.push_back(read_run(table[i]));
+    runs.push_back(read_run(table, table[i]));
     if (!ids.insert(runs.back().id).second) table[i].fail("id", "a name that no row before has");
   }
   return runs;

@@ -43,7 +43,8 @@ TEST(WholeRuns, TheShippedTableIsRead) {
     EXPECT_EQ(run.not_scorable, "") << run.id;
     if (!run.scored() || !run.model) continue;
     // Counted from the shape, within what norms, biases and learned positions add.
-    const auto counted = static_cast<double>(count_parameters(*run.model).total(run.model->layers));
+    const auto counted =
+        static_cast<double>(count_parameters(*run.model).active(run.model->layers));
     EXPECT_NEAR(counted / run.parameters, 1, 0.005) << run.id;
   }
   EXPECT_EQ(tiers['A'], 13);
