@@ -247,8 +247,12 @@ TEST(Validate, ScoresWholeTrainings) {
   EXPECT_EQ(mpt.at("published_gpu_hours"), 100320);
   EXPECT_EQ(mpt.at("assumed").at("stack"), "mpt-eager");
   EXPECT_EQ(mpt.at("assumed").at("plan").at("gpus"), 440);
-  EXPECT_TRUE(document.at("whole_runs")[1].at("assumed").at("plan").is_null());
-  EXPECT_FALSE(document.at("whole_runs")[1].at("assumed").at("notes").empty());
+  const json& divided = document.at("whole_runs")[1].at("assumed");
+  EXPECT_EQ(divided.at("stack"), "megatron-core");
+  EXPECT_EQ(divided.at("plan").at("pp"), 16);
+  const json& analytic = document.at("whole_runs")[2].at("assumed");
+  EXPECT_TRUE(analytic.at("plan").is_null());
+  EXPECT_FALSE(analytic.at("notes").empty());
   const json& summary = document.at("summary").at("whole_runs");
   EXPECT_EQ(summary.at("n"), 2);  // the third is of tier C
   EXPECT_GT(summary.at("median_width").get<double>(), 1);
