@@ -20,7 +20,7 @@ class AttentionOnGpu : public kernels::testing::CudaTest {
   template <class Body>
   void for_each(const RandomAttention& p, Body body) {
     for (const std::string_view name : set_.names()) {
-      const AttentionChoice choice = set_.choose(p.problem, name);
+      const AttentionChoice choice = set_.choose(p.problem, {.wish = name});
       if (choice.implementation->name() == name) body(*choice.implementation, choice.why);
     }
   }
@@ -40,7 +40,7 @@ TEST_F(AttentionOnGpu, MatchesTheOracle) {
 
 TEST_F(AttentionOnGpu, ImplementationsAgreeAtTheSizeOfModels) {
   const RandomAttention p({.batch = 1, .seq = 2048, .heads = 8, .kv_heads = 2, .head_dim = 128});
-  const auto flash = compute(*set_.choose(p.problem, "flash").implementation, p);
+  const auto flash = compute(*set_.choose(p.problem, {.wish = "flash"}).implementation, p);
   const auto numbers = [](const Bits& bits) {
     std::vector<double> result;
     for (const BFloat16 value : bits) result.push_back(kernels::to_float(value));
