@@ -181,10 +181,9 @@ TEST(ProductChoices, ComeFromTheProfileWhereTheRunHasNoneYet) {
   ProductChoices half = profile;
   half.choices.pop_back();
   use_algorithms({10'000, 90'000, 50'000});
+  const Agreed mixed = train_agreed({of_run, half});
   std::vector<std::int32_t> places;
-  for (const ProductChoice& choice : train_agreed({of_run, half}).of_ranks[1].choices) {
-    places.push_back(choice.place);
-  }
+  for (const ProductChoice& choice : mixed.of_ranks[1].choices) places.push_back(choice.place);
   std::vector<std::int32_t> expected(profile.choices.size(), 2);
   std::fill_n(expected.begin(), of_run.choices.size(), 1);
   expected.back() = 0;
