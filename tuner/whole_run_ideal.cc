@@ -33,10 +33,6 @@ constexpr double kAssumedDays = 30;
 constexpr double kAssumedMfu = 0.4;
 constexpr int kHalvings = 3;  // of the GPUs of a run with tensor or pipeline parallelism
 
-struct Word {
-  std::string_view in_name, stands_for;
-};
-
 std::int64_t assumed_gpus(const WholeRun& run, std::int64_t node) {
   const double flops_per_s = kAssumedMfu * run.peak_flops;
   const double gpus = 6 * run.parameters * run.tokens / flops_per_s / (kAssumedDays * 86400);
@@ -180,33 +176,29 @@ std::optional<sim::Prediction> best_plan(const WholeRun& run, Request request,
 }  // namespace
 
 std::string stack_of_software(const std::string& software) {
-  static constexpr std::array<Word, 9> kWords = {{{"foundry", "mpt-eager"},
-                                                  {"composer", "mpt-eager"},
-                                                  {"transformers", "hf-eager"},
-                                                  {"megatron", "torch-eager"},
-                                                  {"neox", "torch-eager"},
-                                                  {"deepspeed", "torch-eager"},
-                                                  {"fairseq", "torch-eager"},
-                                                  {"nanotron", "torch-eager"},
-                                                  {"hai-llm", "torch-eager"}}};
-  const std::string words = lower_case(software);
-  for (const Word& word : kWords) {
-    if (words.find(word.in_name) != words.npos) return std::string(word.stands_for);
-  }
-  return "torch-compile";
+  static constexpr std::array<NameWord, 9> kWords = {{{"foundry", "mpt-eager"},
+                                                      {"composer", "mpt-eager"},
+                                                      {"transformers", "hf-eager"},
+                                                      {"megatron", "torch-eager"},
+                                                      {"neox", "torch-eager"},
+                                                      {"deepspeed", "torch-eager"},
+                                                      {"fairseq", "torch-eager"},
+                                                      {"nanotron", "torch-eager"},
+                                                      {"hai-llm", "torch-eager"}}};
+  return by_words(software, kWords, "torch-compile");
 }
 
 std::string gpu_of_name(const std::string& published) {
-  static constexpr std::array<Word, 10> kAliases = {{{"a800-80g", "a100-80g"},
-                                                     {"a800", "a100-80g"},
-                                                     {"a100", "a100-40g"},
-                                                     {"h100", "h100-80g"},
-                                                     {"h800-80g", "h800"},
-                                                     {"gh200-96g", "gh200"},
-                                                     {"v100", "v100-32g"},
-                                                     {"mi250", "mi250x"},
-                                                     {"h200-141g", "h200"},
-                                                     {"b200-180g", "b200"}}};
+  static constexpr std::array<NameWord, 10> kAliases = {{{"a800-80g", "a100-80g"},
+                                                         {"a800", "a100-80g"},
+                                                         {"a100", "a100-40g"},
+                                                         {"h100", "h100-80g"},
+                                                         {"h800-80g", "h800"},
+                                                         {"gh200-96g", "gh200"},
+                                                         {"v100", "v100-32g"},
+                                                         {"mi250", "mi250x"},
+                                                         {"h200-141g", "h200"},
+                                                         {"b200-180g", "b200"}}};
   std::string name = lower_case(published);
   for (const std::string_view form : {"-sxm5", "-sxm4", "-sxm3", "-sxm2", "-sxm"}) {
     if (name.ends_with(form)) {
@@ -217,7 +209,7 @@ std::string gpu_of_name(const std::string& published) {
   const std::vector<std::string> known = profiles::shipped_names(profiles::DataKind::kGpu);
   if (std::find(known.begin(), known.end(), name) != known.end()) return name;
   const auto alias = std::find_if(kAliases.begin(), kAliases.end(),
-                                  [&](const Word& word) { return word.in_name == name; });
+                                  [&](const NameWord& word) { return word.in_name == name; });
   if (alias == kAliases.end()) return "";
   const std::string meant(alias->stands_for);
   return std::find(known.begin(), known.end(), meant) == known.end() ? "" : meant;

@@ -85,20 +85,22 @@ bool divides_model(const WholeRun& run) {
   return !run.data_parallel() || run.experts;
 }
 
+std::string by_words(const std::string& name, std::span<const NameWord> words,
+                     std::string_view otherwise) {
+  const std::string lower = lower_case(name);
+  const auto found = std::find_if(words.begin(), words.end(), [&](const NameWord& word) {
+    return lower.find(word.in_name) != lower.npos;
+  });
+  return std::string(found == words.end() ? otherwise : found->stands_for);
+}
+
 std::string divided_stack_of(const std::string& software) {
-  struct Word {
-    std::string_view in_name, stands_for;
-  };
-  static constexpr std::array<Word, 5> kWords = {{{"deepspeed", "megatron-deepspeed"},
-                                                  {"neox", "megatron-deepspeed"},
-                                                  {"nanotron", "nanotron"},
-                                                  {"torchtitan", "torch-compile"},
-                                                  {"megatron", "megatron-core"}}};
-  const std::string words = lower_case(software);
-  for (const Word& word : kWords) {
-    if (words.find(word.in_name) != words.npos) return std::string(word.stands_for);
-  }
-  return "megatron-core";
+  static constexpr std::array<NameWord, 5> kWords = {{{"deepspeed", "megatron-deepspeed"},
+                                                      {"neox", "megatron-deepspeed"},
+                                                      {"nanotron", "nanotron"},
+                                                      {"torchtitan", "torch-compile"},
+                                                      {"megatron", "megatron-core"}}};
+  return by_words(software, kWords, "megatron-core");
 }
 
 std::optional<sim::Prediction> published_division(const WholeRun& run, Request request,

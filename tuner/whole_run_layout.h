@@ -5,7 +5,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "profiles/profile.h"
@@ -17,6 +19,15 @@ namespace shardwright::tuner {
 
 /// Whether it divided the model, or has experts, which data parallelism alone does not express.
 bool divides_model(const profiles::WholeRun& run);
+
+/// What a word in a published name stands for.
+struct NameWord {
+  std::string_view in_name, stands_for;
+};
+
+/// What the first of `words` that `name` holds stands for, in small letters; else `otherwise`.
+std::string by_words(const std::string& name, std::span<const NameWord> words,
+                     std::string_view otherwise);
 
 /// The stack with tensor and pipeline parallelism that stands for what a source calls its software,
 /// by words in it; else megatron-core.
