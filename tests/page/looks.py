@@ -27,6 +27,11 @@ BLOCKS = """
     return [name, at.left + scrollX, at.top + scrollY, at.width, at.height];
   });
 """
+# Rules of style each of which breaks what a reader sees: differences() must tell every one.
+BROKEN = {"the columns stand below each other": "main { display: block !important }", "the pictures are gone": "svg { display: none !important }",
+          "the inputs are squeezed": "#inputs { width: 120px !important }", "the sections lie upon each other": "#why { margin-top: -400px !important; height: 90px; overflow: hidden }",
+          "bars have no colour": "svg * { fill: none !important; stroke: none !important } .bar, .bar * { background: none !important }",
+          "paper stays white in the dark": ":root { --paper: #fff !important; --card: #fff !important; --ink: #111 !important }"}
 
 
 def look(page, path):

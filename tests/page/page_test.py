@@ -167,15 +167,9 @@ def a_divided_model_shows_its_stages(on):
     on.page.wait(f"document.getElementById('headline').textContent.includes('{step_s:#.4g} s')")
 
 
-BROKEN = {"the columns stand below each other": "main { display: block !important }", "the pictures are gone": "svg { display: none !important }",
-          "the inputs are squeezed": "#inputs { width: 120px !important }", "the sections lie upon each other": "#why { margin-top: -400px !important; height: 90px; overflow: hidden }",
-          "bars have no colour": "svg * { fill: none !important; stroke: none !important } .bar, .bar * { background: none !important }",
-          "paper stays white in the dark": ":root { --paper: #fff !important; --card: #fff !important; --ink: #111 !important }"}
-
-
 @flow
 def broken_looks_are_seen(on):
-    """The comparison of pictures is itself tried: another font is nothing to it, each of BROKEN is."""
+    """The comparison of pictures is itself tried: another font is nothing to it, each of looks.BROKEN is."""
     on.page.open()
     on.page.settled()
     on.page.resize(1280, 900, dark=True)
@@ -189,7 +183,7 @@ def broken_looks_are_seen(on):
     known = look_with("")
     for font in ("DejaVu Serif, serif", "Liberation Sans, Arial, sans-serif"):
         assert not looks.differences(known, look_with(f"body, button, input, select {{ font-family: {font} !important }}")), font
-    for what, rule in BROKEN.items():
+    for what, rule in looks.BROKEN.items():
         assert looks.differences(known, look_with(rule)), f"nobody sees that {what}"
     on.page.resize(1280, 900)
 
