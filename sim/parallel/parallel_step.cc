@@ -34,6 +34,31 @@ double lonely_share(const Plan& plan) {
   return std::min(1.0, warm_up / (f(plan.grad_accum) * f(p.virtual_stages)));
 }
 
+std::vector<std::int64_t> stage_layers(const PipelineShape& shape,
+                                       const std::vector<ChunkContent>& parts) {
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(shape.stages), 0);
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      layers[static_cast<std::size_t>(stage)] +=
+          parts[static_cast<std::size_t>(model_part(shape, {stage, c}))].layers;
+    }
+  }
+  return layers;
+}
+
+/// Of a stage and a micro-batch: activations to the chunk behind, gradients to the one before.
+int messages_sent(const PipelineShape& shape, std::int32_t stage) {
+  const auto sends = [&](const std::optional<ChunkPlace>& to) {
+    return to && to->stage != stage ? 1 : 0;
+  };
+  int messages = 0;
+  for (std::int32_t c = 0; c < shape.chunks; ++c) {
+    const ChunkPlace here{stage, c};
+    messages += sends(next_chunk(shape, here)) + sends(previous_chunk(shape, here));
+  }
+  return messages;
+}
+
 }  // namespace
 
 void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
@@ -249,10 +274,73 @@ ReducedChunk ParallelEngine::reduced_chunk(const Plan& plan, const ChunkContent&
   return chunk;
 }
 
+StageTail ParallelEngine::stage_tail(const Plan& plan, const PipelineShape& shape,
+                                     std::int32_t stage, const std::vector<ChunkPasses>& passes,
+                                     const StageTimes& times, const ParallelStep& step,
+                                     DataParallel& data, StepRecord* record) {
+  std::vector<ReducedChunk> chunks;
+  double deferred_s = 0;
+  for (std::int32_t c = 0; c < shape.chunks; ++c) {
+    const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
+    ReducedChunk& chunk = chunks.emplace_back(reduced_chunk(plan, step.parts[part], passes[part]));
+    chunk.last_backward_s = seconds_of(times.last_backward[static_cast<std::size_t>(c)]);
+    if (passes[part].deferred_s > 0) {
+      deferred_s = passes[part].deferred_s;
+      chunk.last_backward_s = seconds_of(times.end) + deferred_s;
+    }
+  }
+  StageTail tail = data.tail(stage, chunks, seconds_of(times.end) + deferred_s);
+  if (record != nullptr) record->deferred_s.push_back(deferred_s);
+  if (model_.tied_head && plan.numerics.lora == 0 && shape.stages > 1 &&
+      (stage == 0 || stage + 1 == shape.stages)) {
+    // The embedding's gradient on the first stage and the head's on the last are one.
+    const double bytes = 2 * f(count_parameters(model_).embedding) / f(plan.parallel.tp);
+    const double sum_s = costs_.transfer_s(0, bytes);
+    tail.reduce_s += sum_s;
+    tail.end_s += sum_s;
+  }
+  return tail;
+}
+
+ParallelEngine::StageSums ParallelEngine::stage_sums(const Plan& plan, const PipelineShape& shape,
+                                                     std::int32_t stage,
+                                                     const std::vector<ChunkPasses>& passes,
+                                                     const StageTimes& times, const StageTail& tail,
+                                                     double step_s) const {
+  StageSums sums;
+  StageTime& parts = sums.parts;
+  const double micro_batches = f(plan.grad_accum);
+  for (std::int32_t c = 0; c < shape.chunks; ++c) {
+    const ChunkPasses& pass = passes[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+    const double each = shape.kind == PipelineKind::kDualpipe ? micro_batches / 2 : micro_batches;
+    for (const BodyTime* time : {&pass.times.forward, &pass.times.backward}) {
+      parts.compute_s += each * (time->device_s - time->exposed());
+      for (std::size_t g = 0; g < sums.exposed_s.size(); ++g) {
+        sums.exposed_s[g] += each * time->exposed_s[g];
+        sums.sent_bytes[g] += each * time->sent_bytes[g];
+      }
+      sums.flops += each * time->flops;
+    }
+    sums.forward_s += each * pass.forward_s;
+    sums.backward_s += each * pass.backward_s + pass.deferred_s;
+    parts.compute_s += pass.deferred_s;
+    parts.host_s += each * (pass.forward_s - pass.times.forward.device_s + pass.backward_s -
+                            pass.times.backward.device_s);
+  }
+  parts.host_s += profile_.stack.host.step_s;
+  sums.exposed_s[at(CommGroup::kPipeline)] += seconds_of(times.transfers);
+  sums.exposed_s[at(CommGroup::kData)] += tail.reduce_s + tail.gather_s;
+  sums.sent_bytes[at(CommGroup::kData)] += tail.sent_bytes;
+  for (const double time : sums.exposed_s) parts.exposed_s += time;
+  parts.optimizer_s = tail.norm_s + tail.optimizer_s;
+  parts.bubble_s =
+      std::max(0.0, step_s - parts.compute_s - parts.exposed_s - parts.host_s - parts.optimizer_s);
+  return sums;
+}
+
 void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
                             const std::vector<ChunkPasses>& passes, const PipelineResult& pipeline,
                             DataParallel& data, ParallelStep& step, StepRecord* record) {
-  const double micro_batches = f(plan.grad_accum);
   step.pipeline_s = seconds_of(pipeline.makespan);
   step.bubble = pipeline.bubble();
   step.steady_state_after = pipeline.simulated_micro_batches;
@@ -260,31 +348,10 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
   double reduced_s = 0, updated_s = 0;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     const StageTimes& times = pipeline.stages[static_cast<std::size_t>(stage)];
-    std::vector<ReducedChunk> chunks;
-    double deferred_s = 0;
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
-      ReducedChunk& chunk =
-          chunks.emplace_back(reduced_chunk(plan, step.parts[part], passes[part]));
-      chunk.last_backward_s = seconds_of(times.last_backward[static_cast<std::size_t>(c)]);
-      if (passes[part].deferred_s > 0) {
-        deferred_s = passes[part].deferred_s;
-        chunk.last_backward_s = seconds_of(times.end) + deferred_s;
-      }
-    }
-    StageTail tail = data.tail(stage, chunks, seconds_of(times.end) + deferred_s);
-    if (record != nullptr) record->deferred_s.push_back(deferred_s);
-    if (model_.tied_head && plan.numerics.lora == 0 && shape.stages > 1 &&
-        (stage == 0 || stage + 1 == shape.stages)) {
-      // The embedding's gradient on the first stage and the head's on the last are one.
-      const double bytes = 2 * f(count_parameters(model_).embedding) / f(plan.parallel.tp);
-      const double sum_s = costs_.transfer_s(0, bytes);
-      tail.reduce_s += sum_s;
-      tail.end_s += sum_s;
-    }
+    const StageTail& tail =
+        tails.emplace_back(stage_tail(plan, shape, stage, passes, times, step, data, record));
     reduced_s = std::max(reduced_s, tail.end_s);
     updated_s = std::max(updated_s, tail.norm_s + tail.optimizer_s + tail.gather_s);
-    tails.push_back(tail);
   }
   step.step_s = reduced_s + updated_s + profile_.stack.host.step_s;
   if (record != nullptr) {
@@ -295,47 +362,20 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
   }
   double most = -1;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
-    const StageTail& tail = tails[static_cast<std::size_t>(stage)];
-    const StageTimes& times = pipeline.stages[static_cast<std::size_t>(stage)];
-    StageTime parts;
-    std::array<double, kCommGroups> exposed{}, sent{};
-    double forward = 0, backward = 0, flops = 0;
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkPasses& pass = passes[static_cast<std::size_t>(model_part(shape, {stage, c}))];
-      const double each = shape.kind == PipelineKind::kDualpipe ? micro_batches / 2 : micro_batches;
-      for (const BodyTime* time : {&pass.times.forward, &pass.times.backward}) {
-        parts.compute_s += each * (time->device_s - time->exposed());
-        for (std::size_t g = 0; g < exposed.size(); ++g) {
-          exposed[g] += each * time->exposed_s[g];
-          sent[g] += each * time->sent_bytes[g];
-        }
-        flops += each * time->flops;
-      }
-      forward += each * pass.forward_s;
-      backward += each * pass.backward_s + pass.deferred_s;
-      parts.compute_s += pass.deferred_s;
-      parts.host_s += each * (pass.forward_s - pass.times.forward.device_s + pass.backward_s -
-                              pass.times.backward.device_s);
-    }
-    parts.host_s += profile_.stack.host.step_s;
-    exposed[at(CommGroup::kPipeline)] += seconds_of(times.transfers);
-    exposed[at(CommGroup::kData)] += tail.reduce_s + tail.gather_s;
-    sent[at(CommGroup::kData)] += tail.sent_bytes;
-    for (const double time : exposed) parts.exposed_s += time;
-    parts.optimizer_s = tail.norm_s + tail.optimizer_s;
-    parts.bubble_s = std::max(
-        0.0, step.step_s - parts.compute_s - parts.exposed_s - parts.host_s - parts.optimizer_s);
-    const double busy = forward + backward;
+    const auto s = static_cast<std::size_t>(stage);
+    const StageSums sums =
+        stage_sums(plan, shape, stage, passes, pipeline.stages[s], tails[s], step.step_s);
+    const double busy = sums.forward_s + sums.backward_s;
     if (busy > most) {
       most = busy;
       step.busiest = stage;
-      step.forward_s = forward;
-      step.backward_s = backward;
-      step.flops = flops;
-      step.exposed_s = exposed;
-      step.sent_bytes = sent;
+      step.forward_s = sums.forward_s;
+      step.backward_s = sums.backward_s;
+      step.flops = sums.flops;
+      step.exposed_s = sums.exposed_s;
+      step.sent_bytes = sums.sent_bytes;
     }
-    step.stages.push_back(parts);
+    step.stages.push_back(sums.parts);
   }
 }
 
@@ -359,83 +399,83 @@ double ParallelEngine::varied_s(const Plan& plan, double step_s) const {
          (1 + profile_.stack.parallel.step_jitter_per_doubling * std::log2(std::max(1.0, nodes)));
 }
 
+std::vector<ParallelEngine::ChunkPasses> ParallelEngine::time_chunks(
+    const Plan& plan, const std::vector<ChunkContent>& parts, DataParallel& data) {
+  const Bodies& bodies = known_bodies(plan);
+  std::vector<ChunkPasses> passes;
+  for (const ChunkContent& content : parts) {
+    // Few chunks differ.
+    std::size_t same = 0;
+    ChunkContent alike = content;
+    while (same < passes.size()) {
+      alike.first_layer = parts[same].first_layer;
+      if (alike == parts[same]) break;
+      ++same;
+    }
+    passes.push_back(same < passes.size() ? passes[same] : time_chunk(plan, bodies, content, data));
+  }
+  return passes;
+}
+
+PipelineTimes ParallelEngine::pipeline_times(const PipelineShape& shape,
+                                             const std::vector<ChunkPasses>& passes,
+                                             double message_bytes) {
+  const ParallelSoftware& stack = profile_.stack.parallel;
+  PipelineTimes times;
+  times.chunks.resize(static_cast<std::size_t>(shape.stages) *
+                      static_cast<std::size_t>(shape.chunks));
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      const ChunkPasses& pass = passes[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      ChunkTimes& chunk =
+          times.chunks[static_cast<std::size_t>(std::int64_t{stage} * shape.chunks + c)];
+      chunk.forward = to_ns(pass.forward_s);
+      chunk.weight_gradient = to_ns(pass.delayed_s);
+      chunk.input_gradient = to_ns(pass.backward_s) - chunk.weight_gradient;
+    }
+  }
+  double transfer_s = 0;
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    transfer_s = costs_.transfer_s(stage % std::max(1, shape.stages - 1), message_bytes);
+    times.transfer.push_back(to_ns(transfer_s));
+  }
+  times.blocking =
+      shape.stages > 1 && stack.blocking_transfers &&
+      (shape.kind == PipelineKind::kGpipe || shape.kind == PipelineKind::kOneForwardOneBackward);
+  times.restart = to_ns(stack.transfer_sync_s);
+  if (shape.kind == PipelineKind::kInterleaved && !stack.overlapped_interleaving) {
+    // Every pass waits for its own exchange.
+    for (ChunkTimes& chunk : times.chunks) {
+      chunk.forward += to_ns(transfer_s);
+      chunk.input_gradient += to_ns(transfer_s);
+    }
+    for (Nanoseconds& transfer : times.transfer) transfer = 0;
+  }
+  return times;
+}
+
 ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   check_modelled(model_, plan, profile_);
   const PipelineShape shape = pipeline_shape(plan);
   check_shape(shape);
   ParallelStep step;
   step.parts = divide_layers(model_, plan, profile_.stack);
+  step.layers = stage_layers(shape, step.parts);
   const CudaGraphs graphs = place(plan);
   DataParallel data(model_, plan, profile_.stack, costs_);
   if (record != nullptr) data.record(&record->reductions);
-  const Bodies& bodies = known_bodies(plan);
-  std::vector<ChunkPasses> passes;
-  for (const ChunkContent& content : step.parts) {
-    // Few chunks differ.
-    std::size_t same = 0;
-    ChunkContent alike = content;
-    while (same < passes.size()) {
-      alike.first_layer = step.parts[same].first_layer;
-      if (alike == step.parts[same]) break;
-      ++same;
-    }
-    passes.push_back(same < passes.size() ? passes[same] : time_chunk(plan, bodies, content, data));
-  }
-  const Stack& stack = profile_.stack;
-  PipelineTimes times;
-  times.chunks.resize(static_cast<std::size_t>(shape.stages) *
-                      static_cast<std::size_t>(shape.chunks));
-  step.layers.assign(static_cast<std::size_t>(shape.stages), 0);
-  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
-      const ChunkPasses& pass = passes[part];
-      ChunkTimes& chunk =
-          times.chunks[static_cast<std::size_t>(std::int64_t{stage} * shape.chunks + c)];
-      chunk.forward = to_ns(pass.forward_s);
-      chunk.weight_gradient = to_ns(pass.delayed_s);
-      chunk.input_gradient = to_ns(pass.backward_s) - chunk.weight_gradient;
-      step.layers[static_cast<std::size_t>(stage)] += step.parts[part].layers;
-    }
-  }
+  const std::vector<ChunkPasses> passes = time_chunks(plan, step.parts, data);
   const RankShape rank = rank_shape(model_, plan);
   const double message = 2 * f(rank.sharded_tokens) * f(rank.hidden);
-  double transfer_s = 0;
-  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
-    transfer_s = costs_.transfer_s(stage % std::max(1, shape.stages - 1), message);
-    times.transfer.push_back(to_ns(transfer_s));
-  }
-  const bool interleaves = shape.kind == PipelineKind::kInterleaved;
-  times.blocking =
-      shape.stages > 1 && stack.parallel.blocking_transfers &&
-      (shape.kind == PipelineKind::kGpipe || shape.kind == PipelineKind::kOneForwardOneBackward);
-  times.restart = to_ns(stack.parallel.transfer_sync_s);
-  if (interleaves && !stack.parallel.overlapped_interleaving) {
-    // Every pass waits for its own exchange.
-    for (std::size_t i = 0; i < times.chunks.size(); ++i) {
-      times.chunks[i].forward += to_ns(transfer_s);
-      times.chunks[i].input_gradient += to_ns(transfer_s);
-    }
-    for (Nanoseconds& transfer : times.transfer) transfer = 0;
-  }
+  PipelineTimes times = pipeline_times(shape, passes, message);
   const bool recorded = record != nullptr;
   PipelineResult pipeline =
       run_pipeline(shape, times, recorded ? StepLength::kWhole : StepLength::kShortened, recorded);
   finish(plan, shape, passes, pipeline, data, step, record);
-  if (shape.stages > 1) {
-    // Activations to the chunk behind, gradients to the one before.
-    const auto sends = [&](const std::optional<ChunkPlace>& to) {
-      return to && to->stage != step.busiest ? 1 : 0;
-    };
-    int messages = 0;
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkPlace here{static_cast<std::int32_t>(step.busiest), c};
-      messages += sends(next_chunk(shape, here)) + sends(previous_chunk(shape, here));
-    }
-    const double sent_passes =
-        f(plan.grad_accum) / (shape.kind == PipelineKind::kDualpipe ? 2.0 : 1.0);
-    step.sent_bytes[at(CommGroup::kPipeline)] += messages * message * sent_passes;
-  }
+  const double sent_passes =
+      f(plan.grad_accum) / (shape.kind == PipelineKind::kDualpipe ? 2.0 : 1.0);
+  step.sent_bytes[at(CommGroup::kPipeline)] +=
+      messages_sent(shape, static_cast<std::int32_t>(step.busiest)) * message * sent_passes;
   step.step_s = varied_s(plan, step.step_s);
   if (recorded) {
     record->shape = shape;

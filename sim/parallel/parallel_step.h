@@ -105,6 +105,13 @@ class ParallelEngine {
     double deferred_s = 0;  // once a step, after the last micro-batch
   };
 
+  /// What a stage did in the whole step.
+  struct StageSums {
+    StageTime parts;
+    double forward_s = 0, backward_s = 0, flops = 0;
+    std::array<double, kCommGroups> exposed_s{}, sent_bytes{};
+  };
+
   /// What the times of bodies depend on: a plan without what they do not, and where groups lie.
   struct BodyKey {
     Plan plan;
@@ -125,6 +132,18 @@ class ParallelEngine {
   double deferred_head_s(const Plan& plan, const Bodies& bodies) const;
   ChunkPasses time_chunk(const Plan& plan, const Bodies& bodies, const ChunkContent& content,
                          DataParallel& data);
+  std::vector<ChunkPasses> time_chunks(const Plan& plan, const std::vector<ChunkContent>& parts,
+                                       DataParallel& data);
+  /// What the recurrence walks: chunks of all stages, and exchanges as the stack does them.
+  PipelineTimes pipeline_times(const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
+                               double message_bytes);
+  /// Reductions, optimizer and gathers after the last backward pass of a stage.
+  StageTail stage_tail(const Plan& plan, const PipelineShape& shape, std::int32_t stage,
+                       const std::vector<ChunkPasses>& passes, const StageTimes& times,
+                       const ParallelStep& step, DataParallel& data, StepRecord* record);
+  StageSums stage_sums(const Plan& plan, const PipelineShape& shape, std::int32_t stage,
+                       const std::vector<ChunkPasses>& passes, const StageTimes& times,
+                       const StageTail& tail, double step_s) const;
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,
               const PipelineResult& pipeline, DataParallel& data, ParallelStep& step,
               StepRecord* record);
