@@ -39,7 +39,8 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_
   std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   check_cuda(cuda_on_cpu::enqueue(
                  stream, {shape.where.function_name(), shape.grid, shape.block, shape.shared_bytes,
-                          [kernel, values] { std::apply(kernel, values); }}),
+                          [kernel, values] { std::apply(kernel, values); },
+                          reinterpret_cast<const void*>(kernel), cuda_on_cpu::bytes_of(values)}),
              "kernel launch", shape.where);
 }
 

@@ -315,6 +315,11 @@ void Machine::warp_collective(std::uint32_t mask, WarpOperation operation, const
   }
 }
 
+Runner& the_runner() {
+  static Runner instance{run};
+  return instance;
+}
+
 void complete(const std::vector<Copy>& group) {
   for (const Copy& copy : group) {
     if (copy.from != nullptr) {
@@ -328,7 +333,7 @@ void complete(const std::vector<Copy>& group) {
 }  // namespace
 
 std::string broken_limit(const Launch& launch) {
-  const auto& [name, grid, block, shared_bytes, thread] = launch;
+  const dim3 &grid = launch.grid, &block = launch.block;
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || block.z > 64) {
     return "a block of " + text({block.x, block.y, block.z}) + " threads, expected 1 to 1024";
@@ -338,15 +343,22 @@ std::string broken_limit(const Launch& launch) {
     return "a grid of " + text({grid.x, grid.y, grid.z}) +
            " blocks, expected at most (2147483647, 65535, 65535)";
   }
-  if (shared_bytes > kMaxSharedBytes) {
-    return std::to_string(shared_bytes) + " bytes of dynamic shared memory, expected at most " +
-           std::to_string(kMaxSharedBytes);
+  if (launch.shared_bytes > kMaxSharedBytes) {
+    return std::to_string(launch.shared_bytes) +
+           " bytes of dynamic shared memory, expected at most " + std::to_string(kMaxSharedBytes);
   }
   return "";
 }
 
 void run(const Launch& launch) {
   machine().run(launch);
+}
+
+void set_runner(Runner runner) {
+  the_runner() = runner ? std::move(runner) : Runner{run};
+}
+const Runner& runner() {
+  return the_runner();
 }
 
 void set_options(const Options& options) {

@@ -24,6 +24,8 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #define SHARDWRIGHT_CUDA_ON_CPU 1
 
@@ -67,6 +69,10 @@ struct Launch {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
   std::function<void()> thread;
+  /// Of what launch() of kernels/cuda/launch.h enqueues: the kernel's address, and the bytes of its
+  /// arguments.
+  const void* kernel = nullptr;
+  std::vector<std::vector<std::byte>> arguments{};
 };
 
 /// Limits of sm_80 to sm_120 that a launch must keep; empty when it does, else what it breaks.
@@ -74,6 +80,25 @@ std::string broken_limit(const Launch& launch);
 
 /// Runs all blocks on the calling thread. Throws Failure.
 void run(const Launch& launch);
+
+/// Runs the kernels that streams run in the place of run(), which it may call; empty: run().
+using Runner = std::function<void(const Launch&)>;
+void set_runner(Runner runner);
+const Runner& runner();
+
+/// Each argument's bytes.
+template <class... T>
+std::vector<std::vector<std::byte>> bytes_of(const std::tuple<T...>& arguments) {
+  return std::apply(
+      [](const auto&... argument) {
+        const auto bytes = [](const auto& one) {
+          const auto* begin = reinterpret_cast<const std::byte*>(&one);
+          return std::vector<std::byte>(begin, begin + sizeof one);
+        };
+        return std::vector<std::vector<std::byte>>{bytes(argument)...};
+      },
+      arguments);
+}
 
 struct Options {
   /// 0: threads and blocks in ascending order. Else every wait and every launch is followed by

@@ -86,6 +86,14 @@ bool reaches(int gpu, const void* data) {
   return e.reaches(gpu, data);
 }
 
+std::vector<std::span<std::byte>> memory_of_tasks() {
+  std::vector<std::span<std::byte>> memory;
+  for (const auto& [address, region] : engine().regions) {
+    memory.emplace_back(reinterpret_cast<std::byte*>(address), region.bytes);
+  }
+  return memory;
+}
+
 void pass_time(std::int64_t ns) {
   engine().clock_ns += ns;  // a task runs under the lock
 }
@@ -142,7 +150,7 @@ cudaError_t enqueue(cudaStream_t stream, const Launch& launch) {
   call.grid = launch.grid;
   call.block = launch.block;
   call.bytes = launch.shared_bytes;
-  return enqueue_kernel(stream, std::move(call), [launch] { run(launch); });
+  return enqueue_kernel(stream, std::move(call), [launch] { runner()(launch); });
 }
 
 }  // namespace cuda_on_cpu

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -102,6 +103,8 @@ cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()>
 int current_gpu();
 /// Within a task: lets time pass.
 void pass_time(std::int64_t ns);
+/// Within a task: all memory of devices and all that is pinned, ascending.
+std::vector<std::span<std::byte>> memory_of_tasks();
 std::int64_t product_time_ns(std::size_t algorithm);
 bool reaches(int gpu, const void* data);
 
