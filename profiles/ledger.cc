@@ -16,6 +16,7 @@
 #include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/parse_value.h"
+#include "sim/core/plan_knobs.h"
 #include "sim/core/words.h"
 
 namespace shardwright::profiles {
@@ -95,13 +96,6 @@ class RowReader {
     const auto at = std::find(words.begin(), words.end(), row_.text(column));
     if (at == words.end()) fail_choice(column, {words.begin(), words.end()});
     return static_cast<std::size_t>(at - words.begin());
-  }
-
-  template <typename Parse>
-  auto word(std::string_view column, Parse parse, const std::vector<std::string>& accepted) const {
-    const auto value = parse(row_.text(column));
-    if (!value) fail_choice(column, accepted);
-    return *value;
   }
 
   [[noreturn]] void fail_choice(std::string_view column,
@@ -215,33 +209,25 @@ void read_recompute(const RowReader& read, std::int64_t layers, Plan& plan) {
   }
 }
 
-Plan read_plan(const RowReader& read, std::int64_t layers) {
-  const std::vector<std::string> dtypes = {"fp32", "bf16"};
+Plan read_plan(const RowReader& read, const CsvTable& table, std::int64_t layers) {
   Plan plan;
   if (const auto strategy = strategy_from(read.row().text("strategy"))) {
     plan.strategy = *strategy;
   } else {
     read.refuse_name("strategy", strategy_names());
   }
-  plan.gpus = read.count("gpus");
+  for (const PlanKnob& knob : plan_knobs()) {
+    // Tables older than November 2026 lack two of these columns.
+    if (knob.divides || knob.column.empty() || !table.has_column(knob.column)) continue;
+    knob.from_row(read.row(), plan);
+  }
   plan.shard_group = read.row().text("shard_group").empty() ? 0 : read.count("shard_group");
   // Of a strategy that shards nothing the column can only say that all ranks take part.
   if (info_of(plan.strategy).replicates()) plan.shard_group = 0;
-  plan.seq_len = read.count("seq_len");
-  plan.micro_batch = read.count("micro_batch");
-  plan.grad_accum = read.count("grad_accum");
   read_recompute(read, layers, plan);
-  if (!read.row().text("reduce_dtype").empty()) {
-    plan.reduce_dtype = read.word("reduce_dtype", dtype_from, dtypes);
-  }
-  plan.moment_dtype = read.word("optimizer_state", dtype_from, dtypes);
   // PyTorch's optimizers keep their state in the dtype of the parameters they update, and llmq's
   // bf16 state comes with bf16 masters and stochastic rounding.
   plan.master_dtype = plan.moment_dtype;
-  plan.attention = read.word("attention", attention_from, {"flash", "eager"});
-  if (!set_offload(plan, read.row().text("offload"))) {
-    read.fail_choice("offload", {"none", "optimizer", "activations:N"});
-  }
   plan.stack = shipped_stack(read.text("stack"));
   if (plan.stack.empty()) read.refuse_name("stack", shipped_names(DataKind::kStack));
   return plan;
@@ -278,10 +264,6 @@ void read_software(const RowReader& read, const CsvTable& table, LedgerRow& out)
     if (!given(column)) return std::nullopt;
     return read.choice<2>(column, {"false", "true"}) == 1;
   };
-  if (given("allocator")) {
-    out.plan.allocator = read.word("allocator", allocator_from, {"native", "expandable"});
-  }
-  if (given("loss_chunks")) out.plan.loss_chunks = read.count("loss_chunks", 1, 4096);
   out.logits_kept = flag("logits_kept");
   out.no_sync = flag("no_sync");
   out.kv_cache = flag("kv_cache");
@@ -306,7 +288,7 @@ LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<s
   out.gpus_per_node = read.count("gpus_per_node", 1, 1 << 10);
   out.inter_gbps_per_node = read.positive("inter_gbps_per_node");
   out.model = read_model(read, read.count("seq_len"));
-  out.plan = read_plan(read, out.model.layers);
+  out.plan = read_plan(read, table, out.model.layers);
   if (row.text("stack") != out.plan.stack) out.stack_called = row.text("stack");
   if (parallel) read_parallel_columns(row, out);
   read_measurements(read, out);

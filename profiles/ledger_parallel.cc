@@ -16,42 +16,26 @@
 #include "sim/core/parallelism.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/parse_value.h"
+#include "sim/core/plan_knobs.h"
 
 namespace shardwright::profiles {
 namespace {
 
-void read_size(const CsvRow& row, std::string_view column, std::int64_t& value,
-               std::int64_t least = 1) {
+void read_size(const CsvRow& row, std::string_view column, std::int64_t& value) {
   const auto given = row.find<std::int64_t>(column);
   if (!given) return;
-  if (*given < least) row.fail(column, least == 0 ? "a whole number" : "a whole number above 0");
+  if (*given < 0) row.fail(column, "a whole number");
   value = *given;
-}
-
-std::optional<bool> read_switch(const CsvRow& row, std::string_view column) {
-  const std::string_view text = row.text(column);
-  if (text.empty()) return std::nullopt;
-  if (text != "0" && text != "1") row.fail(column, "1, 0 or nothing");
-  return text == "1";
-}
-
-template <typename Enum>
-std::optional<Enum> read_word(const CsvRow& row, std::string_view column) {
-  const std::string_view text = row.text(column);
-  if (text.empty()) return std::nullopt;
-  const std::optional<Enum> value = parallel_word<Enum>(text);
-  if (!value) row.fail(column, words_of<Enum>());
-  return value;
 }
 
 void read_model(const CsvRow& row, Model& model) {
   Experts& experts = model.experts;
-  read_size(row, "experts", experts.count, 0);
-  read_size(row, "topk", experts.per_token, 0);
-  read_size(row, "moe_ffn", experts.ffn, 0);
-  read_size(row, "shared_ffn", experts.shared_ffn, 0);
-  read_size(row, "dense_layers", experts.first_layer, 0);
-  read_size(row, "mtp", model.mtp_layers, 0);
+  read_size(row, "experts", experts.count);
+  read_size(row, "topk", experts.per_token);
+  read_size(row, "moe_ffn", experts.ffn);
+  read_size(row, "shared_ffn", experts.shared_ffn);
+  read_size(row, "dense_layers", experts.first_layer);
+  read_size(row, "mtp", model.mtp_layers);
   std::string latent(row.text("mla"));
   if (latent.empty()) return;
   std::replace(latent.begin(), latent.end(), '/', ',');
@@ -85,6 +69,17 @@ void read_recomputed_modules(const CsvRow& row, const Model& model, Plan& plan) 
   plan.ckpt_layers = model.layers;
 }
 
+/// Whether a row means what it says of a knob: recipes keep settings of what they do not use.
+bool counts(const CsvRow& row, const PlanKnob& knob, const Plan& plan) {
+  const std::string_view text = row.text(knob.column);
+  if (knob.name == "sp" || knob.name == "tp-overlap") return plan.parallel.tp > 1;
+  if (knob.name == "fp8-recipe") return plan.numerics.precision == Precision::kFp8;
+  if (knob.name == "pp-schedule") return text != "none";
+  // "embedding and loss count as a layer" is what equal parts come to where they do.
+  if (knob.name == "pp-layout") return text.find('|') != std::string_view::npos;
+  return true;
+}
+
 /// What the row leaves to its edition of the software.
 void read_usual(const CsvRow& row, LedgerRow& out) {
   static std::map<std::array<std::string, 3>, UsualPlan> known;
@@ -108,8 +103,9 @@ void read_usual(const CsvRow& row, LedgerRow& out) {
   const bool scaled_so = n.fp8_recipe == Fp8Recipe::kDelayed ||
                          n.fp8_recipe == Fp8Recipe::kTensorwise ||
                          n.fp8_recipe == Fp8Recipe::kMxfp8;
-  n.fp8_params = read_switch(row, "fp8_params")
-                     .value_or(usual.fp8_params && n.precision == Precision::kFp8 && scaled_so);
+  if (row.text("fp8_params").empty()) {
+    n.fp8_params = usual.fp8_params && n.precision == Precision::kFp8 && scaled_so;
+  }
 }
 
 }  // namespace
@@ -121,32 +117,13 @@ bool has_parallel_columns(const CsvTable& table) {
 void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
   read_model(row, out.model);
   Plan& plan = out.plan;
-  Parallelism& p = plan.parallel;
-  read_size(row, "tp", p.tp);
-  if (p.tp > 1) p.sp = read_switch(row, "sp");
-  read_size(row, "pp", p.pp);
-  read_size(row, "vpp", p.virtual_stages);
-  if (row.text("pp_schedule") != "none") {
-    p.pp_schedule = read_word<PipelineKind>(row, "pp_schedule");
+  for (const PlanKnob& knob : plan_knobs()) {
+    if (knob.divides && !knob.column.empty() && counts(row, knob, plan)) knob.from_row(row, plan);
   }
-  // "embedding and loss count as a layer" is what equal parts come to where they do.
-  const std::string_view layout = row.text("pp_layout");
-  if (layout.find('|') != std::string_view::npos) p.pp_layout = layout;
-  read_size(row, "cp", p.cp);
-  p.cp_comm = read_word<ContextComm>(row, "cp_comm");
-  read_size(row, "ep", p.ep);
-  read_size(row, "etp", p.etp);
-  if (p.tp > 1) p.tp_overlap = read_word<TensorOverlap>(row, "tp_overlap");
-  p.ep_overlap = read_switch(row, "ep_overlap");
-  p.dispatcher = read_word<Dispatcher>(row, "dispatcher");
+  Parallelism& p = plan.parallel;
   // Token-drop recipes pad every expert to its balanced rows.
   if (row.text("routing") == "token-drop") p.expert_capacity = 1;
-  p.overlap_grad_reduce = read_switch(row, "overlap_grad_reduce");
-  p.overlap_param_gather = read_switch(row, "overlap_param_gather");
   p.cuda_graphs = read_graphs(row);
-  Numerics& n = plan.numerics;
-  n.precision = read_word<Precision>(row, "precision").value_or(Precision::kBf16);
-  if (n.precision == Precision::kFp8) n.fp8_recipe = read_word<Fp8Recipe>(row, "fp8_recipe");
   out.software = row.text("version");  // unless a column of its own says more
   read_usual(row, out);
   read_recomputed_modules(row, out.model, plan);

@@ -11,7 +11,7 @@
 
 #include "sim/core/divisors.h"
 #include "sim/core/error.h"
-#include "sim/core/parallel_knobs.h"
+#include "sim/core/plan_knobs.h"
 #include "sim/core/rack.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/pipeline/program.h"

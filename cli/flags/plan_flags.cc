@@ -2,7 +2,6 @@
 #include "cli/flags/plan_flags.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +9,6 @@
 #include "cli/flags/changed_plan.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
-#include "sim/core/parallel_knobs.h"
 #include "sim/core/plan_json.h"
 #include "sim/core/rack.h"
 
@@ -28,72 +26,9 @@ void require(std::string_view flag, const std::optional<std::string>& given,
 }
 
 /// "what it is (default: searched)".
-std::string described(bool searched, std::string_view what, std::string_view otherwise) {
-  return fmt::format("{} (default: {})", what, searched ? "searched" : otherwise);
-}
-
-/// `knob` binds a name, the type that --help shows, and a description.
-void declare_knobs(bool searched, const auto& knob) {
-  knob("seq-len", "N", "tokens of a sequence, as 8192 or 8k (default: 2048)");
-  knob("micro-batch", "N", described(searched, "sequences per GPU at a time", "1"));
-  knob("grad-accum", "N", described(searched, "micro-steps per optimizer step", "1"));
-  knob("strategy", "NAME[,NAME]",
-       fmt::format("{}; several{} joined by commas{} (default: {})",
-                   fmt::join(strategy_names(), ", "), searched ? "" : ",",
-                   searched ? "" : ", are compared", searched ? "all are searched" : "yafsdp"));
-  knob("shard-group", "N", "GPUs that share one copy of the parameters");
-  knob("ckpt-layers", "K|all",
-       described(searched, "checkpoint the first K layers, or all; 0 recomputes nothing", "0"));
-  knob("recompute", "WHAT",
-       described(searched,
-                 "what checkpointed layers recompute: none, full, selective-op, or some of norm, "
-                 "swiglu, ffn, attention, block joined by commas",
-                 "full"));
-  knob("param-dtype", "fp32|bf16", "compute and gather (default: bf16)");
-  knob("reduce-dtype", "fp32|bf16", "gradient reduction (default: fp32)");
-  knob("moment-dtype", "fp32|bf16", "Adam's moments (default: fp32)");
-  knob("buffers", "N", described(searched, "rotating gather buffers of yafsdp", "2"));
-  knob("prefetch", "N", "units gathered ahead, at most buffers - 1 (default: all)");
-  knob("attention", "flash|eager", described(searched, "attention kernel", "flash"));
-  knob("loss-chunks", "N",
-       "pieces in which logits and loss are computed (default: as the software does)");
-  knob("allocator", "native|expandable",
-       "PyTorch's allocator, or with expandable segments (default: as the software sets it)");
-  knob("deterministic", "on|off",
-       "on: equal bits every time on GPUs, too; attention adds in one order (default: off)");
-}
-
-void declare_parallel_knobs(bool searched, const auto& knob) {
-  const auto size = [&](const char* name, std::string_view what) {
-    knob(name, "N", described(searched, what, "1"));
-  };
-  size("tp", "tensor parallel: ranks that share every matrix");
-  knob("sp", "on|off", "sequence parallel between the matrices (default: on where tp > 1)");
-  size("pp", "pipeline stages");
-  size("virtual-stages", "chunks of a stage");
-  knob(
-      "pp-schedule", "NAME",
-      fmt::format("{} (default: 1f1b, interleaved with virtual stages)", words_of<PipelineKind>()));
-  knob(
-      "pp-layout", "TEXT",
-      "what each stage holds, as Megatron writes it: \"Et*3|(tt|)*29m|L\" (default: equal stages)");
-  size("cp", "context parallel: ranks that share every sequence");
-  knob("cp-comm", "NAME", fmt::format("{} (default: the stack's)", words_of<ContextComm>()));
-  size("ep", "expert parallel: ranks that share the experts");
-  size("etp", "tensor parallel of the experts");
-  knob("dispatcher", "NAME", fmt::format("{} (default: the stack's)", words_of<Dispatcher>()));
-  knob("ep-overlap", "on|off", "all-to-alls hide behind another micro-batch (default: off)");
-  knob("tp-overlap", "NAME", fmt::format("{} (default: the stack's)", words_of<TensorOverlap>()));
-  knob(
-      "rank-order", "A-B-C-D-E",
-      fmt::format("order of the ranks, the fastest first (default: {})", Parallelism::kUsualOrder));
-  knob("precision", "NAME",
-       fmt::format("what layers multiply in: {} (default: bf16)", words_of<Precision>()));
-  knob("fp8-recipe", "NAME", fmt::format("{} (default: tensorwise)", words_of<Fp8Recipe>()));
-  knob("fp8-params", "on|off", "parameters are kept and gathered in fp8 (default: off)");
-  knob("optimizer", "NAME", fmt::format("{} (default: adamw)", words_of<Optimizer>()));
-  knob("lora", "RANK", "train adapters of this rank only (default: the model itself)");
-  knob("offload", "none|optimizer|activations:N", "what the host's memory holds (default: none)");
+std::string described(const PlanKnob& knob, bool searched) {
+  const std::string_view otherwise = searched && knob.is(kSearched) ? "searched" : knob.otherwise;
+  return otherwise.empty() ? knob.what : fmt::format("{} (default: {})", knob.what, otherwise);
 }
 
 /// global batch = micro-batch * accumulation * data-parallel ranks.
@@ -123,22 +58,17 @@ void PlanFlags::declare(Command& command, bool searched) {
                         const char* description) {
     command.add(flag, value, description).type_name(type).group(kWhat);
   };
-  const auto knob = [&](const char* name, const char* type, const std::string& description) {
-    command
-        .add_parsed(
-            fmt::format("--{}", name),
-            [this, &entry = plan_knob(name)](const std::string& word) {
-              entry.read(knobs, fmt::format("--{}", entry.name), word);
-            },
-            description)
-        .type_name(type)
-        .group(kWhat);
-  };
   text("--model", model, "NAME|PATH", "a built-in model, or a Hugging Face config.json or folder");
   text("--cluster", cluster, "NAME|PATH", "a shipped cluster (see inspect clusters) or a file");
   command.add("--gpus", gpus, "GPUs in all (default: one node)", {1, 1 << 20}).group(kWhat);
-  declare_knobs(searched, knob);
-  declare_parallel_knobs(searched, knob);
+  for (const PlanKnob& knob : plan_knobs()) {
+    if (!knob.read) continue;
+    const std::string flag = fmt::format("--{}", knob.name);
+    const auto take = [this, &knob, flag](const std::string& word) {
+      knob.read(knobs, flag, word);
+    };
+    command.add_parsed(flag, take, described(knob, searched)).type_name(knob.type).group(kWhat);
+  }
   if (!searched) {
     command
         .add("--global-batch", global_batch, "sequences of a step: decides --grad-accum",

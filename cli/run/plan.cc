@@ -18,7 +18,7 @@ GivenKnobs given_knobs(const RunSettings& settings, const Model& model) {
   GivenKnobs knobs;
   for (const PlanKnob& knob : plan_knobs()) {
     const std::string key(knob.name);
-    if (settings.knows(key) && settings.given(key)) {
+    if (knob.read && settings.knows(key) && settings.given(key)) {
       knob.read(knobs, settings.at(key).name, settings.text(key));
     }
   }
@@ -98,8 +98,9 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
                   launch.launcher == exec::Launcher::kNone ? origin : name_of(launch.launcher));
   for (const PlanKnob& knob : plan_knobs()) {
     const std::string key(knob.name);
+    if (!knob.write || !settings.knows(key)) continue;
     std::string value = knob.write(plan);
-    if (settings.knows(key) && !value.empty()) settings.decide(key, std::move(value), origin);
+    if (!value.empty()) settings.decide(key, std::move(value), origin);
   }
   return plan;
 }

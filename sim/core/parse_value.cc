@@ -14,11 +14,6 @@
 namespace shardwright {
 namespace {
 
-std::string range_text(CountRange range) {
-  return range.most == CountRange{}.most ? fmt::format("of at least {}", range.least)
-                                         : fmt::format("from {} to {}", range.least, range.most);
-}
-
 std::string range_text(RealRange range) {
   const RealRange all;
   if (range.most == all.most && range.least == all.least) return "finite";
@@ -54,6 +49,11 @@ std::optional<std::int64_t> binary_count(std::string_view text) {
 }
 
 }  // namespace
+
+std::string range_text(CountRange range) {
+  return range.most == CountRange{}.most ? fmt::format("of at least {}", range.least)
+                                         : fmt::format("from {} to {}", range.least, range.most);
+}
 
 std::int64_t parse_count(std::string_view name, std::string_view text, CountRange range) {
   const std::string plain = plain_number(text).value_or(std::string(text));

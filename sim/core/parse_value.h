@@ -21,6 +21,9 @@ struct CountRange {
   bool binary_k = false;  // 8k is 8192, as in the length of a context
 };
 
+/// "of at least 1", "from 1 to 4096": what a whole number must be.
+std::string range_text(CountRange range);
+
 struct RealRange {
   double least = -std::numeric_limits<double>::max();
   double most = std::numeric_limits<double>::max();

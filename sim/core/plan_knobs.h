@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The knobs of a plan as people give them: on a command line, in a run file, in the environment.
+// The knobs of a plan as they are given and kept: on a command line, in a run file, in the
+// environment, in a plan file, in a table of published runs.
 //
-// One table says for each knob what it is called, how its text is read and how it is written again;
-// a flag and a line of a run file are two names for the same entry. What was read is kept apart
-// from the plan, because a search holds fixed exactly what was given and a plan file is changed by
+// One table (knob_table.cc) says for each knob what it is called in each place, which values it
+// takes, and what --help says of it; flags, plan files and ledgers are read by that table. A new
+// knob is a field of Plan, one of GivenKnobs and a row there. What was given is kept apart from
+// the plan, because a search holds fixed exactly what was given and a plan file is changed by
 // exactly that.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sim/core/parse_value.h"
 #include "sim/core/plan.h"
 
 namespace shardwright {
+
+class CsvRow;
+class JsonReader;
 
 /// "ckpt-layers": a number of layers, or all of them.
 struct CheckpointedLayers {
@@ -68,14 +76,46 @@ struct GivenKnobs {
   std::optional<bool> deterministic;
 };
 
-struct PlanKnob {
-  std::string_view name;  // "grad-accum"
-  /// Throws Error that calls the knob `given_as`: "--grad-accum", "grad-accum in run.ini".
-  void (*read)(GivenKnobs& knobs, std::string_view given_as, const std::string& text);
-  /// The text that read() takes for this plan's value; empty where a plan says it otherwise.
-  std::string (*write)(const Plan& plan);
+/// What is true of a knob, as a set of bits.
+enum KnobTraits : std::uint8_t {
+  kSearched = 1,    // by a verb that searches, where it is not given
+  kFilled = 2,      // its column is never empty
+  kTextSays = 4,    // what is written as text says it though it has its default
+  kFileSays = 8,    // and so does a plan file
+  kZeroInFile = 16  // which says with a 0 what a flag leaves out
 };
 
+/// What a row of the table says of a knob.
+struct KnobFacts {
+  std::string_view name;            // "grad-accum"; plan files write it with '_'
+  std::string_view column = {};     // of ledgers; empty: none, or one with its own words
+  std::string what = {};            // what --help says
+  std::string_view otherwise = {};  // what it calls the default; empty: nothing
+  unsigned traits = 0;              // of KnobTraits
+  CountRange range = {};            // of a number
+  std::string type = {};            // of the value, as --help shows it
+
+  bool is(KnobTraits trait) const { return (traits & trait) != 0; }
+};
+
+/// A row with what reads and writes it. Without `read` it is a knob of plan files alone.
+struct PlanKnob : KnobFacts {
+  bool divides = false;  // of Plan::parallel or Plan::numerics
+  /// Throws Error that calls the knob `given_as`: "--grad-accum", "grad-accum in run.ini".
+  std::function<void(GivenKnobs& knobs, std::string_view given_as, const std::string& text)> read =
+      {};
+  /// The text that read() takes for this plan's value; empty where a plan says it otherwise.
+  std::function<std::string(const Plan& plan)> write = {};
+  /// Sets the plan to what was given; empty where with_knobs does it, together with other knobs.
+  std::function<void(const GivenKnobs& knobs, Plan& plan)> take = {};
+  /// From and to the object of a plan file. Throws Error naming file and key.
+  std::function<void(const JsonReader& object, Plan& plan)> from_file = {};
+  std::function<void(const Plan& plan, nlohmann::ordered_json& object)> to_file = {};
+  /// From `column`, which must be there. Throws Error naming file, line and column.
+  std::function<void(const CsvRow& row, Plan& plan)> from_row = {};
+};
+
+/// In the order of plan files and of --help.
 const std::vector<PlanKnob>& plan_knobs();
 /// By its name, which must be one of the table.
 const PlanKnob& plan_knob(std::string_view name);
@@ -87,5 +127,8 @@ std::int64_t usual_seq_len(const Model& model);
 /// without a policy means full recomputation, a policy without a number all `layers`, 0 layers no
 /// recomputation; more buffers are filled ahead unless the prefetch distance is given, too.
 Plan with_knobs(Plan plan, const GivenKnobs& knobs, std::int64_t layers);
+
+/// The plan with what was given of Plan::parallel and Plan::numerics.
+void take_parallelism(const GivenParallelism& given, Plan& plan);
 
 }  // namespace shardwright

@@ -48,7 +48,7 @@ TEST(PlanKnobs, WhatIsWrittenReadsBack) {
   GivenKnobs knobs;
   for (const PlanKnob& knob : plan_knobs()) {
     // Knobs of divided plans write nothing where the plan does not divide.
-    const std::string written = knob.write(plan);
+    const std::string written = knob.write ? knob.write(plan) : "";
     if (!written.empty()) knob.read(knobs, knob.name, written);
   }
   ASSERT_THAT(knobs.strategies, ElementsAre(Strategy::kHsdp));
