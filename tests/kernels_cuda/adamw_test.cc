@@ -92,6 +92,8 @@ TEST_F(CudaAdamW, IsBitForBitTheHosts) {
     check_against_host<float, float, float>(offset);
     check_against_host<float, float, BFloat16>(offset);
     check_against_host<float, BFloat16, BFloat16>(offset);
+    check_against_host<float, BFloat16, float>(offset);
+    check_against_host<BFloat16, float, float>(offset);
     check_against_host<BFloat16, float, BFloat16>(offset);
     check_against_host<BFloat16, BFloat16, float>(offset);
     check_against_host<BFloat16, BFloat16, BFloat16>(offset);

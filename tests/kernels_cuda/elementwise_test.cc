@@ -41,6 +41,23 @@ TEST_F(Elementwise, CastRoundsToNearestEven) {
   }
 }
 
+template <class T>
+void check_copy() {
+  for (const std::int64_t size : kSizes) {
+    const auto in = random_data<T>(1, size);
+    for (const auto& [from, to] : kOffsets) {
+      const OnDevice<T> source(in.typed, from), copy(size, to);
+      cast(nullptr, static_cast<const T*>(source.data()), copy.data(), size);
+      EXPECT_TRUE(testing::same_bits(copy.get(), in.typed)) << size;
+    }
+  }
+}
+
+TEST_F(Elementwise, CastToTheSameTypeCopies) {
+  check_copy<float>();
+  check_copy<BFloat16>();
+}
+
 template <class In, class Sum>
 void check_sums() {
   for (const std::int64_t size : kSizes) {
@@ -121,6 +138,14 @@ TEST_F(Elementwise, PoisonIsWhatTheHostWrites) {
     EXPECT_EQ(n[i].bits, 0x7fa1);
   }
   EXPECT_EQ(w[99], 1.0f);
+  // Too short to reach an address where chunks begin.
+  const OnDevice<float> short_wide(std::vector<float>(3, 1.0f), 1);
+  const OnDevice<BFloat16> short_narrow(std::vector<BFloat16>(3), 3);
+  poison(nullptr, short_wide.data(), 2);
+  poison(nullptr, short_narrow.data(), 2);
+  EXPECT_TRUE(std::isnan(short_wide.get()[1]) && short_wide.get()[2] == 1.0f);
+  EXPECT_EQ(short_narrow.get()[1].bits, 0x7fa1);
+  EXPECT_EQ(short_narrow.get()[2].bits, 0);
   EXPECT_EQ(n[99].bits, 0);
 }
 

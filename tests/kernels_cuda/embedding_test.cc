@@ -39,20 +39,25 @@ TYPED_TEST(CudaEmbedding, MatchesTheOracle) {
     const auto result = in_every_order([&, count = count, vocab = vocab, cols = cols] {
       const OnDevice<T> out(count * cols), shared(head.typed);
       const OnDevice<float> d_table(vocab * cols);
+      const OnDevice<BFloat16> narrow(vocab * cols);
       const OnDevice<std::int32_t> workspace(embedding_workspace_ints(count, vocab));
       embedding_forward<T>(nullptr, {on_table.data(), vocab, cols}, on_tokens.data(),
                            {out.data(), count, cols});
+      embedding_backward<T, BFloat16>(nullptr, on_tokens.data(), {on_d_out.data(), count, cols},
+                                      {narrow.data(), vocab, cols}, host::Store::kOverwrite,
+                                      workspace.data());
       embedding_backward<T, float>(nullptr, on_tokens.data(), {on_d_out.data(), count, cols},
                                    {d_table.data(), vocab, cols}, host::Store::kOverwrite,
                                    workspace.data());
       embedding_backward<T, T>(nullptr, on_tokens.data(), {on_d_out.data(), count, cols},
                                {shared.data(), vocab, cols}, host::Store::kAdd, workspace.data());
-      return Outputs(out.get(), d_table.get(), shared.get());
+      return Outputs(out.get(), d_table.get(), shared.get(), narrow.get());
     });
     expect_close(result.template get<0>(), reference::embedding_forward(table.exact, cols, tokens),
                  0.0, "out");
     expect_close(result.template get<1>(), gradient, 2e-6, "d_table");
     expect_close(result.template get<2>(), tied, unit_roundoff<T>() + 2e-6, "tied");
+    expect_close(result.template get<3>(), gradient, unit_roundoff<BFloat16>() + 2e-6, "narrow");
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // With SHARDWRIGHT_PTX="FILE..." the tests of kernels on the processor also run what they launch as
-// that PTX (oracle.h), fail where it differs, and say what was covered.
+// that PTX (oracle.h), with the mathematical functions of math_functions.ptx, fail where it
+// differs or where no test launches one of its kernels, and say what was covered.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "tests/support/ptx/math_functions.h"
 #include "tests/support/ptx/oracle.h"
 
 namespace ptx {
@@ -23,7 +25,12 @@ class OracleEnvironment : public ::testing::Environment {
     for (std::string file; files >> file;) {
       std::ifstream in(file);
       ASSERT_TRUE(in) << file << " cannot be read";
-      oracle_.add({std::istreambuf_iterator<char>(in), {}});
+      const std::string text{std::istreambuf_iterator<char>(in), {}};
+      if (file.ends_with("math_functions.ptx")) {
+        use_math_functions(text);
+      } else {
+        oracle_.add(text);
+      }
     }
     cuda_on_cpu::set_runner([this](const cuda_on_cpu::Launch& launch) { oracle_.run(launch); });
   }
@@ -35,8 +42,7 @@ class OracleEnvironment : public ::testing::Environment {
               << all.kernels << " kernels, " << all.opcodes_run.size() << " of "
               << all.opcodes.size() << " opcodes, " << all.instructions_run << " of "
               << all.instructions << " instructions\n";
-    for (const std::string& name : all.not_run)
-      std::cout << "PTX: no test launches " << name << "\n";
+    for (const std::string& name : all.not_run) ADD_FAILURE() << "no test launches " << name;
     for (const std::string& opcode : all.opcodes) {
       if (!all.opcodes_run.contains(opcode)) std::cout << "PTX: never executed: " << opcode << "\n";
     }

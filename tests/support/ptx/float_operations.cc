@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arithmetic of floats. What PTX rounds by a rule is rounded by that rule. What it calls
-// approximate (ex2, rcp, div with .approx) is computed in fp64 and rounded once, as the emulation
-// of kernels does: a GPU's result is within the bounds of the PTX ISA of that (2 + 2^-22 relative
-// to 2 ulp), which the tolerances of the tests on a GPU allow for.
+// approximate (ex2, rcp, div with .approx) is what the C library computes, as in the emulation of
+// kernels; a GPU's result is within the bounds of the PTX ISA of that (a relative 2^-22 or 2 ulp),
+// which the tolerances of the tests on a GPU allow for.
 #include <cfenv>
 #include <cmath>
 
@@ -17,7 +17,7 @@ float flushed(float a) {
 }
 
 float exponential_of_two(float a) {
-  return static_cast<float>(std::exp2(static_cast<double>(a)));
+  return std::exp2(a);
 }
 
 float fma_rounded_down(float a, float b, float c) {
