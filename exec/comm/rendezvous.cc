@@ -45,25 +45,26 @@ std::optional<MeetingAddress> read_address(const fs::path& path, std::string& wh
   return address;
 }
 
+[[noreturn]] void refuse_rendezvous(const std::string& wish) {
+  throw Error(
+      fmt::format("--rendezvous is '{}', expected auto, tcp://HOST:PORT or file:///PATH", wish));
+}
+
 Rendezvous parse(const std::string& wish) {
-  const auto refuse = [&wish] [[noreturn]] {
-    throw Error(
-        fmt::format("--rendezvous is '{}', expected auto, tcp://HOST:PORT or file:///PATH", wish));
-  };
   Rendezvous result;
   if (wish.starts_with("file://")) {
     result.file = wish.substr(7);
-    if (result.file.empty() || result.file[0] != '/') refuse();
+    if (result.file.empty() || result.file[0] != '/') refuse_rendezvous(wish);
     return result;
   }
-  if (!wish.starts_with("tcp://")) refuse();
+  if (!wish.starts_with("tcp://")) refuse_rendezvous(wish);
   const std::size_t colon = wish.rfind(':');
   result.host = wish.substr(6, colon < 6 ? 0 : colon - 6);
   if (result.host.size() > 2 && result.host.front() == '[' && result.host.back() == ']') {
     result.host = result.host.substr(1, result.host.size() - 2);
   }
   const std::optional<std::int64_t> port = parse_int64(wish.substr(colon + 1));
-  if (result.host.empty() || !port || *port < 1 || *port > 65535) refuse();
+  if (result.host.empty() || !port || *port < 1 || *port > 65535) refuse_rendezvous(wish);
   result.port = static_cast<int>(*port);
   return result;
 }
