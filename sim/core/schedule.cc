@@ -67,7 +67,6 @@ void Schedule::clear() {
   ops.clear();
   memory.clear();
   blocks.clear();
-  bodies.clear();
   sections.clear();
   persistent.clear();
   groups.fill({});

@@ -5,22 +5,21 @@
 //
 // A schedule is compact. Operations are listed in the order in which the host issues them, in
 // Blocks that repeat over units (embedding = 0, layers = 1..L, head = L+1, shared norms = L+2). The
-// blocks of one pass through a chunk of the model are a Body; the step is a program of bodies,
-// run-length encoded in Sections. Today's programs are: what begins a step; forward and backward of
-// the first micro-batch, of those between, of the last; the update. Streams run their operations in
-// order; an operation also waits for the events it names. An event is the last recorded instance at
-// the time the wait is issued, as with CUDA events; waiting for an event that was never recorded is
-// no wait.
+// step is a program of blocks, run-length encoded in Sections: what begins a step; forward and
+// backward of the first micro-batch, of those between, of the last; the update. Streams run their
+// operations in order; an operation also waits for the events it names. An event is the last
+// recorded instance at the time the wait is issued, as with CUDA events; waiting for an event that
+// was never recorded is no wait.
 //
 // Memory is part of the schedule: every block lists, in host order, which tensors come to life and
 // die. What outlives the step is listed apart (persistent), with the facts about sharding from
 // which its sizes and places follow (sim/core/placement.h). for_each_op walks the expanded step.
 //
-// A schedule is the view of one rank of a step that no pipeline divides: one stage, one chunk.
-// Plans that divide the model (tensor, pipeline, context, expert) have none: sim/parallel writes
-// down their layers and sim/pipeline walks the stages. What reads sections takes each block to
-// belong to one of them. Read next: sim/strategies/lower.h (who writes it), sim/engine/engine.h
-// (who costs it), exec/executor.h (who runs it).
+// A schedule is the view of one rank of a step that no pipeline divides. Plans that divide the
+// model (tensor, pipeline, context, expert) have none: sim/parallel writes down their layers and
+// sim/pipeline/program.h says which pass of which chunk a stage runs when. What reads sections
+// takes each block to belong to one of them. Read next: sim/strategies/lower.h (who writes it),
+// sim/engine/engine.h (who costs it), exec/executor.h (who runs it).
 #pragma once
 
 #include <array>
@@ -75,29 +74,12 @@ struct Block {
   Phase phase = Phase::kForward;
 };
 
-/// Which way a body goes through its chunk of the model. kWeights: the gradients of weights alone,
-/// where a pipeline delays them.
-enum class Direction : std::uint8_t { kNone, kForward, kBackward, kWeights };
-
-/// Neighbouring blocks that pass a chunk of the model once in one direction, or do what a step does
-/// once (kNone).
-struct Body {
+/// An entry of a step's program: neighbouring blocks one after the other, `repeats` times, each
+/// time for the next micro-batch.
+struct Section {
   std::uint32_t first_block = 0;
   std::uint32_t block_count = 0;
-  Direction direction = Direction::kNone;
-  std::int32_t chunk = 0;
-};
-
-/// An entry of a step's program: some bodies one after the other, `repeats` times, each time for
-/// the next micro-batch.
-struct Section {
-  std::uint32_t first_block = 0;  // of its bodies, which are neighbours
-  std::uint32_t block_count = 0;
   std::int32_t repeats = 1;
-  std::uint32_t first_body = 0;
-  std::uint32_t body_count = 0;
-  std::int32_t forward_micro_batch = 0;  // of the first time
-  std::int32_t backward_micro_batch = 0;
 };
 
 struct Schedule {
@@ -105,7 +87,6 @@ struct Schedule {
   std::vector<Op> ops;
   std::vector<MemoryAction> memory;
   std::vector<Block> blocks;
-  std::vector<Body> bodies;
   std::vector<Section> sections;  // the program
   std::vector<PersistentTensor> persistent;
   std::vector<const char*> event_names;  // [0] is unused
@@ -113,8 +94,6 @@ struct Schedule {
   std::array<RankGroup, kCommGroups> groups{};
   ShardingFacts sharding;
   UnitSizes unit_sizes;
-  std::int32_t stage = 0;
-  std::int32_t stages = 1;
 
   const RankGroup& group(CommGroup kind) const { return groups[static_cast<std::size_t>(kind)]; }
   RankGroup& group(CommGroup kind) { return groups[static_cast<std::size_t>(kind)]; }

@@ -48,20 +48,16 @@ void write_backward(StepWriter& w, ShardingStrategy& strategy, std::int32_t last
 }
 
 void write_micro_steps(StepWriter& w, ShardingStrategy& strategy, bool first, bool last,
-                       std::int32_t repeats, std::int32_t first_micro_batch) {
+                       std::int32_t repeats) {
   const std::int32_t head = w.schedule().head_unit();
   w.set_micro_step(first, last);
   w.begin_section();
-  w.begin_body(Direction::kForward);
   write_forward(w, strategy, head);
-  w.end_body();
-  w.begin_body(Direction::kBackward);
   write_backward(w, strategy, head);
   w.begin_block(0, 1, Phase::kReduce);
   strategy.end_micro_step(w);
   w.end_block();
-  w.end_body();
-  w.end_section(repeats, first_micro_batch);
+  w.end_section(repeats);
 }
 
 /// Gradient norm, clip and update of the owned shard.
@@ -72,7 +68,6 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
   const std::int64_t master = bytes_of(plan.master_dtype);
   const std::int64_t tensors = w.schedule().sharding.update_tensors;
   w.begin_section();
-  w.begin_body(Direction::kNone);
   w.begin_block(0, 1, Phase::kOptimizer);
   Op& norm = w.memory_op(OpKind::kGradientNorm, 0, Phase::kOptimizer, MemoryClass::kStream,
                          static_cast<std::int64_t>(stack.gradient_norm_bytes_per_parameter / 4.0 *
@@ -104,8 +99,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
   strategy.after_optimizer(w);
   if (stack.host.step_synchronizations > 0) w.synchronize(Phase::kOptimizer);
   w.end_block();
-  w.end_body();
-  w.end_section(1, 0);
+  w.end_section(1);
 }
 
 }  // namespace
@@ -134,20 +128,18 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
   if (stack.memory == MemoryManager::kStatic)
     out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
   w.begin_section();
-  w.begin_body(Direction::kNone);
   w.begin_block(0, 1, Phase::kPrepare);
   w.host_work(stack.host.step_s, Phase::kPrepare);
   strategy->begin_step(w);
   w.end_block();
-  w.end_body();
-  w.end_section(1, 0);
+  w.end_section(1);
   const auto micro_steps = static_cast<std::int32_t>(plan.grad_accum);
   if (micro_steps == 1) {
-    write_micro_steps(w, *strategy, true, true, 1, 0);
+    write_micro_steps(w, *strategy, true, true, 1);
   } else {
-    write_micro_steps(w, *strategy, true, false, 1, 0);
-    if (micro_steps > 2) write_micro_steps(w, *strategy, false, false, micro_steps - 2, 1);
-    write_micro_steps(w, *strategy, false, true, 1, micro_steps - 1);
+    write_micro_steps(w, *strategy, true, false, 1);
+    if (micro_steps > 2) write_micro_steps(w, *strategy, false, false, micro_steps - 2);
+    write_micro_steps(w, *strategy, false, true, 1);
   }
   write_optimizer(w, *strategy);
   list_persistent(out);

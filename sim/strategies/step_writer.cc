@@ -302,26 +302,12 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
 void StepWriter::begin_section() {
   Section& section = schedule_.sections.emplace_back();
   section.first_block = static_cast<std::uint32_t>(schedule_.blocks.size());
-  section.first_body = static_cast<std::uint32_t>(schedule_.bodies.size());
 }
 
-void StepWriter::end_section(std::int32_t repeats, std::int32_t first_micro_batch) {
+void StepWriter::end_section(std::int32_t repeats) {
   Section& section = schedule_.sections.back();
   section.block_count = static_cast<std::uint32_t>(schedule_.blocks.size()) - section.first_block;
-  section.body_count = static_cast<std::uint32_t>(schedule_.bodies.size()) - section.first_body;
   section.repeats = repeats;
-  section.forward_micro_batch = section.backward_micro_batch = first_micro_batch;
-}
-
-void StepWriter::begin_body(Direction direction) {
-  Body& body = schedule_.bodies.emplace_back();
-  body.first_block = static_cast<std::uint32_t>(schedule_.blocks.size());
-  body.direction = direction;
-}
-
-void StepWriter::end_body() {
-  Body& body = schedule_.bodies.back();
-  body.block_count = static_cast<std::uint32_t>(schedule_.blocks.size()) - body.first_block;
 }
 
 void StepWriter::begin_block(std::int32_t unit, int step, Phase phase) {

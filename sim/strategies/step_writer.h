@@ -104,11 +104,9 @@ class StepWriter {
   void release_held();
   static constexpr std::uint8_t kSameStream = 0xff;
 
-  // Blocks, bodies and sections; driven by lower.cc.
+  // Blocks and sections; driven by lower.cc.
   void begin_section();
-  void end_section(std::int32_t repeats, std::int32_t first_micro_batch);
-  void begin_body(Direction direction);
-  void end_body();
+  void end_section(std::int32_t repeats);
   void begin_block(std::int32_t unit, int step, Phase phase);
   void end_block();
   /// Extends the block just written to `unit` if it would have come out the same.
