@@ -66,6 +66,17 @@ TEST(Table, WideTextWrapsAndNumbersStayWhole) {
   EXPECT_TRUE(whole_number);
 }
 
+TEST(Table, NamesStayWholeWhereWordsGiveWay) {
+  const std::string name = "  " + std::string(40, 'n');
+  Table table({{"value"}, {"source"}});
+  table.add_row(
+      {name, "fitted to the iteration times of published runs that see it, and to no other"});
+  table.add_row({"  short", std::string(30, 's')});
+  const std::string text = table.render(kUtf8);
+  EXPECT_NE(text.find(name + "  "), std::string::npos) << text;
+  EXPECT_NE(text.find(std::string(30, 's')), std::string::npos) << text;
+}
+
 TEST(Table, RuleAndMissingCells) {
   Table table({{""}, {""}});
   table.add_row({"a", "1"});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 
 #include "cli/render/text/text.h"
 #include "sim/core/check.h"
@@ -34,16 +35,42 @@ struct Layout {
   std::vector<int> widths;
 };
 
+// The widest word of column `c`: narrower, the column breaks names in two.
+int widest_word(const Layout& layout, std::size_t c) {
+  int widest = 0;
+  for (const std::vector<std::string>& row : layout.rows) {
+    const std::string_view cell = row[c];
+    for (std::size_t at = 0; at < cell.size();) {
+      const std::size_t end = std::min(cell.find(' ', at), cell.size());
+      // An indented name is as wide as its cell.
+      const std::size_t from = cell.find_first_not_of(' ') == at ? 0 : at;
+      widest = std::max(widest, display_width(cell.substr(from, end - from)));
+      at = end + 1;
+    }
+  }
+  return widest;
+}
+
+// Takes width from the widest text columns: between words as long as that is enough, then anywhere.
 void shrink_to(Layout& layout, int columns) {
   int total = kGap * (static_cast<int>(layout.widths.size()) - 1);
   for (const int width : layout.widths) total += width;
+  std::vector<int> least(layout.widths.size(), kNarrowestText);
+  for (std::size_t c = 0; c < least.size(); ++c) {
+    least[c] = std::max(kNarrowestText, std::min(widest_word(layout, c), columns / 2));
+  }
   while (total > columns) {
     int* widest = nullptr;
     for (std::size_t c = 0; c < layout.widths.size(); ++c) {
-      if (layout.right[c] || layout.widths[c] <= kNarrowestText) continue;
+      if (layout.right[c] || layout.widths[c] <= least[c]) continue;
       if (widest == nullptr || layout.widths[c] > *widest) widest = &layout.widths[c];
     }
-    if (widest == nullptr) return;
+    if (widest == nullptr) {
+      if (std::all_of(least.begin(), least.end(), [](int w) { return w == kNarrowestText; }))
+        return;
+      std::fill(least.begin(), least.end(), kNarrowestText);
+      continue;
+    }
     --*widest;
     --total;
   }
