@@ -33,8 +33,12 @@ if(SHARDWRIGHT_SANITIZE)
 endif()
 if(SHARDWRIGHT_FUZZ)
   # Coverage for libFuzzer; bounds of the standard library's containers, which address sanitizers cannot tell.
-  add_compile_options(-fsanitize=fuzzer-no-link -fsanitize-coverage-ignorelist=${PROJECT_SOURCE_DIR}/tests/fuzz/uncovered)
-  add_compile_definitions(_GLIBCXX_ASSERTIONS)
+  # The list of what is not covered is no dependency of any object: its hash in the command says when to compile again.
+  set(uncovered ${PROJECT_SOURCE_DIR}/tests/fuzz/uncovered)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${uncovered})
+  file(SHA256 ${uncovered} uncovered_hash)
+  add_compile_options(-fsanitize=fuzzer-no-link -fsanitize-coverage-ignorelist=${uncovered})
+  add_compile_definitions(_GLIBCXX_ASSERTIONS SHARDWRIGHT_UNCOVERED=${uncovered_hash})
 endif()
 
 # shardwright_warnings(TARGET): the warning set of the house rules.
