@@ -11,8 +11,8 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
-#include "sim/core/nearest.h"
 #include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
 #include "sim/core/words.h"
 
 namespace shardwright::cli {
@@ -159,8 +159,7 @@ const ConfigFormat& config_format_named(const std::string& name) {
     if (format.name == name) return format;
     names.emplace_back(format.name);
   }
-  throw Error(fmt::format("--format is '{}', but it must be one of {}{}", name,
-                          fmt::join(names, ", "), did_you_mean(name, names)));
+  fail_word("--format", name, names);
 }
 
 const ConfigFormat& recognized_format(const SettingBox& box) {

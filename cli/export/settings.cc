@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
-#include "sim/core/nearest.h"
+#include "sim/core/parse_value.h"
 
 namespace shardwright::cli {
 
@@ -39,8 +39,7 @@ const Trainer& trainer_named(const std::string& name) {
     if (trainer.name == name) return trainer;
     names.emplace_back(trainer.name);
   }
-  throw Error(fmt::format("--format is '{}', but it must be one of {}{}", name,
-                          fmt::join(names, ", "), did_you_mean(name, names)));
+  fail_word("--format", name, names);
 }
 
 void refuse_division(const Plan& plan, std::string_view trainer) {
