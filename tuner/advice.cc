@@ -304,7 +304,6 @@ void trust_the_prediction(Changes& changes, const std::vector<Scenario>& scenari
   const std::vector<Scenario> first{scenarios.front()};
   if (const std::optional<Found> found = changes.best(changes.request(), first, criteria)) {
     changes.add("no margin for errors of the prediction", "no --robust", changes.request(), *found);
-    changes.last().as_predicted_only = true;
   }
 }
 

@@ -26,8 +26,7 @@ struct Way {
   std::string flags;  // what to change on the command line: "--ckpt-layers 27"
   Request request;    // as changed
   double headroom = 0;
-  bool as_predicted_only = false;  // gives up the margin of several scenarios
-  Found plan;                      // the best of what fits then
+  Found plan;  // the best of what fits then
   double gpu_s_per_token = 0;
 };
 

@@ -371,10 +371,6 @@ bool PickleValue::is_none() const {
 bool PickleValue::is_list() const {
   return pickle_->nodes_[node_].kind == Pickle::Kind::kList;
 }
-bool PickleValue::is_dict() const {
-  return pickle_->nodes_[node_].kind == Pickle::Kind::kDict;
-}
-
 std::size_t PickleValue::size() const {
   const Pickle::Node& node = pickle_->nodes_[node_];
   return node.kind == Pickle::Kind::kDict ? node.items.size() / 2 : node.items.size();

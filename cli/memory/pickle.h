@@ -24,8 +24,7 @@ class Pickle;
 class PickleValue {
  public:
   bool is_none() const;
-  bool is_list() const;  // or a tuple
-  bool is_dict() const;
+  bool is_list() const;                     // or a tuple
   std::size_t size() const;                 // of a list or dictionary, else 0
   PickleValue at(std::size_t index) const;  // of a list
   /// The member of a dictionary; none where this is none or has no such key among its first 64: no
