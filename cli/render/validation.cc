@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "cli/render/text/quantity.h"
@@ -126,6 +128,20 @@ std::string source_constants(const sim::Validation& validation, const Terminal& 
   return table.render(out);
 }
 
+/// Which software stands for which that does not ship; empty: all of it ships.
+std::string stand_ins(const sim::Validation& validation) {
+  std::set<std::string> pairs;
+  std::int64_t runs = 0;
+  for (const sim::ValidatedRow& row : validation.rows) {
+    if (row.row.stack_called.empty() || !row.skipped.empty()) continue;
+    pairs.insert(fmt::format("{} as {}", row.row.stack_called, row.row.plan.stack));
+    ++runs;
+  }
+  if (pairs.empty()) return {};
+  return fmt::format("Software that does not ship is predicted as what it resembles, in {} {}: {}.",
+                     runs, runs == 1 ? "run" : "runs", fmt::join(pairs, ", "));
+}
+
 }  // namespace
 
 std::vector<Column> score_columns(std::string subject) {
@@ -163,6 +179,9 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
                               all.suspect_time.n, percent(all.suspect_time.mape),
                               percent(all.suspect_time.worst)),
                   out);
+  }
+  if (const std::string words = stand_ins(validation); !words.empty()) {
+    text += paragraph(words, out);
   }
   for (const auto& [reason, count] : validation.skipped_because) {
     text += fmt::format("Skipped {}: {}\n", count, reason);

@@ -75,6 +75,23 @@ TEST(Validate, PrintsTheContractsDocument) {
   EXPECT_EQ(summary.at("speedup").at("n"), 2);
 }
 
+TEST(Validate, SaysWhichSoftwareStandsForOneThatDoesNotShip) {
+  std::ifstream in(profiles::shipped_ledger().parent_path() / "parallel.csv");
+  std::string text, line;
+  std::getline(in, text);
+  text += "\n";
+  while (std::getline(in, line)) {
+    if (line.starts_with("p1149,") || line.starts_with("p1148,")) text += line + "\n";
+  }
+  const std::string ledger = written("two.csv", text);
+  const json rows = json::parse(validate({"--ledger", ledger, "--json"}).out).at("rows");
+  ASSERT_EQ(rows.size(), 2U);
+  for (const json& row : rows) EXPECT_EQ(row.at("stack_called"), "megatron-lm") << row.at("id");
+  EXPECT_THAT(validate({"--ledger", ledger}).out, HasSubstr("in 2 runs: megatron-lm as"));
+  const json own = json::parse(validate({"--ledger", short_ledger("one.csv", 1), "--json"}).out);
+  EXPECT_TRUE(own.at("rows").at(0).at("stack_called").is_null());
+}
+
 TEST(Validate, PredictsTheShippedLedgerWithoutSkipping) {
   const ProgramResult result = validate({"--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

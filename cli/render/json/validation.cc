@@ -42,6 +42,7 @@ Json row_json(const sim::ValidatedRow& row) {
        predicted ? Json{time.interval_s[0], time.interval_s[1]} : Json(nullptr)},
       {"extrapolated", row.prediction.extrapolated},
       {"seen", predicted ? Json(name_of(time.novelty)) : Json(nullptr)},
+      {"stack_called", row.row.stack_called.empty() ? Json(nullptr) : Json(row.row.stack_called)},
       {"suspect", row.row.suspect.empty() ? Json(nullptr) : Json(row.row.suspect)},
       {"verdict", predicted ? Json(name_of(row.prediction.memory.verdict)) : Json(nullptr)}};
 }
