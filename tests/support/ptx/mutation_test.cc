@@ -2,16 +2,20 @@
 // That the oracle would find a wrong instruction: one at a time is planted into the PTX of a few
 // kernels, and a small launch must differ from the emulation or break a rule.
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/squares.h"
 #include "kernels/cuda/step_totals.h"
 #include "kernels/exact_sum.h"
 #include "tests/kernels_cuda/mma_probe.h"
+#include "tests/kernels_cuda/random_attention.h"
 #include "tests/kernels_cuda/support.h"
+#include "tests/support/ptx/math_functions.h"
 #include "tests/support/ptx/oracle.h"
 
 namespace ptx {
@@ -88,6 +92,32 @@ void add_up_step() {
   totals.get();
 }
 
+void attend() {
+  using shardwright::kernels::testing::RandomAttention;
+  compute(*cuda::make_flash_attention(),
+          RandomAttention({.batch = 1, .seq = 131, .heads = 2, .kv_heads = 1, .head_dim = 64}));
+}
+
+void lose() {
+  const std::int64_t rows = 3, vocab = 701;
+  const OnDevice<BFloat16> logits(random_data<BFloat16>(1, rows * vocab, 4.0).typed);
+  const OnDevice<std::int32_t> targets(std::vector<std::int32_t>{5, 600, 30});
+  const OnDevice<double> sum(std::vector<double>{0.0}), losses(rows);
+  const OnDevice<std::int64_t> count(std::vector<std::int64_t>{0});
+  cuda::cross_entropy<BFloat16>(nullptr, {logits.data(), rows, vocab}, targets.data(), -100, true,
+                                sum.data(), count.data(), losses.data());
+  sum.get();
+}
+
+void square() {
+  const std::vector<float> x = random_data<float>(1, 20011).typed;
+  const OnDevice<float> in(x);
+  using shardwright::kernels::ExactSum;
+  const OnDevice<std::int64_t> words(std::vector<std::int64_t>(ExactSum::kWords));
+  cuda::sum_of_squares<float>(nullptr, in.data(), std::ssize(x), words.data());
+  words.get();
+}
+
 struct Subject {
   std::string file, kernel;  // a part of its name
   void (*launch)();
@@ -100,6 +130,11 @@ const Subject kFold{"elementwise",
                     "shardwright::kernels::BFloat16, float>",
                     add_up_arrays};
 const Subject kTotals{"step_totals", "step_totals_kernel", add_up_step};
+const Subject kFlash{"flash_attention_forward", "flash_forward_kernel<64>", attend};
+const Subject kKeys{"flash_attention_backward", "flash_backward_kv_kernel<64>", attend};
+const Subject kLoss{"cross_entropy", "cross_entropy_kernel<shardwright::kernels::BFloat16, false>",
+                    lose};
+const Subject kSquares{"squares", "squares_kernel<float, 4>", square};
 
 /// Where the n-th instruction with that opcode stands in the kernel, guard and all; empty: nowhere.
 struct Place {
@@ -180,7 +215,8 @@ struct Mutation {
 const std::string kMma = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32";
 const std::string kLdmatrix = "ldmatrix.sync.aligned.m8n8.";
 
-const Mutation kMutations[] = {
+// Of the kernels whose PTX every build with nvcc makes.
+const std::vector<Mutation> kMutations = {
     {kMultiply, kMma, 0, swapped(5, 6)},
     {kMultiply, kMma, 0, swapped(8, 9)},
     {kMultiply, kMma, 0, swapped(11, 12)},
@@ -207,6 +243,23 @@ const Mutation kMutations[] = {
     {kTotals, "div.rn.f64", 0, swapped(1, 2)},
 };
 
+// Of kernels whose PTX is made for scripts/slow_checks.
+const std::vector<Mutation> kSlowMutations = {
+    {kFlash, kMma, 0, swapped(4, 5)},
+    {kFlash, kMma, 63, swapped(8, 9)},
+    {kFlash, kLdmatrix + "x4.trans.shared.b16", 15, replaced(".trans", "")},
+    {kFlash, "shfl.sync.bfly.b32", 25, swapped(3, 4)},
+    {kFlash, "bar.sync", 1, kWithoutIt},
+    {kFlash, "cp.async.wait_group", 0, replaced("0;", "1;")},
+    {kKeys, kMma, 10, swapped(6, 7)},
+    {kKeys, kMma, 20, swapped(8, 9)},
+    {kKeys, "bar.sync", 2, kWithoutIt},
+    {kKeys, "bar.sync", 1, kWithoutIt},
+    {kLoss, "shfl.sync.bfly.b32", 0, swapped(3, 4)},
+    {kLoss, "bar.sync", 0, kWithoutIt},
+    {kSquares, "atom.shared.add.u64", 67, behind(8)},
+};
+
 std::string text_of(const std::string& file) {
   std::ifstream in(std::string(SHARDWRIGHT_PTX_FOLDER) + "/" + file + ".ptx");
   return {std::istreambuf_iterator<char>(in), {}};
@@ -228,13 +281,8 @@ std::vector<std::string> complaints(const std::string& text, void (*launch)()) {
   return heard;
 }
 
-TEST(PtxMutation, EveryPlantedMistakeIsFound) {
-  if (text_of("mma_probe").empty()) GTEST_SKIP() << "PTX of kernels needs nvcc";
-  EXPECT_GE(std::size(kMutations), 20u);
-  for (const Subject& subject : {kMultiply, kLoad, kRope, kFold, kTotals}) {
-    EXPECT_THAT(complaints(text_of(subject.file), subject.launch), ::testing::IsEmpty());
-  }
-  for (const auto& [subject, opcode, n, change] : kMutations) {
+void expect_found(const std::vector<Mutation>& mutations) {
+  for (const auto& [subject, opcode, n, change] : mutations) {
     std::string text = text_of(subject.file);
     const auto [begin, end] = find(text, subject, opcode, n);
     ASSERT_GT(end, begin) << "no " << opcode << " in " << subject.kernel;
@@ -245,6 +293,26 @@ TEST(PtxMutation, EveryPlantedMistakeIsFound) {
         << line << "\nmay as well be\n"
         << wrong;
   }
+}
+
+TEST(PtxMutation, EveryPlantedMistakeIsFound) {
+  if (text_of("mma_probe").empty()) GTEST_SKIP() << "PTX of kernels needs nvcc";
+  EXPECT_GE(kMutations.size(), 20u);
+  for (const Subject& subject : {kMultiply, kLoad, kRope, kFold, kTotals}) {
+    EXPECT_THAT(complaints(text_of(subject.file), subject.launch), ::testing::IsEmpty());
+  }
+  expect_found(kMutations);
+}
+
+TEST(PtxMutation, EveryMistakePlantedInLargeKernelsIsFound) {
+  const std::string math = text_of("math_functions");
+  if (math.empty()) GTEST_SKIP() << "needs the target kernel_ptx";
+  use_math_functions(math);
+  for (const Subject& subject : {kFlash, kKeys, kLoss, kSquares}) {
+    EXPECT_THAT(complaints(text_of(subject.file), subject.launch), ::testing::IsEmpty());
+  }
+  expect_found(kSlowMutations);
+  cuda_on_cpu::math_functions = {};
 }
 
 }  // namespace
