@@ -131,9 +131,10 @@ bool seen_on_gpu(const Uncertainty& uncertainty, std::string_view stack, std::st
 bool has_seen_often(const Uncertainty& uncertainty, std::string_view stack, std::string_view gpu) {
   const auto cells = uncertainty.seen.find(kCell);
   if (cells == uncertainty.seen.end()) return false;
-  const std::string of_gpu = fmt::format(" | {} | ", gpu), of_stack = fmt::format(" | {}", stack);
+  const std::string of_gpu = " | " + std::string(gpu) + " | ",
+                    of_stack = " | " + std::string(stack);
   return std::count_if(cells->second.begin(), cells->second.end(), [&](const std::string& cell) {
-           return cell.find(of_gpu) != std::string::npos && cell.ends_with(of_stack);
+           return cell.ends_with(of_stack) && cell.find(of_gpu) != std::string::npos;
          }) >= kOften;
 }
 
