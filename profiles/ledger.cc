@@ -94,20 +94,24 @@ class RowReader {
   template <std::size_t N>
   std::size_t choice(std::string_view column, const std::array<std::string_view, N>& words) const {
     const auto at = std::find(words.begin(), words.end(), row_.text(column));
-    if (at == words.end()) fail_choice(column, {words.begin(), words.end()});
+    if (at == words.end()) {
+      refuse_name(column, {words.begin(), words.end()});
+      return 0;
+    }
     return static_cast<std::size_t>(at - words.begin());
   }
 
-  [[noreturn]] void fail_choice(std::string_view column,
-                                const std::vector<std::string>& accepted) const {
-    row_.fail(column, fmt::format("one of {}", fmt::join(accepted, ", ")));
+  /// For a word that a later version may know: the row is kept and says why it is not predicted.
+  void refuse(std::string_view column, const std::string& expected) const {
+    if (unsupported_ == nullptr) row_.fail(column, expected);
+    *unsupported_ = unknown_word(column, row_.text(column));
+  }
+  void refuse_name(std::string_view column, const std::vector<std::string>& accepted) const {
+    refuse(column, fmt::format("one of {}", fmt::join(accepted, ", ")));
   }
 
-  /// For a name that a later version may know: the row is kept and says why it is not predicted.
-  void refuse_name(std::string_view column, const std::vector<std::string>& accepted) const {
-    if (unsupported_ == nullptr) fail_choice(column, accepted);
-    *unsupported_ = fmt::format("{} is {}, which is not known", column, row_.text(column));
-  }
+  /// What the row says of a knob; a number that makes no sense is an error in any version.
+  void take(const PlanKnob& knob, Plan& plan) const { read_knob(row_, knob, plan, unsupported_); }
 
   const CsvRow& row() const { return row_; }
 
@@ -191,9 +195,9 @@ void read_recompute(const RowReader& read, std::int64_t layers, Plan& plan) {
   try {
     set_recompute(plan, word);
   } catch (const Error&) {
-    read.row().fail("recompute",
-                    "none, full, selective-op, every-N, or norm, swiglu, ffn, attention, block "
-                    "joined by '+'");
+    read.refuse("recompute",
+                "none, full, selective-op, every-N, or norm, swiglu, ffn, attention, block "
+                "joined by '+'");
   }
   switch (plan.recompute) {
     case Recompute::kNone:
@@ -219,7 +223,7 @@ Plan read_plan(const RowReader& read, const CsvTable& table, std::int64_t layers
   for (const PlanKnob& knob : plan_knobs()) {
     // Tables older than November 2026 lack two of these columns.
     if (knob.divides || knob.column.empty() || !table.has_column(knob.column)) continue;
-    knob.from_row(read.row(), plan);
+    read.take(knob, plan);
   }
   plan.shard_group = read.row().text("shard_group").empty() ? 0 : read.count("shard_group");
   // Of a strategy that shards nothing the column can only say that all ranks take part.

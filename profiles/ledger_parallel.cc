@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/ledger_parallel.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -59,14 +61,15 @@ std::optional<CudaGraphs> read_graphs(const CsvRow& row) {
   return CudaGraphs::kLayers;
 }
 
-void read_recomputed_modules(const CsvRow& row, const Model& model, Plan& plan) {
+void read_recomputed_modules(const CsvRow& row, LedgerRow& out) {
   if (row.text("recompute") != "modules") return;
+  const std::string_view modules = row.text("recompute_modules");
   try {
-    set_recompute(plan, row.text("recompute_modules"));
+    set_recompute(out.plan, modules);
   } catch (const Error&) {
-    row.fail("recompute_modules", "modules such as core_attn, layernorm, moe_act joined by ','");
+    out.unsupported = unknown_word("recompute_modules", modules);
   }
-  plan.ckpt_layers = model.layers;
+  out.plan.ckpt_layers = out.model.layers;
 }
 
 /// Whether a row means what it says of a knob: recipes keep settings of what they do not use.
@@ -110,6 +113,21 @@ void read_usual(const CsvRow& row, LedgerRow& out) {
 
 }  // namespace
 
+std::string unknown_word(std::string_view column, std::string_view word) {
+  return fmt::format("{} is {}, which is not known", column, word);
+}
+
+void read_knob(const CsvRow& row, const PlanKnob& knob, Plan& plan, std::string* unsupported) {
+  try {
+    knob.from_row(row, plan);
+  } catch (const Error&) {
+    const std::string_view text = row.text(knob.column);
+    const bool is_word = !text.empty() && !parse_double(text);
+    if (unsupported == nullptr || !is_word) throw;
+    *unsupported = unknown_word(knob.column, text);
+  }
+}
+
 bool has_parallel_columns(const CsvTable& table) {
   return table.has_column("tp") && table.has_column("pp");
 }
@@ -118,15 +136,18 @@ void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
   read_model(row, out.model);
   Plan& plan = out.plan;
   for (const PlanKnob& knob : plan_knobs()) {
-    if (knob.divides && !knob.column.empty() && counts(row, knob, plan)) knob.from_row(row, plan);
+    if (knob.divides && !knob.column.empty() && counts(row, knob, plan))
+      read_knob(row, knob, plan, &out.unsupported);
   }
   Parallelism& p = plan.parallel;
+  // One chunk a stage leaves nothing to interleave.
+  if (p.virtual_stages == 1 && p.pp_schedule == PipelineKind::kInterleaved) p.pp_schedule.reset();
   // Token-drop recipes pad every expert to its balanced rows.
   if (row.text("routing") == "token-drop") p.expert_capacity = 1;
   p.cuda_graphs = read_graphs(row);
   out.software = row.text("version");  // unless a column of its own says more
   read_usual(row, out);
-  read_recomputed_modules(row, out.model, plan);
+  read_recomputed_modules(row, out);
   out.quality = row.text("quality");
   out.version = row.text("version");
 }

@@ -12,10 +12,18 @@
 
 #include "profiles/ledger.h"
 #include "sim/core/csv.h"
+#include "sim/core/plan_knobs.h"
 
 namespace shardwright::profiles {
 
 bool has_parallel_columns(const CsvTable& table);
+
+/// Why a row with such a word is not predicted.
+std::string unknown_word(std::string_view column, std::string_view word);
+
+/// A knob as its column says it. An unknown word goes to `unsupported` where there is one; a number
+/// out of range, and without `unsupported` a word, throws Error.
+void read_knob(const CsvRow& row, const PlanKnob& knob, Plan& plan, std::string* unsupported);
 
 /// Experts, latent attention and extra predictions of the model, and the plan's parallelism,
 /// precision and modules that run again. Throws Error naming file, line and column.
