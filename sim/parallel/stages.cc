@@ -103,19 +103,27 @@ std::vector<ChunkContent> from_layout(const Model& model, const Plan& plan, std:
 std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
   std::vector<ChunkContent> chunks(parts);
   const auto n = static_cast<std::int64_t>(parts);
-  const bool ends_count = model.layers % n != 0 && (model.layers + 2) % n == 0;
+  const bool divides = model.layers % n == 0;
   const std::int64_t most = (model.layers + n - 1) / n;
   const std::int64_t rest = model.layers - most * (n - 1);
-  const bool last_gets_rest = model.layers % n != 0 && !ends_count && rest > 0;
-  const std::int64_t places = ends_count ? model.layers + 2 : model.layers;
+  // Embedding and loss are places like a layer where that makes equal chunks; where layers would
+  // fill all chunks but the last, extra predictions are, too: "Et|(tt|)*30mL" of DeepSeek-V3.
+  const std::int64_t predictions = rest > 0 || (model.layers + 2) % n == 0 ? 0 : model.mtp_layers;
+  const std::int64_t places = model.layers + 2 + predictions;
+  const bool ends_count = !divides && places % n == 0 && places / n > predictions;
+  const bool last_gets_rest = !divides && !ends_count && rest > 0;
   std::int64_t layer = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     ChunkContent& chunk = chunks[static_cast<std::size_t>(i)];
     chunk.embedding = i == 0;
     chunk.head = i + 1 == n;
-    chunk.layers = places / n + (i < places % n ? 1 : 0);
-    if (ends_count) chunk.layers -= (chunk.embedding ? 1 : 0) + (chunk.head ? 1 : 0);
-    if (last_gets_rest) chunk.layers = chunk.head ? rest : most;
+    if (ends_count) {
+      chunk.layers = places / n - (chunk.embedding ? 1 : 0) - (chunk.head ? 1 + predictions : 0);
+    } else if (last_gets_rest) {
+      chunk.layers = chunk.head ? rest : most;
+    } else {
+      chunk.layers = model.layers / n + (i < model.layers % n ? 1 : 0);
+    }
     chunk.first_layer = layer;
     layer += chunk.layers;
   }
