@@ -124,6 +124,8 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
   };
   fields.group("parallel", [&] {
     add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
+    add("other_precisions", &parallel.other_precisions, "",
+        "without them: products in fp16, fp8 or fp4 exist");
     add("always", &parallel.always, "", "every plan is predicted by the parallel engine");
     add("fused_attention", &parallel.fused_attention, "",
         "attention is one kernel where the plan says flash");

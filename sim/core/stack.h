@@ -69,6 +69,8 @@ struct AllocatorSettings {
 /// reads none of it.
 struct ParallelSoftware {
   bool supported = false;  // tensor, pipeline and context parallelism exist
+  /// Without them: products of another type than bf16 exist.
+  bool other_precisions = false;
   /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
   bool always = false;
   bool fused_attention = true;              // false: attention is eager whatever the plan says

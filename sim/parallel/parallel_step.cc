@@ -25,6 +25,14 @@ std::size_t at(CommGroup group) {
   return static_cast<std::size_t>(group);
 }
 
+/// What the plan asks for beside data parallelism in some precision; empty: nothing.
+std::string beyond_precision(Plan plan) {
+  plan.numerics.precision = Precision::kBf16;
+  plan.numerics.fp8_recipe.reset();
+  plan.numerics.fp8_params = false;
+  return beyond_data_parallel(plan);
+}
+
 /// The first forward passes and the last backward ones of a stage have no pass of the other kind
 /// beside them: Megatron's combined schedule of forward and backward (core/pipeline_parallel,
 /// combined_1f1b) warms up with (p - 1) + (v - 1) p + 1 of m v passes in the mean of the stages.
@@ -63,11 +71,13 @@ int messages_sent(const PipelineShape& shape, std::int32_t stage) {
 
 void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
   const Stack& stack = profile.stack;
-  if (!stack.parallel.supported) {
+  const std::string lacks =
+      stack.parallel.other_precisions ? beyond_precision(plan) : beyond_data_parallel(plan);
+  if (!stack.parallel.supported && !lacks.empty()) {
     throw Error(
         fmt::format("{}, which the stack {} does not do, expected a stack such as "
                     "megatron-core",
-                    beyond_data_parallel(plan), stack.id));
+                    lacks, stack.id));
   }
   if (profile.cluster.devices_per_node > 0) {
     throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
@@ -83,6 +93,13 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
     }
     throw Error(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
                             name_of(n.precision), gpu.id, fmt::join(has, " or ")));
+  }
+  if (n.fp8_recipe == Fp8Recipe::kMxfp8 &&
+      (gpu.architecture == "hopper" || gpu.architecture == "ada")) {
+    throw Error(
+        fmt::format("fp8_recipe is mxfp8, whose blocks of 32 the GPU {} does not scale, expected "
+                    "delayed, tensorwise, rowwise or block",
+                    gpu.id));
   }
   if (n.lora > 0 && model.is_mixture()) {
     throw Error(

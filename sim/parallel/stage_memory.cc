@@ -10,6 +10,7 @@
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
+#include "sim/program/loss_chunk.h"
 
 namespace shardwright::sim {
 namespace {
@@ -113,13 +114,14 @@ double checkpointed(const Parts& p, const BodyWriter& w) {
   return kept;
 }
 
-/// Logits of a micro-batch with what loss and its gradient make of them.
+/// Logits that exist at once, with what loss and its gradient make of them.
 double loss_bytes(const BodyWriter& w) {
   const Stack& stack = w.stack();
   const RankShape& s = w.shape();
   const bool gathers = s.tp > 1 && !stack.parallel.vocabulary_parallel_loss;
-  const double logits = f(s.tokens) * f(gathers ? w.model().vocab : s.vocab);
-  const double own = gathers ? w.width() * f(s.tokens) * f(s.vocab) : 0;
+  const double tokens = f(loss_chunk_tokens(w.plan(), stack, s.tokens));
+  const double logits = tokens * f(gathers ? w.model().vocab : s.vocab);
+  const double own = gathers ? w.width() * tokens * f(s.vocab) : 0;
   return own + logits * (w.width() + (stack.loss_upcasts_logits ? 4 : 0) +
                          sum(stack.loss.saved_bytes) + stack.loss.backward_temporary_bytes);
 }
@@ -259,7 +261,8 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   memory.of(MemoryCategory::kParameters) =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
   memory.of(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * parameters;
-  memory.of(MemoryCategory::kMaster) = master * owned;
+  // Masters of the type of the weights are the weights.
+  memory.of(MemoryCategory::kMaster) = plan.master_dtype == plan.param_dtype ? 0 : master * owned;
   memory.of(MemoryCategory::kOptimizer) = moments * owned;
 }
 

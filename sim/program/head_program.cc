@@ -2,6 +2,7 @@
 // Final norm, projection to the vocabulary, loss.
 #include <algorithm>
 
+#include "sim/program/loss_chunk.h"
 #include "sim/program/unit_programs.h"
 
 namespace shardwright::sim {
@@ -24,14 +25,6 @@ Product head_product(const ProgramWriter& w) {
 
 double logits_of(const ProgramWriter& w) {
   return static_cast<double>(w.tokens()) * static_cast<double>(w.model().vocab);
-}
-
-/// Tokens whose logits exist at once.
-std::int64_t chunk_tokens(const ProgramWriter& w) {
-  const std::int64_t chunks = w.plan().loss_chunks;
-  if (chunks > 0) return std::max<std::int64_t>(1, ceil_div(w.tokens(), chunks));
-  const auto of_stack = static_cast<std::int64_t>(w.stack().loss_chunk_tokens);
-  return of_stack > 0 ? std::min(w.tokens(), of_stack) : w.tokens();
 }
 
 /// Loss of all tokens at once; with an fp32 copy of the logits where the stack makes one.
@@ -146,7 +139,7 @@ HeadProgram head_program(ProgramWriter& w) {
   head.kept.set(kNorm1Out);
   if (w.stack().norm_saves_input) head.kept.set(kX);
   head.forward = {w.norm(Phase::kForward, false, false, Weight::kFinalNorm)};
-  const std::int64_t chunk = chunk_tokens(w);
+  const std::int64_t chunk = loss_chunk_tokens(w.plan(), w.stack(), w.tokens());
   if (w.stack().loss_chunk_tokens > 0) {
     in_place_loss(w, head.backward, chunk);
   } else if (chunk < w.tokens()) {

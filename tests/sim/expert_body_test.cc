@@ -325,6 +325,9 @@ TEST_F(ExpertBody, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {
   const double fp8 = step_s(dense);
   EXPECT_LT(fp8, 0.9 * bf16);
   EXPECT_GT(fp8, 0.5 * bf16);
+  plan_.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
+  EXPECT_THAT(problem(dense), ::testing::HasSubstr("fp8_recipe is mxfp8"));
+  plan_.numerics.fp8_recipe.reset();
   profile_ = profiles::load_profile("dgx-a100-80g", "megatron-core");
   EXPECT_THAT(problem(dense),
               ::testing::HasSubstr("precision is fp8, which the GPU a100-80g lacks, "

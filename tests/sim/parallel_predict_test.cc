@@ -38,6 +38,26 @@ TEST(ParallelStepTest, StacksThatCannotAreNamed) {
   EXPECT_THROW(Predictor(model, native).predict(plan), Error);
 }
 
+TEST(ParallelStepTest, SoftwareWithoutTensorParallelismMayHaveOtherPrecisions) {
+  Model model = llama_70b();
+  model.layers = 8;
+  const profiles::Profile native = profiles::load_profile("dgx-h100", "native");
+  Plan plan = plan_of(8, 1, 1, 1);
+  plan.strategy = Strategy::kZero1;
+  plan.stack = "native";
+  const double bf16 = Predictor(model, native).predict(plan).time.iteration_s;
+  plan.numerics.precision = Precision::kFp8;
+  const double fp8 = Predictor(model, native).predict(plan).time.iteration_s;
+  EXPECT_LT(fp8, 0.9 * bf16);
+  EXPECT_GT(fp8, 0.5 * bf16);
+  plan.parallel.tp = 2;
+  EXPECT_THROW(Predictor(model, native).predict(plan), Error);
+  const profiles::Profile other = profiles::load_profile("dgx-h100", "hf-eager");
+  plan.parallel.tp = 1;
+  plan.stack = "hf-eager";
+  EXPECT_THROW(Predictor(model, other).predict(plan), Error);
+}
+
 // One rank of every kind but data: what each engine says of the same FSDP2 plan.
 TEST(ParallelStepTest, ShardedDataParallelStepsAreThoseOfTheOtherEngine) {
   struct Case {

@@ -243,6 +243,12 @@ TEST(StagesTest, TheChunkWithTheHeadGetsWhatEqualOnesLeave) {
   chunks = divide_layers(model, plan, h100().stack);
   EXPECT_EQ(chunks.front().layers, 2);
   EXPECT_EQ(chunks.back().layers, 1);
+  model.mtp_layers = 1;  // "Et|(tt|)*30mL"
+  chunks = divide_layers(model, plan, h100().stack);
+  EXPECT_EQ(chunks.front().layers, 1);
+  for (std::size_t i = 1; i < 31; ++i) EXPECT_EQ(chunks[i].layers, 2);
+  EXPECT_EQ(chunks.back().layers, 0);
+  EXPECT_EQ(chunks.back().extra_predictions, 1);
 }
 
 // 1 + 40 + 2 modules in four parts are 11, 11, 11 and 10.
@@ -402,6 +408,37 @@ TEST(StageMemoryTest, GradientsAndWeightsHaveTheTypesOfTheirBuffers) {
   EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), held);
   plan.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
   EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), 2 * held) << "scales run along rows";
+}
+
+TEST(StageMemoryTest, LogitsInChunksExistOneAfterTheOther) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, 64);
+  const auto loss = [&] {
+    ParallelEngine engine(model, h100());
+    return engine.run(plan)
+        .memory[7]
+        .breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kLoss)];
+  };
+  plan.recompute = Recompute::kFull;  // so that the peak is the loss
+  plan.ckpt_layers = model.layers;
+  const double whole = loss();
+  ASSERT_GT(whole, 0);
+  plan.loss_chunks = 2;
+  EXPECT_DOUBLE_EQ(loss(), whole / 2);
+}
+
+TEST(StageMemoryTest, MastersOfTheWeightsTypeAreTheWeights) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, 64);
+  const auto master = [&] {
+    ParallelEngine engine(model, h100());
+    return engine.run(plan)
+        .memory[3]
+        .breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kMaster)];
+  };
+  EXPECT_GT(master(), 0);
+  plan.master_dtype = DType::kBf16;
+  EXPECT_EQ(master(), 0);
 }
 
 TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
