@@ -20,11 +20,11 @@ TEST(DividedTable, ErrorsStayWhereTheReadmeShowsThem) {
   const std::filesystem::path published = profiles::data_dir() / "published";
   const sim::Validation validation =
       sim::validate(profiles::load_ledger(published / "parallel.csv"));
-  EXPECT_EQ(validation.all.time.n, 569);
+  EXPECT_EQ(validation.all.time.n, 594);
   EXPECT_EQ(validation.all.suspect_time.n, 5);
-  EXPECT_LE(validation.all.time.mape, 0.066);
+  EXPECT_LE(validation.all.time.mape, 0.064);
   EXPECT_LE(validation.all.time.median, 0.044);
-  EXPECT_LE(validation.all.wrong_outcomes, 27);
+  EXPECT_LE(validation.all.wrong_outcomes, 24);
   const std::map<std::string, double> bounds{{"Aleph Alpha parallelization layouts", 0.037},
                                              // 0.035 while casts of two products were forgotten.
                                              {"NVIDIA dgxc-benchmarking", 0.037},
@@ -33,6 +33,8 @@ TEST(DividedTable, ErrorsStayWhereTheReadmeShowsThem) {
                                              {"MLPerf Training v5.0", 0.042},
                                              {"Megatron-Bridge", 0.076},
                                              {"Korthikanti et al. 2022", 0.04},
+                                             {"llm-foundry benchmarks", 0.03},
+                                             {"llmq", 0.06},
                                              {"torchtitan commit logs", 0.056}};
   for (const auto& [source, bound] : bounds) {
     ASSERT_TRUE(validation.by_source.contains(source)) << source;
