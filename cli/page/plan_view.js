@@ -16,7 +16,7 @@ const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-ba
 const OF_A_RUN = ['price', 'prices'];
 // How the model itself is divided: sliders for the numbers, the rest of the kind as --help lists it.
 const DIVIDING = {tp: 'Tensor parallel', pp: 'Pipeline stages', cp: 'Context parallel', ep: 'Expert parallel'};
-const HOW_DIVIDED = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
+const HOW_DIVIDED = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'expert-capacity', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
   'pp-layout', 'global-batch'];
 const NOT_IN_PLAN = ['json', 'explain', 'trace', 'plan', 'out', 'color', 'version'];
 const REST_MS = 140;

@@ -71,6 +71,9 @@ Value from_text(const KnobFacts& knob, std::string_view given_as, const std::str
     const std::optional<Value> value = from_word<Value>(text);
     if (!value) fail_word(given_as, text, words_for<Value>());
     return *value;
+  } else if constexpr (std::is_same_v<Value, double>) {
+    constexpr double kLeast = 1e-3, kMost = 1e6;
+    return parse_number(given_as, text, {kLeast, kMost});
   } else {
     return static_cast<Value>(parse_count(given_as, text, knob.range));
   }
@@ -172,7 +175,7 @@ void describe(KnobFacts& facts) {
     if (facts.type.empty())
       facts.type = words.size() > 2 ? "NAME" : fmt::format("{}", fmt::join(words, "|"));
   } else if (facts.type.empty()) {
-    facts.type = std::is_same_v<Value, bool> ? "on|off" : "N";
+    facts.type = std::is_same_v<Value, bool> ? "on|off" : std::is_same_v<Value, double> ? "X" : "N";
   }
 }
 

@@ -262,7 +262,11 @@ std::vector<PlanKnob> knobs_of_division() {
       make_knob<&Q::dispatcher, &P::dispatcher>({"dispatcher", "dispatcher", {}, "the stack's"}),
       make_knob<&Q::ep_overlap, &P::ep_overlap>(
           {"ep-overlap", "ep_overlap", "all-to-alls hide behind another micro-batch", "off"}),
-      make_knob<&Q::expert_capacity>({"expert-capacity"}),
+      make_knob<&Q::expert_capacity, &P::expert_capacity>(
+          {"expert-capacity",
+           {},
+           "rows an expert takes at most, of the balanced number; further tokens pass it by",
+           "all that come"}),
       make_knob<&Q::tp_overlap, &P::tp_overlap>({"tp-overlap", "tp_overlap", {}, "the stack's"}),
       make_knob<&Q::overlap_grad_reduce>({"overlap-grad-reduce", "overlap_grad_reduce"}),
       make_knob<&Q::overlap_param_gather>({"overlap-param-gather", "overlap_param_gather"}),

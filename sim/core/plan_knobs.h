@@ -43,6 +43,7 @@ struct Recomputation {
 /// Of Plan::parallel and Plan::numerics, what was given.
 struct GivenParallelism {
   std::optional<std::int64_t> tp, pp, virtual_stages, cp, ep, etp, lora;
+  std::optional<double> expert_capacity;
   std::optional<bool> sp, ep_overlap, fp8_params;
   std::optional<PipelineKind> pp_schedule;
   std::optional<ContextComm> cp_comm;

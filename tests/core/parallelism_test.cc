@@ -77,6 +77,7 @@ TEST(Parallelism, KnobsAndPlanFilesSayTheSame) {
                                                                   {"ep", "2"},
                                                                   {"etp", "2"},
                                                                   {"dispatcher", "deepep"},
+                                                                  {"expert-capacity", "1.25"},
                                                                   {"ep-overlap", "on"},
                                                                   {"tp-overlap", "none"},
                                                                   {"rank-order", "tp-cp-ep-pp-dp"},

@@ -16,14 +16,11 @@ namespace shardwright::cli::html {
 
 std::string division_words(const Plan& plan) {
   std::string words;
-  for (const std::string_view name :
-       {"tp",          "sp",         "tp-overlap", "pp",        "virtual-stages",
-        "pp-schedule", "pp-layout",  "cp",         "cp-comm",   "ep",
-        "etp",         "dispatcher", "ep-overlap", "precision", "fp8-recipe",
-        "fp8-params",  "optimizer",  "lora",       "offload",   "rank-order"}) {
-    const std::string value = plan_knob(name).write(plan);
+  for (const PlanKnob& knob : plan_knobs()) {
+    if (!knob.write || !(knob.divides || knob.name == "offload")) continue;
+    const std::string value = knob.write(plan);
     if (value.empty()) continue;
-    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", name, value);
+    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", knob.name, value);
   }
   return words;
 }
