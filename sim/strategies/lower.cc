@@ -120,7 +120,8 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
   if (stack.no_sync && plan.grad_accum > 1 && !strategy->can_skip_reductions()) {
     throw Error(fmt::format(
         "the stack {} reduces gradients after the last micro-step only (no_sync), which the "
-        "strategy {} is not modelled with, expected fsdp2, fsdp2-noreshard or grad_accum 1",
+        "strategy {} is not modelled with, expected ddp, zero1, fsdp2, fsdp2-noreshard or "
+        "grad_accum 1",
         stack.id, name_of(plan.strategy)));
   }
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);

@@ -95,6 +95,8 @@ class Replicated final : public ShardingStrategy {
                     MemoryCategory::kGradients);
   }
 
+  bool can_skip_reductions() const override { return true; }
+
  private:
   /// Gradients are held in the wider of what is reduced and what is updated.
   static std::int64_t gradient_width(const Plan& plan) { return bytes_of(plan.reduce_dtype); }

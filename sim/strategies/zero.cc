@@ -134,6 +134,8 @@ class Zero final : public ShardingStrategy {
     op.waits[0] = {updated_, 0};
   }
 
+  bool can_skip_reductions() const override { return stage_ == 1; }
+
  private:
   bool reduces(const StepWriter& w) const { return stage_ > 1 || w.last_micro_step(); }
   bool holds_tied(StepWriter& w) { return w.kind() == UnitKind::kEmbedding && w.tied(); }
