@@ -28,6 +28,8 @@ constexpr std::string_view kColumns =
     "seq_len,gpu,gpus,gpus_per_node,inter_gbps_per_node,stack,strategy,shard_group,micro_batch,"
     "grad_accum,recompute,ckpt_layers,reduce_dtype,optimizer_state,attention,offload,"
     "iter_time_s,time_kind,tokens_per_gpu_s,peak_mem_gib,mem_kind,outcome,locator";
+/// Of nodes of GPUs that usually are not linked, where a row does not say: what rented ones have.
+constexpr double kNetworkOfUnlinkedGbps = 100;
 constexpr std::int64_t kAnyCount = std::numeric_limits<std::int64_t>::max();
 
 /// What a family implies beyond the columns of a row.
@@ -37,38 +39,49 @@ struct Family {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool parallel_residual = false;
-  bool qk_norm = false;
+  bool qk_norm = false, qk_norm_whole = false;
   int norms_per_layer = 2;
   std::int64_t window = 0;  // of every second layer
   bool sinks = false;       // one more score a head
   // Groups of experts and how many of them a token may reach (n_group, topk_group of the configs).
   std::int64_t groups = 1, groups_per_token = 1;
 };
-constexpr std::array<Family, 16> kFamilies = {{
+constexpr auto kFamilies = std::to_array<Family>({
     {.name = "llama"},
     {.name = "mistral"},
     {.name = "qwen2"},
     {.name = "qwen3", .qk_norm = true},
     {.name = "phi3", .fused_qkv = true, .fused_gate_up = true},
     {.name = "gemma"},
-    {.name = "gemma2", .norms_per_layer = 4},
+    {.name = "gemma2", .norms_per_layer = 4, .window = 4096},
     {.name = "gpt2", .position = Position::kLearned, .fused_qkv = true},
     {.name = "gpt_neox", .fused_qkv = true, .parallel_residual = true},
     {.name = "mpt", .position = Position::kLearned, .fused_qkv = true},
     {.name = "gpt", .position = Position::kLearned, .fused_qkv = true},
+    {.name = "opt", .position = Position::kLearned},
+    {.name = "bloom", .position = Position::kAlibi, .fused_qkv = true},
+    {.name = "falcon", .fused_qkv = true, .parallel_residual = true, .norms_per_layer = 1},
+    {.name = "phi", .parallel_residual = true, .norms_per_layer = 1},
+    {.name = "cohere", .parallel_residual = true, .norms_per_layer = 1},
+    {.name = "olmo2", .qk_norm = true, .qk_norm_whole = true},
+    {.name = "glm", .fused_gate_up = true},
+    {.name = "glm4", .fused_gate_up = true, .norms_per_layer = 4},
+    {.name = "granite"},
+    {.name = "smollm3"},
+    {.name = "stablelm"},
+    {.name = "starcoder2"},
     {.name = "nemotron"},
     {.name = "deepseek_v2", .groups = 8, .groups_per_token = 3},
     {.name = "deepseek_v3", .groups = 8, .groups_per_token = 4},
     {.name = "qwen3_moe", .qk_norm = true},
     {.name = "gpt_oss", .window = 128, .sinks = true},
-}};
+});
 
 /// One row being read: values that make no sense are errors naming file, line and column.
 class RowReader {
  public:
-  /// `unsupported` takes names that are not known, in place of an error.
-  explicit RowReader(const CsvRow& row, std::string* unsupported = nullptr)
-      : row_(row), unsupported_(unsupported) {}
+  /// `unsupported` takes names that are not known; none: they are errors.
+  RowReader(const CsvRow& row, std::string* unsupported) : row_(row), unsupported_(unsupported) {}
 
   std::string text(std::string_view column) const { return row_.require<std::string>(column); }
 
@@ -138,6 +151,7 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.fused_gate_up = family->fused_gate_up;
   model.parallel_residual = family->parallel_residual;
   model.qk_norm = family->qk_norm;
+  model.qk_norm_whole = family->qk_norm_whole;
   model.norms_per_layer = family->norms_per_layer;
   model.attention_sinks = family->sinks;
   model.layers = read.count("layers", 1, model_limits::kLayers);
@@ -152,9 +166,11 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.ffn = read.count("ffn", 1, model_limits::kFfn);
   model.vocab = read.count("vocab", 1, model_limits::kVocab);
   model.max_positions = seq_len;
-  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kRelu};
-  model.activation = kActivations[read.choice<3>("mlp", {"swiglu", "gelu", "relu2"})];
-  model.gated_mlp = model.activation == Activation::kSilu;
+  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGelu,
+                                       Activation::kRelu, Activation::kRelu};
+  const std::size_t mlp = read.choice<5>("mlp", {"swiglu", "geglu", "gelu", "relu2", "relu"});
+  model.activation = kActivations[mlp];
+  model.gated_mlp = mlp < 2;
   model.norm = read.choice<2>("norm", {"rmsnorm", "layernorm"}) == 0 ? Normalization::kRmsNorm
                                                                      : Normalization::kLayerNorm;
   const std::size_t biases = read.choice<3>("biases", {"none", "qkv", "all"});
@@ -279,10 +295,13 @@ void read_software(const RowReader& read, const CsvTable& table, LedgerRow& out)
   if (out.note.starts_with(kContradicted)) out.suspect = out.note;
 }
 
-LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<std::string>& gpus) {
+enum class UnknownNames : std::uint8_t { kKept, kErrors };
+
+LedgerRow read_row(const CsvRow& row, const CsvTable& table, const std::vector<std::string>& gpus,
+                   UnknownNames unknown = UnknownNames::kKept) {
   LedgerRow out;
   const bool parallel = has_parallel_columns(table);
-  const RowReader read(row, parallel ? &out.unsupported : nullptr);
+  const RowReader read(row, unknown == UnknownNames::kKept ? &out.unsupported : nullptr);
   out.line = row.line();
   out.id = read.text("id");
   out.source = read.text("source");
@@ -334,6 +353,12 @@ std::vector<LedgerRow> read_ledger(const CsvTable& table) {
     rows.push_back(read_row(table[i], table, gpus));
     if (!ids.insert(rows.back().id).second) table[i].fail("id", "a name that no row before has");
   }
+  // A name that is not known costs its row; where no row is left, it is the table's mistake.
+  if (!has_parallel_columns(table) &&
+      std::none_of(rows.begin(), rows.end(),
+                   [](const LedgerRow& row) { return row.unsupported.empty(); })) {
+    read_row(table[0], table, gpus, UnknownNames::kErrors);
+  }
   return rows;
 }
 
@@ -342,7 +367,9 @@ ClusterFile cluster_of(const LedgerRow& row) {
       !machine.empty()) {
     return load_cluster(machine.string());
   }
-  return make_cluster(row.gpu, row.gpus_per_node, row.inter_gbps_per_node);
+  ClusterFile cluster = make_cluster(row.gpu, row.gpus_per_node, row.inter_gbps_per_node);
+  if (row.inter_gbps_per_node || cluster.cluster.nics_per_node > 0) return cluster;
+  return make_cluster(row.gpu, row.gpus_per_node, kNetworkOfUnlinkedGbps);
 }
 
 StackFile stack_of(const LedgerRow& row) {

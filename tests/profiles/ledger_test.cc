@@ -254,6 +254,39 @@ TEST(Ledger, NamesFileLineColumnValueAndWhatIsAccepted) {
   EXPECT_THAT(error_with({{"outcome", "failed"}}), HasSubstr("one of ok, oom"));
 }
 
+TEST(Ledger, ANameThatIsNotKnownCostsItsRowOnly) {
+  for (const auto& [column, value] :
+       Fields{{"strategy", "fsdp3"}, {"stack", "gax"}, {"gpu", "a100"}, {"arch", "mamba"}}) {
+    Fields unknown = llama_row();
+    unknown["id"] = "a2";
+    unknown[column] = value;
+    const std::vector<LedgerRow> rows = read({unknown, llama_row()});
+    EXPECT_EQ(rows.at(0).unsupported, column + " is " + value + ", which is not known");
+    EXPECT_EQ(rows.at(1).unsupported, "");
+  }
+}
+
+TEST(Ledger, FamiliesDifferInWhatTheirLayersHold) {
+  const Model falcon = read_with({{"arch", "falcon"}, {"mlp", "gelu"}}).model;
+  EXPECT_EQ(falcon.norms_per_layer, 1);
+  EXPECT_TRUE(falcon.parallel_residual);
+  const Model gemma = read_with({{"arch", "gemma2"}, {"mlp", "geglu"}}).model;
+  EXPECT_TRUE(gemma.gated_mlp);
+  EXPECT_EQ(gemma.activation, Activation::kGelu);
+  EXPECT_EQ(gemma.sliding_window, 4096);
+  EXPECT_EQ(gemma.windowed_layers, 16);
+  EXPECT_TRUE(read_with({{"arch", "olmo2"}}).model.qk_norm_whole);
+  EXPECT_FALSE(read_with({{"arch", "opt"}, {"mlp", "relu"}}).model.gated_mlp);
+}
+
+// A run over several nodes of cards that are usually not linked had some network.
+TEST(Ledger, RowsOfSeveralNodesAreLinked) {
+  const LedgerRow row = read_with({{"gpu", "rtx-4090"}, {"inter_gbps_per_node", ""}});
+  EXPECT_DOUBLE_EQ(cluster_of(row).cluster.node_net_bytes_per_s(), 12.5e9);
+  const LedgerRow slower = read_with({{"gpu", "rtx-4090"}, {"inter_gbps_per_node", "25"}});
+  EXPECT_DOUBLE_EQ(cluster_of(slower).cluster.node_net_bytes_per_s(), 25e9 / 8);
+}
+
 TEST(Ledger, NamesTheLineWhereSizesContradictEachOther) {
   EXPECT_EQ(error_with({{"kv_heads", "5"}}),
             "ledger.csv, line 2: model 'Llama-2-7B': kv_heads is 5, expected a divisor of the 32 "
