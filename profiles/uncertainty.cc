@@ -67,6 +67,17 @@ double to_five_decimals(double value) {
   return std::round(value * 1e5) / 1e5;
 }
 
+MemoryWidths read_memory(const JsonReader& from) {
+  return {from.require<double>("more", between(0.0, kWidestError)),
+          from.require<double>("less", between(0.0, kWidestError))};
+}
+
+/// Rounded up: a width is the error of a run, which it has to hold.
+ordered_json memory_json(const MemoryWidths& widths) {
+  return {{"more", std::ceil(widths.more * 1e5) / 1e5},
+          {"less", std::ceil(widths.less * 1e5) / 1e5}};
+}
+
 JsonFile open(const std::filesystem::path& file) {
   JsonFile document = JsonFile::load(file);
   const JsonReader root = document.root();
@@ -104,9 +115,13 @@ Uncertainty load_uncertainty(const std::filesystem::path& file) {
     root.fail("widths", "none, or one for each novelty");
   }
   const JsonReader memory = root.require_object("memory");
-  memory.reject_unknown_keys({"runs", "half_width"});
+  memory.reject_unknown_keys({"runs", "more", "less", "new_software"});
   result.memory_runs = memory.require<std::int64_t>("runs", at_least(std::int64_t{0}));
-  result.memory_half_width = memory.require<double>("half_width", between(0.0, kWidestError));
+  result.memory = read_memory(memory);
+  const JsonReader others = memory.require_object("new_software");
+  others.reject_unknown_keys({"sources", "more", "less"});
+  result.memory_sources = others.require<std::int64_t>("sources", at_least(std::int64_t{0}));
+  result.memory_of_others = read_memory(others);
   const JsonReader ranges = root.require_object("ranges");
   for (const std::string& name : ranges.keys()) {
     const std::vector<double> pair = ranges.require_list<double>(name);
@@ -147,8 +162,10 @@ void save_uncertainty(const Uncertainty& uncertainty, const std::vector<HeldOutR
                               {"cells", width.cells},
                               {"half_width", to_five_decimals(width.half_width)}});
   }
-  json["memory"] = {{"runs", uncertainty.memory_runs},
-                    {"half_width", to_five_decimals(uncertainty.memory_half_width)}};
+  json["memory"] = {{"runs", uncertainty.memory_runs}};
+  json["memory"].update(memory_json(uncertainty.memory));
+  json["memory"]["new_software"] = {{"sources", uncertainty.memory_sources}};
+  json["memory"]["new_software"].update(memory_json(uncertainty.memory_of_others));
   json["ranges"] = ordered_json::object();
   for (const auto& [name, range] : uncertainty.ranges) json["ranges"][name] = range;
   json["seen"] = ordered_json::object();

@@ -37,12 +37,19 @@ struct NoveltyWidth {
   double half_width = 0;  // of the logarithm
 };
 
+/// How far peaks of memory are off, as half-widths of the logarithm: one for each side, because
+/// only what a run needs beyond the prediction decides whether it fits.
+struct MemoryWidths {
+  double more = 0, less = 0;  // than was predicted
+};
+
 struct Uncertainty {
   double level = 0.9;
   std::string source, command, date;
   std::vector<NoveltyWidth> widths;  // by Novelty, never falling
-  double memory_half_width = 0;      // of the logarithm of peak memory, at the same level
-  std::int64_t memory_runs = 0;
+  MemoryWidths memory;               // of software whose peaks somebody measured
+  MemoryWidths memory_of_others;     // of other software
+  std::int64_t memory_runs = 0, memory_sources = 0;
   /// Smallest and largest input of the runs, by name: "seq_len".
   std::map<std::string, std::array<double, 2>, std::less<>> ranges;
   /// Words that occur in the runs, by kind: "strategy", "stack on gpu".

@@ -234,9 +234,14 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
     fmt::print("{:<12} +-{:.1f} % ({} runs, {} cells: {})\n", name_of(width.novelty),
                100 * width.half_width, width.runs, width.cells, width.errors);
   }
-  fmt::print("memory       +-{:.1f} % ({} runs); by simulation {:.1f} % of new cells inside\n",
-             100 * fitted.uncertainty.memory_half_width, fitted.uncertainty.memory_runs,
+  const profiles::Uncertainty& known = fitted.uncertainty;
+  fmt::print("by simulation {:.1f} % of new cells inside\n",
              100 * fitted.leave_one_out.simulated_coverage);
+  fmt::print(
+      "memory       +{:.1f} -{:.1f} % ({} runs), of other software +{:.1f} -{:.1f} % ({} "
+      "sources)\n",
+      100 * known.memory.more, 100 * known.memory.less, known.memory_runs,
+      100 * known.memory_of_others.more, 100 * known.memory_of_others.less, known.memory_sources);
   for (const fs::path& file : sim::save_steps(fitted, data, out.empty() ? data : out)) {
     fmt::print("{}\n", file.string());
   }

@@ -97,7 +97,7 @@ Json way_json(const sim::LeaveOneOut& result, sim::HeldOut way) {
 
 }  // namespace
 
-std::string leave_one_out_text(const sim::LeaveOneOut& result,
+std::string leave_one_out_text(const sim::LeaveOneOut& result, const sim::MemoryCoverage& memory,
                                const std::vector<profiles::LedgerRow>& ledger, bool rows,
                                const Terminal& out) {
   const auto heading = [&](std::string_view text) {
@@ -128,18 +128,31 @@ std::string leave_one_out_text(const sim::LeaveOneOut& result,
           percent(all.cells_inside[1]), percent(all.cells_inside[2]),
           percent(result.simulated_coverage)),
       out);
+  if (memory.n > 0) {
+    text += paragraph(
+        fmt::format(
+            "Of {} measured peaks {} lie inside the {:.0f} % interval of memory made without "
+            "the run, {} inside the one of software that nobody measured, made without "
+            "its source.",
+            memory.n, memory.run_out, 100 * result.interval_level, memory.source_out),
+        out);
+  }
   text += heading("The fitted constants, and how far one run or one source moves them");
   text += constants(result, out);
   return text;
 }
 
-Json leave_one_out_json(const sim::LeaveOneOut& result,
+Json leave_one_out_json(const sim::LeaveOneOut& result, const sim::MemoryCoverage& memory,
                         const std::vector<profiles::LedgerRow>& ledger) {
-  Json json{{"leave_one_out", way_json(result, sim::HeldOut::kRow)},
-            {"leave_cell_out", way_json(result, sim::HeldOut::kCell)},
-            {"leave_source_out", way_json(result, sim::HeldOut::kSource)},
-            {"interval_coverage",
-             {{"level", result.interval_level}, {"simulated", result.simulated_coverage}}}};
+  Json json{
+      {"leave_one_out", way_json(result, sim::HeldOut::kRow)},
+      {"leave_cell_out", way_json(result, sim::HeldOut::kCell)},
+      {"leave_source_out", way_json(result, sim::HeldOut::kSource)},
+      {"interval_coverage",
+       {{"level", result.interval_level},
+        {"simulated", result.simulated_coverage},
+        {"memory",
+         {{"n", memory.n}, {"run_out", memory.run_out}, {"source_out", memory.source_out}}}}}};
   Json& run_out = json["leave_one_out"];
   run_out["constants"] = Json::array();
   for (const sim::FittedRange& constant : result.constants) {

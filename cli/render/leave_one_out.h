@@ -12,12 +12,14 @@
 namespace shardwright::cli {
 
 /// Errors by source, four ways, and how far the constants move; with `rows` also every row.
-std::string leave_one_out_text(const sim::LeaveOneOut& result,
+/// `memory` is the coverage of measured peaks.
+std::string leave_one_out_text(const sim::LeaveOneOut& result, const sim::MemoryCoverage& memory,
                                const std::vector<profiles::LedgerRow>& ledger, bool rows,
                                const Terminal& out);
 
 /// What the summary gains: leave_one_out, leave_cell_out, leave_source_out, interval_coverage.
 nlohmann::ordered_json leave_one_out_json(const sim::LeaveOneOut& result,
+                                          const sim::MemoryCoverage& memory,
                                           const std::vector<profiles::LedgerRow>& ledger);
 
 }  // namespace shardwright::cli

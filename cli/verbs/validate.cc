@@ -117,7 +117,8 @@ class ValidateVerb : public Verb {
     if (json_) {
       nlohmann::ordered_json document = validation_json(validation);
       if (left_out) {
-        document["summary"].update(leave_one_out_json(*left_out, rows));
+        document["summary"].update(
+            leave_one_out_json(*left_out, coverage(validation, *left_out), rows));
       }
       document["summary"]["layer_periods"] = layer_periods_json(periods);
       if (gemm) document["summary"]["gemm"] = kernel_score_json(*gemm);
@@ -135,7 +136,9 @@ class ValidateVerb : public Verb {
     fmt::print(results(), "{}", validation_text(validation, rows_, context.out));
     fmt::print(results(), "{}", by_gpu_text(validation, context.out));
     if (left_out)
-      fmt::print(results(), "{}", leave_one_out_text(*left_out, rows, rows_, context.out));
+      fmt::print(
+          results(), "{}",
+          leave_one_out_text(*left_out, coverage(validation, *left_out), rows, rows_, context.out));
     fmt::print(results(), "{}", layer_periods_text(periods, context.out));
     if (gemm) fmt::print(results(), "{}", kernel_score_text("Matrix products", *gemm, context.out));
     if (collectives) {
@@ -156,6 +159,11 @@ class ValidateVerb : public Verb {
   }
 
  private:
+  static sim::MemoryCoverage coverage(const sim::Validation& validation,
+                                      const sim::LeaveOneOut& left_out) {
+    return memory_coverage(peak_errors(validation), left_out.interval_level);
+  }
+
   sim::Validation validate(const std::vector<profiles::LedgerRow>& rows,
                            const Context& context) const {
     Progress progress(context.err, "validate", static_cast<std::int64_t>(rows.size()));

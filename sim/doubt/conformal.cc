@@ -175,7 +175,7 @@ double simulated_coverage(const std::vector<HeldOutRun>& runs, double level) {
 
 Novelty novelty_of(const Uncertainty& uncertainty, std::string_view source, std::string_view stack,
                    std::string_view gpu, std::string_view model) {
-  if (has_seen_cell(uncertainty, source, gpu, model)) return Novelty::kCell;
+  if (has_seen_cell(uncertainty, source, stack, gpu, model)) return Novelty::kCell;
   if (has_seen_often(uncertainty, stack, gpu)) return Novelty::kStackOnGpu;
   return has_seen_source(uncertainty, source) || has_seen_gpu(uncertainty, gpu)
              ? Novelty::kSourceOnly

@@ -66,7 +66,7 @@ struct Doubts {
   profiles::Novelty novelty = profiles::Novelty::kNothing;
   bool guessed = false;            // a processor whose rates nobody measured
   bool retries = false;            // the allocator empties its cache within a step
-  std::size_t extrapolations = 0;  // inputs outside what runs cover
+  std::size_t extrapolations = 0;  // inputs outside what runs cover, estimated rates among them
   double ties_half_width = 0;      // half of what the order of equal priorities moves
 };
 

@@ -146,13 +146,9 @@ bool has_seen_source(const Uncertainty& uncertainty, std::string_view source) {
   return contains(uncertainty, kSource, source);
 }
 
-bool has_seen_cell(const Uncertainty& uncertainty, std::string_view source, std::string_view gpu,
-                   std::string_view model) {
-  const auto cells = uncertainty.seen.find(kCell);
-  if (cells == uncertainty.seen.end()) return false;
-  const std::string start = fmt::format("{} | {} | {} | ", source, gpu, model);
-  return std::any_of(cells->second.begin(), cells->second.end(),
-                     [&](const std::string& cell) { return cell.starts_with(start); });
+bool has_seen_cell(const Uncertainty& uncertainty, std::string_view source, std::string_view stack,
+                   std::string_view gpu, std::string_view model) {
+  return contains(uncertainty, kCell, cell_on_stack(source, gpu, model, stack));
 }
 
 }  // namespace shardwright::sim

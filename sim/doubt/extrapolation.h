@@ -35,7 +35,8 @@ bool has_seen_often(const profiles::Uncertainty& uncertainty, std::string_view s
                     std::string_view gpu);
 bool has_seen_gpu(const profiles::Uncertainty& uncertainty, std::string_view gpu);
 bool has_seen_source(const profiles::Uncertainty& uncertainty, std::string_view source);
+/// This source's runs of this model on this GPU, by this stack.
 bool has_seen_cell(const profiles::Uncertainty& uncertainty, std::string_view source,
-                   std::string_view gpu, std::string_view model);
+                   std::string_view stack, std::string_view gpu, std::string_view model);
 
 }  // namespace shardwright::sim

@@ -5,6 +5,7 @@
 
 #include "profiles/divided_doubt.h"
 #include "sim/core/portable_math.h"
+#include "sim/doubt/memory_doubt.h"
 
 namespace shardwright::sim {
 
@@ -16,9 +17,8 @@ double asked_headroom(const profiles::Profile& profile, std::int64_t ranks) {
   // Of the interval's two ends the upper one is rounded to bytes.
   constexpr double kByte = 1;
   const double divided = profiles::divided_doubt().memory_half_width;
-  const double half_width = profile.stack.parallel.always && divided > 0
-                                ? divided
-                                : profile.uncertainty.memory_half_width;
+  const double half_width =
+      profile.stack.parallel.always && divided > 0 ? divided : memory_widths(profile).more;
   const double shrink = -portable_expm1(-half_width);
   return shrink > 0 ? std::min(0.99, (framework * shrink + kByte) / usable) : 0;
 }

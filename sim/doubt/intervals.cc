@@ -7,6 +7,7 @@
 #include "sim/core/portable_math.h"
 #include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
+#include "sim/doubt/memory_doubt.h"
 
 namespace shardwright::sim {
 
@@ -21,9 +22,17 @@ double published_half_width(Prediction& prediction, const Model& model,
   doubts.novelty = has_seen_source(known, source)
                        ? time.novelty
                        : std::max(time.novelty, profiles::Novelty::kSourceOnly);
+  // An input that no run had makes a run less known than its cell; a GPU that nobody ran, less than
+  // others of its source.
+  if (!prediction.extrapolated.empty())
+    doubts.novelty = std::max(doubts.novelty, profiles::Novelty::kSourceOnly);
+  const bool new_gpu = !has_seen_gpu(known, profile.cluster.gpu.id);
+  if (new_gpu) doubts.novelty = profiles::Novelty::kNothing;
   doubts.guessed = profile.cluster.gpu.is_processor();
   doubts.retries = prediction.memory.allocator_retries > 0;
-  doubts.extrapolations = prediction.extrapolated.size();
+  // Rates of its kernels that nobody measured are one input more.
+  const bool estimated = profile.cost.gemm.provenance.confidence == "estimate";
+  doubts.extrapolations = prediction.extrapolated.size() + (new_gpu && estimated ? 1 : 0);
   if (prediction.other_tie_order_s > 0) {
     doubts.ties_half_width =
         std::abs(portable_log(prediction.other_tie_order_s / time.iteration_s)) / 2;
@@ -37,15 +46,16 @@ void set_intervals(Prediction& prediction, const profiles::Profile& profile, dou
   std::copy(interval.begin(), interval.end(), time.interval_s);
   time.interval_level = profile.uncertainty.level;
 
-  set_memory_interval(prediction.memory, profile.uncertainty.memory_half_width);
+  set_memory_interval(prediction.memory, memory_widths(profile));
 }
 
-void set_memory_interval(MemoryPrediction& memory, double half_width) {
-  const auto reserved =
-      interval_around(static_cast<double>(memory.total_bytes - memory.runtime_bytes), half_width);
-  for (std::size_t end = 0; end < reserved.size(); ++end) {
-    memory.interval_bytes[end] = static_cast<Bytes>(reserved[end]) + memory.runtime_bytes;
-  }
+void set_memory_interval(MemoryPrediction& memory, const profiles::MemoryWidths& widths) {
+  const auto reserved = static_cast<double>(memory.total_bytes - memory.runtime_bytes);
+  const auto at = [&](double log) {
+    return static_cast<Bytes>(reserved * portable_exp(log)) + memory.runtime_bytes;
+  };
+  memory.interval_bytes[0] = at(-widths.less);
+  memory.interval_bytes[1] = at(widths.more);
   memory.verdict = !memory.fits                                      ? MemoryVerdict::kDoesNotFit
                    : memory.interval_bytes[1] <= memory.usable_bytes ? MemoryVerdict::kFits
                                                                      : MemoryVerdict::kTight;

@@ -18,7 +18,7 @@ double published_half_width(Prediction& prediction, const Model& model,
 /// Time's interval of this half-width, memory's interval and verdict.
 void set_intervals(Prediction& prediction, const profiles::Profile& profile, double half_width);
 
-/// Memory's alone: of this half-width of the logarithm of what is reserved.
-void set_memory_interval(MemoryPrediction& memory, double half_width);
+/// Memory's alone: of these half-widths of the logarithm of what is reserved.
+void set_memory_interval(MemoryPrediction& memory, const profiles::MemoryWidths& widths);
 
 }  // namespace shardwright::sim

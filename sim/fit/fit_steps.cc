@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "sim/core/worker_pool.h"
 #include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
+#include "sim/doubt/memory_doubt.h"
 #include "sim/fit/held_out.h"
 #include "sim/score/error_summary.h"
 #include "sim/score/validation.h"
@@ -61,17 +63,17 @@ profiles::ErrorSummary errors_of(const std::vector<LeftOutRow>& rows, HeldOut wi
   return summary;
 }
 
-/// Peaks are not fitted to, so that their errors are as good as held out. What counts is by how
-/// much a run needed more than was predicted, because that decides whether it fits: a one-sided
-/// quantile, over runs, since there are too few cells for one.
 void fit_memory(const std::vector<profiles::LedgerRow>& rows, profiles::Uncertainty& uncertainty) {
-  std::vector<CellError> excess;
-  for (const ValidatedRow& row : validate(rows).rows) {
-    if (!row.memory_error || !row.row.suspect.empty()) continue;
-    excess.push_back({row.row.id, std::max(0.0, -std::log1p(*row.memory_error))});
+  const std::vector<PeakError> errors = peak_errors(validate(rows));
+  std::set<std::string> sources;
+  for (const PeakError& error : errors) {
+    sources.insert(error.source);
+    add_measured_software(uncertainty, error.stack);
   }
-  uncertainty.memory_runs = static_cast<std::int64_t>(excess.size());
-  uncertainty.memory_half_width = conformal_half_width(excess, (1 + kLevel) / 2);
+  uncertainty.memory_runs = static_cast<std::int64_t>(errors.size());
+  uncertainty.memory_sources = static_cast<std::int64_t>(sources.size());
+  uncertainty.memory = widths_of_runs(errors, kLevel);
+  uncertainty.memory_of_others = widths_of_sources(errors, kLevel);
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   // Software that also runs the other engine has published peaks of its own there.
   const double memory_width = profiles::divided_doubt().memory_half_width;
   if (profile.stack.parallel.always && memory_width > 0) {
-    set_memory_interval(p.memory, memory_width);
+    set_memory_interval(p.memory, {memory_width, memory_width});
   }
   return p;
 }

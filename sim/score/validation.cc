@@ -50,13 +50,15 @@ Bytes counted(const MemoryPrediction& memory, profiles::MemoryCounter counter) {
   return memory.peak_allocated_bytes;
 }
 
-/// Of the logarithm. The interval is that of what the framework reserves, and as wide for whatever
-/// counter a row names.
-double memory_half_width(const MemoryPrediction& memory) {
-  const auto framework = [&](Bytes bytes) {
-    return static_cast<double>(bytes - memory.runtime_bytes);
+/// The interval is that of what the framework reserves, and as wide for whatever counter a row
+/// names. `factor` is what was measured over what was predicted.
+bool inside_memory(const MemoryPrediction& memory, double factor) {
+  const auto over_total = [&](Bytes bytes) {
+    return static_cast<double>(bytes - memory.runtime_bytes) /
+           static_cast<double>(memory.total_bytes - memory.runtime_bytes);
   };
-  return std::log(framework(memory.interval_bytes[1]) / framework(memory.total_bytes));
+  return factor >= over_total(memory.interval_bytes[0]) &&
+         factor <= over_total(memory.interval_bytes[1]);
 }
 
 ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profile& profile) {
@@ -80,7 +82,7 @@ ValidatedRow validate_row(const profiles::LedgerRow& row, const profiles::Profil
   if (row.peak_gib) {
     out.memory_error = out.predicted_peak_gib / *row.peak_gib - 1;
     out.inside_memory_interval =
-        std::abs(std::log1p(*out.memory_error)) <= memory_half_width(out.prediction.memory);
+        inside_memory(out.prediction.memory, *row.peak_gib / out.predicted_peak_gib);
   }
   out.outcome_right = out.prediction.memory.fits != row.out_of_memory;
   return out;
@@ -198,6 +200,16 @@ std::vector<SourceConstant> source_constants(const std::vector<profiles::LedgerR
 }
 
 }  // namespace
+
+std::vector<PeakError> peak_errors(const Validation& validation) {
+  std::vector<PeakError> errors;
+  for (const ValidatedRow& row : validation.rows) {
+    if (!row.memory_error || !row.row.suspect.empty()) continue;
+    errors.push_back(
+        {row.row.id, row.row.source, row.row.plan.stack, -std::log1p(*row.memory_error)});
+  }
+  return errors;
+}
 
 Validation validate(const std::vector<profiles::LedgerRow>& rows,
                     const ValidationOptions& options) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "profiles/ledger.h"
+#include "sim/doubt/memory_doubt.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {
@@ -76,6 +77,9 @@ struct ValidationOptions {
   unsigned threads = 0;                        // 0: all cores
   std::function<void(std::int64_t)> progress;  // rows done so far; called by one thread at a time
 };
+
+/// The measured peaks of rows that are not suspect.
+std::vector<PeakError> peak_errors(const Validation& validation);
 
 /// Throws Error only for bad overrides.
 Validation validate(const std::vector<profiles::LedgerRow>& rows,

@@ -8,6 +8,9 @@
 #include <cmath>
 #include <random>
 
+#include "profiles/profile.h"
+#include "sim/doubt/memory_doubt.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -144,6 +147,40 @@ TEST(Intervals, DoubtsWiden) {
   doubts.retries = false;
   doubts.ties_half_width = plain;
   EXPECT_NEAR(half_width(u, doubts), std::sqrt(2.0) * plain, 1e-12);
+}
+
+// Ten sources of ten runs; those of the last need up to a fifth more than was predicted, nobody
+// much less.
+TEST(MemoryDoubt, SidesAndSourcesHaveWidthsOfTheirOwn) {
+  std::vector<PeakError> errors;
+  for (int source = 0; source < 10; ++source) {
+    for (int i = 0; i < 10; ++i) {
+      const double error = source == 9 ? 0.02 * (i + 1) : 0.002 * (i - 5);
+      errors.push_back({std::to_string(10 * source + i), std::to_string(source), "own", error});
+    }
+  }
+  const profiles::MemoryWidths runs = widths_of_runs(errors, 0.9);
+  EXPECT_NEAR(runs.more, 0.12, 1e-9);  // the 96th of 101 places
+  EXPECT_NEAR(runs.less, 0.01, 1e-9);
+  const profiles::MemoryWidths sources = widths_of_sources(errors, 0.9);
+  EXPECT_NEAR(sources.more, kBeyond * 0.2, 1e-9);  // ten sources cannot tell a twentieth
+  EXPECT_GE(sources.less, runs.less);
+  // Without its source nobody knows that such errors exist.
+  const MemoryCoverage coverage = memory_coverage(errors, 0.9);
+  EXPECT_EQ(coverage.n, 100);
+  EXPECT_GE(coverage.run_out, 90);
+  EXPECT_LE(coverage.source_out, 91);
+}
+
+TEST(MemoryDoubt, SoftwareThatNobodyMeasuredIsKnownLess) {
+  const auto widths = [](const std::string& cluster, const std::string& stack) {
+    return memory_widths(profiles::load_profile(cluster, stack));
+  };
+  const profiles::MemoryWidths measured = widths("dgx-a100-80g", "torch-compile");
+  EXPECT_LT(measured.more, widths("dgx-a100-80g", "mpt-eager").more);
+  EXPECT_LT(measured.less, widths("dgx-a100-80g", "native").less);
+  EXPECT_EQ(measured.more, widths("dgx-a100-80g", "torch-compile-2024-05").more);
+  EXPECT_EQ(measured.more, widths("host", "native").more);
 }
 
 // Known spreads come back, and the width covers what it says.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "profiles/profile.h"
+#include "sim/doubt/intervals.h"
 #include "sim/predict.h"
 #include "tests/support/tiny_models.h"
 
@@ -98,6 +100,36 @@ TEST_F(Extrapolation, NothingIsKnownWithoutRuns) {
 }
 
 // The whole way: the shipped residuals reach a prediction.
+// What nobody measured is known less well than what somebody did, in this order.
+TEST(ExtrapolationOfPredictions, IntervalsWidenWithWhatIsNew) {
+  const auto width = [](const std::string& gpu, Offload offload, const std::string& stack) {
+    Plan plan;
+    plan.strategy = Strategy::kSingle;
+    plan.gpus = 1;
+    plan.offload = offload;
+    plan.stack = stack;
+    Model model = shardwright::testing::tiny_llama();
+    model.name = "Qwen2.5-1.5B";
+    const profiles::Profile profile = profiles::make_profile(
+        profiles::make_cluster(gpu, 8, std::nullopt), profiles::load_stack(stack));
+    PredictOptions options;
+    options.source = "llmq";
+    Prediction prediction = predict(model, profile, plan, options);
+    prediction.extrapolated.clear();
+    if (offload != Offload::kNone) prediction.extrapolated = {"offload"};
+    return published_half_width(prediction, model, profile, options.source);
+  };
+  const double own = width("rtx-pro-6000", Offload::kNone, "native");
+  const double new_knob = width("rtx-pro-6000", Offload::kOptimizer, "native");
+  const double new_gpu = width("rtx-5060ti", Offload::kNone, "native");
+  const double new_design = width("mi300x", Offload::kOptimizer, "native");
+  EXPECT_LT(own, new_knob);
+  EXPECT_LT(new_knob, new_gpu);
+  EXPECT_LT(new_gpu, new_design);
+  // Other software on the same machine is another cell.
+  EXPECT_LT(own, width("rtx-pro-6000", Offload::kNone, "torch-compile"));
+}
+
 TEST(ExtrapolationOfPredictions, NamesAGpuThatNobodyTrainedOn) {
   const profiles::Profile profile = profiles::load_profile("mi300x-8x400", "torch-eager");
   Plan plan;

@@ -12,7 +12,7 @@ namespace {
 
 profiles::Profile some_profile(double memory_half_width) {
   profiles::Profile profile = profiles::load_profile("dgx-a100-80g", "torch-compile");
-  profile.uncertainty.memory_half_width = memory_half_width;
+  profile.uncertainty.memory = {.more = memory_half_width, .less = 0};
   return profile;
 }
 

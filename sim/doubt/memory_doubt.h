@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far a prediction of peak memory may be off.
+//
+// Nothing is fitted to peaks, so that their errors are as good as held out. What a run needs beyond
+// the prediction decides whether it fits, and what it needs less only what was paid for in vain:
+// each side has a conformal width of its own, at half of what the interval may miss. Software of
+// which peaks were measured takes the errors of runs. Of other software (its loss, what it keeps,
+// its allocator's settings) nobody has checked the description: it takes those of a new source,
+// drawn before its run, as the widths of times do with cells.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "profiles/profile.h"
+#include "profiles/uncertainty.h"
+
+namespace shardwright::sim {
+
+/// One measured peak.
+struct PeakError {
+  std::string id, source, stack;
+  double log_error = 0;  // log(measured / predicted)
+};
+
+/// Widths that hold a new run of known software, or a run of a new source, at `level`; zero of no
+/// errors.
+profiles::MemoryWidths widths_of_runs(const std::vector<PeakError>& errors, double level);
+profiles::MemoryWidths widths_of_sources(const std::vector<PeakError>& errors, double level);
+
+/// How many peaks lie inside an interval made from the others: from those of all other runs, and
+/// from those of other sources, as of software that nobody measured.
+struct MemoryCoverage {
+  std::int64_t n = 0, run_out = 0, source_out = 0;
+};
+MemoryCoverage memory_coverage(const std::vector<PeakError>& errors, double level);
+
+/// Records that peaks of this stack (its family's name) were measured.
+void add_measured_software(profiles::Uncertainty& uncertainty, const std::string& stack);
+
+/// Those of the profile's software. A processor's memory is counted to the byte, as its runs are
+/// tested to be, and takes those of measured software.
+const profiles::MemoryWidths& memory_widths(const profiles::Profile& profile);
+
+}  // namespace shardwright::sim
