@@ -46,10 +46,13 @@ void list_persistent(Schedule& schedule) {
     list(Persistent::kMaster, bytes_of(f.master_dtype) * owned);
     list(Persistent::kMoments, 2 * bytes_of(f.moment_dtype) * owned);
   }
-  if (f.keeps_parameters && f.divides != Sharded::kParameters) {
+  // Where the host has the master, what is computed with is a copy of its own.
+  const bool copies = f.has_compute_copy() || !f.keeps_optimizer;
+  const bool keeps = f.keeps_parameters || !f.keeps_optimizer;
+  if (keeps && f.divides != Sharded::kParameters) {
     // Without a copy the master is the own part of the whole, and the rest lies beside it.
-    list(Persistent::kWholeParameters, width * (f.has_compute_copy() ? total : total - owned));
-  } else if (f.keeps_parameters && f.has_compute_copy()) {
+    list(Persistent::kWholeParameters, width * (copies ? total : total - owned));
+  } else if (keeps && copies) {
     list(Persistent::kShardedParameters, width * owned);
   }
   if (f.keeps_sums) {

@@ -84,6 +84,11 @@ TEST_F(TrainerMemory, GradientsThatWaitForTheLastMicroStepAreWhole) {
   const double kept = more(memory("stack.no_sync=true"), memory());
   EXPECT_GT(kept, 4 * parameters * 0.8);
   EXPECT_LT(kept, 4 * parameters * 1.01);
+  // These reduce after the last micro-step anyway.
+  for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1}) {
+    plan_.strategy = strategy;
+    EXPECT_EQ(more(memory("stack.no_sync=true"), memory()), 0);
+  }
   plan_.strategy = Strategy::kFsdp1;
   EXPECT_THROW(memory("stack.no_sync=true"), Error);
   plan_.grad_accum = 1;
@@ -101,6 +106,29 @@ TEST_F(TrainerMemory, ThePlanChoosesTheAllocator) {
   EXPECT_EQ(memory("stack.allocator.expandable_segments=false").peak_reserved_bytes, native);
 }
 
+// The host holds masters and moments; what is computed with stays, in its own type.
+TEST_F(TrainerMemory, ParametersStayWhereTheOptimizerLeaves) {
+  plan_.offload = Offload::kOptimizer;
+  const auto parameters = static_cast<double>(count_parameters(model_).total(model_.layers));
+  const auto kept = [&](const std::string& stack, DType master) {
+    plan_.stack = stack;
+    plan_.master_dtype = plan_.moment_dtype = master;
+    const Prediction p = predict(model_, profiles::load_profile("dgx-a100-80g", stack), plan_);
+    return static_cast<double>(
+        p.memory.breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kParameters)]);
+  };
+  const double padding = 1.001;
+  for (const std::string stack : {"torch-compile", "native"}) {
+    for (const DType master : {DType::kFp32, DType::kBf16}) {
+      plan_.strategy = Strategy::kZero1;
+      EXPECT_GE(kept(stack, master), 2 * parameters);
+      plan_.strategy = Strategy::kFsdp2;
+      EXPECT_GE(kept(stack, master), 2 * parameters / 8);
+      EXPECT_LE(kept(stack, master), 2 * parameters / 8 * padding);
+    }
+  }
+}
+
 TEST_F(TrainerMemory, AWholeRecomputationTakesLongerAndNoMoreMemoryThanItsLastTensors) {
   const auto time = [&](const std::string& whole) {
     return predict(model_,
@@ -115,7 +143,7 @@ TEST_F(TrainerMemory, AWholeRecomputationTakesLongerAndNoMoreMemoryThanItsLastTe
 
 TEST_F(TrainerMemory, TheVerdictHasThreeAnswers) {
   profiles::Profile profile = profiles::load_profile("dgx-a100-80g", plan_.stack);
-  profile.uncertainty.memory_half_width = 0.1;
+  profile.uncertainty.memory = {.more = 0.1, .less = 0};
   const Bytes total = predict(model_, profile, plan_).memory.total_bytes;
   const auto verdict = [&](double share) {
     profile.cluster.gpu.memory_bytes = static_cast<Bytes>(share * static_cast<double>(total));
