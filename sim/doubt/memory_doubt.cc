@@ -71,7 +71,7 @@ const profiles::MemoryWidths& memory_widths(const profiles::Profile& profile) {
   const profiles::Uncertainty& known = profile.uncertainty;
   const auto measured = known.seen.find(kMeasured);
   const bool is_measured =
-      profile.cluster.gpu.is_processor() ||
+      profile.stack.memory == MemoryManager::kStatic ||
       (measured != known.seen.end() && std::find(measured->second.begin(), measured->second.end(),
                                                  profile.stack.family) != measured->second.end());
   return is_measured ? known.memory : known.memory_of_others;

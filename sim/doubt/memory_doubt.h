@@ -40,8 +40,8 @@ MemoryCoverage memory_coverage(const std::vector<PeakError>& errors, double leve
 /// Records that peaks of this stack (its family's name) were measured.
 void add_measured_software(profiles::Uncertainty& uncertainty, const std::string& stack);
 
-/// Those of the profile's software. A processor's memory is counted to the byte, as its runs are
-/// tested to be, and takes those of measured software.
+/// Those of the profile's software. Static memory, which is planned to the byte and tested to be,
+/// takes those of measured software.
 const profiles::MemoryWidths& memory_widths(const profiles::Profile& profile);
 
 }  // namespace shardwright::sim

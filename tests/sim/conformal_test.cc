@@ -178,9 +178,9 @@ TEST(MemoryDoubt, SoftwareThatNobodyMeasuredIsKnownLess) {
   };
   const profiles::MemoryWidths measured = widths("dgx-a100-80g", "torch-compile");
   EXPECT_LT(measured.more, widths("dgx-a100-80g", "mpt-eager").more);
-  EXPECT_LT(measured.less, widths("dgx-a100-80g", "native").less);
+  EXPECT_LT(measured.less, widths("dgx-a100-80g", "mpt-eager").less);
   EXPECT_EQ(measured.more, widths("dgx-a100-80g", "torch-compile-2024-05").more);
-  EXPECT_EQ(measured.more, widths("host", "native").more);
+  EXPECT_EQ(measured.more, widths("dgx-a100-80g", "native").more);  // planned to the byte
 }
 
 // Known spreads come back, and the width covers what it says.

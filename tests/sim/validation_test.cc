@@ -72,14 +72,17 @@ TEST(Validation, CountsPeaksInsideTheirInterval) {
   LedgerRow row = shipped_row("m094");
   const MemoryPrediction memory = validate({row}).rows[0].prediction.memory;
   const double peak = gib(memory.peak_reserved_bytes);
-  const double width =
-      std::log(static_cast<double>(memory.interval_bytes[1] - memory.runtime_bytes) /
-               static_cast<double>(memory.peak_reserved_bytes));
-  ASSERT_GT(width, 0.01);
+  const auto width = [&](std::size_t end) {
+    return std::log(static_cast<double>(memory.interval_bytes[end] - memory.runtime_bytes) /
+                    static_cast<double>(memory.peak_reserved_bytes));
+  };
+  const double less = -width(0), more = width(1);
+  ASSERT_GT(less, 0.01);
+  ASSERT_GT(more, 0.01);
   row.counter = MemoryCounter::kPeakReserved;
   std::vector<LedgerRow> rows;
-  for (const double widths : {-1.01, -0.99, 0.99, 1.01}) {
-    row.peak_gib = peak * std::exp(widths * width);
+  for (const double log : {-1.01 * less, -0.99 * less, 0.99 * more, 1.01 * more}) {
+    row.peak_gib = peak * std::exp(log);
     rows.push_back(row);
   }
   const Validation result = validate(rows);
