@@ -32,6 +32,8 @@ class PickleValue {
   std::optional<PickleValue> find(std::string_view key) const;
   std::optional<std::int64_t> integer() const;  // also of True and of a float that is one
   std::optional<std::string_view> text() const;
+  /// The same for every place that shares the object.
+  std::uint32_t id() const { return node_; }
 
  private:
   friend class Pickle;

@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kMostSnapshotBytes = std::size_t{2} << 30;
 constexpr std::size_t kSites = 8;
 constexpr std::size_t kMostLooks = std::size_t{1} << 25;
+// What a snapshot names takes more bytes than it is looked at: events twice, a stack once.
+constexpr std::size_t kLooksAByte = 2, kLooksOfAnyFile = 4096;
 constexpr std::size_t kLongestFrameName = 512;
 constexpr std::size_t kMostLive = std::size_t{1} << 22;
 constexpr Bytes kMostDeviceBytes = Bytes{1} << 50;
@@ -29,16 +31,17 @@ std::int64_t integer_of(const PickleValue& dict, std::string_view key) {
 }
 
 /// Holds a snapshot to what one can be. Its lists may share what they hold, so that few bytes can
-/// name very many blocks.
+/// name very many blocks; what is looked at is bounded by the file's bytes.
 class Bounds {
  public:
-  explicit Bounds(const std::string& name) : name_(name) {}
+  Bounds(const std::string& name, std::size_t file_bytes)
+      : name_(name), most_(std::min(kMostLooks, kLooksOfAnyFile + kLooksAByte * file_bytes)) {}
 
   /// Before each segment, block, event and frame.
   void look() {
-    if (++looks_ > kMostLooks) {
-      throw Error(fmt::format("{}: names more than {} segments, blocks, events and frames", name_,
-                              kMostLooks));
+    if (++looks_ > most_) {
+      throw Error(
+          fmt::format("{}: names more than {} segments, blocks, events and frames", name_, most_));
     }
   }
   void hold(std::size_t blocks) const {
@@ -63,6 +66,7 @@ class Bounds {
 
  private:
   const std::string& name_;
+  std::size_t most_;
   std::size_t looks_ = 0;
 };
 
@@ -72,13 +76,11 @@ std::string_view text_in(const PickleValue& dict, std::string_view key) {
 }
 
 /// The first frame in Python that is not PyTorch's own.
-std::string site_of(const PickleValue& event, Bounds& bounds) {
-  const auto frames = event.find("frames");
-  if (!frames || !frames->is_list()) return "not recorded";
+std::string first_site(const PickleValue& frames, Bounds& bounds) {
   std::string first;
-  for (std::size_t i = 0; i < frames->size(); ++i) {
+  for (std::size_t i = 0; i < frames.size(); ++i) {
     bounds.look();
-    const PickleValue frame = frames->at(i);
+    const PickleValue frame = frames.at(i);
     std::string_view file = text_in(frame, "filename");
     if (!file.ends_with(".py")) continue;
     file.remove_prefix(file.size() - std::min(file.size(), kLongestFrameName));
@@ -91,6 +93,24 @@ std::string site_of(const PickleValue& event, Bounds& bounds) {
   }
   return first.empty() ? "not recorded" : first;
 }
+
+/// Where blocks and events were; those of one place share their list of frames.
+class Sites {
+ public:
+  explicit Sites(Bounds& bounds) : bounds_(bounds) {}
+  const std::string& of(const PickleValue& event) {
+    static const std::string kNotRecorded = "not recorded";
+    const auto frames = event.find("frames");
+    if (!frames || !frames->is_list()) return kNotRecorded;
+    const auto known = by_frames_.find(frames->id());
+    if (known != by_frames_.end()) return known->second;
+    return by_frames_[frames->id()] = first_site(*frames, bounds_);
+  }
+
+ private:
+  Bounds& bounds_;
+  std::unordered_map<std::uint32_t, std::string> by_frames_;
+};
 
 struct Live {
   Bytes bytes = 0;
@@ -113,7 +133,7 @@ std::vector<AllocationSite> largest_of(const LiveBlocks& live) {
 /// The recorded events, walked back from what is live at the end: before an allocation it was not
 /// there, before a free it was.
 void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory& seen,
-               Bounds& bounds) {
+               Bounds& bounds, Sites& sites) {
   Bytes peak = now;
   std::size_t peak_at = trace.size();
   for (const bool finds : {true, false}) {
@@ -131,7 +151,7 @@ void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory&
         blocks.erase(address);
       } else if (action == "free_requested" || action == "free") {
         bounds.add(bytes, size);
-        if (!finds) blocks[address] = {size, site_of(event, bounds)};
+        if (!finds) blocks[address] = {size, sites.of(event)};
         bounds.hold(blocks.size());
       } else if (action == "oom" && finds && !seen.refused) {
         seen.refused = size;
@@ -189,6 +209,7 @@ std::optional<Bytes> SeenMemory::needed() const {
 }
 
 SeenMemory read_snapshot(std::string bytes, const std::string& name) {
+  const std::size_t file_bytes = bytes.size();
   const Pickle pickle = Pickle::parse(std::move(bytes), name);
   const PickleValue root = pickle.root();
   const auto segments = root.find("segments");
@@ -198,7 +219,8 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
                     "writes",
                     name));
   }
-  Bounds bounds(name);
+  Bounds bounds(name, file_bytes);
+  Sites sites(bounds);
   // The device that holds most.
   std::map<std::int64_t, Bytes> by_device;
   for (std::size_t i = 0; i < segments->size(); ++i) {
@@ -234,8 +256,7 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
         const Bytes asked = bounds.bytes_of(block, "requested_size");
         bounds.add(allocated, size);
         bounds.add(requested, asked > 0 ? asked : size);
-        live[static_cast<std::int64_t>(address)] = {asked > 0 ? asked : size,
-                                                    site_of(block, bounds)};
+        live[static_cast<std::int64_t>(address)] = {asked > 0 ? asked : size, sites.of(block)};
         bounds.hold(live.size());
       }
       address += static_cast<std::uint64_t>(size);
@@ -248,7 +269,7 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
   if (traces && traces->is_list() && device >= 0 &&
       static_cast<std::size_t>(device) < traces->size()) {
     const PickleValue trace = traces->at(static_cast<std::size_t>(device));
-    if (trace.is_list()) walk_back(trace, std::move(live), requested, seen, bounds);
+    if (trace.is_list()) walk_back(trace, std::move(live), requested, seen, bounds, sites);
   }
   return seen;
 }

@@ -192,13 +192,19 @@ TEST(SeenMemory, FewBytesCannotNameWorkWithoutEnd) {
   std::string entries = "}(";
   for (int i = 0; i < 1'000'000; ++i) entries += raw("K\x00K\x00");
   EXPECT_EQ(snapshot_refusal(shared_snapshot("", entries + "u", 300)), "taken");
-  // A stack of 10^5 frames that every block shares.
-  const std::string frames =
-      "}(\x8c\x05state\x8c\x10"
-      "active_allocated\x8c\x06"
-      "frames](}" +
-      std::string(100'000, '2') + "eu";
-  EXPECT_THAT(snapshot_refusal(shared_snapshot("", frames, 1000)), HasSubstr("names more than"));
+  const auto block_with_frames = [](std::size_t frames) {
+    return "}(\x8c\x05state\x8c\x10"
+           "active_allocated\x8c\x06"
+           "frames](}" +
+           std::string(frames, '2') + "eu";
+  };
+  // A stack of 10^5 frames that every block shares is looked at once.
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("", block_with_frames(100'000), 300)), "taken");
+  // Below a kilobyte: as many segments, blocks of each and frames of these. Where nothing is shared
+  // a file has more bytes than is looked at.
+  EXPECT_THAT(snapshot_refusal(shared_snapshot("", block_with_frames(250), 250)),
+              HasSubstr("names more than"));
+  EXPECT_EQ(snapshot_refusal(shared_snapshot("", block_with_frames(250), 60)), "taken");
 }
 
 TEST(SeenMemory, SizesThatNoDeviceHasAreRefused) {
