@@ -15,8 +15,12 @@ std::string nccl_error_text(ncclResult_t status, const char* call, ncclComm_t co
   file = file.substr(file.rfind('/') + 1);
   const char* last = ncclGetLastError(comm);
   const std::string detail = last != nullptr && *last != '\0' ? fmt::format(" ({})", last) : "";
-  return fmt::format("{} failed at {}:{}: {}{}", call, file, where.line(),
-                     ncclGetErrorString(status), detail);
+  // NCCL names the ranks, not what would be accepted.
+  const char* expected = detail.find("Duplicate GPU") != std::string::npos
+                             ? "; expected at most one process for each GPU of a machine"
+                             : "";
+  return fmt::format("{} failed at {}:{}: {}{}{}", call, file, where.line(),
+                     ncclGetErrorString(status), detail, expected);
 }
 
 void check_nccl(ncclResult_t status, const char* call, ncclComm_t comm,

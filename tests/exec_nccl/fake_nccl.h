@@ -46,6 +46,7 @@ struct FakeNccl {
   int failing_rank = -1;
   int failing_collective = 0;  // counts from 0, over all communicators
   ncclResult_t failure = ncclUnhandledCudaError;
+  const char* last_error = "said by the fake";
   bool registers = true;  // whether memory can be registered
 };
 

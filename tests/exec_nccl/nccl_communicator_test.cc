@@ -145,6 +145,16 @@ TEST(NcclWorld, WhatNcclMeetsOnTheDeviceIsReportedInItsWords) {
   }
 }
 
+TEST(NcclWorld, MoreProcessesThanGpusAreToldWhatIsExpected) {
+  const FakeNccl fake{.failing_rank = 0,
+                      .failing_collective = 0,
+                      .failure = ncclInvalidUsage,
+                      .last_error = "Duplicate GPU detected : rank 0 and rank 1 both on 41000"};
+  EXPECT_THAT(failure_of({.fake = fake}, [](auto&&...) {}),
+              ::testing::HasSubstr("rank 1 both on 41000); expected at most one process for each "
+                                   "GPU of a machine"));
+}
+
 // A network error is the echo of a rank that died: the death is what is reported, however late.
 TEST(NcclWorld, TheFirstCauseIsReported) {
   const FakeNccl fake{.failing_rank = 0, .failing_collective = 3, .failure = ncclRemoteError};
