@@ -42,18 +42,6 @@ double lonely_share(const Plan& plan) {
   return std::min(1.0, warm_up / (f(plan.grad_accum) * f(p.virtual_stages)));
 }
 
-std::vector<std::int64_t> stage_layers(const PipelineShape& shape,
-                                       const std::vector<ChunkContent>& parts) {
-  std::vector<std::int64_t> layers(static_cast<std::size_t>(shape.stages), 0);
-  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
-    for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      layers[static_cast<std::size_t>(stage)] +=
-          parts[static_cast<std::size_t>(model_part(shape, {stage, c}))].layers;
-    }
-  }
-  return layers;
-}
-
 /// Of a stage and a micro-batch: activations to the chunk behind, gradients to the one before.
 int messages_sent(const PipelineShape& shape, std::int32_t stage) {
   const auto sends = [&](const std::optional<ChunkPlace>& to) {

@@ -224,4 +224,16 @@ std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan, co
   return chunks;
 }
 
+std::vector<std::int64_t> stage_layers(const PipelineShape& shape,
+                                       const std::vector<ChunkContent>& parts) {
+  std::vector<std::int64_t> layers(static_cast<std::size_t>(shape.stages), 0);
+  for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
+    for (std::int32_t c = 0; c < shape.chunks; ++c) {
+      layers[static_cast<std::size_t>(stage)] +=
+          parts[static_cast<std::size_t>(model_part(shape, {stage, c}))].layers;
+    }
+  }
+  return layers;
+}
+
 }  // namespace shardwright::sim
