@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a stage of a divided plan holds: activations by its place, buffers by their types, and the
+// whole model between all ranks.
+#include <gtest/gtest.h>
+
+#include "sim/parallel/parallel_step.h"
+#include "tests/sim/divided_plans.h"
+
+namespace shardwright::sim {
+namespace {
+
+TEST(StageMemoryTest, LayersKeepWhatKorthikantiCounts) {
+  Model model = llama_70b();
+  model.gated_mlp = false;
+  model.activation = Activation::kGelu;
+  model.kv_heads = model.heads;
+  model.ffn = 4 * model.hidden;
+  Plan plan = plan_of(8, 1, 1, 1);
+  const auto kept = [&](std::int64_t tp, bool sp) {
+    Plan divided = plan;
+    divided.parallel.tp = tp;
+    if (tp > 1) divided.parallel.sp = sp;
+    return layer_activations(BodyWriter(model, divided, h100().stack)).kept / (8192.0 * 8192.0);
+  };
+  EXPECT_NEAR(kept(1, false), 32, 0.1);
+  EXPECT_NEAR(kept(8, true), 32.0 / 8, 0.1);
+  EXPECT_NEAR(kept(8, false), 8 + 24.0 / 8, 0.1);
+}
+
+TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
+  const Model model = llama_70b();
+  const Plan plan = plan_of(64, 4, 8, 64);
+  ParallelEngine engine(model, h100());
+  const ParallelStep step = engine.run(plan);
+  const auto activations = [&](std::size_t stage) {
+    return step.memory[stage]
+        .breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kActivations)];
+  };
+  for (std::size_t stage = 1; stage < 8; ++stage) {
+    EXPECT_GT(activations(stage - 1), activations(stage));
+  }
+  const LayerActivations layer = layer_activations(BodyWriter(model, plan, h100().stack));
+  EXPECT_NEAR(activations(0), 8 * 10 * layer.kept + layer.working, 1);
+}
+
+double stage_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                   std::size_t stage, MemoryCategory category) {
+  ParallelEngine engine(model, profile);
+  return engine.run(plan).memory[stage].breakdown_bytes[static_cast<std::size_t>(category)];
+}
+
+TEST(StageMemoryTest, GradientsAndWeightsHaveTheTypesOfTheirBuffers) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, 64);
+  const auto bytes = [&](const profiles::Profile& profile, MemoryCategory category) {
+    return stage_bytes(model, profile, plan, 3, category);
+  };
+  const double held = bytes(h100(), MemoryCategory::kParameters) / 2;  // a middle stage, in bf16
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kGradients), 4 * held);
+  plan.reduce_dtype = DType::kBf16;
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kGradients), 2 * held);
+
+  const profiles::Profile b200 = profiles::load_profile("dgx-b200", "megatron-core");
+  plan.numerics.precision = Precision::kFp8;
+  plan.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kParameters), (2 + 2) * held) << "and transposed";
+  EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), (2 + 1) * held);
+  plan.numerics.fp8_params = true;
+  EXPECT_DOUBLE_EQ(bytes(h100(), MemoryCategory::kParameters), 2 * held);
+  EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), held);
+  plan.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
+  EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), 2 * held) << "scales run along rows";
+}
+
+TEST(StageMemoryTest, LogitsInChunksExistOneAfterTheOther) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, 64);
+  const auto loss = [&] { return stage_bytes(model, h100(), plan, 7, MemoryCategory::kLoss); };
+  plan.recompute = Recompute::kFull;  // so that the peak is the loss
+  plan.ckpt_layers = model.layers;
+  const double whole = loss();
+  ASSERT_GT(whole, 0);
+  plan.loss_chunks = 2;
+  EXPECT_DOUBLE_EQ(loss(), whole / 2);
+}
+
+TEST(StageMemoryTest, MastersOfTheWeightsTypeAreTheWeights) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(64, 4, 8, 64);
+  const auto master = [&] { return stage_bytes(model, h100(), plan, 3, MemoryCategory::kMaster); };
+  EXPECT_GT(master(), 0);
+  plan.master_dtype = DType::kBf16;
+  EXPECT_EQ(master(), 0);
+}
+
+TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
+  const Model model = llama_70b();
+  const Plan plan = plan_of(64, 1, 8, 64);
+  double total = 0;
+  for (const ChunkContent& chunk : divide_layers(model, plan, h100().stack)) {
+    total += chunk_parameters(model, plan, chunk).total();
+  }
+  EXPECT_DOUBLE_EQ(total, static_cast<double>(count_parameters(model).total(model.layers)));
+}
+
+}  // namespace
+}  // namespace shardwright::sim
