@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "profiles/data_file.h"
+#include "profiles/divided_doubt.h"
 #include "profiles/gpu_cost.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
@@ -92,12 +93,15 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
 }
 
 bool estimate_only(const Offer& offer) {
+  if (offer.profile.cost.gemm.provenance.confidence != "estimate") return false;
+  const auto has = [&](const std::vector<std::string>& gpus) {
+    return std::find(gpus.begin(), gpus.end(), offer.profile.cluster.gpu.id) != gpus.end();
+  };
   const auto& seen = offer.profile.uncertainty.seen;
-  const auto gpus = seen.find("gpu");
-  const bool has_runs =
-      gpus != seen.end() && std::find(gpus->second.begin(), gpus->second.end(),
-                                      offer.profile.cluster.gpu.id) != gpus->second.end();
-  return offer.profile.cost.gemm.provenance.confidence == "estimate" && !has_runs;
+  if (const auto gpus = seen.find("gpu"); gpus != seen.end() && has(gpus->second)) return false;
+  const profiles::DividedRuns* divided =
+      offer.divided ? profiles::divided_doubt().runs_of(offer.divided->stack.family) : nullptr;
+  return divided == nullptr || !has(divided->gpus);
 }
 
 std::string price_source(const Offer& offer) {

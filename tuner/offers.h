@@ -41,7 +41,8 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                profiles::PriceKind kind = profiles::PriceKind::kOnDemand,
                                const profiles::PriceFile& imported = {});
 
-/// Whether the rates of its GPU are estimates and no published run was on it.
+/// Whether the rates of its GPU are estimates and no published run of software that could answer
+/// for it was on it.
 bool estimate_only(const Offer& offer);
 
 /// Where the price of an offer comes from: "--price", or the source and date of the file; empty

@@ -17,6 +17,7 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
@@ -296,6 +297,21 @@ TEST(Offers, APriceOfTheClusterCountsBeforeThatOfItsGpu) {
       tuner::load_offers({"dgx-h100", "host"}, std::nullopt, {}, {}, profiles::PriceKind::kSpot);
   EXPECT_LT(spot[0].usd_per_gpu_hour, 2.5);
   EXPECT_EQ(spot[1].profile.stack.id, "native");
+}
+
+// gb300: no rate of its own, but published steps of megatron-core; dgx-b300: rates, but no step.
+TEST(Offers, OnlyAGpuWithoutRatesAndRunsIsAnEstimate) {
+  const auto estimates = [](const std::vector<std::string>& names,
+                            const std::optional<std::string>& stack) {
+    std::vector<std::string> only;
+    for (const tuner::Offer& offer : tuner::load_offers(names, stack, {}, {})) {
+      if (tuner::estimate_only(offer)) only.push_back(offer.name);
+    }
+    return only;
+  };
+  const std::vector<std::string> names{"dgx-h100", "dgx-b300", "gb300-nvl72", "mi325x-8x400"};
+  EXPECT_THAT(estimates(names, std::nullopt), ElementsAre("mi325x-8x400"));
+  EXPECT_THAT(estimates(names, "torch-compile"), ElementsAre("gb300-nvl72", "mi325x-8x400"));
 }
 
 TEST(Quantity, NumbersOfARun) {

@@ -71,10 +71,14 @@ std::string software_sentence(const profiles::Profile& profile) {
   } else {
     text += ", of which no published run was predicted";
   }
-  if (stack != "native" && series > 0 && std::find(gpus.begin(), gpus.end(), gpu) == gpus.end())
+  const bool has_runs = std::find(gpus.begin(), gpus.end(), gpu) != gpus.end();
+  if (stack != "native" && series > 0 && !has_runs)
     text += fmt::format("; on {} it was never measured", gpu);
-  if (has_estimated_rates(profile.cost))
-    text += fmt::format("; the rates of {} are estimates, nothing was measured on it", gpu);
+  if (has_estimated_rates(profile.cost)) {
+    text += has_runs
+                ? fmt::format("; the rates of single operations on {} are estimates", gpu)
+                : fmt::format("; the rates of {} are estimates, nothing was measured on it", gpu);
+  }
   return text + ".";
 }
 
