@@ -13,6 +13,7 @@
 #include "tuner/divided_search.h"
 #include "tuner/divided_steps.h"
 #include "tuner/scenarios.h"
+#include "tuner/software_choice.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -37,9 +38,9 @@ class DividedTuner {
                Extent extent, const TuneOptions& options)
       : begin_(Clock::now()),
         model_(model),
-        request_(software_of(request, profile)),
         options_(options),
         scenarios_(scenarios_of(profile, options.robust)),
+        request_(software_of(request, extent)),
         space_(divided_space(request_, model, profile, extent)),
         search_(model, scenarios_, space_, options.search) {}
 
@@ -78,16 +79,17 @@ class DividedTuner {
   }
 
  private:
-  static Request software_of(Request request, const profiles::Profile& profile) {
-    request.stack = profile.stack.id;
-    return request;
+  Request software_of(Request request, Extent extent) const {
+    request.stack = scenarios_.front().profile.stack.id;
+    if (!request.allow_software) return request;
+    return with_best_software(model_, scenarios_, request, extent, options_.search);
   }
 
   Clock::time_point begin_;
   const Model& model_;
-  Request request_;
   TuneOptions options_;
   std::vector<Scenario> scenarios_;
+  Request request_;
   DividedSpace space_;
   DividedSearch search_;
 };

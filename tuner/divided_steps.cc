@@ -63,8 +63,11 @@ void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
     Request changed = held;
     changed.parallel.*given = setting;
     const bool fixed = (request.parallel.*given).has_value();
-    neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)),
-                          fixed ? Freedom::kFixed : Freedom::kOutside, std::move(changed)});
+    const Freedom freedom = request.allow_software ? Freedom::kSearched
+                            : fixed                ? Freedom::kFixed
+                                                   : Freedom::kOutside;
+    neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)), freedom,
+                          std::move(changed)});
   }
 }
 

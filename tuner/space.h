@@ -41,6 +41,7 @@ struct Request {
   GivenParallelism parallel;
   std::vector<Precision> allowed_precisions;
   std::vector<Optimizer> allowed_optimizers;
+  bool allow_software = false;  // its settings beyond the usual (software_choice.h)
   std::int64_t offload_layers = 0;
   bool coarse = false;  // fewer values of each size: enough to compare clusters
   DType param_dtype = DType::kBf16;

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kReduce = "bf16-reduce";
 constexpr const char* kMoments = "bf16-moments";
+constexpr const char* kSoftware = "software";
 constexpr std::array kPrecisions = {Precision::kFp8, Precision::kNvfp4};
 
 tuner::Objective parse_objective(const std::string& word) {
@@ -28,6 +29,7 @@ std::vector<std::string> allowed_words() {
   std::vector<std::string> words{kReduce, kMoments};
   for (const Precision precision : kPrecisions) words.emplace_back(name_of(precision));
   words.emplace_back(name_of(Optimizer::kAdamw8bit));
+  words.emplace_back(kSoftware);
   return words;
 }
 
@@ -38,6 +40,8 @@ void parse_allowed(const std::string& text, TuneFlags& flags) {
       flags.allow_bf16_reduce = true;
     } else if (word == kMoments) {
       flags.allow_bf16_moments = true;
+    } else if (word == kSoftware) {
+      flags.allow_software = true;
     } else if (word == name_of(Optimizer::kAdamw8bit)) {
       flags.allowed_optimizers.push_back(Optimizer::kAdamw8bit);
     } else if (precision &&
@@ -95,8 +99,9 @@ void TuneFlags::declare(Command& command) {
   command
       .add_parsed(
           "--allow", [this](const std::string& words) { parse_allowed(words, *this); },
-          fmt::format("changes of the arithmetic that the search may make, joined by commas: {} "
-                      "(default: none)",
+          fmt::format("changes of the arithmetic that the search may make, joined by commas, and "
+                      "software for settings beyond its usual ones, such as userbuffers or other "
+                      "dispatchers: {} (default: none)",
                       fmt::join(allowed_words(), ", ")))
       .type_name("WHAT");
   command.add("--robust", robust,
@@ -139,6 +144,7 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   request.allow_bf16_moments = flags.allow_bf16_moments;
   request.allowed_precisions = flags.allowed_precisions;
   request.allowed_optimizers = flags.allowed_optimizers;
+  request.allow_software = flags.allow_software;
   if (flags.plan.plan_file) {
     // The job of the file; its knobs are what is searched.
     if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;

@@ -274,7 +274,7 @@ TEST(Tune, DividesWhatDataParallelismCannotTrain) {
 TEST(Tune, DividedAnswersFitIntoAHundredColumns) {
   for (const Flags& flags : {large(), large({"--allow", "fp8", "--objective", "tokens-per-dollar"}),
                              Flags{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--gpus",
-                                   "144", "--seq-len", "4096"}}) {
+                                   "144", "--seq-len", "4096", "--allow", "software"}}) {
     const ProgramResult result = run("tune", flags);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("Why: a size halved or doubled"));
@@ -316,7 +316,7 @@ TEST(Tune, SaysWhatMakesNoSense) {
                AllOf(HasSubstr("--objective is 'speed'"), HasSubstr("time, tokens-per-dollar")));
   expect_error(refused(job({"--headroom", "120%"})), 3, HasSubstr("--headroom is '120%'"));
   expect_error(refused(job({"--allow", "fp7"})), 3,
-               AllOf(HasSubstr("--allow is 'fp7'"), HasSubstr("adamw-8bit")));
+               AllOf(HasSubstr("--allow is 'fp7'"), HasSubstr("adamw-8bit, software")));
   expect_error(refused(job({"--allow", "bf16-moments", "--moment-dtype", "fp32"})), 3,
                HasSubstr("--moment-dtype is fp32; leave one of them out"));
   expect_error(refused(job({"--micro-batch", "3"})), 3,

@@ -344,6 +344,39 @@ TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
   EXPECT_EQ(step_of("tp-overlap")->freedom, Freedom::kFixed);
 }
 
+// Each combination searched alone: none is better than the answer.
+TEST(Contest, AllowedSettingsOfTheSoftwareAreAllTried) {
+  const Model model = model_of("mixtral-8x7b", 8);
+  const profiles::Profile divided = profiles::load_profile("dgx-h100", "megatron-core");
+  Request request;
+  request.gpus = 32;
+  request.seq_len = 4096;
+  request.global_batch = 64;
+  const auto answer_of = [&](const Request& asked) {
+    return compete(model, {nullptr, "", &divided, 0}, asked);
+  };
+  double best = std::numeric_limits<double>::infinity();
+  for (const TensorOverlap overlap : {TensorOverlap::kNone, TensorOverlap::kUserbuffers}) {
+    for (const Dispatcher dispatcher : {Dispatcher::kAllGather, Dispatcher::kAllToAll,
+                                        Dispatcher::kDeepEp, Dispatcher::kHybridEp}) {
+      Request held = request;
+      held.parallel.tp_overlap = overlap;
+      held.parallel.dispatcher = dispatcher;
+      best = std::min(best, answer_of(held).top.at(0).score);
+    }
+  }
+  const double usual = answer_of(request).top.at(0).score;
+  request.allow_software = true;
+  const Tuning answer = answer_of(request);
+  ASSERT_FALSE(answer.top.empty());
+  EXPECT_DOUBLE_EQ(answer.top.front().score, best);
+  EXPECT_LT(best, usual);
+  for (const KnobStep& step : answer.steps) EXPECT_NE(step.freedom, Freedom::kFixed) << step.knob;
+
+  request.parallel.dispatcher = Dispatcher::kAllGather;
+  EXPECT_EQ(answer_of(request).top.at(0).plan().parallel.dispatcher, Dispatcher::kAllGather);
+}
+
 TEST(Contest, DividedAnswersSayWhetherTheyHoldWhenThePredictionWasTooKind) {
   const LongSequences asked;
   const Tuning answer = asked.answer();

@@ -22,6 +22,9 @@ std::string division_words(const Plan& plan) {
   add("cp", p.cp);
   add("ep", p.ep);
   add("etp", p.etp);
+  if (p.ep > 1 && p.dispatcher) words.emplace_back(name_of(*p.dispatcher));
+  if (p.sequence_parallel() && p.tp_overlap && *p.tp_overlap != TensorOverlap::kNone)
+    words.push_back(fmt::format("{} overlap", name_of(*p.tp_overlap)));
   if (plan.numerics.precision != Precision::kBf16)
     words.emplace_back(name_of(plan.numerics.precision));
   if (plan.numerics.optimizer != Optimizer::kAdamw)
