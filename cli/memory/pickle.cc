@@ -356,7 +356,7 @@ class PickleParser {
   std::unordered_map<std::uint64_t, std::uint32_t> memo_;
 };
 
-Pickle Pickle::parse(std::string bytes, std::string name) {
+Pickle Pickle::parse(std::string bytes, const std::string& name) {
   Pickle pickle;
   pickle.bytes_ = std::move(bytes);
   // Texts are views of bytes_, which a short string would carry along when moved.

@@ -45,7 +45,7 @@ class PickleValue {
 class Pickle {
  public:
   /// Throws Error naming file, byte and instruction.
-  static Pickle parse(std::string bytes, std::string name);
+  static Pickle parse(std::string bytes, const std::string& name);
 
   PickleValue root() const { return {this, root_}; }
 

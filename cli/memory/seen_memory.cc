@@ -85,7 +85,7 @@ std::string first_site(const PickleValue& frames, Bounds& bounds) {
     if (!file.ends_with(".py")) continue;
     file.remove_prefix(file.size() - std::min(file.size(), kLongestFrameName));
     const std::size_t slash = file.find_last_of('/');
-    const std::string where =
+    std::string where =
         fmt::format("{}:{} {}", file.substr(slash == file.npos ? 0 : slash + 1),
                     integer_of(frame, "line"), text_in(frame, "name").substr(0, kLongestFrameName));
     if (file.find("/torch/") == file.npos) return where;
@@ -132,7 +132,7 @@ std::vector<AllocationSite> largest_of(const LiveBlocks& live) {
 
 /// The recorded events, walked back from what is live at the end: before an allocation it was not
 /// there, before a free it was.
-void walk_back(const PickleValue& trace, LiveBlocks live, Bytes now, SeenMemory& seen,
+void walk_back(const PickleValue& trace, const LiveBlocks& live, Bytes now, SeenMemory& seen,
                Bounds& bounds, Sites& sites) {
   Bytes peak = now;
   std::size_t peak_at = trace.size();
@@ -269,7 +269,7 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
   if (traces && traces->is_list() && device >= 0 &&
       static_cast<std::size_t>(device) < traces->size()) {
     const PickleValue trace = traces->at(static_cast<std::size_t>(device));
-    if (trace.is_list()) walk_back(trace, std::move(live), requested, seen, bounds, sites);
+    if (trace.is_list()) walk_back(trace, live, requested, seen, bounds, sites);
   }
   return seen;
 }
