@@ -30,12 +30,14 @@ class Trials {
     keep(ChangeKind::kPlan, std::move(what), std::move(also),
          [&] { return predictor_.predict(changed); });
   }
-  void profile(ChangeKind kind, std::string what, const std::function<void(Profile&)>& change) {
+  void profile(ChangeKind kind, std::string what, const std::function<void(Profile&)>& change,
+               std::string also = "") {
     Profile changed = predictor_.profile();
     change(changed);
     Plan plan = plan_;
     plan.stack = changed.stack.id;
-    keep(kind, std::move(what), "", [&] { return predict(predictor_.model(), changed, plan); });
+    keep(kind, std::move(what), std::move(also),
+         [&] { return predict(predictor_.model(), changed, plan); });
   }
   /// Whether the plan with that change fits; none when it cannot be predicted.
   std::optional<bool> fits(const std::function<void(Plan&)>& change) {
@@ -158,13 +160,15 @@ void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_f
   }
 }
 
-void try_software(Trials& trials, const Plan& plan) {
+void try_software(Trials& trials, const Plan& plan, const Gpu& gpu) {
   for (const std::string& name : profiles::shipped_names(profiles::DataKind::kStack)) {
     if (name == plan.stack) continue;
     const Stack stack = profiles::load_stack(name).stack;
     if (stack.family != name) continue;  // an edition of one that is tried
-    trials.profile(ChangeKind::kSoftware, fmt::format("the stack {}", name),
-                   [&](Profile& p) { p.stack = stack; });
+    const bool never_ran = name == "native" && !gpu.is_processor();
+    trials.profile(
+        ChangeKind::kSoftware, fmt::format("the stack {}", name),
+        [&](Profile& p) { p.stack = stack; }, never_ran ? "never run on a GPU" : "");
   }
   trials.profile(ChangeKind::kSoftware, "a host that costs nothing", [](Profile& p) {
     const int synchronizations = p.stack.host.step_synchronizations;
@@ -212,7 +216,7 @@ Explanation explain(Predictor& predictor, const Plan& plan) {
 
   Trials trials(predictor, plan, result.base);
   try_plans(trials, predictor.model(), plan, result.base.memory.fits);
-  try_software(trials, plan);
+  try_software(trials, plan, predictor.profile().cluster.gpu);
   try_hardware(trials, plan, predictor.profile().cluster);
   result.changes = std::move(trials).ranked();
   return result;

@@ -138,6 +138,15 @@ TEST(Explain, TriesTheStrategiesThatTuneConsiders) {
   EXPECT_GT(others, 5);
 }
 
+TEST(Explain, SaysWhichSoftwareNeverRan) {
+  const Explanation explanation = explain_on_slow_network(plan_on(64, 4));
+  const auto also = [&](const char* stack) { return find(explanation, stack)->also; };
+  ASSERT_NE(find(explanation, "the stack native"), nullptr);
+  ASSERT_NE(find(explanation, "the stack mpt-eager"), nullptr);
+  EXPECT_EQ(also("the stack native"), "never run on a GPU");
+  EXPECT_EQ(also("the stack mpt-eager"), "");
+}
+
 TEST(Explain, OffersNoNetworkToOneGpu) {
   Plan plan = plan_on(1, 0);
   plan.strategy = Strategy::kSingle;
