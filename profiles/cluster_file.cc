@@ -2,8 +2,11 @@
 #include "profiles/cluster_file.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_file.h"
@@ -118,6 +121,9 @@ void describe(FieldList& fields, Cluster& cluster) {
       .add("net_latency_s", &cluster.net_latency_s, "s",
            "per ring step between nodes, beyond NCCL's own table", between(0.0, 1.0))
       .believed(CostGroup::kCollectives, 1.0, 2);
+  fields.add("network", &cluster.network, "",
+             "kind of the network between nodes: infiniband, roce, efa, slingshot, ethernet", {},
+             Need::kOptional);
   fields.add("amd_host", &cluster.amd_host, "", "the host CPU is AMD's");
   fields.add("usd_per_gpu_hour", &cluster.usd_per_gpu_hour, "USD", "price; 0: unknown",
              between(0.0, 1e6), Need::kOptional);
@@ -132,6 +138,11 @@ ClusterFile parse_cluster(std::string_view text, const std::string& name) {
 }
 
 void check_cluster(const Cluster& cluster, const std::string& where) {
+  if (!cluster.network.empty() && std::find(std::begin(kNetworks), std::end(kNetworks),
+                                            cluster.network) == std::end(kNetworks)) {
+    throw Error(fmt::format("{}: network is '{}', expected one of {}", where, cluster.network,
+                            fmt::join(kNetworks, ", ")));
+  }
   if (cluster.gpus_per_node > 1 && cluster.intra_link_bytes_per_s < kLeastLink) {
     throw Error(fmt::format(
         "{}: intra_link_bytes_per_s is {}, expected at least {} bytes per second because a node "
@@ -201,6 +212,8 @@ ClusterFile make_cluster(const std::string& gpu_name, std::int64_t gpus_per_node
   if (cluster.nics_per_node > 0) {
     cluster.nic_bytes_per_s = bytes_per_s / static_cast<double>(cluster.nics_per_node);
   }
+  cluster.network.clear();
+  result.origins.erase("network");
   result.origins["nics_per_node"] = {"as asked for, in NICs of the usual rate", "", ""};
   result.origins["nic_bytes_per_s"] = {"as asked for, over the number of NICs", "", ""};
   return result;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "sim/core/units.h"
 
@@ -36,6 +37,10 @@ struct Gpu {
   bool is_processor() const { return architecture == "cpu"; }
 };
 
+/// Kinds of networks between nodes.
+inline constexpr std::string_view kNetworks[] = {"infiniband", "roce", "efa", "slingshot",
+                                                 "ethernet"};
+
 struct Cluster {
   std::string id;
   Gpu gpu;
@@ -49,6 +54,7 @@ struct Cluster {
   double nic_bytes_per_s = 0;         // line rate per direction
   double nic_efficiency = 0.96;       // share of the line rate that large ring collectives reach
   double net_latency_s = 0;           // per ring step between nodes, added by the network
+  std::string network{};              // its kind, a word of kNetworks; empty: not said
   bool amd_host = false;              // NCCL's network overhead per step depends on the host CPU
   double usd_per_gpu_hour = 0;        // 0: unknown
   std::string price_note;

@@ -188,7 +188,8 @@ double half_width(const Uncertainty& uncertainty, const Doubts& doubts) {
   if (doubts.guessed) return std::max(width, portable_log(kGuessedFactor));
   if (doubts.retries) width *= kRetriesWiden;
   if (doubts.extrapolations >= kManyExtrapolations) width *= kExtrapolationsWiden;
-  return std::sqrt(width * width + doubts.ties_half_width * doubts.ties_half_width);
+  return std::sqrt(width * width + doubts.ties_half_width * doubts.ties_half_width +
+                   doubts.scale_half_width * doubts.scale_half_width);
 }
 
 std::array<double, 2> interval_around(double time_s, double half_width) {

@@ -68,6 +68,7 @@ struct Doubts {
   bool retries = false;            // the allocator empties its cache within a step
   std::size_t extrapolations = 0;  // inputs outside what runs cover, estimated rates among them
   double ties_half_width = 0;      // half of what the order of equal priorities moves
+  double scale_half_width = 0;     // of what others lose on so many GPUs
 };
 
 /// Half-width of the logarithm.

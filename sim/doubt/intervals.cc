@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "profiles/scale_doubt.h"
 #include "sim/core/portable_math.h"
+#include "sim/cost/scale.h"
 #include "sim/doubt/conformal.h"
 #include "sim/doubt/extrapolation.h"
 #include "sim/doubt/memory_doubt.h"
@@ -33,6 +35,11 @@ double published_half_width(Prediction& prediction, const Model& model,
   // Rates of its kernels that nobody measured are one input more.
   const bool estimated = profile.cost.gemm.provenance.confidence == "estimate";
   doubts.extrapolations = prediction.extrapolated.size() + (new_gpu && estimated ? 1 : 0);
+  // Whose runs are published has a loss of scale of its own; others get the mean of all.
+  if (!has_seen_source(known, source)) {
+    doubts.scale_half_width = profiles::scale_doubt().half_width(
+        profile.cluster.network, doublings_beyond_node(profile.cluster, prediction.plan.gpus));
+  }
   if (prediction.other_tie_order_s > 0) {
     doubts.ties_half_width =
         std::abs(portable_log(prediction.other_tie_order_s / time.iteration_s)) / 2;

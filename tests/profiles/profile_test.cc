@@ -124,6 +124,13 @@ TEST(Profile, AnUnknownAttentionKernelIsAnErrorAndAMissingOneFallsBack) {
   EXPECT_EQ(&a100.attention(), &a100.cost.attention.at("fa2").values);
 }
 
+TEST(Profile, ANetworkIsOfAKnownKind) {
+  EXPECT_THAT(error_of({"cluster.network=token-ring"}),
+              AllOf(HasSubstr("'token-ring'"), HasSubstr("infiniband, roce, efa")));
+  EXPECT_EQ(load_profile("p4d", "native").cluster.network, "efa");
+  EXPECT_EQ(load_profile("p4d", "native", {"cluster.network=roce"}).cluster.network, "roce");
+}
+
 TEST(Profile, AnOwnGpuNeedsAGpuWhoseCostsItTakes) {
   ClusterFile cluster = load_cluster("dgx-h200");
   cluster.gpu.cost_as = "h300";

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "profiles/profile.h"
 #include "sim/doubt/intervals.h"
 #include "sim/predict.h"
@@ -128,6 +130,31 @@ TEST(ExtrapolationOfPredictions, IntervalsWidenWithWhatIsNew) {
   EXPECT_LT(new_gpu, new_design);
   // Other software on the same machine is another cell.
   EXPECT_LT(own, width("rtx-pro-6000", Offload::kNone, "torch-compile"));
+}
+
+TEST(ExtrapolationOfPredictions, IntervalsWidenWithDoublingsByKindOfNetwork) {
+  const auto width = [](std::int64_t gpus, const std::string& network, const std::string& source) {
+    Plan plan;
+    plan.strategy = Strategy::kFsdp2;
+    plan.gpus = gpus;
+    plan.stack = "torch-compile";
+    profiles::Profile profile = profiles::load_profile("dgx-h100", "torch-compile");
+    profile.cluster.network = network;
+    Prediction prediction;
+    prediction.plan = plan;
+    prediction.time.iteration_s = 1;
+    return published_half_width(prediction, shardwright::testing::tiny_llama(), profile, source);
+  };
+  const auto beyond_node = [&](std::int64_t gpus, const std::string& network) {
+    const double all = width(gpus, network, ""), in_node = width(8, network, "");
+    return std::sqrt(all * all - in_node * in_node);
+  };
+  EXPECT_GT(beyond_node(16, "infiniband"), 0.002);
+  EXPECT_NEAR(beyond_node(1024, "infiniband") / beyond_node(16, "infiniband"), 7, 1e-6);
+  EXPECT_NEAR(beyond_node(64, "efa") / beyond_node(64, "infiniband"), std::sqrt(2.0), 1e-3);
+  EXPECT_EQ(beyond_node(64, ""), beyond_node(64, "efa"));
+  // Whose runs are published has a loss of scale of its own.
+  EXPECT_EQ(width(8, "efa", "torchtitan commit logs"), width(64, "efa", "torchtitan commit logs"));
 }
 
 TEST(ExtrapolationOfPredictions, NamesAGpuThatNobodyTrainedOn) {
