@@ -14,6 +14,7 @@
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
 #include "cli/render/words/division_words.h"
+#include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
 #include "sim/core/units.h"
@@ -207,6 +208,14 @@ std::string misfit_words(const sim::MemoryPrediction& memory, const Terminal& ou
   return text;
 }
 
+std::string origins_table(const sim::Job& inputs, const sim::Prediction& prediction,
+                          const Terminal& out) {
+  Table table({{""}, {""}});
+  for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
+    table.add_row({origin.what, origin.words});
+  return table.render(out);
+}
+
 std::string extrapolation_words(const std::vector<sim::Prediction>& predictions) {
   std::set<std::string> seen;
   std::string text;
@@ -231,8 +240,8 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
   text += heading(out, "Where the time goes") + time_table(prediction, out);
   text += division_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
-  const std::string extrapolated = extrapolation_words({prediction});
-  return extrapolated.empty() ? text : text + "\n" + extrapolated;
+  text += heading(out, "What this rests on") + origins_table(inputs, prediction, out);
+  return text + extrapolation_words({prediction});
 }
 
 std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Prediction>& predictions,
@@ -296,6 +305,7 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
                       peak_words(predictions.front().time),
                       peak_type_words(inputs.profile.cluster.gpu, predictions.front().plan),
                       100 * predictions.front().time.interval_level);
+  text += "Where the numbers come from: predict with one of them says it.\n";
   return text + extrapolation_words(predictions);
 }
 

@@ -9,6 +9,7 @@
 #include "cli/build_info.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/render/html/report_page.h"
+#include "cli/render/words/origins.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/plan_json.h"
@@ -132,11 +133,8 @@ class ReportVerb : public Verb {
     const profiles::Profile& profile = report.inputs->profile;
     rows.emplace_back("Profile", fmt::format("cluster {}, GPU {}, stack {}", profile.cluster.id,
                                              profile.cluster.gpu.id, profile.stack.id));
-    if (profile.uncertainty.known()) {
-      rows.emplace_back(
-          "Interval", fmt::format("{} ({})", profile.uncertainty.source, profile.uncertainty.date));
-    }
-    if (!profile.cluster.price_note.empty()) rows.emplace_back("Price", profile.cluster.price_note);
+    for (const NumberOrigin& origin : number_origins(profile, report.explanation->base))
+      rows.emplace_back(origin.what, origin.words);
     for (const std::string& what : report.explanation->base.extrapolated)
       rows.emplace_back("Outside the fitted range", what);
     return rows;

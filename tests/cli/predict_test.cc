@@ -54,12 +54,36 @@ json predicted(const Flags& flags) {
   return result.exit_code == 0 ? json::parse(result.out) : json::object();
 }
 
+std::string words_about(const json& prediction, const std::string& what) {
+  for (const json& origin : prediction.at("origins")) {
+    if (origin.at("what") == what) return origin.at("words");
+  }
+  return "";
+}
+
 json plan_of(const Flags& flags) {
   return predicted(flags).at("inputs").at("plan");
 }
 
 std::string temporary(const std::string& name) {
   return (shardwright::testing::temp_folder() / name).string();
+}
+
+TEST(Predict, SaysWhereItsNumbersComeFrom) {
+  const Flags job{"--model", "llama-2-7b", "--cluster", "p5", "--stack", "torch-compile"};
+  Flags many = job;
+  many.insert(many.end(), {"--gpus", "64"});
+  const json far = predicted(many);
+  EXPECT_THAT(words_about(far, "kernels"), HasSubstr("products fitted, half of those left out"));
+  EXPECT_THAT(words_about(far, "network"), HasSubstr("of that 86 % (330 to 360 of 400 GB/s"));
+  EXPECT_THAT(words_about(far, "scale"), HasSubstr("3 here"));
+  EXPECT_THAT(words_about(far, "scale"), HasSubstr("none of them on efa"));
+  EXPECT_THAT(words_about(far, "price"), HasSubstr("AWS price lists"));
+  const json node = predicted(job);
+  EXPECT_EQ(words_about(node, "network"), "");
+  EXPECT_EQ(words_about(node, "scale"), "");
+  EXPECT_NE(words_about(node, "memory"), "");
+  EXPECT_THAT(predict(job).out, HasSubstr("What this rests on"));
 }
 
 TEST(Predict, PrintsTheContractsDocument) {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/division.h"
+#include "cli/render/words/origins.h"
 #include "sim/core/plan_json.h"
 #include "sim/cost/planned_attention.h"
 #include "sim/parallel/layout.h"
@@ -80,6 +81,8 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
                    {"memory", memory_json(prediction.memory)},
                    {"extrapolated", prediction.extrapolated},
                    {"inputs", inputs_json(inputs, prediction.plan)}};
+  for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
+    document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});
   add_division(prediction, document);
   return document;
 }

@@ -9,6 +9,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/division_words.h"
+#include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
 
@@ -375,6 +376,13 @@ std::vector<std::string> assumption_sentences(const SizingReport& report) {
                         quantity(job.run.gpu_bytes_per_s, "byte/s"))));
   if (report.choice.recommended) {
     const Sized& option = report.option(*report.choice.recommended);
+    const profiles::Profile profile =
+        tuner::profile_for(report.offer_of(option), option.prediction.plan);
+    for (const NumberOrigin& origin : number_origins(profile, option.prediction)) {
+      // Of prices and of whole runs the recommendation says more.
+      if (origin.what == "price" || origin.what == "interval") continue;
+      sentences.push_back(fmt::format("Steps, {}: {}.", origin.what, origin.words));
+    }
     for (const std::string& what : option.prediction.extrapolated)
       sentences.push_back(fmt::format("Extrapolated: {}.", what));
   }

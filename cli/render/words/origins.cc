@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/render/words/origins.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/render/text/quantity.h"
+#include "profiles/divided_doubt.h"
+#include "profiles/scale_doubt.h"
+#include "sim/cost/scale.h"
+#include "sim/doubt/extrapolation.h"
+#include "sim/doubt/memory_doubt.h"
+#include "sim/parallel/predict_parallel.h"
+
+namespace shardwright::cli {
+namespace {
+
+using profiles::Provenance;
+
+/// "fitted, half of those left out within 2.9 %", "published", "taken from h200", "an estimate".
+std::string how_known(const Provenance& from) {
+  if (from.confidence == "fitted" && from.held_out.n > 0)
+    return fmt::format("fitted, half of those left out within {}", percent(from.held_out.median));
+  if (from.confidence == "analogue") {
+    return from.analogue_of.empty() ? "taken from a related GPU" : "taken from " + from.analogue_of;
+  }
+  return from.confidence == "estimate" ? "an estimate" : from.confidence;
+}
+
+std::string kernels_words(const profiles::Profile& profile) {
+  const profiles::GpuCost& cost = profile.cost;
+  std::vector<std::string> parts = {"products " + how_known(cost.gemm.provenance)};
+  const std::string& kernel = profile.stack.attention_kernel;
+  const auto own = cost.attention.find(kernel);
+  const auto used = own != cost.attention.end() ? own : cost.attention.find("fa2");
+  if (used != cost.attention.end())
+    parts.push_back(
+        fmt::format("attention ({}) {}", used->first, how_known(used->second.provenance)));
+  parts.push_back("other kernels " + how_known(cost.memory.provenance));
+  if (profile.cluster.gpus_per_node > 1)
+    parts.push_back("collectives in a node " + how_known(cost.collectives.provenance));
+  std::string words = fmt::format("measured on {} or taken for it: {}", profile.cluster.gpu.id,
+                                  fmt::join(parts, "; "));
+  const auto sustained = cost.gemm.apart.find("sustained_factor");
+  if (sustained != cost.gemm.apart.end() && sustained->second.confidence == "fitted")
+    words += "; clocks under load fitted to published steps";
+  return words;
+}
+
+std::string with_origin(const profiles::Profile& profile, const std::string& value,
+                        const std::string& path) {
+  const auto at = profile.origins.find(path);
+  if (at == profile.origins.end() || at->second.source.empty()) return value + " (as given)";
+  return fmt::format("{} ({}{}{})", value, at->second.source,
+                     at->second.confidence.empty() ? "" : "; confidence: ", at->second.confidence);
+}
+
+std::string network_words(const profiles::Profile& profile) {
+  const Cluster& cluster = profile.cluster;
+  return fmt::format(
+      "{} a node; of that {}; added to each hop {}",
+      quantity(cluster.node_net_bytes_per_s(), "byte/s"),
+      with_origin(profile, percent(cluster.nic_efficiency, 0), "cluster.nic_efficiency"),
+      with_origin(profile, duration(cluster.net_latency_s), "cluster.net_latency_s"));
+}
+
+std::string scale_words(const profiles::Profile& profile, double doublings) {
+  const profiles::ScaleDoubt& doubt = profiles::scale_doubt();
+  std::string words = fmt::format("{} of a step for each doubling beyond a node, {:.3g} here",
+                                  percent(profile.cost.contention.values.scale_loss), doublings);
+  if (!doubt.known()) return words;
+  const std::string& network = profile.cluster.network;
+  const bool measured = doubt.measured(network);
+  words += fmt::format(
+      ", where {} published machines lost {:.1f} to {:.1f} %; {}, so the interval takes {} a "
+      "doubling more",
+      doubt.machines, 100 * doubt.least_loss, 100 * doubt.largest_loss,
+      measured          ? fmt::format("some of them on {}", network)
+      : network.empty() ? "the kind of this network is not said"
+                        : fmt::format("none of them on {}", network),
+      percent(doubt.half_width(network, 1)));
+  return words;
+}
+
+std::string width_words(const profiles::Profile& profile, const sim::Prediction& prediction,
+                        bool beyond_node) {
+  const sim::TimePrediction& time = prediction.time;
+  const auto& calibrated = profile.calibrated_half_width;
+  const char* whose = "published runs that the constants had not seen";
+  if (std::any_of(calibrated.begin(), calibrated.end(), [](double width) { return width > 0; }))
+    whose = "the measurements that it was calibrated on, each left out";
+  return fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}",
+                     time.interval_s[1] / time.iteration_s, std::lround(10 * time.interval_level),
+                     whose, beyond_node ? ", and what the scale adds" : "");
+}
+
+std::string memory_words(const profiles::Profile& profile, const sim::MemoryPrediction& memory) {
+  if (profile.uncertainty.memory_runs == 0)
+    return "every tensor and the allocator replayed; no peak was ever measured";
+  return fmt::format(
+      "every tensor and the allocator replayed; {} to {} with what published peaks were off",
+      bytes(memory.interval_bytes[0]), bytes(memory.interval_bytes[1]));
+}
+
+}  // namespace
+
+std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
+                                         const sim::Prediction& prediction) {
+  const Cluster& cluster = profile.cluster;
+  const Plan& plan = prediction.plan;
+  std::vector<NumberOrigin> origins = {{"kernels", kernels_words(profile)}};
+  const double doublings = sim::doublings_beyond_node(cluster, plan.gpus);
+  const bool scaled = doublings > 0 && !sim::goes_parallel(plan, profile.stack);
+  if (doublings > 0) {
+    origins.push_back({"network", network_words(profile)});
+    if (scaled) origins.push_back({"scale", scale_words(profile, doublings)});
+  }
+  if (prediction.time.interval_s[1] > prediction.time.iteration_s)
+    origins.push_back({"interval", width_words(profile, prediction, scaled)});
+  origins.push_back({"memory", memory_words(profile, prediction.memory)});
+  if (cluster.usd_per_gpu_hour > 0 && !cluster.price_note.empty()) {
+    origins.push_back({"price", fmt::format("{:.2f} USD per GPU hour: {}", cluster.usd_per_gpu_hour,
+                                            cluster.price_note)});
+  }
+  origins.push_back(
+      {"to change it",
+       fmt::format("a traced step of yours (`calibrate`) replaces these rates; `--explain` says "
+                   "what moves the step, `inspect cluster {}` each value's source",
+                   cluster.id)});
+  return origins;
+}
+
+}  // namespace shardwright::cli
