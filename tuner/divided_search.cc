@@ -15,7 +15,7 @@
 namespace shardwright::tuner {
 namespace {
 
-constexpr std::size_t kCandidatesPerRound = 64;
+constexpr std::size_t kCandidatesPerRound = 16;
 constexpr std::size_t kDivisionsPerRound = 4096;
 constexpr std::size_t kDivisionsInARow = 64;  // by one thread: neighbours share bodies
 constexpr Bytes kNoLimit = std::numeric_limits<Bytes>::max();

@@ -8,6 +8,11 @@
 // lowered twice and the rest are straight lines; the simulated step costs tens of microseconds; the
 // full prediction replays the allocator. None is ever below the one before, so a candidate's key,
 // the largest of those that were made, only rises.
+//
+// Replays are most of what a search costs where little fits, so most plans of a family are never
+// replayed: memory falls with every layer that is recomputed, and with leaner knobs. The allocator
+// alone may turn that round, by a few layers near the edge, which are replayed (settle); whatever
+// lies beyond them does as they do. tests/tuner/search_test.cc replays all of them.
 #include "tuner/search.h"
 
 #include <algorithm>
@@ -21,7 +26,8 @@ namespace {
 
 constexpr std::size_t kFamiliesPerRound = 256;
 constexpr std::size_t kFamiliesInARow = 16;  // by one thread: neighbours share a schedule
-constexpr std::size_t kLayersAtOnce = 2;
+constexpr std::uint32_t kLayersAtOnce = 2;   // replayed, one for each of two threads
+constexpr std::uint32_t kLayersAtEdge = 4;
 constexpr double kParetoStep = 0.005;
 constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
 
@@ -97,6 +103,7 @@ void Search::bound_all() {
   while (first_candidate_.size() <= families_.size())
     first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));
   fewest_layers_.assign(families_.size(), kNotSettled);
+  hopeless_.assign(families_.size(), std::nullopt);
 }
 
 void Search::collect(std::size_t f, const Bounds& bounds) {
@@ -207,6 +214,106 @@ std::optional<std::int32_t> Search::layers_needed(const Plan& like) {
   return std::nullopt;
 }
 
+/// The first of these candidates that fits, each judged in full; all of one family.
+std::optional<std::uint32_t> Search::first_that_fits(std::uint32_t begin, std::uint32_t end) {
+  std::vector<std::uint32_t> unknown;
+  for (std::uint32_t i = begin; i < end; ++i) {
+    const Stage stage = candidates_[i].stage;
+    if (stage != Stage::kRejected && stage != Stage::kJudged) unknown.push_back(i);
+  }
+  sharpen(unknown, true);
+  for (std::uint32_t i = begin; i < end; ++i) {
+    if (candidates_[i].stage == Stage::kJudged) return i;
+  }
+  return std::nullopt;
+}
+
+/// Whether not even those plans of a family fit that recompute most.
+bool Search::is_hopeless(std::size_t family) {
+  std::optional<bool>& known = hopeless_[family];
+  if (known) return *known;
+  const std::uint32_t begin = first_candidate_[family];
+  std::uint32_t end = first_candidate_[family + 1];
+  const std::uint32_t edge = end - std::min(end - begin, kLayersAtEdge);
+  known = true;
+  while (end > edge && *known) {
+    const std::uint32_t next = end - std::min(end - edge, kLayersAtOnce);
+    known = !first_that_fits(next, end).has_value();
+    end = next;
+  }
+  return *known;
+}
+
+/// Families that keep less than this one, so that it cannot fit where they do not: the least first.
+std::vector<std::size_t> Search::leaner_than(std::size_t family) const {
+  const Plan& plan = families_[family].plan;
+  if (plan.recompute == Recompute::kNone) return {};
+  Plan leanest = plan;
+  leanest.recompute = Recompute::kFull;
+  leanest.pieces = 0;
+  leanest.attention = AttentionKind::kFlash;
+  const auto like = [&](const Plan& other) {
+    return other.strategy == plan.strategy && other.shard_group == plan.shard_group &&
+           other.reduce_dtype == plan.reduce_dtype && other.moment_dtype == plan.moment_dtype;
+  };
+  for (const Family& other : families_) {
+    if (!like(other.plan)) continue;
+    leanest.loss_chunks = std::max(leanest.loss_chunks, other.plan.loss_chunks);
+    if (other.plan.buffers < leanest.buffers) {
+      leanest.buffers = other.plan.buffers;
+      leanest.prefetch = other.plan.prefetch;
+    }
+    // What accumulates gradients keeps them, so it is compared with what does so, too.
+    if (other.plan.micro_batch < leanest.micro_batch &&
+        (other.plan.grad_accum > 1) == (plan.grad_accum > 1)) {
+      leanest.micro_batch = other.plan.micro_batch;
+      leanest.grad_accum = other.plan.grad_accum;
+    }
+  }
+  Plan own_batch = leanest;
+  own_batch.micro_batch = plan.micro_batch;
+  own_batch.grad_accum = plan.grad_accum;
+  std::vector<std::size_t> leaner;
+  for (const Plan& lean : {leanest, own_batch}) {
+    const std::optional<std::size_t> other = family_like(lean);
+    if (other && *other != family) leaner.push_back(*other);
+  }
+  return leaner;
+}
+
+/// The candidate of a family that recomputes least and fits. Its memory falls with every layer but
+/// for what the allocator makes of it, which a few layers more or less decide: those next to the
+/// edge are replayed one by one, the others are taken to do as the edge does.
+std::optional<std::uint32_t> Search::least_that_fits(std::size_t family) {
+  const std::uint32_t begin = first_candidate_[family], end = first_candidate_[family + 1];
+  const auto up_to = [end](std::uint32_t i) { return std::min(end, i + kLayersAtOnce); };
+  for (const std::size_t leaner : leaner_than(family)) {
+    if (is_hopeless(leaner)) return std::nullopt;
+  }
+  if (const auto fits = first_that_fits(begin, up_to(begin))) return fits;
+  if (is_hopeless(family)) return std::nullopt;
+  std::uint32_t low = up_to(begin), found = end - 1;
+  while (candidates_[found].stage == Stage::kRejected) --found;
+  while (low < found && !stopped()) {
+    const std::uint32_t middle = low + (found - low) / 2;
+    const std::uint32_t next = std::min(up_to(middle), found);
+    const auto fits = first_that_fits(middle, next);
+    if (!fits || *fits > middle) low = fits.value_or(next);
+    found = fits.value_or(found);
+  }
+  const std::uint32_t edge = found - std::min(found - begin, kLayersAtEdge);
+  return first_that_fits(edge, found).value_or(found);
+}
+
+/// Those of a family that were not replayed but are taken not to fit, since others do not.
+void Search::reject_before(std::uint32_t found, std::size_t family) {
+  for (std::uint32_t i = first_candidate_[family]; i < found; ++i) {
+    if (candidates_[i].stage == Stage::kRejected) continue;
+    candidates_[i].stage = Stage::kRejected;
+    ++counts_.no_memory;
+  }
+}
+
 /// Finds the fewest layers that a family must recompute; none is wanted when the same plan without
 /// recomputation fits, or with the attention that keeps less and so recomputes less.
 void Search::settle(std::size_t family) {
@@ -214,21 +321,9 @@ void Search::settle(std::size_t family) {
   fewest_layers_[family] = kNone;
   const Plan& plan = families_[family].plan;
   if (plan.recompute != Recompute::kNone && layers_needed(without_recomputation(plan))) return;
-  std::uint32_t next = first_candidate_[family];
-  const std::uint32_t end = first_candidate_[family + 1];
-  while (fewest_layers_[family] == kNone && next < end && !stopped()) {
-    std::vector<std::uint32_t> batch, unknown;
-    for (; next < end && batch.size() < kLayersAtOnce; ++next) {
-      if (candidates_[next].stage == Stage::kRejected) continue;
-      batch.push_back(next);
-      if (candidates_[next].stage != Stage::kJudged) unknown.push_back(next);
-    }
-    sharpen(unknown, true);
-    const auto fits = std::find_if(batch.begin(), batch.end(), [this](std::uint32_t i) {
-      return candidates_[i].stage == Stage::kJudged;
-    });
-    if (fits != batch.end()) fewest_layers_[family] = candidates_[*fits].ckpt_layers;
-  }
+  const auto fits = least_that_fits(family);
+  if (fits) fewest_layers_[family] = candidates_[*fits].ckpt_layers;
+  if (!stopped()) reject_before(fits.value_or(first_candidate_[family + 1]), family);
   if (plan.attention == AttentionKind::kEager && fewest_layers_[family] > 0) {
     Plan flash = plan;
     flash.attention = AttentionKind::kFlash;

@@ -97,7 +97,7 @@ class Search {
  private:
   class Best;  // search_best.cc
 
-  static constexpr std::size_t kSimulationsPerRound = 128;
+  static constexpr std::size_t kSimulationsPerRound = 32;
   // Values of fewest_layers_ that are no number of layers.
   static constexpr std::int32_t kNotSettled = -1;
   static constexpr std::int32_t kNone = -2;  // none is wanted: fewer do in another family
@@ -116,6 +116,11 @@ class Search {
   /// The next dearer judgement of each; with `fully`, the last.
   void sharpen(const std::vector<std::uint32_t>& batch, bool fully = false);
   bool spares_recomputation() const;
+  std::optional<std::uint32_t> first_that_fits(std::uint32_t begin, std::uint32_t end);
+  bool is_hopeless(std::size_t family);
+  std::vector<std::size_t> leaner_than(std::size_t family) const;
+  std::optional<std::uint32_t> least_that_fits(std::size_t family);
+  void reject_before(std::uint32_t found, std::size_t family);
   void settle(std::size_t family);
   std::optional<std::int32_t> layers_needed(const Plan& like);
   std::optional<std::size_t> family_like(const Plan& plan) const;
@@ -135,6 +140,7 @@ class Search {
   std::vector<std::size_t> kinds_;              // by family; equal where plans are not different()
   std::vector<std::uint32_t> first_candidate_;  // by family, and one past the last
   std::vector<std::int32_t> fewest_layers_;     // by family: that fit; once settled
+  std::vector<std::optional<bool>> hopeless_;   // by family, once known
   WorkerPool pool_;
   std::vector<std::unique_ptr<Evaluator>> evaluators_;  // by worker
   std::vector<Candidate> candidates_;                   // by family and ckpt_layers

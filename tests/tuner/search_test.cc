@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -171,6 +172,66 @@ INSTANTIATE_TEST_SUITE_P(
         SearchedSpace{"dollars", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kCost},
         SearchedSpace{"head-room", "dgx-h100", "native", 16, 6, 2048, {}, Objective::kHeadroom}),
     [](const auto& instance) { return "case" + std::to_string(instance.index); });
+
+struct TightSpace {
+  const char* cluster;
+  const char* stack;
+  std::int64_t gpus, layers, seq_len;
+  std::int64_t sequences = 4;  // a GPU and step
+};
+
+/// The fewest layers that each family recomputes where it fits, all of its plans replayed.
+std::map<std::size_t, std::int64_t> replayed_fewest(const Model& model,
+                                                    const std::vector<Scenario>& scenarios,
+                                                    const std::vector<Family>& families) {
+  std::map<std::size_t, std::int64_t> fewest;
+  Evaluator evaluator(model, scenarios, {});
+  for (std::size_t f = 0; f < families.size(); ++f) {
+    for (std::int64_t k = families[f].least; k <= families[f].most && !fewest.contains(f); ++k) {
+      if (evaluator.judge(families[f].at(k)).fits) fewest[f] = k;
+    }
+  }
+  return fewest;
+}
+
+TEST(Search, RefusesUnseenOnlyWhatReplayingEveryPlanRefuses) {
+  const TightSpace spaces[] = {{"l40s-pcie8", "torch-eager", 8, 32, 8192},
+                               {"a100-pcie8", "torch-compile", 64, 70, 16384, 2}};
+  std::size_t refused = 0, edges = 0;
+  for (const TightSpace& tight : spaces) {
+    const Model model = small_model(tight.layers);
+    const std::vector<Scenario> scenarios = predicted_on(tight.cluster, tight.stack);
+    Request request;
+    request.gpus = tight.gpus;
+    request.seq_len = tight.seq_len;
+    request.global_batch = tight.sequences * tight.gpus;
+    request.attention = AttentionKind::kFlash;
+    request.strategies = {Strategy::kFsdp1, Strategy::kFsdp2, Strategy::kZero2};
+    const Space space = space_of(request, model, scenarios.front().profile);
+    Search search(model, scenarios, space, {});
+    const auto expected = replayed_fewest(model, scenarios, search.families());
+    for (std::size_t f = 0; f < search.families().size(); ++f) {
+      const Plan& plan = search.families()[f].plan;
+      if (plan.recompute == Recompute::kNone) continue;
+      Plan without = plan;
+      without.recompute = Recompute::kNone;
+      const auto found =
+          search.best(1, [&](const Plan& other) { return other == plan || other == without; });
+      const std::size_t none = f - 1 - (plan.recompute == Recompute::kSelectiveOp ? 1 : 0);
+      ASSERT_EQ(search.families()[none].plan, without);
+      const auto least = expected.contains(none) ? expected.find(none) : expected.find(f);
+      ASSERT_EQ(found.empty(), least == expected.end()) << f;
+      if (found.empty()) {
+        ++refused;
+        continue;
+      }
+      EXPECT_EQ(found.front().plan().ckpt_layers, least->second) << tight.cluster << ' ' << f;
+      edges += least->second > 1 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(refused, 0U);
+  EXPECT_GT(edges, 0U);
+}
 
 TEST(Search, AnotherKnobNeverMakesTheBestWorse) {
   const Model model = small_model(10);
