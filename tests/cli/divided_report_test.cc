@@ -20,11 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
 using testing::shardwright;
+using testing::temp_path;
 using Words = std::vector<std::string>;
-
-std::string at(const std::string& name) {
-  return (testing::temp_folder() / name).string();
-}
 
 Words with(Words arguments, const Words& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -37,9 +34,9 @@ const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100", "-
 
 TEST(DividedReport, ShowsThePipelineMemoryByStageAndTimeByCause) {
   const ProgramResult result =
-      shardwright(with(with({"report"}, kPlan), {"--out", at("stages.html")}));
+      shardwright(with(with({"report"}, kPlan), {"--out", temp_path("stages.html")}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::string page = get(at("stages.html"));
+  const std::string page = get(temp_path("stages.html"));
   for (const char* words : {"The pipeline", "stage 3", "bubble: waits for other stages",
                             "tp 2, pp 4", "Memory of every stage at its peak", "Verdict: fits",
                             "tensor communication", "pipeline communication", "The bubble takes",
@@ -70,21 +67,21 @@ TEST(DividedReport, AStepOfVeryManyPassesStaysSmall) {
                                             "--global-batch",
                                             "4096",
                                             "--out",
-                                            at("large.html")});
+                                            temp_path("large.html")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_LT(std::filesystem::file_size(at("large.html")), 1000000U);
+  EXPECT_LT(std::filesystem::file_size(temp_path("large.html")), 1000000U);
 }
 
 TEST(DividedReport, TracesAreOfRanksAndRefused) {
   const ProgramResult traced =
-      shardwright(with(with({"predict"}, kPlan), {"--trace", at("stages.json")}));
+      shardwright(with(with({"predict"}, kPlan), {"--trace", temp_path("stages.json")}));
   ASSERT_EQ(traced.exit_code, 0) << traced.err;
-  const nlohmann::json trace = nlohmann::json::parse(get(at("stages.json")));
+  const nlohmann::json trace = nlohmann::json::parse(get(temp_path("stages.json")));
   EXPECT_GT(trace.at("traceEvents").size(), 200U);
   EXPECT_EQ(trace.at("otherData").at("tool"), "shardwright predict");
-  for (const Words& wrong : {Words{"report", "--trace", at("stages.json")},
-                             with({"report", "--measured", at("stages.json")}, kPlan)}) {
-    const ProgramResult refused = shardwright(with(wrong, {"--out", at("refused.html")}));
+  for (const Words& wrong : {Words{"report", "--trace", temp_path("stages.json")},
+                             with({"report", "--measured", temp_path("stages.json")}, kPlan)}) {
+    const ProgramResult refused = shardwright(with(wrong, {"--out", temp_path("refused.html")}));
     EXPECT_EQ(refused.exit_code, 3);
     EXPECT_THAT(refused.err, HasSubstr("tp is 2, but"));
   }
@@ -94,14 +91,14 @@ TEST(DividedReport, StrategiesOfOneKindShareATrace) {
   const Words plan = {"predict", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
   const ProgramResult mixed =
       shardwright(with(plan, {"--stack", "torch-compile", "--strategy",
-                              "fsdp2,distributed-optimizer", "--trace", at("mixed.json")}));
+                              "fsdp2,distributed-optimizer", "--trace", temp_path("mixed.json")}));
   EXPECT_EQ(mixed.exit_code, 3);
   EXPECT_THAT(mixed.err, HasSubstr("expected strategies of one kind"));
   const ProgramResult two = shardwright(
       with(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
-                  "distributed-optimizer,ddp", "--trace", at("two.json")}));
+                  "distributed-optimizer,ddp", "--trace", temp_path("two.json")}));
   ASSERT_EQ(two.exit_code, 0) << two.err;
-  EXPECT_THAT(get(at("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
+  EXPECT_THAT(get(temp_path("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
 }
 
 TEST(DividedReport, ExplanationNamesWhatTheBusiestStageWaitsFor) {

@@ -37,6 +37,7 @@ using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 using testing::shardwright;
+using testing::temp_path;
 
 sim::Job inputs_for(const std::string& model, const std::string& stack) {
   sim::Job inputs;
@@ -310,10 +311,6 @@ TEST(Export, ArrangesHybridShardingInEveryTrainer) {
   EXPECT_THAT(accelerate_settings(inputs, plan).body, HasSubstr("distributed_type: MULTI_GPU"));
 }
 
-std::string temporary(const std::string& name) {
-  return (testing::temp_folder() / name).string();
-}
-
 /// A plan file for `model`, which checkpoints 5 of its layers.
 std::string write_plan_file(const std::string& model, const std::string& name) {
   PlanDocument document;
@@ -323,15 +320,15 @@ std::string write_plan_file(const std::string& model, const std::string& name) {
   document.plan.ckpt_layers = 5;
   document.plan.grad_accum = 4;
   document.plan.stack = "hf-eager";
-  write_plan(temporary(name), document);
-  return temporary(name);
+  write_plan(temp_path(name), document);
+  return temp_path(name);
 }
 
 TEST(Export, KeepsThePlanAndSaysWhatIsLost) {
   const std::string plan = write_plan_file("llama-2-7b", "plan.json");
   const std::string plan_before = get(plan);
   const std::string predicted_before = shardwright({"predict", "--plan", plan, "--json"}).out;
-  const std::string file = temporary("accelerate.yaml");
+  const std::string file = temp_path("accelerate.yaml");
   const ProgramResult result =
       shardwright({"export", "--plan", plan, "--format", "accelerate", "--out", file});
   EXPECT_EQ(result.exit_code, 0) << result.err;

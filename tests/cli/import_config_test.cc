@@ -15,6 +15,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
@@ -24,6 +25,7 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using testing::expect_error;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
@@ -314,29 +316,23 @@ TEST(ImportConfig, TheFixFitsAndChangesAsLittleAsPossible) {
             fix.at("prediction").at("memory").at("total_bytes"));
 }
 
-void expect_refused(const ProgramResult& result, int exit_code, const std::string& words) {
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  EXPECT_THAT(result.err, HasSubstr(words));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-}
-
 TEST(ImportConfig, BadInputIsOneSentence) {
   const std::vector<std::string> on{"--cluster", "dgx-h100", "--model", "llama-3.1-8b"};
-  expect_refused(import("nowhere.json", on), 3, "nowhere.json");
-  expect_refused(import(written("other.json", R"({"a": 1})"), on), 3, "no setting of a trainer");
-  expect_refused(import(written("cut.json", R"({"zero_optim)"), on), 3, "cut.json");
+  expect_error(import("nowhere.json", on), 3, "nowhere.json");
+  expect_error(import(written("other.json", R"({"a": 1})"), on), 3, "no setting of a trainer");
+  expect_error(import(written("cut.json", R"({"zero_optim)"), on), 3, "cut.json");
   const std::string zero = written("zero.json", R"({"zero_optimization": {"stage": "many"}})");
-  expect_refused(import(zero, on), 3, "zero_optimization.stage is 'many'");
-  expect_refused(import(written("ok.json", R"({"zero_optimization": {"stage": 2}})"), {}), 2,
-                 "--model is missing");
+  expect_error(import(zero, on), 3, "zero_optimization.stage is 'many'");
+  expect_error(import(written("ok.json", R"({"zero_optimization": {"stage": 2}})"), {}), 2,
+               "--model is missing");
   const std::string uneven =
       written("uneven.sh", "--tensor-model-parallel-size 3 --seq-length 2048");
   std::vector<std::string> seven = on;
   seven.insert(seven.end(), {"--gpus", "7"});
-  expect_refused(import(uneven, seven), 3, "multiple of 3");
+  expect_error(import(uneven, seven), 3, "multiple of 3");
   std::vector<std::string> form = on;
   form.insert(form.end(), {"--format", "megatronn"});
-  expect_refused(import(zero, form), 3, "did you mean 'megatron'");
+  expect_error(import(zero, form), 3, "did you mean 'megatron'");
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ ProgramResult inspect(std::vector<std::string> arguments) {
   return run_program(arguments);
 }
 
-void expect_error(const std::vector<std::string>& arguments, int exit_code,
-                  const std::string& sentence) {
+void expect_inspect_error(const std::vector<std::string>& arguments, int exit_code,
+                          const std::string& sentence) {
   const ProgramResult result = inspect(arguments);
   EXPECT_EQ(result.exit_code, exit_code);
   EXPECT_EQ(result.out, "");
@@ -49,26 +49,27 @@ std::string unwrapped(const std::string& text) {
 }
 
 TEST(Inspect, AsksForAKindAndAName) {
-  expect_error(
+  expect_inspect_error(
       {}, 2,
       "shardwright inspect: no kind was given; the kinds are model, plan, run, checkpoint, "
       "cluster, gpu, stack, profile, models, clusters, gpus, stacks.");
-  expect_error({"modle", "gpt2"}, 2,
-               "shardwright inspect has no kind 'modle', did you mean 'model'?");
-  expect_error({"model"}, 2, "shardwright inspect model needs a name or a path.");
-  expect_error({"models", "gpt2"}, 2,
-               "shardwright inspect models takes no further argument, but 'gpt2' was given.");
-  expect_error({"model", "gpt2", "--seq-len", "0"}, 3,
-               "--seq-len is 0, but it must be a whole number from 1 to 16777216.");
+  expect_inspect_error({"modle", "gpt2"}, 2,
+                       "shardwright inspect has no kind 'modle', did you mean 'model'?");
+  expect_inspect_error({"model"}, 2, "shardwright inspect model needs a name or a path.");
+  expect_inspect_error(
+      {"models", "gpt2"}, 2,
+      "shardwright inspect models takes no further argument, but 'gpt2' was given.");
+  expect_inspect_error({"model", "gpt2", "--seq-len", "0"}, 3,
+                       "--seq-len is 0, but it must be a whole number from 1 to 16777216.");
 }
 
 TEST(Inspect, BadModelsAreExitCode3) {
-  expect_error(
+  expect_inspect_error(
       {"model", "gpt22"}, 3,
       "model 'gpt22' is not known; the nearest are gpt2, gpt2-xl, gpt2-large; `shardwright "
       "inspect models` lists all, and the path of a config.json or of its folder is "
       "accepted too");
-  expect_error(
+  expect_inspect_error(
       {"model", "/nonexistent/config.json"}, 3,
       "/nonexistent/config.json: no such file or folder, expected a config.json or a folder "
       "that holds one");
@@ -176,10 +177,11 @@ TEST(Inspect, PlanInWordsAndAsJson) {
   EXPECT_EQ(inspection.at("document"), json::parse(plan_text(document)));
 
   std::ofstream(path) << R"({"schema":"shardwright.plan/9.0"})";
-  expect_error({"plan", path.string()}, 3,
-               path.string() +
-                   ": schema is shardwright.plan/9.0, which a newer shardwright wrote, expected "
-                   "shardwright.plan/1.0");
+  expect_inspect_error(
+      {"plan", path.string()}, 3,
+      path.string() +
+          ": schema is shardwright.plan/9.0, which a newer shardwright wrote, expected "
+          "shardwright.plan/1.0");
   std::filesystem::remove(path);
 }
 

@@ -265,12 +265,12 @@ ProgramResult import_memory(const std::string& file, const Words& flags) {
   return run_program(arguments, {"LC_ALL=C"});
 }
 
-const Words kPlan{"--model",    "llama-3.1-8b", "--cluster", "dgx-h100",    "--gpus",        "8",
-                  "--seq-len",  "8192",         "--stack",   "torch-eager", "--micro-batch", "2",
-                  "--strategy", "fsdp2"};
+const Words kPlanOfTheRun{
+    "--model", "llama-3.1-8b", "--cluster",   "dgx-h100",      "--gpus", "8",          "--seq-len",
+    "8192",    "--stack",      "torch-eager", "--micro-batch", "2",      "--strategy", "fsdp2"};
 
 TEST(ImportMemory, SaysWhatWouldHaveFitted) {
-  Words flags = kPlan;
+  Words flags = kPlanOfTheRun;
   flags.emplace_back("--json");
   const ProgramResult result = import_memory(written("job.log", kMessage), flags);
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -302,14 +302,14 @@ TEST(ImportMemory, AGpuTooSmallForTheRuntimeHoldsNoPlan) {
   const std::string log =
       "out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 0.01 GiB of which "
       "0.00 GiB is free.";
-  const ProgramResult result = import_memory(written("small.log", log), kPlan);
+  const ProgramResult result = import_memory(written("small.log", log), kPlanOfTheRun);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("No change of one or two knobs"));
 }
 
 TEST(ExportMemorySnapshot, ItsPeakIsThePredictedOne) {
   Words flags{SHARDWRIGHT_BINARY, "export"};
-  flags.insert(flags.end(), kPlan.begin(), kPlan.end());
+  flags.insert(flags.end(), kPlanOfTheRun.begin(), kPlanOfTheRun.end());
   const std::string out = (testing::temp_folder() / "predicted.pickle").string();
   Words exported = flags;
   exported.insert(exported.end(), {"--format", "memory-snapshot", "--out", out});

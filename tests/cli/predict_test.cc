@@ -23,6 +23,7 @@ using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 using ::testing::StartsWith;
+using testing::temp_path;
 using Flags = std::vector<std::string>;
 
 ProgramResult predict(const Flags& flags) {
@@ -63,10 +64,6 @@ std::string words_about(const json& prediction, const std::string& what) {
 
 json plan_of(const Flags& flags) {
   return predicted(flags).at("inputs").at("plan");
-}
-
-std::string temporary(const std::string& name) {
-  return (shardwright::testing::temp_folder() / name).string();
 }
 
 TEST(Predict, SaysWhereItsNumbersComeFrom) {
@@ -222,7 +219,7 @@ TEST(Predict, ModelsWithExpertsRunOnTheStackThatDividesThem) {
 }
 
 TEST(Predict, APathIsNeverObeyedByTheTerminal) {
-  const std::filesystem::path folder = temporary("escape");
+  const std::filesystem::path folder = temp_path("escape");
   std::filesystem::create_directories(folder);
   const std::filesystem::path config = folder / "a\x1b[31mb.json";
   std::ofstream(config) << R"({"model_type": "llama", "hidden_size": 1024,
@@ -241,7 +238,7 @@ TEST(Predict, APathIsNeverObeyedByTheTerminal) {
 
 TEST(Predict, WritesATraceThatTheCheckerAccepts) {
   for (const std::string strategy : {"yafsdp", "fsdp1", "fsdp2", "zero3", "hsdp", "ddp"}) {
-    const std::string path = temporary("trace_" + strategy + ".json");
+    const std::string path = temp_path("trace_" + strategy + ".json");
     const ProgramResult result =
         predict({"--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--gpus", "16", "--strategy",
                  strategy, "--trace", path, "--grad-accum", "2", "--stack", "torch-eager"});
@@ -370,7 +367,7 @@ TEST(PlanFlags, StartFromAPlanFileAndChangeWhatIsGiven) {
   document.plan.micro_batch = 4;
   document.plan.ckpt_layers = 10;
   document.plan.stack = "torch-eager";
-  const std::string path = temporary("plan.json");
+  const std::string path = temp_path("plan.json");
   write_plan(path, document);
 
   const json as_is = predicted({"--plan", path});

@@ -15,6 +15,7 @@
 #include "profiles/price_file.h"
 #include "sim/core/csv.h"
 #include "sim/core/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
@@ -25,6 +26,7 @@ namespace {
 
 using nlohmann::json;
 using profiles::PriceKind;
+using testing::expect_error;
 using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
@@ -170,28 +172,22 @@ TEST(Prices, WhatImportWritesIsWhatSizeCharges) {
   EXPECT_TRUE(never.at("inputs").at("preemption_node_hours").is_null());
 }
 
-void expect_refused(const ProgramResult& result, int exit_code, const std::string& words) {
-  EXPECT_EQ(result.exit_code, exit_code) << result.err;
-  EXPECT_THAT(result.err, HasSubstr(words));
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-}
-
 TEST(Prices, BadInputIsOneSentence) {
-  expect_refused(import({}), 2, "--skypilot is missing");
-  expect_refused(import({"--skypilot", "nowhere/vms.csv"}), 3, "nowhere/vms.csv");
-  expect_refused(import({"--skypilot", testing::temp_folder().string() + "/empty-of-tables"}), 3,
-                 "empty-of-tables");
+  expect_error(import({}), 2, "--skypilot is missing");
+  expect_error(import({"--skypilot", "nowhere/vms.csv"}), 3, "nowhere/vms.csv");
+  expect_error(import({"--skypilot", testing::temp_folder().string() + "/empty-of-tables"}), 3,
+               "empty-of-tables");
   const std::string head = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region\n";
-  expect_refused(import({"--skypilot", written("a/vms.csv", head + "x,H100,8,cheap,,r\n")}), 3,
-                 "line 2, column Price");
-  expect_refused(import({"--skypilot", written("b/vms.csv", head + "x,H100,8,-1,,r\n")}), 3,
-                 "from 0 to 1,000,000");
-  expect_refused(import({"--skypilot", written("c/vms.csv", "Name,Price\nx,1\n")}), 3,
-                 "InstanceType");
-  expect_refused(import({"--skypilot", written("d/vms.csv", head + "x,ABACUS,8,1,,r\n")}), 3,
-                 "holds no price of a GPU that ships");
-  expect_refused(import({"--skypilot", kCatalog, "--date", "yesterday"}), 3, "--date");
-  expect_refused(run_program({SHARDWRIGHT_BINARY, "prices", "export"}), 2, "no action 'export'");
+  expect_error(import({"--skypilot", written("a/vms.csv", head + "x,H100,8,cheap,,r\n")}), 3,
+               "line 2, column Price");
+  expect_error(import({"--skypilot", written("b/vms.csv", head + "x,H100,8,-1,,r\n")}), 3,
+               "from 0 to 1,000,000");
+  expect_error(import({"--skypilot", written("c/vms.csv", "Name,Price\nx,1\n")}), 3,
+               "InstanceType");
+  expect_error(import({"--skypilot", written("d/vms.csv", head + "x,ABACUS,8,1,,r\n")}), 3,
+               "holds no price of a GPU that ships");
+  expect_error(import({"--skypilot", kCatalog, "--date", "yesterday"}), 3, "--date");
+  expect_error(run_program({SHARDWRIGHT_BINARY, "prices", "export"}), 2, "no action 'export'");
 }
 
 TEST(Prices, AFileOfPricesNamesWhatIsWrong) {

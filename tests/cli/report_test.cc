@@ -34,11 +34,8 @@ using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
 using testing::shardwright;
+using testing::temp_path;
 using Words = std::vector<std::string>;
-
-std::string at(const std::string& name) {
-  return (testing::temp_folder() / name).string();
-}
 
 /// Fails on what XML does not allow: a bare '<' or '&', an attribute without quotes, a wrong
 /// nesting.
@@ -103,15 +100,15 @@ void expect_parsed_by_python(const std::string& file) {
 
 std::string report(Words arguments, const std::string& name) {
   arguments.insert(arguments.begin(), "report");
-  arguments.insert(arguments.end(), {"--out", at(name)});
+  arguments.insert(arguments.end(), {"--out", temp_path(name)});
   const ProgramResult result = shardwright(arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, HasSubstr("The report is in "));
-  const std::string text = get(at(name));
+  const std::string text = get(temp_path(name));
   expect_well_formed(text);
   expect_self_contained(text);
-  expect_parsed_by_python(at(name));
+  expect_parsed_by_python(temp_path(name));
   return text;
 }
 
@@ -120,12 +117,12 @@ TEST(Report, SaysWhatThePredictionAndTheSearchSay) {
                      "--gpus",  "16",         "--seq-len", "2048"};
   Words tune = job;
   tune.insert(tune.begin(), "tune");
-  tune.insert(tune.end(), {"--json", "--out", at("plan.json")});
+  tune.insert(tune.end(), {"--json", "--out", temp_path("plan.json")});
   const ProgramResult tuned = shardwright(tune);
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
-  std::ofstream(at("tuning.json")) << tuned.out;
-  const std::string text =
-      report({"--plan", at("plan.json"), "--tuning", at("tuning.json")}, "report.html");
+  std::ofstream(temp_path("tuning.json")) << tuned.out;
+  const std::string text = report(
+      {"--plan", temp_path("plan.json"), "--tuning", temp_path("tuning.json")}, "report.html");
   const auto document = nlohmann::json::parse(tuned.out);
   EXPECT_THAT(text, HasSubstr("llama-2-7b on 16 × h100"));
   EXPECT_THAT(text, HasSubstr("90 % interval"));
@@ -141,10 +138,10 @@ TEST(Report, SaysWhatThePredictionAndTheSearchSay) {
   EXPECT_THAT(text, HasSubstr("@media print"));
   EXPECT_THAT(text, Not(HasSubstr("Predicted and measured")));
   EXPECT_THAT(text, HasSubstr(" (this report)</td>"));
-  EXPECT_THAT(
-      report({"--plan", at("plan.json"), "--tuning", at("tuning.json"), "--micro-batch", "97"},
-             "other.html"),
-      HasSubstr("The plan of this report is none of these"));
+  EXPECT_THAT(report({"--plan", temp_path("plan.json"), "--tuning", temp_path("tuning.json"),
+                      "--micro-batch", "97"},
+                     "other.html"),
+              HasSubstr("The plan of this report is none of these"));
 }
 
 TEST(Report, ShowsAPlanThatDoesNotFit) {
@@ -176,13 +173,13 @@ TEST(Report, EscapesWhatUsersName) {
 }
 
 TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
-  std::ofstream(at("model.json")) << R"({"model_type": "llama", "hidden_size": 32,
+  std::ofstream(temp_path("model.json")) << R"({"model_type": "llama", "hidden_size": 32,
     "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
     "num_key_value_heads": 1, "vocab_size": 256, "max_position_embeddings": 64,
     "architectures": ["LlamaForCausalLM"]})";
   const ProgramResult ran = shardwright({"run",
                                          "--model",
-                                         at("model.json"),
+                                         temp_path("model.json"),
                                          "--data",
                                          "synthetic",
                                          "--ranks",
@@ -198,11 +195,11 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
                                          "--device",
                                          "host",
                                          "--trace",
-                                         at("measured.json"),
+                                         temp_path("measured.json"),
                                          "--out",
-                                         at("run")});
+                                         temp_path("run")});
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
-  const Words plan = {"--model",       at("model.json"),
+  const Words plan = {"--model",       temp_path("model.json"),
                       "--cluster",     "dgx-h100",
                       "--gpus",        "2",
                       "--seq-len",     "16",
@@ -210,7 +207,7 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
                       "--ckpt-layers", "2",
                       "--param-dtype", "fp32"};
   Words measured = plan;
-  measured.insert(measured.end(), {"--measured", at("measured.json")});
+  measured.insert(measured.end(), {"--measured", temp_path("measured.json")});
   const std::string text = report(measured, "measured.html");
   EXPECT_THAT(text, HasSubstr("<h2>Predicted and measured</h2>"));
   EXPECT_THAT(text, HasSubstr("Measured: the median of 2 ranks."));
@@ -218,18 +215,20 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
 
   Words predict = plan;
   predict.insert(predict.begin(), "predict");
-  predict.insert(predict.end(), {"--trace", at("predicted.json")});
+  predict.insert(predict.end(), {"--trace", temp_path("predicted.json")});
   ASSERT_EQ(shardwright(predict).exit_code, 0);
   const std::string traces =
-      report({"--trace", at("predicted.json"), "--measured", at("measured.json")}, "traces.html");
+      report({"--trace", temp_path("predicted.json"), "--measured", temp_path("measured.json")},
+             "traces.html");
   EXPECT_THAT(traces, HasSubstr("<h1>Timeline of a step</h1>"));
   EXPECT_THAT(traces, HasSubstr("<h2>Predicted and measured</h2>"));
   EXPECT_THAT(traces, Not(HasSubstr("What was asked")));
 
   // A measured trace against itself, all its ranks or one of them, differs in nothing.
   for (const Words& ranks : {Words{}, Words{"--rank", "1"}}) {
-    Words compare = {"compare", at("measured.json"), at("measured.json"), "--json", "--top",
-                     "9999"};
+    Words compare = {
+        "compare", temp_path("measured.json"), temp_path("measured.json"), "--json", "--top",
+        "9999"};
     compare.insert(compare.end(), ranks.begin(), ranks.end());
     const ProgramResult same = shardwright(compare);
     ASSERT_EQ(same.exit_code, 0) << same.err;
@@ -242,32 +241,32 @@ TEST(Report, PutsTheMeasuredStepUnderThePredictedOne) {
       for (const auto& entry : document.at(part)) EXPECT_EQ(entry.at("difference_s"), 0) << entry;
     }
   }
-  const ProgramResult none =
-      shardwright({"compare", at("measured.json"), at("measured.json"), "--rank", "7"});
+  const ProgramResult none = shardwright(
+      {"compare", temp_path("measured.json"), temp_path("measured.json"), "--rank", "7"});
   EXPECT_EQ(none.exit_code, 3);
   EXPECT_THAT(none.err, HasSubstr("has no rank 7"));
 
   // Of another model: refused, whether traced or tuned.
   const auto refused = [](Words arguments, const std::string& words) {
     arguments.insert(arguments.begin(), "report");
-    arguments.insert(arguments.end(), {"--out", at("no.html")});
+    arguments.insert(arguments.end(), {"--out", temp_path("no.html")});
     const ProgramResult result = shardwright(arguments);
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.err, HasSubstr(words));
-    EXPECT_FALSE(fs::exists(at("no.html")));
+    EXPECT_FALSE(fs::exists(temp_path("no.html")));
   };
   const Words gpt2 = {"--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "2"};
   for (const char* flag : {"--measured", "--trace"}) {
     Words other = gpt2;
-    other.insert(other.end(), {flag, at("measured.json")});
+    other.insert(other.end(), {flag, temp_path("measured.json")});
     refused(other, "expected a trace of the same model");
   }
   const ProgramResult tuned = shardwright({"tune", "--model", "gpt2", "--cluster", "dgx-h100",
                                            "--gpus", "2", "--seq-len", "128", "--json"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
-  std::ofstream(at("gpt2.json")) << tuned.out;
+  std::ofstream(temp_path("gpt2.json")) << tuned.out;
   Words other = plan;
-  other.insert(other.end(), {"--tuning", at("gpt2.json")});
+  other.insert(other.end(), {"--tuning", temp_path("gpt2.json")});
   refused(other, "expected a tuning of the same model");
 }
 
@@ -286,19 +285,20 @@ TEST(Report, RefusesInOneSentence) {
     EXPECT_THAT(result.err, HasSubstr(words));
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   };
-  std::ofstream(at("other.json")) << R"({"schema": "shardwright.sizing/1.0"})";
-  const Words job = {"report", "--model", "gpt2", "--cluster", "dgx-h100", "--out", at("no.html")};
+  std::ofstream(temp_path("other.json")) << R"({"schema": "shardwright.sizing/1.0"})";
+  const Words job = {"report", "--model",           "gpt2", "--cluster", "dgx-h100",
+                     "--out",  temp_path("no.html")};
   const auto with = [&](const Words& more) {
     Words arguments = job;
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   };
-  expect({"report", "--out", at("no.html")}, 2, "--model is missing");
+  expect({"report", "--out", temp_path("no.html")}, 2, "--model is missing");
   expect({"report", "--model", "gpt2", "--cluster", "dgx-h100"}, 2, "--out is required");
-  expect(with({"--tuning", at("other.json")}), 3, "shardwright.tuning");
-  expect(with({"--measured", at("other.json")}), 3, "other.json");
+  expect(with({"--tuning", temp_path("other.json")}), 3, "shardwright.tuning");
+  expect(with({"--measured", temp_path("other.json")}), 3, "other.json");
   expect(with({"--strategy", "ddp,fsdp2"}), 3, "--strategy names 2 strategies");
-  EXPECT_FALSE(fs::exists(at("no.html")));
+  EXPECT_FALSE(fs::exists(temp_path("no.html")));
 }
 
 // The curve is liveness by another clock: it ends where it began, and its top is the peak, up to

@@ -48,7 +48,7 @@ json sized(const Flags& flags, int exit_code = 0) {
   return json::parse(result.out);
 }
 
-void expect_error(const Flags& flags, int exit_code, const char* part) {
+void expect_size_error(const Flags& flags, int exit_code, const char* part) {
   shardwright::testing::expect_error(size(flags), exit_code, part);
 }
 
@@ -166,7 +166,7 @@ TEST(Size, ASmallRunIsToldInSmallUnits) {
 }
 
 TEST(Size, AModelThatFitsNowhereIsExitFourAndSaysHowFar) {
-  expect_error(
+  expect_size_error(
       {"--model", "llama-2-70b", "--tokens", "2e12", "--clusters", "dgx-h100", "--max-gpus", "8"},
       4, "on 8 GPUs of dgx-h100: weights and moments alone take 96.4 GiB");
 }
@@ -254,29 +254,30 @@ TEST(Size, BadInputIsOneSentence) {
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   };
-  expect_error(with({"--clusters", "dgx-h10"}), 3, "the nearest are dgx-h100");
-  expect_error(with({"--clusters", "p5,,p4d"}), 3, "--clusters is 'p5,,p4d'");
-  expect_error(with({"--clusters", "p5,p5"}), 3, "names p5 twice");
-  expect_error(with({"--cluster", "p5", "--clusters", "all"}), 2, "--cluster and --clusters");
-  expect_error(with({"--deadline", "30x"}), 2, "--deadline is '30x'");
-  expect_error(with({"--deadline", "0d"}), 3, "--deadline is 0d");
-  expect_error(with({"--budget", "-3"}), 3, "--budget is -3");
-  expect_error(with({"--price", "h100=2"}), 3, "no cluster or GPU of that name");
-  expect_error(with({"--price", "h100-80g=0"}), 3, "must cost more than 0");
-  expect_error(with({"--price", "h100-80g"}), 2, "expected NAME=USD");
-  expect_error(with({"--price-kind", "cheap"}), 3, "expected on-demand, reserved or spot");
-  expect_error(with({"--compare", "yafsdp"}), 3, "--compare is 'yafsdp'");
-  expect_error(with({"--compare", "yafsdp,fsdp9"}), 3, "did you mean");
-  expect_error(with({"--mtbf-hours", "0"}), 3, "--mtbf-hours is 0");
-  expect_error(with({"--max-gpus", "0"}), 3, "--max-gpus is 0");
-  expect_error(with({"--gpus", "8", "--max-gpus", "4"}), 3, "--gpus is 8, but --max-gpus is 4");
-  expect_error(with({"--plan", "x.json"}), 2, "size takes no --plan");
-  expect_error(with({"--clusters", "dgx-h100", "--gpus", "9"}), 3, "a multiple of the 8 GPUs");
-  expect_error(with({"--clusters", "dgx-h100", "--gpus", "64", "--global-batch", "100"}), 3,
-               "64 or 128 would be");
-  expect_error({"--model", "llama-3-8b", "--tokens", "0"}, 3, "--tokens is 0");
-  expect_error({"--model", "llama-3-8b"}, 2, "--tokens is missing");
-  expect_error({"--tokens", "1e12"}, 2, "--model is missing");
+  expect_size_error(with({"--clusters", "dgx-h10"}), 3, "the nearest are dgx-h100");
+  expect_size_error(with({"--clusters", "p5,,p4d"}), 3, "--clusters is 'p5,,p4d'");
+  expect_size_error(with({"--clusters", "p5,p5"}), 3, "names p5 twice");
+  expect_size_error(with({"--cluster", "p5", "--clusters", "all"}), 2, "--cluster and --clusters");
+  expect_size_error(with({"--deadline", "30x"}), 2, "--deadline is '30x'");
+  expect_size_error(with({"--deadline", "0d"}), 3, "--deadline is 0d");
+  expect_size_error(with({"--budget", "-3"}), 3, "--budget is -3");
+  expect_size_error(with({"--price", "h100=2"}), 3, "no cluster or GPU of that name");
+  expect_size_error(with({"--price", "h100-80g=0"}), 3, "must cost more than 0");
+  expect_size_error(with({"--price", "h100-80g"}), 2, "expected NAME=USD");
+  expect_size_error(with({"--price-kind", "cheap"}), 3, "expected on-demand, reserved or spot");
+  expect_size_error(with({"--compare", "yafsdp"}), 3, "--compare is 'yafsdp'");
+  expect_size_error(with({"--compare", "yafsdp,fsdp9"}), 3, "did you mean");
+  expect_size_error(with({"--mtbf-hours", "0"}), 3, "--mtbf-hours is 0");
+  expect_size_error(with({"--max-gpus", "0"}), 3, "--max-gpus is 0");
+  expect_size_error(with({"--gpus", "8", "--max-gpus", "4"}), 3,
+                    "--gpus is 8, but --max-gpus is 4");
+  expect_size_error(with({"--plan", "x.json"}), 2, "size takes no --plan");
+  expect_size_error(with({"--clusters", "dgx-h100", "--gpus", "9"}), 3, "a multiple of the 8 GPUs");
+  expect_size_error(with({"--clusters", "dgx-h100", "--gpus", "64", "--global-batch", "100"}), 3,
+                    "64 or 128 would be");
+  expect_size_error({"--model", "llama-3-8b", "--tokens", "0"}, 3, "--tokens is 0");
+  expect_size_error({"--model", "llama-3-8b"}, 2, "--tokens is missing");
+  expect_size_error({"--tokens", "1e12"}, 2, "--model is missing");
 }
 
 TEST(Offers, APriceOfTheClusterCountsBeforeThatOfItsGpu) {

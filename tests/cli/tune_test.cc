@@ -27,6 +27,7 @@ using ::testing::HasSubstr;
 using testing::ProgramResult;
 using testing::run_program;
 using ::testing::StartsWith;
+using testing::temp_path;
 using Flags = std::vector<std::string>;
 
 ProgramResult run(const std::string& verb, const Flags& flags) {
@@ -59,10 +60,6 @@ json tuned(const Flags& flags, int exit_code = 0) {
   const ProgramResult result = run("tune", with(flags, {"--json"}));
   EXPECT_EQ(result.exit_code, exit_code) << result.err;
   return json::parse(result.out, nullptr, false);
-}
-
-std::string temporary(const std::string& name) {
-  return (shardwright::testing::temp_folder() / name).string();
 }
 
 json read_json(const std::string& path) {
@@ -107,7 +104,7 @@ TEST(Tune, PrintsTheContractsDocument) {
 TEST(Tune, WritesAPlanThatPredictReproducesExactly) {
   for (const Flags& more :
        {Flags{}, Flags{"--stack", "hf-eager", "--set", "cluster.nic_efficiency=0.5"}}) {
-    const std::string path = temporary("tune_plan.json");
+    const std::string path = temp_path("tune_plan.json");
     const json document = tuned(quick(with(more, {"--out", path})));
     const ProgramResult again = run("predict", {"--plan", path, "--json"});
     ASSERT_EQ(again.exit_code, 0) << again.err;
@@ -209,7 +206,7 @@ TEST(Tune, WhenNothingFitsTheAdviceHelps) {
 }
 
 TEST(Tune, PlacesAPlanThatIsGiven) {
-  const std::string path = temporary("tune_given.json");
+  const std::string path = temp_path("tune_given.json");
   const json asked = tuned(
       job({"--strategy", "fsdp2", "--ckpt-layers", "all", "--recompute", "full", "--out", path}));
   const json document = tuned({"--plan", path});
@@ -220,7 +217,7 @@ TEST(Tune, PlacesAPlanThatIsGiven) {
 }
 
 TEST(Tune, CtrlCEndsWithAValidPlan) {
-  const std::string path = temporary("tune_interrupted.json");
+  const std::string path = temp_path("tune_interrupted.json");
   std::filesystem::remove(path);
   // The shell ignores SIGINT for what runs in its background, so a signal that comes too early is
   // lost, and one that comes too late finds nobody.
@@ -242,7 +239,7 @@ Flags large(const Flags& more = {}) {
 }
 
 TEST(Tune, DividesWhatDataParallelismCannotTrain) {
-  const std::string path = temporary("tune_divided.json");
+  const std::string path = temp_path("tune_divided.json");
   const json document = tuned(large({"--out", path}));
   const json& best = document.at("best");
   const json& plan = best.at("plan");
@@ -262,7 +259,7 @@ TEST(Tune, DividesWhatDataParallelismCannotTrain) {
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out), best.at("prediction"));
   const ProgramResult trained =
-      run("run", {"--plan", path, "--data", "synthetic", "--out", temporary("tune_divided_run")});
+      run("run", {"--plan", path, "--data", "synthetic", "--out", temp_path("tune_divided_run")});
   EXPECT_EQ(trained.exit_code, 3) << trained.err;
   EXPECT_THAT(trained.err,
               AllOf(HasSubstr("tp is "), HasSubstr("run trains with data parallelism only")));
@@ -333,11 +330,11 @@ TEST(Tune, SaysWhatMakesNoSense) {
 
 TEST(Tune, RefusesPlanFilesThatItCannotTrust) {
   const auto refused = [](const std::string& content) {
-    const std::string path = temporary("tune_bad_plan.json");
+    const std::string path = temp_path("tune_bad_plan.json");
     std::ofstream(path) << content;
     return run("tune", {"--plan", path});
   };
-  expect_error(run("tune", {"--plan", temporary("no_such_plan.json")}), 3,
+  expect_error(run("tune", {"--plan", temp_path("no_such_plan.json")}), 3,
                HasSubstr("no_such_plan.json"));
   expect_error(refused("{\"schema\""), 3, HasSubstr("tune_bad_plan.json"));
   expect_error(refused(R"({"schema":"shardwright.plan/2.0","plan":{}})"), 3,
@@ -346,7 +343,7 @@ TEST(Tune, RefusesPlanFilesThatItCannotTrust) {
                3, HasSubstr("fsdp9"));
   // A folder that is not there cannot take the plan either.
   expect_error(run("tune", job({"--ckpt-layers", "all", "--recompute", "full", "--strategy",
-                                "fsdp2", "--json", "--out", temporary("no/such/folder/p.json")})),
+                                "fsdp2", "--json", "--out", temp_path("no/such/folder/p.json")})),
                3, HasSubstr("no/such/folder"));
 }
 

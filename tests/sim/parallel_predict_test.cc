@@ -60,14 +60,14 @@ TEST(ParallelStepTest, SoftwareWithoutTensorParallelismMayHaveOtherPrecisions) {
 
 // One rank of every kind but data: what each engine says of the same FSDP2 plan.
 TEST(ParallelStepTest, ShardedDataParallelStepsAreThoseOfTheOtherEngine) {
-  struct Case {
+  struct ShardedStep {
     std::int64_t gpus, seq_len, micro_batch, grad_accum, ckpt_layers;
   };
   Model model = llama_70b();
   model.layers = 16;
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "torch-compile");
-  for (const Case& c : {Case{8, 4096, 1, 1, 0}, Case{64, 8192, 1, 1, 0}, Case{64, 4096, 2, 1, 16},
-                        Case{64, 4096, 1, 4, 0}}) {
+  for (const ShardedStep& c : {ShardedStep{8, 4096, 1, 1, 0}, ShardedStep{64, 8192, 1, 1, 0},
+                               ShardedStep{64, 4096, 2, 1, 16}, ShardedStep{64, 4096, 1, 4, 0}}) {
     Plan plan = plan_of(c.gpus, 1, 1, c.grad_accum);
     plan.strategy = Strategy::kFsdp2;
     plan.stack = "torch-compile";

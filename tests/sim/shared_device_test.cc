@@ -19,7 +19,7 @@ namespace {
 using profiles::load_profile;
 using profiles::Profile;
 
-Work product(std::int64_t m, std::int64_t n, std::int64_t k) {
+Work matrix_product(std::int64_t m, std::int64_t n, std::int64_t k) {
   Work work;
   work.kind = WorkKind::kGemm;
   work.m = m;
@@ -49,7 +49,7 @@ TEST(SharedDeviceTest, RanksAreSpreadOverTheDevicesOfANode) {
 TEST(SharedDeviceTest, EachRankHasItsPartOfTheRates) {
   for (const char* name : {"host", "dgx-h100"}) {
     const Profile profile = load_profile(name, "native");
-    const Work large = product(4096, 8192, 4096);
+    const Work large = matrix_product(4096, 8192, 4096);
     const double alone = seconds(profile, large, 1);
     for (const int ranks : {2, 4, 16}) {
       EXPECT_NEAR(seconds(profile, large, ranks) / alone, ranks, 0.1 * ranks) << name;
@@ -154,8 +154,8 @@ TEST(SharedDeviceTest, MoreRanksOnTheSameCoresGiveNoMoreThroughput) {
 TEST(SharedDeviceTest, ProductsOfAProcessorAreNotPadded) {
   const Profile host = load_profile("host", "native", {"gpu.sm_count=1"});
   const KernelCosts costs = kernel_costs(host);
-  const double whole = kernel_time_s(costs, product(512, 384, 256)) - costs.gemm.t0_s;
-  const double part = kernel_time_s(costs, product(512, 352, 256)) - costs.gemm.t0_s;
+  const double whole = kernel_time_s(costs, matrix_product(512, 384, 256)) - costs.gemm.t0_s;
+  const double part = kernel_time_s(costs, matrix_product(512, 352, 256)) - costs.gemm.t0_s;
   EXPECT_NEAR(part / whole, 352.0 / 384, 0.02);
 }
 

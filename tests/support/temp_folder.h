@@ -39,4 +39,8 @@ inline const std::filesystem::path& temp_folder() {
   return folder.path();
 }
 
+inline std::string temp_path(const std::string& name) {
+  return (temp_folder() / name).string();
+}
+
 }  // namespace shardwright::testing

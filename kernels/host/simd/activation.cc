@@ -125,5 +125,6 @@ void activation_backward(Activation activation, const ActivationRows<T>& a, std:
                                        std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

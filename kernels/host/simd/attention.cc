@@ -376,5 +376,6 @@ void attention_backward_kv(const AttentionBackward<T>& b, std::int64_t task, Scr
   template void attention_backward_kv<T>(const AttentionBackward<T>&, std::int64_t, Scratch&);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

@@ -49,5 +49,6 @@ void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, 
   template void accumulate<T>(const T*, float*, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

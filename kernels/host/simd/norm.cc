@@ -128,5 +128,6 @@ void layernorm_backward(const NormGradientRows<T>& a, std::int64_t begin, std::i
   template void layernorm_backward<T>(const NormGradientRows<T>&, std::int64_t, std::int64_t);
 SHARDWRIGHT_INSTANTIATE(float)
 SHARDWRIGHT_INSTANTIATE(BFloat16)
+#undef SHARDWRIGHT_INSTANTIATE
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

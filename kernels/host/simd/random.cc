@@ -9,10 +9,10 @@
 namespace shardwright::kernels::host::SHARDWRIGHT_ISA {
 namespace {
 
-constexpr int kLanes = kWidth / 2;
-constexpr int kParts = 16 / kLanes;
-typedef std::uint64_t LongVec __attribute__((vector_size(8 * kLanes)));
-typedef std::uint32_t ShortVec __attribute__((vector_size(4 * kLanes)));
+constexpr int kPairs = kWidth / 2;
+constexpr int kParts = 16 / kPairs;
+typedef std::uint64_t LongVec __attribute__((vector_size(8 * kPairs)));
+typedef std::uint32_t ShortVec __attribute__((vector_size(4 * kPairs)));
 
 /// The product of the low halves of the lanes.
 SHARDWRIGHT_INLINE LongVec multiply(LongVec a, LongVec b) {
@@ -39,8 +39,8 @@ SHARDWRIGHT_INLINE void fill_group(const RandomStream& stream, std::uint64_t gro
                                    std::uint32_t* out) {
   for (int part = 0; part < kParts; ++part) {
     LongVec block;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      block[lane] = 16 * group + static_cast<std::uint64_t>(part * kLanes + lane);
+    for (int lane = 0; lane < kPairs; ++lane) {
+      block[lane] = 16 * group + static_cast<std::uint64_t>(part * kPairs + lane);
     }
     LongVec c0 = block & 0xffffffffu;
     LongVec c1 = block >> 32;
@@ -61,7 +61,7 @@ SHARDWRIGHT_INLINE void fill_group(const RandomStream& stream, std::uint64_t gro
     const LongVec words[4] = {c0, c1, c2, c3};
     for (int word = 0; word < 4; ++word) {
       const ShortVec narrow = __builtin_convertvector(words[word], ShortVec);
-      std::memcpy(out + 16 * word + part * kLanes, &narrow, sizeof narrow);
+      std::memcpy(out + 16 * word + part * kPairs, &narrow, sizeof narrow);
     }
   }
 }
