@@ -76,7 +76,7 @@ PlanKnob checkpointing_knob() {
 }
 
 /// A knob of several fields that is said in words. `set` is false for words that mean nothing.
-PlanKnob worded_knob(KnobFacts facts, bool (*set)(Plan&, std::string_view),
+PlanKnob worded_knob(const KnobFacts& facts, bool (*set)(Plan&, std::string_view),
                      std::string (*words)(const Plan&), std::string_view accepted) {
   PlanKnob knob{facts};
   knob.write = words;

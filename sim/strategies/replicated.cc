@@ -13,7 +13,7 @@ namespace shardwright::sim {
 
 namespace {
 
-constexpr std::int64_t kBucketBytes = 25 * 1024 * 1024;  // DDP's default bucket_cap_mb
+constexpr std::int64_t kBucketBytes = 25LL * 1024 * 1024;  // DDP's default bucket_cap_mb
 
 class Replicated final : public ShardingStrategy {
  public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profiles/ledger.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -261,7 +262,7 @@ TEST(Ledger, ANameThatIsNotKnownCostsItsRowOnly) {
     unknown["id"] = "a2";
     unknown[column] = value;
     const std::vector<LedgerRow> rows = read({unknown, llama_row()});
-    EXPECT_EQ(rows.at(0).unsupported, column + " is " + value + ", which is not known");
+    EXPECT_EQ(rows.at(0).unsupported, fmt::format("{} is {}, which is not known", column, value));
     EXPECT_EQ(rows.at(1).unsupported, "");
   }
 }
