@@ -7,8 +7,9 @@
 // overlapping them; the concatenation of unit i stands behind the gather of unit i-1 on its stream
 // and the next unit's backward waits for it; the host blocks so that at most two freed units are
 // unacknowledged (limit_all_gathers). BACKWARD_PRE prefetch. SHARD_GRAD_OP keeps the gathered
-// parameters until backward. Hybrid sharding shards within a group and all-reduces the shards
-// across groups on a stream of its own.
+// parameters until backward. Where gradients wait for the last micro-step (no_sync) they add up
+// whole. Hybrid sharding shards within a group and all-reduces the shards across groups on a stream
+// of its own.
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -85,6 +86,7 @@ class Fsdp1 final : public ShardingStrategy {
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
     const std::int64_t owned = elements / w.shard_ranks();
+    const bool skips = w.stack().no_sync && plan.grad_accum > 1;
     w.record_on_compute(backward_done_);
 
     Op& concatenate = w.memory_op(
@@ -92,10 +94,16 @@ class Fsdp1 final : public ShardingStrategy {
         2 * width * elements, 0,
         {{backward_done_, 0}, w.elements(-1) > 0 ? EventRef{gathered_, -1} : EventRef{}});
     concatenate.record = {concatenated_, 0};
-    w.acquire(Tensor::kFlatGradient, 0, width * elements, unshard_,
-              MemoryCategory::kGradientBuffers);
+    const Tensor flat = skips ? Tensor::kFullGradient : Tensor::kFlatGradient;
+    if (!skips || w.first_micro_step()) {
+      w.acquire(flat, 0, width * elements, unshard_,
+                skips ? MemoryCategory::kGradients : MemoryCategory::kGradientBuffers);
+    } else {
+      add_to_whole(w);
+    }
     w.release(Tensor::kGathered, 0, unshard_);
     w.release_weight_gradients(unshard_);
+    if (skips && !w.last_micro_step()) return;
 
     if (plan.reduce_dtype != plan.param_dtype) {
       w.memory_op(OpKind::kCastGradient, post_backward_, Phase::kReduce, MemoryClass::kCast,
@@ -103,7 +111,7 @@ class Fsdp1 final : public ShardingStrategy {
                   reduced_width * elements, {{concatenated_, 0}});
       w.acquire(Tensor::kReduceInput, 0, reduced_width * elements, post_backward_,
                 MemoryCategory::kGradientBuffers);
-      w.release(Tensor::kFlatGradient, 0, post_backward_);
+      w.release(flat, 0, post_backward_);
     }
     w.memory_op(OpKind::kScale, post_backward_, Phase::kReduce, MemoryClass::kScale,
                 2 * reduced_width * elements, reduced_width * elements, {{concatenated_, 0}})
@@ -114,8 +122,7 @@ class Fsdp1 final : public ShardingStrategy {
     scatter.record = {reduced_, 0};
     w.acquire(Tensor::kReduceOutput, 0, reduced_width * owned, post_backward_,
               MemoryCategory::kGradientBuffers);
-    w.release(plan.reduce_dtype != plan.param_dtype ? Tensor::kReduceInput : Tensor::kFlatGradient,
-              0, comm_);
+    w.release(plan.reduce_dtype != plan.param_dtype ? Tensor::kReduceInput : flat, 0, comm_);
     EventRef ready{reduced_, 0};
     if (hybrid_ && w.replicate_ranks() > 1) {
       Op& all_reduce =
@@ -125,7 +132,7 @@ class Fsdp1 final : public ShardingStrategy {
       all_reduce.record = {replicated_, 0};
       ready = {replicated_, 0};
     }
-    const bool accumulates = !w.first_micro_step();
+    const bool accumulates = !w.first_micro_step() && !skips;
     w.memory_op(OpKind::kScale, post_backward_, Phase::kReduce, MemoryClass::kScale,
                 (2 * reduced_width +
                  (plan.reduce_dtype != plan.master_dtype ? master_width + reduced_width : 0) +
@@ -145,9 +152,22 @@ class Fsdp1 final : public ShardingStrategy {
 
   void after_optimizer(StepWriter& w) override { w.release_shard_gradients(); }
 
+  // SHARD_GRAD_OP would also keep its parameters gathered from step to step then.
+  bool can_skip_reductions() const override { return reshards_; }
+
  private:
   bool is_root(StepWriter& w, int offset) {
     return w.kind(offset) == UnitKind::kEmbedding && w.elements_of(UnitKind::kHead) == 0;
+  }
+
+  /// Without synchronization autograd adds to the whole flat gradient, in the type that it computes
+  /// in.
+  void add_to_whole(StepWriter& w) {
+    const std::int64_t bytes = bytes_of(w.plan().param_dtype) * w.elements();
+    w.acquire(Tensor::kFlatGradient, 0, bytes, unshard_, MemoryCategory::kGradientBuffers);
+    w.memory_op(OpKind::kAccumulate, unshard_, Phase::kReduce, MemoryClass::kAdd, 3 * bytes, bytes)
+        .record = {concatenated_, 0};
+    w.release(Tensor::kFlatGradient, 0, unshard_);
   }
 
   /// At most two freed units may be unacknowledged before another gather is issued.

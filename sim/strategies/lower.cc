@@ -118,11 +118,14 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
   if (stack.autocast) plan.param_dtype = plan.master_dtype;
   const std::unique_ptr<ShardingStrategy> strategy = make_strategy(plan, stack);
   if (stack.no_sync && plan.grad_accum > 1 && !strategy->can_skip_reductions()) {
+    // DeepSpeed's engine.no_sync() asserts it.
+    const bool divides = plan.strategy == Strategy::kZero2 || plan.strategy == Strategy::kZero3;
+    const char* why = divides ? "cannot do, because it keeps its part of the gradients only"
+                              : "is not modelled with";
     throw Error(fmt::format(
         "the stack {} reduces gradients after the last micro-step only (no_sync), which the "
-        "strategy {} is not modelled with, expected ddp, zero1, fsdp2, fsdp2-noreshard or "
-        "grad_accum 1",
-        stack.id, name_of(plan.strategy)));
+        "strategy {} {}, expected ddp, zero1, fsdp1, fsdp2, fsdp2-noreshard, hsdp or grad_accum 1",
+        stack.id, name_of(plan.strategy), why));
   }
   StepWriter w(model, plan, stack, gpus_per_node, programs, out);
   strategy->declare(w);
