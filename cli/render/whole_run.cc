@@ -43,8 +43,10 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
   if (production.known()) {
     sentences.push_back(fmt::format(
         "Published trainings took {:.2f} times their ideal steps; the interval holds {:.0f} % of "
-        "them and what offers of the same kind ask.",
-        cost.production.middle, 100 * production.level));
+        "them and what offers of the same kind ask. Fitted on {}; {} of {} trainings inside when "
+        "refitted without their family.",
+        cost.production.middle, 100 * production.level, production.source,
+        production.family_out.inside, production.family_out.n));
   }
   if (answer.price.known()) {
     const auto& origin = answer.price.origin;

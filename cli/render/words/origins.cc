@@ -42,8 +42,8 @@ std::string kernels_words(const profiles::Profile& profile) {
   parts.push_back("other kernels " + how_known(cost.memory.provenance));
   if (profile.cluster.gpus_per_node > 1)
     parts.push_back("collectives in a node " + how_known(cost.collectives.provenance));
-  std::string words = fmt::format("measured on {} or taken for it: {}", profile.cluster.gpu.id,
-                                  fmt::join(parts, "; "));
+  std::string words =
+      fmt::format("rates of {}: {}", profile.cluster.gpu.id, fmt::join(parts, "; "));
   const auto sustained = cost.gemm.apart.find("sustained_factor");
   if (sustained != cost.gemm.apart.end() && sustained->second.confidence == "fitted")
     words += "; clocks under load fitted to published steps";
@@ -75,8 +75,8 @@ std::string scale_words(const profiles::Profile& profile, double doublings) {
   const std::string& network = profile.cluster.network;
   const bool measured = doubt.measured(network);
   words += fmt::format(
-      ", where {} published machines lost {:.1f} to {:.1f} %; {}, so the interval takes {} a "
-      "doubling more",
+      ", where {} published machines lost {:.1f} to {:.1f} %; {}, so the interval allows for "
+      "{} a doubling",
       doubt.machines, 100 * doubt.least_loss, 100 * doubt.largest_loss,
       measured          ? fmt::format("some of them on {}", network)
       : network.empty() ? "the kind of this network is not said"
@@ -88,13 +88,17 @@ std::string scale_words(const profiles::Profile& profile, double doublings) {
 std::string width_words(const profiles::Profile& profile, const sim::Prediction& prediction,
                         bool beyond_node) {
   const sim::TimePrediction& time = prediction.time;
+  const double factor = time.interval_s[1] / time.iteration_s;
+  if (profile.cluster.gpu.is_processor() && profile.cost.gemm.provenance.confidence == "estimate")
+    return fmt::format("a factor of {:.3g}, as processors differ; nobody measured this one",
+                       factor);
   const auto& calibrated = profile.calibrated_half_width;
   const char* whose = "published runs that the constants had not seen";
   if (std::any_of(calibrated.begin(), calibrated.end(), [](double width) { return width > 0; }))
     whose = "the measurements that it was calibrated on, each left out";
-  return fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}",
-                     time.interval_s[1] / time.iteration_s, std::lround(10 * time.interval_level),
-                     whose, beyond_node ? ", and what the scale adds" : "");
+  return fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}", factor,
+                     std::lround(10 * time.interval_level), whose,
+                     beyond_node ? ", and what the scale adds" : "");
 }
 
 std::string memory_words(const profiles::Profile& profile, const sim::MemoryPrediction& memory) {
