@@ -156,7 +156,7 @@ void open_chunks(const Model& model, const profiles::Profile& profile, const Pla
   const std::int32_t passes =
       shape.kind == PipelineKind::kDualpipe ? shape.micro_batches / 2 : shape.micro_batches;
   const auto part_at = [&](std::int32_t stage, std::int32_t chunk) -> const ChunkContent& {
-    return timeline.parts[static_cast<std::size_t>(model_part(shape, {stage, chunk}))];
+    return of_chunk(timeline.parts, shape, {stage, chunk});
   };
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     StageTimeline& stage = timeline.stages[static_cast<std::size_t>(s)];

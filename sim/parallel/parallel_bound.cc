@@ -158,7 +158,7 @@ double ParallelEngine::least_step_s(const Plan& plan) {
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     std::vector<ReducedChunk> chunks;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      const ChunkContent& content = of_chunk(parts, shape, {stage, c});
       const ChunkPasses& passes = passes_of(content);
       chunks.push_back(reduced_chunk(plan, content, passes));
       bound.add(passes.forward_s, passes.backward_s, passes.delayed_s);

@@ -286,11 +286,12 @@ StageTail ParallelEngine::stage_tail(const Plan& plan, const PipelineShape& shap
   std::vector<ReducedChunk> chunks;
   double deferred_s = 0;
   for (std::int32_t c = 0; c < shape.chunks; ++c) {
-    const auto part = static_cast<std::size_t>(model_part(shape, {stage, c}));
-    ReducedChunk& chunk = chunks.emplace_back(reduced_chunk(plan, step.parts[part], passes[part]));
+    const ChunkPasses& pass = of_chunk(passes, shape, {stage, c});
+    ReducedChunk& chunk =
+        chunks.emplace_back(reduced_chunk(plan, of_chunk(step.parts, shape, {stage, c}), pass));
     chunk.last_backward_s = seconds_of(times.last_backward[static_cast<std::size_t>(c)]);
-    if (passes[part].deferred_s > 0) {
-      deferred_s = passes[part].deferred_s;
+    if (pass.deferred_s > 0) {
+      deferred_s = pass.deferred_s;
       chunk.last_backward_s = seconds_of(times.end) + deferred_s;
     }
   }
@@ -316,7 +317,7 @@ ParallelEngine::StageSums ParallelEngine::stage_sums(const Plan& plan, const Pip
   StageTime& parts = sums.parts;
   const double micro_batches = f(plan.grad_accum);
   for (std::int32_t c = 0; c < shape.chunks; ++c) {
-    const ChunkPasses& pass = passes[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+    const ChunkPasses& pass = of_chunk(passes, shape, {stage, c});
     const double each = shape.kind == PipelineKind::kDualpipe ? micro_batches / 2 : micro_batches;
     for (const BodyTime* time : {&pass.times.forward, &pass.times.backward}) {
       parts.compute_s += each * (time->device_s - time->exposed());
@@ -431,7 +432,7 @@ PipelineTimes ParallelEngine::pipeline_times(const PipelineShape& shape,
                       static_cast<std::size_t>(shape.chunks));
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkPasses& pass = passes[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      const ChunkPasses& pass = of_chunk(passes, shape, {stage, c});
       ChunkTimes& chunk =
           times.chunks[static_cast<std::size_t>(std::int64_t{stage} * shape.chunks + c)];
       chunk.forward = to_ns(pass.forward_s);

@@ -159,7 +159,7 @@ class StageWalk {
     std::vector<double> bytes;
     std::vector<bool> head;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      const ChunkContent& content = of_chunk(parts, shape, {stage, c});
       bytes.push_back(chunk_bytes(content));
       head.push_back(content.head);
     }
@@ -351,7 +351,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
     ChunkParameters all;
     double largest = 0, adapters = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      const ChunkContent& content = parts[static_cast<std::size_t>(model_part(shape, {stage, c}))];
+      const ChunkContent& content = of_chunk(parts, shape, {stage, c});
       const ChunkParameters held = chunk_parameters(model, plan, content);
       all.layers += held.layers;
       adapters += adapter_parameters(model, plan, stack, content.layers);

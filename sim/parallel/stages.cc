@@ -229,8 +229,7 @@ std::vector<std::int64_t> stage_layers(const PipelineShape& shape,
   std::vector<std::int64_t> layers(static_cast<std::size_t>(shape.stages), 0);
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
-      layers[static_cast<std::size_t>(stage)] +=
-          parts[static_cast<std::size_t>(model_part(shape, {stage, c}))].layers;
+      layers[static_cast<std::size_t>(stage)] += of_chunk(parts, shape, {stage, c}).layers;
     }
   }
   return layers;

@@ -173,8 +173,7 @@ class StageTraceWriter {
 std::string stage_content(const ParallelTimeline& timeline, std::int32_t stage) {
   std::vector<std::string> layers, others;
   for (std::int32_t c = 0; c < timeline.shape.chunks; ++c) {
-    const ChunkContent& part =
-        timeline.parts[static_cast<std::size_t>(model_part(timeline.shape, {stage, c}))];
+    const ChunkContent& part = of_chunk(timeline.parts, timeline.shape, {stage, c});
     const std::int64_t last = part.first_layer + part.layers - 1;
     if (part.embedding) others.emplace_back("embedding");
     if (part.layers == 1) layers.push_back(fmt::format("{}", last));

@@ -11,6 +11,7 @@
 // Durations are no part of this: sim/pipeline/recurrence.h puts a program and durations together.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -72,6 +73,11 @@ std::optional<ChunkPlace> next_chunk(const PipelineShape& shape, ChunkPlace at);
 /// Position of a chunk in the model, 0 being the one with the embedding. Both directions of
 /// DualPipe hold the whole model.
 std::int32_t model_part(const PipelineShape& shape, ChunkPlace at);
+/// What a chunk has of a list by model part.
+template <typename T>
+const T& of_chunk(const std::vector<T>& parts, const PipelineShape& shape, ChunkPlace at) {
+  return parts[static_cast<std::size_t>(model_part(shape, at))];
+}
 /// Number of positions: stages * chunks, or stages for DualPipe.
 std::int32_t model_parts(const PipelineShape& shape);
 
