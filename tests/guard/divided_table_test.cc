@@ -20,11 +20,11 @@ TEST(DividedTable, ErrorsStayWhereTheReadmeShowsThem) {
   const std::filesystem::path published = profiles::data_dir() / "published";
   const sim::Validation validation =
       sim::validate(profiles::load_ledger(published / "parallel.csv"));
-  EXPECT_EQ(validation.all.time.n, 594);
-  EXPECT_EQ(validation.all.suspect_time.n, 5);
+  EXPECT_EQ(validation.all.time.n, 593);
+  EXPECT_EQ(validation.all.suspect_time.n, 6);
   EXPECT_LE(validation.all.time.mape, 0.064);
   EXPECT_LE(validation.all.time.median, 0.044);
-  EXPECT_LE(validation.all.wrong_outcomes, 24);
+  EXPECT_LE(validation.all.wrong_outcomes, 23);
   const std::map<std::string, double> bounds{{"Aleph Alpha parallelization layouts", 0.037},
                                              // 0.035 while casts of two products were forgotten.
                                              {"NVIDIA dgxc-benchmarking", 0.037},
