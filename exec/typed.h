@@ -2,6 +2,7 @@
 // From element types at run time to those of the kernels' templates.
 #pragma once
 
+#include <cstddef>
 #include <span>
 
 #include "exec/array.h"
@@ -12,13 +13,15 @@
 
 namespace shardwright::exec {
 
-/// Calls body(T{}) with T = float or BFloat16.
-template <class Body>
-void with_type(DType dtype, Body&& body) {
-  if (dtype == DType::kFp32) {
-    body(float{});
+/// Calls body.operator()<T...>() with float or BFloat16 as the T of each of the types.
+template <class... T, std::size_t N, class Body>
+void with_types(const DType (&dtypes)[N], Body&& body) {
+  if constexpr (sizeof...(T) == N) {
+    body.template operator()<T...>();
+  } else if (dtypes[sizeof...(T)] == DType::kFp32) {
+    with_types<T..., float>(dtypes, body);
   } else {
-    body(kernels::BFloat16{});
+    with_types<T..., kernels::BFloat16>(dtypes, body);
   }
 }
 

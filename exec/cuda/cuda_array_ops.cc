@@ -36,8 +36,7 @@ void CudaDevice::zero(StreamId stream, void* data, Bytes bytes) {
 
 void CudaDevice::poison(StreamId stream, void* data, Bytes bytes, DType dtype) {
   enqueue([&] {
-    with_type(dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({dtype}, [&]<class T>() {
       kc::poison(this->stream(stream), pointer<T>(data), bytes / bytes_of(dtype));
     });
   });
@@ -45,25 +44,17 @@ void CudaDevice::poison(StreamId stream, void* data, Bytes bytes, DType dtype) {
 
 void CudaDevice::cast(StreamId stream, Array from, Array to) {
   enqueue([&] {
-    with_type(from.dtype, [&](auto f) {
-      with_type(to.dtype, [&](auto t) {
-        using F = decltype(f);
-        using T = decltype(t);
-        kc::cast<F, T>(this->stream(stream), pointer<F>(from.data), pointer<T>(to.data), to.size);
-      });
+    with_types({from.dtype, to.dtype}, [&]<class F, class T>() {
+      kc::cast<F, T>(this->stream(stream), pointer<F>(from.data), pointer<T>(to.data), to.size);
     });
   });
 }
 
 void CudaDevice::accumulate(StreamId stream, Array in, Array sum) {
   enqueue([&] {
-    with_type(in.dtype, [&](auto i) {
-      with_type(sum.dtype, [&](auto s) {
-        using I = decltype(i);
-        using S = decltype(s);
-        kc::accumulate<I, S>(this->stream(stream), pointer<I>(in.data), pointer<S>(sum.data),
-                             sum.size);
-      });
+    with_types({in.dtype, sum.dtype}, [&]<class I, class S>() {
+      kc::accumulate<I, S>(this->stream(stream), pointer<I>(in.data), pointer<S>(sum.data),
+                           sum.size);
     });
   });
 }
@@ -71,20 +62,15 @@ void CudaDevice::accumulate(StreamId stream, Array in, Array sum) {
 void CudaDevice::fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
                       Array out, bool adds) {
   enqueue([&] {
-    with_type(input_dtype, [&](auto i) {
-      with_type(out.dtype, [&](auto o) {
-        using In = decltype(i);
-        using Out = decltype(o);
-        kc::fold<In, Out>(this->stream(stream), inputs, pointer<Out>(out.data), adds, out.size);
-      });
+    with_types({input_dtype, out.dtype}, [&]<class In, class Out>() {
+      kc::fold<In, Out>(this->stream(stream), inputs, pointer<Out>(out.data), adds, out.size);
     });
   });
 }
 
 void CudaDevice::sum_of_squares(StreamId stream, Array x, std::int64_t* words) {
   enqueue([&] {
-    with_type(x.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({x.dtype}, [&]<class T>() {
       kc::sum_of_squares<T>(this->stream(stream), pointer<T>(x.data), x.size, words);
     });
   });
@@ -109,18 +95,12 @@ void CudaDevice::adamw(StreamId stream, const kernels::AdamW& options, const Ste
     for (const UpdateSegment& s : segments) {
       parts.push_back({s.offset, s.count, s.first_index, s.decays});
     }
-    with_type(parameter.dtype, [&](auto p) {
-      with_type(gradient.dtype, [&](auto g) {
-        with_type(first_moment.dtype, [&](auto m) {
-          using P = decltype(p);
-          using G = decltype(g);
-          using M = decltype(m);
-          kc::adamw<P, G, M>(this->stream(stream), options, &totals->scale, parts,
-                             pointer<G>(gradient.data), pointer<P>(parameter.data),
-                             pointer<M>(first_moment.data), pointer<M>(second_moment.data));
-        });
-      });
-    });
+    with_types({parameter.dtype, gradient.dtype, first_moment.dtype},
+               [&]<class P, class G, class M>() {
+                 kc::adamw<P, G, M>(this->stream(stream), options, &totals->scale, parts,
+                                    pointer<G>(gradient.data), pointer<P>(parameter.data),
+                                    pointer<M>(first_moment.data), pointer<M>(second_moment.data));
+               });
   });
 }
 

@@ -42,8 +42,7 @@ bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
 void CudaDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
                                    double scale, bool adds, Matrix out) {
   enqueue([&] {
-    with_type(table.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({table.dtype}, [&]<class T>() {
       kc::embedding_forward<T>(this->stream(stream), matrix_of<const T>(table), tokens,
                                matrix_of<T>(out), scale, store(adds));
     });
@@ -53,14 +52,10 @@ void CudaDevice::embedding_forward(StreamId stream, Matrix table, const std::int
 void CudaDevice::embedding_backward(StreamId stream, const std::int32_t* tokens, Matrix d_out,
                                     double scale, bool adds, Matrix d_table, void* scratch) {
   enqueue([&] {
-    with_type(d_out.dtype, [&](auto t) {
-      with_type(d_table.dtype, [&](auto g) {
-        using T = decltype(t);
-        using G = decltype(g);
-        kc::embedding_backward<T, G>(this->stream(stream), tokens, matrix_of<const T>(d_out),
-                                     matrix_of<G>(d_table), store(adds),
-                                     pointer<std::int32_t>(scratch), scale);
-      });
+    with_types({d_out.dtype, d_table.dtype}, [&]<class T, class G>() {
+      kc::embedding_backward<T, G>(this->stream(stream), tokens, matrix_of<const T>(d_out),
+                                   matrix_of<G>(d_table), store(adds),
+                                   pointer<std::int32_t>(scratch), scale);
     });
   });
 }
@@ -91,13 +86,9 @@ void CudaDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, M
 void CudaDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool adds,
                                float* scratch) {
   enqueue([&] {
-    with_type(d_y.dtype, [&](auto t) {
-      with_type(d_bias.dtype, [&](auto g) {
-        using T = decltype(t);
-        using G = decltype(g);
-        kc::bias_gradient<T, G>(this->stream(stream), matrix_of<const T>(d_y),
-                                pointer<G>(d_bias.data), scratch, store(adds));
-      });
+    with_types({d_y.dtype, d_bias.dtype}, [&]<class T, class G>() {
+      kc::bias_gradient<T, G>(this->stream(stream), matrix_of<const T>(d_y),
+                              pointer<G>(d_bias.data), scratch, store(adds));
     });
   });
 }
@@ -168,8 +159,7 @@ void CudaDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads 
                               float* statistics) {
   enqueue([&] {
     SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
-    with_type(x.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({x.dtype}, [&]<class T>() {
       if (norm.kind == Normalization::kLayerNorm) {
         kc::layernorm_forward<T>(this->stream(stream), rows_of(x), pointer<T>(x.data),
                                  pointer<T>(norm.weight), pointer<T>(norm.bias), norm.eps,
@@ -189,24 +179,20 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
   enqueue([&] {
     SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
                       d_x.stride);
-    with_type(x.dtype, [&](auto t) {
-      with_type(d_weight.dtype, [&](auto g) {
-        using T = decltype(t);
-        using G = decltype(g);
-        if (norm.kind == Normalization::kLayerNorm) {
-          SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
-                            d_y.stride);
-          kc::layernorm_backward<T, G>(
-              this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-              layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
-              pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
-        } else {
-          kc::rmsnorm_backward<T, G>(
-              this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-              statistics, pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
-              pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
-        }
-      });
+    with_types({x.dtype, d_weight.dtype}, [&]<class T, class G>() {
+      if (norm.kind == Normalization::kLayerNorm) {
+        SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
+                          d_y.stride);
+        kc::layernorm_backward<T, G>(
+            this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+            layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
+            pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
+      } else {
+        kc::rmsnorm_backward<T, G>(
+            this->stream(stream), rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+            statistics, pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
+            pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
+      }
     });
   });
 }
@@ -218,8 +204,7 @@ void CudaDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
     // Query and key heads lie side by side and turn by the same angles.
     const host::Rows rows{s.tokens(), s.heads + s.kv_heads, s.head_dim, heads.packed.stride};
     const kernels::RopeView view{tables.positions, tables.pairs, tables.cosine, tables.sine};
-    with_type(heads.packed.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({heads.packed.dtype}, [&]<class T>() {
       kc::rope<T>(this->stream(stream), rows, view, positions, s.seq, backward,
                   pointer<T>(heads.packed.data));
     });
@@ -228,8 +213,7 @@ void CudaDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
 
 void CudaDevice::activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) {
   enqueue([&] {
-    with_type(in.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({in.dtype}, [&]<class T>() {
       kc::activation_forward<T>(this->stream(stream), activation, matrix_of<const T>(in),
                                 matrix_of<T>(out));
     });
@@ -239,8 +223,7 @@ void CudaDevice::activation_forward(StreamId stream, Activation activation, Matr
 void CudaDevice::activation_backward(StreamId stream, Activation activation, Matrix in,
                                      Matrix d_out, Matrix d_in) {
   enqueue([&] {
-    with_type(in.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({in.dtype}, [&]<class T>() {
       kc::activation_backward<T>(this->stream(stream), activation, matrix_of<const T>(in),
                                  matrix_of<const T>(d_out), matrix_of<T>(d_in));
     });
@@ -250,8 +233,7 @@ void CudaDevice::activation_backward(StreamId stream, Activation activation, Mat
 void CudaDevice::cross_entropy(StreamId stream, Matrix logits, const std::int32_t* targets,
                                double softcap, bool gradient, LossSums* sums, double* scratch) {
   enqueue([&] {
-    with_type(logits.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({logits.dtype}, [&]<class T>() {
       kc::cross_entropy<T>(this->stream(stream), matrix_of<T>(logits), targets, kIgnoreTarget,
                            gradient, &sums->loss, &sums->tokens, scratch, softcap);
     });

@@ -69,24 +69,16 @@ void HostDevice::poison(StreamId stream, void* data, Bytes bytes, DType dtype) {
 
 void HostDevice::cast(StreamId stream, Array from, Array to) {
   enqueue(stream, [=, this] {
-    with_type(from.dtype, [&](auto f) {
-      with_type(to.dtype, [&](auto t) {
-        using F = decltype(f);
-        using T = decltype(t);
-        host::cast<F, T>(parallel_, span_of<const F>(from), span_of<T>(to));
-      });
+    with_types({from.dtype, to.dtype}, [&]<class F, class T>() {
+      host::cast<F, T>(parallel_, span_of<const F>(from), span_of<T>(to));
     });
   });
 }
 
 void HostDevice::accumulate(StreamId stream, Array in, Array sum) {
   enqueue(stream, [=, this] {
-    with_type(in.dtype, [&](auto i) {
-      with_type(sum.dtype, [&](auto s) {
-        using I = decltype(i);
-        using S = decltype(s);
-        host::accumulate<I, S>(parallel_, span_of<const I>(in), span_of<S>(sum));
-      });
+    with_types({in.dtype, sum.dtype}, [&]<class I, class S>() {
+      host::accumulate<I, S>(parallel_, span_of<const I>(in), span_of<S>(sum));
     });
   });
 }
@@ -94,24 +86,19 @@ void HostDevice::accumulate(StreamId stream, Array in, Array sum) {
 void HostDevice::fold(StreamId stream, std::span<const void* const> inputs, DType input_dtype,
                       Array out, bool adds) {
   enqueue(stream, [=, this, list = std::vector<const void*>(inputs.begin(), inputs.end())] {
-    with_type(input_dtype, [&](auto i) {
-      with_type(out.dtype, [&](auto o) {
-        using In = decltype(i);
-        using Out = decltype(o);
-        parallel_.for_ranges(
-            out.size, kGrain, [&](std::int64_t begin, std::int64_t end, host::Scratch& scratch) {
-              fold_range<In, Out>(parallel_.kernels(), list, static_cast<Out*>(out.data), adds,
-                                  begin, end - begin, scratch);
-            });
-      });
+    with_types({input_dtype, out.dtype}, [&]<class In, class Out>() {
+      parallel_.for_ranges(
+          out.size, kGrain, [&](std::int64_t begin, std::int64_t end, host::Scratch& scratch) {
+            fold_range<In, Out>(parallel_.kernels(), list, static_cast<Out*>(out.data), adds, begin,
+                                end - begin, scratch);
+          });
     });
   });
 }
 
 void HostDevice::sum_of_squares(StreamId stream, Array x, std::int64_t* words) {
   enqueue(stream, [=, this] {
-    with_type(x.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({x.dtype}, [&]<class T>() {
       const auto sum = host::sum_of_squares<T>(parallel_, span_of<const T>(x)).words();
       for (std::size_t i = 0; i < sum.size(); ++i) words[i] += sum[i];
     });
@@ -132,22 +119,16 @@ void HostDevice::adamw(StreamId stream, const kernels::AdamW& options, const Ste
     decaying.grad_scale = totals->scale;
     kernels::AdamW plain = decaying;
     plain.weight_decay = 0;
-    with_type(parameter.dtype, [&](auto p) {
-      with_type(gradient.dtype, [&](auto g) {
-        with_type(first_moment.dtype, [&](auto m) {
-          using P = decltype(p);
-          using G = decltype(g);
-          using M = decltype(m);
-          for (const UpdateSegment& s : segments) {
-            host::adamw<P, G, M>(parallel_, s.decays ? decaying : plain, s.first_index,
-                                 span_of<const G>(gradient.part(s.offset, s.count)),
-                                 span_of<P>(parameter.part(s.offset, s.count)),
-                                 span_of<M>(first_moment.part(s.offset, s.count)),
-                                 span_of<M>(second_moment.part(s.offset, s.count)));
-          }
-        });
-      });
-    });
+    with_types({parameter.dtype, gradient.dtype, first_moment.dtype},
+               [&]<class P, class G, class M>() {
+                 for (const UpdateSegment& s : segments) {
+                   host::adamw<P, G, M>(parallel_, s.decays ? decaying : plain, s.first_index,
+                                        span_of<const G>(gradient.part(s.offset, s.count)),
+                                        span_of<P>(parameter.part(s.offset, s.count)),
+                                        span_of<M>(first_moment.part(s.offset, s.count)),
+                                        span_of<M>(second_moment.part(s.offset, s.count)));
+                 }
+               });
   });
 }
 

@@ -51,8 +51,7 @@ struct Packed {
 void HostDevice::embedding_forward(StreamId stream, Matrix table, const std::int32_t* tokens,
                                    double scale, bool adds, Matrix out) {
   enqueue(stream, [=, this] {
-    with_type(table.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({table.dtype}, [&]<class T>() {
       host::embedding_forward<T>(parallel_, matrix_of<const T>(table), tokens_of(tokens, out.rows),
                                  matrix_of<T>(out), scale, store(adds));
     });
@@ -65,14 +64,10 @@ void HostDevice::embedding_backward(StreamId stream, const std::int32_t* tokens,
     const std::int64_t ints = host::embedding_workspace_ints(d_out.rows, d_table.rows);
     const std::span<std::int32_t> workspace(static_cast<std::int32_t*>(scratch),
                                             static_cast<std::size_t>(ints));
-    with_type(d_out.dtype, [&](auto t) {
-      with_type(d_table.dtype, [&](auto g) {
-        using T = decltype(t);
-        using G = decltype(g);
-        host::embedding_backward<T, G>(parallel_, tokens_of(tokens, d_out.rows),
-                                       matrix_of<const T>(d_out), matrix_of<G>(d_table),
-                                       store(adds), workspace, scale);
-      });
+    with_types({d_out.dtype, d_table.dtype}, [&]<class T, class G>() {
+      host::embedding_backward<T, G>(parallel_, tokens_of(tokens, d_out.rows),
+                                     matrix_of<const T>(d_out), matrix_of<G>(d_table), store(adds),
+                                     workspace, scale);
     });
   });
 }
@@ -81,8 +76,7 @@ void HostDevice::norm_forward(StreamId stream, Heads x, const Norm& norm, Heads 
                               float* statistics) {
   enqueue(stream, [=, this] {
     SHARDWRIGHT_CHECK(x.stride == y.stride, "norm from stride {} to {}", x.stride, y.stride);
-    with_type(x.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({x.dtype}, [&]<class T>() {
       if (norm.kind == Normalization::kLayerNorm) {
         host::layernorm_forward<T>(parallel_, rows_of(x), pointer<T>(x.data),
                                    pointer<T>(norm.weight), pointer<T>(norm.bias), norm.eps,
@@ -101,24 +95,20 @@ void HostDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
   enqueue(stream, [=, this] {
     SHARDWRIGHT_CHECK(d_x.stride == d_y.stride, "norm gradient from stride {} to {}", d_y.stride,
                       d_x.stride);
-    with_type(x.dtype, [&](auto t) {
-      with_type(d_weight.dtype, [&](auto g) {
-        using T = decltype(t);
-        using G = decltype(g);
-        if (norm.kind == Normalization::kLayerNorm) {
-          SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
-                            d_y.stride);
-          host::layernorm_backward<T, G>(
-              parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
-              layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
-              pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
-        } else {
-          host::rmsnorm_backward<T, G>(
-              parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight), statistics,
-              pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
-              pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
-        }
-      });
+    with_types({x.dtype, d_weight.dtype}, [&]<class T, class G>() {
+      if (norm.kind == Normalization::kLayerNorm) {
+        SHARDWRIGHT_CHECK(x.stride == d_y.stride, "LayerNorm of stride {} and {}", x.stride,
+                          d_y.stride);
+        host::layernorm_backward<T, G>(
+            parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight),
+            layer_statistics(statistics, x), pointer<T>(d_y.data), pointer<T>(d_residual),
+            pointer<T>(d_x.data), pointer<G>(d_weight.data), scratch, store(adds));
+      } else {
+        host::rmsnorm_backward<T, G>(
+            parallel_, rows_of(d_y), pointer<T>(x.data), pointer<T>(norm.weight), statistics,
+            pointer<T>(d_y.data), pointer<T>(d_residual), pointer<T>(d_x.data),
+            pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
+      }
     });
   });
 }
@@ -128,28 +118,20 @@ void HostDevice::linear_forward(StreamId stream, Matrix x, Matrix w, const Adden
   const bool adds = addends.matrix.data != nullptr;
   if (adds && addends.matrix.data != y.data) copy_rows(stream, addends.matrix, y);
   enqueue(stream, [=, this, bias = addends.bias] {
-    with_type(x.dtype, [&](auto t) {
-      with_type(y.dtype, [&](auto r) {
-        using T = decltype(t);
-        using R = decltype(r);
-        host::matmul<T, T, R>(parallel_, host::Layout::kNT, matrix_of<const T>(x),
-                              matrix_of<const T>(w), matrix_of<R>(y), store(adds));
-        if (bias.data == nullptr) return;
-        host::bias_forward<R>(parallel_, pointer<R>(bias.data), matrix_of<R>(y));
-      });
+    with_types({x.dtype, y.dtype}, [&]<class T, class R>() {
+      host::matmul<T, T, R>(parallel_, host::Layout::kNT, matrix_of<const T>(x),
+                            matrix_of<const T>(w), matrix_of<R>(y), store(adds));
+      if (bias.data == nullptr) return;
+      host::bias_forward<R>(parallel_, pointer<R>(bias.data), matrix_of<R>(y));
     });
   });
 }
 
 void HostDevice::linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Matrix d_x) {
   enqueue(stream, [=, this] {
-    with_type(d_y.dtype, [&](auto d) {
-      with_type(w.dtype, [&](auto t) {
-        using D = decltype(d);
-        using T = decltype(t);
-        host::matmul<D, T, T>(parallel_, host::Layout::kNN, matrix_of<const D>(d_y),
-                              matrix_of<const T>(w), matrix_of<T>(d_x));
-      });
+    with_types({d_y.dtype, w.dtype}, [&]<class D, class T>() {
+      host::matmul<D, T, T>(parallel_, host::Layout::kNN, matrix_of<const D>(d_y),
+                            matrix_of<const T>(w), matrix_of<T>(d_x));
     });
   });
 }
@@ -157,16 +139,9 @@ void HostDevice::linear_input_gradient(StreamId stream, Matrix d_y, Matrix w, Ma
 void HostDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, Matrix d_w,
                                         bool adds) {
   enqueue(stream, [=, this] {
-    with_type(d_y.dtype, [&](auto d) {
-      with_type(x.dtype, [&](auto t) {
-        with_type(d_w.dtype, [&](auto g) {
-          using D = decltype(d);
-          using T = decltype(t);
-          using G = decltype(g);
-          host::matmul<D, T, G>(parallel_, host::Layout::kTN, matrix_of<const D>(d_y),
-                                matrix_of<const T>(x), matrix_of<G>(d_w), store(adds));
-        });
-      });
+    with_types({d_y.dtype, x.dtype, d_w.dtype}, [&]<class D, class T, class G>() {
+      host::matmul<D, T, G>(parallel_, host::Layout::kTN, matrix_of<const D>(d_y),
+                            matrix_of<const T>(x), matrix_of<G>(d_w), store(adds));
     });
   });
 }
@@ -174,13 +149,9 @@ void HostDevice::linear_weight_gradient(StreamId stream, Matrix d_y, Matrix x, M
 void HostDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool adds,
                                float* scratch) {
   enqueue(stream, [=, this] {
-    with_type(d_y.dtype, [&](auto t) {
-      with_type(d_bias.dtype, [&](auto g) {
-        using T = decltype(t);
-        using G = decltype(g);
-        host::bias_gradient<T, G>(parallel_, matrix_of<const T>(d_y), pointer<G>(d_bias.data),
-                                  scratch, store(adds));
-      });
+    with_types({d_y.dtype, d_bias.dtype}, [&]<class T, class G>() {
+      host::bias_gradient<T, G>(parallel_, matrix_of<const T>(d_y), pointer<G>(d_bias.data),
+                                scratch, store(adds));
     });
   });
 }
@@ -194,8 +165,7 @@ void HostDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
     const auto direction =
         backward ? host::RopeDirection::kBackward : host::RopeDirection::kForward;
     const kernels::RopeView view{tables.positions, tables.pairs, tables.cosine, tables.sine};
-    with_type(heads.packed.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({heads.packed.dtype}, [&]<class T>() {
       host::rope<T>(parallel_, rows, view, positions, s.seq, direction,
                     pointer<T>(heads.packed.data));
     });
@@ -205,8 +175,7 @@ void HostDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
 void HostDevice::attention_forward(StreamId stream, PackedHeads heads,
                                    const std::int32_t* first_key, Matrix out, float* statistics) {
   enqueue(stream, [=, this] {
-    with_type(out.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({out.dtype}, [&]<class T>() {
       const Packed<const T> in(heads, out.stride);
       host::attention_forward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v, first_key,
                                  pointer<T>(out.data), statistics);
@@ -219,8 +188,7 @@ void HostDevice::attention_backward(StreamId stream, PackedHeads heads,
                                     const float* statistics, Matrix d_out, PackedHeads d_heads,
                                     void* workspace, Bytes) {
   enqueue(stream, [=, this] {
-    with_type(out.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({out.dtype}, [&]<class T>() {
       const Packed<const T> in(heads, out.stride);
       const Packed<T> d_in(d_heads, out.stride);
       SHARDWRIGHT_CHECK(heads.packed.stride == d_heads.packed.stride, "strides {} and {}",
@@ -235,8 +203,7 @@ void HostDevice::attention_backward(StreamId stream, PackedHeads heads,
 
 void HostDevice::activation_forward(StreamId stream, Activation activation, Matrix in, Matrix out) {
   enqueue(stream, [=, this] {
-    with_type(in.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({in.dtype}, [&]<class T>() {
       if (in.cols == out.cols) {
         host::activation_forward<T>(parallel_, activation, matrix_of<const T>(in),
                                     matrix_of<T>(out));
@@ -252,8 +219,7 @@ void HostDevice::activation_forward(StreamId stream, Activation activation, Matr
 void HostDevice::activation_backward(StreamId stream, Activation activation, Matrix in,
                                      Matrix d_out, Matrix d_in) {
   enqueue(stream, [=, this] {
-    with_type(in.dtype, [&](auto t) {
-      using T = decltype(t);
+    with_types({in.dtype}, [&]<class T>() {
       const std::int64_t cols = d_out.cols;
       if (in.cols == cols) {
         host::activation_backward<T>(parallel_, activation, matrix_of<const T>(in),
