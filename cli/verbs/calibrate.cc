@@ -23,10 +23,7 @@ namespace fs = std::filesystem;
 
 class CalibrateVerb : public Verb {
  public:
-  std::string name() const override { return "calibrate"; }
-  std::string summary() const override {
-    return "traces and nccl-tests logs into a hardware profile";
-  }
+  CalibrateVerb() : Verb("calibrate", "traces and nccl-tests logs into a hardware profile") {}
 
   void declare_flags(Command& command) override {
     const auto files = [&](const char* flag, std::vector<std::string>& into, const char* what) {

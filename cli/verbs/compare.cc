@@ -34,10 +34,7 @@ std::string difference_text(double measured_s, double predicted_s) {
 
 class CompareVerb : public Verb {
  public:
-  std::string name() const override { return "compare"; }
-  std::string summary() const override {
-    return "predicted against measured, operation by operation";
-  }
+  CompareVerb() : Verb("compare", "predicted against measured, operation by operation") {}
 
   void declare_flags(Command& command) override {
     command.add("PREDICTED", predicted_, "the trace of predict --trace").required();

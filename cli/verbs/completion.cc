@@ -38,10 +38,8 @@ std::optional<FlagValues> shipped_values(const std::string& flag) {
 
 class CompletionVerb : public Verb {
  public:
-  std::string name() const override { return "completion"; }
-  std::string summary() const override {
-    return "a script that completes verbs, flags and names in bash, zsh or fish";
-  }
+  CompletionVerb()
+      : Verb("completion", "a script that completes verbs, flags and names in bash, zsh or fish") {}
   void declare_flags(Command& command) override {
     command.add("SHELL", shell_, "as in: source <(shardwright completion bash)")
         .type_name("bash|zsh|fish");

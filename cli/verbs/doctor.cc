@@ -154,10 +154,7 @@ void print_text(const Findings& found, const Terminal& out) {
 
 class DoctorVerb : public Verb {
  public:
-  std::string name() const override { return "doctor"; }
-  std::string summary() const override {
-    return "what this machine has and lacks, and what to install";
-  }
+  DoctorVerb() : Verb("doctor", "what this machine has and lacks, and what to install") {}
   void declare_flags(Command& command) override {
     command.add("--json", json_, "Print one JSON document");
   }

@@ -40,10 +40,9 @@ std::string need_words(const sim::Prediction& prediction) {
 
 class ExportVerb : public Verb {
  public:
-  std::string name() const override { return "export"; }
-  std::string summary() const override {
-    return "a plan as settings for torchtitan, Accelerate, Megatron, YaFSDP or DeepSpeed";
-  }
+  ExportVerb()
+      : Verb("export",
+             "a plan as settings for torchtitan, Accelerate, Megatron, YaFSDP or DeepSpeed") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

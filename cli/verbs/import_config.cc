@@ -65,10 +65,8 @@ std::string change_words(const ImportedConfig& config, const KnobChange& change)
 
 class ImportConfigVerb : public Verb {
  public:
-  std::string name() const override { return "import-config"; }
-  std::string summary() const override {
-    return "the settings of another trainer as a plan, predicted";
-  }
+  ImportConfigVerb()
+      : Verb("import-config", "the settings of another trainer as a plan, predicted") {}
 
   void declare_flags(Command& command) override {
     command

@@ -43,10 +43,9 @@ struct Held {
 
 class ImportMemoryVerb : public Verb {
  public:
-  std::string name() const override { return "import-memory"; }
-  std::string summary() const override {
-    return "a memory snapshot or an out-of-memory message of PyTorch: what would have fitted";
-  }
+  ImportMemoryVerb()
+      : Verb("import-memory",
+             "a memory snapshot or an out-of-memory message of PyTorch: what would have fitted") {}
 
   void declare_flags(Command& command) override {
     command

@@ -93,10 +93,9 @@ const Kind& find_kind(const Request& request) {
 
 class InspectVerb : public Verb {
  public:
-  std::string name() const override { return "inspect"; }
-  std::string summary() const override {
-    return "a model, plan, run file, checkpoint, cluster, gpu, stack or profile, in words";
-  }
+  InspectVerb()
+      : Verb("inspect",
+             "a model, plan, run file, checkpoint, cluster, gpu, stack or profile, in words") {}
   void declare_flags(Command& command) override {
     command
         .add("KIND", request_.kind,

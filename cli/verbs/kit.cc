@@ -27,10 +27,10 @@ namespace fs = std::filesystem;
 
 class KitVerb : public Verb {
  public:
-  std::string name() const override { return "kit"; }
-  std::string summary() const override {
-    return "a plan as a job to start: trainer, Slurm, SkyPilot and Kubernetes files, and a watch";
-  }
+  KitVerb()
+      : Verb("kit",
+             "a plan as a job to start: trainer, Slurm, SkyPilot and Kubernetes files, and a "
+             "watch") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

@@ -12,10 +12,10 @@ namespace {
 
 class McpVerb : public Verb {
  public:
-  std::string name() const override { return "mcp"; }
-  std::string summary() const override {
-    return "serves predict, explain, tune and size to an assistant (Model Context Protocol, stdio)";
-  }
+  McpVerb()
+      : Verb("mcp",
+             "serves predict, explain, tune and size to an assistant (Model Context Protocol, "
+             "stdio)") {}
   void declare_flags(Command&) override {}
   ExitCode run(const Context& context) override {
     SHARDWRIGHT_CHECK(context.outline != nullptr, "the command line is known");

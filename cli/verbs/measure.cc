@@ -32,10 +32,8 @@ using Json = nlohmann::ordered_json;
 
 class MeasureVerb : public Verb {
  public:
-  std::string name() const override { return "measure"; }
-  std::string summary() const override {
-    return "times products, attention, copies and collectives on this machine";
-  }
+  MeasureVerb()
+      : Verb("measure", "times products, attention, copies and collectives on this machine") {}
 
   void declare_flags(Command& command) override {
     command

@@ -32,10 +32,8 @@ namespace {
 
 class PredictVerb : public Verb {
  public:
-  std::string name() const override { return "predict"; }
-  std::string summary() const override {
-    return "memory, time and a timeline for one plan, or several side by side";
-  }
+  PredictVerb()
+      : Verb("predict", "memory, time and a timeline for one plan, or several side by side") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

@@ -28,10 +28,9 @@ std::string range_cell(const std::optional<ImportedPrice>& imported) {
 
 class PricesVerb : public Verb {
  public:
-  std::string name() const override { return "prices"; }
-  std::string summary() const override {
-    return "GPU prices of the SkyPilot catalog on this disk, as a file for size --prices";
-  }
+  PricesVerb()
+      : Verb("prices",
+             "GPU prices of the SkyPilot catalog on this disk, as a file for size --prices") {}
 
   void declare_flags(Command& command) override {
     command.add("ACTION", action_, "import").required();

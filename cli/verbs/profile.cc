@@ -60,10 +60,8 @@ std::string sentence_of(const ProfileDiff& diff, bool slower) {
 
 class ProfileVerb : public Verb {
  public:
-  std::string name() const override { return "profile"; }
-  std::string summary() const override {
-    return "compares two hardware profiles, or checks one before it is shared";
-  }
+  ProfileVerb()
+      : Verb("profile", "compares two hardware profiles, or checks one before it is shared") {}
 
   void declare_flags(Command& command) override {
     command.add("ACTION", action_, "diff A B, or validate FILE...").required();

@@ -23,10 +23,8 @@ namespace {
 
 class ReportVerb : public Verb {
  public:
-  std::string name() const override { return "report"; }
-  std::string summary() const override {
-    return "one self-contained HTML file about a plan and what was measured";
-  }
+  ReportVerb()
+      : Verb("report", "one self-contained HTML file about a plan and what was measured") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

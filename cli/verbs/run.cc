@@ -183,10 +183,7 @@ nlohmann::ordered_json attention_json(const AttentionNote& attention) {
 
 class RunVerb : public Verb {
  public:
-  std::string name() const override { return "run"; }
-  std::string summary() const override {
-    return "trains for real with a plan; trace, metrics, checkpoints";
-  }
+  RunVerb() : Verb("run", "trains for real with a plan; trace, metrics, checkpoints") {}
 
   void declare_flags(Command& command) override {
     declare_setting(command,

@@ -42,10 +42,7 @@ std::string note_of(const tuner::SweepProgress& progress, const std::vector<tune
 
 class SizeVerb : public Verb {
  public:
-  std::string name() const override { return "size"; }
-  std::string summary() const override {
-    return "the kind and number of GPUs for a goal: tokens, deadline, budget";
-  }
+  SizeVerb() : Verb("size", "the kind and number of GPUs for a goal: tokens, deadline, budget") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

@@ -39,10 +39,7 @@ std::string progress_note(const tuner::SearchProgress& now) {
 
 class TuneVerb : public Verb {
  public:
-  std::string name() const override { return "tune"; }
-  std::string summary() const override {
-    return "the best plans for a model on a given cluster, and why they are";
-  }
+  TuneVerb() : Verb("tune", "the best plans for a model on a given cluster, and why they are") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

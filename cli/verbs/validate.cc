@@ -43,10 +43,7 @@ nlohmann::ordered_json stage_memory_json(const sim::StageMemoryScore& score) {
 
 class ValidateVerb : public Verb {
  public:
-  std::string name() const override { return "validate"; }
-  std::string summary() const override {
-    return "predicted against published measurements, row by row";
-  }
+  ValidateVerb() : Verb("validate", "predicted against published measurements, row by row") {}
 
   void declare_flags(Command& command) override {
     command

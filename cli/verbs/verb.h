@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/flags/command_line.h"
@@ -30,15 +31,20 @@ struct Context {
 
 class Verb {
  public:
+  /// `summary` is one line for the list of verbs in --help; no full stop.
+  Verb(std::string name, std::string summary)
+      : name_(std::move(name)), summary_(std::move(summary)) {}
   virtual ~Verb() = default;
 
-  virtual std::string name() const = 0;
-  /// One line for the list of verbs in --help; no full stop.
-  virtual std::string summary() const = 0;
+  const std::string& name() const { return name_; }
+  const std::string& summary() const { return summary_; }
   /// Binds flags to members of this object. Called once, before parsing.
   virtual void declare_flags(Command& command) = 0;
   /// Does the work. Returns the exit code; bad input throws Error with a code of its own.
   virtual ExitCode run(const Context& context) = 0;
+
+ private:
+  std::string name_, summary_;
 };
 
 }  // namespace shardwright::cli

@@ -197,9 +197,8 @@ TEST(Program, AFullDiskIsNotSuccess) {
 
 class FakeVerb : public Verb {
  public:
-  explicit FakeVerb(std::function<ExitCode()> body) : body_(std::move(body)) {}
-  std::string name() const override { return "fake"; }
-  std::string summary() const override { return "does what the test wants"; }
+  explicit FakeVerb(std::function<ExitCode()> body)
+      : Verb("fake", "does what the test wants"), body_(std::move(body)) {}
   void declare_flags(Command& /*command*/) override {}
   ExitCode run(const Context& /*context*/) override { return body_(); }
 
