@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 #include "cli/inspect/inspect.h"
 #include "cli/render/text/quantity.h"
@@ -63,23 +65,29 @@ std::string_view section_of(std::string_view path) {
   return path.substr(0, dots < 3 ? first : path.find('.', first + 1));
 }
 
-/// One row per field; a section opens with a row of its name. A source that the row above has too
-/// is not repeated.
+/// One row per field; a section opens with a row of its name, and all of it stands together. A
+/// source that the row above has too is not repeated.
 void add_rows(Table& table, const FieldList& fields, const Origins& origins) {
-  std::string_view open_section;
-  std::string last_source;
+  std::vector<std::string_view> sections;
   for (const Field& field : fields.fields()) {
     const std::string_view section = section_of(field.path);
-    if (section != open_section) table.add_row({{std::string(section), Style::kBold}});
-    open_section = section;
-    const std::string name =
-        section.empty() ? field.path : "  " + field.path.substr(section.size() + 1);
-    const auto at = origins.find(field.path);
-    const Origin origin = at == origins.end() ? Origin{"default", "", ""} : at->second;
-    const std::string source = shown_source(origin);
-    table.add_row({name, shown_value(field), origin.confidence,
-                   source == last_source ? Cell("as above", Style::kDim) : Cell(source)});
-    last_source = source;
+    if (std::find(sections.begin(), sections.end(), section) == sections.end())
+      sections.push_back(section);
+  }
+  std::string last_source;
+  for (const std::string_view section : sections) {
+    if (!section.empty()) table.add_row({{std::string(section), Style::kBold}});
+    for (const Field& field : fields.fields()) {
+      if (section_of(field.path) != section) continue;
+      const std::string name =
+          section.empty() ? field.path : "  " + field.path.substr(section.size() + 1);
+      const auto at = origins.find(field.path);
+      const Origin origin = at == origins.end() ? Origin{"default", "", ""} : at->second;
+      const std::string source = shown_source(origin);
+      table.add_row({name, shown_value(field), origin.confidence,
+                     source == last_source ? Cell("as above", Style::kDim) : Cell(source)});
+      last_source = source;
+    }
   }
 }
 
