@@ -86,14 +86,12 @@ const std::vector<SettingInfo>& setting_table() {
         {"rank-timeout", "S", "1800",
          "seconds that processes wait for one that hangs before the run ends", kMachine},
         {"attention-kernel", "NAME", "auto",
-         "attention on cuda: auto (the fastest that takes the plan), cudnn, cudnn-ordered, flash "
-         "or "
-         "naive",
+         "attention on cuda: auto (the fastest that takes the plan), cudnn, cudnn-ordered, "
+         "flash or naive",
          kMachine},
         {"products", "WORD", "auto",
          "on cuda: timed (the fastest of eight algorithms for each shape, timed at the start), "
-         "first "
-         "(the library's own choice) or auto: timed unless the plan is deterministic",
+         "first (the library's own choice) or auto: timed unless the plan is deterministic",
          kMachine},
         {"streams", "WORD", "inline", "threads, inline or shuffled: how the host runs streams",
          kMachine},
