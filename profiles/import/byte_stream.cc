@@ -37,10 +37,10 @@ void refuse_folder(const std::filesystem::path& path) {
 #ifdef SHARDWRIGHT_HAS_ZLIB
 /// For small files less than for large ones.
 unsigned buffer_bytes(int fd) {
-  constexpr off_t kLeast = 1 << 13, kMost = 1 << 18;
+  constexpr off_t kLeastBuffer = 1 << 13, kMostBuffer = 1 << 18;
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return kMost;
-  return static_cast<unsigned>(std::clamp(info.st_size, kLeast, kMost));
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return kMostBuffer;
+  return static_cast<unsigned>(std::clamp(info.st_size, kLeastBuffer, kMostBuffer));
 }
 #endif
 
