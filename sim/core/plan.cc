@@ -56,15 +56,12 @@ void check_range(std::string_view knob, std::int64_t value, std::int64_t least, 
 void check_ranks(const Plan& plan, std::int64_t gpus_per_node) {
   check_range("gpus", plan.gpus, 1, 1 << 20);
   SHARDWRIGHT_CHECK(gpus_per_node >= 1, "gpus_per_node is {}", gpus_per_node);
-  if (is_rack(gpus_per_node)) {
-    if (plan.gpus > kGpusPerTray && plan.gpus % kGpusPerTray != 0) {
-      const std::int64_t below = plan.gpus / kGpusPerTray * kGpusPerTray;
-      throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a tray: {} or {}",
-                              plan.gpus, kGpusPerTray, below, below + kGpusPerTray));
-    }
-  } else if (plan.gpus > gpus_per_node && plan.gpus % gpus_per_node != 0) {
-    throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a node", plan.gpus,
-                            gpus_per_node));
+  const bool rack = is_rack(gpus_per_node);
+  const std::int64_t unit = rack ? kGpusPerTray : gpus_per_node;
+  if (plan.gpus > unit && plan.gpus % unit != 0) {
+    const std::int64_t below = plan.gpus / unit * unit;
+    throw Error(fmt::format("gpus is {}, expected a multiple of the {} GPUs of a {}: {} or {}",
+                            plan.gpus, unit, rack ? "tray" : "node", below, below + unit));
   }
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (strategy.one_rank && plan.gpus != 1) {

@@ -115,7 +115,7 @@ TEST(Plan, AcceptsWhatMakesSense) {
 
 TEST(Plan, ContradictionsNameTheKnob) {
   EXPECT_EQ(problem_of(plan_with(Strategy::kYafsdp, 12)),
-            "gpus is 12, expected a multiple of the 8 GPUs of a node");
+            "gpus is 12, expected a multiple of the 8 GPUs of a node: 8 or 16");
   EXPECT_EQ(problem_of(plan_with(Strategy::kYafsdp, 0)), "gpus is 0, expected 1 to 1048576");
   EXPECT_EQ(problem_of(plan_with(Strategy::kSingle, 8)),
             "gpus is 8, expected 1 for the strategy single");
