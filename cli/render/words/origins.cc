@@ -60,11 +60,12 @@ std::string with_origin(const profiles::Profile& profile, const std::string& val
 
 std::string network_words(const profiles::Profile& profile) {
   const Cluster& cluster = profile.cluster;
+  const std::string hop = cluster.net_latency_s > 0 ? duration(cluster.net_latency_s) : "nothing";
   return fmt::format(
-      "{} a node; of that {}; added to each hop {}",
+      "{} a node; of that {}; added to each hop: {}",
       quantity(cluster.node_net_bytes_per_s(), "byte/s"),
       with_origin(profile, percent(cluster.nic_efficiency, 0), "cluster.nic_efficiency"),
-      with_origin(profile, duration(cluster.net_latency_s), "cluster.net_latency_s"));
+      with_origin(profile, hop, "cluster.net_latency_s"));
 }
 
 std::string scale_words(const profiles::Profile& profile, double doublings) {
