@@ -234,9 +234,9 @@ TEST(Size, OldPricesAreMarked) {
 // sanitizer.
 TEST(Size, AnInterruptedSearchAnswersWithTheBestSoFar) {
   ProgramResult result;
-  for (double seconds = 0.25; seconds < 500; seconds *= 2) {
+  for (int wait_ms = 250; wait_ms < 500000; wait_ms *= 2) {
     result = run_program({"/usr/bin/timeout", "--preserve-status", "--signal=INT",
-                          fmt::format("{}", seconds), SHARDWRIGHT_BINARY, "size", "--model",
+                          fmt::format("{}", 1e-3 * wait_ms), SHARDWRIGHT_BINARY, "size", "--model",
                           "llama-3-8b", "--tokens", "1e12", "--deadline", "60d", "--json"});
     if (result.exit_code == 0) break;
   }

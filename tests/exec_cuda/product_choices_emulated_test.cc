@@ -48,16 +48,17 @@ bool looks_at_a_clock(const std::vector<Call>& log) {
 struct OneProduct {
   CudaDevice device;
   StreamId stream = device.make_stream("compute", 0);
-  std::unique_ptr<Allocation> memory = device.allocate(3 * 4 * 64);
+  static constexpr Bytes kBytes = 3LL * 4 * 64;
+  std::unique_ptr<Allocation> memory = device.allocate(kBytes);
   cuda::Product product;
 
   OneProduct() {
     auto* data = static_cast<float*>(memory->data());
-    device.zero(stream, data, 3 * 4 * 64);
-    const auto at = [&](int i) { return Matrix(data + 64 * i, DType::kFp32, 8, 8); };
+    device.zero(stream, data, kBytes);
+    const auto at = [&](std::int64_t i) { return Matrix(data + 64 * i, DType::kFp32, 8, 8); };
     product = {cuda::ProductForm::kNT, at(0), at(1), {}, nullptr, at(2)};
   }
-  std::int32_t choice(std::vector<ProductChoice> known = {}, bool times = true) {
+  std::int32_t choice(const std::vector<ProductChoice>& known = {}, bool times = true) {
     cuda::Products products;
     products.use(known);
     products.time_choices(times);

@@ -16,7 +16,7 @@ using CudaSquares = testing::CudaTest;
 template <class T>
 ExactSum sum_on_device(const std::vector<T>& x, std::int64_t offset = 0, int repeats = 1) {
   const OnDevice<T> in(x, offset);
-  const OnDevice<std::int64_t> words(std::vector<std::int64_t>(ExactSum::kWords));
+  const OnDevice<std::int64_t> words{std::vector<std::int64_t>(ExactSum::kWords)};
   for (int i = 0; i < repeats; ++i) {
     sum_of_squares<T>(nullptr, in.data(), std::ssize(x), words.data());
   }

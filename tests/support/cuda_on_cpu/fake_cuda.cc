@@ -89,6 +89,7 @@ bool reaches(int gpu, const void* data) {
 std::vector<std::span<std::byte>> memory_of_tasks() {
   std::vector<std::span<std::byte>> memory;
   for (const auto& [address, region] : engine().regions) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): regions are kept by address
     memory.emplace_back(reinterpret_cast<std::byte*>(address), region.bytes);
   }
   return memory;

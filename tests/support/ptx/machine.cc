@@ -270,7 +270,7 @@ std::byte* Warp::reach(Space space, std::uint64_t address, std::size_t bytes, un
     case Space::kGlobal:
       break;
   }
-  auto* at = reinterpret_cast<std::byte*>(address);
+  auto* at = reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
   const auto& regions = block->launch->global;
   const auto holds = [&](std::size_t i) {
     return i < regions.size() && at >= regions[i].data() &&

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // That the oracle would find a wrong instruction: one at a time is planted into the PTX of a few
 // kernels, and a small launch must differ from the emulation or break a rule.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -113,7 +116,7 @@ void square() {
   const std::vector<float> x = random_data<float>(1, 20011).typed;
   const OnDevice<float> in(x);
   using shardwright::kernels::ExactSum;
-  const OnDevice<std::int64_t> words(std::vector<std::int64_t>(ExactSum::kWords));
+  const OnDevice<std::int64_t> words{std::vector<std::int64_t>(ExactSum::kWords)};
   cuda::sum_of_squares<float>(nullptr, in.data(), std::ssize(x), words.data());
   words.get();
 }
@@ -188,7 +191,7 @@ Change swapped(std::size_t i, std::size_t j) {
            line.substr(a, a_size) + line.substr(b + b_size);
   };
 }
-Change replaced(std::string from, std::string to) {
+Change replaced(const std::string& from, const std::string& to) {
   return [=](std::string line) {
     const std::size_t at = line.find(from);
     return at == std::string::npos ? line : line.replace(at, from.size(), to);
