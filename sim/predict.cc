@@ -149,7 +149,8 @@ struct Predictor::State {
   /// Returns what the device's allocator costs the host in a step, by OpId; empty for nothing.
   std::vector<Nanoseconds> fill_memory(MemoryPrediction& m, const Plan& plan,
                                        const Schedule& replayed_schedule, const StepClock& clock,
-                                       bool replays, Timeline* timeline) const {
+                                       bool replays, const PredictOptions& options) const {
+    Timeline* timeline = options.timeline;
     const AllocatedPeak peak = allocated_peak(schedule);
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
@@ -173,7 +174,10 @@ struct Predictor::State {
       limits.limit_bytes =
           std::clamp<Bytes>(m.usable_bytes - m.runtime_bytes, 0, limits.kUnlimited);
       CachingAllocator limited(limits);
-      ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples);
+      const Bytes give_up = options.most_bytes - m.runtime_bytes;
+      ReplayedMemory replayed = replay_memory(replayed_schedule, clock, limited, samples, give_up);
+      m.given_up = replayed.given_up;
+      if (m.given_up) return {};
       for (const std::int32_t calls : replayed.device_calls) {
         drains.push_back(
             static_cast<Nanoseconds>(calls * profile.stack.host.device_allocation_s * 1e9));
@@ -211,7 +215,7 @@ struct Predictor::State {
     StepTime step = engine.run(schedule, op_costs, engine_options);
     if (!shortens) {
       const StepClock clock{engine.issue_ns(), engine.completion_ns(), step.step_ns};
-      const auto drains = fill_memory(memory, plan, schedule, clock, replays, options.timeline);
+      const auto drains = fill_memory(memory, plan, schedule, clock, replays, options);
       drain(schedule, drains, 1, StepTime(step), step);
       return step;
     }
@@ -222,7 +226,7 @@ struct Predictor::State {
     engine_options.timeline = &clock_only;
     const StepTime few_step = engine.run(few, op_costs, engine_options);
     const StepClock clock{engine.issue_ns(), engine.completion_ns(), few_step.step_ns};
-    const auto drains = fill_memory(memory, plan, few, clock, replays, nullptr);
+    const auto drains = fill_memory(memory, plan, few, clock, replays, options);
     drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroSteps, few_step, step);
     return step;
   }
@@ -285,7 +289,9 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
 
   Prediction p;
   p.plan = plan;
-  s.fill_time(p.time, plan, s.run(plan, options, p.memory));
+  const StepTime step = s.run(plan, options, p.memory);
+  if (p.memory.given_up) return p;
+  s.fill_time(p.time, plan, step);
   if (options.reserved && cluster.gpu.overlaps_streams) {
     EngineOptions other;
     other.side_streams_first = true;

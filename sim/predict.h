@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,7 @@ struct MemoryPrediction {
   Bytes interval_bytes[2] = {0, 0};  // of total_bytes, at TimePrediction::interval_level
   MemoryVerdict verdict = MemoryVerdict::kDoesNotFit;
   Bytes usable_bytes = 0;              // as CUDA reports the device
+  bool given_up = false;               // at PredictOptions::most_bytes; nothing else is known
   std::int64_t allocator_retries = 0;  // cudaMalloc failures answered by freeing the cache
   std::string peak_at;                 // the operation during which the peak is reached, in words
   std::array<Bytes, kMemoryCategories> breakdown_bytes{};  // allocated, at the peak
@@ -95,6 +97,9 @@ struct Prediction {
 struct PredictOptions {
   bool reserved = true;      // replay the caching allocator; otherwise reserved = allocated
   bool skip_repeats = true;  // false: simulate every layer
+  /// Ends without more than memory.fits, which is false, as soon as the replay shows that the plan
+  /// takes more bytes than this, runtime included.
+  Bytes most_bytes = std::numeric_limits<Bytes>::max();
   /// Who runs it, where that is somebody whose runs are published: known cells have known errors.
   std::string source = {};
   Timeline* timeline =

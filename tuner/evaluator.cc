@@ -80,10 +80,25 @@ double Evaluator::simulate(const Plan& plan) {
 }
 
 Judgement Evaluator::judge(const Plan& plan) {
+  return judge(plan, false);
+}
+
+Judgement Evaluator::judge_whether_fits(const Plan& plan) {
+  return judge(plan, true);
+}
+
+Judgement Evaluator::judge(const Plan& plan, bool gives_up) {
   Judgement judgement;
   judgement.excess_bytes = std::numeric_limits<Bytes>::min();
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
-    sim::Prediction p = predictors_[s].predict(plan);
+    sim::PredictOptions options;
+    if (gives_up && scenarios_[s].memory_factor >= 1)
+      options.most_bytes = allowed_bytes(s, plan.gpus);
+    sim::Prediction p = predictors_[s].predict(plan, options);
+    if (p.memory.given_up) {
+      judgement.fits = judgement.complete = false;
+      return judgement;
+    }
     const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
     const Bytes excess = total - allowed_bytes(s, plan.gpus);
     judgement.excess_bytes = std::max(judgement.excess_bytes, excess);

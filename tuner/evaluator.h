@@ -48,6 +48,7 @@ struct Judgement {
   bool thrashes =
       false;  // the allocator must empty its cache in every step, though memory is enough
   Bytes excess_bytes = 0;  // beyond what may be used, in the worst scenario; negative: to spare
+  bool complete = true;    // otherwise it does not fit, and nothing else is known
 };
 
 class Evaluator {
@@ -59,6 +60,8 @@ class Evaluator {
   /// Score by the event simulation; memory is not judged.
   double simulate(const Plan& plan);
   Judgement judge(const Plan& plan);
+  /// The same of a plan that fits; of others sooner, and perhaps no more than that they do not.
+  Judgement judge_whether_fits(const Plan& plan);
 
   /// Whether the full prediction knows more about a plan than bounds and simulation do.
   bool replays() const;
@@ -66,6 +69,7 @@ class Evaluator {
  private:
   double score(std::size_t scenario, const Plan& plan, double step_s, Bytes total_bytes) const;
   Bytes allowed_bytes(std::size_t scenario, std::int64_t ranks) const;
+  Judgement judge(const Plan& plan, bool gives_up);
 
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;

@@ -10,9 +10,10 @@
 // the largest of those that were made, only rises.
 //
 // Replays are most of what a search costs where little fits, so most plans of a family are never
-// replayed: memory falls with every layer that is recomputed, and with leaner knobs. The allocator
-// alone may turn that round, by a few layers near the edge, which are replayed (settle); whatever
-// lies beyond them does as they do. tests/tuner/search_test.cc replays all of them.
+// replayed: memory falls with every layer that is recomputed. The allocator alone may turn that
+// round, by a few layers near the edge, which are replayed (settle); whatever lies beyond them does
+// as they do. tests/tuner/search_test.cc replays all of them. A replay ends as soon as it shows
+// that its plan does not fit; by how much is asked only where nothing fits.
 #include "tuner/search.h"
 
 #include <algorithm>
@@ -103,7 +104,6 @@ void Search::bound_all() {
   while (first_candidate_.size() <= families_.size())
     first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));
   fewest_layers_.assign(families_.size(), kNotSettled);
-  hopeless_.assign(families_.size(), std::nullopt);
 }
 
 void Search::collect(std::size_t f, const Bounds& bounds) {
@@ -133,7 +133,6 @@ Plan Search::plan_of(const Candidate& candidate) const {
 
 void Search::reject(Candidate& candidate, Bytes excess_bytes) {
   candidate.stage = Stage::kRejected;
-  ++counts_.no_reserve;
   Overshoot& least = overshoots_[candidate.family];
   if (excess_bytes < least.excess_bytes) least = {plan_of(candidate), excess_bytes};
 }
@@ -142,7 +141,13 @@ bool Search::take(std::uint32_t index, Judgement judgement) {
   Candidate& candidate = candidates_[index];
   ++counts_.predicted;
   if (!judgement.fits) {
-    reject(candidate, judgement.excess_bytes);
+    ++counts_.no_reserve;
+    if (judgement.complete) {
+      reject(candidate, judgement.excess_bytes);
+    } else {
+      candidate.stage = Stage::kRejected;
+      unmeasured_.push_back(index);
+    }
     return false;
   }
   candidate.stage = Stage::kJudged;
@@ -164,7 +169,7 @@ void Search::sharpen(const std::vector<std::uint32_t>& batch, bool fully) {
     if (simulates(i)) {
       scores[i] = evaluators_[worker]->simulate(plan);
     } else {
-      judgements[i] = evaluators_[worker]->judge(plan);
+      judgements[i] = evaluators_[worker]->judge_whether_fits(plan);
     }
   });
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -230,55 +235,15 @@ std::optional<std::uint32_t> Search::first_that_fits(std::uint32_t begin, std::u
 
 /// Whether not even those plans of a family fit that recompute most.
 bool Search::is_hopeless(std::size_t family) {
-  std::optional<bool>& known = hopeless_[family];
-  if (known) return *known;
   const std::uint32_t begin = first_candidate_[family];
   std::uint32_t end = first_candidate_[family + 1];
   const std::uint32_t edge = end - std::min(end - begin, kLayersAtEdge);
-  known = true;
-  while (end > edge && *known) {
+  while (end > edge) {
     const std::uint32_t next = end - std::min(end - edge, kLayersAtOnce);
-    known = !first_that_fits(next, end).has_value();
+    if (first_that_fits(next, end)) return false;
     end = next;
   }
-  return *known;
-}
-
-/// Families that keep less than this one, so that it cannot fit where they do not: the least first.
-std::vector<std::size_t> Search::leaner_than(std::size_t family) const {
-  const Plan& plan = families_[family].plan;
-  if (plan.recompute == Recompute::kNone) return {};
-  Plan leanest = plan;
-  leanest.recompute = Recompute::kFull;
-  leanest.pieces = 0;
-  leanest.attention = AttentionKind::kFlash;
-  const auto like = [&](const Plan& other) {
-    return other.strategy == plan.strategy && other.shard_group == plan.shard_group &&
-           other.reduce_dtype == plan.reduce_dtype && other.moment_dtype == plan.moment_dtype;
-  };
-  for (const Family& other : families_) {
-    if (!like(other.plan)) continue;
-    leanest.loss_chunks = std::max(leanest.loss_chunks, other.plan.loss_chunks);
-    if (other.plan.buffers < leanest.buffers) {
-      leanest.buffers = other.plan.buffers;
-      leanest.prefetch = other.plan.prefetch;
-    }
-    // What accumulates gradients keeps them, so it is compared with what does so, too.
-    if (other.plan.micro_batch < leanest.micro_batch &&
-        (other.plan.grad_accum > 1) == (plan.grad_accum > 1)) {
-      leanest.micro_batch = other.plan.micro_batch;
-      leanest.grad_accum = other.plan.grad_accum;
-    }
-  }
-  Plan own_batch = leanest;
-  own_batch.micro_batch = plan.micro_batch;
-  own_batch.grad_accum = plan.grad_accum;
-  std::vector<std::size_t> leaner;
-  for (const Plan& lean : {leanest, own_batch}) {
-    const std::optional<std::size_t> other = family_like(lean);
-    if (other && *other != family) leaner.push_back(*other);
-  }
-  return leaner;
+  return true;
 }
 
 /// The candidate of a family that recomputes least and fits. Its memory falls with every layer but
@@ -287,9 +252,6 @@ std::vector<std::size_t> Search::leaner_than(std::size_t family) const {
 std::optional<std::uint32_t> Search::least_that_fits(std::size_t family) {
   const std::uint32_t begin = first_candidate_[family], end = first_candidate_[family + 1];
   const auto up_to = [end](std::uint32_t i) { return std::min(end, i + kLayersAtOnce); };
-  for (const std::size_t leaner : leaner_than(family)) {
-    if (is_hopeless(leaner)) return std::nullopt;
-  }
   if (const auto fits = first_that_fits(begin, up_to(begin))) return fits;
   if (is_hopeless(family)) return std::nullopt;
   std::uint32_t low = up_to(begin), found = end - 1;
@@ -386,7 +348,18 @@ std::vector<Found> Search::pareto() {
   return result;
 }
 
+/// By how much the rejected plans do not fit, where their replay ended with that they do not.
+void Search::measure_overshoots() {
+  std::vector<Plan> plans;
+  for (const std::uint32_t i : unmeasured_) plans.push_back(plan_of(candidates_[i]));
+  const std::vector<Judgement> judgements = judge(plans);
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    reject(candidates_[unmeasured_[i]], judgements[i].excess_bytes);
+  unmeasured_.clear();
+}
+
 std::optional<Overshoot> Search::nearest(const std::function<bool(const Plan&)>& wanted) {
+  measure_overshoots();
   std::optional<Overshoot> least;
   for (std::size_t f = 0; f < families_.size(); ++f) {
     if (overshoots_[f].excess_bytes == kFits || (wanted && !wanted(families_[f].plan))) continue;

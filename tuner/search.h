@@ -118,7 +118,6 @@ class Search {
   bool spares_recomputation() const;
   std::optional<std::uint32_t> first_that_fits(std::uint32_t begin, std::uint32_t end);
   bool is_hopeless(std::size_t family);
-  std::vector<std::size_t> leaner_than(std::size_t family) const;
   std::optional<std::uint32_t> least_that_fits(std::size_t family);
   void reject_before(std::uint32_t found, std::size_t family);
   void settle(std::size_t family);
@@ -126,6 +125,7 @@ class Search {
   std::optional<std::size_t> family_like(const Plan& plan) const;
   bool is_spare(const Candidate& candidate) const;
   void reject(Candidate& candidate, Bytes excess_bytes);
+  void measure_overshoots();
   /// Keeps a full judgement of a candidate, or rejects it; says whether it fits.
   bool take(std::uint32_t index, Judgement judgement);
   void tell(const char* doing);
@@ -140,11 +140,11 @@ class Search {
   std::vector<std::size_t> kinds_;              // by family; equal where plans are not different()
   std::vector<std::uint32_t> first_candidate_;  // by family, and one past the last
   std::vector<std::int32_t> fewest_layers_;     // by family: that fit; once settled
-  std::vector<std::optional<bool>> hopeless_;   // by family, once known
   WorkerPool pool_;
   std::vector<std::unique_ptr<Evaluator>> evaluators_;  // by worker
   std::vector<Candidate> candidates_;                   // by family and ckpt_layers
   std::vector<Overshoot> overshoots_;                   // by family: the least, by closed form
+  std::vector<std::uint32_t> unmeasured_;               // rejected, and nobody knows by how much
   std::map<std::uint32_t, Judgement> judged_;           // by candidate
   std::optional<Found> best_so_far_;
   Counts counts_;

@@ -90,7 +90,8 @@ AllocatedPeak allocated_peak(const Schedule& schedule) {
 }
 
 ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
-                             CachingAllocator& allocator, std::vector<MemorySample>* samples) {
+                             CachingAllocator& allocator, std::vector<MemorySample>* samples,
+                             Bytes give_up_bytes) {
   using BlockId = CachingAllocator::BlockId;
   ReplayedMemory result;
   for (const PersistentTensor& tensor : schedule.persistent) {
@@ -107,12 +108,12 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
   std::vector<Nanoseconds> stream_done(schedule.streams.size());
   AllocatorStats before_last;
   constexpr int kSteps = 3;
-  for (int step = 0; step < kSteps && !result.out_of_memory; ++step) {
+  for (int step = 0; step < kSteps && !result.out_of_memory && !result.given_up; ++step) {
     if (step == kSteps - 1) before_last = allocator.stats();
     const Nanoseconds offset = step * clock.step_ns;
     MemoryActions actions(schedule);
     for_each_op(schedule, [&](const OpInstance& instance, const Op& op) {
-      if (result.out_of_memory) return;
+      if (result.out_of_memory || result.given_up) return;
       const auto id = static_cast<std::size_t>(instance.id);
       const Nanoseconds host_now = offset + clock.issue_ns[id];
       if (op.work.kind != WorkKind::kHost) {
@@ -126,6 +127,7 @@ ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
             result.out_of_memory = true;
             return;
           }
+          result.given_up = allocator.stats().reserved.now > give_up_bytes;
           if (step == kSteps - 1) note_device_calls(before, allocator.stats(), id, result);
           at(a.tensor, instance.unit + a.offset) = *got;
         } else if (a.offset == kAllUnits) {

@@ -41,13 +41,16 @@ struct ReplayedMemory {
   /// (and as many) where the operation only asked for more: then nothing waits for the device.
   std::vector<std::int32_t> device_calls;
   bool out_of_memory = false;
+  bool given_up = false;  // at the bytes that replay_memory() was told
 };
 
 /// Replays three steps through `allocator`: the first fills its cache, the others meet it.
-/// `samples` receives the curve of the last step when given.
+/// `samples` receives the curve of the last step when given. Ends as soon as more than
+/// `give_up_bytes` are reserved, and says no more than that.
 ReplayedMemory replay_memory(const Schedule& schedule, const StepClock& clock,
                              CachingAllocator& allocator,
-                             std::vector<MemorySample>* samples = nullptr);
+                             std::vector<MemorySample>* samples = nullptr,
+                             Bytes give_up_bytes = AllocatorOptions::kUnlimited);
 
 /// The allocated curve of a static-memory step, at completion times.
 std::vector<MemorySample> static_memory_curve(const Schedule& schedule, const StepClock& clock,
