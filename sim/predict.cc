@@ -140,10 +140,12 @@ struct Predictor::State {
   /// Intervals of time and memory, and the verdict.
   void fill_doubts(Prediction& p, const std::string& source) const {
     const TimePrediction& t = p.time;
-    set_intervals(p, profile,
-                  calibrated_half_width(profile, schedule, op_costs,
-                                        {t.iteration_s, t.exposed_communication_s, t.host_s},
-                                        published_half_width(p, model, profile, source)));
+    const double published = published_half_width(p, model, profile, source);
+    const double half_width =
+        calibrated_half_width(profile, schedule, op_costs,
+                              {t.iteration_s, t.exposed_communication_s, t.host_s}, published);
+    if (half_width != published) p.time.scale_half_width = 0;
+    set_intervals(p, profile, half_width);
   }
 
   /// Returns what the device's allocator costs the host in a step, by OpId; empty for nothing.

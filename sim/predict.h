@@ -50,6 +50,9 @@ struct TimePrediction {
   double iteration_s = 0;
   double interval_s[2] = {0, 0};  // at interval_level
   double interval_level = 0.9;
+  /// Of the interval's half-width (of a logarithm), what the loss with scale adds in quadrature: it
+  /// is the machine's, whatever runs there.
+  double scale_half_width = 0;
   profiles::Novelty novelty = profiles::Novelty::kNothing;  // of the run to those published
   double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0;
   double tokens_per_gpu_s = 0, tokens_per_s = 0;

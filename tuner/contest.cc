@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -118,7 +119,9 @@ bool takes_over(const sim::Prediction& divided, double score, const sim::Predict
                 double plain_score, Objective objective) {
   if (objective == Objective::kHeadroom) return false;
   const auto half_width = [](const sim::TimePrediction& time) {
-    return portable_log(time.interval_s[1] / time.iteration_s);
+    const double whole = portable_log(time.interval_s[1] / time.iteration_s);
+    const double shared = time.scale_half_width;
+    return std::sqrt(std::max(0.0, whole * whole - shared * shared));
   };
   const double doubt = std::hypot(half_width(divided.time), half_width(plain.time));
   return portable_log(plain_score / score) > doubt;

@@ -5,9 +5,10 @@
 // Nobody should be moved to other software for a gain that the predictions cannot tell from none:
 // where both ways can train the model, the divided plan is the answer only if it is faster even at
 // the slow end of the interval of the ratio, which is that of two predictions with errors of their
-// own: half-widths of logarithms in quadrature. Plans that divide nothing but data do not take part
-// for the divided side. Where data parallelism has no plan (nothing fits, experts, fewer
-// sequences than GPUs) there is nothing to compare. The one that lost is told beside the answer.
+// own: half-widths of logarithms in quadrature, without the doubt of the machine's loss with scale,
+// which is the same for both. Plans that divide nothing but data do not take part for the divided
+// side. Where data parallelism has no plan (nothing fits, experts, fewer sequences than GPUs) there
+// is nothing to compare. The one that lost is told beside the answer.
 #pragma once
 
 #include <string>

@@ -39,6 +39,7 @@ double published_half_width(Prediction& prediction, const Model& model,
   if (!has_seen_source(known, source)) {
     doubts.scale_half_width = profiles::scale_doubt().half_width(
         profile.cluster.network, doublings_beyond_node(profile.cluster, prediction.plan.gpus));
+    time.scale_half_width = doubts.scale_half_width;
   }
   if (prediction.other_tie_order_s > 0) {
     doubts.ties_half_width =

@@ -120,6 +120,7 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   const double own = profiles::divided_doubt().half_width(
       model.is_mixture(), precision == Precision::kFp8 || precision == Precision::kNvfp4,
       profile.cluster.gpu.id);
+  if (own > 0) p.time.scale_half_width = 0;
   set_intervals(p, profile, own > 0 ? own : others);
   // Software that also runs the other engine has published peaks of its own there.
   const double memory_width = profiles::divided_doubt().memory_half_width;

@@ -262,6 +262,11 @@ TEST(Contest, NobodyIsMovedToOtherSoftwareForLessThanTheDoubt) {
   EXPECT_FALSE(takes_over(divided, 10, plain, 10 * doubt * 0.99, Objective::kTime));
   EXPECT_TRUE(takes_over(divided, 10, plain, 10 * doubt * 1.01, Objective::kTime));
   EXPECT_FALSE(takes_over(divided, 10, plain, 100, Objective::kHeadroom));
+  // What one machine does to both says nothing of which is faster.
+  plain.time.interval_s[1] = 10 * std::exp(std::hypot(std::log(1.2), 0.3));
+  plain.time.scale_half_width = 0.3;
+  EXPECT_FALSE(takes_over(divided, 10, plain, 10 * doubt * 0.99, Objective::kTime));
+  EXPECT_TRUE(takes_over(divided, 10, plain, 10 * doubt * 1.01, Objective::kTime));
 }
 
 TEST(Contest, WhereDataParallelismWinsItsAnswerIsTheSameToTheDigit) {
