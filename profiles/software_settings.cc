@@ -48,4 +48,12 @@ const SoftwareSettings& software_settings(const Stack& stack) {
   return at == families.end() ? nothing : at->second;
 }
 
+TensorOverlap usual_overlap(const Stack& stack) {
+  return parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
+}
+
+Dispatcher usual_dispatcher(const Stack& stack) {
+  return parallel_word<Dispatcher>(stack.parallel.dispatcher).value_or(Dispatcher::kAllToAll);
+}
+
 }  // namespace shardwright::profiles

@@ -20,4 +20,8 @@ struct SoftwareSettings {
 /// is wrong.
 const SoftwareSettings& software_settings(const Stack& stack);
 
+/// What the stack does unless told.
+TensorOverlap usual_overlap(const Stack& stack);
+Dispatcher usual_dispatcher(const Stack& stack);
+
 }  // namespace shardwright::profiles

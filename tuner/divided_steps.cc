@@ -76,15 +76,13 @@ void add_software(const Request& request, const Request& held, const Plan& plan,
   const profiles::SoftwareSettings& settings = profiles::software_settings(stack);
   const Parallelism& p = plan.parallel;
   if (p.sequence_parallel()) {
-    const auto usual = parallel_word<TensorOverlap>(stack.parallel.tp_overlap);
     add_settings("tp-overlap", settings.tensor_overlaps,
-                 p.tp_overlap.value_or(usual.value_or(TensorOverlap::kNone)),
+                 p.tp_overlap.value_or(profiles::usual_overlap(stack)),
                  &GivenParallelism::tp_overlap, request, held, neighbours);
   }
   if (p.ep > 1) {
-    const auto usual = parallel_word<Dispatcher>(stack.parallel.dispatcher);
     add_settings("dispatcher", settings.dispatchers,
-                 p.dispatcher.value_or(usual.value_or(Dispatcher::kAllToAll)),
+                 p.dispatcher.value_or(profiles::usual_dispatcher(stack)),
                  &GivenParallelism::dispatcher, request, held, neighbours);
   }
   if (p.pp > 1) {

@@ -36,12 +36,10 @@ Request with_best_software(const Model& model, const std::vector<Scenario>& scen
   const Stack& stack = profile.stack;
   const profiles::SoftwareSettings& settings = profiles::software_settings(stack);
   std::vector<Request> requests{request};
-  const auto overlap = parallel_word<TensorOverlap>(stack.parallel.tp_overlap);
-  try_settings(settings.tensor_overlaps, std::optional(overlap.value_or(TensorOverlap::kNone)),
+  try_settings(settings.tensor_overlaps, std::optional(profiles::usual_overlap(stack)),
                &GivenParallelism::tp_overlap, requests);
   if (model.is_mixture()) {
-    const auto dispatcher = parallel_word<Dispatcher>(stack.parallel.dispatcher);
-    try_settings(settings.dispatchers, std::optional(dispatcher.value_or(Dispatcher::kAllToAll)),
+    try_settings(settings.dispatchers, std::optional(profiles::usual_dispatcher(stack)),
                  &GivenParallelism::dispatcher, requests);
   }
   try_settings(settings.schedules, std::optional<PipelineKind>(), &GivenParallelism::pp_schedule,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "profiles/software_settings.h"
 #include "sim/core/error.h"
 #include "sim/parallel/precision_body.h"
 
@@ -185,8 +186,8 @@ void add_expert_parallelism(const sim::Job& inputs, const Plan& plan, Options& o
   const Parallelism& p = plan.parallel;
   out.value("--expert-model-parallel-size", p.ep, "model.expert_model_parallel_size");
   out.value("--expert-tensor-parallel-size", p.etp, "model.expert_tensor_parallel_size");
-  const auto usual = parallel_word<Dispatcher>(inputs.profile.stack.parallel.dispatcher);
-  const Dispatcher dispatcher = p.dispatcher.value_or(usual.value_or(Dispatcher::kAllToAll));
+  const Dispatcher dispatcher =
+      p.dispatcher.value_or(profiles::usual_dispatcher(inputs.profile.stack));
   const bool flex = dispatcher == Dispatcher::kDeepEp || dispatcher == Dispatcher::kHybridEp;
   out.word("--moe-token-dispatcher-type", flex ? "flex" : std::string(name_of(dispatcher)),
            "model.moe_token_dispatcher_type");
@@ -214,8 +215,8 @@ void add_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& 
   } else if (p.tp > 1) {
     out.add("", "", "model.sequence_parallel", "False");
   }
-  const auto usual = parallel_word<TensorOverlap>(inputs.profile.stack.parallel.tp_overlap);
-  const TensorOverlap overlap = p.tp_overlap.value_or(usual.value_or(TensorOverlap::kNone));
+  const TensorOverlap overlap =
+      p.tp_overlap.value_or(profiles::usual_overlap(inputs.profile.stack));
   if (overlap == TensorOverlap::kAsync)
     not_in_megatron("tp_overlap", "async", "none or userbuffers");
   if (overlap == TensorOverlap::kUserbuffers && p.tp > 1)

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/export/torchtitan_options.h"
+#include "profiles/software_settings.h"
 #include "sim/core/error.h"
 #include "sim/parallel/stages.h"
 
@@ -129,8 +130,8 @@ TitanOptions titan_division(const sim::Job& inputs, const Plan& plan, TrainerSet
   if (p.rank_order != Parallelism::kUsualOrder) {
     not_in_torchtitan("rank_order", p.rank_order, Parallelism::kUsualOrder);
   }
-  const auto usual = parallel_word<TensorOverlap>(inputs.profile.stack.parallel.tp_overlap);
-  const TensorOverlap overlap = p.tp_overlap.value_or(usual.value_or(TensorOverlap::kNone));
+  const TensorOverlap overlap =
+      p.tp_overlap.value_or(profiles::usual_overlap(inputs.profile.stack));
   if (p.tp > 1 && overlap == TensorOverlap::kUserbuffers) {
     not_in_torchtitan("tp_overlap", "userbuffers", "none or async");
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "profiles/parallel_kernels.h"
+#include "profiles/software_settings.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
 #include "sim/parallel/optimizer_state.h"
@@ -48,10 +49,9 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
 
 BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack)
     : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {
-  const auto usual_overlap = parallel_word<TensorOverlap>(stack.parallel.tp_overlap);
   // Recipes of mixtures leave it off: attention's products alone are too short.
   const TensorOverlap unsaid =
-      model.is_mixture() ? TensorOverlap::kNone : usual_overlap.value_or(TensorOverlap::kNone);
+      model.is_mixture() ? TensorOverlap::kNone : profiles::usual_overlap(stack);
   overlap_ = plan.parallel.tp_overlap.value_or(unsaid);
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);

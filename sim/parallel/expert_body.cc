@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "profiles/parallel_kernels.h"
+#include "profiles/software_settings.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -307,8 +308,7 @@ void gather_latent(const BodyWriter& w, BodyOps& list, std::int64_t channels, bo
 }  // namespace
 
 Dispatcher dispatcher_of(const Plan& plan, const Stack& stack) {
-  const auto usual = parallel_word<Dispatcher>(stack.parallel.dispatcher);
-  return plan.parallel.dispatcher.value_or(usual.value_or(Dispatcher::kAllToAll));
+  return plan.parallel.dispatcher.value_or(profiles::usual_dispatcher(stack));
 }
 
 ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stack) {
