@@ -70,17 +70,17 @@ class ExpertWriter {
   }
 
  private:
-  void add(BodyOp op) { list_.push_back(std::move(op)); }
+  void add(const BodyOp& op) { list_.push_back(op); }
 
   void add_wide(BodyOp op) {
     op.stays_wide = true;
-    add(std::move(op));
+    add(op);
   }
 
   /// What a static shape would let a graph hold.
   void add_dynamic(BodyOp op) {
     op.dynamic = shape_.dropless;
-    add(std::move(op));
+    add(op);
   }
 
   bool alone() const { return w_.plan().parallel.ep * w_.plan().parallel.etp == 1; }
