@@ -41,8 +41,9 @@ struct Family {
   bool parallel_residual = false;
   bool qk_norm = false, qk_norm_whole = false;
   int norms_per_layer = 2;
-  std::int64_t window = 0;  // of every second layer
-  bool sinks = false;       // one more score a head
+  bool heads_share_hidden = false;  // the configuration knows no size of a head of its own
+  std::int64_t window = 0;          // of every second layer
+  bool sinks = false;               // one more score a head
   // Groups of experts and how many of them a token may reach (n_group, topk_group of the configs).
   std::int64_t groups = 1, groups_per_token = 1;
 };
@@ -54,12 +55,12 @@ constexpr auto kFamilies = std::to_array<Family>({
     {.name = "phi3", .fused_qkv = true, .fused_gate_up = true},
     {.name = "gemma"},
     {.name = "gemma2", .norms_per_layer = 4, .window = 4096},
-    {.name = "gpt2", .position = Position::kLearned, .fused_qkv = true},
+    {.name = "gpt2", .position = Position::kLearned, .fused_qkv = true, .heads_share_hidden = true},
     {.name = "gpt_neox", .fused_qkv = true, .parallel_residual = true},
-    {.name = "mpt", .position = Position::kLearned, .fused_qkv = true},
-    {.name = "gpt", .position = Position::kLearned, .fused_qkv = true},
-    {.name = "opt", .position = Position::kLearned},
-    {.name = "bloom", .position = Position::kAlibi, .fused_qkv = true},
+    {.name = "mpt", .position = Position::kLearned, .fused_qkv = true, .heads_share_hidden = true},
+    {.name = "gpt", .position = Position::kLearned, .fused_qkv = true, .heads_share_hidden = true},
+    {.name = "opt", .position = Position::kLearned, .heads_share_hidden = true},
+    {.name = "bloom", .position = Position::kAlibi, .fused_qkv = true, .heads_share_hidden = true},
     {.name = "falcon", .fused_qkv = true, .parallel_residual = true, .norms_per_layer = 1},
     {.name = "phi", .parallel_residual = true, .norms_per_layer = 1},
     {.name = "cohere", .parallel_residual = true, .norms_per_layer = 1},
@@ -163,6 +164,8 @@ Model read_model(const RowReader& read, std::int64_t seq_len) {
   model.heads = read.count("heads", 1, model_limits::kHeads);
   model.kv_heads = read.count("kv_heads", 1, model.heads);
   model.head_dim = read.count("head_dim", 1, model_limits::kHeadDim);
+  if (family->heads_share_hidden && model.hidden % model.heads == 0)
+    model.head_dim = model.hidden / model.heads;
   model.ffn = read.count("ffn", 1, model_limits::kFfn);
   model.vocab = read.count("vocab", 1, model_limits::kVocab);
   model.max_positions = seq_len;

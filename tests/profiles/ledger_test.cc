@@ -103,6 +103,20 @@ TEST(Ledger, ReadsTheArchitectureFromItsOwnColumns) {
   EXPECT_FALSE(row.out_of_memory);
 }
 
+// GPT's configurations know no size of a head: heads share the hidden size, whatever a table copied
+// from another of its runs.
+TEST(Ledger, HeadsOfAGptShareTheHiddenSize) {
+  const Fields wide = {{"arch", "gpt"},  {"mlp", "gelu"},     {"hidden", "14336"},
+                       {"heads", "128"}, {"kv_heads", "128"}, {"head_dim", "224"}};
+  EXPECT_EQ(read_with(wide).model.head_dim, 112);
+  Fields odd = wide;
+  odd["heads"] = odd["kv_heads"] = "96";  // do not divide it: the column counts
+  EXPECT_EQ(read_with(odd).model.head_dim, 224);
+  Fields qwen = wide;
+  qwen["arch"] = "qwen3";
+  EXPECT_EQ(read_with(qwen).model.head_dim, 224);
+}
+
 // MPT's positions are learned, as many as the sequence has tokens; q, k and v are one matrix.
 TEST(Ledger, ReadsMptWithLearnedPositionsAndBiases) {
   const LedgerRow row = read_with({{"arch", "mpt"},
