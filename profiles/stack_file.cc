@@ -131,6 +131,8 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
         "attention is one kernel where the plan says flash");
     add("vocabulary_parallel_loss", &parallel.vocabulary_parallel_loss, "",
         "the loss works on each tensor rank's part of the vocabulary; false: logits are gathered");
+    add("tensor_cores_want_16_bytes", &parallel.tensor_cores_want_16_bytes, "",
+        "products of eager attention whose rows are not whole 16 bytes run on the fp32 cores");
     add("score_bytes", &parallel.score_bytes, "byte",
         "eager attention keeps for backward, per score", kPerElement);
     add("score_working_bytes", &parallel.score_working_bytes, "byte",

@@ -79,6 +79,8 @@ struct ParallelSoftware {
   double score_working_bytes = 4;           // ... and makes while its own backward runs
   double score_forward_traffic_bytes = 22;  // that eager attention moves, per score
   double score_backward_traffic_bytes = 26;
+  /// Its products run on the fp32 cores where a head's row is not whole 16 bytes.
+  bool tensor_cores_want_16_bytes = false;
   /// Traffic per element of norms where layers are checkpointed whole; 0: as elsewhere.
   double checkpointed_norm_forward_bytes = 0, checkpointed_norm_backward_bytes = 0;
   double fragmentation = 0;             // reserved beyond allocated, per byte that comes and goes

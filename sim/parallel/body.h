@@ -60,9 +60,10 @@ struct BodyOp {
   BodyCollective collective;  // bytes 0: none; with a product: it runs inside in pieces
   Precision precision = Precision::kBf16;  // of a product
   bool stays_wide = false;                 // it runs in bf16 whatever the plan's precision
-  std::int64_t groups = 1;  // of a product: as many of that size, one for each expert
-  bool host_waits = false;  // the host reads a result before it issues what follows
-  bool dynamic = false;     // sizes are the device's to say: no graph of layers holds it
+  std::int64_t groups = 1;     // of a product: as many of that size, one for each expert
+  bool host_waits = false;     // the host reads a result before it issues what follows
+  bool on_fp32_cores = false;  // of eager attention: its products miss the tensor cores
+  bool dynamic = false;        // sizes are the device's to say: no graph of layers holds it
 };
 
 using BodyOps = std::vector<BodyOp>;

@@ -184,9 +184,19 @@ double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
     once.kernels = 1;
     work = &once;
   }
-  const double time = kernel_time_s(
+  double time = kernel_time_s(
       kernels_, *work, sharing,
       [&](std::int64_t, std::int64_t, std::int64_t, int sms) { return products_s(op, sms); });
+  if (op.on_fp32_cores) {
+    const double products = work->backward ? 4 : 2;
+    const int sms = std::max(1, kernels_.rates.sm_count - sharing.channels);
+    const auto product = [&](const TypedGemm& of) {
+      return gemm_time_s(of.params, of.rates, work->n, work->n, work->k, sms, work->m);
+    };
+    const double fp32_flops = kernels_.rates.peak_flops / kernels_.fp32_slowdown;
+    time += products * (product(typed_gemm(kernels_.gemm, kernels_.rates, fp32_flops, 1)) -
+                        product({kernels_.gemm, kernels_.rates}));
+  }
   if (op.extra_bytes <= 0) return time;
   return time +
          op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);

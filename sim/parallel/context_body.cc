@@ -10,6 +10,7 @@
 // the gradients of keys and values on in fp32 after every step. All-gather: keys and values first,
 // then one call. All-to-all (Ulysses): heads are exchanged for tokens before and after.
 #include <algorithm>
+#include <cmath>
 
 #include "profiles/parallel_kernels.h"
 #include "sim/parallel/body.h"
@@ -35,6 +36,9 @@ double attended(const BodyWriter& w, bool backward) {
   return attended_share(w.model(), w.plan().seq_len);
 }
 
+/// The tensor cores' kernels of cuBLAS load 16 bytes at a time.
+constexpr double kTensorCoreRowBytes = 16;
+
 /// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
 BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
   const Plan& plan = w.plan();
@@ -54,6 +58,9 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
     op.work.bytes = static_cast<Bytes>(scores * (backward ? parallel.score_backward_traffic_bytes
                                                           : parallel.score_forward_traffic_bytes));
     op.work.kernels = backward ? 9 : 7;
+    const double row_bytes = w.width() * f(w.shape().head_dim);
+    op.on_fp32_cores =
+        parallel.tensor_cores_want_16_bytes && std::fmod(row_bytes, kTensorCoreRowBytes) != 0;
   } else if (backward) {
     op.work.kernels = 3;
   }

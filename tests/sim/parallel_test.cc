@@ -184,6 +184,33 @@ TEST(BodyTest, NormsWriteFp8WhereTheScaleIsKnown) {
       norms);
 }
 
+/// Seconds of a layer's forward and backward on A100 nodes.
+double layer_s(const Model& model, const profiles::Profile& profile) {
+  const Plan plan = plan_of(8, 8, 1, 1);
+  BodyCosts costs(profile);
+  costs.place(layout_of(plan, profile.cluster), CudaGraphs::kNone);
+  const Body body = BodyWriter(model, plan, profile.stack).layer(false);
+  return costs.time(body.forward, false).device_s + costs.time(body.backward, true).device_s;
+}
+
+// 96 heads of 150 elements are 300 bytes each: 4 + 2 products over all scores run at the fp32 rate.
+TEST(BodyTest, HeadsThatAreNotWhole16BytesMissTheTensorCores) {
+  const profiles::Profile blooms = profiles::load_profile("dgx-a100-80g", "megatron-deepspeed");
+  profiles::Profile newer = blooms;
+  newer.stack.parallel.tensor_cores_want_16_bytes = false;
+  Model model = llama_70b();
+  model.hidden = 14400;
+  model.heads = model.kv_heads = 96;
+  model.head_dim = 150;
+  const double flops = 6.0 * 2 * 8192 * 8192 * 14400 / 8;
+  const double at_fp32 = flops / (blooms.cluster.gpu.peak_fp32_flops * blooms.cost.gemm.values.e);
+  const double more = layer_s(model, blooms) - layer_s(model, newer);
+  EXPECT_GT(more, 0.8 * at_fp32);
+  EXPECT_LT(more, 1.6 * at_fp32);
+  model.head_dim = 152;
+  EXPECT_EQ(layer_s(model, blooms), layer_s(model, newer));
+}
+
 TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   const Model model = llama_70b();
   const Body body = BodyWriter(model, plan_of(8, 1, 1, 1), h100().stack).layer(true);
