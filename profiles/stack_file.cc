@@ -154,6 +154,8 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
         "weight gradients are added up by the product's own kernel");
     add("gradient_bytes", &parallel.gradient_bytes, "byte",
         "of an accumulated gradient, per parameter", between(2.0, 4.0));
+    add("blocking_launches", &parallel.blocking_launches, "",
+        "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)");
     add("blocking_transfers", &parallel.blocking_transfers, "",
         "stages without virtual ones wait for each exchange");
     add("transfer_sync_s", &parallel.transfer_sync_s, "s",

@@ -101,6 +101,7 @@ struct ParallelSoftware {
   bool reshards_after_forward = true;    // sharded parameters, without pipeline
   double communicator_bytes = 0;         // that each group's communicator holds
   double layer_saved_bytes = 0;          // per hidden element and layer, beyond what kernels keep
+  bool blocking_launches = false;        // the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
   double host_sync_s = 0;                // from a result that the host waits for to the next kernel
   double graph_launch_s = 0;             // of the host for a layer that a graph holds
   double expert_launch_s = 0;            // of the host, added to each kernel of one expert's rows

@@ -308,10 +308,15 @@ BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* 
   streams.background = resident;
   if (graphs_ == CudaGraphs::kLayers && !ops.empty())
     streams.host = profile_.stack.parallel.graph_launch_s;
+  const bool blocking = profile_.stack.parallel.blocking_launches;
   for (const BodyOp& op : ops) {
     const double launches = launches_s(op, backward);
     result.host_s += launches;
     streams.host += launches;
+    if (blocking) {
+      streams.drained = true;
+      streams.host = std::max(streams.compute, streams.communication) + launches;
+    }
     run(op, streams, result);
     if (runs != nullptr) {
       streams.last.op = static_cast<std::size_t>(&op - ops.data());

@@ -211,6 +211,20 @@ TEST(BodyTest, HeadsThatAreNotWhole16BytesMissTheTensorCores) {
   EXPECT_EQ(layer_s(model, blooms), layer_s(model, newer));
 }
 
+TEST(BodyTest, ABlockingLaunchShowsTheHostBeforeEveryKernel) {
+  const profiles::Profile blooms = profiles::load_profile("dgx-a100-80g", "megatron-deepspeed");
+  profiles::Profile usual = blooms;
+  usual.stack.parallel.blocking_launches = false;
+  const Plan plan = plan_of(8, 8, 1, 1);
+  const BodyOps forward = BodyWriter(llama_70b(), plan, blooms.stack).layer(false).forward;
+  const auto time = [&](const profiles::Profile& profile) {
+    BodyCosts costs(profile);
+    costs.place(layout_of(plan, profile.cluster), CudaGraphs::kNone);
+    return costs.time(forward, false);
+  };
+  EXPECT_NEAR(time(blooms).device_s, time(usual).device_s + time(usual).host_s, 1e-12);
+}
+
 TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   const Model model = llama_70b();
   const Body body = BodyWriter(model, plan_of(8, 1, 1, 1), h100().stack).layer(true);
