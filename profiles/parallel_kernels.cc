@@ -70,6 +70,10 @@ ParallelKernels load_parallel_kernels() {
   kernels.whole_gradients.stacks = stacks_of(whole);
   kernels.whole_gradients.bytes = whole.require<double>("bytes", between(1.0, 8.0));
   kernels.whole_gradients.copied_bytes = whole.require<double>("copied_bytes", between(0.0, 1e3));
+  const JsonReader copied = file.root().require_object("copied_gradients");
+  kernels.copied_gradients = {stacks_of(copied),
+                              copied.require<double>("bytes", between(0.0, 100.0)),
+                              copied.require<double>("bucket_bytes", between(0.0, 1e12))};
   kernels.stages_by_cost = stacks_of(file.root().require_object("stages_by_cost"));
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   kernels.gathered_ring = stacks_of(file.root().require_object("gathered_ring"));

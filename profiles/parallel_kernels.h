@@ -27,6 +27,14 @@ struct WholeGradients {
   double copied_bytes = 0;          // a parameter, into buckets of that type and back
 };
 
+/// An optimizer that takes gradients in 16 bits from a bucket and copies its part before it
+/// updates.
+struct CopiedGradients {
+  std::vector<std::string> stacks;  // by family
+  double bytes = 0;                 // an owned parameter: the part of the sums, flattened, in fp32
+  double bucket_bytes = 0;
+};
+
 /// Rotary embeddings whose sines and cosines are scaled (YaRN), with software whose fused kernel
 /// does not scale them.
 struct ScaledRope {
@@ -76,6 +84,7 @@ struct ParallelKernels {
   double expert_streams = 1;
   ListedEnds listed_ends;
   WholeGradients whole_gradients;
+  CopiedGradients copied_gradients;
   /// By family: stages get layers by what blocks cost, the head among them.
   std::vector<std::string> stages_by_cost;
   /// By family: inputs of column-parallel products stay gathered for backward.

@@ -156,6 +156,8 @@ void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
         "of an accumulated gradient, per parameter", between(2.0, 4.0));
     add("blocking_launches", &parallel.blocking_launches, "",
         "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)");
+    add("keeps_small_gradients", &parallel.keeps_small_gradients, "",
+        "gradients of the weights' type stay beside accumulated ones in fp32");
     add("blocking_transfers", &parallel.blocking_transfers, "",
         "stages without virtual ones wait for each exchange");
     add("transfer_sync_s", &parallel.transfer_sync_s, "s",

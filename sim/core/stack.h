@@ -87,6 +87,7 @@ struct ParallelSoftware {
   bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
   bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
   double gradient_bytes = 4;            // of an accumulated gradient, per parameter
+  bool keeps_small_gradients = false;   // beside fp32 ones, those of the weights' type
   bool blocking_transfers = true;       // stages without virtual ones wait for each exchange
   double transfer_sync_s = 0;           // device idle after each such exchange
   bool overlapped_interleaving = true;  // with virtual stages only who needs a transfer waits

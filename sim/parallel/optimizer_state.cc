@@ -11,6 +11,12 @@ double gradient_bytes(const Plan& plan, const Stack& stack) {
   return std::min(f(bytes_of(plan.reduce_dtype)), stack.parallel.gradient_bytes);
 }
 
+double kept_gradient_bytes(const Plan& plan, const Stack& stack) {
+  const double small = f(bytes_of(plan.param_dtype));
+  const double accumulated = gradient_bytes(plan, stack);
+  return accumulated + (stack.parallel.keeps_small_gradients && accumulated > small ? small : 0);
+}
+
 double moment_bytes(const Plan& plan) {
   const double one = f(bytes_of(plan.moment_dtype));
   switch (plan.numerics.optimizer) {

@@ -19,6 +19,9 @@ namespace shardwright::sim {
 /// the same buffer: in the plan's type, or in the stack's where that is narrower.
 double gradient_bytes(const Plan& plan, const Stack& stack);
 
+/// The same, and what software keeps beside it in the type of the weights.
+double kept_gradient_bytes(const Plan& plan, const Stack& stack);
+
 /// Bytes of state a parameter, without the master copy.
 double moment_bytes(const Plan& plan);
 

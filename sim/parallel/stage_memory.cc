@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "profiles/parallel_kernels.h"
 #include "sim/core/strategy.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
@@ -260,7 +261,11 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   const double owned = held.dense() / divided + held.experts / expert_divided;
   memory.of(MemoryCategory::kParameters) =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
-  memory.of(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * parameters;
+  memory.of(MemoryCategory::kGradients) = kept_gradient_bytes(plan, stack) * parameters;
+  const profiles::CopiedGradients& copied = profiles::parallel_kernels().copied_gradients;
+  if (strategy.divides != Sharded::kNothing && plan.reduce_dtype != DType::kFp32 &&
+      profiles::among(copied.stacks, stack))
+    memory.of(MemoryCategory::kWorkspace) += copied.bytes * owned + copied.bucket_bytes;
   // Masters of the type of the weights are the weights.
   memory.of(MemoryCategory::kMaster) = plan.master_dtype == plan.param_dtype ? 0 : master * owned;
   memory.of(MemoryCategory::kOptimizer) = moments * owned;

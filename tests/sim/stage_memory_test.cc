@@ -72,6 +72,24 @@ TEST(StageMemoryTest, GradientsAndWeightsHaveTheTypesOfTheirBuffers) {
   EXPECT_DOUBLE_EQ(bytes(b200, MemoryCategory::kParameters), 2 * held) << "scales run along rows";
 }
 
+// DeepSpeed with ZeRO-1: fp32 gradients beside those in 16 bits, or 16 bits alone, of which the own
+// part is copied (2), flattened (2) and cast (4) out of a bucket of 5e8 elements.
+TEST(StageMemoryTest, DeepSpeedKeepsGradientsAsItsOptimizersDo) {
+  const Model model = llama_70b();
+  const profiles::Profile blooms = profiles::load_profile("dgx-a100-80g", "megatron-deepspeed");
+  Plan plan = plan_of(64, 4, 8, 64);
+  plan.strategy = Strategy::kZero1;
+  const auto bytes = [&](MemoryCategory category) {
+    return stage_bytes(model, blooms, plan, 3, category);
+  };
+  const double held = bytes(MemoryCategory::kParameters) / 2;
+  EXPECT_DOUBLE_EQ(bytes(MemoryCategory::kGradients), (4 + 2) * held);
+  const double transfers = bytes(MemoryCategory::kWorkspace);
+  plan.reduce_dtype = DType::kBf16;
+  EXPECT_DOUBLE_EQ(bytes(MemoryCategory::kGradients), 2 * held);
+  EXPECT_NEAR(bytes(MemoryCategory::kWorkspace) - transfers, 8 * held / 2 + 1e9, 1);
+}
+
 TEST(StageMemoryTest, LogitsInChunksExistOneAfterTheOther) {
   const Model model = llama_70b();
   Plan plan = plan_of(64, 4, 8, 64);
