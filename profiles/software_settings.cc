@@ -48,7 +48,8 @@ const SoftwareSettings& software_settings(const Stack& stack) {
   return at == families.end() ? nothing : at->second;
 }
 
-TensorOverlap usual_overlap(const Stack& stack) {
+TensorOverlap usual_overlap(const Stack& stack, const Model& model) {
+  if (model.is_mixture()) return TensorOverlap::kNone;
   return parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
 }
 

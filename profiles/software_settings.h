@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "sim/core/model.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/stack.h"
 
@@ -20,8 +21,9 @@ struct SoftwareSettings {
 /// is wrong.
 const SoftwareSettings& software_settings(const Stack& stack);
 
-/// What the stack does unless told.
-TensorOverlap usual_overlap(const Stack& stack);
+/// What the stack does unless told. Recipes of mixtures leave tensor overlap off: attention's
+/// products alone are too short.
+TensorOverlap usual_overlap(const Stack& stack, const Model& model);
 Dispatcher usual_dispatcher(const Stack& stack);
 
 }  // namespace shardwright::profiles

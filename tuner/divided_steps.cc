@@ -71,13 +71,13 @@ void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
   }
 }
 
-void add_software(const Request& request, const Request& held, const Plan& plan, const Stack& stack,
-                  std::vector<Neighbour>& neighbours) {
+void add_software(const Request& request, const Request& held, const Model& model, const Plan& plan,
+                  const Stack& stack, std::vector<Neighbour>& neighbours) {
   const profiles::SoftwareSettings& settings = profiles::software_settings(stack);
   const Parallelism& p = plan.parallel;
   if (p.sequence_parallel()) {
     add_settings("tp-overlap", settings.tensor_overlaps,
-                 p.tp_overlap.value_or(profiles::usual_overlap(stack)),
+                 p.tp_overlap.value_or(profiles::usual_overlap(stack, model)),
                  &GivenParallelism::tp_overlap, request, held, neighbours);
   }
   if (p.ep > 1) {
@@ -93,7 +93,8 @@ void add_software(const Request& request, const Request& held, const Plan& plan,
   }
 }
 
-std::vector<Neighbour> neighbours_of(const Request& request, const Plan& plan, const Stack& stack) {
+std::vector<Neighbour> neighbours_of(const Request& request, const Model& model, const Plan& plan,
+                                     const Stack& stack) {
   std::vector<Neighbour> neighbours;
   const Request held = holding(request, plan);
   const auto add = [&](const char* knob, std::int64_t from, std::int64_t to, bool fixed,
@@ -128,7 +129,7 @@ std::vector<Neighbour> neighbours_of(const Request& request, const Plan& plan, c
                                                                  : Freedom::kSearched;
     neighbours.push_back({"precision", "bf16", "fp8", freedom, std::move(changed)});
   }
-  add_software(request, held, plan, stack, neighbours);
+  add_software(request, held, model, plan, stack, neighbours);
   return neighbours;
 }
 
@@ -160,7 +161,7 @@ std::vector<KnobStep> divided_steps(const Model& model, const std::vector<Scenar
                                     const Request& request, const SearchOptions& options,
                                     const Found& choice) {
   std::vector<Neighbour> neighbours =
-      neighbours_of(request, choice.plan(), scenarios.front().profile.stack);
+      neighbours_of(request, model, choice.plan(), scenarios.front().profile.stack);
   std::vector<std::optional<Judgement>> judgements(neighbours.size());
   SearchOptions quietly = options;
   quietly.progress = nullptr;

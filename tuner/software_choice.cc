@@ -36,7 +36,7 @@ Request with_best_software(const Model& model, const std::vector<Scenario>& scen
   const Stack& stack = profile.stack;
   const profiles::SoftwareSettings& settings = profiles::software_settings(stack);
   std::vector<Request> requests{request};
-  try_settings(settings.tensor_overlaps, std::optional(profiles::usual_overlap(stack)),
+  try_settings(settings.tensor_overlaps, std::optional(profiles::usual_overlap(stack, model)),
                &GivenParallelism::tp_overlap, requests);
   if (model.is_mixture()) {
     try_settings(settings.dispatchers, std::optional(profiles::usual_dispatcher(stack)),

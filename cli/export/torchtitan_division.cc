@@ -131,7 +131,7 @@ TitanOptions titan_division(const sim::Job& inputs, const Plan& plan, TrainerSet
     not_in_torchtitan("rank_order", p.rank_order, Parallelism::kUsualOrder);
   }
   const TensorOverlap overlap =
-      p.tp_overlap.value_or(profiles::usual_overlap(inputs.profile.stack));
+      p.tp_overlap.value_or(profiles::usual_overlap(inputs.profile.stack, inputs.model));
   if (p.tp > 1 && overlap == TensorOverlap::kUserbuffers) {
     not_in_torchtitan("tp_overlap", "userbuffers", "none or async");
   }

@@ -49,10 +49,7 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
 
 BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack)
     : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {
-  // Recipes of mixtures leave it off: attention's products alone are too short.
-  const TensorOverlap unsaid =
-      model.is_mixture() ? TensorOverlap::kNone : profiles::usual_overlap(stack);
-  overlap_ = plan.parallel.tp_overlap.value_or(unsaid);
+  overlap_ = plan.parallel.tp_overlap.value_or(profiles::usual_overlap(stack, model));
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));

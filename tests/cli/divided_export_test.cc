@@ -108,6 +108,18 @@ TEST(DividedExport, MegatronGetsExperts) {
   }
 }
 
+/// Stacks that overlap by themselves leave mixtures alone, in predictions and in what is exported.
+TEST(DividedExport, OverlapOfAMixtureIsOffUnlessSaid) {
+  sim::Job job = job_of("deepseek-v3");
+  job.profile.stack.parallel.tp_overlap = "userbuffers";
+  Plan plan = expert_plan();
+  plan.parallel.tp = 2;
+  plan.parallel.tp_overlap.reset();
+  EXPECT_THAT(megatron_lm_settings(job, plan).body, Not(HasSubstr("--tp-comm-overlap")));
+  plan.parallel.tp_overlap = TensorOverlap::kUserbuffers;
+  EXPECT_THAT(megatron_lm_settings(job, plan).body, HasSubstr("--tp-comm-overlap"));
+}
+
 /// What a plan leaves open is exported as it was predicted.
 TEST(DividedExport, ScalesFp8AsPredictionDoes) {
   Plan plan = expert_plan();
