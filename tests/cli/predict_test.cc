@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/render/words/origins.h"
+#include "profiles/profile.h"
 #include "sim/core/plan_json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/not_empty.h"
@@ -64,6 +66,26 @@ std::string words_about(const json& prediction, const std::string& what) {
 
 json plan_of(const Flags& flags) {
   return predicted(flags).at("inputs").at("plan");
+}
+
+/// An interval that a calibration or the plan's own kind gives holds nothing for the scale.
+TEST(Predict, NamesTheScaleOnlyWhereItWidensTheInterval) {
+  const profiles::Profile profile = profiles::load_profile("p5", "torch-compile");
+  sim::Prediction prediction;
+  prediction.plan.gpus = 64;
+  prediction.time.iteration_s = 1;
+  prediction.time.interval_s[1] = 1.1;
+  const auto words = [&] {
+    std::string all;
+    for (const NumberOrigin& origin : number_origins(profile, prediction)) all += origin.words;
+    return all;
+  };
+  EXPECT_THAT(words(), HasSubstr("3 here"));
+  EXPECT_THAT(words(), Not(HasSubstr("the interval allows for")));
+  EXPECT_THAT(words(), Not(HasSubstr("what the scale adds")));
+  prediction.time.scale_half_width = 0.02;
+  EXPECT_THAT(words(), HasSubstr("so the interval allows for"));
+  EXPECT_THAT(words(), HasSubstr("were off, and what the scale adds"));
 }
 
 TEST(Predict, SaysWhereItsNumbersComeFrom) {

@@ -68,26 +68,27 @@ std::string network_words(const profiles::Profile& profile) {
       with_origin(profile, hop, "cluster.net_latency_s"));
 }
 
-std::string scale_words(const profiles::Profile& profile, double doublings) {
+/// `widened`: the interval allows for what machines of this kind were not seen to lose.
+std::string scale_words(const profiles::Profile& profile, double doublings, bool widened) {
   const profiles::ScaleDoubt& doubt = profiles::scale_doubt();
   std::string words = fmt::format("{} of a step for each doubling beyond a node, {:.3g} here",
                                   percent(profile.cost.contention.values.scale_loss), doublings);
   if (!doubt.known()) return words;
   const std::string& network = profile.cluster.network;
   const bool measured = doubt.measured(network);
-  words += fmt::format(
-      ", where {} published machines lost {:.1f} to {:.1f} %; {}, so the interval allows for "
-      "{} a doubling",
-      doubt.machines, 100 * doubt.least_loss, 100 * doubt.largest_loss,
-      measured          ? fmt::format("some of them on {}", network)
-      : network.empty() ? "the kind of this network is not said"
-                        : fmt::format("none of them on {}", network),
-      percent(doubt.half_width(network, 1)));
+  words += fmt::format(", where {} published machines lost {:.1f} to {:.1f} %; {}", doubt.machines,
+                       100 * doubt.least_loss, 100 * doubt.largest_loss,
+                       measured          ? fmt::format("some of them on {}", network)
+                       : network.empty() ? "the kind of this network is not said"
+                                         : fmt::format("none of them on {}", network));
+  if (widened)
+    words += fmt::format(", so the interval allows for {} a doubling",
+                         percent(doubt.half_width(network, 1)));
   return words;
 }
 
 std::string width_words(const profiles::Profile& profile, const sim::Prediction& prediction,
-                        bool beyond_node) {
+                        bool widened) {
   const sim::TimePrediction& time = prediction.time;
   const double factor = time.interval_s[1] / time.iteration_s;
   if (profile.cluster.gpu.is_processor() && profile.cost.gemm.provenance.confidence == "estimate")
@@ -99,7 +100,7 @@ std::string width_words(const profiles::Profile& profile, const sim::Prediction&
     whose = "the measurements that it was calibrated on, each left out";
   return fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}", factor,
                      std::lround(10 * time.interval_level), whose,
-                     beyond_node ? ", and what the scale adds" : "");
+                     widened ? ", and what the scale adds" : "");
 }
 
 std::string memory_words(const profiles::Profile& profile, const sim::MemoryPrediction& memory) {
@@ -119,12 +120,13 @@ std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
   std::vector<NumberOrigin> origins = {{"kernels", kernels_words(profile)}};
   const double doublings = sim::doublings_beyond_node(cluster, plan.gpus);
   const bool scaled = doublings > 0 && !sim::goes_parallel(plan, profile.stack);
+  const bool widened = prediction.time.scale_half_width > 0;
   if (doublings > 0) {
     origins.push_back({"network", network_words(profile)});
-    if (scaled) origins.push_back({"scale", scale_words(profile, doublings)});
+    if (scaled) origins.push_back({"scale", scale_words(profile, doublings, widened)});
   }
   if (prediction.time.interval_s[1] > prediction.time.iteration_s)
-    origins.push_back({"interval", width_words(profile, prediction, scaled)});
+    origins.push_back({"interval", width_words(profile, prediction, widened)});
   origins.push_back({"memory", memory_words(profile, prediction.memory)});
   if (cluster.usd_per_gpu_hour > 0 && !cluster.price_note.empty()) {
     origins.push_back({"price", fmt::format("{:.2f} USD per GPU hour: {}", cluster.usd_per_gpu_hour,
