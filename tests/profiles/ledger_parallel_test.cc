@@ -74,7 +74,7 @@ TEST(LedgerParallel, ReleasesTakeTheEditionThatFitsThemBest) {
   const auto edition = [](const std::string& version) {
     return load_edition("megatron-core", version).stack.id;
   };
-  EXPECT_EQ(edition("NeMo 24.07 with vboost"), "megatron-core-nemo");
+  EXPECT_EQ(edition("NeMo 24.07 with vboost"), "megatron-core-nemo-24");
   EXPECT_EQ(edition("NeMo 24.03"), "megatron-core-nemo-24.03");
   EXPECT_EQ(edition("25.05"), "megatron-core-nemo");
   EXPECT_EQ(edition("NeMo 26.06"), "megatron-core-nemo-26.06");
