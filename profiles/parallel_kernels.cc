@@ -77,6 +77,14 @@ ParallelKernels load_parallel_kernels() {
   kernels.stages_by_cost = stacks_of(file.root().require_object("stages_by_cost"));
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   kernels.gathered_ring = stacks_of(file.root().require_object("gathered_ring"));
+  const JsonReader both_ways = file.root().require_object("both_ways_fp8");
+  kernels.both_ways_fp8.stacks = stacks_of(both_ways);
+  for (const JsonReader& gpu : both_ways.require_array("gpus")) {
+    kernels.both_ways_fp8.gpus.push_back(gpu.value<std::string>());
+  }
+  const JsonReader transposed = file.root().require_object("cast_transpose");
+  kernels.cast_transpose = {stacks_of(transposed),
+                            transposed.require<double>("efficiency", between(0.01, 1.0))};
   const JsonReader casts = file.root().require_object("eager_casts");
   kernels.eager_casts = {stacks_of(casts), casts.require<double>("bytes", between(1.0, 1e3)),
                          static_cast<int>(casts.require<double>("kernels", between(1.0, 100.0)))};
@@ -93,6 +101,12 @@ ParallelKernels load_parallel_kernels() {
 
 bool among(const std::vector<std::string>& stacks, const Stack& stack) {
   return std::find(stacks.begin(), stacks.end(), stack.family) != stacks.end();
+}
+
+bool transposes_fp8(const Stack& stack, std::string_view gpu) {
+  const BothWaysFp8& both_ways = parallel_kernels().both_ways_fp8;
+  return !among(both_ways.stacks, stack) ||
+         std::find(both_ways.gpus.begin(), both_ways.gpus.end(), gpu) == both_ways.gpus.end();
 }
 
 const ParallelKernels& parallel_kernels() {

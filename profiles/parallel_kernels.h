@@ -42,6 +42,18 @@ struct ScaledRope {
   KernelGroup kernels;              // per element of q and k
 };
 
+/// Software and GPUs that multiply fp8 whichever dimension of an operand is last.
+struct BothWaysFp8 {
+  std::vector<std::string> stacks;  // by family
+  std::vector<std::string> gpus;
+};
+
+/// Kernels that cast to fp8 with one scale and transpose in one pass.
+struct CastTranspose {
+  std::vector<std::string> stacks;  // by family
+  double efficiency = 1;            // of what streams reach
+};
+
 /// Casts to fp8 with one scale a tensor where no compiler fuses them.
 struct EagerCasts {
   std::vector<std::string> stacks;  // by family
@@ -91,12 +103,17 @@ struct ParallelKernels {
   std::vector<std::string> keeps_gathered_inputs;
   /// By family: the ring of context parallelism goes round by one all-gather, sums in fp32.
   std::vector<std::string> gathered_ring;
+  BothWaysFp8 both_ways_fp8;
+  CastTranspose cast_transpose;
   EagerCasts eager_casts;
   ScaledRope scaled_rope;
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU
 };
 
 bool among(const std::vector<std::string>& stacks, const Stack& stack);
+/// Products in fp8 want a transposed copy of operands whose inner dimension is not the last, as all
+/// do but those of the GPUs that multiply both ways and of software that uses it.
+bool transposes_fp8(const Stack& stack, std::string_view gpu);
 
 /// The shipped ones, read once. Throws Error.
 const ParallelKernels& parallel_kernels();

@@ -47,13 +47,15 @@ RankShape rank_shape(const Model& model, const Plan& plan) {
   return s;
 }
 
-BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack)
+BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
+                       std::string_view gpu)
     : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {
   overlap_ = plan.parallel.tp_overlap.value_or(profiles::usual_overlap(stack, model));
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
   keeps_gathered_ = profiles::among(profiles::parallel_kernels().keeps_gathered_inputs, stack);
+  transposes_fp8_ = profiles::transposes_fp8(stack, gpu);
 }
 
 double BodyWriter::gathered_bytes() const {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "sim/core/model.h"
@@ -91,7 +92,8 @@ RankShape rank_shape(const Model& model, const Plan& plan);
 /// Writes operations for a rank: model, plan and stack give every list its sizes.
 class BodyWriter {
  public:
-  BodyWriter(const Model& model, const Plan& plan, const Stack& stack);
+  /// `gpu` says how products in fp8 want their operands; without one, with a transposed copy.
+  BodyWriter(const Model& model, const Plan& plan, const Stack& stack, std::string_view gpu = {});
 
   const Model& model() const { return model_; }
   const Plan& plan() const { return plan_; }
@@ -103,6 +105,8 @@ class BodyWriter {
     return plan_.attention == AttentionKind::kEager || !stack_.parallel.fused_attention;
   }
   double width() const { return 2; }  // bytes of an activation
+  /// Products in fp8 read operands with the inner dimension last only, so each has a transpose.
+  bool transposes_fp8() const { return transposes_fp8_; }
   /// Inputs of column-parallel products stay gathered until backward.
   bool keeps_gathered() const { return keeps_gathered_ && shape_.sequence_parallel; }
 
@@ -148,6 +152,7 @@ class BodyWriter {
   TensorOverlap overlap_ = TensorOverlap::kNone;
   ContextComm context_ = ContextComm::kRing;
   bool keeps_gathered_ = false;
+  bool transposes_fp8_ = true;
 };
 
 }  // namespace shardwright::sim

@@ -53,6 +53,7 @@ class BodyCosts {
   /// Groups of what follows, and what of it graphs hold.
   void place(const Layout& layout, CudaGraphs graphs = CudaGraphs::kNone);
   const Layout& layout() const { return layout_; }
+  const Gpu& gpu() const { return profile_.cluster.gpu; }
 
   /// `runs`, where given, takes when each operation runs. `resident`: collectives of other layers
   /// that are there all the time.

@@ -273,8 +273,10 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
     tail.optimizer_s = std::max(tail.optimizer_s, costs_.host_link_s(2 * owned * state));
   }
   // Weights are cast to fewer bits before the first micro-batch.
-  tail.optimizer_s += costs_.memory_s((parameters + experts) * weight_cast_bytes(plan_),
-                                      stack_.parallel.cast_efficiency);
+  const double cast_bytes =
+      weight_cast_bytes(plan_, profiles::transposes_fp8(stack_, costs_.gpu().id));
+  tail.optimizer_s +=
+      costs_.memory_s((parameters + experts) * cast_bytes, stack_.parallel.cast_efficiency);
   return tail;
 }
 

@@ -140,7 +140,7 @@ Body write_body(const BodyWriter& writer, BodyKind kind) {
 
 ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
                                                    const std::vector<ChunkContent>& parts) {
-  const BodyWriter writer(model_, plan, profile_.stack);
+  const BodyWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu.id);
   Sharing beside;
   if (gathers_layers(plan, profile_.stack)) {
     constexpr double kLarge = 1e8;
@@ -187,7 +187,7 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
 }
 
 double ParallelEngine::deferred_head_s(const Plan& plan, const Bodies& bodies) const {
-  const BodyWriter writer(model_, plan, profile_.stack);
+  const BodyWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu.id);
   if (plan.parallel.pp == 1 || writer.tensor_overlap() != TensorOverlap::kUserbuffers) return 0;
   const std::int64_t most = profiles::parallel_kernels().deferred_head_gradients;
   return f(std::min(most, plan.grad_accum)) *

@@ -19,14 +19,15 @@ bool narrow(const Plan& plan) {
   return plan.numerics.precision == Precision::kFp8 || plan.numerics.precision == Precision::kNvfp4;
 }
 
-/// Of an input or a gradient: read in bf16, written along rows and along columns.
-Cast cast_of(const Plan& plan) {
+/// Of an input or a gradient: read in bf16, written along rows and along columns, the latter by
+/// a transpose where one scale serves both and products want it.
+Cast cast_of(const Plan& plan, bool transposes) {
   if (plan.numerics.precision == Precision::kNvfp4) return {2 + 4 + 2 * 0.5625, 4};
   switch (fp8_recipe_of(plan)) {
     case Fp8Recipe::kDelayed:
-      return {2 + 2, 1, 2};
+      return transposes ? Cast{2 + 2, 1, 2} : Cast{2 + 1, 1};
     case Fp8Recipe::kTensorwise:
-      return {2 + 2 + 2, 5, 2};
+      return transposes ? Cast{2 + 2 + 2, 5, 2} : Cast{2 + 2 + 1, 4};
     case Fp8Recipe::kRowwise:
       return {4 + 4 + 2, 4};
     case Fp8Recipe::kBlock:
@@ -46,6 +47,17 @@ const profiles::EagerCasts* eager_casts(const BodyWriter& w) {
   return one_scale && profiles::among(casts.stacks, w.stack()) ? &casts : nullptr;
 }
 
+/// Casts of experts' rows that are launched one by one are short: they keep the stack's.
+double cast_efficiency(const BodyWriter& w, const BodyOp& product) {
+  const profiles::CastTranspose& transposed = profiles::parallel_kernels().cast_transpose;
+  const bool one_scale = w.plan().numerics.precision == Precision::kFp8 &&
+                         (fp8_recipe_of(w.plan()) == Fp8Recipe::kDelayed ||
+                          fp8_recipe_of(w.plan()) == Fp8Recipe::kTensorwise);
+  const bool known = one_scale && w.transposes_fp8() && product.work.kernels <= 1 &&
+                     profiles::among(transposed.stacks, w.stack());
+  return known ? transposed.efficiency : w.stack().parallel.cast_efficiency;
+}
+
 BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) {
   const profiles::EagerCasts& casts = *eager_casts(w);
   constexpr double kCopied = 2;  // bytes: one read, one written
@@ -57,7 +69,7 @@ BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) 
 /// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
 /// casts its part of it before that travels; a transpose is made of what arrives.
 BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
-  const Cast cast = cast_of(w.plan());
+  const Cast cast = cast_of(w.plan(), w.transposes_fp8());
   const double elements = f(product.work.m) * f(product.work.k) * f(product.groups);
   if (eager_casts(w) != nullptr) {
     BodyOp op = eager_cast(w, elements, 0);
@@ -66,8 +78,8 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
   }
   const double own = cast.bytes - cast.gathered_bytes / 2;
   const double bytes = gathered ? own / f(w.shape().tp) + cast.gathered_bytes : cast.bytes;
-  BodyOp op = w.memory(OpKind::kQuantize, elements * bytes, cast.kernels,
-                       w.stack().parallel.cast_efficiency);
+  BodyOp op =
+      w.memory(OpKind::kQuantize, elements * bytes, cast.kernels, cast_efficiency(w, product));
   // Each expert's rows are cast by kernels of their own where products are.
   if (product.work.kernels > 1) {
     op.work.kernels = static_cast<std::uint16_t>(op.work.kernels * product.work.kernels);
@@ -79,13 +91,14 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
 }
 
 /// TransformerEngine's norms write fp8 themselves where the scale is known before
-/// (pytorch/module/layernorm_linear.py); the transpose of what they wrote is left to make.
+/// (pytorch/module/layernorm_linear.py); what is left to make is its transpose, if products want
+/// it.
 void cast_by_norm(const BodyWriter& w, const BodyOp& product, bool gathered, BodyOp& norm,
                   BodyOp& cast) {
   const double elements = f(product.work.m) * f(product.work.k);
   const double own = gathered ? elements / f(w.shape().tp) : elements;
   norm.work.bytes -= static_cast<Bytes>(own);  // one byte written in place of two
-  cast.work.bytes = static_cast<Bytes>(2 * elements);
+  cast.work.bytes = w.transposes_fp8() ? static_cast<Bytes>(2 * elements) : 0;
 }
 
 bool norms_cast(const BodyWriter& w) {
@@ -150,7 +163,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       BodyOp quantize = cast_before(writer, op, arrives);
       if (after_norm > 0 && forward && norms_cast(writer))
         cast_by_norm(writer, op, arrives, result[after_norm - 1], quantize);
-      result.push_back(std::move(quantize));
+      if (quantize.work.bytes > 0) result.push_back(std::move(quantize));
       cast = &op;
       arrives = false;
     }
@@ -160,9 +173,9 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
   list = std::move(result);
 }
 
-double weight_cast_bytes(const Plan& plan) {
+double weight_cast_bytes(const Plan& plan, bool transposes) {
   if (!narrow(plan) || plan.numerics.fp8_params) return 0;
-  return cast_of(plan).bytes;
+  return cast_of(plan, transposes).bytes;
 }
 
 double saved_input_bytes(const Plan& plan) {

@@ -8,9 +8,10 @@
 // both products of backward. Casts by recipe (TransformerEngine pytorch/tensor/*, torchao
 // float8): bytes an element reads and writes, and kernels.
 //
-//   delayed      cast and transposed in one pass, the largest value kept for the next step
+//   delayed      cast and, before Blackwell, transposed in one pass, the largest value kept for the
+//                next step
 //   tensorwise   one pass more, for the largest value: it is zeroed, found, made a scale, then the
-//                cast and, on Hopper, its transpose
+//                cast and, before Blackwell, its transpose
 //   rowwise      along rows and along columns, each with its largest values (torchao)
 //   block        1 x 128 along rows and along columns
 //   mxfp8        1 x 32 both ways, then both tables of scales put in the product's order
@@ -33,7 +34,8 @@ Fp8Recipe fp8_recipe_of(const Plan& plan);
 void lower_precision(const BodyWriter& writer, BodyOps& list);
 
 /// Memory traffic a step of casting a parameter, per parameter of the layers' matrices.
-double weight_cast_bytes(const Plan& plan);
+/// `transposes`: products in fp8 want a transposed copy, too.
+double weight_cast_bytes(const Plan& plan, bool transposes);
 
 /// Bytes of one element that backward keeps of a product's input.
 double saved_input_bytes(const Plan& plan);
