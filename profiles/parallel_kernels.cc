@@ -39,6 +39,11 @@ ParallelKernels load_parallel_kernels() {
   ParallelKernels kernels;
   kernels.userbuffer_splits = value("userbuffer_splits", between(1.0, 64.0));
   kernels.userbuffer_sms = static_cast<int>(value("userbuffer_sms", between(0.0, 1000.0)));
+  const JsonReader bulk = file.root().require_object("userbuffer_bulk");
+  const auto sms = [&](std::string_view name) {
+    return static_cast<int>(bulk.require<double>(name, between(1.0, 1000.0)));
+  };
+  kernels.userbuffer_bulk = {sms("gather_sms"), sms("attention_sum_sms"), sms("mlp_sum_sms")};
   kernels.deferred_head_gradients =
       static_cast<int>(value("deferred_head_gradients", between(0.0, 1e6)));
   kernels.hybrid_link_share = value("hybrid_link_share", between(0.01, 2.0));

@@ -42,6 +42,13 @@ struct ScaledRope {
   KernelGroup kernels;              // per element of q and k
 };
 
+/// SMs of what userbuffers run whole beside a product of backward.
+struct UserbufferBulk {
+  int gather_sms = 0;         // the input of QKV or FC1, beside the gradient of the input
+  int attention_sum_sms = 0;  // the gradient of the input, beside that of QKV's weight
+  int mlp_sum_sms = 0;        // and of FC1's
+};
+
 /// Software and GPUs that multiply fp8 whichever dimension of an operand is last.
 struct BothWaysFp8 {
   std::vector<std::string> stacks;  // by family
@@ -103,6 +110,7 @@ struct ParallelKernels {
   std::vector<std::string> keeps_gathered_inputs;
   /// By family: the ring of context parallelism goes round by one all-gather, sums in fp32.
   std::vector<std::string> gathered_ring;
+  UserbufferBulk userbuffer_bulk;
   BothWaysFp8 both_ways_fp8;
   CastTranspose cast_transpose;
   EagerCasts eager_casts;

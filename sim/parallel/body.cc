@@ -154,13 +154,17 @@ void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
 }
 
 /// Column-parallel products of one input: the input, where it is not kept, is gathered again beside
-/// the gradient of the input, whose sum runs beside the gradient of the weight.
-void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>& columns) const {
+/// the gradient of the input, whose sum runs beside the gradient of the weight; with userbuffers by
+/// `sum_sms` SMs, unless 0.
+void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>& columns,
+                                 int sum_sms) const {
   const bool parallel = shape_.tp > 1;
   const bool beside = stack_.parallel.async_tensor_backward || overlap_ != TensorOverlap::kNone;
   const Meets meets = beside ? Meets::kBeside : Meets::kBlocks;
+  const bool bulk = sum_sms > 0 && overlap_ == TensorOverlap::kUserbuffers;
   if (shape_.sequence_parallel && !keeps_gathered_) {
     list.push_back(collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets));
+    if (bulk) list.back().collective.sms = profiles::parallel_kernels().userbuffer_bulk.gather_sms;
   }
   for (std::size_t i = 0; i < columns.size(); ++i) {
     list.push_back(product(OpKind::kInputGradient, shape_.tokens, shape_.hidden, columns[i]));
@@ -174,6 +178,7 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
                    shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
                    gathered_bytes(), meets);
     reduce.joins = true;  // what was gathered is there before the gradient of the weight
+    if (bulk) reduce.collective.sms = sum_sms;
     list.push_back(reduce);
   }
   for (const std::int64_t n : columns) {
@@ -221,6 +226,7 @@ void BodyWriter::attention_forward(BodyOps& list) const {
 void BodyWriter::attention_backward(BodyOps& list) const {
   const RankShape& s = shape_;
   const bool latent = model_.latent.kv_rank > 0;
+  const profiles::UserbufferBulk& bulk = profiles::parallel_kernels().userbuffer_bulk;
   row_backward(list, s.attention_out_dim());
   attention_core(list, true);
   const double heads = f(s.tokens) * f(s.q_dim() + s.kv_dim());
@@ -231,9 +237,9 @@ void BodyWriter::attention_backward(BodyOps& list) const {
   if (latent) {
     latent_backward(*this, list);
   } else if (model_.fused_qkv || stack_.fused_qkv) {
-    column_backward(list, {s.q_dim() + 2 * s.kv_dim()});
+    column_backward(list, {s.q_dim() + 2 * s.kv_dim()}, bulk.attention_sum_sms);
   } else {
-    column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()});
+    column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()}, bulk.attention_sum_sms);
   }
   BodyOp norm = layer_norm(true);
   norm.joins = true;
@@ -268,16 +274,17 @@ void BodyWriter::mlp_forward(BodyOps& list) const {
 void BodyWriter::mlp_backward(BodyOps& list) const {
   const RankShape& s = shape_;
   const bool gated = model_.gated_mlp;
+  const int sms = profiles::parallel_kernels().userbuffer_bulk.mlp_sum_sms;
   row_backward(list, s.ffn);
   list.push_back(elementwise(OpKind::kActivation,
                              gated ? stack_.gated_activation : stack_.plain_activation,
                              f(s.tokens) * f(s.ffn), true));
   if (!gated) {
-    column_backward(list, {s.ffn});
+    column_backward(list, {s.ffn}, sms);
   } else if (model_.fused_gate_up || stack_.fused_gate_up) {
-    column_backward(list, {2 * s.ffn});
+    column_backward(list, {2 * s.ffn}, sms);
   } else {
-    column_backward(list, {s.ffn, s.ffn});
+    column_backward(list, {s.ffn, s.ffn}, sms);
   }
   BodyOp norm = layer_norm(true);
   norm.joins = true;
@@ -425,7 +432,7 @@ Body BodyWriter::head() const {
   if (stack_.loss_upcasts_logits) {
     body.backward.push_back(memory(OpKind::kLoss, logits * 6, 1, stack_.copies.cast));
   }
-  column_backward(body.backward, {s.vocab});
+  column_backward(body.backward, {s.vocab}, 0);
   BodyOp norm = layer_norm(true);
   norm.joins = true;
   body.backward.push_back(norm);

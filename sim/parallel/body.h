@@ -45,10 +45,12 @@ struct BodyCollective {
   Pattern pattern = Pattern::kCollective;
   Meets meets = Meets::kBlocks;
   double bytes = 0;  // gathered or unreduced size; of the other patterns what a rank holds
+  /// Of sums in pieces: each piece goes to the rank that adds it up, by the copy engines.
+  bool exchanged = false;
   // Of tokens; which ranks of the group are where is the layout's.
   Dispatcher dispatcher = Dispatcher::kAllToAll;
   DispatchShape tokens{};
-  int sms = 0;
+  int sms = 0;  // that it holds; 0: as many as its kind usually does
 };
 
 struct BodyOp {
@@ -140,7 +142,7 @@ class BodyWriter {
   void attention_backward(BodyOps& list) const;
   void mlp_forward(BodyOps& list) const;
   void mlp_backward(BodyOps& list) const;
-  void column_backward(BodyOps& list, const std::vector<std::int64_t>& columns) const;
+  void column_backward(BodyOps& list, const std::vector<std::int64_t>& columns, int sum_sms) const;
   void row_backward(BodyOps& list, std::int64_t rows) const;
   void attention_core(BodyOps& list, bool backward) const;
   double gathered_bytes() const;

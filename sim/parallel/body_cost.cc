@@ -202,6 +202,20 @@ double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
          op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
 }
 
+/// The product goes piece by piece, a rank's own the last; each of the others is copied to its rank
+/// meanwhile, and one kernel adds up what came (TransformerEngine
+/// common/comm_gemm_overlap/comm_gemm_overlap.cpp, CommOverlapP2PBase::split_overlap_rs).
+double BodyCosts::exchanged_pieces_s(const BodyOp& op, double product_s) {
+  const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
+  const double piece_bytes = op.collective.bytes / ranks;
+  const profiles::CollectiveParams& links = profile_.cost.collectives.values;
+  const double send_s = links.simple.base_s + piece_bytes / links.simple.bytes_per_s;
+  const double part_s = product_s / ranks;
+  const double last_s = std::max(product_s - part_s + send_s, part_s + (ranks - 1) * send_s);
+  return std::max(product_s, last_s) + (ranks - 1) * kernels_.gemm.t0_s +
+         memory_s(op.collective.bytes + piece_bytes, profile_.stack.copies.add);
+}
+
 double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
   const double together = collective(op.collective).time_s;
   const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
@@ -209,6 +223,7 @@ double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
   if (op.collective.kind == Collective::kAllGather) {
     return std::max(product_s, together + product_s / ranks) + (ranks - 1) * gap;
   }
+  if (op.collective.exchanged) return exchanged_pieces_s(op, product_s);
   const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
   const double splits = kernels.userbuffer_splits;
   Sharing sharing;
@@ -252,6 +267,7 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
     } else {
       s.communication = s.last.end_s;
       s.resident = sharing(cost);
+      if (op.collective.sms > 0) s.resident.channels = op.collective.sms;
     }
     return;
   }

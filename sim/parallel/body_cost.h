@@ -94,6 +94,7 @@ class BodyCosts {
   double product_s(const BodyOp& op, int sms);
   double products_s(const BodyOp& op, int sms);
   double work_s(const BodyOp& op, const Sharing& sharing);
+  double exchanged_pieces_s(const BodyOp& op, double product_s);
   double pieces_s(const BodyOp& op, double product_s);
   void run(const BodyOp& op, Streams& streams, BodyTime& result);
 

@@ -117,6 +117,23 @@ bool gathers_narrow(const Plan& plan) {
   return plan.numerics.precision != Precision::kFp8 || fp8_recipe_of(plan) != Fp8Recipe::kRowwise;
 }
 
+/// Userbuffers reduce by the kernels of a pipeline, which take outputs in fp8 where their scale is
+/// known before, in the settings for fp8 with delayed scaling on Hopper; in all others for fp8 the
+/// ranks exchange their pieces (NVIDIA/NeMo @0594a70 recipes/tp_overlap_configs/userbuffers.py,
+/// Megatron-Bridge @0685ff5 training/comm_overlap.py; fp8_buf in TransformerEngine's base.py).
+void reduce_narrow(const BodyWriter& w, BodyCollective& sum) {
+  if (sum.meets != Meets::kPieces || sum.kind != Collective::kReduceScatter ||
+      w.tensor_overlap() != TensorOverlap::kUserbuffers)
+    return;
+  const bool known = w.plan().numerics.precision == Precision::kFp8 &&
+                     fp8_recipe_of(w.plan()) == Fp8Recipe::kDelayed && w.transposes_fp8();
+  if (known) {
+    sum.bytes *= saved_input_bytes(w.plan()) / w.width();
+  } else {
+    sum.exchanged = true;
+  }
+}
+
 bool same_input(const BodyOp& a, const BodyOp& b) {
   return a.work.m == b.work.m && a.work.k == b.work.k && a.groups == b.groups;
 }
@@ -152,6 +169,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     }
     op.precision = writer.plan().numerics.precision;
     op.work.efficiency *= product_share(writer.plan());
+    reduce_narrow(writer, op.collective);
     const bool forward = op.kind != OpKind::kInputGradient;
     const bool reads_again =
         op.kind == OpKind::kWeightGradient || (forward && cast != nullptr && same_input(*cast, op));

@@ -19,7 +19,7 @@
 //
 // Weights are cast once a step (weight_cast_bytes), or arrive in fp8 with fp8_params. What is
 // gathered over tensor ranks before a product is cast by the rank that has it and travels in fp8;
-// sums stay in bf16.
+// sums stay in bf16, but those of userbuffers with delayed scaling on Hopper.
 #pragma once
 
 #include "sim/core/cluster.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What products in fp8 change in a layer.
+// What products in fp8 change in a layer: casts, and how userbuffers gather and add up beside them.
 #include "sim/parallel/precision_body.h"
 
 #include <gtest/gtest.h>
 
 #include "profiles/parallel_kernels.h"
+#include "sim/parallel/body_cost.h"
 #include "tests/sim/divided_plans.h"
 
 namespace shardwright::sim {
@@ -14,7 +15,18 @@ Plan fp8_plan(int tp, Fp8Recipe recipe) {
   Plan plan = plan_of(8, tp, 1, 1);
   plan.numerics.precision = Precision::kFp8;
   plan.numerics.fp8_recipe = recipe;
+  plan.parallel.tp_overlap = TensorOverlap::kUserbuffers;
   return plan;
+}
+
+/// Of a layer's two sums in forward, by userbuffers.
+std::vector<BodyCollective> sums(const Plan& plan, const char* gpu) {
+  static const Model model = llama_70b();
+  std::vector<BodyCollective> found;
+  for (const BodyOp& op : BodyWriter(model, plan, h100().stack, gpu).layer(false).forward) {
+    if (op.collective.kind == Collective::kReduceScatter) found.push_back(op.collective);
+  }
+  return found;
 }
 
 // TransformerEngine pytorch/utils.py is_non_tn_fp8_gemm_supported: with one scale a tensor nothing
@@ -58,6 +70,85 @@ TEST(PrecisionBody, CastsThatTransposeReachWhatWasMeasured) {
   EXPECT_DOUBLE_EQ(efficiency(Fp8Recipe::kTensorwise, "h100-80g"), measured);
   EXPECT_DOUBLE_EQ(efficiency(Fp8Recipe::kTensorwise, "gb200"), others);
   EXPECT_DOUBLE_EQ(efficiency(Fp8Recipe::kBlock, "h100-80g"), others);
+}
+
+// NVIDIA's settings of userbuffers: sums in fp8 with delayed scaling on Hopper, by exchanged pieces
+// in bf16 with all other fp8, by the kernels of a pipeline without fp8.
+TEST(PrecisionBody, UserbuffersAddUpAsTheirSettingsSay) {
+  const double whole = 2.0 * 8192 * 8192;
+  for (const BodyCollective& sum : sums(fp8_plan(4, Fp8Recipe::kDelayed), "h100-80g")) {
+    EXPECT_DOUBLE_EQ(sum.bytes, whole / 2);
+    EXPECT_FALSE(sum.exchanged);
+  }
+  for (const BodyCollective& sum : sums(fp8_plan(4, Fp8Recipe::kTensorwise), "h100-80g")) {
+    EXPECT_DOUBLE_EQ(sum.bytes, whole);
+    EXPECT_TRUE(sum.exchanged);
+  }
+  EXPECT_TRUE(sums(fp8_plan(4, Fp8Recipe::kDelayed), "gb200").at(0).exchanged);
+  Plan wide = fp8_plan(4, Fp8Recipe::kDelayed);
+  wide.numerics.precision = Precision::kBf16;
+  ASSERT_EQ(sums(wide, "h100-80g").size(), 2u);
+  EXPECT_DOUBLE_EQ(sums(wide, "h100-80g").at(0).bytes, whole);
+  EXPECT_FALSE(sums(wide, "h100-80g").at(0).exchanged);
+  Plan torch = fp8_plan(4, Fp8Recipe::kTensorwise);
+  torch.parallel.tp_overlap = TensorOverlap::kAsync;
+  EXPECT_FALSE(sums(torch, "h100-80g").at(0).exchanged);
+}
+
+// Pieces of a product: those of other ranks leave while the next is multiplied, a rank's own is the
+// last, and one kernel reads all that came.
+TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
+  const Model model = llama_70b();
+  const Plan plan = fp8_plan(4, Fp8Recipe::kTensorwise);
+  BodyCosts costs(h100());
+  costs.place(layout_of(plan, h100().cluster));
+  BodyOp product =
+      BodyWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
+  const double alone = costs.time({product}, false).device_s;
+  product.collective = {CommGroup::kTensor, Collective::kReduceScatter, Pattern::kCollective,
+                        Meets::kPieces, 2.0 * 8192 * 8192};
+  const double pipeline = costs.time({product}, false).device_s;
+  product.collective.exchanged = true;
+  const double exchanged = costs.time({product}, false).device_s;
+  const double sum = costs.memory_s(2.0 * 8192 * 8192 * 5 / 4, h100().stack.copies.add);
+  EXPECT_GT(exchanged, alone + sum);
+  EXPECT_NEAR(exchanged, alone + sum, 2e-5) << "launches of the pieces";
+  EXPECT_LT(exchanged, pipeline) << "no SMs are taken";
+}
+
+// What runs whole beside products of backward holds the SMs that its setting gives it.
+TEST(PrecisionBody, UserbuffersTakeFewSmsInBackward) {
+  const Model model = llama_70b();
+  const auto sms = [&](TensorOverlap overlap) {
+    Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
+    plan.parallel.tp_overlap = overlap;
+    std::vector<int> held;
+    for (const BodyOp& op : BodyWriter(model, plan, h100().stack).layer(false).backward) {
+      if (op.collective.meets == Meets::kBeside) held.push_back(op.collective.sms);
+    }
+    return held;
+  };
+  EXPECT_EQ(sms(TensorOverlap::kUserbuffers), (std::vector<int>{4, 4, 4, 24}));
+  EXPECT_EQ(sms(TensorOverlap::kNone), (std::vector<int>{0, 0, 0, 0}));
+}
+
+// A collective beside a product takes the SMs that it says.
+TEST(PrecisionBody, FewerSmsLeaveTheProductMore) {
+  const Model model = llama_70b();
+  const Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
+  BodyCosts costs(h100());
+  costs.place(layout_of(plan, h100().cluster));
+  const BodyWriter writer(model, plan, h100().stack);
+  const auto beside = [&](int sms) {
+    BodyOp gather =
+        writer.collective(CommGroup::kTensor, Collective::kAllGather, 1e9, Meets::kBeside);
+    gather.collective.sms = sms;
+    std::vector<OpRun> runs;
+    costs.time({gather, writer.product(OpKind::kInputGradient, 8192, 8192, 8192)}, true, &runs);
+    return runs.back().end_s - runs.back().begin_s;
+  };
+  EXPECT_LT(beside(2), 0.95 * beside(0));
+  EXPECT_LT(beside(2), beside(24));
 }
 
 }  // namespace
