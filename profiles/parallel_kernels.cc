@@ -10,12 +10,16 @@
 namespace shardwright::profiles {
 namespace {
 
-std::vector<std::string> stacks_of(const JsonReader& entry) {
-  std::vector<std::string> stacks;
-  for (const JsonReader& stack : entry.require_array("stacks")) {
-    stacks.push_back(stack.value<std::string>());
+std::vector<std::string> words_of(const JsonReader& entry, std::string_view name) {
+  std::vector<std::string> words;
+  for (const JsonReader& word : entry.require_array(name)) {
+    words.push_back(word.value<std::string>());
   }
-  return stacks;
+  return words;
+}
+
+std::vector<std::string> stacks_of(const JsonReader& entry) {
+  return words_of(entry, "stacks");
 }
 
 ScaledRope scaled_rope_of(const JsonReader& entry) {
@@ -83,10 +87,11 @@ ParallelKernels load_parallel_kernels() {
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   kernels.gathered_ring = stacks_of(file.root().require_object("gathered_ring"));
   const JsonReader both_ways = file.root().require_object("both_ways_fp8");
-  kernels.both_ways_fp8.stacks = stacks_of(both_ways);
-  for (const JsonReader& gpu : both_ways.require_array("gpus")) {
-    kernels.both_ways_fp8.gpus.push_back(gpu.value<std::string>());
-  }
+  kernels.both_ways_fp8 = {stacks_of(both_ways), words_of(both_ways, "gpus")};
+  const JsonReader registered = file.root().require_object("registered_buffers");
+  kernels.registered_buffers = {
+      stacks_of(registered), words_of(registered, "strategies"),
+      static_cast<int>(registered.require<double>("sms", between(1.0, 1000.0)))};
   const JsonReader transposed = file.root().require_object("cast_transpose");
   kernels.cast_transpose = {stacks_of(transposed),
                             transposed.require<double>("efficiency", between(0.01, 1.0))};

@@ -49,6 +49,13 @@ struct UserbufferBulk {
   int mlp_sum_sms = 0;        // and of FC1's
 };
 
+/// Gathers and reductions of layers from and to buffers that NCCL knows, inside one NVLink domain.
+struct RegisteredBuffers {
+  std::vector<std::string> stacks;      // by family
+  std::vector<std::string> strategies;  // by name
+  int sms = 0;
+};
+
 /// Software and GPUs that multiply fp8 whichever dimension of an operand is last.
 struct BothWaysFp8 {
   std::vector<std::string> stacks;  // by family
@@ -111,6 +118,7 @@ struct ParallelKernels {
   /// By family: the ring of context parallelism goes round by one all-gather, sums in fp32.
   std::vector<std::string> gathered_ring;
   UserbufferBulk userbuffer_bulk;
+  RegisteredBuffers registered_buffers;
   BothWaysFp8 both_ways_fp8;
   CastTranspose cast_transpose;
   EagerCasts eager_casts;

@@ -29,6 +29,15 @@ bool gathers_layers(const Plan& plan, const Stack& stack) {
          stack.parallel.reshards_after_forward;
 }
 
+bool registers_buffers(const Plan& plan, const profiles::Profile& profile, const Layout& layout) {
+  const profiles::RegisteredBuffers& registered = profiles::parallel_kernels().registered_buffers;
+  const std::vector<std::string>& names = registered.strategies;
+  return profile.cost.collectives.values.nvls &&
+         profiles::among(registered.stacks, profile.stack) &&
+         std::find(names.begin(), names.end(), info_of(plan.strategy).name) != names.end() &&
+         layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
+}
+
 DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& stack,
                            BodyCosts& costs)
     : model_(model), plan_(plan), stack_(stack), costs_(costs) {

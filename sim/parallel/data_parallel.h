@@ -49,6 +49,8 @@ struct StageTail {
 
 /// Parameters are gathered in every pass and gradients summed in every micro-batch.
 bool gathers_layers(const Plan& plan, const Stack& stack);
+/// They go from and to buffers that NCCL knows, which takes few SMs inside one NVLink domain.
+bool registers_buffers(const Plan& plan, const profiles::Profile& profile, const Layout& layout);
 
 class DataParallel {
  public:

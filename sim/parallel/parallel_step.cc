@@ -146,6 +146,8 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
     constexpr double kLarge = 1e8;
     beside = BodyCosts::sharing(costs_.collective(
         {CommGroup::kShard, Collective::kAllGather, Pattern::kCollective, Meets::kBeside, kLarge}));
+    if (registers_buffers(plan, profile_, costs_.layout()))
+      beside.channels = profiles::parallel_kernels().registered_buffers.sms;
   }
   const auto timed = [&](const Body& body) {
     PassTimes times;

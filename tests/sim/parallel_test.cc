@@ -395,6 +395,31 @@ TEST(DataParallelTest, ReductionsSlowThePassesBesideThem) {
   EXPECT_LT(beside, alone / 200 + 1.1 * hidden * 32 / 132);
 }
 
+// Buffers that NCCL knows leave it few SMs to take: Megatron's FSDP in one node, and nowhere else.
+TEST(DataParallelTest, RegisteredBuffersLeaveLayersMore) {
+  const Model model = llama_70b();
+  const auto registers = [](Strategy strategy, std::int64_t gpus, const char* machine,
+                            const char* stack) {
+    const profiles::Profile profile = profiles::load_profile(machine, stack);
+    Plan plan = plan_of(gpus, 1, 1, 1);
+    plan.strategy = strategy;
+    return registers_buffers(plan, profile, layout_of(plan, profile.cluster));
+  };
+  EXPECT_TRUE(registers(Strategy::kMegatronFsdp, 8, "dgx-h100", "megatron-core"));
+  EXPECT_TRUE(registers(Strategy::kMegatronFsdp, 64, "gb200-nvl72", "megatron-core"));
+  EXPECT_FALSE(registers(Strategy::kMegatronFsdp, 16, "dgx-h100", "megatron-core"));
+  EXPECT_FALSE(registers(Strategy::kMegatronFsdp, 8, "dgx-a100-80g", "megatron-core"));
+  EXPECT_FALSE(registers(Strategy::kFsdp2, 8, "dgx-h100", "torch-compile"));
+  Plan plan = plan_of(8, 1, 1, 4);
+  plan.strategy = Strategy::kMegatronFsdp;
+  const auto timed = [&](const profiles::Profile& profile) {
+    return ParallelEngine(model, profile).run(plan).step_s;
+  };
+  profiles::Profile without = h100();
+  without.cost.collectives.values.nvls = false;
+  EXPECT_LT(timed(h100()), 0.98 * timed(without));
+}
+
 // With userbuffers weight gradients of the head wait for the flush: none is lost, and they are no
 // part of the micro-batches that the pipeline waits for.
 TEST(ParallelStepTest, DeferredGradientsOfTheHeadAreDoneAfterThePipeline) {
