@@ -50,7 +50,7 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
   overlap_gather_ =
       plan.parallel.overlap_param_gather.value_or(sharded_ || stack.parallel.overlap_param_gather);
   gradient_bytes_ = gradient_bytes(plan, stack);
-  if (plan.numerics.fp8_params) parameter_bytes_ = 1;
+  if (gathers_narrow_weights(plan)) parameter_bytes_ = 1;
   const profiles::WholeGradients& whole = profiles::parallel_kernels().whole_gradients;
   if (!sharded_ && profiles::among(whole.stacks, stack)) {
     whole_bytes_ = whole.bytes;

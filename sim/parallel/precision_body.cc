@@ -191,8 +191,12 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
   list = std::move(result);
 }
 
+bool gathers_narrow_weights(const Plan& plan) {
+  return plan.numerics.fp8_params && fp8_recipe_of(plan) != Fp8Recipe::kMxfp8;
+}
+
 double weight_cast_bytes(const Plan& plan, bool transposes) {
-  if (!narrow(plan) || plan.numerics.fp8_params) return 0;
+  if (!narrow(plan) || gathers_narrow_weights(plan)) return 0;
   return cast_of(plan, transposes).bytes;
 }
 

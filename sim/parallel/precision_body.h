@@ -17,9 +17,9 @@
 //   mxfp8        1 x 32 both ways, then both tables of scales put in the product's order
 //   nvfp4        1 x 16 both ways after a Hadamard transform and the tensor's largest value
 //
-// Weights are cast once a step (weight_cast_bytes), or arrive in fp8 with fp8_params. What is
-// gathered over tensor ranks before a product is cast by the rank that has it and travels in fp8;
-// sums stay in bf16, but those of userbuffers with delayed scaling on Hopper.
+// Weights are cast once a step (weight_cast_bytes), or arrive in fp8 with fp8_params but MXFP8's.
+// What is gathered over tensor ranks before a product is cast by the rank that has it and travels
+// in fp8; sums stay in bf16, but those of userbuffers with delayed scaling on Hopper.
 #pragma once
 
 #include "sim/core/cluster.h"
@@ -32,6 +32,11 @@ Fp8Recipe fp8_recipe_of(const Plan& plan);
 
 /// Rewrites the products of `list`, which is a layer's. Does nothing in bf16 and fp16.
 void lower_precision(const BodyWriter& writer, BodyOps& list);
+
+/// Parameters that stay in fp8 are gathered so. Those with blocks of 32 are scaled along rows and
+/// along columns by who has whole rows and columns, so they travel in bf16 (Megatron-LM
+/// core/distributed, reuse_grad_buf_for_mxfp8_param_ag).
+bool gathers_narrow_weights(const Plan& plan);
 
 /// Memory traffic a step of casting a parameter, per parameter of the layers' matrices.
 /// `transposes`: products in fp8 want a transposed copy, too.

@@ -6,6 +6,7 @@
 
 #include "profiles/parallel_kernels.h"
 #include "sim/parallel/body_cost.h"
+#include "sim/parallel/data_parallel.h"
 #include "tests/sim/divided_plans.h"
 
 namespace shardwright::sim {
@@ -114,6 +115,25 @@ TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
   EXPECT_GT(exchanged, alone + sum);
   EXPECT_NEAR(exchanged, alone + sum, 2e-5) << "launches of the pieces";
   EXPECT_LT(exchanged, pipeline) << "no SMs are taken";
+}
+
+// Blocks along rows and along columns are scaled after the gather.
+TEST(PrecisionBody, WeightsInMxfp8AreGatheredInBf16AndCast) {
+  const Model model = llama_70b();
+  const auto gather_s = [&](Fp8Recipe recipe, bool kept) {
+    Plan plan = fp8_plan(1, recipe);
+    plan.numerics.fp8_params = kept;
+    BodyCosts costs(h100());
+    costs.place(layout_of(plan, h100().cluster));
+    return DataParallel(model, plan, h100().stack, costs).gather_s(1e9, 0);
+  };
+  EXPECT_LT(gather_s(Fp8Recipe::kTensorwise, true), 0.6 * gather_s(Fp8Recipe::kTensorwise, false));
+  EXPECT_EQ(gather_s(Fp8Recipe::kMxfp8, true), gather_s(Fp8Recipe::kMxfp8, false));
+  Plan plan = fp8_plan(1, Fp8Recipe::kMxfp8);
+  plan.numerics.fp8_params = true;
+  EXPECT_DOUBLE_EQ(weight_cast_bytes(plan, false), 2 + 2 * (1 + 1.0 / 32));
+  plan.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
+  EXPECT_EQ(weight_cast_bytes(plan, false), 0) << "the shard is cast as it is updated";
 }
 
 // What runs whole beside products of backward holds the SMs that its setting gives it.
