@@ -85,11 +85,11 @@ bool counts(const CsvRow& row, const PlanKnob& knob, const Plan& plan) {
 
 /// What the row leaves to its edition of the software.
 void read_usual(const CsvRow& row, LedgerRow& out) {
-  static std::map<std::array<std::string, 3>, UsualPlan> known;
-  const std::string architecture(row.text("arch"));
-  const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software, architecture});
+  static std::map<std::array<std::string, 4>, UsualPlan> known;
+  const std::string architecture(row.text("arch")), gpu(row.text("gpu"));
+  const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software, architecture, gpu});
   if (fresh && !out.plan.stack.empty()) {
-    at->second = usual_plan(load_edition(out.plan.stack, out.software).stack.id, architecture);
+    at->second = usual_plan(load_edition(out.plan.stack, out.software).stack.id, architecture, gpu);
   }
   const UsualPlan& usual = at->second;
   if (row.text("reduce_dtype").empty() && usual.reduce_dtype) {

@@ -17,12 +17,14 @@ bool mentions(const JsonReader& entry, std::string_view list, std::string_view n
 
 }  // namespace
 
-UsualPlan usual_plan(const std::string& stack, std::string_view architecture) {
+UsualPlan usual_plan(const std::string& stack, std::string_view architecture,
+                     std::string_view gpu) {
   static const JsonFile file = JsonFile::load(data_dir() / "usual_plans.json");
   UsualPlan plan;
   for (const JsonReader& entry : file.root().require_array("plans")) {
     if (!mentions(entry, "stacks", stack)) continue;
     if (entry.has("architectures") && !mentions(entry, "architectures", architecture)) continue;
+    if (entry.has("gpus") && !mentions(entry, "gpus", gpu)) continue;
     if (entry.has("reduce_dtype")) {
       plan.reduce_dtype = dtype_from(entry.require<std::string>("reduce_dtype"));
       if (!plan.reduce_dtype) entry.fail("reduce_dtype", "fp32 or bf16");

@@ -20,8 +20,8 @@ struct UsualPlan {
   std::optional<Dispatcher> dispatcher;
 };
 
-/// Of the shipped stack of that name and models of an architecture, as Hugging Face calls it;
-/// nothing of a stack that the file does not mention. Later entries of the file go before.
-UsualPlan usual_plan(const std::string& stack, std::string_view architecture);
+/// Of the shipped stack of that name and models of an architecture, as Hugging Face calls it, on a
+/// GPU; nothing of a stack that the file does not mention. Later entries of the file go before.
+UsualPlan usual_plan(const std::string& stack, std::string_view architecture, std::string_view gpu);
 
 }  // namespace shardwright::profiles

@@ -116,6 +116,10 @@ TEST(LedgerParallel, RecipesOfDeepSeekNameADispatcherUnlessTokensAreDropped) {
   EXPECT_EQ(other.plan.parallel.dispatcher, std::nullopt);
   EXPECT_EQ(other.plan.recompute, Recompute::kNone);
   EXPECT_EQ(row_of("p1158").plan.parallel.dispatcher, Dispatcher::kHybridEp) << "says so";
+  // DeepEP does not run across the trays of an NVL72 rack.
+  EXPECT_EQ(row_of("p1337").plan.parallel.dispatcher, Dispatcher::kHybridEp);
+  EXPECT_EQ(row_of("p1340").plan.parallel.dispatcher, Dispatcher::kHybridEp) << "Qwen3-235B";
+  EXPECT_EQ(row_of("p1338").plan.parallel.dispatcher, std::nullopt) << "GPT-OSS-120B";
 }
 
 TEST(LedgerParallel, RowsWithWordsOfLaterVersionsSaySoAndLeaveTheOthers) {
