@@ -106,6 +106,9 @@ struct ParallelKernels {
   double unfused_bias_forward_bytes = 0, unfused_bias_backward_bytes = 0;
   int unfused_forward_kernels = 1, unfused_backward_kernels = 1;
   std::vector<std::string> unfused_biased_experts;
+  /// Experts in MXFP8 whose activation and casts are done by the products themselves, where a graph
+  /// holds the whole step, which needs them so.
+  std::vector<std::string> fused_experts;
   /// Streams over which products of experts that are launched one by one run at once.
   double expert_streams = 1;
   ListedEnds listed_ends;

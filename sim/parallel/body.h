@@ -63,7 +63,9 @@ struct BodyOp {
   BodyCollective collective;  // bytes 0: none; with a product: it runs inside in pieces
   Precision precision = Precision::kBf16;  // of a product
   bool stays_wide = false;                 // it runs in bf16 whatever the plan's precision
+  bool narrow_input = false;   // of a product: what it reads is in the plan's precision already
   std::int64_t groups = 1;     // of a product: as many of that size, one for each expert
+  int starts = 1;              // kernels of it that begin one after another on the device
   bool host_waits = false;     // the host reads a result before it issues what follows
   bool on_fp32_cores = false;  // of eager attention: its products miss the tensor cores
   bool dynamic = false;        // sizes are the device's to say: no graph of layers holds it

@@ -8,6 +8,7 @@
 
 #include "profiles/parallel_kernels.h"
 #include "profiles/software_settings.h"
+#include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -17,6 +18,16 @@ std::int64_t whole(double value) {
   return std::max<std::int64_t>(1, std::llround(value));
 }
 
+/// Products that apply the activation and cast what they put out.
+bool fused_experts(const BodyWriter& w, const ExpertShape& shape) {
+  const std::vector<std::string>& stacks = profiles::parallel_kernels().fused_experts;
+  return w.model().gated_mlp && shape.dropless &&
+         w.plan().parallel.cuda_graphs == CudaGraphs::kStep &&
+         w.plan().numerics.precision == Precision::kFp8 &&
+         fp8_recipe_of(w.plan()) == Fp8Recipe::kMxfp8 &&
+         std::find(stacks.begin(), stacks.end(), w.stack().id) != stacks.end();
+}
+
 /// Operations on rows of a number that only the device knows.
 class ExpertWriter {
  public:
@@ -24,7 +35,8 @@ class ExpertWriter {
       : w_(writer),
         list_(list),
         shape_(expert_shape(writer.model(), writer.plan(), writer.stack())),
-        dispatcher_(dispatcher_of(writer.plan(), writer.stack())) {}
+        dispatcher_(dispatcher_of(writer.plan(), writer.stack())),
+        fused_(fused_experts(writer, shape_)) {}
 
   void forward() {
     const Model& m = w_.model();
@@ -188,7 +200,7 @@ class ExpertWriter {
   BodyOp grouped(BodyOp op) const {
     op.groups = shape_.local_experts;
     op.extra_bytes *= f(op.groups);
-    const bool one = w_.stack().parallel.grouped_in_one_kernel;
+    const bool one = fused_ || w_.stack().parallel.grouped_in_one_kernel;
     op.work.kernels =
         static_cast<std::uint16_t>(one ? 1 : std::min<std::int64_t>(op.groups, 65535));
     op.dynamic = shape_.dropless;
@@ -196,25 +208,40 @@ class ExpertWriter {
     return op;
   }
 
+  /// Bytes of an element along rows and along columns, with a scale for each 32.
+  static double both_casts() { return 2 * (1 + 1.0 / 32); }
   std::int64_t up_columns() const { return (w_.model().gated_mlp ? 2 : 1) * shape_.ffn; }
 
   void products(bool backward) {
     const std::int64_t h = w_.shape().hidden;
     if (!backward) {
-      add(grouped(w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), h)));
+      BodyOp up = w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), h);
+      // Backward reads the result in bf16; FC2 and its weight gradient read the two casts.
+      if (fused_) up.extra_bytes = f(shape_.rows) * f(shape_.ffn) * both_casts();
+      add(grouped(up));
       return;
     }
-    add(grouped(w_.product(OpKind::kInputGradient, shape_.rows, h, up_columns())));
+    BodyOp gradient = w_.product(OpKind::kInputGradient, shape_.rows, h, up_columns());
+    gradient.narrow_input = fused_;
+    add(grouped(gradient));
     add(grouped(w_.weight_gradient(shape_.rows, up_columns(), h)));
   }
 
   void down(bool backward) {
     const std::int64_t h = w_.shape().hidden;
     if (!backward) {
-      add(grouped(w_.product(OpKind::kDownProjection, shape_.rows, h, shape_.ffn)));
+      BodyOp product = w_.product(OpKind::kDownProjection, shape_.rows, h, shape_.ffn);
+      product.narrow_input = fused_;
+      add(grouped(product));
       return;
     }
-    add(grouped(w_.product(OpKind::kInputGradient, shape_.rows, shape_.ffn, h)));
+    BodyOp gradient = w_.product(OpKind::kInputGradient, shape_.rows, shape_.ffn, h);
+    // FC1's result is read, and the gradient of it put out in two casts in place of one in bf16.
+    if (fused_) {
+      gradient.extra_bytes = f(shape_.rows) * (f(up_columns()) * (w_.width() + both_casts()) -
+                                               f(shape_.ffn) * w_.width());
+    }
+    add(grouped(gradient));
     add(grouped(w_.weight_gradient(shape_.rows, h, shape_.ffn)));
   }
 
@@ -237,6 +264,7 @@ class ExpertWriter {
   }
 
   void activation(bool backward) {
+    if (fused_) return;
     if (unfused()) return unfused_activation(backward);
     const bool gated = w_.model().gated_mlp;
     add_dynamic(w_.elementwise(OpKind::kActivation,
@@ -283,6 +311,7 @@ class ExpertWriter {
   BodyOps& list_;
   ExpertShape shape_;
   Dispatcher dispatcher_;
+  bool fused_;
 };
 
 /// Channels of the two latent vectors, and those of heads that are made of them.

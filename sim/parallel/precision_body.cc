@@ -171,8 +171,8 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     op.work.efficiency *= product_share(writer.plan());
     reduce_narrow(writer, op.collective);
     const bool forward = op.kind != OpKind::kInputGradient;
-    const bool reads_again =
-        op.kind == OpKind::kWeightGradient || (forward && cast != nullptr && same_input(*cast, op));
+    const bool reads_again = op.narrow_input || op.kind == OpKind::kWeightGradient ||
+                             (forward && cast != nullptr && same_input(*cast, op));
     if (op.kind == OpKind::kWeightGradient && eager_casts(writer) != nullptr) {
       const double inputs = f(op.work.n) * f(op.work.k), gradients = f(op.work.m) * f(op.work.k);
       result.push_back(eager_cast(writer, inputs, inputs + gradients));

@@ -263,6 +263,39 @@ TEST_F(ExpertBody, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   EXPECT_NEAR(step("megatron-core-nemo-26.06", plain), fast, 0.01 * fast) << "fused since";
 }
 
+TEST_F(ExpertBody, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
+  profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo-26.06");
+  plan_.parallel.dispatcher = Dispatcher::kHybridEp;
+  plan_.numerics.precision = Precision::kFp8;
+  plan_.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
+  const Body apart = layer(qwen_);
+  plan_.parallel.cuda_graphs = CudaGraphs::kStep;
+  const Body body = layer(qwen_);
+  EXPECT_EQ(count(apart.forward, OpKind::kActivation), 1);
+  EXPECT_EQ(count(body.forward, OpKind::kActivation), 0);
+  EXPECT_EQ(count(body.backward, OpKind::kActivation), 0);
+  // FC2 and the gradient of FC1's input read what the product before them cast.
+  EXPECT_EQ(count(body.forward, OpKind::kQuantize), count(apart.forward, OpKind::kQuantize) - 1);
+  EXPECT_EQ(count(body.backward, OpKind::kQuantize), count(apart.backward, OpKind::kQuantize) - 1);
+  const auto up = std::find_if(body.forward.begin(), body.forward.end(),
+                               [](const BodyOp& op) { return op.kind == OpKind::kUpProjection; });
+  EXPECT_EQ(up->work.kernels, 1);
+  EXPECT_DOUBLE_EQ(up->extra_bytes, 8.0 * 4096 * 768 * 2 * 33 / 32) << "two casts with scales";
+  EXPECT_LT(time(body.forward).device_s, time(apart.forward).device_s);
+  EXPECT_LT(time(body.backward, true).device_s, time(apart.backward, true).device_s);
+  EXPECT_EQ(time(body.backward, true).flops, time(apart.backward, true).flops);
+
+  for (const auto& change : {+[](Plan& p) { p.parallel.expert_capacity = 1; },
+                             +[](Plan& p) { p.numerics.fp8_recipe = Fp8Recipe::kTensorwise; }}) {
+    const Plan before = plan_;
+    change(plan_);
+    EXPECT_EQ(count(layer(qwen_).forward, OpKind::kActivation), 1);
+    plan_ = before;
+  }
+  profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo");
+  EXPECT_EQ(count(layer(qwen_).forward, OpKind::kActivation), 1) << "before 26.06";
+}
+
 TEST_F(ExpertBody, ProductsLaunchedOneByOneFillTheDeviceLess) {
   profile_.stack.parallel.grouped_in_one_kernel = true;
   const double together = time(layer(qwen_).backward, true).device_s;
