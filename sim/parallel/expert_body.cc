@@ -123,6 +123,14 @@ class ExpertWriter {
     add_dynamic(counts);
   }
 
+  /// HybridEP finds out where rows go from who chose whom on all ranks, a byte each.
+  void gather_routing() {
+    const double bytes = shape_.tokens * f(w_.model().experts.count) * f(w_.plan().parallel.ep);
+    add(w_.collective(CommGroup::kExpert, Collective::kAllGather, bytes,
+                      with_others() ? Meets::kOthers : Meets::kBlocks));
+    add(w_.memory(OpKind::kRouter, bytes, 1, 1));
+  }
+
   BodyOp transfer() const {
     const Experts& e = w_.model().experts;
     BodyOp op;
@@ -154,6 +162,7 @@ class ExpertWriter {
         add(w_.collective(CommGroup::kExpert, Collective::kAllGather,
                           4 * f(w_.model().experts.count * w_.plan().parallel.ep)));
       }
+      if (dispatcher_ == Dispatcher::kHybridEp && !alone()) gather_routing();
       if (sorts_first || alone()) wait_for_counts();
       if (sorts_first && !alone()) permute();
     }

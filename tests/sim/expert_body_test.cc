@@ -296,6 +296,23 @@ TEST_F(ExpertBody, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
   EXPECT_EQ(count(layer(qwen_).forward, OpKind::kActivation), 1) << "before 26.06";
 }
 
+TEST_F(ExpertBody, HybridEpGathersWhoChoseWhom) {
+  const auto gathered = [&] {
+    double bytes = 0;
+    for (const BodyOp& op : layer(qwen_).forward) {
+      if (op.kind == OpKind::kAllGather) bytes += op.collective.bytes;
+    }
+    return bytes;
+  };
+  plan_.parallel.dispatcher = Dispatcher::kHybridEp;
+  EXPECT_EQ(gathered(), 4096.0 * 128 * 8) << "a byte for each token, expert and rank";
+  plan_.parallel.ep = 1;
+  EXPECT_EQ(gathered(), 0);
+  plan_.parallel.ep = 8;
+  plan_.parallel.dispatcher = Dispatcher::kDeepEp;
+  EXPECT_EQ(gathered(), 0);
+}
+
 TEST_F(ExpertBody, ProductsLaunchedOneByOneFillTheDeviceLess) {
   profile_.stack.parallel.grouped_in_one_kernel = true;
   const double together = time(layer(qwen_).backward, true).device_s;
