@@ -56,6 +56,12 @@ ParallelKernels load_parallel_kernels() {
   kernels.slow_sinks = stacks_of(file.root().require_object("sink_attention_share"));
   kernels.fp8_sink_backward_share = value("fp8_sink_backward_share", between(0.01, 1.0));
   kernels.fp8_sinks = stacks_of(file.root().require_object("fp8_sink_backward_share"));
+  kernels.fp8_attention_input_bytes = value("fp8_attention_input_bytes", between(0.0, 100.0));
+  kernels.fp8_attention_inputs = stacks_of(file.root().require_object("fp8_attention_input_bytes"));
+  kernels.fused_loss_sm_bytes_per_s = value("fused_loss_sm_bytes_per_s", between(1e8, 1e12));
+  const JsonReader loss = file.root().require_object("fused_loss_sm_bytes_per_s");
+  kernels.fused_loss_architecture = loss.require<std::string>("architecture");
+  kernels.fused_losses = stacks_of(loss);
   const JsonReader biased = file.root().require_object("unfused_biased_experts");
   const auto bytes = [&](std::string_view name) {
     return biased.require<double>(name, between(0.0, 1e4));

@@ -100,6 +100,14 @@ struct ParallelKernels {
   /// The same of attention's backward in fp8, which recipes of models with sinks turn on.
   double fp8_sink_backward_share = 1;
   std::vector<std::string> fp8_sinks;
+  /// What it moves before: bytes an element of queries, keys and values, or of the gradient.
+  double fp8_attention_input_bytes = 0;
+  std::vector<std::string> fp8_attention_inputs;
+  /// Bytes a second that one SM's programs of the fused loss go through, on GPUs of which
+  /// architecture that is measured, and who runs it.
+  double fused_loss_sm_bytes_per_s = 0;
+  std::string fused_loss_architecture;
+  std::vector<std::string> fused_losses;
   /// Traffic of experts with biases where these stacks run activation and biases by kernels of
   /// their own: per element of the activation, and of the rows that FC2 puts out.
   double unfused_activation_forward_bytes = 0, unfused_activation_backward_bytes = 0;

@@ -69,6 +69,11 @@ BodyCosts::BodyCosts(const profiles::Profile& profile)
   kernels_.gemm.e *= load.product_share;
   kernels_.memory.stream_efficiency *= load.stream_share;
   kernels_.memory.reduce_efficiency *= load.stream_share;
+  const profiles::ParallelKernels& parallel = profiles::parallel_kernels();
+  const std::vector<std::string>& fused = parallel.fused_losses;
+  if (std::find(fused.begin(), fused.end(), profile.stack.id) != fused.end() &&
+      profile.cluster.gpu.architecture == parallel.fused_loss_architecture)
+    loss_bytes_per_s_ = parallel.fused_loss_sm_bytes_per_s * kernels_.rates.sm_count;
   const auto typed = [&](Precision precision, double share, double operand_bytes) {
     const double peak = peak_flops(profile.cluster.gpu, precision);
     Typed& of = typed_[static_cast<std::size_t>(precision)];
@@ -184,9 +189,11 @@ double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
     once.kernels = 1;
     work = &once;
   }
-  double time = kernel_time_s(
-      kernels_, *work, sharing,
-      [&](std::int64_t, std::int64_t, std::int64_t, int sms) { return products_s(op, sms); });
+  double time = (op.starts - 1) * kernels_.memory.t1_s +
+                kernel_time_s(kernels_, *work, sharing,
+                              [&](std::int64_t, std::int64_t, std::int64_t, int sms) {
+                                return products_s(op, sms);
+                              });
   if (op.on_fp32_cores) {
     const double products = work->backward ? 4 : 2;
     const int sms = std::max(1, kernels_.rates.sm_count - sharing.channels);
@@ -197,6 +204,8 @@ double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
     time += products * (product(typed_gemm(kernels_.gemm, kernels_.rates, fp32_flops, 1)) -
                         product({kernels_.gemm, kernels_.rates}));
   }
+  if (op.kind == OpKind::kLoss && loss_bytes_per_s_ > 0)
+    return std::max(time, static_cast<double>(op.work.bytes) / loss_bytes_per_s_);
   if (op.extra_bytes <= 0) return time;
   return time +
          op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);

@@ -103,7 +103,8 @@ class BodyCosts {
   NodeNetwork network_;
   Layout layout_;
   CudaGraphs graphs_ = CudaGraphs::kNone;
-  std::array<Typed, 4> typed_;  // by Precision
+  std::array<Typed, 4> typed_;   // by Precision
+  double loss_bytes_per_s_ = 0;  // at most, by the stack's kernel; 0: as others
   std::unordered_map<ProductShape, double, ProductShapeHash> products_;
 };
 

@@ -67,6 +67,21 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
   return op;
 }
 
+/// Recipes of models with sinks turn attention in fp8 on: what it reads is laid out by heads and
+/// cast first.
+void cast_for_attention(const BodyWriter& w, BodyOps& list, bool backward) {
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  if (!w.model().attention_sinks || w.plan().numerics.precision != Precision::kFp8 ||
+      !one_of(kernels.fp8_attention_inputs, w.stack()))
+    return;
+  const RankShape& s = w.shape();
+  const double channels = f(backward ? s.attention_out_dim() : s.q_dim() + 2 * s.kv_dim());
+  constexpr int kKernels = 3;  // laid out, cast, scales ordered
+  list.push_back(w.memory(OpKind::kQuantize,
+                          kernels.fp8_attention_input_bytes * f(s.tokens) * channels, kKernels,
+                          w.stack().parallel.cast_efficiency));
+}
+
 BodyOp transfer(Pattern pattern, double bytes, Meets meets) {
   BodyOp op;
   op.kind = OpKind::kAllGather;
@@ -144,6 +159,7 @@ void exchanged(const BodyWriter& w, BodyOps& list, bool backward) {
 }  // namespace
 
 void BodyWriter::attention_core(BodyOps& list, bool backward) const {
+  cast_for_attention(*this, list, backward);
   if (shape_.cp == 1) {
     list.push_back(attention_op(*this, shape_.heads, shape_.seq_len, backward));
     return;

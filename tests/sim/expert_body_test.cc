@@ -313,6 +313,39 @@ TEST_F(ExpertBody, HybridEpGathersWhoChoseWhom) {
   EXPECT_EQ(gathered(), 0);
 }
 
+TEST_F(ExpertBody, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
+  const Model oss = model("gpt-oss-120b");
+  profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo-26.06");
+  plan_.numerics.precision = Precision::kFp8;
+  const auto before_attention = [&](const BodyOps& ops) {
+    const auto at = std::find_if(ops.begin(), ops.end(),
+                                 [](const BodyOp& op) { return op.kind == OpKind::kAttention; });
+    return *std::prev(at);
+  };
+  const Body body = layer(oss);
+  const BodyOp inputs = before_attention(body.forward);
+  EXPECT_EQ(inputs.kind, OpKind::kQuantize);
+  EXPECT_NEAR(static_cast<double>(inputs.work.bytes), 8.06 * 4096 * (64 + 8 + 8) * 64, 1);
+  EXPECT_NEAR(static_cast<double>(before_attention(body.backward).work.bytes),
+              8.06 * 4096 * 64 * 64, 1);
+  plan_.numerics.precision = Precision::kBf16;
+  EXPECT_NE(before_attention(layer(oss).forward).kind, OpKind::kQuantize);
+}
+
+TEST_F(ExpertBody, ProgramsOfTheFusedLossBoundIt) {
+  const auto loss_s = [&](const char* cluster, const char* stack) {
+    profile_ = profiles::load_profile(cluster, stack);
+    const BodyOps ops = BodyWriter(qwen_, plan_, profile_.stack).head().forward;
+    const auto at = std::find_if(ops.begin(), ops.end(),
+                                 [](const BodyOp& op) { return op.kind == OpKind::kLoss; });
+    return std::pair(time({*at}).device_s, static_cast<double>(at->work.bytes));
+  };
+  const auto [b200, bytes] = loss_s("dgx-b200", "megatron-core-nemo");
+  EXPECT_NEAR(bytes / b200, 0.28 * 8e12, 0.01 * bytes / b200);
+  const auto [h100, same] = loss_s("dgx-h100", "megatron-core-nemo");
+  EXPECT_GT(same / h100, 0.28 * 8e12) << "measured on Blackwell only";
+}
+
 TEST_F(ExpertBody, ProductsLaunchedOneByOneFillTheDeviceLess) {
   profile_.stack.parallel.grouped_in_one_kernel = true;
   const double together = time(layer(qwen_).backward, true).device_s;
