@@ -52,6 +52,7 @@ ParallelKernels load_parallel_kernels() {
       static_cast<int>(value("deferred_head_gradients", between(0.0, 1e6)));
   kernels.hybrid_link_share = value("hybrid_link_share", between(0.01, 2.0));
   kernels.mxfp8_product_share = value("mxfp8_product_share", between(0.1, 2.0));
+  kernels.mxfp8_cast_efficiency = value("mxfp8_cast_efficiency", between(0.1, 1.0));
   kernels.sink_attention_share = value("sink_attention_share", between(0.01, 1.0));
   kernels.slow_sinks = stacks_of(file.root().require_object("sink_attention_share"));
   kernels.fp8_sink_backward_share = value("fp8_sink_backward_share", between(0.01, 1.0));

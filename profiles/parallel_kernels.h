@@ -93,6 +93,8 @@ struct ParallelKernels {
   double hybrid_link_share = 1;
   /// What products with block scales of 1 x 32 reach, of those with one scale a tensor.
   double mxfp8_product_share = 1;
+  /// What casts to MXFP8 reach of kernels that stream.
+  double mxfp8_cast_efficiency = 1;
   /// What attention with sinks reaches of fused attention with the software of these stacks; it
   /// does not skip what a window leaves out.
   double sink_attention_share = 1;

@@ -13,6 +13,7 @@ struct Cast {
   double bytes = 0;  // an element, both directions
   int kernels = 1;
   double gathered_bytes = 0;  // of them and of a transpose, by each rank where parts are gathered
+  int for_all = 0;            // of the kernels, those that serve all experts at once
 };
 
 bool narrow(const Plan& plan) {
@@ -35,7 +36,7 @@ Cast cast_of(const Plan& plan, bool transposes) {
     case Fp8Recipe::kMxfp8:
       break;
   }
-  return {2 + 2 * (1 + 1.0 / 32), 3};
+  return {2 + 2 * (1 + 1.0 / 32), 3, 0, 2};
 }
 
 /// torchao without a compiler casts by many kernels, and casts an input again for its weight
@@ -49,10 +50,12 @@ const profiles::EagerCasts* eager_casts(const BodyWriter& w) {
 
 /// Casts of experts' rows that are launched one by one are short: they keep the stack's.
 double cast_efficiency(const BodyWriter& w, const BodyOp& product) {
-  const profiles::CastTranspose& transposed = profiles::parallel_kernels().cast_transpose;
-  const bool one_scale = w.plan().numerics.precision == Precision::kFp8 &&
-                         (fp8_recipe_of(w.plan()) == Fp8Recipe::kDelayed ||
-                          fp8_recipe_of(w.plan()) == Fp8Recipe::kTensorwise);
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  const profiles::CastTranspose& transposed = kernels.cast_transpose;
+  const bool fp8 = w.plan().numerics.precision == Precision::kFp8;
+  const Fp8Recipe recipe = fp8_recipe_of(w.plan());
+  if (fp8 && recipe == Fp8Recipe::kMxfp8) return kernels.mxfp8_cast_efficiency;
+  const bool one_scale = fp8 && (recipe == Fp8Recipe::kDelayed || recipe == Fp8Recipe::kTensorwise);
   const bool known = one_scale && w.transposes_fp8() && product.work.kernels <= 1 &&
                      profiles::among(transposed.stacks, w.stack());
   return known ? transposed.efficiency : w.stack().parallel.cast_efficiency;
@@ -83,6 +86,7 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
   // Each expert's rows are cast by kernels of their own where products are.
   if (product.work.kernels > 1) {
     op.work.kernels = static_cast<std::uint16_t>(op.work.kernels * product.work.kernels);
+    op.starts = (cast.kernels - cast.for_all) * product.work.kernels + cast.for_all;
   }
   op.dynamic = product.dynamic;
   op.groups = product.work.kernels > 1 ? product.groups : 1;

@@ -332,6 +332,24 @@ TEST_F(ExpertBody, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
   EXPECT_NE(before_attention(layer(oss).forward).kind, OpKind::kQuantize);
 }
 
+TEST_F(ExpertBody, CastsOfEachExpertStartOneAfterAnother) {
+  plan_.numerics.precision = Precision::kFp8;
+  plan_.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
+  const auto cast_of_experts = [&] {
+    const BodyOps ops = layer(qwen_).forward;
+    return *std::find_if(ops.begin(), ops.end(), [](const BodyOp& op) {
+      return op.kind == OpKind::kQuantize && op.groups > 1;
+    });
+  };
+  BodyOp cast = cast_of_experts();
+  EXPECT_EQ(cast.starts, 5 * 16);
+  const double s = time({cast}).device_s;
+  cast.starts = 1;
+  EXPECT_NEAR(s - time({cast}).device_s, 79 * profile_.cost.memory.values.t1_s, 1e-12);
+  plan_.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
+  EXPECT_EQ(cast_of_experts().starts, 16 + 2) << "scales of all are put in order at once";
+}
+
 TEST_F(ExpertBody, ProgramsOfTheFusedLossBoundIt) {
   const auto loss_s = [&](const char* cluster, const char* stack) {
     profile_ = profiles::load_profile(cluster, stack);
