@@ -49,12 +49,14 @@ double sent_bytes(const BodyCollective& collective, double ranks) {
 /// Where both streams have come to.
 struct BodyCosts::Streams {
   double compute = 0, communication = 0;
-  double host = 0;        // issued
-  bool drained = false;   // the host has waited: kernels start no sooner than they are issued
-  double others = 0;      // taken by what runs beside other micro-batches
-  double others_sms = 0;  // the SMs that it holds, times their seconds
-  Sharing resident;       // of what runs beside
-  Sharing background;     // of what other layers' collectives hold
+  double host = 0;          // issued
+  bool drained = false;     // the host has waited: kernels start no sooner than they are issued
+  double others = 0;        // taken by what runs beside other micro-batches
+  double others_sms = 0;    // the SMs that it holds, times their seconds
+  double others_bytes = 0;  // and what it reads and writes
+  double memory = 0;        // seconds of kernels that memory bounds
+  Sharing resident;         // of what runs beside
+  Sharing background;       // of what other layers' collectives hold
   CommGroup group = CommGroup::kTensor;
   OpRun last;
 };
@@ -261,6 +263,7 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
     if (op.collective.meets == Meets::kOthers) {
       s.others += cost.time_s * profile_.cost.contention.values.nvlink_collectives;
       s.others_sms += cost.time_s * cost.channels;
+      s.others_bytes += cost.hbm_bytes;
       return;
     }
     const double start = std::max(s.compute, s.communication);
@@ -300,6 +303,7 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
     duration = beside + (duration - beside * duration / slowed);
   }
   if (op.delayable) result.delayed_s += duration;
+  if (op.work.kind == WorkKind::kMemory) s.memory += duration;
   s.last = {0, false, s.compute, s.compute + duration};
   s.compute += duration;
   if (op.host_waits && graphs_ != CudaGraphs::kStep) {
@@ -356,9 +360,11 @@ BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* 
   }
   result.beside_others_s = streams.others;
   if (streams.others > 0) {
-    // The other micro-batch's kernels have so many SMs less meanwhile; what is longer than all of
-    // them shows.
-    streams.compute += streams.others_sms / kernels_.rates.sm_count;
+    // The other micro-batch's kernels have so many SMs less meanwhile, and those that memory bounds
+    // so much less of it; what is longer than all of them shows.
+    const double sms_s = streams.others_sms / kernels_.rates.sm_count;
+    const double memory_share = streams.compute > 0 ? streams.memory / streams.compute : 0;
+    streams.compute += sms_s + memory_share * memory_s(streams.others_bytes, 1);
     const double shown = std::max(0.0, streams.others - streams.compute);
     result.exposed_s[static_cast<std::size_t>(CommGroup::kExpert)] += shown;
     streams.compute += shown;

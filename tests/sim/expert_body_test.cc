@@ -196,6 +196,10 @@ TEST_F(ExpertBody, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
   EXPECT_LT(hidden.device_s, compute + 0.5 * waits.exposed_s[expert]);
   EXPECT_EQ(hidden.sent_bytes[expert], waits.sent_bytes[expert]);
 
+  // What they read and write, kernels that memory bounds have to wait for.
+  const double sms_only = compute + 20.0 / 132 * waits.exposed_s[expert];
+  EXPECT_GT(hidden.device_s, sms_only);
+
   plan_.parallel.ep = 16;  // two nodes: exchanges take longer than all products
   plan_.parallel.dispatcher = Dispatcher::kAllToAll;
   EXPECT_GT(time(layer(qwen_).forward).exposed_s[expert], 0);
