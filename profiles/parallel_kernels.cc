@@ -75,6 +75,7 @@ ParallelKernels load_parallel_kernels() {
   kernels.unfused_backward_kernels = static_cast<int>(bytes("backward_kernels"));
   kernels.unfused_biased_experts = stacks_of(biased);
   kernels.fused_experts = stacks_of(file.root().require_object("fused_experts"));
+  kernels.sends_weights = stacks_of(file.root().require_object("sends_weights"));
   kernels.expert_streams = value("expert_streams", between(1.0, 1024.0));
   const JsonReader ends = file.root().require_object("listed_ends");
   kernels.listed_ends.stacks = stacks_of(ends);

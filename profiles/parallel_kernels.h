@@ -119,6 +119,8 @@ struct ParallelKernels {
   /// Experts in MXFP8 whose activation and casts are done by the products themselves, where a graph
   /// holds the whole step, which needs them so.
   std::vector<std::string> fused_experts;
+  /// By family: weights of rows, in fp32, go to the experts by an exchange of their own.
+  std::vector<std::string> sends_weights;
   /// Streams over which products of experts that are launched one by one run at once.
   double expert_streams = 1;
   ListedEnds listed_ends;

@@ -154,6 +154,14 @@ class ExpertWriter {
     return op;
   }
 
+  /// What each row counts, or the gradient of it, in fp32.
+  void send_weights() {
+    BodyOp op = transfer();
+    op.collective.tokens.token_bytes = 4;
+    op.collective.bytes = op.collective.tokens.token_bytes * sent_rows();
+    add_dynamic(op);
+  }
+
   /// Tokens to experts; in backward the same rows' gradients come back that way.
   void dispatch(bool backward) {
     const bool sorts_first = dispatcher_ == Dispatcher::kAllToAll;
@@ -171,6 +179,8 @@ class ExpertWriter {
       if (backward && dispatcher_ == Dispatcher::kAllGather)
         op.collective.kind = Collective::kReduceScatter;
       add_dynamic(op);
+      if (sorts_first && profiles::among(profiles::parallel_kernels().sends_weights, w_.stack()))
+        send_weights();
     }
     if (!backward && !alone() && !sorts_first) wait_for_counts();
     if (backward && (sorts_first || alone())) permute();
