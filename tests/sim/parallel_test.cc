@@ -3,8 +3,10 @@
 // and trends that published runs agree on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
@@ -138,6 +140,16 @@ TEST(BodyTest, GatheredRingSendsKeysAndValuesOfAllQueryHeads) {
   const Body body = BodyWriter(model, plan, torch.stack).layer(false);
   const double elements = 2.0 * 8192 / 4 * 8192;
   EXPECT_DOUBLE_EQ(sent(body, CommGroup::kContext, 4), (2 * 3 * 2 + 4 * 4) * elements);
+}
+
+// PyTorch issue 133242, on this GPU: 2 bytes at 2.2 TB/s and 4 at 1.4.
+TEST(BodyTest, CompiledCastsTakeWhatInductorsKernelsTook) {
+  const profiles::Profile torch = profiles::load_profile("grand-teton-h100-96g", "torch-compile");
+  const double published_s = 2 / 2.2e12 + 4 / 1.4e12;
+  const double s =
+      6 / (torch.stack.parallel.cast_efficiency * torch.cost.memory.values.stream_efficiency *
+           torch.cluster.gpu.hbm_bytes_per_s);
+  EXPECT_NEAR(s, published_s, 0.02 * published_s);
 }
 
 // torchao without a compiler: 33 bytes an element; inputs are cast again for weight gradients,
