@@ -295,6 +295,15 @@ void BodyWriter::mlp_backward(BodyOps& list) const {
   }
 }
 
+/// Of the last product of a layer that runs again backward needs only what goes in, be it cast.
+static void leave_out_last_product(const BodyWriter& w, BodyOps& list) {
+  const auto last = std::find_if(list.rbegin(), list.rend(),
+                                 [](const BodyOp& op) { return op.work.kind == WorkKind::kGemm; });
+  // The outputs of experts are weighed, for which backward reads them.
+  if (last != list.rend() && last->kind == OpKind::kDownProjection && !w.model().is_mixture())
+    list.erase(last.base() - 1, list.end());
+}
+
 /// What of a layer runs again before its backward.
 static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
   const Plan& plan = w.plan();
@@ -357,6 +366,10 @@ Body BodyWriter::layer(bool recomputed, bool experts) const {
   train_adapters(*this, body.backward);
   for (BodyOps* list : {&body.forward, &body.recompute, &body.backward}) {
     lower_precision(*this, *list);
+  }
+  if (plan_.recompute == Recompute::kFull && !stack_.recomputes_whole_layers &&
+      plan_.numerics.lora == 0) {
+    leave_out_last_product(*this, body.recompute);
   }
   return body;
 }

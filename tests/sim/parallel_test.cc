@@ -142,6 +142,41 @@ TEST(BodyTest, GatheredRingSendsKeysAndValuesOfAllQueryHeads) {
   EXPECT_DOUBLE_EQ(sent(body, CommGroup::kContext, 4), (2 * 3 * 2 + 4 * 4) * elements);
 }
 
+Plan torch_plan(std::int64_t tp, std::int64_t micro_batch) {
+  Plan plan = plan_of(64, tp, 1, 1);
+  plan.strategy = Strategy::kFsdp2;
+  plan.micro_batch = micro_batch;
+  return plan;
+}
+
+Body torch_layer(const Plan& plan, const char* stack = "torch-compile", bool recomputed = false) {
+  static const Model model = llama_70b();
+  return BodyWriter(model, plan, profiles::load_profile("dgx-h100", stack).stack).layer(recomputed);
+}
+
+// PyTorch's checkpoints stop at the last tensor that backward needs, Megatron's run to the end.
+TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
+  const Model model = llama_70b();
+  Plan plan = torch_plan(8, 1);
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = 80;
+  const auto again = [&](const BodyOps& ops, OpKind kind) {
+    return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) { return op.kind == kind; });
+  };
+  const Body torch = torch_layer(plan, "torch-compile", true);
+  EXPECT_EQ(again(torch.recompute, OpKind::kDownProjection), 0);
+  EXPECT_EQ(again(torch.recompute, OpKind::kUpProjection), 1);
+  EXPECT_EQ(again(torch.recompute, OpKind::kReduceScatter), 1);
+  EXPECT_EQ(again(torch.forward, OpKind::kReduceScatter), 2);
+  const Body megatron = BodyWriter(model, plan, h100().stack).layer(true);
+  EXPECT_EQ(again(megatron.recompute, OpKind::kDownProjection), 1);
+  EXPECT_EQ(again(megatron.recompute, OpKind::kReduceScatter), 2);
+  plan.numerics.precision = Precision::kFp8;
+  const Body narrow = torch_layer(plan, "torch-compile", true);
+  EXPECT_EQ(again(narrow.recompute, OpKind::kQuantize), again(narrow.forward, OpKind::kQuantize))
+      << "the gradient of the weight reads what goes into the last product";
+}
+
 // PyTorch issue 133242, on this GPU: 2 bytes at 2.2 TB/s and 4 at 1.4.
 TEST(BodyTest, CompiledCastsTakeWhatInductorsKernelsTook) {
   const profiles::Profile torch = profiles::load_profile("grand-teton-h100-96g", "torch-compile");
