@@ -104,6 +104,7 @@ ParallelKernels load_parallel_kernels() {
   const JsonReader transposed = file.root().require_object("cast_transpose");
   kernels.cast_transpose = {stacks_of(transposed),
                             transposed.require<double>("efficiency", between(0.01, 1.0))};
+  kernels.waits_for_ring = stacks_of(file.root().require_object("waits_for_ring"));
   const JsonReader casts = file.root().require_object("eager_casts");
   kernels.eager_casts = {stacks_of(casts), casts.require<double>("bytes", between(1.0, 1e3)),
                          static_cast<int>(casts.require<double>("kernels", between(1.0, 100.0)))};

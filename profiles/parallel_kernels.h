@@ -136,6 +136,8 @@ struct ParallelKernels {
   RegisteredBuffers registered_buffers;
   BothWaysFp8 both_ways_fp8;
   CastTranspose cast_transpose;
+  /// By family: a compiler that waits where a collective is traced leaves nothing beside the ring.
+  std::vector<std::string> waits_for_ring;
   EagerCasts eager_casts;
   ScaledRope scaled_rope;
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU

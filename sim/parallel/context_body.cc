@@ -7,8 +7,9 @@
 // keys and values of the next step travel beside. Backward sends their gradients along, twice the
 // bytes, and waits for the last hop. PyTorch's ring goes round by one all-gather beside the first
 // step, of keys and values repeated for every query head (torchtitan), adds up in fp32, and sends
-// the gradients of keys and values on in fp32 after every step. All-gather: keys and values first,
-// then one call. All-to-all (Ulysses): heads are exchanged for tokens before and after.
+// the gradients of keys and values on in fp32 after every step; compiled, it waits for each of
+// them. All-gather: keys and values first, then one call. All-to-all (Ulysses): heads are exchanged
+// for tokens before and after.
 #include <algorithm>
 #include <cmath>
 
@@ -117,8 +118,10 @@ void gathered_ring(const BodyWriter& w, BodyOps& list, bool backward) {
   const double pairs = f(s.tokens) * f(s.q_dim() + s.attention_out_dim());  // keys and values
   constexpr double kSum = 4;                                                // bytes: fp32
   const auto summed = [&](double elements) { return (2 * kSum + w.width()) * elements; };
+  const bool waits = profiles::among(profiles::parallel_kernels().waits_for_ring, w.stack());
+  const Meets meets = waits ? Meets::kBlocks : Meets::kBeside;
   list.push_back(w.memory(OpKind::kCopyIn, 2 * w.width() * pairs, 1, w.stack().copies.concatenate));
-  list.push_back(transfer(Pattern::kCollective, w.width() * pairs * f(s.cp), Meets::kBeside));
+  list.push_back(transfer(Pattern::kCollective, w.width() * pairs * f(s.cp), meets));
   for (std::int64_t step = 0; step < s.cp; ++step) {
     BodyOp op = attention_op(w, s.heads, s.seq_len, backward);
     op.joins = !backward && step == 1;
@@ -133,8 +136,8 @@ void gathered_ring(const BodyWriter& w, BodyOps& list, bool backward) {
                            w.stack().copies.add);
     sums.joins = true;
     list.push_back(sums);
-    list.push_back(transfer(Pattern::kRingStep, kSum * pairs,
-                            step + 1 == s.cp ? Meets::kBlocks : Meets::kBeside));
+    list.push_back(
+        transfer(Pattern::kRingStep, kSum * pairs, step + 1 == s.cp ? Meets::kBlocks : meets));
   }
 }
 

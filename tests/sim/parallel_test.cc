@@ -154,6 +154,24 @@ Body torch_layer(const Plan& plan, const char* stack = "torch-compile", bool rec
   return BodyWriter(model, plan, profiles::load_profile("dgx-h100", stack).stack).layer(recomputed);
 }
 
+std::int64_t number_of(const BodyOps& ops, OpKind kind, Meets meets) {
+  return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) {
+    return op.kind == kind && op.collective.bytes > 0 && op.collective.meets == meets;
+  });
+}
+
+// A collective that is traced is waited for where it is called.
+TEST(BodyTest, CompiledRingIsWaitedFor) {
+  Plan plan = torch_plan(1, 1);
+  plan.parallel.cp = 4;
+  for (const char* stack : {"torch-compile", "torch-eager"}) {
+    const Body body = torch_layer(plan, stack);
+    const bool waits = stack == std::string_view("torch-compile");
+    EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBeside), waits ? 0 : 1) << stack;
+    EXPECT_EQ(number_of(body.backward, OpKind::kAllGather, Meets::kBeside), waits ? 0 : 4) << stack;
+  }
+}
+
 // PyTorch's checkpoints stop at the last tensor that backward needs, Megatron's run to the end.
 TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
   const Model model = llama_70b();
