@@ -138,6 +138,8 @@ struct ParallelKernels {
   CastTranspose cast_transpose;
   /// By family: a compiler that waits where a collective is traced leaves nothing beside the ring.
   std::vector<std::string> waits_for_ring;
+  /// What products with a scale for every row reach, of those with one scale a tensor.
+  double rowwise_product_share = 1;
   EagerCasts eager_casts;
   ScaledRope scaled_rope;
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU

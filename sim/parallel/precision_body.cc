@@ -113,7 +113,10 @@ bool norms_cast(const BodyWriter& w) {
 double product_share(const Plan& plan) {
   const bool mxfp8 =
       plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == Fp8Recipe::kMxfp8;
-  return mxfp8 ? profiles::parallel_kernels().mxfp8_product_share : 1;
+  const bool rowwise =
+      plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == Fp8Recipe::kRowwise;
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  return mxfp8 ? kernels.mxfp8_product_share : rowwise ? kernels.rowwise_product_share : 1;
 }
 
 /// Scales of whole rows are found after the gather (torchao).

@@ -195,6 +195,21 @@ TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
       << "the gradient of the weight reads what goes into the last product";
 }
 
+TEST(BodyTest, ProductsWithScalesOfRowsAreSlower) {
+  Plan plan = torch_plan(1, 1);
+  plan.numerics.precision = Precision::kFp8;
+  const auto efficiency = [&](Fp8Recipe recipe) {
+    plan.numerics.fp8_recipe = recipe;
+    for (const BodyOp& op : torch_layer(plan).forward) {
+      if (op.kind == OpKind::kDownProjection) return op.work.efficiency;
+    }
+    return 0.0;
+  };
+  EXPECT_DOUBLE_EQ(
+      efficiency(Fp8Recipe::kRowwise),
+      profiles::parallel_kernels().rowwise_product_share * efficiency(Fp8Recipe::kTensorwise));
+}
+
 // PyTorch issue 133242, on this GPU: 2 bytes at 2.2 TB/s and 4 at 1.4.
 TEST(BodyTest, CompiledCastsTakeWhatInductorsKernelsTook) {
   const profiles::Profile torch = profiles::load_profile("grand-teton-h100-96g", "torch-compile");
