@@ -138,6 +138,8 @@ struct ParallelKernels {
   CastTranspose cast_transpose;
   /// By family: a compiler that waits where a collective is traced leaves nothing beside the ring.
   std::vector<std::string> waits_for_ring;
+  /// By family: gradients of one input are added up by one kernel.
+  std::vector<std::string> adds_gradients_at_once;
   /// What products with a scale for every row reach, of those with one scale a tensor.
   double rowwise_product_share = 1;
   EagerCasts eager_casts;

@@ -166,11 +166,16 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
     list.push_back(collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets));
     if (bulk) list.back().collective.sms = profiles::parallel_kernels().userbuffer_bulk.gather_sms;
   }
+  const bool at_once = profiles::among(profiles::parallel_kernels().adds_gradients_at_once, stack_);
   for (std::size_t i = 0; i < columns.size(); ++i) {
     list.push_back(product(OpKind::kInputGradient, shape_.tokens, shape_.hidden, columns[i]));
-    if (i > 0) {  // sums of the inputs' gradients
+    if (i > 0 && !at_once) {  // sums of the inputs' gradients
       list.push_back(memory(OpKind::kAccumulate, 3 * gathered_bytes(), 1, stack_.copies.add));
     }
+  }
+  if (at_once && columns.size() > 1) {
+    const double streams = f(static_cast<std::int64_t>(columns.size()) + 1);
+    list.push_back(memory(OpKind::kAccumulate, streams * gathered_bytes(), 1, stack_.copies.add));
   }
   if (parallel) {
     BodyOp reduce =

@@ -154,6 +154,14 @@ Body torch_layer(const Plan& plan, const char* stack = "torch-compile", bool rec
   return BodyWriter(model, plan, profiles::load_profile("dgx-h100", stack).stack).layer(recomputed);
 }
 
+double bytes_of(const BodyOps& ops, OpKind kind) {
+  double sum = 0;
+  for (const BodyOp& op : ops) {
+    if (op.kind == kind) sum += static_cast<double>(op.work.bytes);
+  }
+  return sum;
+}
+
 std::int64_t number_of(const BodyOps& ops, OpKind kind, Meets meets) {
   return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) {
     return op.kind == kind && op.collective.bytes > 0 && op.collective.meets == meets;
@@ -193,6 +201,15 @@ TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
   const Body narrow = torch_layer(plan, "torch-compile", true);
   EXPECT_EQ(again(narrow.recompute, OpKind::kQuantize), again(narrow.forward, OpKind::kQuantize))
       << "the gradient of the weight reads what goes into the last product";
+}
+
+// Three gradients read and one written, or two at a time.
+TEST(BodyTest, CompiledSumsTakeOneKernel) {
+  const double gathered = 2.0 * 8192 * 8192;
+  const Plan plan = torch_plan(1, 1);
+  EXPECT_DOUBLE_EQ(bytes_of(torch_layer(plan).backward, OpKind::kAccumulate), (4 + 3) * gathered);
+  EXPECT_DOUBLE_EQ(bytes_of(torch_layer(plan, "torch-eager").backward, OpKind::kAccumulate),
+                   (6 + 3) * gathered);
 }
 
 TEST(BodyTest, ProductsWithScalesOfRowsAreSlower) {
