@@ -105,6 +105,9 @@ ParallelKernels load_parallel_kernels() {
   kernels.cast_transpose = {stacks_of(transposed),
                             transposed.require<double>("efficiency", between(0.01, 1.0))};
   kernels.waits_for_ring = stacks_of(file.root().require_object("waits_for_ring"));
+  kernels.copies_parts_of_sequences =
+      stacks_of(file.root().require_object("copies_parts_of_sequences"));
+  kernels.matches_async_products = stacks_of(file.root().require_object("matches_async_products"));
   kernels.adds_gradients_at_once = stacks_of(file.root().require_object("adds_gradients_at_once"));
   kernels.rowwise_product_share = value("rowwise_product_share", between(0.1, 2.0));
   const JsonReader casts = file.root().require_object("eager_casts");

@@ -138,6 +138,11 @@ struct ParallelKernels {
   CastTranspose cast_transpose;
   /// By family: a compiler that waits where a collective is traced leaves nothing beside the ring.
   std::vector<std::string> waits_for_ring;
+  /// By family: collectives of tensor ranks concatenate along the first dimension, so parts of
+  /// more than one sequence are copied into their places.
+  std::vector<std::string> copies_parts_of_sequences;
+  /// By family: async tensor parallelism is a pattern of a product beside its collective.
+  std::vector<std::string> matches_async_products;
   /// By family: gradients of one input are added up by one kernel.
   std::vector<std::string> adds_gradients_at_once;
   /// What products with a scale for every row reach, of those with one scale a tensor.

@@ -54,8 +54,24 @@ BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
-  keeps_gathered_ = profiles::among(profiles::parallel_kernels().keeps_gathered_inputs, stack);
   transposes_fp8_ = profiles::transposes_fp8(stack, gpu);
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  keeps_gathered_ = profiles::among(kernels.keeps_gathered_inputs, stack);
+  copies_parts_ = shape_.sequence_parallel && plan.micro_batch > 1 &&
+                  profiles::among(kernels.copies_parts_of_sequences, stack);
+  matches_async_ =
+      overlap_ == TensorOverlap::kAsync && profiles::among(kernels.matches_async_products, stack);
+}
+
+Meets BodyWriter::gathers() const {
+  const bool scales_of_rows =
+      plan_.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan_) == Fp8Recipe::kRowwise;
+  const bool fused = overlap_ != TensorOverlap::kNone && !(matches_async_ && scales_of_rows);
+  return fused ? Meets::kPieces : Meets::kBlocks;
+}
+
+void BodyWriter::copy_parts(BodyOps& list, OpKind kind) const {
+  if (copies_parts_) list.push_back(memory(kind, 2 * gathered_bytes(), 1, stack_.copies.copy));
 }
 
 double BodyWriter::gathered_bytes() const {
@@ -129,6 +145,7 @@ void BodyWriter::gather_before(BodyOps& list, BodyOp product_op, Meets meets) co
       product_op.collective = gather.collective;
     } else {
       list.push_back(gather);
+      copy_parts(list, OpKind::kCopyOut);
     }
   }
   list.push_back(product_op);
@@ -146,10 +163,13 @@ void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
   if (overlap_ != TensorOverlap::kNone) {
     product_op.collective = reduce.collective;
     product_op.collective.meets = Meets::kPieces;
+    // What came from every rank is read, its sum written.
+    if (matches_async_) product_op.extra_bytes = gathered_bytes() * (1 + 1 / f(shape_.tp));
     list.push_back(product_op);
     return;
   }
   list.push_back(product_op);
+  copy_parts(list, OpKind::kCopyIn);
   list.push_back(reduce);
 }
 
@@ -159,7 +179,8 @@ void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
 void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>& columns,
                                  int sum_sms) const {
   const bool parallel = shape_.tp > 1;
-  const bool beside = stack_.parallel.async_tensor_backward || overlap_ != TensorOverlap::kNone;
+  const bool beside = stack_.parallel.async_tensor_backward ||
+                      (overlap_ != TensorOverlap::kNone && !matches_async_);
   const Meets meets = beside ? Meets::kBeside : Meets::kBlocks;
   const bool bulk = sum_sms > 0 && overlap_ == TensorOverlap::kUserbuffers;
   if (shape_.sequence_parallel && !keeps_gathered_) {
@@ -178,6 +199,7 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
     list.push_back(memory(OpKind::kAccumulate, streams * gathered_bytes(), 1, stack_.copies.add));
   }
   if (parallel) {
+    copy_parts(list, OpKind::kCopyIn);
     BodyOp reduce =
         collective(CommGroup::kTensor,
                    shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
@@ -194,7 +216,7 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
 /// A row-parallel product: the gradient of its output is gathered first and serves both.
 void BodyWriter::row_backward(BodyOps& list, std::int64_t rows) const {
   const BodyOp gradient = product(OpKind::kInputGradient, shape_.tokens, rows, shape_.hidden);
-  gather_before(list, gradient, overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces);
+  gather_before(list, gradient, gathers());
   list.push_back(weight_gradient(shape_.tokens, shape_.hidden, rows));
 }
 
@@ -202,7 +224,7 @@ void BodyWriter::attention_forward(BodyOps& list) const {
   const RankShape& s = shape_;
   const double t = f(s.tokens);
   list.push_back(layer_norm(false));
-  const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
+  const Meets meets = gathers();
   const bool latent = model_.latent.kv_rank > 0;
   if (latent) {
     latent_forward(*this, list);
@@ -258,7 +280,7 @@ void BodyWriter::attention_backward(BodyOps& list) const {
 void BodyWriter::mlp_forward(BodyOps& list) const {
   const RankShape& s = shape_;
   list.push_back(layer_norm(false));
-  const Meets meets = overlap_ == TensorOverlap::kNone ? Meets::kBlocks : Meets::kPieces;
+  const Meets meets = gathers();
   const bool gated = model_.gated_mlp;
   if (gated && (model_.fused_gate_up || stack_.fused_gate_up)) {
     gather_before(list, product(OpKind::kGateUpProjection, s.tokens, 2 * s.ffn, s.hidden), meets);

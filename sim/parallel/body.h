@@ -140,6 +140,11 @@ class BodyWriter {
   void reduce_after(BodyOps& list, BodyOp product_op) const;
 
  private:
+  /// How the input of a column-parallel product, or the gradient of a row-parallel one, is
+  /// gathered.
+  Meets gathers() const;
+  /// Parts of several sequences, out of what was gathered or into what will be scattered.
+  void copy_parts(BodyOps& list, OpKind kind) const;
   void attention_forward(BodyOps& list) const;
   void attention_backward(BodyOps& list) const;
   void mlp_forward(BodyOps& list) const;
@@ -157,6 +162,8 @@ class BodyWriter {
   ContextComm context_ = ContextComm::kRing;
   bool keeps_gathered_ = false;
   bool transposes_fp8_ = true;
+  bool copies_parts_ = false;
+  bool matches_async_ = false;  // the overlap is one of patterns that a compiler finds
 };
 
 }  // namespace shardwright::sim

@@ -156,13 +156,19 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
   BodyOps result;
   const BodyOp* cast = nullptr;  // the product just before whose input was cast
   bool arrives = false;          // what the next product reads is being gathered
+  bool gathered = false;         // by the operation just before
   std::size_t after_norm = 0;    // of the result, one beyond a norm that the next product reads
   for (BodyOp& op : list) {
     const bool gathers = op.collective.bytes > 0 && gathers_narrow(writer.plan()) &&
                          op.collective.group == CommGroup::kTensor &&
                          op.collective.pattern == Pattern::kCollective &&
                          op.collective.kind == Collective::kAllGather;
-    if (gathers) op.collective.bytes *= saved_input_bytes(writer.plan()) / writer.width();
+    const double narrower = saved_input_bytes(writer.plan()) / writer.width();
+    if (gathers) op.collective.bytes *= narrower;
+    if (op.kind == OpKind::kCopyOut && gathered) {  // puts what was gathered into its places
+      op.work.bytes = static_cast<Bytes>(f(op.work.bytes) * narrower);
+    }
+    gathered = gathers;
     if (gathers && op.collective.meets != Meets::kBeside) arrives = true;
     if (op.work.kind != WorkKind::kGemm || op.stays_wide) {
       cast = nullptr;  // what follows reads something else, though it may have the same size

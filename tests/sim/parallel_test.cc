@@ -203,6 +203,48 @@ TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
       << "the gradient of the weight reads what goes into the last product";
 }
 
+// NCCL puts parts one after the other along the first dimension: with several sequences, parts of
+// each are copied into place after a gather and before a reduction.
+TEST(BodyTest, PartsOfSequencesAreCopied) {
+  const double gathered = 2.0 * 2 * 8192 * 8192;
+  const Body one = torch_layer(torch_plan(8, 1));
+  EXPECT_EQ(bytes_of(one.forward, OpKind::kCopyOut) + bytes_of(one.forward, OpKind::kCopyIn), 0);
+  Plan plan = torch_plan(8, 2);
+  Body two = torch_layer(plan);
+  EXPECT_DOUBLE_EQ(bytes_of(two.forward, OpKind::kCopyOut), 2 * 2 * gathered);
+  EXPECT_DOUBLE_EQ(bytes_of(two.forward, OpKind::kCopyIn), 2 * 2 * gathered);
+  EXPECT_DOUBLE_EQ(bytes_of(two.backward, OpKind::kCopyOut), 2 * 2 * gathered);
+  EXPECT_DOUBLE_EQ(bytes_of(two.backward, OpKind::kCopyIn), 2 * 2 * gathered);
+  plan.numerics.precision = Precision::kFp8;
+  two = torch_layer(plan);
+  EXPECT_DOUBLE_EQ(bytes_of(two.forward, OpKind::kCopyOut), 2 * gathered) << "gathered in fp8";
+  EXPECT_DOUBLE_EQ(bytes_of(two.forward, OpKind::kCopyIn), 2 * 2 * gathered);
+}
+
+// Inductor fuses a product with the collective beside it: not the sum of several, and no gather
+// where scales belong to rows. Partial results of all ranks are added up by a kernel.
+TEST(BodyTest, AsyncTensorParallelismIsOneOfPatterns) {
+  Plan plan = torch_plan(8, 1);
+  plan.parallel.tp_overlap = TensorOverlap::kAsync;
+  Body body = torch_layer(plan);
+  EXPECT_EQ(number_of(body.backward, OpKind::kReduceScatter, Meets::kBlocks), 2);
+  EXPECT_EQ(number_of(body.backward, OpKind::kReduceScatter, Meets::kBeside), 0);
+  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBlocks), 0);
+  for (const BodyOp& op : body.forward) {
+    if (op.kind == OpKind::kDownProjection) {
+      EXPECT_DOUBLE_EQ(op.extra_bytes, 2.0 * 8192 * 8192 * 9 / 8);
+    }
+  }
+  plan.numerics.precision = Precision::kFp8;
+  plan.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
+  body = torch_layer(plan);
+  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBlocks), 0);
+  plan.numerics.fp8_recipe = Fp8Recipe::kRowwise;
+  body = torch_layer(plan);
+  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBlocks), 2);
+  EXPECT_EQ(number_of(body.forward, OpKind::kReduceScatter, Meets::kBlocks), 0);
+}
+
 // Three gradients read and one written, or two at a time.
 TEST(BodyTest, CompiledSumsTakeOneKernel) {
   const double gathered = 2.0 * 8192 * 8192;
