@@ -110,6 +110,9 @@ ParallelKernels load_parallel_kernels() {
   kernels.matches_async_products = stacks_of(file.root().require_object("matches_async_products"));
   kernels.adds_gradients_at_once = stacks_of(file.root().require_object("adds_gradients_at_once"));
   kernels.rowwise_product_share = value("rowwise_product_share", between(0.1, 2.0));
+  const JsonReader parts = file.root().require_object("separate_parts_of_loss");
+  kernels.separate_parts_of_loss = stacks_of(parts);
+  kernels.separate_loss_bytes = parts.require<double>("bytes", between(0.0, 100.0));
   const JsonReader casts = file.root().require_object("eager_casts");
   kernels.eager_casts = {stacks_of(casts), casts.require<double>("bytes", between(1.0, 1e3)),
                          static_cast<int>(casts.require<double>("kernels", between(1.0, 100.0)))};

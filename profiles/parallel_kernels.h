@@ -147,6 +147,10 @@ struct ParallelKernels {
   std::vector<std::string> adds_gradients_at_once;
   /// What products with a scale for every row reach, of those with one scale a tensor.
   double rowwise_product_share = 1;
+  /// By family: bytes a logit at the fullest of a loss whose parts of the vocabulary are put
+  /// together by kernels of their own, where logits are cast to fp32.
+  std::vector<std::string> separate_parts_of_loss;
+  double separate_loss_bytes = 0;
   EagerCasts eager_casts;
   ScaledRope scaled_rope;
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU

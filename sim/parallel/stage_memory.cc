@@ -123,8 +123,14 @@ double loss_bytes(const BodyWriter& w) {
   const double tokens = f(loss_chunk_tokens(w.plan(), stack, s.tokens));
   const double logits = tokens * f(gathers ? w.model().vocab : s.vocab);
   const double own = gathers ? w.width() * tokens * f(s.vocab) : 0;
-  return own + logits * (w.width() + (stack.loss_upcasts_logits ? 4 : 0) +
-                         sum(stack.loss.saved_bytes) + stack.loss.backward_temporary_bytes);
+  double each = w.width() + (stack.loss_upcasts_logits ? 4 : 0) + sum(stack.loss.saved_bytes) +
+                stack.loss.backward_temporary_bytes;
+  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  if (s.tp > 1 && stack.loss_upcasts_logits &&
+      profiles::among(kernels.separate_parts_of_loss, stack)) {
+    each = std::max(each, kernels.separate_loss_bytes);
+  }
+  return own + logits * each;
 }
 
 class StageWalk {

@@ -102,6 +102,24 @@ TEST(StageMemoryTest, LogitsInChunksExistOneAfterTheOther) {
   EXPECT_DOUBLE_EQ(loss(), whole / 2);
 }
 
+// torch/distributed/tensor/parallel/loss.py: four fp32 tensors of this rank's logits at once.
+TEST(StageMemoryTest, PartsOfALossAreAddedUpByKernelsOfTheirOwn) {
+  const Model model = llama_70b();
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
+  Plan plan = plan_of(64, 8, 1, 1);
+  plan.strategy = Strategy::kFsdp2;
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = model.layers;
+  plan.micro_batch = 4;
+  const auto loss = [&](std::int64_t tp) {
+    plan.parallel.tp = tp;
+    return stage_bytes(model, torch, plan, 0, MemoryCategory::kLoss);
+  };
+  const double tokens = 4 * 8192, vocab = static_cast<double>(model.vocab);
+  EXPECT_DOUBLE_EQ(loss(8), tokens * vocab / 8 * 16);
+  EXPECT_DOUBLE_EQ(loss(1), tokens * vocab * (2 + 4 + 4 + 4));
+}
+
 TEST(StageMemoryTest, MastersOfTheWeightsTypeAreTheWeights) {
   const Model model = llama_70b();
   Plan plan = plan_of(64, 4, 8, 64);
