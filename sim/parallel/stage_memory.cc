@@ -91,9 +91,10 @@ double checkpointed(const Parts& p, const BodyWriter& w) {
   const RankShape& s = w.shape();
   if (plan.recompute == Recompute::kFull) return p.input;
   if (plan.recompute == Recompute::kSelectiveOp) {
-    // torchtitan keeps attention and the results of every second product.
-    return p.input + p.scores + p.attention_out +
-           w.width() * f(s.tokens) * f(s.q_dim() + s.kv_dim() + s.ffn) + p.input;
+    // torchtitan keeps attention and the results of every second product, and casts them again.
+    return p.input + p.scores +
+           w.width() * f(s.tokens) * f(s.attention_out_dim() + s.q_dim() + s.kv_dim() + s.ffn) +
+           p.input;
   }
   double kept = p.all();
   if (piece(plan, kPieceBlock)) return p.input;

@@ -120,6 +120,21 @@ TEST(StageMemoryTest, PartsOfALossAreAddedUpByKernelsOfTheirOwn) {
   EXPECT_DOUBLE_EQ(loss(1), tokens * vocab * (2 + 4 + 4 + 4));
 }
 
+// Selective checkpoints keep results of products and of attention, which are bf16.
+TEST(StageMemoryTest, SelectiveCheckpointsHoldNothingInFp8) {
+  const Model model = llama_70b();
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
+  Plan plan = plan_of(64, 1, 1, 1);
+  plan.recompute = Recompute::kSelectiveOp;
+  plan.ckpt_layers = model.layers;
+  const auto kept = [&] {
+    return layer_activations(BodyWriter(model, plan, torch.stack)).checkpoint;
+  };
+  const double wide = kept();
+  plan.numerics.precision = Precision::kFp8;
+  EXPECT_DOUBLE_EQ(kept(), wide);
+}
+
 TEST(StageMemoryTest, MastersOfTheWeightsTypeAreTheWeights) {
   const Model model = llama_70b();
   Plan plan = plan_of(64, 4, 8, 64);
