@@ -340,6 +340,9 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
     list.push_back(op);
     list.back().joins = false;
   };
+  const bool compiled =
+      profiles::among(profiles::parallel_kernels().matches_async_products, w.stack());
+  BodyCollective gathered_by_q;
   bool second_half = false;
   int norms = 0;
   const LatentAttention& latent = w.model().latent;
@@ -357,10 +360,21 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
     const bool mixture =
         only(plan, kPieceMoe) && second_half && experts && op.kind != OpKind::kResidual;
     if (plan.recompute == Recompute::kSelectiveOp) {
-      // torchtitan keeps attention and every second product; elementwise kernels run again.
-      if (op.work.kind == WorkKind::kMemory || op.kind == OpKind::kKProjection ||
+      // torchtitan keeps attention, every second product and what is reduced; elementwise kernels
+      // and gathers run again, but not what a compiler sees to serve a kept sum alone.
+      const bool before_sum = op.kind == OpKind::kOutputProjection || op.kind == OpKind::kCopyIn;
+      if (before_sum && compiled && w.shape().sequence_parallel) continue;
+      const bool gather = op.kind == OpKind::kAllGather && op.work.kind == WorkKind::kNone &&
+                          op.collective.group == CommGroup::kTensor;
+      if (op.kind == OpKind::kQProjection) gathered_by_q = op.collective;
+      if (op.work.kind == WorkKind::kMemory || gather || op.kind == OpKind::kKProjection ||
           op.kind == OpKind::kUpProjection || op.kind == OpKind::kOutputProjection) {
         again(op);
+        if (op.kind == OpKind::kKProjection) list.back().collective = gathered_by_q;
+        if (op.kind == OpKind::kOutputProjection) {
+          list.back().collective = {};
+          list.back().extra_bytes = 0;
+        }
       }
       continue;
     }

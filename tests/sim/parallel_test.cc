@@ -203,6 +203,30 @@ TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
       << "the gradient of the weight reads what goes into the last product";
 }
 
+// torchtitan's list of what selective checkpoints keep has reduce-scatters, but no gathers.
+TEST(BodyTest, SelectiveCheckpointsGatherAgain) {
+  Plan plan = torch_plan(8, 2);
+  plan.recompute = Recompute::kSelectiveOp;
+  plan.ckpt_layers = 80;
+  const auto products_again = [](const Body& body, OpKind kind) {
+    return std::count_if(body.recompute.begin(), body.recompute.end(),
+                         [&](const BodyOp& op) { return op.kind == kind; });
+  };
+  const Body compiled = torch_layer(plan, "torch-compile", true);
+  EXPECT_EQ(number_of(compiled.recompute, OpKind::kAllGather, Meets::kBlocks), 2);
+  EXPECT_EQ(number_of(compiled.recompute, OpKind::kReduceScatter, Meets::kBlocks), 0);
+  EXPECT_EQ(products_again(compiled, OpKind::kOutputProjection), 0) << "its sum is kept";
+  EXPECT_EQ(bytes_of(compiled.recompute, OpKind::kCopyIn), 0);
+  const Body eager = torch_layer(plan, "torch-eager", true);
+  EXPECT_EQ(products_again(eager, OpKind::kOutputProjection), 1);
+  plan.parallel.tp_overlap = TensorOverlap::kAsync;
+  const Body async = torch_layer(plan, "torch-compile", true);
+  EXPECT_EQ(number_of(async.recompute, OpKind::kKProjection, Meets::kPieces), 1);
+  EXPECT_EQ(number_of(async.recompute, OpKind::kUpProjection, Meets::kPieces), 1);
+  const Body whole = torch_layer(torch_plan(1, 2), "torch-compile", true);
+  EXPECT_EQ(number_of(whole.recompute, OpKind::kAllGather, Meets::kBlocks), 0);
+}
+
 // NCCL puts parts one after the other along the first dimension: with several sequences, parts of
 // each are copied into place after a gather and before a reduction.
 TEST(BodyTest, PartsOfSequencesAreCopied) {
