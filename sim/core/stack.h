@@ -73,21 +73,22 @@ struct ParallelSoftware {
   bool other_precisions = false;
   /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
   bool always = false;
-  bool fused_attention = true;              // false: attention is eager whatever the plan says
-  bool vocabulary_parallel_loss = true;     // false: every tensor rank gathers all logits
-  double score_bytes = 2;                   // eager attention keeps for backward, per score ...
-  double score_working_bytes = 4;           // ... and makes while its own backward runs
+  bool fused_attention = true;           // false: attention is eager whatever the plan says
+  bool vocabulary_parallel_loss = true;  // false: every tensor rank gathers all logits
+  /// Products of eager attention run on the fp32 cores where a head's row is not whole 16 bytes.
+  bool tensor_cores_want_16_bytes = false;
+  bool keeps_small_gradients = false;  // beside fp32 ones, those of the weights' type
+  bool blocking_launches = false;      // the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
+  double score_bytes = 2;              // eager attention keeps for backward, per score ...
+  double score_working_bytes = 4;      // ... and makes while its own backward runs
   double score_forward_traffic_bytes = 22;  // that eager attention moves, per score
   double score_backward_traffic_bytes = 26;
-  /// Its products run on the fp32 cores where a head's row is not whole 16 bytes.
-  bool tensor_cores_want_16_bytes = false;
   /// Traffic per element of norms where layers are checkpointed whole; 0: as elsewhere.
   double checkpointed_norm_forward_bytes = 0, checkpointed_norm_backward_bytes = 0;
   double fragmentation = 0;             // reserved beyond allocated, per byte that comes and goes
   bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
   bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
   double gradient_bytes = 4;            // of an accumulated gradient, per parameter
-  bool keeps_small_gradients = false;   // beside fp32 ones, those of the weights' type
   bool blocking_transfers = true;       // stages without virtual ones wait for each exchange
   double transfer_sync_s = 0;           // device idle after each such exchange
   bool overlapped_interleaving = true;  // with virtual stages only who needs a transfer waits
@@ -102,7 +103,6 @@ struct ParallelSoftware {
   bool reshards_after_forward = true;    // sharded parameters, without pipeline
   double communicator_bytes = 0;         // that each group's communicator holds
   double layer_saved_bytes = 0;          // per hidden element and layer, beyond what kernels keep
-  bool blocking_launches = false;        // the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
   double host_sync_s = 0;                // from a result that the host waits for to the next kernel
   double graph_launch_s = 0;             // of the host for a layer that a graph holds
   double expert_launch_s = 0;            // of the host, added to each kernel of one expert's rows
