@@ -22,20 +22,24 @@ TEST(DividedTable, ErrorsStayWhereTheReadmeShowsThem) {
       sim::validate(profiles::load_ledger(published / "parallel.csv"));
   EXPECT_EQ(validation.all.time.n, 593);
   EXPECT_EQ(validation.all.suspect_time.n, 6);
-  EXPECT_LE(validation.all.time.mape, 0.064);
-  EXPECT_LE(validation.all.time.median, 0.044);
-  EXPECT_LE(validation.all.wrong_outcomes, 23);
+  EXPECT_LE(validation.all.time.mape, 0.050);
+  EXPECT_LE(validation.all.time.median, 0.036);
+  EXPECT_LE(validation.all.wrong_outcomes, 18);
   const std::map<std::string, double> bounds{{"Aleph Alpha parallelization layouts", 0.037},
                                              // 0.035 while casts of two products were forgotten.
                                              {"NVIDIA dgxc-benchmarking", 0.037},
                                              {"SimuMax B200 real runs", 0.032},
                                              {"NeMo long-sequence summary", 0.022},
-                                             {"MLPerf Training v5.0", 0.042},
-                                             {"Megatron-Bridge", 0.076},
+                                             // 0.042 before userbuffers added up as they do.
+                                             {"MLPerf Training v5.0", 0.052},
+                                             {"Megatron-Bridge", 0.070},
+                                             {"BigScience JZ A100 3D", 0.049},
                                              {"Korthikanti et al. 2022", 0.04},
                                              {"llm-foundry benchmarks", 0.03},
-                                             {"llmq", 0.06},
-                                             {"torchtitan commit logs", 0.056}};
+                                             {"llmq", 0.03},
+                                             {"torchtitan benchmarks", 0.09},
+                                             // 0.056 before casts took the rate that is published.
+                                             {"torchtitan commit logs", 0.067}};
   for (const auto& [source, bound] : bounds) {
     ASSERT_TRUE(validation.by_source.contains(source)) << source;
     EXPECT_LE(validation.by_source.at(source).time.mape, bound) << source;
