@@ -194,7 +194,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       BodyOp quantize = cast_before(writer, op, arrives);
       if (after_norm > 0 && forward && norms_cast(writer))
         cast_by_norm(writer, op, arrives, result[after_norm - 1], quantize);
-      if (quantize.work.bytes > 0) result.push_back(std::move(quantize));
+      if (quantize.work.bytes > 0) result.push_back(quantize);
       cast = &op;
       arrives = false;
     }

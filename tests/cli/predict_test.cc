@@ -24,7 +24,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::ProgramResult;
 using testing::run_program;
-using ::testing::StartsWith;
 using testing::temp_path;
 using Flags = std::vector<std::string>;
 
