@@ -131,6 +131,10 @@ bool among(const std::vector<std::string>& stacks, const Stack& stack) {
   return std::find(stacks.begin(), stacks.end(), stack.family) != stacks.end();
 }
 
+bool among_editions(const std::vector<std::string>& stacks, const Stack& stack) {
+  return std::find(stacks.begin(), stacks.end(), stack.id) != stacks.end();
+}
+
 bool transposes_fp8(const Stack& stack, std::string_view gpu) {
   const BothWaysFp8& both_ways = parallel_kernels().both_ways_fp8;
   return !among(both_ways.stacks, stack) ||

@@ -156,7 +156,9 @@ struct ParallelKernels {
   std::map<std::string, TrainingLoad, std::less<>> training_loads;  // by GPU
 };
 
+/// Of lists by family, and of those that name editions.
 bool among(const std::vector<std::string>& stacks, const Stack& stack);
+bool among_editions(const std::vector<std::string>& stacks, const Stack& stack);
 /// Products in fp8 want a transposed copy of operands whose inner dimension is not the last, as all
 /// do but those of the GPUs that multiply both ways and of software that uses it.
 bool transposes_fp8(const Stack& stack, std::string_view gpu);

@@ -64,8 +64,7 @@ BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
 }
 
 Meets BodyWriter::gathers() const {
-  const bool scales_of_rows =
-      plan_.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan_) == Fp8Recipe::kRowwise;
+  const bool scales_of_rows = fp8_scaled(plan_, Fp8Recipe::kRowwise);
   const bool fused = overlap_ != TensorOverlap::kNone && !(matches_async_ && scales_of_rows);
   return fused ? Meets::kPieces : Meets::kBlocks;
 }

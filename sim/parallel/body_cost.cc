@@ -72,8 +72,7 @@ BodyCosts::BodyCosts(const profiles::Profile& profile)
   kernels_.memory.stream_efficiency *= load.stream_share;
   kernels_.memory.reduce_efficiency *= load.stream_share;
   const profiles::ParallelKernels& parallel = profiles::parallel_kernels();
-  const std::vector<std::string>& fused = parallel.fused_losses;
-  if (std::find(fused.begin(), fused.end(), profile.stack.id) != fused.end() &&
+  if (profiles::among_editions(parallel.fused_losses, profile.stack) &&
       profile.cluster.gpu.architecture == parallel.fused_loss_architecture)
     loss_bytes_per_s_ = parallel.fused_loss_sm_bytes_per_s * kernels_.rates.sm_count;
   const auto typed = [&](Precision precision, double share, double operand_bytes) {

@@ -20,17 +20,14 @@
 namespace shardwright::sim {
 namespace {
 
-bool one_of(const std::vector<std::string>& stacks, const Stack& stack) {
-  return std::find(stacks.begin(), stacks.end(), stack.id) != stacks.end();
-}
-
 /// Of the pairs of a causal mask, those that attention works on, times what it is slower.
 double attended(const BodyWriter& w, bool backward) {
   const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
   if (w.model().attention_sinks) {
-    if (one_of(kernels.slow_sinks, w.stack())) return 1 / kernels.sink_attention_share;
+    if (profiles::among_editions(kernels.slow_sinks, w.stack()))
+      return 1 / kernels.sink_attention_share;
     if (backward && w.plan().numerics.precision == Precision::kFp8 &&
-        one_of(kernels.fp8_sinks, w.stack())) {
+        profiles::among_editions(kernels.fp8_sinks, w.stack())) {
       return 1 / kernels.fp8_sink_backward_share;
     }
   }
@@ -73,7 +70,7 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
 void cast_for_attention(const BodyWriter& w, BodyOps& list, bool backward) {
   const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
   if (!w.model().attention_sinks || w.plan().numerics.precision != Precision::kFp8 ||
-      !one_of(kernels.fp8_attention_inputs, w.stack()))
+      !profiles::among_editions(kernels.fp8_attention_inputs, w.stack()))
     return;
   const RankShape& s = w.shape();
   const double channels = f(backward ? s.attention_out_dim() : s.q_dim() + 2 * s.kv_dim());

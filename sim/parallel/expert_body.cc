@@ -20,12 +20,10 @@ std::int64_t whole(double value) {
 
 /// Products that apply the activation and cast what they put out.
 bool fused_experts(const BodyWriter& w, const ExpertShape& shape) {
-  const std::vector<std::string>& stacks = profiles::parallel_kernels().fused_experts;
   return w.model().gated_mlp && shape.dropless &&
          w.plan().parallel.cuda_graphs == CudaGraphs::kStep &&
-         w.plan().numerics.precision == Precision::kFp8 &&
-         fp8_recipe_of(w.plan()) == Fp8Recipe::kMxfp8 &&
-         std::find(stacks.begin(), stacks.end(), w.stack().id) != stacks.end();
+         fp8_scaled(w.plan(), Fp8Recipe::kMxfp8) &&
+         profiles::among_editions(profiles::parallel_kernels().fused_experts, w.stack());
 }
 
 /// Operations on rows of a number that only the device knows.
@@ -266,9 +264,9 @@ class ExpertWriter {
 
   /// Biases keep activation and weights from running in one kernel.
   bool unfused() const {
-    const std::vector<std::string>& stacks = profiles::parallel_kernels().unfused_biased_experts;
     return (w_.model().experts.bias || w_.model().mlp_bias) &&
-           std::find(stacks.begin(), stacks.end(), w_.stack().id) != stacks.end();
+           profiles::among_editions(profiles::parallel_kernels().unfused_biased_experts,
+                                    w_.stack());
   }
 
   void unfused_activation(bool backward) {

@@ -20,6 +20,11 @@ bool narrow(const Plan& plan) {
   return plan.numerics.precision == Precision::kFp8 || plan.numerics.precision == Precision::kNvfp4;
 }
 
+/// One a tensor.
+bool one_fp8_scale(const Plan& plan) {
+  return fp8_scaled(plan, Fp8Recipe::kDelayed) || fp8_scaled(plan, Fp8Recipe::kTensorwise);
+}
+
 /// Of an input or a gradient: read in bf16, written along rows and along columns, the latter by
 /// a transpose where one scale serves both and products want it.
 Cast cast_of(const Plan& plan, bool transposes) {
@@ -43,20 +48,17 @@ Cast cast_of(const Plan& plan, bool transposes) {
 /// gradient, both of whose operands are copied into the other layout.
 const profiles::EagerCasts* eager_casts(const BodyWriter& w) {
   const profiles::EagerCasts& casts = profiles::parallel_kernels().eager_casts;
-  const bool one_scale = w.plan().numerics.precision == Precision::kFp8 &&
-                         fp8_recipe_of(w.plan()) == Fp8Recipe::kTensorwise;
-  return one_scale && profiles::among(casts.stacks, w.stack()) ? &casts : nullptr;
+  return fp8_scaled(w.plan(), Fp8Recipe::kTensorwise) && profiles::among(casts.stacks, w.stack())
+             ? &casts
+             : nullptr;
 }
 
 /// Casts of experts' rows that are launched one by one are short: they keep the stack's.
 double cast_efficiency(const BodyWriter& w, const BodyOp& product) {
   const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
   const profiles::CastTranspose& transposed = kernels.cast_transpose;
-  const bool fp8 = w.plan().numerics.precision == Precision::kFp8;
-  const Fp8Recipe recipe = fp8_recipe_of(w.plan());
-  if (fp8 && recipe == Fp8Recipe::kMxfp8) return kernels.mxfp8_cast_efficiency;
-  const bool one_scale = fp8 && (recipe == Fp8Recipe::kDelayed || recipe == Fp8Recipe::kTensorwise);
-  const bool known = one_scale && w.transposes_fp8() && product.work.kernels <= 1 &&
+  if (fp8_scaled(w.plan(), Fp8Recipe::kMxfp8)) return kernels.mxfp8_cast_efficiency;
+  const bool known = one_fp8_scale(w.plan()) && w.transposes_fp8() && product.work.kernels <= 1 &&
                      profiles::among(transposed.stacks, w.stack());
   return known ? transposed.efficiency : w.stack().parallel.cast_efficiency;
 }
@@ -106,22 +108,18 @@ void cast_by_norm(const BodyWriter& w, const BodyOp& product, bool gathered, Bod
 }
 
 bool norms_cast(const BodyWriter& w) {
-  return w.plan().numerics.precision == Precision::kFp8 &&
-         fp8_recipe_of(w.plan()) == Fp8Recipe::kDelayed && w.stack().parallel.always;
+  return fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.stack().parallel.always;
 }
 
 double product_share(const Plan& plan) {
-  const bool mxfp8 =
-      plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == Fp8Recipe::kMxfp8;
-  const bool rowwise =
-      plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == Fp8Recipe::kRowwise;
   const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
-  return mxfp8 ? kernels.mxfp8_product_share : rowwise ? kernels.rowwise_product_share : 1;
+  if (fp8_scaled(plan, Fp8Recipe::kMxfp8)) return kernels.mxfp8_product_share;
+  return fp8_scaled(plan, Fp8Recipe::kRowwise) ? kernels.rowwise_product_share : 1;
 }
 
 /// Scales of whole rows are found after the gather (torchao).
 bool gathers_narrow(const Plan& plan) {
-  return plan.numerics.precision != Precision::kFp8 || fp8_recipe_of(plan) != Fp8Recipe::kRowwise;
+  return !fp8_scaled(plan, Fp8Recipe::kRowwise);
 }
 
 /// Userbuffers reduce by the kernels of a pipeline, which take outputs in fp8 where their scale is
@@ -132,8 +130,7 @@ void reduce_narrow(const BodyWriter& w, BodyCollective& sum) {
   if (sum.meets != Meets::kPieces || sum.kind != Collective::kReduceScatter ||
       w.tensor_overlap() != TensorOverlap::kUserbuffers)
     return;
-  const bool known = w.plan().numerics.precision == Precision::kFp8 &&
-                     fp8_recipe_of(w.plan()) == Fp8Recipe::kDelayed && w.transposes_fp8();
+  const bool known = fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.transposes_fp8();
   if (known) {
     sum.bytes *= saved_input_bytes(w.plan()) / w.width();
   } else {
@@ -149,6 +146,10 @@ bool same_input(const BodyOp& a, const BodyOp& b) {
 
 Fp8Recipe fp8_recipe_of(const Plan& plan) {
   return plan.numerics.fp8_recipe.value_or(Fp8Recipe::kTensorwise);
+}
+
+bool fp8_scaled(const Plan& plan, Fp8Recipe recipe) {
+  return plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == recipe;
 }
 
 void lower_precision(const BodyWriter& writer, BodyOps& list) {
@@ -221,11 +222,9 @@ double saved_input_bytes(const Plan& plan) {
 double weight_bytes(const Plan& plan, const Gpu& gpu) {
   constexpr double kWide = 2;
   if (!narrow(plan)) return kWide;
-  const bool one_scale =
-      plan.numerics.precision == Precision::kFp8 &&
-      (fp8_recipe_of(plan) == Fp8Recipe::kDelayed || fp8_recipe_of(plan) == Fp8Recipe::kTensorwise);
   const bool multiplies_both_ways = gpu.architecture == "blackwell";
-  const double copies = (one_scale && multiplies_both_ways ? 1 : 2) * saved_input_bytes(plan);
+  const double copies =
+      (one_fp8_scale(plan) && multiplies_both_ways ? 1 : 2) * saved_input_bytes(plan);
   return plan.numerics.fp8_params ? copies : kWide + copies;
 }
 

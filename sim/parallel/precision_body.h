@@ -29,6 +29,8 @@ namespace shardwright::sim {
 
 /// How products in fp8 are scaled: tensorwise, unless the plan says otherwise.
 Fp8Recipe fp8_recipe_of(const Plan& plan);
+/// Products are in fp8, scaled so.
+bool fp8_scaled(const Plan& plan, Fp8Recipe recipe);
 
 /// Rewrites the products of `list`, which is a layer's. Does nothing in bf16 and fp16.
 void lower_precision(const BodyWriter& writer, BodyOps& list);
