@@ -3,6 +3,20 @@
 
 namespace shardwright::sim {
 
+void CommunicationBytes::add(const CommunicationBytes& other, double times) {
+  all_gather += times * other.all_gather;
+  reduce_scatter += times * other.reduce_scatter;
+  all_reduce += times * other.all_reduce;
+  all_to_all += times * other.all_to_all;
+  point_to_point += times * other.point_to_point;
+}
+
+CommunicationBytes sum_of(const CommunicationByGroup& groups) {
+  CommunicationBytes sum;
+  for (const CommunicationBytes& group : groups) sum.add(group);
+  return sum;
+}
+
 double executed_flops(const Schedule& schedule) {
   double total = 0;
   for (const Section& section : schedule.sections) {

@@ -94,6 +94,7 @@ struct Predictor::State {
   Engine engine, other_engine;               // the second one's clocks are nobody's
   std::unique_ptr<ParallelEngine> parallel;  // made when a plan needs it
   Schedule schedule;
+  bool scheduled = false;  // `schedule` is of the last plan
   std::vector<OpCost> op_costs;
   Nanoseconds undrained_ns = 0;  // of the step, without what the allocator adds
 
@@ -261,8 +262,8 @@ Predictor::~Predictor() = default;
 Predictor::Predictor(Predictor&&) noexcept = default;
 Predictor& Predictor::operator=(Predictor&&) noexcept = default;
 
-const Schedule& Predictor::schedule() const {
-  return state_->schedule;
+const Schedule* Predictor::schedule() const {
+  return state_->scheduled ? &state_->schedule : nullptr;
 }
 const Model& Predictor::model() const {
   return state_->model;
@@ -276,7 +277,8 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
   check_precision(plan, cluster.gpu);
-  if (goes_parallel(plan, s.profile.stack)) {
+  s.scheduled = !goes_parallel(plan, s.profile.stack);
+  if (!s.scheduled) {
     if (options.timeline != nullptr) {
       throw Error(
           fmt::format("{}, and such a plan has no timeline of one rank, expected a plan of data "
@@ -303,6 +305,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
                                                    scale_factor(s.profile, plan.gpus);
   }
   p.communication = communication_bytes(s.schedule);
+  p.sent[static_cast<std::size_t>(CommGroup::kData)] = p.communication;
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
   s.fill_doubts(p, options.source);

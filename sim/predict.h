@@ -84,12 +84,13 @@ struct Prediction {
   Plan plan;
   TimePrediction time;
   MemoryPrediction memory;
-  CommunicationBytes communication;
+  CommunicationBytes communication;  // of all groups
   // Of plans that divide the model (sim/parallel); empty and zero for others. By CommGroup, of the
   // busiest stage: what a rank sends in a step, and what of it the step waits for.
   std::vector<StagePrediction> stages;
   PipelinePrediction pipeline;
-  std::array<double, kCommGroups> sent_bytes{}, exposed_s{};
+  CommunicationByGroup sent{};
+  std::array<double, kCommGroups> exposed_s{};
   /// The step if kernels of side streams went before the compute stream's among equal priorities
   /// (Engine); half of the spread is in the interval. 0 without PredictOptions::reserved.
   double other_tie_order_s = 0;
@@ -118,8 +119,9 @@ class Predictor {
 
   /// Throws Error when the plan contradicts the model or the cluster.
   Prediction predict(const Plan& plan, const PredictOptions& options = {});
-  /// The schedule of the last predict().
-  const Schedule& schedule() const;
+  /// The schedule of the last predict(); null where the plan was predicted without one
+  /// (goes_parallel()).
+  const Schedule* schedule() const;
   const Model& model() const;
   const profiles::Profile& profile() const;
 

@@ -29,6 +29,10 @@ double of(const std::array<double, kCommGroups>& values, CommGroup group) {
   return values[static_cast<std::size_t>(group)];
 }
 
+double sent_by(const sim::Prediction& prediction, CommGroup group) {
+  return prediction.sent[static_cast<std::size_t>(group)].total();
+}
+
 /// The stage whose times are those of the whole prediction.
 const sim::StagePrediction& busiest(const sim::Prediction& prediction) {
   const auto same = std::find_if(prediction.stages.begin(), prediction.stages.end(),
@@ -92,7 +96,7 @@ std::string division_text(const sim::Prediction& prediction, const Terminal& out
   text += heading(out, "Communication by group");
   Table table({{"group"}, {"sent per GPU"}, {"waited for"}});
   for (const auto& [group, name] : kGroups) {
-    const double sent = of(prediction.sent_bytes, group);
+    const double sent = sent_by(prediction, group);
     if (sent <= 0) continue;
     table.add_row({std::string(name), bytes(sent), duration(of(prediction.exposed_s, group))});
   }
@@ -102,7 +106,7 @@ std::string division_text(const sim::Prediction& prediction, const Terminal& out
 void add_division(const sim::Prediction& prediction, Json& document) {
   if (!divides_model(prediction)) return;
   for (const auto& [group, name] : kGroups) {
-    document["communication_bytes"][std::string(name)] = of(prediction.sent_bytes, group);
+    document["communication_bytes"][std::string(name)] = sent_by(prediction, group);
   }
   Json exposed = Json::object();
   for (const auto& [group, name] : kGroups) {

@@ -151,6 +151,8 @@ std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
   if (sent.all_gather > 0) parts.push_back(bytes(sent.all_gather) + " in all-gathers");
   if (sent.reduce_scatter > 0) parts.push_back(bytes(sent.reduce_scatter) + " in reduce-scatters");
   if (sent.all_reduce > 0) parts.push_back(bytes(sent.all_reduce) + " in all-reduces");
+  if (sent.all_to_all > 0) parts.push_back(bytes(sent.all_to_all) + " in all-to-alls");
+  if (sent.point_to_point > 0) parts.push_back(bytes(sent.point_to_point) + " point to point");
   if (!parts.empty()) text += fmt::format("Each GPU sends {}.\n", fmt::join(parts, ", "));
   return text;
 }
@@ -275,10 +277,7 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
     if (std::none_of(predictions.begin(), predictions.end(), has)) continue;
     row(part.name, [&](const auto& p) { return Cell(duration(p.time.*part.seconds)); });
   }
-  row("sent per GPU", [](const auto& p) {
-    const sim::CommunicationBytes& sent = p.communication;
-    return Cell(bytes(sent.all_gather + sent.reduce_scatter + sent.all_reduce));
-  });
+  row("sent per GPU", [](const auto& p) { return Cell(bytes(p.communication.total())); });
   table.add_rule();
   for (int i = 0; i < kMemoryCategories; ++i) {
     const auto part = [i](const sim::Prediction& p) {

@@ -3,10 +3,16 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "cli/streams.h"
-#include "sim/core/check.h"
 #include "sim/core/chrome_trace.h"
+#include "sim/core/error.h"
+#include "sim/parallel/predict_parallel.h"
+#include "sim/parallel/timeline.h"
 #include "sim/parallel/timeline_trace.h"
+#include "sim/predict.h"
 #include "sim/trace/step_trace.h"
 
 namespace shardwright::cli {
@@ -27,27 +33,58 @@ void tell(const std::string& path) {
   fmt::print(messages(), "The trace is in {}; open it at ui.perfetto.dev.\n", path);
 }
 
-}  // namespace
+/// One simulated step: the schedule that the spans refer to, and the spans.
+struct TracedStep {
+  std::string title;  // "predicted, yafsdp"
+  Schedule schedule;
+  Timeline timeline;
+};
 
-void write_step_trace(const std::string& path, const std::string& verb, const sim::Job& inputs,
-                      const std::vector<TracedStep>& steps) {
+void write_ranks(const std::string& path, const TraceNotes& notes, const sim::Job& inputs) {
+  sim::Predictor predictor(inputs.model, inputs.profile);
+  std::vector<TracedStep> steps;
+  for (const Plan& plan : inputs.plans) {
+    TracedStep& step = steps.emplace_back();
+    step.title = fmt::format("predicted, {}", name_of(plan.strategy));
+    predictor.predict(plan, {.timeline = &step.timeline});
+    step.schedule = *predictor.schedule();
+  }
   std::vector<TracedTimeline> timelines;
   for (const TracedStep& step : steps)
     timelines.push_back({step.title, &step.schedule, &step.timeline});
-  write_chrome_trace(path, timelines, notes_about(verb, inputs));
-  tell(path);
+  write_chrome_trace(path, timelines, notes);
 }
 
-void write_stage_traces(const std::string& path, const std::string& verb, const sim::Job& inputs,
-                        const std::vector<sim::ParallelTimeline>& timelines) {
-  SHARDWRIGHT_CHECK(timelines.size() == inputs.plans.size(), "{} timelines of {} plans",
-                    timelines.size(), inputs.plans.size());
+void write_stages(const std::string& path, const TraceNotes& notes, const sim::Job& inputs) {
+  std::vector<sim::ParallelTimeline> timelines;
+  for (const Plan& plan : inputs.plans)
+    timelines.push_back(sim::parallel_timeline(inputs.model, inputs.profile, plan));
   std::vector<sim::TitledTimeline> titled;
   for (std::size_t i = 0; i < timelines.size(); ++i) {
     titled.push_back(
         {fmt::format("predicted, {}", name_of(inputs.plans[i].strategy)), &timelines[i]});
   }
-  sim::write_stage_trace(path, titled, notes_about(verb, inputs));
+  sim::write_stage_trace(path, titled, notes);
+}
+
+}  // namespace
+
+void write_trace_of(const std::string& path, const std::string& verb, const sim::Job& inputs) {
+  const auto divides = [&](const Plan& plan) {
+    return sim::goes_parallel(plan, inputs.profile.stack);
+  };
+  const auto count = std::count_if(inputs.plans.begin(), inputs.plans.end(), divides);
+  if (count > 0 && count < std::ssize(inputs.plans)) {
+    throw Error(
+        "--trace holds stages of model-parallel plans or ranks of data-parallel ones, expected "
+        "strategies of one kind");
+  }
+  const TraceNotes notes = notes_about(verb, inputs);
+  if (count > 0) {
+    write_stages(path, notes, inputs);
+  } else {
+    write_ranks(path, notes, inputs);
+  }
   tell(path);
 }
 

@@ -23,8 +23,6 @@
 #include "cli/verbs/verbs.h"
 #include "sim/core/error.h"
 #include "sim/explain/explain.h"
-#include "sim/parallel/predict_parallel.h"
-#include "sim/parallel/timeline.h"
 #include "tuner/objective.h"
 
 namespace shardwright::cli {
@@ -62,23 +60,12 @@ class PredictVerb : public Verb {
     tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
     sim::Predictor predictor(inputs.model, inputs.profile);
     std::vector<sim::Prediction> predictions;
-    std::vector<TracedStep> traced;
     std::vector<sim::Jitter> jitters;
-    const bool traces_stages = !trace_.empty() && divides_all(inputs);
-    const bool traces_step = !trace_.empty() && !traces_stages;
     for (const Plan& plan : inputs.plans) {
-      sim::PredictOptions options;
-      Timeline timeline;
-      if (traces_step) options.timeline = &timeline;
-      predictions.push_back(predictor.predict(plan, options));
-      if (traces_step) {
-        traced.push_back({fmt::format("predicted, {}", name_of(plan.strategy)),
-                          predictor.schedule(), std::move(timeline)});
-      }
+      predictions.push_back(predictor.predict(plan));
       if (jitter_) jitters.push_back(sim::jitter_of(predictor, predictions.back(), *jitter_));
     }
-    if (traces_step) write_step_trace(trace_, name(), inputs, traced);
-    if (traces_stages) write_stage_timelines(inputs);
+    if (!trace_.empty()) write_trace_of(trace_, name(), inputs);
     std::vector<sim::Explanation> explanations;
     if (explain_) {
       for (std::size_t i = 0; i < inputs.plans.size(); ++i) {
@@ -108,27 +95,6 @@ class PredictVerb : public Verb {
   }
 
  private:
-  /// Whether all plans divide the model. Throws Error where only some of them do.
-  static bool divides_all(const sim::Job& inputs) {
-    const auto divides = [&](const Plan& plan) {
-      return sim::goes_parallel(plan, inputs.profile.stack);
-    };
-    const auto count = std::count_if(inputs.plans.begin(), inputs.plans.end(), divides);
-    if (count > 0 && count < std::ssize(inputs.plans)) {
-      throw Error(
-          "--trace holds stages of divided plans or ranks of data-parallel ones, expected "
-          "strategies of one kind");
-    }
-    return count > 0;
-  }
-
-  void write_stage_timelines(const sim::Job& inputs) const {
-    std::vector<sim::ParallelTimeline> timelines;
-    for (const Plan& plan : inputs.plans)
-      timelines.push_back(sim::parallel_timeline(inputs.model, inputs.profile, plan));
-    write_stage_traces(trace_, name(), inputs, timelines);
-  }
-
   WholeRunAnswer whole_run(const sim::Job& inputs, const sim::Prediction& prediction,
                            const profiles::Price& price) const {
     const Plan& plan = prediction.plan;

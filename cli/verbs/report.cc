@@ -99,9 +99,9 @@ class ReportVerb : public Verb {
     }
     Timeline timeline;
     predictor.predict(plan, {.timeline = &timeline});
-    timeline.memory = sim::memory_over_time(predictor.schedule(), timeline);
+    timeline.memory = sim::memory_over_time(*predictor.schedule(), timeline);
     sim::StepTrace trace =
-        sim::step_trace_of(predictor.schedule(), std::move(timeline), "the prediction");
+        sim::step_trace_of(*predictor.schedule(), std::move(timeline), "the prediction");
     trace.identity = {inputs.model_name, inputs.model_config, plan,
                       inputs.profile.cluster.gpus_per_node};
     // Last, because it predicts other plans and leaves their schedule.

@@ -98,9 +98,9 @@ class TuneVerb : public Verb {
       progress.update(now.configurations, progress_note(now));
     };
     options.robust = question.robust;
-    return tuner::compete(question.job.model,
-                          rivals.contestants(flags_.headroom, question.request.gpus),
-                          question.request, options);
+    return tuner::tune_all(question.job.model,
+                           rivals.candidates(flags_.headroom, question.request.gpus),
+                           question.request, options);
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {
@@ -123,14 +123,9 @@ class TuneVerb : public Verb {
   }
 
   void write_trace(const sim::Job& inputs, const Plan& plan) const {
-    sim::Predictor predictor(inputs.model, inputs.profile);
-    TracedStep step;
-    step.title = fmt::format("predicted, {}", name_of(plan.strategy));
-    predictor.predict(plan, {.timeline = &step.timeline});
-    step.schedule = predictor.schedule();
     sim::Job of_plan = inputs;
     of_plan.plans = {plan};
-    write_step_trace(trace_, name(), of_plan, {step});
+    write_trace_of(trace_, name(), of_plan);
   }
 
   TuneFlags flags_;

@@ -3,13 +3,19 @@
 
 #include <vector>
 
+#include "sim/core/error.h"
 #include "sim/cost/cost.h"
 #include "sim/engine/stragglers.h"
 
 namespace shardwright::sim {
 
 Jitter jitter_of(const Predictor& predictor, const Prediction& prediction, double kernel_spread) {
-  const Schedule& schedule = predictor.schedule();
+  if (predictor.schedule() == nullptr) {
+    throw Error(
+        "--jitter varies the kernels of one rank's schedule, which model-parallel plans do not "
+        "have, expected a plan of data parallelism in bf16");
+  }
+  const Schedule& schedule = *predictor.schedule();
   std::vector<OpCost> costs;
   CostModel(predictor.profile()).cost(schedule, costs);
   StragglerOptions options;

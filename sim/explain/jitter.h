@@ -15,7 +15,8 @@ struct Jitter {
   bool settled = true;       // false: the ranks' joining times had not settled, a lower bound
 };
 
-/// For the plan that `predictor` predicted last, see sim/engine/stragglers.h.
+/// For the plan that `predictor` predicted last, see sim/engine/stragglers.h. Throws Error where it
+/// has no schedule of one rank.
 Jitter jitter_of(const Predictor& predictor, const Prediction& prediction, double kernel_spread);
 
 }  // namespace shardwright::sim

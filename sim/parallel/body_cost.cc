@@ -34,16 +34,28 @@ void BodyTime::add(const BodyTime& other, double times) {
   beside_others_s += times * other.beside_others_s;
   for (std::size_t g = 0; g < exposed_s.size(); ++g) {
     exposed_s[g] += times * other.exposed_s[g];
-    sent_bytes[g] += times * other.sent_bytes[g];
+    sent[g].add(other.sent[g], times);
   }
 }
 
-double sent_bytes(const BodyCollective& collective, double ranks) {
-  if (collective.pattern == Pattern::kRingStep) return collective.bytes;
+CommunicationBytes sent_bytes(const BodyCollective& collective, double ranks) {
+  CommunicationBytes sent;
   const double share = collective.bytes * (ranks - 1) / ranks;
-  const bool twice =
-      collective.pattern == Pattern::kCollective && collective.kind == Collective::kAllReduce;
-  return twice ? 2 * share : share;
+  switch (collective.pattern) {
+    case Pattern::kRingStep:
+      sent.point_to_point = collective.bytes;
+      break;
+    case Pattern::kExchange:
+    case Pattern::kTokens:
+      sent.all_to_all = share;
+      break;
+    case Pattern::kCollective:
+      if (collective.kind == Collective::kAllGather) sent.all_gather = share;
+      if (collective.kind == Collective::kReduceScatter) sent.reduce_scatter = share;
+      if (collective.kind == Collective::kAllReduce) sent.all_reduce = 2 * share;
+      break;
+  }
+  return sent;
 }
 
 /// Where both streams have come to.
@@ -254,8 +266,8 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
   const bool alone = op.work.kind == WorkKind::kNone;
   if (op.collective.bytes > 0) {
     const std::size_t group = static_cast<std::size_t>(op.collective.group);
-    result.sent_bytes[group] +=
-        sent_bytes(op.collective, static_cast<double>(layout_.group(op.collective.group).size));
+    result.sent[group].add(
+        sent_bytes(op.collective, static_cast<double>(layout_.group(op.collective.group).size)));
   }
   if (alone) {
     const CollectiveCost cost = collective(op.collective);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/accounting.h"
 #include "sim/cost/work_time.h"
 #include "sim/parallel/body.h"
 #include "sim/parallel/layout.h"
@@ -33,7 +34,7 @@ struct BodyTime {
   double flops = 0;
   double beside_others_s = 0;  // of what waits for another micro-batch's operations to hide it
   std::array<double, kCommGroups> exposed_s{};  // of device_s, by group
-  std::array<double, kCommGroups> sent_bytes{};
+  CommunicationByGroup sent{};
 
   double exposed() const;
   void add(const BodyTime& other, double times);
@@ -108,7 +109,7 @@ class BodyCosts {
   std::unordered_map<ProductShape, double, ProductShapeHash> products_;
 };
 
-/// Bytes that a rank sends.
-double sent_bytes(const BodyCollective& collective, double ranks);
+/// What a rank of a group of `ranks` sends.
+CommunicationBytes sent_bytes(const BodyCollective& collective, double ranks);
 
 }  // namespace shardwright::sim

@@ -130,18 +130,23 @@ double DataParallel::copied_gradients_s(double parameters) const {
              : 0;
 }
 
-double DataParallel::sent_bytes_per_parameter() const {
-  const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
-  const double replicas = static_cast<double>(costs_.layout().group(CommGroup::kReplicate).size);
-  const double reduced = whole_bytes_ > 0 ? 2 * whole_bytes_ : gradient_bytes_;
-  return (reduced + (per_layer_ ? 2 : 1) * parameter_bytes_) * (shard - 1) / shard +
-         2 * gradient_bytes_ / shard * (replicas - 1) / replicas;
-}
-
-double DataParallel::sent_bytes_per_frozen_parameter() const {
-  if (!sharded_) return 0;
-  const double shard = static_cast<double>(costs_.layout().group(CommGroup::kShard).size);
-  return (per_layer_ ? 2 : 1) * parameter_bytes_ * (shard - 1) / shard;
+CommunicationBytes DataParallel::sent_for(CommGroup group, double trained, double frozen) const {
+  const Layout& layout = costs_.layout();
+  const double shard = static_cast<double>(layout.group(group).size);
+  const double replicas = group == CommGroup::kShard
+                              ? static_cast<double>(layout.group(CommGroup::kReplicate).size)
+                              : 1.0;
+  const double share = (shard - 1) / shard;
+  const double passes = per_layer_ ? 2 : 1;
+  CommunicationBytes sent;
+  sent.all_gather = share * passes * parameter_bytes_ * (trained + (sharded_ ? frozen : 0));
+  if (whole_bytes_ > 0 && group == CommGroup::kShard) {
+    sent.all_reduce = share * 2 * whole_bytes_ * trained;
+  } else {
+    sent.reduce_scatter = share * gradient_bytes_ * trained;
+  }
+  sent.all_reduce += 2 * gradient_bytes_ / shard * (replicas - 1) / replicas * trained;
+  return sent;
 }
 
 double DataParallel::buckets(std::int64_t stage, double parameters) const {
@@ -257,13 +262,10 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
   if (!per_layer_) {
     reduce(stage, chunks, tail);
     gather(stage, chunks, tail);
-    tail.sent_bytes = sent_bytes_per_parameter() * parameters;
-  } else {
-    tail.sent_bytes =
-        sent_bytes_per_parameter() * parameters * static_cast<double>(plan_.grad_accum);
   }
-  tail.sent_bytes += sent_bytes_per_frozen_parameter() * frozen *
-                     (per_layer_ ? static_cast<double>(plan_.grad_accum) : 1.0);
+  const double times = per_layer_ ? static_cast<double>(plan_.grad_accum) : 1.0;
+  tail.sent.add(sent_for(CommGroup::kShard, parameters, frozen), times);
+  tail.sent.add(sent_for(CommGroup::kExpertData, experts, 0), times);
   const bool divided = info_of(plan_.strategy).divides != Sharded::kNothing;
   const auto ranks = [&](CommGroup group) {
     return divided ? static_cast<double>(costs_.layout().group(group).size) : 1.0;

@@ -44,7 +44,7 @@ struct StageTail {
   double gather_s = 0;  // parameters, as far as nothing hides it
   double norm_s = 0;    // of the gradient
   double optimizer_s = 0;
-  double sent_bytes = 0;
+  CommunicationBytes sent;
 };
 
 /// Parameters are gathered in every pass and gradients summed in every micro-batch.
@@ -76,9 +76,9 @@ class DataParallel {
   double copied_gradients_s(double parameters) const;
   /// By what kernels stretch a collective of the replicas beside them.
   double stretched() const { return stretched_; }
-  double sent_bytes_per_parameter() const;
-  /// Of parameters that are gathered and have no gradient.
-  double sent_bytes_per_frozen_parameter() const;
+  /// What a rank sends for parameters that are sharded over `group` and trained; frozen ones are
+  /// gathered and have no gradient.
+  CommunicationBytes sent_for(CommGroup group, double trained, double frozen) const;
 
  private:
   void find_contention();

@@ -21,6 +21,8 @@
 namespace shardwright::sim {
 namespace {
 
+constexpr double kRounding = 1e-9;  // of a step, what its parts may miss by being added up
+
 std::size_t at(CommGroup group) {
   return static_cast<std::size_t>(group);
 }
@@ -325,7 +327,7 @@ ParallelEngine::StageSums ParallelEngine::stage_sums(const Plan& plan, const Pip
       parts.compute_s += each * (time->device_s - time->exposed());
       for (std::size_t g = 0; g < sums.exposed_s.size(); ++g) {
         sums.exposed_s[g] += each * time->exposed_s[g];
-        sums.sent_bytes[g] += each * time->sent_bytes[g];
+        sums.sent[g].add(time->sent[g], each);
       }
       sums.flops += each * time->flops;
     }
@@ -338,11 +340,11 @@ ParallelEngine::StageSums ParallelEngine::stage_sums(const Plan& plan, const Pip
   parts.host_s += profile_.stack.host.step_s;
   sums.exposed_s[at(CommGroup::kPipeline)] += seconds_of(times.transfers);
   sums.exposed_s[at(CommGroup::kData)] += tail.reduce_s + tail.gather_s;
-  sums.sent_bytes[at(CommGroup::kData)] += tail.sent_bytes;
+  sums.sent[at(CommGroup::kData)].add(tail.sent);
   for (const double time : sums.exposed_s) parts.exposed_s += time;
   parts.optimizer_s = tail.norm_s + tail.optimizer_s;
-  parts.bubble_s =
-      std::max(0.0, step_s - parts.compute_s - parts.exposed_s - parts.host_s - parts.optimizer_s);
+  const double rest = step_s - parts.compute_s - parts.exposed_s - parts.host_s - parts.optimizer_s;
+  parts.bubble_s = rest < kRounding * step_s ? 0 : rest;
   return sums;
 }
 
@@ -381,7 +383,7 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
       step.backward_s = sums.backward_s;
       step.flops = sums.flops;
       step.exposed_s = sums.exposed_s;
-      step.sent_bytes = sums.sent_bytes;
+      step.sent = sums.sent;
     }
     step.stages.push_back(sums.parts);
   }
@@ -482,7 +484,7 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   finish(plan, shape, passes, pipeline, data, step, record);
   const double sent_passes =
       f(plan.grad_accum) / (shape.kind == PipelineKind::kDualpipe ? 2.0 : 1.0);
-  step.sent_bytes[at(CommGroup::kPipeline)] +=
+  step.sent[at(CommGroup::kPipeline)].point_to_point +=
       messages_sent(shape, static_cast<std::int32_t>(step.busiest)) * message * sent_passes;
   step.step_s = varied_s(plan, step.step_s);
   if (recorded) {

@@ -39,10 +39,10 @@ struct ParallelStep {
   std::vector<std::int64_t> layers;  // by stage
   std::vector<StageTime> stages;
   std::vector<StageMemory> memory;
-  double forward_s = 0, backward_s = 0;          // of the busiest stage
-  double flops = 0;                              // of products, a rank of the busiest stage
-  std::array<double, kCommGroups> exposed_s{};   // of the busiest stage
-  std::array<double, kCommGroups> sent_bytes{};  // a rank of the busiest stage
+  double forward_s = 0, backward_s = 0;         // of the busiest stage
+  double flops = 0;                             // of products, a rank of the busiest stage
+  std::array<double, kCommGroups> exposed_s{};  // of the busiest stage
+  CommunicationByGroup sent{};                  // a rank of the busiest stage
 };
 
 /// Lists of body.h that chunks are made of.
@@ -109,7 +109,8 @@ class ParallelEngine {
   struct StageSums {
     StageTime parts;
     double forward_s = 0, backward_s = 0, flops = 0;
-    std::array<double, kCommGroups> exposed_s{}, sent_bytes{};
+    std::array<double, kCommGroups> exposed_s{};
+    CommunicationByGroup sent{};
   };
 
   /// What the times of bodies depend on: a plan without what they do not, and where groups lie.

@@ -78,7 +78,8 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
   for (std::size_t i = 0; i < m.breakdown_bytes.size(); ++i) {
     m.breakdown_bytes[i] = whole_bytes(full.breakdown_bytes[i]);
   }
-  m.peak_at = fmt::format("backward of stage {}", fullest);
+  m.peak_at = step.memory.size() == 1 ? "the backward pass"
+                                      : fmt::format("the backward pass of stage {}", fullest);
   m.total_bytes = m.peak_reserved_bytes + m.runtime_bytes;
   m.fits = m.total_bytes <= m.usable_bytes;
 }
@@ -111,7 +112,8 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.pipeline.bubble = step.bubble;
   p.pipeline.micro_batches = plan.grad_accum;
   p.pipeline.steady_state_after = step.steady_state_after;
-  p.sent_bytes = step.sent_bytes;
+  p.sent = step.sent;
+  p.communication = sum_of(p.sent);
   p.exposed_s = step.exposed_s;
   p.extrapolated = profiles::divided_doubt().extrapolations(profile.stack.family,
                                                             profile.cluster.gpu.id, plan.gpus);

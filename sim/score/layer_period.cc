@@ -44,7 +44,7 @@ std::vector<LayerPeriod> predict_layer_periods(const CsvTable& table,
     options.timeline = &timeline;
     predictor.predict(row.plan, options);
     periods.push_back(
-        {row, measured_ms * 1e-3, backward_layer_period_s(predictor.schedule(), timeline)});
+        {row, measured_ms * 1e-3, backward_layer_period_s(*predictor.schedule(), timeline)});
   }
   return periods;
 }

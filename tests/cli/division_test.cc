@@ -27,9 +27,9 @@ sim::Prediction pipelined() {
   }
   p.pipeline = {0.15, 32, 12};
   const auto at = [](CommGroup group) { return static_cast<std::size_t>(group); };
-  p.sent_bytes[at(CommGroup::kTensor)] = 3e9;
+  p.sent[at(CommGroup::kTensor)].all_gather = 3e9;
   p.exposed_s[at(CommGroup::kTensor)] = 0.75;
-  p.sent_bytes[at(CommGroup::kData)] = 1e9;
+  p.sent[at(CommGroup::kData)].all_gather = 1e9;
   p.exposed_s[at(CommGroup::kData)] = 0.25;
   return p;
 }

@@ -58,7 +58,7 @@ TEST(PytorchRing, TracesOfFsdpPredictYaFsdp) {
   sim::PredictOptions options;
   options.timeline = &timeline;
   predictor.predict(plan, options);
-  testing::KinetoJob job{&model, &plan, &predictor.schedule(), &timeline};
+  testing::KinetoJob job{&model, &plan, predictor.schedule(), &timeline};
   job.steps = 6;
   const std::string trace = folder.path() / "rank0.json";
   std::ofstream(trace) << testing::kineto_trace(job);

@@ -101,7 +101,7 @@ TEST(AdaptersTest, ShardedWeightsAreGatheredAndAdaptersSummed) {
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kParameters), 2 * frozen / 64);
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kMaster), 4 * adapters / 64);
   // Frozen weights are gathered forward and backward, and nothing of theirs is summed.
-  const double sent = step.sent_bytes[static_cast<std::size_t>(CommGroup::kData)];
+  const double sent = step.sent[static_cast<std::size_t>(CommGroup::kData)].total();
   EXPECT_NEAR(sent, (63.0 / 64) * (2 * 2 * (frozen + adapters) + 4 * adapters), 1e-6 * sent);
 }
 

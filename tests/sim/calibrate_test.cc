@@ -55,7 +55,7 @@ std::vector<Observation> operations_of(const Profile& profile, const Plan& plan)
   options.reserved = false;
   predictor.predict(plan, options);
   std::vector<Observation> list;
-  for (const Op& op : predictor.schedule().ops) {
+  for (const Op& op : predictor.schedule()->ops) {
     const Work& work = op.work;
     const bool works = work.kind == WorkKind::kGemm || work.kind == WorkKind::kAttention ||
                        work.kind == WorkKind::kCollective ||

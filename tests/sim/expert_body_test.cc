@@ -81,10 +81,10 @@ TEST_F(ExpertBody, FourExchangesALayerMoveEveryRowThatLeavesItsRank) {
   const double rows = 2.0 * 8 * 4096 * 2048;
   const double counts = 4.0 * 128 * 8 * 7 / 8;
   const double weights = 4.0 * 8 * 4096;
-  EXPECT_DOUBLE_EQ(time(body.forward).sent_bytes[expert], (2 * rows + weights) * 7 / 8 + counts);
-  EXPECT_DOUBLE_EQ(time(body.backward, true).sent_bytes[expert], (2 * rows + weights) * 7 / 8);
+  EXPECT_DOUBLE_EQ(time(body.forward).sent[expert].total(), (2 * rows + weights) * 7 / 8 + counts);
+  EXPECT_DOUBLE_EQ(time(body.backward, true).sent[expert].total(), (2 * rows + weights) * 7 / 8);
   plan_.parallel.ep = 1;
-  EXPECT_EQ(time(layer(qwen_).forward).sent_bytes[expert], 0);
+  EXPECT_EQ(time(layer(qwen_).forward).sent[expert].total(), 0);
 }
 
 TEST_F(ExpertBody, ProductsOfExpertsAreThoseOfTheirTokens) {
@@ -195,7 +195,7 @@ TEST_F(ExpertBody, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
   const double compute = waits.device_s - waits.exposed();
   EXPECT_GT(hidden.device_s, compute) << "20 SMs are taken meanwhile";
   EXPECT_LT(hidden.device_s, compute + 0.5 * waits.exposed_s[expert]);
-  EXPECT_EQ(hidden.sent_bytes[expert], waits.sent_bytes[expert]);
+  EXPECT_EQ(hidden.sent[expert].total(), waits.sent[expert].total());
 
   // What they read and write, kernels that memory bounds have to wait for.
   const double sms_only = compute + 20.0 / 132 * waits.exposed_s[expert];

@@ -24,9 +24,9 @@ TEST(ParallelStepTest, PartsAddUpToTheStep) {
                 p.time.iteration_s, 0.02 * p.time.iteration_s);
   }
   EXPECT_GT(p.pipeline.bubble, 0);
-  EXPECT_GT(p.sent_bytes[static_cast<std::size_t>(CommGroup::kTensor)], 0);
-  EXPECT_GT(p.sent_bytes[static_cast<std::size_t>(CommGroup::kPipeline)], 0);
-  EXPECT_EQ(p.sent_bytes[static_cast<std::size_t>(CommGroup::kContext)], 0);
+  EXPECT_GT(p.sent[static_cast<std::size_t>(CommGroup::kTensor)].total(), 0);
+  EXPECT_GT(p.sent[static_cast<std::size_t>(CommGroup::kPipeline)].total(), 0);
+  EXPECT_EQ(p.sent[static_cast<std::size_t>(CommGroup::kContext)].total(), 0);
 }
 
 TEST(ParallelStepTest, StacksThatCannotAreNamed) {

@@ -84,7 +84,7 @@ double sent(const Body& body, CommGroup group, double ranks) {
   for (const BodyOps* list : {&body.forward, &body.backward}) {
     for (const BodyOp& op : *list) {
       if (op.collective.bytes > 0 && op.collective.group == group)
-        total += sent_bytes(op.collective, ranks);
+        total += sent_bytes(op.collective, ranks).total();
     }
   }
   return total;
@@ -523,7 +523,8 @@ TEST(DataParallelTest, WholeGradientsAreSummedInTheirOwnType) {
     const profiles::Profile profile = profiles::load_profile("dgx-a100-80g", stack);
     return ParallelEngine(model, profile)
         .run(plan)
-        .sent_bytes[static_cast<std::size_t>(CommGroup::kData)];
+        .sent[static_cast<std::size_t>(CommGroup::kData)]
+        .total();
   };
   const double parameters =
       chunk_parameters(model, plan, divide_layers(model, plan, h100().stack).front()).dense();

@@ -99,7 +99,7 @@ TEST(PublishedTrends, VirtualStagesDivideTheBubbleAndMultiplyTransfers) {
     plan.parallel.virtual_stages = v;
     const ParallelStep step = engine.run(plan);
     const double now_s = step.bubble * step.pipeline_s;
-    const double now_sent = step.sent_bytes[static_cast<std::size_t>(CommGroup::kPipeline)];
+    const double now_sent = step.sent[static_cast<std::size_t>(CommGroup::kPipeline)].total();
     if (bubble_s > 0) {
       EXPECT_LT(now_s, bubble_s);
       EXPECT_GT(now_sent, sent);
@@ -139,11 +139,11 @@ TEST(ConservationTest, WhatAMemberSendsOthersReceive) {
     gather.bytes = part * ranks;
     for (int r = 0; r < ranks; ++r) {
       EXPECT_DOUBLE_EQ(sent[static_cast<std::size_t>(r)], received[static_cast<std::size_t>(r)]);
-      EXPECT_DOUBLE_EQ(sent[static_cast<std::size_t>(r)], sent_bytes(gather, ranks));
+      EXPECT_DOUBLE_EQ(sent[static_cast<std::size_t>(r)], sent_bytes(gather, ranks).total());
     }
     // An all-reduce scatters the sum and gathers it.
     gather.kind = Collective::kAllReduce;
-    EXPECT_DOUBLE_EQ(2 * sent[0], sent_bytes(gather, ranks));
+    EXPECT_DOUBLE_EQ(2 * sent[0], sent_bytes(gather, ranks).total());
   }
 }
 
@@ -163,7 +163,7 @@ TEST(ConservationTest, PipelineBytesAreMessagesTimesTheirSize) {
       sends += next_chunk(record.shape, here) ? 1 : 0;
       sends += previous_chunk(record.shape, here) ? 1 : 0;
     }
-    EXPECT_DOUBLE_EQ(step.sent_bytes[static_cast<std::size_t>(CommGroup::kPipeline)],
+    EXPECT_DOUBLE_EQ(step.sent[static_cast<std::size_t>(CommGroup::kPipeline)].total(),
                      16 * sends * message);
   }
 }

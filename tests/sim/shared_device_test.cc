@@ -111,9 +111,9 @@ TEST_P(InOrderTest, AStepIsTheSumOfItsOperations) {
   }
   CostModel costs(host);
   std::vector<OpCost> op_costs;
-  costs.cost(predictor.schedule(), op_costs);
+  costs.cost(*predictor.schedule(), op_costs);
   Nanoseconds all = 0;
-  for_each_op(predictor.schedule(), [&](const OpInstance& at, const Op&) {
+  for_each_op(*predictor.schedule(), [&](const OpInstance& at, const Op&) {
     EXPECT_EQ(op_costs[at.op].contended_ns, op_costs[at.op].alone_ns);
     all += op_costs[at.op].alone_ns + op_costs[at.op].host_ns;
   });

@@ -80,13 +80,13 @@ class StackFromKineto : public ::testing::Test {
     options.timeline = &timeline;
     const Plan plan = fsdp2_plan();
     predictor.predict(plan, options);
-    shardwright::testing::KinetoJob job{&model_, &plan, &predictor.schedule(), &timeline};
+    shardwright::testing::KinetoJob job{&model_, &plan, predictor.schedule(), &timeline};
     job.small_kernel_ns = static_cast<Nanoseconds>(truth.cost.memory.values.t1_s * 1e9);
     const auto file = folder_.path() / "rank0.json";
     std::ofstream(file) << shardwright::testing::kineto_trace(job);
     profiles::ImportOptions import;
     import.model = model_;
-    schedule_ = predictor.schedule();
+    schedule_ = *predictor.schedule();
     return profiles::import_observations({file}, import);
   }
 

@@ -124,7 +124,7 @@ TEST(StepParts, AddUpToThePredictedStep) {
     PredictOptions options;
     options.timeline = &timeline;
     const Prediction prediction = predictor.predict(plan, options);
-    const StepParts parts = part_times(predictor.schedule(), timeline);
+    const StepParts parts = part_times(*predictor.schedule(), timeline);
     double sum = 0, waits = 0;
     for (const PartTimes& each : not_empty(parts)) {
       sum += each.total_s();

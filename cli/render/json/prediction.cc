@@ -77,7 +77,9 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
                    {"communication_bytes",
                     {{"all_gather", prediction.communication.all_gather},
                      {"reduce_scatter", prediction.communication.reduce_scatter},
-                     {"all_reduce", prediction.communication.all_reduce}}},
+                     {"all_reduce", prediction.communication.all_reduce},
+                     {"all_to_all", prediction.communication.all_to_all},
+                     {"point_to_point", prediction.communication.point_to_point}}},
                    {"memory", memory_json(prediction.memory)},
                    {"extrapolated", prediction.extrapolated},
                    {"inputs", inputs_json(inputs, prediction.plan)}};

@@ -103,12 +103,18 @@ std::string width_words(const profiles::Profile& profile, const sim::Prediction&
                      widened ? ", and what the scale adds" : "");
 }
 
-std::string memory_words(const profiles::Profile& profile, const sim::MemoryPrediction& memory) {
+std::string memory_words(const profiles::Profile& profile, const sim::Prediction& prediction) {
+  const sim::MemoryPrediction& memory = prediction.memory;
+  const char* how = "every tensor and the allocator replayed";
+  if (sim::goes_parallel(prediction.plan, profile.stack)) {
+    how = "tensors of the fullest stage counted by formula, fragmentation estimated";
+  } else if (profile.stack.memory == MemoryManager::kStatic) {
+    how = "every tensor at its place in planned arenas";
+  }
   if (profile.uncertainty.memory_runs == 0)
-    return "every tensor and the allocator replayed; no peak was ever measured";
-  return fmt::format(
-      "every tensor and the allocator replayed; {} to {} with what published peaks were off",
-      bytes(memory.interval_bytes[0]), bytes(memory.interval_bytes[1]));
+    return fmt::format("{}; no peak was ever measured", how);
+  return fmt::format("{}; {} to {} with what published peaks were off", how,
+                     bytes(memory.interval_bytes[0]), bytes(memory.interval_bytes[1]));
 }
 
 }  // namespace
@@ -127,7 +133,7 @@ std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
   }
   if (prediction.time.interval_s[1] > prediction.time.iteration_s)
     origins.push_back({"interval", width_words(profile, prediction, widened)});
-  origins.push_back({"memory", memory_words(profile, prediction.memory)});
+  origins.push_back({"memory", memory_words(profile, prediction)});
   if (cluster.usd_per_gpu_hour > 0 && !cluster.price_note.empty()) {
     origins.push_back({"price", fmt::format("{:.2f} USD per GPU hour: {}", cluster.usd_per_gpu_hour,
                                             cluster.price_note)});

@@ -42,8 +42,7 @@ std::vector<std::string> time_lags(const sim::Prediction& plan, const sim::Predi
 }
 
 double sent_bytes(const sim::Prediction& prediction) {
-  const sim::CommunicationBytes& sent = prediction.communication;
-  return sent.all_gather + sent.reduce_scatter + sent.all_reduce;
+  return prediction.communication.total();
 }
 
 std::string category_words(std::size_t category) {
@@ -108,9 +107,15 @@ std::string step_words(const tuner::KnobStep& step, tuner::Objective objective) 
                           : excess_words(step.judgement.excess_bytes, step.judgement.thrashes);
   const bool gains = step.judgement.fits && step.cost < -5e-5;
   if (gains && step.freedom == tuner::Freedom::kFixed) words += ", but it is held fixed";
-  if (gains && step.freedom == tuner::Freedom::kNotAllowed)
-    words += ", but it changes the arithmetic, which --allow does not list";
-  if (gains && step.freedom == tuner::Freedom::kOutside)
+  if (gains && step.freedom == tuner::Freedom::kNotAllowed) {
+    const bool setting =
+        step.judgement.prediction.plan.parallel != Parallelism{} &&
+        (step.knob == "tp-overlap" || step.knob == "dispatcher" || step.knob == "pp-schedule");
+    words += setting ? ", but it is a setting of the framework, and --allow does not list software"
+                     : ", but it changes the arithmetic, which --allow does not list";
+  }
+  if (step.judgement.fits && step.cost < -tuner::kWorthMoving &&
+      step.freedom == tuner::Freedom::kOutside)
     words += fmt::format(", but the search goes no further; --{} {} tries it", step.knob,
                          step.to.substr(0, step.to.find(' ')));
   if (gains && step.freedom == tuner::Freedom::kSearched)
