@@ -76,8 +76,8 @@ void PlanFlags::declare(Command& command, bool searched) {
         .group(kWhat);
   }
   text("--stack", stack, "NAME|PATH",
-       "the software that executes (see inspect stacks; default: torch-compile on GPUs, native on "
-       "processors, megatron-core where the model has experts or is divided)");
+       "the framework that executes (see inspect stacks; default: torch-compile on GPUs, native on "
+       "processors, megatron-core for models with experts and for what the others do not do)");
   command.add("--set", overrides, "override a value of the profile by its path; repeatable")
       .type_name("KEY=VALUE")
       .repeatable()
@@ -89,6 +89,20 @@ void PlanFlags::declare(Command& command, bool searched) {
 
 namespace {
 
+/// Flags alone move nobody to another framework as long as the usual one does what they ask for.
+bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::string& stack) {
+  if (model.is_mixture()) return false;
+  Plan asked;
+  take_parallelism(knobs.parallel, asked);
+  const auto of_megatron = [](Strategy strategy) {
+    return info_of(strategy).software == Software::kMegatron;
+  };
+  const std::vector<Strategy>& named = knobs.strategies;
+  if (!named.empty() && std::all_of(named.begin(), named.end(), of_megatron)) return false;
+  return beyond_data_parallel(asked).empty() ||
+         profiles::load_stack(stack).stack.parallel.supported;
+}
+
 /// `planned`: `file` is the plan to change, not a set of defaults.
 sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned) {
   require("--model", flags.model, file.model, "llama-3-70b");
@@ -96,10 +110,8 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   sim::Job job = sim::job_of(file, flags.plan_file.value_or(""), flags.model, flags.cluster);
   Plan plan = file.plan;
   if (!planned) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
-  Plan asked;
-  take_parallelism(flags.knobs.parallel, asked);
-  const bool divides = !beyond_data_parallel(asked).empty() || job.model.is_mixture();
-  if (!planned && divides) plan.stack = profiles::usual_dividing_stack();
+  if (!planned && !usual_stack_does(flags.knobs, job.model, plan.stack))
+    plan.stack = profiles::usual_dividing_stack();
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());

@@ -28,9 +28,10 @@ Words with(Words arguments, const Words& more) {
   return arguments;
 }
 
-const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100", "--gpus",    "16",
-                     "--tp",           "2",          "--pp",      "4",        "--seq-len", "4096",
-                     "--global-batch", "16"};
+const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100",
+                     "--gpus",         "16",         "--tp",      "2",
+                     "--pp",           "4",          "--seq-len", "4096",
+                     "--global-batch", "16",         "--stack",   "megatron-core"};
 
 TEST(DividedReport, ShowsThePipelineMemoryByStageAndTimeByCause) {
   const ProgramResult result =

@@ -117,8 +117,9 @@ json watched(const std::string& log, int exit_code) {
 TEST(Kit, DividedPlansStartMegatron) {
   const fs::path folder = testing::temp_folder() / "megatron";
   const ProgramResult result =
-      kit(folder.string(), {"--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64",
-                            "--seq-len", "4096", "--tp", "8", "--pp", "2", "--global-batch", "64"});
+      kit(folder.string(),
+          {"--model", "llama-3.1-70b", "--cluster", "dgx-h100", "--gpus", "64", "--seq-len", "4096",
+           "--tp", "8", "--pp", "2", "--global-batch", "64", "--stack", "megatron-core"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(get(folder / "megatron_args.sh"), HasSubstr("--tensor-model-parallel-size 8"));
   for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"})
