@@ -10,6 +10,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/units.h"
+#include "tuner/knob_steps.h"
 
 namespace shardwright::tuner {
 
@@ -73,6 +74,7 @@ class Changes {
       return a.gpu_s_per_token < b.gpu_s_per_token;
     });
     if (ways_.size() > count) ways_.resize(count);
+    for (Way& way : ways_) improve(way);
     return std::move(ways_);
   }
 
@@ -105,6 +107,16 @@ class Changes {
   }
 
  private:
+  /// The plan of a way is what a search of its request answers.
+  void improve(Way& way) const {
+    if (stopped()) return;
+    SearchOptions options = options_;
+    options.criteria.headroom = way.headroom;
+    const Space space = space_of(way.request, model_, profile());
+    Search search(model_, scenarios_, space, options);
+    climb(search, way.request, space, model_, profile(), way.plan);
+  }
+
   std::optional<Step> try_at(std::size_t index,
                              const std::function<Request(std::size_t)>& change) const {
     Request changed = change(index);

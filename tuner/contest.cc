@@ -2,10 +2,13 @@
 #include "tuner/contest.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <utility>
 
 #include "sim/core/error.h"
@@ -41,6 +44,7 @@ class DividedTuner {
         model_(model),
         options_(options),
         scenarios_(scenarios_of(profile, options.robust)),
+        extent_(extent),
         request_(software_of(request, extent)),
         space_(divided_space(request_, model, profile, extent)),
         search_(model, scenarios_, space_, options.search) {}
@@ -65,8 +69,7 @@ class DividedTuner {
       if (tuning.top.empty()) {
         tuning.advice = advise(search_, model_, scenarios_, request_, options_.search);
       } else {
-        tuning.steps =
-            divided_steps(model_, scenarios_, request_, options_.search, tuning.top.front());
+        climb(tuning);
         std::vector<Plan> plans;
         for (const Found& found : tuning.top) plans.push_back(found.plan());
         tuning.robustness = robustness_of(model_, adverse_scenarios(*tuning.profile), space_,
@@ -80,6 +83,18 @@ class DividedTuner {
   }
 
  private:
+  /// As climb() of knob_steps.h.
+  void climb(Tuning& tuning) {
+    for (int moves = 0; moves < kMostMoves; ++moves) {
+      tuning.steps =
+          divided_steps(model_, scenarios_, request_, extent_, options_.search, tuning.top.front());
+      const KnobStep* best = best_outside(tuning.steps);
+      if (best == nullptr) return;
+      const Found moved{best->judgement.prediction, best->judgement.score, 0};
+      tuning.top.insert(tuning.top.begin(), moved);
+    }
+  }
+
   Request software_of(Request request, Extent extent) const {
     request.stack = scenarios_.front().profile.stack.id;
     if (!request.allow_software) return request;
@@ -90,6 +105,7 @@ class DividedTuner {
   const Model& model_;
   TuneOptions options_;
   std::vector<Scenario> scenarios_;
+  Extent extent_;
   Request request_;
   DividedSpace space_;
   DividedSearch search_;
@@ -105,13 +121,109 @@ std::string too_few_words(const Request& request) {
                      *request.global_batch, request.gpus);
 }
 
-OtherSoftware other_of(const Tuning& plain, const profiles::Profile& profile) {
-  OtherSoftware other;
-  other.stack = profile.stack.id;
-  if (!plain.top.empty()) other.best = plain.top.front();
-  if (plain.top.empty() && plain.advice) other.closest = plain.advice->closest;
-  return other;
+std::string names_of(const std::vector<ParallelCandidate>& candidates) {
+  std::vector<std::string> names;
+  for (const ParallelCandidate& candidate : candidates)
+    names.push_back(candidate.profile->stack.id);
+  return fmt::format("{}", fmt::join(names, " or "));
 }
+
+/// The searches of one question, each below the best score so far.
+class BestOfAll {
+ public:
+  BestOfAll(const Model& model, const Candidates& candidates, const Request& request,
+            const TuneOptions& options)
+      : begin_(Clock::now()),
+        model_(model),
+        candidates_(candidates),
+        request_(request),
+        options_(options) {}
+
+  Tuning answer() {
+    search_data_parallel();
+    if (!plain_ || !plain_->stopped()) search_parallel();
+    Tuning answer = winner_ != nullptr ? winner_->answer() : without_parallel();
+    if (winner_ != nullptr && has_loser()) {
+      if (plain_) loser_.closest = plain_->closest();
+      if (loser_.best && !answer.top.empty()) {
+        const Found& best = answer.top.front();
+        loser_.cost = loser_.best->score / best.score - 1;
+        loser_.within_uncertainty =
+            !takes_over(best.prediction, best.score, loser_.best->prediction, loser_.best->score,
+                        options_.search.criteria.objective);
+      }
+      answer.other = std::move(loser_);
+    }
+    answer.total_s = seconds_since(begin_);
+    return answer;
+  }
+
+ private:
+  void search_data_parallel() {
+    loser_.refusal = candidates_.refusal;
+    const profiles::Profile* profile = candidates_.data_parallel;
+    if (profile == nullptr) return;
+    loser_.stack = profile->stack.id;
+    if (!candidates_.parallel.empty() && too_few_sequences(request_)) {
+      loser_.refusal = too_few_words(request_);
+      return;
+    }
+    plain_.emplace(model_, *profile, request_, options_);
+    if (plain_->top().empty()) return;
+    loser_.best = plain_->top().front();
+    below_ = loser_.best->score;
+  }
+
+  void search_parallel() {
+    for (const ParallelCandidate& candidate : candidates_.parallel) {
+      try {
+        TuneOptions options = options_;
+        options.search.criteria.headroom = candidate.headroom;
+        auto tuner = std::make_unique<DividedTuner>(model_, *candidate.profile, request_,
+                                                    candidate.extent, options);
+        const std::optional<Found> best = tuner->best(below_);
+        if (best && (!below_ || best->score < *below_)) {
+          below_ = best->score;
+          winner_ = std::move(tuner);
+        } else if (!first_) {
+          first_ = std::move(tuner);
+        }
+      } catch (const Error& error) {
+        if (!error_) error_ = error;
+      }
+    }
+  }
+
+  /// No model-parallel plan is better, or there is none.
+  Tuning without_parallel() {
+    if (plain_) {
+      Tuning answer = plain_->answer();
+      if (!answer.top.empty() && !answer.stopped && !candidates_.parallel.empty()) {
+        OtherFramework other;
+        other.stack = names_of(candidates_.parallel);
+        answer.other = std::move(other);
+      }
+      return answer;
+    }
+    if (!first_) throw *error_;
+    Tuning answer = first_->answer();
+    if (has_loser()) answer.other = std::move(loser_);
+    return answer;
+  }
+
+  bool has_loser() const { return candidates_.data_parallel != nullptr || !loser_.refusal.empty(); }
+
+  Clock::time_point begin_;
+  const Model& model_;
+  const Candidates& candidates_;
+  const Request& request_;
+  const TuneOptions& options_;
+  std::optional<DataParallelTuner> plain_;
+  std::unique_ptr<DividedTuner> winner_, first_;  // first_: the first that is no better
+  std::optional<double> below_;
+  OtherFramework loser_;
+  std::optional<Error> error_;
+};
 
 }  // namespace
 
@@ -127,53 +239,9 @@ bool takes_over(const sim::Prediction& divided, double score, const sim::Predict
   return portable_log(plain_score / score) > doubt;
 }
 
-Tuning compete(const Model& model, const Contestants& contestants, const Request& request,
-               const TuneOptions& options) {
-  const auto begin = Clock::now();
-  OtherSoftware lost;
-  lost.refusal = contestants.plain_refusal;
-  std::optional<Tuning> plain;
-  if (contestants.plain != nullptr) {
-    lost.stack = contestants.plain->stack.id;
-    if (contestants.divided != nullptr && too_few_sequences(request)) {
-      lost.refusal = too_few_words(request);
-    } else {
-      plain = tune(model, *contestants.plain, request, options);
-      lost = other_of(*plain, *contestants.plain);
-    }
-  }
-  if (contestants.divided == nullptr || (plain && plain->stopped)) return *std::move(plain);
-  const bool plain_answers = plain && !plain->top.empty();
-  try {
-    TuneOptions of_divided = options;
-    of_divided.search.criteria.headroom = contestants.divided_headroom;
-    const Extent extent = contestants.plain != nullptr ? Extent::kDivided : Extent::kAll;
-    DividedTuner divided(model, *contestants.divided, request, extent, of_divided);
-    if (plain_answers) {
-      const double score = plain->top.front().score;
-      std::optional<Found> best = divided.best(score);
-      if (!best || !takes_over(best->prediction, best->score, plain->top.front().prediction, score,
-                               options.search.criteria.objective)) {
-        OtherSoftware other;
-        other.stack = contestants.divided->stack.id;
-        if (best) other.cost = best->score / score - 1;
-        other.best = std::move(best);
-        plain->other = std::move(other);
-        plain->total_s = seconds_since(begin);
-        return *std::move(plain);
-      }
-    }
-    Tuning answer = divided.answer();
-    if (answer.top.empty() && plain) return *std::move(plain);
-    if (lost.best && !answer.top.empty())
-      lost.cost = lost.best->score / answer.top.front().score - 1;
-    if (contestants.plain != nullptr || !lost.refusal.empty()) answer.other = std::move(lost);
-    answer.total_s = seconds_since(begin);
-    return answer;
-  } catch (const Error&) {
-    if (!plain) throw;
-  }
-  return *std::move(plain);
+Tuning tune_all(const Model& model, const Candidates& candidates, const Request& request,
+                const TuneOptions& options) {
+  return BestOfAll(model, candidates, request, options).answer();
 }
 
 }  // namespace shardwright::tuner

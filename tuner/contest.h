@@ -1,36 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ways to train compete: data parallelism as it always was, and plans that divide the model, on
-// software that does so.
+// The best plan of all that a request leaves open, whatever framework runs it.
 //
-// Nobody should be moved to other software for a gain that the predictions cannot tell from none:
-// where both ways can train the model, the divided plan is the answer only if it is faster even at
-// the slow end of the interval of the ratio, which is that of two predictions with errors of their
-// own: half-widths of logarithms in quadrature, without the doubt of the machine's loss with scale,
-// which is the same for both. Plans that divide nothing but data do not take part for the divided
-// side. Where data parallelism has no plan (nothing fits, experts, fewer sequences than GPUs) there
-// is nothing to compare. The one that lost is told beside the answer.
+// Data parallelism and model parallelism are searched one after another, the next one only below
+// the best score so far; the least score is the answer. Plans that one framework runs in both
+// searches are left to the first. A preference for the plan that changes less is a sentence beside
+// the answer (OtherFramework::within_uncertainty), never the answer. Where data parallelism has no
+// plan (nothing fits, experts, fewer sequences than GPUs) there is nothing to compare. What lost is
+// told beside the answer.
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "tuner/divided_space.h"
 #include "tuner/tuning.h"
 
 namespace shardwright::tuner {
 
-struct Contestants {
-  /// For data parallelism; null where the model or the request rules that out, and why.
-  const profiles::Profile* plain = nullptr;
-  std::string plain_refusal;
-  /// For plans that divide the model; null where that is ruled out.
-  const profiles::Profile* divided = nullptr;
-  double divided_headroom = 0;  // Criteria::headroom of those plans
+/// Software whose model-parallel plans are candidates.
+struct ParallelCandidate {
+  const profiles::Profile* profile = nullptr;
+  double headroom = 0;  // Criteria::headroom of these plans
+  /// kDivided: its data-parallel plans are those of Candidates::data_parallel already.
+  Extent extent = Extent::kAll;
 };
 
-/// At least one of the two must be there. Throws Error as tune() does.
-Tuning compete(const Model& model, const Contestants& contestants, const Request& request,
-               const TuneOptions& options = {});
+struct Candidates {
+  /// For data parallelism; null where the model or the request rules that out, and why.
+  const profiles::Profile* data_parallel = nullptr;
+  std::string refusal;
+  std::vector<ParallelCandidate> parallel;
+};
 
-/// Whether a divided plan takes the answer from a plain one. Scores are those of the predictions.
+/// At least one candidate must be there. Throws Error as tune() does.
+Tuning tune_all(const Model& model, const Candidates& candidates, const Request& request,
+                const TuneOptions& options = {});
+
+/// Whether a divided plan is better than a plain one by more than both predictions are uncertain:
+/// half-widths of logarithms in quadrature, without the uncertainty of the machine's loss with
+/// scale, which is the same for both. Scores are those of the predictions.
 bool takes_over(const sim::Prediction& divided, double score, const sim::Prediction& plain,
                 double plain_score, Objective objective);
 

@@ -65,7 +65,7 @@ void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
     const bool fixed = (request.parallel.*given).has_value();
     const Freedom freedom = request.allow_software ? Freedom::kSearched
                             : fixed                ? Freedom::kFixed
-                                                   : Freedom::kOutside;
+                                                   : Freedom::kNotAllowed;
     neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)), freedom,
                           std::move(changed)});
   }
@@ -109,8 +109,12 @@ std::vector<Neighbour> neighbours_of(const Request& request, const Model& model,
       if (to < 1) continue;
       Request changed = held;
       changed.parallel.*size.given = to;
-      if (to == 1 && size.given == &GivenParallelism::pp) changed.parallel.virtual_stages.reset();
-      add(size.knob, now, to, (request.parallel.*size.given).has_value(), std::move(changed));
+      bool fixed = (request.parallel.*size.given).has_value();
+      if (to == 1 && size.given == &GivenParallelism::pp) {
+        fixed = fixed || request.parallel.virtual_stages;
+        changed.parallel.virtual_stages.reset();
+      }
+      add(size.knob, now, to, fixed, std::move(changed));
     }
   }
   const std::int64_t now = plan.micro_batch;
@@ -136,9 +140,10 @@ std::vector<Neighbour> neighbours_of(const Request& request, const Model& model,
 /// The best plan of a neighbour; where none fits the one that comes closest. Nothing where there is
 /// no such neighbour.
 std::optional<Judgement> judged(const Model& model, const std::vector<Scenario>& scenarios,
-                                const SearchOptions& options, const Request& request) {
+                                const SearchOptions& options, const Request& request,
+                                Extent extent) {
   try {
-    const DividedSpace space = divided_space(request, model, scenarios.front().profile);
+    const DividedSpace space = divided_space(request, model, scenarios.front().profile, extent);
     DividedSearch search(model, scenarios, space, options);
     std::vector<Found> best = search.best(1);
     if (best.empty()) {
@@ -158,8 +163,8 @@ std::optional<Judgement> judged(const Model& model, const std::vector<Scenario>&
 }  // namespace
 
 std::vector<KnobStep> divided_steps(const Model& model, const std::vector<Scenario>& scenarios,
-                                    const Request& request, const SearchOptions& options,
-                                    const Found& choice) {
+                                    const Request& request, Extent extent,
+                                    const SearchOptions& options, const Found& choice) {
   std::vector<Neighbour> neighbours =
       neighbours_of(request, model, choice.plan(), scenarios.front().profile.stack);
   std::vector<std::optional<Judgement>> judgements(neighbours.size());
@@ -167,7 +172,7 @@ std::vector<KnobStep> divided_steps(const Model& model, const std::vector<Scenar
   quietly.progress = nullptr;
   quietly.threads = 1;
   for_each_index(neighbours.size(), static_cast<unsigned>(options.threads), [&](std::size_t i) {
-    judgements[i] = judged(model, scenarios, quietly, neighbours[i].request);
+    judgements[i] = judged(model, scenarios, quietly, neighbours[i].request, extent);
   });
   std::vector<KnobStep> steps;
   for (std::size_t i = 0; i < neighbours.size(); ++i) {

@@ -15,7 +15,7 @@
 namespace shardwright::tuner {
 
 std::vector<KnobStep> divided_steps(const Model& model, const std::vector<Scenario>& scenarios,
-                                    const Request& request, const SearchOptions& options,
-                                    const Found& choice);
+                                    const Request& request, Extent extent,
+                                    const SearchOptions& options, const Found& choice);
 
 }  // namespace shardwright::tuner

@@ -220,6 +220,16 @@ class Trials {
 
 }  // namespace
 
+const KnobStep* best_outside(const std::vector<KnobStep>& steps) {
+  const KnobStep* best = nullptr;
+  for (const KnobStep& step : steps) {
+    const bool gains = step.judgement.fits && step.cost < -kWorthMoving;
+    if (gains && step.freedom == Freedom::kOutside && (best == nullptr || step.cost < best->cost))
+      best = &step;
+  }
+  return best;
+}
+
 std::vector<KnobStep> knob_steps(Search& search, const Request& request, const Space& space,
                                  const Model& model, const profiles::Profile& profile,
                                  const Found& choice) {
@@ -244,6 +254,17 @@ std::vector<KnobStep> knob_steps(Search& search, const Request& request, const S
                     trials[i].freedom,         std::move(judgements[i]),  cost};
   }
   return steps;
+}
+
+std::vector<KnobStep> climb(Search& search, const Request& request, const Space& space,
+                            const Model& model, const profiles::Profile& profile, Found& choice) {
+  std::vector<KnobStep> steps;
+  for (int moves = 0;; ++moves) {
+    steps = knob_steps(search, request, space, model, profile, choice);
+    const KnobStep* best = best_outside(steps);
+    if (best == nullptr || moves == kMostMoves) return steps;
+    choice = {best->judgement.prediction, best->judgement.score, choice.family};
+  }
 }
 
 }  // namespace shardwright::tuner

@@ -16,9 +16,13 @@ namespace shardwright::tuner {
 enum class Freedom : std::uint8_t {
   kSearched,    // the search had the choice and decided against it
   kFixed,       // held by the request
-  kNotAllowed,  // it would change the arithmetic, which the request does not allow
+  kNotAllowed,  // it changes the arithmetic or the framework's settings, which nobody allowed
   kOutside      // beyond the values that the search tries
 };
+
+/// Gains below it are no reason to leave the values that the search tries.
+inline constexpr double kWorthMoving = 1e-3;
+inline constexpr int kMostMoves = 16;  // of an answer to better neighbours
 
 struct KnobStep {
   std::string knob;  // as its flag is called: "ckpt-layers"
@@ -28,9 +32,18 @@ struct KnobStep {
   double cost = 0;  // its score against the choice's, minus 1
 };
 
+/// Of these steps the best of those that nothing holds fixed, beyond the values that the search
+/// tries, and worth moving for; null where there is none.
+const KnobStep* best_outside(const std::vector<KnobStep>& steps);
+
 /// Steps by knob; what contradicts the model or the cluster is left out.
 std::vector<KnobStep> knob_steps(Search& search, const Request& request, const Space& space,
                                  const Model& model, const profiles::Profile& profile,
                                  const Found& choice);
+
+/// Moves `choice` to neighbours beyond the values that the search tries, as long as one that
+/// nothing holds fixed is better; returns the steps of where it ends.
+std::vector<KnobStep> climb(Search& search, const Request& request, const Space& space,
+                            const Model& model, const profiles::Profile& profile, Found& choice);
 
 }  // namespace shardwright::tuner

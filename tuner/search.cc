@@ -270,9 +270,8 @@ std::optional<std::uint32_t> Search::least_that_fits(std::size_t family) {
 /// Those of a family that were not replayed but are taken not to fit, since others do not.
 void Search::reject_before(std::uint32_t found, std::size_t family) {
   for (std::uint32_t i = first_candidate_[family]; i < found; ++i) {
-    if (candidates_[i].stage == Stage::kRejected) continue;
-    candidates_[i].stage = Stage::kRejected;
-    ++counts_.no_memory;
+    const Stage stage = std::exchange(candidates_[i].stage, Stage::kRejected);
+    if (stage == Stage::kBounded) ++counts_.no_memory;  // others count as simulated
   }
 }
 

@@ -1,49 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/tuning.h"
 
-#include <chrono>
-
 #include "tuner/scenarios.h"
 
 namespace shardwright::tuner {
+namespace {
 
-Tuning tune(const Model& model, const profiles::Profile& profile, const Request& request,
-            const TuneOptions& options) {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed_s = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  const std::vector<Scenario> adverse = adverse_scenarios(profile);
+std::vector<Scenario> searched(const profiles::Profile& profile,
+                               const std::vector<Scenario>& adverse, bool robust) {
   std::vector<Scenario> scenarios{as_predicted(profile)};
-  if (options.robust) scenarios.insert(scenarios.end(), adverse.begin(), adverse.end());
+  if (robust) scenarios.insert(scenarios.end(), adverse.begin(), adverse.end());
+  return scenarios;
+}
 
+}  // namespace
+
+DataParallelTuner::DataParallelTuner(const Model& model, const profiles::Profile& profile,
+                                     const Request& request, const TuneOptions& options)
+    : begin_(std::chrono::steady_clock::now()),
+      model_(model),
+      profile_(profile),
+      request_(request),
+      options_(options),
+      adverse_(adverse_scenarios(profile)),
+      scenarios_(searched(profile, adverse_, options.robust)),
+      space_(space_of(request, model, profile)),
+      search_(model, scenarios_, space_, options.search),
+      top_(search_.best(options.top)) {
+  if (top_.empty() || search_.stopped()) return;
+  Found choice = top_.front();
+  steps_ = climb(search_, request, space_, model, profile, choice);
+  if (different(choice.plan(), top_.front().plan())) {
+    top_.insert(top_.begin(), std::move(choice));
+  } else {
+    top_.front() = std::move(choice);
+  }
+}
+
+double DataParallelTuner::elapsed_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+std::optional<Judgement> DataParallelTuner::closest() {
+  if (!top_.empty() || search_.stopped()) return std::nullopt;
+  const std::optional<Overshoot> nearest = search_.nearest();
+  if (!nearest) return std::nullopt;
+  return search_.judge({nearest->plan}).front();
+}
+
+Tuning DataParallelTuner::answer() {
   Tuning tuning;
-  const Space space = space_of(request, model, profile);
-  tuning.strategies = space.strategies;
-  Search search(model, scenarios, space, options.search);
-  tuning.top = search.best(options.top);
-  if (!tuning.top.empty() && !search.stopped()) tuning.pareto = search.pareto();
-  tuning.counts = search.counts();
+  tuning.strategies = space_.strategies;
+  tuning.top = top_;
+  if (!tuning.top.empty() && !search_.stopped()) tuning.pareto = search_.pareto();
+  tuning.counts = search_.counts();
   tuning.search_s = elapsed_s();
-  if (!search.stopped()) {
+  if (!search_.stopped()) {
     if (tuning.top.empty()) {
-      tuning.advice = advise(search, model, scenarios, request, options.search);
+      tuning.advice = advise(search_, model_, scenarios_, request_, options_.search);
     } else {
       const Found& choice = tuning.top.front();
-      tuning.steps = knob_steps(search, request, space, model, profile, choice);
-      tuning.others = other_strategies(search, space, choice);
+      tuning.steps = steps_;
+      tuning.others = other_strategies(search_, space_, choice);
       std::vector<Plan> plans;
       for (const Found& found : tuning.top) plans.push_back(found.plan());
-      tuning.robustness = robustness_of(model, adverse, space, options.search, plans);
+      tuning.robustness = robustness_of(model_, adverse_, space_, options_.search, plans);
     }
   }
-  tuning.stopped = search.stopped();
+  tuning.stopped = search_.stopped();
   if (tuning.stopped) {  // what was cut short does not mean what it says
     tuning.others.clear();
     tuning.robustness.reset();
   }
   tuning.total_s = elapsed_s();
   return tuning;
+}
+
+Tuning tune(const Model& model, const profiles::Profile& profile, const Request& request,
+            const TuneOptions& options) {
+  return DataParallelTuner(model, profile, request, options).answer();
 }
 
 }  // namespace shardwright::tuner

@@ -3,6 +3,7 @@
 // what to change when nothing fits.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "tuner/knob_steps.h"
 #include "tuner/other_strategies.h"
 #include "tuner/robustness.h"
+#include "tuner/scenarios.h"
 #include "tuner/search.h"
 
 namespace shardwright::tuner {
@@ -21,13 +23,14 @@ struct TuneOptions {
   std::size_t top = 10;
 };
 
-/// The best that the way to train which lost can do (contest.h).
-struct OtherSoftware {
-  std::string stack;
+/// The best of the candidates that lost (contest.h).
+struct OtherFramework {
+  std::string stack;                 // several: joined by " or "
   std::optional<Found> best;         // none: nothing fits, or nothing is better than the choice
-  std::optional<Judgement> closest;  // to fitting
   std::string refusal;               // why there is no plan of it, in words
+  std::optional<Judgement> closest;  // to fitting, where nothing fits
   double cost = 0;                   // of `best`: its score against the choice's, minus 1
+  bool within_uncertainty = false;   // the two predictions cannot tell `best` and the choice apart
 };
 
 struct Tuning {
@@ -44,10 +47,40 @@ struct Tuning {
   bool divided = false;  // the answer is a plan that divides the model; `others` are none then
   std::optional<profiles::Profile> profile;  // of a divided answer
   std::int64_t usual_global_batch = 0;       // of a divided answer, where the request gave none
-  std::optional<OtherSoftware> other;
+  std::optional<OtherFramework> other;
 };
 
-/// Throws Error when the request contradicts itself, the model or the cluster.
+/// The search over data-parallel plans of one request.
+class DataParallelTuner {
+ public:
+  /// All of it outlives the tuner. Throws Error when the request contradicts itself, the model or
+  /// the cluster.
+  DataParallelTuner(const Model& model, const profiles::Profile& profile, const Request& request,
+                    const TuneOptions& options);
+  /// The best plans, best first; empty: nothing fits.
+  const std::vector<Found>& top() const { return top_; }
+  bool stopped() const { return search_.stopped(); }
+  /// Where nothing fits, the plan that comes closest.
+  std::optional<Judgement> closest();
+  /// With the reasons.
+  Tuning answer();
+
+ private:
+  double elapsed_s() const;
+
+  std::chrono::steady_clock::time_point begin_;
+  const Model& model_;
+  const profiles::Profile& profile_;
+  const Request& request_;
+  const TuneOptions& options_;
+  std::vector<Scenario> adverse_, scenarios_;
+  Space space_;
+  Search search_;
+  std::vector<Found> top_;
+  std::vector<KnobStep> steps_;  // of the best plan
+};
+
+/// Of data parallelism alone. Throws Error as DataParallelTuner does.
 Tuning tune(const Model& model, const profiles::Profile& profile, const Request& request,
             const TuneOptions& options = {});
 

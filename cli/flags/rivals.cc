@@ -7,7 +7,6 @@
 #include "sim/core/error.h"
 #include "sim/core/rack.h"
 #include "sim/doubt/headroom.h"
-#include "tuner/divided_space.h"
 
 namespace shardwright::cli {
 namespace {
@@ -21,13 +20,14 @@ profiles::Profile dividing_profile(const sim::Job& job, std::int64_t gpus) {
 
 }  // namespace
 
-tuner::Contestants Rivals::contestants(std::optional<double> headroom, std::int64_t gpus) const {
-  tuner::Contestants result;
-  if (plain) result.plain = &*plain;
-  result.plain_refusal = plain_refusal;
-  if (!divided) return result;
-  result.divided = &*divided;
-  result.divided_headroom = headroom.value_or(sim::asked_headroom(*divided, gpus));
+tuner::Candidates Rivals::candidates(std::optional<double> headroom, std::int64_t gpus) const {
+  tuner::Candidates result;
+  if (plain) result.data_parallel = &*plain;
+  result.refusal = plain_refusal;
+  for (const Parallel& one : parallel) {
+    result.parallel.push_back(
+        {&one.profile, headroom.value_or(sim::asked_headroom(one.profile, gpus)), one.extent});
+  }
   return result;
 }
 
@@ -40,7 +40,9 @@ Rivals rivals_of(const PlanFlags& flags, const sim::Job& job, const tuner::Reque
   const bool mixture = job.model.is_mixture();
   if (asked || mixture || software.always) {
     // The engine names what a stack that was named cannot do.
-    rivals.divided = is_named || software.always ? named : dividing_profile(job, request.gpus);
+    rivals.parallel.push_back({named});
+    if (!is_named && !software.always)
+      rivals.parallel.push_back({dividing_profile(job, request.gpus)});
     if (mixture && !asked && !software.always)
       rivals.plain_refusal = "its engine predicts no experts";
     return rivals;
@@ -48,8 +50,8 @@ Rivals rivals_of(const PlanFlags& flags, const sim::Job& job, const tuner::Reque
   rivals.plain = named;
   const bool alone = request.gpus == 1 || named.cluster.devices_per_node > 0;
   if (alone || tuner::asks_for_plain(request)) return rivals;
-  if (is_named && software.supported) rivals.divided = named;
-  if (!is_named) rivals.divided = dividing_profile(job, request.gpus);
+  if (software.supported) rivals.parallel.push_back({named, tuner::Extent::kDivided});
+  if (!is_named) rivals.parallel.push_back({dividing_profile(job, request.gpus)});
   return rivals;
 }
 

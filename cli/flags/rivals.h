@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which software a search goes through: the one that was named, or what is usual for data
-// parallelism beside what is usual for plans that divide the model.
+// Which frameworks a search goes through: the one that was named, or those that are usual for data
+// parallelism and for model parallelism.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/flags/plan_flags.h"
 #include "tuner/contest.h"
@@ -13,10 +14,15 @@
 namespace shardwright::cli {
 
 struct Rivals {
-  std::optional<profiles::Profile> plain, divided;  // as tuner::Contestants
+  struct Parallel {
+    profiles::Profile profile;
+    tuner::Extent extent = tuner::Extent::kAll;
+  };
+  std::optional<profiles::Profile> plain;  // as tuner::Candidates
+  std::vector<Parallel> parallel;
   std::string plain_refusal;
 
-  tuner::Contestants contestants(std::optional<double> headroom, std::int64_t gpus) const;
+  tuner::Candidates candidates(std::optional<double> headroom, std::int64_t gpus) const;
 };
 
 /// `job` is resolve_base()'s and `request` what its flags hold fixed. Throws Error where the

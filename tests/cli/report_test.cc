@@ -116,6 +116,7 @@ TEST(Report, SaysWhatThePredictionAndTheSearchSay) {
   const Words job = {"--model", "llama-2-7b", "--cluster", "dgx-h100",
                      "--gpus",  "16",         "--seq-len", "2048"};
   Words tune = job;
+  tune.insert(tune.end(), {"--strategy", "yafsdp,fsdp2,ddp"});
   tune.insert(tune.begin(), "tune");
   tune.insert(tune.end(), {"--json", "--out", temp_path("plan.json")});
   const ProgramResult tuned = shardwright(tune);
@@ -317,7 +318,8 @@ TEST(Report, DrawsTheMemoryThatIsPredicted) {
       sim::Predictor predictor(model, profiles::load_profile("dgx-h100", stack));
       Timeline timeline;
       const sim::Prediction prediction = predictor.predict(plan, {.timeline = &timeline});
-      const std::vector<MemorySample> curve = sim::memory_over_time(predictor.schedule(), timeline);
+      const std::vector<MemorySample> curve =
+          sim::memory_over_time(*predictor.schedule(), timeline);
       ASSERT_GT(curve.size(), 100u);
       EXPECT_EQ(curve.front().allocated_bytes, curve.back().allocated_bytes);
       Bytes top = 0;

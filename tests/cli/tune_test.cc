@@ -253,7 +253,7 @@ TEST(Tune, DividesWhatDataParallelismCannotTrain) {
               HasSubstr("512 sequences"));
   std::string why;
   for (const json& sentence : document.at("why")) why += sentence.get<std::string>() + "\n";
-  for (const char* words : {"tp ", "pp ", "slower", "Why not plain data parallelism"})
+  for (const char* words : {"tp ", "pp ", "slower", "Why not data parallelism alone"})
     EXPECT_THAT(why, HasSubstr(words));
   const ProgramResult again = run("predict", {"--plan", path, "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;

@@ -278,7 +278,7 @@ TEST(Contest, WhereDataParallelismWinsItsAnswerIsTheSameToTheDigit) {
   request.seq_len = 4096;
   request.global_batch = 64;
   const Tuning alone = tune(model, plain, request);
-  const Tuning both = compete(model, {&plain, "", &divided, 0}, request);
+  const Tuning both = tune_all(model, {&plain, "", {{&plain, 0, Extent::kDivided}}}, request);
   ASSERT_FALSE(alone.top.empty());
   EXPECT_FALSE(both.divided);
   ASSERT_EQ(alone.top.size(), both.top.size());
@@ -288,7 +288,32 @@ TEST(Contest, WhereDataParallelismWinsItsAnswerIsTheSameToTheDigit) {
   }
   EXPECT_EQ(alone.counts.simulated, both.counts.simulated);
   ASSERT_TRUE(both.other);
-  EXPECT_EQ(both.other->stack, "megatron-core");
+  EXPECT_EQ(both.other->stack, "torch-compile");
+  EXPECT_FALSE(both.other->best) << "none is better";
+}
+
+TEST(Contest, TheLeastScoreIsTheAnswerWhoeverRunsIt) {
+  const Model model = model_of("llama-3-8b", 32);
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
+  const profiles::Profile megatron = profiles::load_profile("dgx-h100", "megatron-core");
+  Request request;
+  request.gpus = 8;
+  request.seq_len = 8192;
+  request.global_batch = 64;
+  const Tuning plain = tune(model, torch, request);
+  const Tuning parallel = tune_all(model, {nullptr, "", {{&megatron, 0}}}, request);
+  const Tuning all =
+      tune_all(model, {&torch, "", {{&torch, 0, Extent::kDivided}, {&megatron, 0}}}, request);
+  ASSERT_FALSE(plain.top.empty());
+  ASSERT_LT(parallel.top.front().score, plain.top.front().score);
+  EXPECT_LE(all.top.front().score, parallel.top.front().score);
+  EXPECT_TRUE(all.divided);
+  ASSERT_TRUE(all.other && all.other->best);
+  EXPECT_GT(all.other->cost, 0);
+  // A gain that both predictions are uncertain of is said beside the answer.
+  EXPECT_EQ(all.other->within_uncertainty,
+            !takes_over(all.top.front().prediction, all.top.front().score,
+                        plain.top.front().prediction, plain.top.front().score, Objective::kTime));
 }
 
 TEST(Contest, FewerSequencesThanGpusDivideTheModel) {
@@ -299,7 +324,7 @@ TEST(Contest, FewerSequencesThanGpusDivideTheModel) {
   request.gpus = 64;
   request.seq_len = 4096;
   request.global_batch = 32;
-  const Tuning answer = compete(model, {&plain, "", &divided, 0}, request);
+  const Tuning answer = tune_all(model, {&plain, "", {{&divided, 0}}}, request);
   EXPECT_TRUE(answer.divided);
   ASSERT_FALSE(answer.top.empty());
   EXPECT_GT(answer.top.front().plan().parallel.replica(), 1);
@@ -326,7 +351,7 @@ struct LongSequences {
     request.seq_len = 8192;
     request.global_batch = 64;
   }
-  Tuning answer() const { return compete(model, {nullptr, "", &divided, 0}, request); }
+  Tuning answer() const { return tune_all(model, {nullptr, "", {{&divided, 0}}}, request); }
 };
 
 TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
@@ -341,7 +366,7 @@ TEST(Contest, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
   const std::optional<KnobStep> overlap = step_of("tp-overlap");
   ASSERT_TRUE(overlap);
   EXPECT_EQ(overlap->from + " to " + overlap->to, "none to userbuffers");
-  EXPECT_EQ(overlap->freedom, Freedom::kOutside);
+  EXPECT_EQ(overlap->freedom, Freedom::kNotAllowed);
   EXPECT_EQ(overlap->judgement.prediction.plan.parallel.tp_overlap, TensorOverlap::kUserbuffers);
   EXPECT_LT(overlap->cost, 0);
   EXPECT_FALSE(step_of("dispatcher")) << "no experts";
@@ -358,7 +383,7 @@ TEST(Contest, AllowedSettingsOfTheSoftwareAreAllTried) {
   request.seq_len = 4096;
   request.global_batch = 64;
   const auto answer_of = [&](const Request& asked) {
-    return compete(model, {nullptr, "", &divided, 0}, asked);
+    return tune_all(model, {nullptr, "", {{&divided, 0}}}, asked);
   };
   double best = std::numeric_limits<double>::infinity();
   for (const TensorOverlap overlap : {TensorOverlap::kNone, TensorOverlap::kUserbuffers}) {
@@ -411,7 +436,7 @@ TEST(Contest, WhenNothingFitsTheWaysOutDo) {
   request.gpus = 8;
   request.seq_len = 4096;
   request.global_batch = 64;
-  const Tuning answer = compete(model, {nullptr, "", &divided, 0}, request);
+  const Tuning answer = tune_all(model, {nullptr, "", {{&divided, 0}}}, request);
   EXPECT_TRUE(answer.top.empty());
   ASSERT_TRUE(answer.advice);
   ASSERT_TRUE(answer.advice->closest);

@@ -151,15 +151,14 @@ TEST(Tuning, AChoiceThatFlipsIsMarkedAndRobustAvoidsIt) {
               1e-12);
 }
 
-/// The way, applied, fits; by a search of its own and by a prediction.
+/// The way, applied, fits; by a tuning of its own and by a prediction.
 void expect_fits(const Model& model, const profiles::Profile& profile, const Way& way) {
-  const std::vector<Scenario> scenarios{as_predicted(profile)};
-  SearchOptions options;
-  options.criteria.headroom = way.headroom;
-  Search search(model, scenarios, space_of(way.request, model, profile), options);
-  const std::vector<Found> best = search.best(1);
-  ASSERT_FALSE(best.empty()) << way.what;
-  EXPECT_EQ(best.front().plan(), way.plan.plan()) << way.what;
+  TuneOptions options;
+  options.search.criteria.headroom = way.headroom;
+  options.top = 1;
+  const DataParallelTuner alone(model, profile, way.request, options);
+  ASSERT_FALSE(alone.top().empty()) << way.what;
+  EXPECT_EQ(alone.top().front().plan(), way.plan.plan()) << way.what;
   const sim::MemoryPrediction memory = sim::predict(model, profile, way.plan.plan()).memory;
   EXPECT_TRUE(memory.fits) << way.what;
   EXPECT_LE(static_cast<double>(memory.total_bytes),

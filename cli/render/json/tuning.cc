@@ -120,9 +120,10 @@ Json rejected_json(const tuner::Tuning& tuning) {
           {"cannot be better by the closed form", rest}};
 }
 
-Json other_json(const sim::Job& inputs, const tuner::OtherSoftware& other) {
+Json other_json(const sim::Job& inputs, const tuner::OtherFramework& other) {
   Json json{{"stack", other.stack}, {"fits", other.best.has_value()}};
   json["cost"] = other.best ? Json(other.cost) : Json(nullptr);
+  if (other.best) json["within_uncertainty"] = other.within_uncertainty;
   if (!other.refusal.empty()) json["refusal"] = other.refusal;
   if (other.best) json.update(plan_and_prediction(inputs, other.best->prediction));
   if (other.closest) json["excess_bytes"] = other.closest->excess_bytes;

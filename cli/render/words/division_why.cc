@@ -109,25 +109,21 @@ std::vector<std::string> division_sentences(const TuningQuestion& question,
 
 std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
   if (!tuning.other) return "";
-  const tuner::OtherSoftware& other = *tuning.other;
+  const tuner::OtherFramework& other = *tuning.other;
   const tuner::Objective objective = question.criteria.objective;
-  if (!tuning.divided) {
-    if (!other.best) {
-      return fmt::format("No division of the model that {} can do is predicted to be better.",
-                         other.stack);
-    }
-    const sim::TimePrediction& time = other.best->prediction.time;
-    return fmt::format(
-        "Dividing the model on other software, {} ({}), is predicted to be {}, but its step is "
-        "known within {} to {} only; --stack {} searches there.",
-        other.stack, plan_words(other.best->plan()), cost_words(objective, other.cost),
-        quantity(time.interval_s[0], "s"), quantity(time.interval_s[1], "s"), other.stack);
-  }
-  const std::string plainly = "Why not plain data parallelism: ";
+  if (!tuning.divided)
+    return fmt::format("No model-parallel plan of {} is predicted to be better.", other.stack);
+  const std::string plainly = "Why not data parallelism alone: ";
   if (!other.refusal.empty()) return plainly + other.refusal + ".";
   if (other.best) {
-    return plainly + fmt::format("its best plan on {} ({}) is {}.", other.stack,
-                                 plan_words(other.best->plan()), cost_words(objective, other.cost));
+    return plainly +
+           fmt::format("its best plan on {} ({}) is {}{}.", other.stack,
+                       plan_words(other.best->plan()), cost_words(objective, other.cost),
+                       other.within_uncertainty
+                           ? fmt::format(", less than both predictions are uncertain: whoever "
+                                         "runs {} already may stay there (--stack {})",
+                                         other.stack, other.stack)
+                           : "");
   }
   if (!other.closest) return plainly + "nothing fits.";
   return plainly + fmt::format("nothing fits; the closest plan on {} ({}) {}.", other.stack,
