@@ -154,11 +154,34 @@ class BestOfAll {
       }
       answer.other = std::move(loser_);
     }
+    answer.native = native_plan(answer);
     answer.total_s = seconds_since(begin_);
     return answer;
   }
 
  private:
+  std::optional<NativePlan> native_plan(const Tuning& answer) const {
+    const profiles::Profile* profile = candidates_.native;
+    if (profile == nullptr || answer.top.empty() || answer.stopped) return std::nullopt;
+    const Found& best = answer.top.front();
+    if (best.plan().stack == profile->stack.id || too_few_sequences(request_)) return std::nullopt;
+    try {
+      TuneOptions options = options_;
+      options.top = 1;
+      Request request = request_;
+      request.stack = profile->stack.id;
+      const DataParallelTuner tuner(model_, *profile, request, options);
+      if (tuner.top().empty()) return std::nullopt;
+      NativePlan native{tuner.top().front(), *profile, 0};
+      native.cost = native.best.score / best.score - 1;
+      const sim::TimePrediction& time = best.prediction.time;
+      if (1 + native.cost > time.interval_s[1] / time.iteration_s) return std::nullopt;
+      return native;
+    } catch (const Error&) {  // the executor does not do what the request holds fixed
+      return std::nullopt;
+    }
+  }
+
   void search_data_parallel() {
     loser_.refusal = candidates_.refusal;
     const profiles::Profile* profile = candidates_.data_parallel;

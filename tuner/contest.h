@@ -30,6 +30,8 @@ struct Candidates {
   const profiles::Profile* data_parallel = nullptr;
   std::string refusal;
   std::vector<ParallelCandidate> parallel;
+  /// This project's executor, where it trains such a model; null elsewhere.
+  const profiles::Profile* native = nullptr;
 };
 
 /// At least one candidate must be there. Throws Error as tune() does.

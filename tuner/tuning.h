@@ -33,6 +33,14 @@ struct OtherFramework {
   bool within_uncertainty = false;   // the two predictions cannot tell `best` and the choice apart
 };
 
+/// The best plan that this project's executor runs, where the best of all is another's and the
+/// prediction of that does not tell the two apart.
+struct NativePlan {
+  Found best;
+  profiles::Profile profile;
+  double cost = 0;  // its score against the choice's, minus 1
+};
+
 struct Tuning {
   std::vector<Strategy> strategies;  // of the space
   std::vector<Found> top;            // best first; empty: nothing fits
@@ -48,6 +56,7 @@ struct Tuning {
   std::optional<profiles::Profile> profile;  // of a divided answer
   std::int64_t usual_global_batch = 0;       // of a divided answer, where the request gave none
   std::optional<OtherFramework> other;
+  std::optional<NativePlan> native;
 };
 
 /// The search over data-parallel plans of one request.

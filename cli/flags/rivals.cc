@@ -6,14 +6,17 @@
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/rack.h"
+#include "sim/core/trained_families.h"
 #include "sim/doubt/headroom.h"
 
 namespace shardwright::cli {
 namespace {
 
-profiles::Profile dividing_profile(const sim::Job& job, std::int64_t gpus) {
-  profiles::Profile profile = profiles::make_profile(
-      job.cluster_file, profiles::load_stack(profiles::usual_dividing_stack()), job.overrides);
+constexpr const char* kNative = "native";
+
+profiles::Profile profile_of(const sim::Job& job, const std::string& stack, std::int64_t gpus) {
+  profiles::Profile profile =
+      profiles::make_profile(job.cluster_file, profiles::load_stack(stack), job.overrides);
   profile.cluster = filled(std::move(profile.cluster), gpus);
   return profile;
 }
@@ -24,6 +27,7 @@ tuner::Candidates Rivals::candidates(std::optional<double> headroom, std::int64_
   tuner::Candidates result;
   if (plain) result.data_parallel = &*plain;
   result.refusal = plain_refusal;
+  if (native) result.native = &*native;
   for (const Parallel& one : parallel) {
     result.parallel.push_back(
         {&one.profile, headroom.value_or(sim::asked_headroom(one.profile, gpus)), one.extent});
@@ -42,16 +46,19 @@ Rivals rivals_of(const PlanFlags& flags, const sim::Job& job, const tuner::Reque
     // The engine names what a stack that was named cannot do.
     rivals.parallel.push_back({named});
     if (!is_named && !software.always)
-      rivals.parallel.push_back({dividing_profile(job, request.gpus)});
+      rivals.parallel.push_back({profile_of(job, profiles::usual_dividing_stack(), request.gpus)});
     if (mixture && !asked && !software.always)
       rivals.plain_refusal = "its engine predicts no experts";
     return rivals;
   }
   rivals.plain = named;
+  if (!is_named && is_trained_family(job.model.family) && named.stack.id != kNative)
+    rivals.native = profile_of(job, kNative, request.gpus);
   const bool alone = request.gpus == 1 || named.cluster.devices_per_node > 0;
   if (alone || tuner::asks_for_plain(request)) return rivals;
   if (software.supported) rivals.parallel.push_back({named, tuner::Extent::kDivided});
-  if (!is_named) rivals.parallel.push_back({dividing_profile(job, request.gpus)});
+  if (!is_named)
+    rivals.parallel.push_back({profile_of(job, profiles::usual_dividing_stack(), request.gpus)});
   return rivals;
 }
 

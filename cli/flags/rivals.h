@@ -21,6 +21,7 @@ struct Rivals {
   std::optional<profiles::Profile> plain;  // as tuner::Candidates
   std::vector<Parallel> parallel;
   std::string plain_refusal;
+  std::optional<profiles::Profile> native;  // this project's executor, where it trains the model
 
   tuner::Candidates candidates(std::optional<double> headroom, std::int64_t gpus) const;
 };

@@ -282,6 +282,8 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
   }
   if (const std::string other = other_sentence(question, tuning); !other.empty())
     text += "\n" + wrapped(other, out);
+  if (const std::string native = native_sentence(question, tuning); !native.empty())
+    text += "\n" + wrapped(native, out);
   if (!tuning.others.empty()) {
     text += heading(out, "Why not another strategy") + strategies_table(question, tuning, out);
     text += alike_words(question).empty() ? "" : wrapped(alike_words(question), out);

@@ -5,6 +5,7 @@
 
 #include "cli/render/division.h"
 #include "cli/render/words/origins.h"
+#include "cli/render/words/runs_here.h"
 #include "sim/core/plan_json.h"
 #include "sim/cost/planned_attention.h"
 #include "sim/parallel/layout.h"
@@ -85,6 +86,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
                    {"inputs", inputs_json(inputs, prediction.plan)}};
   for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
     document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});
+  document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
   add_division(prediction, document);
   return document;
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/prediction.h"
+#include "cli/render/words/runs_here.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
@@ -130,6 +131,11 @@ Json other_json(const sim::Job& inputs, const tuner::OtherFramework& other) {
   return json;
 }
 
+sim::Job job_of_native(sim::Job inputs, const tuner::NativePlan& native) {
+  inputs.profile = native.profile;
+  return inputs;
+}
+
 Json ways_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   Json all = Json::array();
   if (!tuning.advice) return all;
@@ -168,6 +174,14 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
   document["knobs"] = knobs_json(tuning);
   document["strategies"] = strategies_json(inputs, tuning);
   if (tuning.other) document["other_software"] = other_json(inputs, *tuning.other);
+  if (tuning.native) {
+    const Plan& plan = tuning.native->best.plan();
+    Json native = runs_here_json(runs_here(inputs, plan));
+    native["cost"] = tuning.native->cost;
+    native.update(
+        plan_and_prediction(job_of_native(inputs, *tuning.native), tuning.native->best.prediction));
+    document["runs_here"] = std::move(native);
+  }
   document["if_off"] = robustness_json(inputs, tuning);
   if (question.given) {
     Json given = plan_and_prediction(inputs, question.given->prediction);

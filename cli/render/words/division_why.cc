@@ -10,6 +10,7 @@
 
 #include "cli/render/text/quantity.h"
 #include "cli/render/words/plan.h"
+#include "cli/render/words/runs_here.h"
 #include "cli/render/words/why.h"
 
 namespace shardwright::cli {
@@ -129,6 +130,15 @@ std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& 
   return plainly + fmt::format("nothing fits; the closest plan on {} ({}) {}.", other.stack,
                                plan_words(other.closest->prediction.plan),
                                excess_words(other.closest->excess_bytes, other.closest->thrashes));
+}
+
+std::string native_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
+  if (!tuning.native) return "";
+  const tuner::NativePlan& native = *tuning.native;
+  return fmt::format("This program runs {} itself, {}, inside the interval of the best: {}",
+                     plan_words(native.best.plan()),
+                     cost_words(question.criteria.objective, native.cost),
+                     runs_here(question.job, native.best.plan()).command);
 }
 
 std::vector<std::string> doubt_sentences(const tuner::Tuning& tuning) {

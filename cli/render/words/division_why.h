@@ -17,6 +17,8 @@ std::vector<std::string> division_sentences(const TuningQuestion& question,
 std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
 
 /// How wide the prediction is and what the batch was, of a divided answer.
+/// The best plan that this program runs itself; empty where there is none, or it is the best.
+std::string native_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
 std::vector<std::string> doubt_sentences(const tuner::Tuning& tuning);
 
 }  // namespace shardwright::cli

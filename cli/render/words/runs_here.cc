@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/render/words/runs_here.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "sim/core/plan_knobs.h"
+#include "sim/core/trained_families.h"
+
+namespace shardwright::cli {
+namespace {
+
+std::string why_not(const Model& model, const Plan& plan) {
+  const std::string beyond = beyond_data_parallel(plan);
+  if (!beyond.empty()) return fmt::format("{}, and run trains with data parallelism only", beyond);
+  if (!is_trained_family(model.family))
+    return fmt::format("the executor trains no models of the family {}", model.family);
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (!strategy.native && !strategy.native_twin)
+    return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);
+  if (plan.offload != Offload::kNone) return "run keeps all state on the device";
+  return "";
+}
+
+/// In single quotes where a shell would read it otherwise.
+std::string quoted(const std::string& word) {
+  const bool plain = word.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                         "0123456789-_./,") == std::string::npos;
+  if (plain && !word.empty()) return word;
+  std::string text = "'";
+  for (const char letter : word)
+    text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return text + "'";
+}
+
+std::string command_of(const sim::Job& inputs, const Plan& plan) {
+  const Plan usual;
+  std::string command =
+      fmt::format("shardwright run --model {} --ranks {}", quoted(inputs.model_name), plan.gpus);
+  for (const std::string_view name :
+       {"strategy", "shard-group", "seq-len", "micro-batch", "grad-accum", "ckpt-layers",
+        "recompute", "param-dtype", "reduce-dtype", "moment-dtype", "buffers", "prefetch"}) {
+    const PlanKnob& knob = plan_knob(name);
+    const std::string value = knob.write(plan);
+    const bool says = name == "strategy" || name == "seq-len" || name == "param-dtype";
+    if (!value.empty() && (says || value != knob.write(usual)))
+      command += fmt::format(" --{} {}", name, value);
+  }
+  return command + " --data FILE";
+}
+
+}  // namespace
+
+RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
+  RunsHere here;
+  here.why_not = why_not(inputs.model, plan);
+  if (here.possible()) here.command = command_of(inputs, plan);
+  return here;
+}
+
+nlohmann::ordered_json runs_here_json(const RunsHere& here) {
+  using Json = nlohmann::ordered_json;
+  return {{"possible", here.possible()},
+          {"command", here.possible() ? Json(here.command) : Json(nullptr)},
+          {"why_not", here.possible() ? Json(nullptr) : Json(here.why_not)}};
+}
+
+}  // namespace shardwright::cli

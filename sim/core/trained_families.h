@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families of models that the executor trains (exec/family.h), for who plans without it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace shardwright {
+
+inline constexpr std::array<std::string_view, 10> kTrainedFamilies = {
+    "gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "mpt", "phi3", "qwen2", "qwen3"};
+
+constexpr bool is_trained_family(std::string_view family) {
+  return std::find(kTrainedFamilies.begin(), kTrainedFamilies.end(), family) !=
+         kTrainedFamilies.end();
+}
+
+}  // namespace shardwright
