@@ -22,6 +22,18 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
          whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
 }
 
+/// The strategy whose gathers and reductions stand for those of the plan's, where this engine has
+/// no schedule of its own for it; empty where it has.
+std::string_view stands_for(const Plan& plan) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.second_shard) return name_of(Strategy::kFsdp2);
+  if (strategy.divides == Sharded::kGradients) return name_of(Strategy::kZero1);
+  const bool own = strategy.software == Software::kFsdp2 ||
+                   strategy.software == Software::kMegatron ||
+                   strategy.divides != Sharded::kParameters;
+  return own ? "" : name_of(Strategy::kMegatronFsdp);
+}
+
 void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& profile,
                const Plan& plan, const ParallelStep& step) {
   const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
@@ -117,6 +129,11 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.exposed_s = step.exposed_s;
   p.extrapolated = profiles::divided_doubt().extrapolations(profile.stack.family,
                                                             profile.cluster.gpu.id, plan.gpus);
+  if (const std::string_view other = stands_for(plan); !other.empty()) {
+    p.extrapolated.push_back(
+        fmt::format("strategy {} where {}: its gathers and reductions are priced as those of {}",
+                    name_of(plan.strategy), beyond_data_parallel(plan), other));
+  }
   const double others = published_half_width(p, model, profile, source);
   const Precision precision = plan.numerics.precision;
   const double own = profiles::divided_doubt().half_width(
