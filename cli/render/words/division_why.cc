@@ -135,10 +135,12 @@ std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& 
 std::string native_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
   if (!tuning.native) return "";
   const tuner::NativePlan& native = *tuning.native;
-  return fmt::format("This program runs {} itself, {}, inside the interval of the best: {}",
-                     plan_words(native.best.plan()),
-                     cost_words(question.criteria.objective, native.cost),
-                     runs_here(question.job, native.best.plan()).command);
+  return fmt::format(
+      "This program runs {} itself{}, predicted {} than the best, inside its interval: {}",
+      plan_words(native.best.plan()),
+      question.job.profile.cluster.gpu.is_processor() ? "" : " (not yet run on a GPU)",
+      cost_words(question.criteria.objective, native.cost),
+      runs_here(question.job, native.best.plan()).command);
 }
 
 std::vector<std::string> doubt_sentences(const tuner::Tuning& tuning) {
