@@ -70,7 +70,7 @@ struct GpuCosts {
 };
 
 GpuCosts load_gpu_costs(const std::filesystem::path& file);
-/// The shipped file, <data_dir>/fitted/gpu_cost.json.
+/// The shipped file, `data_dir()`/fitted/gpu_cost.json.
 GpuCosts load_gpu_costs();
 void save_gpu_costs(const GpuCosts& costs, const std::filesystem::path& file);
 

@@ -62,7 +62,7 @@ struct LedgerRow {
   std::string suspect;  // why the measurement is not to be trusted; empty where it is
 };
 
-/// The shipped ledger, <data_dir>/published/ledger.csv.
+/// The shipped ledger, `data_dir()`/published/ledger.csv.
 std::filesystem::path shipped_ledger();
 
 std::vector<LedgerRow> load_ledger(const std::filesystem::path& path);

@@ -27,7 +27,7 @@ void describe(FieldList& fields, Operations& operations);
 
 /// Throws Error naming file, path, value and what is accepted.
 Operations load_operations(const std::filesystem::path& file);
-/// The shipped file, <data_dir>/operations.json.
+/// The shipped file, `data_dir()`/operations.json.
 Operations load_operations();
 
 }  // namespace shardwright::profiles

@@ -63,7 +63,7 @@ struct StepParameters {
   ErrorSummary in_sample, held_out, source_held_out;
 };
 
-/// The shipped file, <data_dir>/fitted/step_parameters.json.
+/// The shipped file, `data_dir()`/fitted/step_parameters.json.
 std::filesystem::path shipped_step_parameters();
 /// Throws Error naming file and path, also for a path that no file of its scope can hold.
 StepParameters load_step_parameters(const std::filesystem::path& file);

@@ -70,7 +70,7 @@ struct HeldOutRun {
   std::string cell() const { return source + " | " + gpu + " | " + model; }
 };
 
-/// The shipped file, <data_dir>/fitted/residuals.json.
+/// The shipped file, `data_dir()`/fitted/residuals.json.
 std::filesystem::path shipped_residuals();
 
 /// Without the runs. Throws Error.

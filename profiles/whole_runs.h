@@ -51,7 +51,7 @@ struct WholeRun {
   bool scored() const { return not_scorable.empty() && (tier == 'A' || tier == 'B'); }
 };
 
-/// The shipped table, <data_dir>/published/whole_runs.csv.
+/// The shipped table, `data_dir()`/published/whole_runs.csv.
 std::filesystem::path shipped_whole_runs();
 
 /// Throws Error naming file, line and column.
