@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <system_error>
@@ -18,6 +19,9 @@ namespace shardwright::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::array kOwnFiles = {"metrics.jsonl", "plan.json", "run.ini", "trace.json",
+                                  "products.json"};
 
 /// "process 4711 on n0", as the lock's holder wrote it; "another process" when it has not.
 std::string holder(int fd) {
@@ -42,6 +46,28 @@ void try_file(const fs::path& path) {
     return;
   }
   const AtomicFile probe(path);
+}
+
+/// The same of a file in the run's folder.
+void try_own_file(const fs::path& path) {
+  const AtomicFile probe(path, OutputPlace::kInFolder);
+}
+
+/// What killed runs left of files that they were writing: ".NAME.PROCESS-COUNT.tmp" (AtomicFile).
+void remove_temporaries(const fs::path& out) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(out, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool own = std::any_of(kOwnFiles.begin(), kOwnFiles.end(), [&](const char* file) {
+      return name.starts_with(fmt::format(".{}.", file));
+    });
+    if (own && name.ends_with(".tmp")) fs::remove(entry.path(), ignored);
+  }
+}
+
+bool is_own_trace(const RunOptions& options) {
+  return fs::absolute(options.trace).lexically_normal() ==
+         fs::absolute(fs::path(options.out) / "trace.json").lexically_normal();
 }
 
 }  // namespace
@@ -89,6 +115,11 @@ void try_trace(const RunOptions& options) {
   try_file(options.trace);
 }
 
+void require_own_folders(const RunOptions& options) {
+  require_folder_or_none(exec::checkpoints_folder(options.out));
+  require_folder_or_none(model_folder(options));
+}
+
 void require_room(const RunOptions& options) {
   const fs::path model = model_folder(options);
   std::error_code ignored;
@@ -103,20 +134,17 @@ void require_room(const RunOptions& options) {
 }
 
 void try_outputs(const RunOptions& options) {
-  const fs::path checkpoints = exec::checkpoints_folder(options.out);
-  refuse_foreign_link(checkpoints);
-  refuse_foreign_link(model_folder(options));
-  try_file(fs::path(options.out) / "metrics.jsonl");
+  const fs::path out = options.out, checkpoints = exec::checkpoints_folder(out);
+  remove_temporaries(out);
+  for (const char* name : kOwnFiles) try_own_file(out / name);
   if (options.train.saves) {
     make_durable_folder(checkpoints);
-    try_file(checkpoints / "probe");
+    try_own_file(checkpoints / "probe");
     std::error_code ignored;
-    if (fs::exists(model_folder(options), ignored)) try_file(model_folder(options) / "config.json");
+    if (fs::exists(model_folder(options), ignored))
+      try_own_file(model_folder(options) / "config.json");
   }
-  if (!options.trace.empty()) {
-    try_file(fs::path(options.out) / "trace.json");
-    try_file(options.trace);
-  }
+  if (!options.trace.empty() && !is_own_trace(options)) try_file(options.trace);
 }
 
 }  // namespace shardwright::cli

@@ -29,6 +29,10 @@ class OutputLock {
 /// need not be there yet: before anything is written.
 void try_trace(const RunOptions& options);
 
+/// Throws Error when checkpoints/ or model/ is a link: of the folder that --out names everything is
+/// the run's own, wherever that folder itself may lead.
+void require_own_folders(const RunOptions& options);
+
 /// Throws Error when the folder holds a finished run that this one would overwrite without having
 /// been told to; when it was told to, the finished run's model goes.
 void require_room(const RunOptions& options);

@@ -145,7 +145,7 @@ std::function<void(exec::Executor&, const exec::Batch&)> product_choosing(
       const ProductChoices agreed =
           exec::cuda::agree_on_products(executor, *cuda, batch, options.gpus.front().name, known);
       if (shown_to == nullptr) return;
-      write_file_atomically(file, to_json(agreed));
+      write_file_atomically(file, to_json(agreed), OutputPlace::kInFolder);
       shown_to->on_note(note_of(agreed));
     };
   }

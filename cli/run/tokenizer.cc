@@ -31,7 +31,8 @@ int copy_tokenizer(const std::vector<fs::path>& folders, const fs::path& model) 
       if (!fs::is_regular_file(folder / name, ignored) || fs::exists(model / name, ignored)) {
         continue;
       }
-      write_file_atomically(model / name, read_file(folder / name, kMostTokenizerBytes));
+      write_file_atomically(model / name, read_file(folder / name, kMostTokenizerBytes),
+                            OutputPlace::kInFolder);
       ++copied;
     }
     if (copied > 0) break;

@@ -111,7 +111,7 @@ class KitVerb : public Verb {
     if (problem) throw Error(fmt::format("{}: cannot be made: {}", out_, problem.message()));
     for (const KitFile& file : files) {
       const fs::path path = fs::path(out_) / file.name;
-      write_file_atomically(path, file.text);
+      write_file_atomically(path, file.text, OutputPlace::kInFolder);
       if (!file.executable) continue;
       fs::permissions(path, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
                       fs::perm_options::add, problem);

@@ -211,6 +211,7 @@ class RunVerb : public Verb {
     if (shown) {
       try_trace(options);
       lock.emplace(options.out);
+      require_own_folders(options);
     }
     const Resumable resumable = find_resume(options);
     std::unique_ptr<exec::SafetensorsModel> weights;
@@ -297,10 +298,12 @@ class RunVerb : public Verb {
     require_room(options);
     try_outputs(options);
     const fs::path plan = fs::path(options.out) / "plan.json";
+    require_regular_or_none(plan);
     write_plan(plan, document_of(options, predicted));
     settings_.decide("plan", plan.string(), "this run");
     write_file_atomically(fs::path(options.out) / "run.ini",
-                          settings_.ini("written by shardwright run; --config takes it"));
+                          settings_.ini("written by shardwright run; --config takes it"),
+                          OutputPlace::kInFolder);
   }
 
   ExitCode finish(const RunOptions& options, const Predicted& predicted, const RunOutcome& outcome,
@@ -367,6 +370,7 @@ class RunVerb : public Verb {
                           const exec::TrainResult& train) {
     if (!options.trace.empty() && !train.timeline.spans.empty()) {
       const fs::path trace = fs::path(options.out) / "trace.json";
+      require_regular_or_none(trace);
       write_chrome_trace(
           trace, std::vector<TracedTimeline>{{"measured", &predicted.schedule, &train.timeline}},
           trace_notes(options, predicted, train));

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <system_error>
 
 #include "exec/train/checkpoint.h"
@@ -21,6 +22,8 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kUnfinished = ".writing-";
 constexpr std::string_view kRemoved = ".removing-";
 constexpr std::string_view kAbandoned = "abandoned-";
+// Of files that are made only to see that they can be, and their temporaries (AtomicFile).
+constexpr std::array<std::string_view, 3> kProbes = {kSharedProbe, "..shared-", ".probe."};
 
 /// The step of a checkpoint's folder, or -1.
 std::int64_t step_of(const fs::path& path) {
@@ -51,7 +54,9 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    if (step_of(entry.path()) >= 0 && entry.is_directory(ignored)) found.push_back(entry.path());
+    // A link leads to a folder that this run has not written.
+    if (step_of(entry.path()) < 0 || entry.is_symlink(ignored)) continue;
+    if (entry.is_directory(ignored)) found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end(),
             [](const fs::path& a, const fs::path& b) { return step_of(a) > step_of(b); });
@@ -70,7 +75,10 @@ void remove_unfinished_checkpoints(const fs::path& folder) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kUnfinished) || name.starts_with(kRemoved)) {
+    const bool probes = std::any_of(kProbes.begin(), kProbes.end(), [&](std::string_view prefix) {
+      return name.starts_with(prefix);
+    });
+    if (probes || name.starts_with(kUnfinished) || name.starts_with(kRemoved)) {
       fs::remove_all(entry.path(), ignored);
     }
   }
@@ -102,7 +110,8 @@ void commit_checkpoint(const fs::path& folder, const CheckpointManifest& manifes
   const fs::path unfinished = unfinished_checkpoint(folder, manifest.step);
   require_files(unfinished, manifest);
   const fs::path target = folder / checkpoint_name(manifest.step);
-  write_file_atomically(unfinished / "checkpoint.json", manifest_text(manifest));
+  write_file_atomically(unfinished / "checkpoint.json", manifest_text(manifest),
+                        OutputPlace::kInFolder);
   std::error_code refused;
   if (fs::exists(target, refused)) remove_checkpoint(target);
   fs::rename(unfinished, target, refused);

@@ -52,6 +52,7 @@ std::string metrics_line(const StepMetrics& m) {
 MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t resumed_step) : path_(path) {
   std::string kept;
   if (resumed_step > 0) {
+    require_regular_or_none(path);  // a pipe would be waited for
     std::ifstream before(path);
     std::string line;
     while (std::getline(before, line)) {
@@ -59,8 +60,8 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t resumed_s
       if (step && *step <= resumed_step) kept += line + "\n";
     }
   }
-  write_file_atomically(path, kept);
-  fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  write_file_atomically(path, kept, OutputPlace::kInFolder);
+  fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
   if (fd_ < 0) {
     const int reason = errno;
     throw Error(fmt::format("{}: cannot write this file: {}", path.string(),

@@ -289,7 +289,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
     : path_(path.string()) {
   const std::string header = header_text(tensors, metadata, path_);
   for (const TensorSpec& tensor : tensors) left_bytes_ += tensor.size_bytes();
-  file_ = std::make_unique<AtomicFile>(path);
+  file_ = std::make_unique<AtomicFile>(path, OutputPlace::kInFolder);
   const std::uint64_t length = header.size();
   std::array<char, sizeof length> bytes;
   std::memcpy(bytes.data(), &length, sizeof length);

@@ -119,7 +119,7 @@ void write_safetensors_model(const fs::path& folder, std::span<const TensorSpec>
   if (parts.size() > 1) {
     const nlohmann::ordered_json document = {{"metadata", {{"total_size", total_bytes}}},
                                              {"weight_map", weight_map}};
-    write_file_atomically(index, document.dump(2) + "\n");
+    write_file_atomically(index, document.dump(2) + "\n", OutputPlace::kInFolder);
   } else {
     fs::remove(index);  // of a larger model that lay here before; readers would prefer it
   }

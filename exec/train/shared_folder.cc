@@ -70,8 +70,8 @@ void require_shared_folder(Communicator& world, const fs::path& folder, int writ
   if (world.size() == 1 || writers <= 1) return;
   const std::uint64_t number =
       exchange_number(world, world.rank() == 0 ? fresh_number() : 0).front();
-  const fs::path probe = folder / fmt::format(".shared-{:016x}", number);
-  if (world.rank() == 0) write_file_atomically(probe, "");
+  const fs::path probe = folder / fmt::format("{}{:016x}", kSharedProbe, number);
+  if (world.rank() == 0) write_file_atomically(probe, "", OutputPlace::kInFolder);
   world.barrier();
   const bool sees = world.rank() >= writers || appears(probe, patience_s);
   const std::vector<std::uint64_t> seen = exchange_number(world, sees ? 1 : 0);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "exec/communicator.h"
 #include "exec/train/checkpoint.h"
@@ -13,6 +14,9 @@ namespace shardwright::exec {
 
 /// How long what another node wrote may take to be seen: caches of network file systems.
 inline constexpr double kFolderPatience_s = 10;
+
+/// How the files begin by which ranks find out; one stays when a run is killed meanwhile.
+inline constexpr std::string_view kSharedProbe = ".shared-";
 
 /// Waits until every file of the manifest is in `folder` with its size. Throws Error naming the
 /// first that is not after `patience_s`.

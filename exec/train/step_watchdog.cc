@@ -120,7 +120,7 @@ void StepWatchdog::tell(std::int64_t step, double waited_s, double median_s) {
                                         {"last_begun", progress.last_begun},
                                         {"oldest_unfinished", progress.oldest_unfinished}};
     write_file_atomically(folder_ / fmt::format("flight-rank-{:05}.json", rank_),
-                          record.dump(1) + "\n");
+                          record.dump(1) + "\n", OutputPlace::kInFolder);
   } catch (const std::exception&) {
     // The sentence says the same.
   }

@@ -193,6 +193,7 @@ void load_weights(Executor& executor, const SafetensorsModel& model, const std::
 
 void export_model(const Checkpoint& checkpoint, const std::filesystem::path& folder,
                   std::int64_t max_part_bytes) {
+  require_folder_or_none(folder);
   make_durable_folder(folder);
   const ExportedForms forms(checkpoint.manifest().config);
   std::vector<TensorSpec> specs;
@@ -224,7 +225,8 @@ void export_model(const Checkpoint& checkpoint, const std::filesystem::path& fol
           give(std::as_bytes(std::span(values)));
         }
       });
-  write_file_atomically(folder / "config.json", exported_config(checkpoint.manifest().config));
+  write_file_atomically(folder / "config.json", exported_config(checkpoint.manifest().config),
+                        OutputPlace::kInFolder);
 }
 
 }  // namespace shardwright::exec

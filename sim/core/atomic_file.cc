@@ -30,6 +30,17 @@ bool flush(int fd) {
   return true;
 }
 
+const char* kind_of(mode_t mode) {
+  if (S_ISLNK(mode)) return "a link, which may lead anywhere";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISREG(mode)) return "a file";
+  return "a device or socket";
+}
+
+constexpr int kReaderAttempts = 40;
+constexpr int kReaderMilliseconds = 50;  // between them
+
 }  // namespace
 
 ExitCode exit_code_of(int error_number) {
@@ -56,6 +67,22 @@ void refuse_foreign_link(const fs::path& path) {
                           path.string()));
 }
 
+void require_regular_or_none(const fs::path& path) {
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode)) return;
+  throw Error(fmt::format("{}: is {}, expected a regular file or none there", path.string(),
+                          kind_of(there.st_mode)));
+}
+
+void require_folder_or_none(const fs::path& path) {
+  // With a slash at its end a link would be followed.
+  const fs::path plain = path.has_filename() ? path : path.parent_path();
+  struct stat there {};
+  if (::lstat(plain.c_str(), &there) != 0 || S_ISDIR(there.st_mode)) return;
+  throw Error(fmt::format("{}: is {}, expected a folder or none there", path.string(),
+                          kind_of(there.st_mode)));
+}
+
 void flush_folder(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;  // a folder may be writable without being readable
@@ -69,10 +96,15 @@ void flush_folder(const fs::path& folder) {
   }
 }
 
-AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target) {
-  refuse_foreign_link(target);
+AtomicFile::AtomicFile(const fs::path& target, OutputPlace place)
+    : target_(target), final_(target) {
+  if (place == OutputPlace::kInFolder) {
+    require_regular_or_none(target);
+  } else {
+    refuse_foreign_link(target);
+  }
   std::error_code ignored;
-  if (fs::is_symlink(target, ignored)) {
+  if (place == OutputPlace::kNamed && fs::is_symlink(target, ignored)) {
     fs::path followed = fs::weakly_canonical(target, ignored);
     if (!followed.empty()) final_ = std::move(followed);
   }
@@ -80,8 +112,7 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target)
   const bool exists = ::stat(final_.c_str(), &existing) == 0;
   if (exists && S_ISDIR(existing.st_mode)) fail("write", EISDIR);
   if (exists && !S_ISREG(existing.st_mode)) {
-    fd_ = ::open(final_.c_str(), O_WRONLY | O_CLOEXEC);
-    if (fd_ < 0) fail("write", errno);
+    open_as_it_is(S_ISFIFO(existing.st_mode));
     return;
   }
 
@@ -101,6 +132,20 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(target), final_(target)
     // A replaced file keeps its permissions; where that is refused the new file's own will do.
     [[maybe_unused]] const int refused = ::fchmod(fd_, existing.st_mode & 07777);
   }
+}
+
+void AtomicFile::open_as_it_is(bool pipe) {
+  for (int attempt = 0;; ++attempt) {
+    // Without a reader it is ENXIO instead of waiting for one.
+    fd_ = ::open(final_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd_ >= 0 || !pipe || errno != ENXIO || attempt == kReaderAttempts) break;
+    ::usleep(kReaderMilliseconds * 1000);
+  }
+  if (fd_ < 0 && pipe && errno == ENXIO) {
+    throw Error(fmt::format("{}: is a pipe that nobody reads, expected a file", target_.string()));
+  }
+  if (fd_ < 0) fail("write", errno);
+  ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
 }
 
 AtomicFile::~AtomicFile() {
@@ -143,8 +188,8 @@ void AtomicFile::commit() {
   flush_folder(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
 }
 
-void write_file_atomically(const fs::path& target, std::string_view content) {
-  AtomicFile file(target);
+void write_file_atomically(const fs::path& target, std::string_view content, OutputPlace place) {
+  AtomicFile file(target, place);
   file.write(content);
   file.commit();
 }

@@ -3,11 +3,14 @@
 //
 // The content goes to a temporary file in the same folder, is flushed to the disk, and then takes
 // the target's name in one step; a crash, a full disk or a killed process leaves the old file as it
-// was. A target that is no regular file (/dev/stdout, a pipe) is written directly, a symbolic link
-// stays a link and its target is replaced, unless the link is another user's. Two writers of one
+// was. A target that the user names may also be no regular file (/dev/stdout, a pipe with a
+// reader), which is written directly, or a symbolic link, which stays one and whose target is
+// replaced unless the link is another user's. In a folder that came from elsewhere neither is
+// accepted: an archive makes links and pipes in the name of whoever unpacks it. Two writers of one
 // file do not mix: the last to commit wins.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -21,9 +24,20 @@ namespace shardwright {
 /// or broken disk, one that became read-only, no descriptors).
 ExitCode exit_code_of(int error_number);
 
+/// What may stand at the place of a file that is to be written.
+enum class OutputPlace : std::uint8_t {
+  kNamed,     // by the user: a link is followed, a device or pipe written to
+  kInFolder,  // one of several in a folder that is named: a regular file or nothing
+};
+
 /// Throws Error when the path is a symbolic link that neither this user nor root made: in a folder
 /// that others may write, such a link leads to a file of their choice.
 void refuse_foreign_link(const std::filesystem::path& path);
+
+/// Throws Error when the path is there and no regular file: a link, a pipe, a device, a folder.
+void require_regular_or_none(const std::filesystem::path& path);
+/// Throws Error when the path is there and no folder of its own: a link to one is refused.
+void require_folder_or_none(const std::filesystem::path& path);
 
 /// Makes what was created, renamed or removed in a folder durable. A folder that cannot be read is
 /// passed over. Throws Error.
@@ -33,7 +47,7 @@ void flush_folder(const std::filesystem::path& folder);
 /// Errors name the target; their code is that of the system's reason (exit_code_of).
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& target);
+  explicit AtomicFile(const std::filesystem::path& target, OutputPlace place = OutputPlace::kNamed);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -44,6 +58,8 @@ class AtomicFile {
 
  private:
   [[noreturn]] void fail(std::string_view action, int error_number) const;
+  /// A pipe's reader is waited for, for a moment; throws Error when there is none.
+  void open_as_it_is(bool pipe);
   void drop();
 
   std::filesystem::path target_;     // as the user named it, for errors
@@ -53,6 +69,7 @@ class AtomicFile {
 };
 
 /// AtomicFile for content that is already whole.
-void write_file_atomically(const std::filesystem::path& target, std::string_view content);
+void write_file_atomically(const std::filesystem::path& target, std::string_view content,
+                           OutputPlace place = OutputPlace::kNamed);
 
 }  // namespace shardwright

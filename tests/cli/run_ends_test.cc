@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <sstream>
@@ -75,9 +76,10 @@ TEST_F(RunEndsTest, KilledAtAnyMomentItResumesToTheSameWeights) {
   EXPECT_EQ(model_of("killed"), model_of("whole"));
 }
 
-// Ctrl-C's polite sister, a terminal that is gone, and what `sbatch --signal=USR1@120` sends.
+// Ctrl-C's polite sister, a terminal that is gone, and what `sbatch --signal=USR1@120` and other
+// recipes send.
 TEST_F(RunEndsTest, TerminatedItSavesAndGoesOn) {
-  for (const std::string signal : {"TERM", "HUP", "USR1"}) {
+  for (const std::string signal : {"TERM", "HUP", "USR1", "USR2", "ALRM"}) {
     const std::int64_t before = saved_step("out");
     const ProgramResult stopped = run_until(
         small("out", steps(1000000, "1000")),
@@ -125,8 +127,59 @@ TEST_F(RunEndsTest, FollowsNoLinkOfAnotherUserOutOfItsFolder) {
   ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
   const ProgramResult refused = run(small("out", {"--save-every", "1"}));
   EXPECT_EQ(refused.exit_code, 3) << refused.out;
-  EXPECT_THAT(refused.err, HasSubstr("is a link that another user made"));
+  EXPECT_THAT(refused.err, HasSubstr("checkpoints: is a link"));
   EXPECT_TRUE(fs::exists(folder_ / "elsewhere" / ".writing-of-a-friend"));
+}
+
+// `tar x` and `git clone` make links and pipes in the name of whoever unpacks a stranger's folder.
+TEST_F(RunEndsTest, FollowsNothingInItsFolder) {
+  fs::create_directories(folder_ / "elsewhere" / ".writing-of-a-friend");
+  const fs::path victim = put("victim", "precious");
+  const auto out = [&](const std::string& name) {
+    fs::remove_all(folder_ / "out");
+    fs::create_directories((folder_ / "out" / name).parent_path());
+    return folder_ / "out" / name;
+  };
+  const auto refuses = [&](const std::string& name, const std::string& what) {
+    const ProgramResult refused = run(
+        small("out", {"--save-every", "1", "--trace", at("out/trace.json"), "--resume", "auto"}));
+    EXPECT_EQ(refused.exit_code, 3) << name << refused.out << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(name + ": is " + what));
+  };
+  for (const std::string name :
+       {"metrics.jsonl", "run.ini", "plan.json", "trace.json", "model/config.json"}) {
+    fs::create_symlink(victim, out(name));
+    refuses(name, "a link");
+    EXPECT_EQ(get(victim), "precious");
+  }
+  for (const std::string name : {"checkpoints", "model"}) {
+    fs::create_directory_symlink(folder_ / "elsewhere", out(name));
+    refuses(name, "a link");
+    EXPECT_TRUE(fs::exists(folder_ / "elsewhere" / ".writing-of-a-friend"));
+  }
+  for (const std::string name : {"metrics.jsonl", "trace.json"}) {
+    ASSERT_EQ(::mkfifo(out(name).c_str(), 0600), 0);
+    refuses(name, "a pipe");
+  }
+  // Where --out itself leads is for the user to say.
+  fs::create_directories(folder_ / "large-disk");
+  fs::create_directory_symlink(folder_ / "large-disk", out("") / "..linked");
+  const ProgramResult through = run(small("out/..linked"));
+  EXPECT_EQ(through.exit_code, 0) << through.err;
+  EXPECT_TRUE(fs::exists(folder_ / "large-disk" / "model" / "model.safetensors"));
+}
+
+TEST_F(RunEndsTest, LeavesNoLitterOfKilledRuns) {
+  fs::create_directories(folder_ / "out" / "checkpoints" / ".writing-step-000002");
+  const std::vector<std::string> litter = {
+      "checkpoints/.shared-0123456789abcdef", "checkpoints/..shared-0123456789abcdef.17-0.tmp",
+      "checkpoints/.probe.17-0.tmp", ".metrics.jsonl.17-0.tmp", ".run.ini.17-1.tmp"};
+  for (const std::string& name : litter) put("out/" + name, "");
+  put("out/.own.notes.tmp", "of the user");
+  ASSERT_EQ(run(small("out")).exit_code, 0);
+  for (const std::string& name : litter) EXPECT_FALSE(fs::exists(folder_ / "out" / name)) << name;
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "checkpoints" / ".writing-step-000002"));
+  EXPECT_TRUE(fs::exists(folder_ / "out" / ".own.notes.tmp"));
 }
 
 TEST_F(RunEndsTest, ATraceThatCannotBeWrittenDoesNotCostTheModel) {

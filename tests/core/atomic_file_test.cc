@@ -149,6 +149,45 @@ TEST_F(AtomicFileTest, FollowsNoLinkOfAnotherUser) {
   EXPECT_EQ(read(victim), "precious");
 }
 
+TEST_F(AtomicFileTest, InAFolderOfStrangersOnlyARegularFileIsReplaced) {
+  const fs::path victim = folder_ / "victim", link = folder_ / "metrics.jsonl",
+                 pipe = folder_ / "trace.json";
+  write_file_atomically(victim, "precious");
+  fs::create_symlink(victim, link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto refusal = [](const fs::path& path) {
+    return error_of([&] { write_file_atomically(path, "gone", OutputPlace::kInFolder); });
+  };
+  EXPECT_THAT(refusal(link).what(), HasSubstr("metrics.jsonl: is a link"));
+  EXPECT_THAT(refusal(pipe).what(), HasSubstr("trace.json: is a pipe"));
+  EXPECT_EQ(refusal(link).code(), ExitCode::kBadInput);
+  EXPECT_EQ(read(victim), "precious");
+  write_file_atomically(victim, "new", OutputPlace::kInFolder);
+  EXPECT_EQ(read(victim), "new");
+}
+
+TEST_F(AtomicFileTest, AFolderOfItsOwnIsNoLink) {
+  fs::create_directories(folder_ / "real");
+  fs::create_directory_symlink(folder_ / "real", folder_ / "link");
+  require_folder_or_none(folder_ / "real");
+  require_folder_or_none(folder_ / "absent");
+  for (const fs::path& link : {folder_ / "link", folder_ / "link" / ""}) {
+    EXPECT_THAT(error_of([&] { require_folder_or_none(link); }).what(), HasSubstr("is a link"));
+  }
+}
+
+TEST_F(AtomicFileTest, APipeThatNobodyReadsIsRefused) {
+  const fs::path pipe = folder_ / "plan.json";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { write_file_atomically(pipe, "words"); }).what(),
+              HasSubstr("is a pipe that nobody reads"));
+  std::string got;
+  std::thread reader([&] { std::getline(std::ifstream(pipe), got); });
+  write_file_atomically(pipe, "words");
+  reader.join();
+  EXPECT_EQ(got, "words");
+}
+
 TEST_F(AtomicFileTest, AFolderIsMadeWithItsParentsOrRefused) {
   make_durable_folder(folder_ / "a" / "b" / "");
   make_durable_folder(folder_ / "a" / "b");
