@@ -15,10 +15,12 @@ struct Wish {
   bool once;  // the second one has its usual effect
   Wishes least;
 };
-constexpr std::array<Wish, 4> kWishes{{{SIGINT, true, Wishes::kOfAPerson},
+constexpr std::array<Wish, 6> kWishes{{{SIGINT, true, Wishes::kOfAPerson},
                                        {SIGTERM, true, Wishes::kOfAPerson},
                                        {SIGHUP, false, Wishes::kOfARun},
-                                       {SIGUSR1, false, Wishes::kOfARun}}};
+                                       {SIGUSR1, false, Wishes::kOfARun},
+                                       {SIGUSR2, false, Wishes::kOfARun},
+                                       {SIGALRM, false, Wishes::kOfARun}}};
 
 // A signal handler reaches nothing but what is static.
 std::atomic<bool> interrupted{false};

@@ -14,12 +14,13 @@ namespace shardwright::cli {
 inline constexpr ExitCode kStopped{75};
 
 /// Whose wish counts. A person's: Ctrl-C and SIGTERM. A run's also a lost terminal's (SIGHUP) and a
-/// batch system's warning (SIGUSR1: sbatch --signal=USR1@120).
+/// batch system's warning (SIGUSR1: sbatch --signal=USR1@120; some
+/// recipes send SIGUSR2, a timer SIGALRM).
 enum class Wishes : std::uint8_t { kOfAPerson, kOfARun };
 
 /// Of a guest (cli/streams.h) the flag is its host's, and signals stay as they are. Elsewhere:
 /// While one of these lives, the first SIGINT or SIGTERM sets the flag instead of ending the
-/// program; another one ends it, as usual. SIGHUP and SIGUSR1 may come more than once. A signal
+/// program; another one ends it, as usual. Those of a run alone may come more than once. A signal
 /// that was ignored before (nohup) stays ignored. One at a time.
 class Interrupt {
  public:
