@@ -98,6 +98,8 @@ exec::TrainOptions train_options(const RunSettings& settings) {
     train.save_every = settings.count("save-every", {0, kMostSteps});
   }
   train.keep = settings.count("keep", {0, kMostSteps});
+  constexpr double kMostPatience_s = 30.0 * 24 * 3600;
+  train.save_patience_s = settings.number("save-patience", {0, kMostPatience_s});
   train.saves = settings.word("save", {"auto", "none"}) != "none";
   train.trace_step = settings.count("trace-step", {0, train.lr.total_steps});
   train.trace_steps = settings.count("trace-steps", {1, 1000});

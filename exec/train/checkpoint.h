@@ -43,6 +43,9 @@ struct CheckpointFile {
   std::uint32_t crc = 0;
 };
 
+/// What a run may count to: every number of JSON up to here is exact, and sums stay far from 2^63.
+inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;
+
 struct CheckpointManifest {
   std::int64_t step = 0;       // optimizer steps done
   std::int64_t sequences = 0;  // consumed by them: the place in the data

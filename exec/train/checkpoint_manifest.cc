@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "exec/train/checkpoint.h"
 #include "exec/train/data/checksum.h"
@@ -77,10 +78,11 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& file
                             digits(crc32(zeroed)), digits(promised)));
   }
   constexpr std::int64_t kNone = 0;
+  const auto counted = between(kNone, kMostCounted);
   CheckpointManifest manifest;
-  manifest.step = root.require<std::int64_t>("step", at_least(kNone));
-  manifest.sequences = root.require<std::int64_t>("sequences", at_least(kNone));
-  manifest.tokens = root.require<std::int64_t>("tokens", at_least(kNone));
+  manifest.step = root.require<std::int64_t>("step", counted);
+  manifest.sequences = root.require<std::int64_t>("sequences", counted);
+  manifest.tokens = root.require<std::int64_t>("tokens", counted);
   const auto seed = root.require<std::string>("seed");
   if (seed.empty() || seed.size() > 19 || seed.find_first_not_of("0123456789") != seed.npos) {
     root.fail("seed", "a number below 10^19 as text");
@@ -93,6 +95,7 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& file
     manifest.tensors.push_back(
         {entry.require<std::string>("name"), entry.require_list<std::int64_t>("shape")});
   }
+  std::set<std::string> names;
   for (const JsonReader& entry : root.require_array("files")) {
     CheckpointFile named{entry.require<std::string>("name"),
                          entry.require<std::int64_t>("bytes", at_least(kNone)),
@@ -100,6 +103,7 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& file
     if (named.name.empty() || named.name.find('/') != std::string::npos || named.name[0] == '.') {
       entry.fail("name", "a file of the checkpoint's folder");
     }
+    if (!names.insert(named.name).second) entry.fail("name", "each file once");
     manifest.files.push_back(std::move(named));
   }
   manifest.tool_version = root.optional<std::string>("tool_version", "");

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -81,6 +82,7 @@ class Run {
                         "its place in the data means nothing; expected those of {}",
                         options_.resume->folder().string(), data_.train->describe()));
       }
+      require_room_to_count(from);
       restore(executor_, plan_, *options_.resume);
       result_.last_step = from.step;
       sequences_ = from.sequences;
@@ -119,10 +121,24 @@ class Run {
     }
   }
 
+  /// Throws Error when the run's remaining steps would count beyond what a checkpoint may say.
+  void require_room_to_count(const CheckpointManifest& from) const {
+    const double steps = static_cast<double>(options_.lr.total_steps - from.step);
+    const double more = std::max(0.0, steps) * static_cast<double>(shape_.sequences());
+    const auto most = static_cast<double>(kMostCounted);
+    const double tokens =
+        static_cast<double>(from.tokens) + more * static_cast<double>(plan_.seq_len);
+    if (static_cast<double>(from.sequences) + more <= most && tokens <= most) return;
+    throw Error(
+        fmt::format("{}: says {} sequences and {} tokens, with which the run would count "
+                    "beyond 2^53; expected what {} steps have consumed",
+                    options_.resume->folder().string(), from.sequences, from.tokens, from.step));
+  }
+
   /// Durable with its parents, so that the first checkpoint is, too.
   void make_checkpoints_folder() {
     const std::filesystem::path folder = checkpoints_folder(options_.folder);
-    refuse_foreign_link(folder);
+    require_folder_or_none(folder);
     make_durable_folder(folder);
   }
 
@@ -173,8 +189,7 @@ class Run {
     if (options_.saves && !last && result_.failure.empty() && due(options_.save_every, number)) {
       save();
     }
-    const Wish all = checkpointer_.end_step(
-        {options_.stop != nullptr && options_.stop->load(), wants_to_save()});
+    const Wish all = checkpointer_.end_step({told_to_stop(), wants_to_save()});
     result_.interrupted = all.stop && !last;
     if (options_.saves && all.save && !last && saved_ != number && result_.failure.empty()) save();
     judge_state();
@@ -186,10 +201,38 @@ class Run {
     if (options_.saves && !exploded_ && saved_ != result_.last_step) save();
     checkpointer_.finish();
     judge_state();
+    insist_on_saving();
     report_tracing();
     result_.saved_step = checkpointer_.last_saved();
     result_.save_failed = checkpointer_.failed();
   }
+
+  /// The last checkpoint is all that a run leaves. While it cannot be written, as on a full disk,
+  /// it is tried again: somebody may make room. Rank 0 decides, and a wish to end ends the waiting.
+  void insist_on_saving() {
+    constexpr double kLongestPause_s = 30;
+    const bool was_told = told_to_stop();
+    const auto begin = Clock::now();
+    const auto waited_s = [&] {
+      return std::chrono::duration<double>(Clock::now() - begin).count();
+    };
+    for (double pause_s = 1;; pause_s = std::min(2 * pause_s, kLongestPause_s)) {
+      const bool told = told_to_stop() && !was_told;
+      const bool again = rank_ == 0 && checkpointer_.failed() && !exploded_ && !told &&
+                         waited_s() + pause_s <= options_.save_patience_s;
+      if (!checkpointer_.end_step({.stop = false, .save = again}).save) return;
+      note(fmt::format("the last checkpoint is tried again in {:.0f} s, for {:.0f} s more", pause_s,
+                       options_.save_patience_s - waited_s()));
+      const double until_s = waited_s() + pause_s;
+      while (waited_s() < until_s && (told_to_stop() == was_told))
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      save();
+      checkpointer_.finish();
+      judge_state();
+    }
+  }
+
+  bool told_to_stop() const { return options_.stop != nullptr && options_.stop->load(); }
 
   static bool due(std::int64_t every, std::int64_t number) {
     return every > 0 && number % every == 0;

@@ -41,6 +41,7 @@ struct TrainOptions {
   std::int64_t eval_sequences = 0;  // at most; 0: all
   std::int64_t save_every = 0;      // 0: only at the end, and after every save_interval_s
   double save_interval_s = 0;       // by rank 0's clock; 0: never
+  double save_patience_s = 0;       // how long a last checkpoint that cannot be written is retried
   bool saves = true;                // without: no checkpoint at all, for runs that are only timed
   std::int64_t keep = 0;            // checkpoints; 0: all
   std::int64_t trace_step = 0;      // the first whose timeline is kept; 0: none

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,10 +44,15 @@ class TrainFixture : public ::testing::Test {
     std::vector<StepMetrics> steps;
   };
   struct Listener final : TrainObserver {
-    explicit Listener(Outcome& outcome) : to(outcome) {}
+    Listener(Outcome& outcome, const std::function<void(const std::string&)>& heard)
+        : to(outcome), also(heard) {}
     void on_step(const StepMetrics& metrics) override { to.steps.push_back(metrics); }
-    void on_note(const std::string& sentence) override { to.notes.push_back(sentence); }
+    void on_note(const std::string& sentence) override {
+      to.notes.push_back(sentence);
+      if (also) also(sentence);
+    }
     Outcome& to;
+    const std::function<void(const std::string&)>& also;
   };
 
   /// Runs in folder_/name.
@@ -61,7 +67,7 @@ class TrainFixture : public ::testing::Test {
     kernels::host::Parallel parallel(1);
     LocalWorld world(static_cast<int>(plan.gpus), static_cast<int>(schedule.shard_ranks()));
     Outcome outcome;
-    Listener listener(outcome);
+    Listener listener(outcome, on_note_);
     world.run([&](int rank) {
       HostDevice device(parallel, StreamMode::kInline);
       Executor executor(model_, plan, schedule, device, world.groups(rank, device));
@@ -78,6 +84,7 @@ class TrainFixture : public ::testing::Test {
   std::filesystem::path folder_;
   Model model_ = tiny_llama();
   TrainOptions options_;
+  std::function<void(const std::string&)> on_note_;
 };
 
 /// All parameters and moments of a checkpoint, in the order of its tensors.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "exec/train/resume.h"
@@ -87,6 +88,72 @@ TEST_F(TrainerTest, WeightsThatAreNoNumbersEndTheRunAndReplaceNoCheckpoint) {
   const auto found = list_checkpoints(checkpoints_folder(folder_ / "run"));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(everything(found.front()), before);
+}
+
+// With no earlier checkpoint the whole run would be lost to a disk that is full at its last step.
+TEST_F(TrainerTest, ALastCheckpointThatCannotBeWrittenIsTriedAgain) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  options_.save_every = 0;
+  options_.save_patience_s = 60;
+  struct rlimit usual {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const struct rlimit small { 10'000, usual.rlim_max };
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  // Somebody makes room when the run asks for it.
+  on_note_ = [&](const std::string& sentence) {
+    if (sentence.find("tried again") != std::string::npos) setrlimit(RLIMIT_FSIZE, &usual);
+  };
+  const Outcome outcome = run("run", plan, options_);
+  setrlimit(RLIMIT_FSIZE, &usual);
+  std::signal(SIGXFSZ, previous);
+  EXPECT_FALSE(outcome.result.save_failed);
+  EXPECT_EQ(outcome.result.saved_step, 6);
+  ASSERT_EQ(outcome.notes.size(), 2u);
+  EXPECT_NE(outcome.notes[0].find("checkpoint of step 6 could not be written"), std::string::npos);
+  on_note_ = nullptr;
+  run("whole", plan, options_);
+  expect_same_state(saved("run", 6), saved("whole", 6));
+}
+
+TEST_F(TrainerTest, ACheckpointThatCountsBeyondReasonIsRefused) {
+  const Plan plan = tiny_plan(Strategy::kYafsdp, 2);
+  options_.lr.total_steps = 2;
+  run("run", plan, options_);
+  const fs::path file = saved("run", 2) / "checkpoint.json";
+  const CheckpointManifest honest = parse_manifest(get(file), file.string());
+  options_.lr.total_steps = 4;
+  const auto resumed_with = [&](auto change) {
+    CheckpointManifest crafted = honest;
+    change(crafted);
+    put(file, manifest_text(crafted));
+    try {
+      const Checkpoint from(saved("run", 2));
+      TrainOptions options = options_;
+      options.resume = &from;
+      run("run", plan, options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(resumed_with([](CheckpointManifest&) {}), "accepted");
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  using Counter = std::int64_t CheckpointManifest::*;
+  for (const Counter counter :
+       {&CheckpointManifest::step, &CheckpointManifest::sequences, &CheckpointManifest::tokens}) {
+    EXPECT_NE(resumed_with([=](CheckpointManifest& m) { m.*counter = kHuge; }).find("from 0 to"),
+              std::string::npos);
+  }
+  for (const Counter counter : {&CheckpointManifest::sequences, &CheckpointManifest::tokens}) {
+    const std::string said =
+        resumed_with([=](CheckpointManifest& m) { m.*counter = kMostCounted; });
+    EXPECT_NE(said.find("beyond 2^53"), std::string::npos) << said;
+  }
+  const std::string twice = resumed_with([](CheckpointManifest& m) {
+    for (int i = 0; i < 40'000; ++i) m.files.push_back(m.files.front());
+  });
+  EXPECT_NE(twice.find("each file once"), std::string::npos) << twice;
 }
 
 TEST_F(TrainerTest, AnEvaluationThatIsNoNumberEndsTheRun) {
