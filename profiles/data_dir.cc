@@ -2,6 +2,8 @@
 #include "profiles/data_dir.h"
 
 #include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <utility>
@@ -29,6 +31,14 @@ fs::path shipped;  // empty where the program is no library
 
 }  // namespace
 
+bool is_trusted_folder(const fs::path& path) {
+  struct stat folder {
+  }, program{};
+  if (::stat(path.c_str(), &folder) != 0 || !S_ISDIR(folder.st_mode)) return false;
+  if (folder.st_uid == 0 || folder.st_uid == ::geteuid()) return true;
+  return ::stat("/proc/self/exe", &program) == 0 && folder.st_uid == program.st_uid;
+}
+
 void set_shipped_data_dir(fs::path folder) {
   shipped = std::move(folder);
 }
@@ -42,19 +52,19 @@ fs::path data_dir() {
                     chosen));
   }
   if (!shipped.empty() && is_folder(shipped)) return shipped;
-  fs::path installed = installed_data_dir();
-  if (is_folder(installed)) return installed;
-  fs::path source{SHARDWRIGHT_SOURCE_DATA_DIR};
-  if (is_folder(source)) return source;
-#ifdef SHARDWRIGHT_INSTALLED_DATA_DIR
-  if (is_folder(SHARDWRIGHT_INSTALLED_DATA_DIR)) return SHARDWRIGHT_INSTALLED_DATA_DIR;
+  const fs::path installed = installed_data_dir();
+  if (is_trusted_folder(installed)) return fs::canonical(installed);
+#ifdef SHARDWRIGHT_SOURCE_DATA_DIR
+  if (is_folder(SHARDWRIGHT_SOURCE_DATA_DIR)) return SHARDWRIGHT_SOURCE_DATA_DIR;
 #endif
-  throw Error(
-      fmt::format(
-          "the data folder is neither '{}' nor '{}'; set SHARDWRIGHT_DATA to the profiles/data "
-          "folder of the source tree.",
-          installed.string(), source.string()),
-      ExitCode::kFailed);
+#ifdef SHARDWRIGHT_INSTALLED_DATA_DIR
+  if (is_trusted_folder(SHARDWRIGHT_INSTALLED_DATA_DIR)) return SHARDWRIGHT_INSTALLED_DATA_DIR;
+#endif
+  throw Error(fmt::format("there is no data folder '{}' of this program; install the program "
+                          "(cmake --install), or set "
+                          "SHARDWRIGHT_DATA to the profiles/data folder of the source tree.",
+                          installed.string()),
+              ExitCode::kFailed);
 }
 
 }  // namespace shardwright::profiles

@@ -2,6 +2,7 @@
 #include "profiles/data_dir.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -43,6 +44,18 @@ TEST_F(DataDir, AMissingFolderIsNamed) {
     EXPECT_EQ(error.code(), ExitCode::kBadInput);
     EXPECT_NE(std::string{error.what()}.find("/no/such/folder"), std::string::npos);
   }
+}
+
+// With figures of whoever makes a folder beside it, a copied program would answer wrongly.
+TEST_F(DataDir, FiguresOfSomebodyElseAreNotTakenUnasked) {
+  namespace fs = std::filesystem;
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes folders of others";
+  const fs::path mine = shardwright::testing::temp_folder() / "mine", theirs = mine / "theirs";
+  fs::create_directories(theirs);
+  ASSERT_EQ(::chown(theirs.c_str(), 12345, 12345), 0);
+  EXPECT_TRUE(is_trusted_folder(mine));
+  EXPECT_FALSE(is_trusted_folder(theirs));
+  EXPECT_FALSE(is_trusted_folder(mine / "absent"));
 }
 
 }  // namespace
