@@ -26,6 +26,11 @@ double state_passes_s(const Schedule& schedule, const Gpu& gpu) {
   return 2.0 * static_cast<double>(owned * each) / gpu.pcie_bytes_per_s;
 }
 
+/// Throws Error where sums over the step would go beyond what counts nanoseconds.
+void require_sum(double ns) {
+  if (!(ns * 1e-9 <= kLongestStep_s)) refuse_duration("the step", ns * 1e-9);
+}
+
 }  // namespace
 
 double in_device_memory(const profiles::Profile& profile, std::int64_t world_ranks,
@@ -106,6 +111,8 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
                                 : costs[i].alone_ns;
     costs[i].host_ns = to_ns(times * profile_.stack.host.collective_launches *
                              profile_.stack.host.forward_launch_s * host_turns);
+    require_sum(static_cast<double>(executions) * static_cast<double>(costs[i].alone_ns) *
+                std::max(1, cost.channels));
     busy_ns += executions * costs[i].alone_ns;
     channel_ns += executions * costs[i].alone_ns * cost.channels;
     hbm_bytes += executions * std::llround(times * cost.hbm_bytes);
@@ -163,6 +170,17 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
         backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
     costs[i].host_ns = to_ns((op.work.host_s + op.work.kernels * launch) * host_turns);
   }
+  double executions = 0, longest_ns = 0;
+  for (const Section& section : schedule.sections) {
+    for (std::uint32_t b = 0; b < section.block_count; ++b) {
+      const Block& block = schedule.blocks[section.first_block + b];
+      executions += static_cast<double>(block.op_count) * block.repeats * section.repeats;
+    }
+  }
+  for (const OpCost& cost : costs)
+    longest_ns =
+        std::max(longest_ns, static_cast<double>(std::max(cost.contended_ns, cost.host_ns)));
+  require_sum(executions * longest_ns);
 }
 
 }  // namespace shardwright::sim

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -225,6 +226,29 @@ TEST(Predict, StillPredictsWhatDoesNotFit) {
   const std::size_t verdict = text.out.find("Does not fit: a GPU would need");
   EXPECT_LT(verdict, text.out.find("iteration time"));
   EXPECT_THAT(predict(small()).out, Not(HasSubstr("Does not fit")));
+}
+
+// Sums of nanoseconds end after 292 years: a network of 1e-20 was faster than a real one.
+TEST(Predict, ATimeBeyondWhatIsCountedIsRefused) {
+  const Flags job{"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16", "--json"};
+  const auto with_share = [&](const char* share) {
+    Flags flags = job;
+    flags.insert(flags.end(), {"--set", fmt::format("cluster.nic_efficiency={}", share)});
+    return predict(flags);
+  };
+  double before = 0;
+  for (const char* share : {"0.9", "1e-3", "1e-6"}) {
+    const ProgramResult result = with_share(share);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const double time = json::parse(result.out).at("iteration_time_s");
+    EXPECT_GT(time, before) << share;
+    before = time;
+  }
+  for (const char* share : {"1e-12", "1e-16", "1e-20", "1e-300"}) {
+    const ProgramResult refused = with_share(share);
+    EXPECT_EQ(refused.exit_code, 3) << share << refused.out;
+    EXPECT_THAT(refused.err, HasSubstr("a rate or an efficiency of the cluster"));
+  }
 }
 
 TEST(Predict, AGpuTooSmallForTheRuntimeHoldsNothing) {
