@@ -171,6 +171,7 @@ class Changer {
 std::vector<KnobChange> changes_between(const Plan& from, const Plan& to) {
   const nlohmann::ordered_json before = plan_to_json(from), after = plan_to_json(to);
   const auto text = [](const nlohmann::ordered_json& value) {
+    if (value.is_null()) return std::string("the framework's own");
     return value.is_string() ? value.get<std::string>() : value.dump();
   };
   std::vector<KnobChange> changes;

@@ -183,21 +183,47 @@ std::optional<Bytes> bytes_at(std::string_view text, std::size_t at) {
   return static_cast<Bytes>(*value * scale);
 }
 
-/// The amount behind the first of these words.
-std::optional<Bytes> amount_behind(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  return at == text.npos ? std::nullopt : bytes_at(text, at + words.size());
-}
+/// The amounts of one message. What it says and cannot be read is an error, never taken as unsaid.
+class Message {
+ public:
+  Message(std::string_view text, const std::string& name)
+      : text_(text), line_(std::min(text.find('\n'), text.size())), name_(name) {}
 
-/// The amount in front of these words: "77.9 GiB memory in use".
-std::optional<Bytes> amount_before(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  if (at == text.npos || at == 0) return std::nullopt;
-  const std::size_t unit = text.rfind(' ', at - 1);
-  if (unit == text.npos || unit == 0) return std::nullopt;
-  const std::size_t number = text.find_last_not_of("0123456789.", unit - 1);
-  return bytes_at(text, number == text.npos ? 0 : number + 1);
-}
+  /// The amount behind the first of these words.
+  std::optional<Bytes> behind(std::string_view words) const {
+    const std::size_t at = text_.find(words);
+    if (at == text_.npos) return std::nullopt;
+    return read(at, at + words.size(), words.size() + kShown);
+  }
+  /// The amount in front of these words: "77.9 GiB memory in use".
+  std::optional<Bytes> before(std::string_view words) const {
+    const std::size_t at = text_.find(words);
+    if (at == text_.npos || at == 0) return std::nullopt;
+    const std::size_t unit = text_.rfind(' ', at - 1);
+    const std::size_t end = unit == text_.npos || unit == 0 ? 0 : unit - 1;
+    const std::size_t number = text_.find_last_of(" (,;", end);
+    const std::size_t begin = number == text_.npos ? 0 : number + 1;
+    return read(std::max(begin, kBefore) - kBefore, begin, at + words.size() - begin + kBefore);
+  }
+
+ private:
+  static constexpr std::size_t kShown = 24, kBefore = 8;
+
+  /// The amount at `at`; an error shows `shown` letters from `from` on. Lines after the message's
+  /// are of somebody else.
+  std::optional<Bytes> read(std::size_t from, std::size_t at, std::size_t shown) const {
+    const std::optional<Bytes> amount = bytes_at(text_, at);
+    if (amount || from >= line_) return amount;
+    throw Error(
+        fmt::format("{}: the out-of-memory message says '{}', expected an amount of memory "
+                    "as in 2.50 GiB",
+                    name_, text_.substr(from, std::min(shown, line_ - from))));
+  }
+
+  std::string_view text_;
+  std::size_t line_;
+  const std::string& name_;
+};
 
 }  // namespace
 
@@ -274,25 +300,25 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
   return seen;
 }
 
-std::optional<SeenMemory> find_message(std::string_view log) {
+std::optional<SeenMemory> find_message(std::string_view log, const std::string& name) {
   const std::size_t at = log.rfind("out of memory. Tried to allocate ");
   if (at == log.npos) return std::nullopt;
-  const std::string_view text = log.substr(at, 4096);
+  const Message message(log.substr(at, 4096), name);
   SeenMemory seen;
   seen.source = "message";
-  seen.refused = amount_behind(text, "Tried to allocate ");
-  seen.capacity = amount_behind(text, "total capacity of ");  // since PyTorch 2.1
-  if (!seen.capacity) seen.capacity = amount_before(text, " total capacity");
-  seen.free = amount_behind(text, "of which ");
-  if (!seen.free) seen.free = amount_before(text, " free;");
-  seen.in_use = amount_behind(text, "this process has ");
-  seen.allocated = amount_behind(text, "Of the allocated memory ");
-  if (!seen.allocated) seen.allocated = amount_before(text, " already allocated");
-  if (const auto unused = amount_before(text, " is reserved by PyTorch but unallocated");
+  seen.refused = message.behind("Tried to allocate ");
+  seen.capacity = message.behind("total capacity of ");  // since PyTorch 2.1
+  if (!seen.capacity) seen.capacity = message.before(" total capacity");
+  seen.free = message.behind("of which ");
+  if (!seen.free) seen.free = message.before(" free;");
+  seen.in_use = message.behind("this process has ");
+  seen.allocated = message.behind("Of the allocated memory ");
+  if (!seen.allocated) seen.allocated = message.before(" already allocated");
+  if (const auto unused = message.before(" is reserved by PyTorch but unallocated");
       unused && seen.allocated) {
     seen.reserved = *seen.allocated + *unused;
   } else {
-    seen.reserved = amount_before(text, " reserved in total by PyTorch");
+    seen.reserved = message.before(" reserved in total by PyTorch");
   }
   seen.peak_allocated = seen.allocated;
   return seen;
@@ -301,7 +327,7 @@ std::optional<SeenMemory> find_message(std::string_view log) {
 SeenMemory read_seen_memory(const std::string& path) {
   std::string bytes = read_file(path, kMostSnapshotBytes);
   if (!bytes.empty() && bytes[0] == '\x80') return read_snapshot(std::move(bytes), path);
-  std::optional<SeenMemory> seen = find_message(bytes);
+  std::optional<SeenMemory> seen = find_message(bytes, path);
   if (!seen) {
     throw Error(
         fmt::format("{}: is neither a snapshot of torch.cuda.memory._dump_snapshot nor a log "

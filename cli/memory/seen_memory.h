@@ -38,7 +38,7 @@ struct SeenMemory {
 /// Throws Error. `bytes` is the file's content.
 SeenMemory read_snapshot(std::string bytes, const std::string& name);
 /// The last message in a log; none where there is none.
-std::optional<SeenMemory> find_message(std::string_view log);
+std::optional<SeenMemory> find_message(std::string_view log, const std::string& name = "the log");
 
 /// A file of either kind, told apart by its first bytes. Throws Error.
 SeenMemory read_seen_memory(const std::string& path);

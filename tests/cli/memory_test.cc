@@ -259,6 +259,28 @@ TEST(SeenMemory, MessagesOfOldAndNewReleasesAreRead) {
   EXPECT_FALSE(find_message("all is well"));
 }
 
+TEST(SeenMemory, AnAmountThatCannotBeReadIsNotTakenAsUnsaid) {
+  const std::string message = kMessage;
+  const auto said = [&](const std::string& amount, const std::string& instead) {
+    std::string changed = message;
+    changed.replace(changed.find(amount), amount.size(), instead);
+    try {
+      find_message(changed, "job.log");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const char* amount :
+       {"2.50 GiB", "79.10 GiB", "1.25 GiB", "77.80 GiB", "70.00 GiB", "5.50 GiB"}) {
+    EXPECT_THAT(said(amount, "1e400 GiB"), HasSubstr("job.log: the out-of-memory message says '"))
+        << amount;
+  }
+  EXPECT_THAT(said("2.50 GiB", "2.50 GB"), HasSubstr("2.50 GB"));
+  // What a log says on other lines is of somebody else.
+  EXPECT_TRUE(find_message(message + "\nten requests, of which two failed"));
+}
+
 ProgramResult import_memory(const std::string& file, const Words& flags) {
   Words arguments{SHARDWRIGHT_BINARY, "import-memory", file};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
@@ -295,6 +317,12 @@ TEST(ImportMemory, BadInputIsOneSentence) {
   refused(import_memory(written("calm.log", "all is well\n"), {}), "neither a snapshot");
   refused(import_memory(written("evil.pickle", raw("\x80\x04\x8c\x02os\x8c\x06system\x93.")), {}),
           "is not run");
+  refused(
+      import_memory(written("far.log",
+                            "CUDA out of memory. Tried to allocate 1e400 GiB. GPU 0 has a total "
+                            "capacity of 79.1 GiB of which 1e400 GiB is free.\n"),
+                    kPlanOfTheRun),
+      "'Tried to allocate 1e400 GiB");
   refused(import_memory(written("list.pickle", "\x80\x02]."), {}), "no segments");
 }
 
