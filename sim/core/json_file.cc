@@ -103,59 +103,76 @@ std::string reason_of(std::string message) {
   return message;
 }
 
-/// Parses and refuses what the library lets through: keys that occur twice and bottomless nesting.
-class StrictParser {
+/// Refuses what the library lets through: keys that occur twice and bottomless nesting. It sees the
+/// text before a document is made of it: the library's own hook looks through the whole of an array
+/// at the end of each object in it.
+class StrictReader final : public nlohmann::json_sax<json> {
  public:
-  StrictParser(const std::string& name, int max_depth) : name_(name), max_depth_(max_depth) {}
+  StrictReader(const std::string& name, int max_depth) : name_(name), max_depth_(max_depth) {}
 
-  json parse(std::string_view text) {
-    try {
-      return json::parse(text.begin(), text.end(),
-                         [this](int depth, json::parse_event_t event, json& parsed) {
-                           on_event(depth, event, parsed);
-                           return true;
-                         });
-    } catch (const json::parse_error& error) {
-      const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
-      throw Error(
-          fmt::format("{}: {}: {}", name_, position(text, offset), reason_of(error.what())));
-    } catch (const json::exception& error) {
-      throw Error(fmt::format("{}: {}", name_, reason_of(error.what())));
+  bool start_object(std::size_t /*elements*/) override {
+    keys_.emplace_back();
+    return open();
+  }
+  bool start_array(std::size_t /*elements*/) override { return open(); }
+  bool key(std::string& key) override {
+    if (!keys_.back().insert(key).second) {
+      throw Error(fmt::format("{}: the key {} occurs twice in one object, expected once", name_,
+                              describe(json(key))));
     }
+    return true;
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    return close();
+  }
+  bool end_array() override { return close(); }
+  /// Whoever makes the document says it better.
+  bool parse_error(std::size_t /*at*/, const std::string& /*token*/,
+                   const json::exception& /*error*/) override {
+    return false;
   }
 
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(json::number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(json::number_unsigned_t /*value*/) override { return true; }
+  bool number_float(json::number_float_t /*value*/, const std::string& /*text*/) override {
+    return true;
+  }
+  bool string(std::string& /*value*/) override { return true; }
+  bool binary(json::binary_t& /*value*/) override { return true; }
+
  private:
-  void on_event(int depth, json::parse_event_t event, const json& parsed) {
-    switch (event) {
-      case json::parse_event_t::object_start:
-        keys_.emplace_back();
-        [[fallthrough]];
-      case json::parse_event_t::array_start:
-        if (depth >= max_depth_) {
-          throw Error(
-              fmt::format("{}: nests deeper than the {} levels accepted", name_, max_depth_));
-        }
-        break;
-      case json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        if (!keys_.back().insert(key).second) {
-          throw Error(fmt::format("{}: the key {} occurs twice in one object, expected once", name_,
-                                  describe(parsed)));
-        }
-        break;
-      }
-      case json::parse_event_t::object_end:
-        keys_.pop_back();
-        break;
-      default:
-        break;
-    }
+  bool open() {
+    if (depth_ >= max_depth_)
+      throw Error(fmt::format("{}: nests deeper than the {} levels accepted", name_, max_depth_));
+    ++depth_;
+    return true;
+  }
+  bool close() {
+    --depth_;
+    return true;
   }
 
   const std::string& name_;
   int max_depth_;
+  int depth_ = 0;
   std::vector<std::set<std::string>> keys_;  // of the objects that are open
 };
+
+json parse_strictly(std::string_view text, const std::string& name, int max_depth) {
+  StrictReader reader(name, max_depth);
+  json::sax_parse(text.begin(), text.end(), &reader);
+  try {
+    return json::parse(text.begin(), text.end());
+  } catch (const json::parse_error& error) {
+    const std::size_t offset = error.byte == 0 ? 0 : error.byte - 1;
+    throw Error(fmt::format("{}: {}: {}", name, position(text, offset), reason_of(error.what())));
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("{}: {}", name, reason_of(error.what())));
+  }
+}
 
 }  // namespace
 
@@ -185,7 +202,7 @@ JsonFile JsonFile::parse(std::string_view text, std::string name, JsonLimits lim
   }
   auto document = std::make_unique<Document>();
   document->name = std::move(name);
-  document->content = StrictParser(document->name, limits.max_depth).parse(text);
+  document->content = parse_strictly(text, document->name, limits.max_depth);
   return JsonFile(std::move(document));
 }
 
