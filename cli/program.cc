@@ -20,6 +20,8 @@
 #include "cli/render/text/text.h"
 #include "cli/streams.h"
 #include "cli/verbs/verbs.h"
+#include "profiles/data_dir.h"
+#include "sim/core/read_file.h"
 
 namespace shardwright::cli {
 namespace {
@@ -156,6 +158,12 @@ std::string sentence_on(const std::system_error& error) {
   return fmt::format("unexpected failure: {}.", error.what());
 }
 
+/// Of a process that an assistant's server starts for a tool.
+void restrict_to_root() {
+  const char* root = host() == nullptr ? std::getenv(kReadRoot) : nullptr;
+  if (root != nullptr && *root != '\0') restrict_reading({root, profiles::data_dir()});
+}
+
 ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs,
                        const std::vector<std::string>& absent, ColorMode& color) {
@@ -164,6 +172,7 @@ ExitCode parse_and_run(int argc, const char* const* argv,
     return flushed(ExitCode::kDone);
   }
   refuse_absent(argc, argv, verbs, absent);
+  restrict_to_root();
   CommandLine line("shardwright",
                    "Predicts, picks and runs sharded training of large language models.", kFooter);
   line.set_version([] { return version_text(); });

@@ -93,11 +93,11 @@ void Child::read_from(int& fd, std::string& into) const {
   }
 }
 
-bool Child::wait(int also) {
+bool Child::wait(int also, int milliseconds) {
   // A descriptor of -1 is passed over by poll.
   std::array<pollfd, 3> fds{pollfd{out_fd_, POLLIN, 0}, pollfd{err_fd_, POLLIN, 0},
                             pollfd{also, POLLIN, 0}};
-  if (::poll(fds.data(), fds.size(), -1) < 0) return false;
+  if (::poll(fds.data(), fds.size(), milliseconds) < 0) return false;
   if (fds[0].revents != 0) read_from(out_fd_, out_);
   if (fds[1].revents != 0) read_from(err_fd_, err_);
   return fds[2].revents != 0;

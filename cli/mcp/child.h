@@ -25,8 +25,9 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  /// Waits until it wrote something, ended, or `also` can be read (true).
-  bool wait(int also);
+  /// Waits until it wrote something, ended, `also` can be read (true), or some milliseconds went
+  /// by.
+  bool wait(int also, int milliseconds);
   bool running() const { return out_fd_ >= 0 || err_fd_ >= 0; }
   /// Once it no longer runs: its exit code, 128 and the signal when one ended it.
   int exit_code();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -28,6 +29,26 @@ constexpr std::array<std::string_view, 4> kVersions = {"2025-11-25", "2025-06-18
 
 std::string text_of(const Ordered& message) {
   return message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Whether more brackets are open at once than a message has; those within texts do not count.
+bool nests_too_deep(const std::string& line) {
+  constexpr int kDeepest = 64;
+  int depth = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (in_text && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      in_text = !in_text;
+    } else if (!in_text && (c == '[' || c == '{')) {
+      if (++depth > kDeepest) return true;
+    } else if (!in_text && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+  return false;
 }
 
 /// What a tool answered, as the protocol wants it: text for whoever reads, the document for
@@ -52,15 +73,16 @@ Ordered result_of(int code, const std::string& out, std::string err) {
 
 class McpServer {
  public:
-  McpServer(const std::vector<McpTool>& tools, int in_fd,
+  McpServer(const std::vector<McpTool>& tools, int in_fd, double time_limit_s,
             const std::function<void(const std::string&)>& send)
-      : tools_(tools), in_fd_(in_fd), send_(send) {}
+      : tools_(tools), in_fd_(in_fd), time_limit_s_(time_limit_s), send_(send) {}
 
   void serve();
 
  private:
   using Json = nlohmann::json;
 
+  static constexpr double kLongestWait_s = 60;
   static constexpr std::size_t kLongestMessage = std::size_t{8} << 20;
 
   /// Reads what is there; messages go to `waiting_`.
@@ -75,6 +97,7 @@ class McpServer {
 
   const std::vector<McpTool>& tools_;
   int in_fd_;
+  double time_limit_s_;
   const std::function<void(const std::string&)>& send_;
   std::string unread_;
   bool too_long_ = false;
@@ -123,15 +146,9 @@ void McpServer::receive() {
 
 void McpServer::take_line(const std::string& line) {
   if (line.find_first_not_of(" \t\r") == line.npos) return;
-  int depth = 0;
-  const Json message = Json::parse(
-      line,
-      [&depth](int at, Json::parse_event_t, Json&) {
-        depth = std::max(depth, at);
-        return at < 64;
-      },
-      false);
-  if (message.is_discarded() || depth >= 64) return refuse(nullptr, kNoJson, "the line is no JSON");
+  const Json message =
+      nests_too_deep(line) ? Json(Json::value_t::discarded) : Json::parse(line, nullptr, false);
+  if (message.is_discarded()) return refuse(nullptr, kNoJson, "the line is no JSON");
   if (!message.is_object() || message.value("jsonrpc", Json()) != "2.0" ||
       (message.contains("method") && !message["method"].is_string())) {
     return refuse(nullptr, kNoRequest, "the line is no message of JSON-RPC 2.0");
@@ -193,8 +210,22 @@ void McpServer::call(const Json& id, const Json& params) {
   if (cancelled(id)) return;  // it waited behind another call
   try {
     Child child(arguments_of(*tool, params.value("arguments", Json())));
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::duration<double>(time_limit_s_);
     while (child.running()) {
-      if (!child.wait(ended_ ? -1 : in_fd_)) continue;
+      const double left_s = std::chrono::duration<double>(end - Clock::now()).count();
+      if (left_s <= 0) {
+        child.kill();
+        return reply(
+            id,
+            result_of(static_cast<int>(ExitCode::kFailed), "",
+                      fmt::format("{} took longer than {:g} s and was ended; expected a smaller "
+                                  "question, or a server with a longer --time-limit",
+                                  name, time_limit_s_)));
+      }
+      if (!child.wait(ended_ ? -1 : in_fd_,
+                      static_cast<int>(std::min(left_s, kLongestWait_s) * 1e3) + 1))
+        continue;
       receive();
       if (!cancelled(id)) continue;
       child.kill();
@@ -238,9 +269,9 @@ void McpServer::refuse(const Json& id, int code, const std::string& sentence) {
 
 }  // namespace
 
-void serve_mcp(const std::vector<McpTool>& tools, int in_fd,
+void serve_mcp(const std::vector<McpTool>& tools, int in_fd, double time_limit_s,
                const std::function<void(const std::string&)>& send) {
-  McpServer(tools, in_fd, send).serve();
+  McpServer(tools, in_fd, time_limit_s, send).serve();
 }
 
 }  // namespace shardwright::cli

@@ -14,8 +14,9 @@
 
 namespace shardwright::cli {
 
-/// Until the input of `in_fd` ends. `send` gets each answer, without its newline.
-void serve_mcp(const std::vector<McpTool>& tools, int in_fd,
+/// Until the input of `in_fd` ends. `send` gets each answer, without its newline. A call that takes
+/// longer than the limit is ended and answered with a sentence.
+void serve_mcp(const std::vector<McpTool>& tools, int in_fd, double time_limit_s,
                const std::function<void(const std::string&)>& send);
 
 }  // namespace shardwright::cli

@@ -31,6 +31,11 @@ class FileDescriptor {
   int fd_;
 };
 
+std::vector<std::filesystem::path>& allowed_folders() {
+  static std::vector<std::filesystem::path> folders;
+  return folders;
+}
+
 [[noreturn]] void fail_to_read(const std::filesystem::path& path, int error_number) {
   throw Error(fmt::format("{}: cannot read this file: {}", path.string(),
                           std::generic_category().message(error_number)));
@@ -53,9 +58,38 @@ void await_writer(const FileDescriptor& pipe, const std::filesystem::path& path)
 
 }  // namespace
 
+void restrict_reading(const std::vector<std::filesystem::path>& folders) {
+  allowed_folders().clear();
+  for (const std::filesystem::path& folder : folders)
+    allowed_folders().push_back(
+        std::filesystem::weakly_canonical(std::filesystem::absolute(folder)));
+}
+
+void require_readable(const std::filesystem::path& path, int fd) {
+  if (allowed_folders().empty()) return;
+  // Of an opened file where it lies, so that nobody can change a link in between.
+  std::error_code failed;
+  const std::filesystem::path place =
+      fd < 0 ? std::filesystem::weakly_canonical(std::filesystem::absolute(path), failed)
+             : std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), failed);
+  const bool allowed =
+      !failed &&
+      std::any_of(
+          allowed_folders().begin(), allowed_folders().end(),
+          [&](const std::filesystem::path& folder) {
+            return std::mismatch(folder.begin(), folder.end(), place.begin(), place.end()).first ==
+                   folder.end();
+          });
+  if (allowed) return;
+  throw Error(fmt::format("{}: may not be read, expected a file below {}", path.string(),
+                          allowed_folders().front().string()));
+}
+
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  require_readable(path, -1);
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail_to_read(path, errno);
+  require_readable(path, file.get());
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) fail_to_read(path, errno);
   if (S_ISDIR(info.st_mode)) {

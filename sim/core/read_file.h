@@ -11,8 +11,17 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace shardwright {
+
+/// From now on nothing is read that does not lie below one of these folders, wherever links lead;
+/// none: anything may be. To be called before the first thread that reads.
+void restrict_reading(const std::vector<std::filesystem::path>& folders);
+
+/// Throws Error when the file may not be read (restrict_reading). `fd` is the file, opened, or -1
+/// when only its name is known yet.
+void require_readable(const std::filesystem::path& path, int fd);
 
 /// The bytes of `path`. Throws Error that names the file when it cannot be read or holds more than
 /// `max_bytes`.

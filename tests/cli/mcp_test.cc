@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "profiles/data_dir.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/read_file.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -21,14 +25,15 @@ using testing::ProgramResult;
 using testing::run_program;
 
 /// What the server answers to these lines, by id; answers without one are under "none".
-json answers(const std::vector<std::string>& lines) {
+json answers(const std::vector<std::string>& lines, const std::string& flags = "") {
   const std::string path = (testing::temp_folder() / "frames").string();
   {
     std::ofstream file(path);
     for (const std::string& line : lines) file << line << "\n";
   }
   const ProgramResult result = run_program(
-      {"/bin/sh", "-c", fmt::format("'{}' mcp < '{}'", SHARDWRIGHT_BINARY, path)}, {"LC_ALL=C"});
+      {"/bin/sh", "-c", fmt::format("'{}' mcp {} < '{}'", SHARDWRIGHT_BINARY, flags, path)},
+      {"LC_ALL=C"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   json by_id = json::object();
@@ -119,6 +124,57 @@ TEST(Mcp, BadInputIsASentenceAndTheServerGoesOn) {
   EXPECT_FALSE(by_id.at("11").at("result").at("isError")) << by_id.at("11");
   EXPECT_TRUE(by_id.at("11").at("result").at("structuredContent").contains("nearest_feasible"));
   EXPECT_TRUE(by_id.at("12").contains("result"));
+}
+
+TEST(Mcp, ReadsOnlyBelowItsFolder) {
+  namespace fs = std::filesystem;
+  const fs::path inside = testing::temp_folder() / "project",
+                 outside = testing::temp_folder() / "home";
+  fs::create_directories(inside);
+  fs::create_directories(outside);
+  const std::string model = read_file(profiles::data_dir() / "models" / "llama-3-8b.json", 1 << 20);
+  write_file_atomically(inside / "mine.json", model);
+  write_file_atomically(outside / "secret.json", model);
+  fs::create_symlink(outside / "secret.json", inside / "link.json");
+  // A file inside may name one outside.
+  write_file_atomically(
+      inside / "cluster.json",
+      R"({"schema": "shardwright.cluster/1.0", "id": "cluster", "description": "x",
+                            "base": "dgx-h100", "gpu": "../home/secret.json"})");
+  const auto asked = [](int id, const std::string& model_path, const std::string& cluster) {
+    return call(id, "predict",
+                json{{"model", model_path}, {"cluster", cluster}, {"ckpt_layers", "all"}}.dump());
+  };
+  const json by_id = answers({kHello, asked(1, (inside / "mine.json").string(), "dgx-h100"),
+                              asked(2, (outside / "secret.json").string(), "dgx-h100"),
+                              asked(3, (inside / "link.json").string(), "dgx-h100"),
+                              asked(4, (inside / "../home/secret.json").string(), "dgx-h100"),
+                              asked(5, "llama-3-8b", (inside / "cluster.json").string()),
+                              asked(6, "llama-3-8b", "dgx-h100")},
+                             fmt::format("--root '{}'", inside.string()));
+  for (const char* taken : {"1", "6"})
+    EXPECT_FALSE(by_id.at(taken).at("result").at("isError")) << by_id.at(taken);
+  for (const char* refused : {"2", "3", "4", "5"}) {
+    const json& result = by_id.at(refused).at("result");
+    EXPECT_TRUE(result.at("isError")) << refused;
+    EXPECT_THAT(result.at("content")[0].at("text").get<std::string>(),
+                HasSubstr("may not be read, expected a file below"));
+  }
+  const ProgramResult nowhere = run_program({SHARDWRIGHT_BINARY, "mcp", "--root", "/no/folder"});
+  EXPECT_EQ(nowhere.exit_code, 3);
+  EXPECT_THAT(nowhere.err, HasSubstr("--root is '/no/folder'"));
+}
+
+TEST(Mcp, ACallThatTakesTooLongIsEndedWithASentence) {
+  const json by_id =
+      answers({kHello, call(1, "size", R"({"model":"llama-3.1-405b","tokens":"15T"})"),
+               R"({"jsonrpc":"2.0","id":2,"method":"ping"})"},
+              "--time-limit 0.05");
+  const json& result = by_id.at("1").at("result");
+  EXPECT_TRUE(result.at("isError"));
+  EXPECT_THAT(result.at("content")[0].at("text").get<std::string>(),
+              HasSubstr("size took longer than 0.05 s and was ended"));
+  EXPECT_TRUE(by_id.contains("2"));
 }
 
 TEST(Mcp, ACancelledCallEndsAndIsNotAnswered) {
