@@ -112,6 +112,13 @@ void TuneFlags::declare(Command& command) {
               "simulation finds that faster");
   command.add("--threads", threads, "threads of the search (default: one for each core)",
               {1, 1024});
+  constexpr double kYear_s = 365.0 * 24 * 3600;
+  command
+      .add("--time-limit", time_limit,
+           "seconds after which the search ends with the best plan so far, once what it is at is "
+           "done (default: when it is proven)",
+           {1e-3, kYear_s})
+      .type_name("S");
 }
 
 namespace {

@@ -15,7 +15,8 @@ namespace shardwright::cli {
 struct TuneFlags {
   PlanFlags plan;
   std::optional<std::int64_t> global_batch;
-  std::int64_t threads = 0;  // 0: one for each core
+  std::int64_t threads = 0;          // 0: one for each core
+  std::optional<double> time_limit;  // seconds of the search; none: until it is proven
   tuner::Objective objective = tuner::Objective::kTime;
   std::optional<double> headroom;  // none: what the interval of memory asks
   bool allow_bf16_reduce = false, allow_bf16_moments = false;

@@ -15,6 +15,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/tuning.h"
 #include "cli/render/words/job_notes.h"
+#include "cli/time_limit.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/plan_json.h"
@@ -80,8 +81,14 @@ class TuneVerb : public Verb {
       fmt::print(results(), "{}", tuning_text(question, tuning, context.out));
     }
     if (!tuning.top.empty()) return ExitCode::kDone;
-    if (tuning.stopped)
-      throw Error("the search was stopped before it found a plan that fits.", ExitCode::kFailed);
+    if (tuning.stopped) {
+      throw Error(flags_.time_limit
+                      ? fmt::format("the search was stopped before it found a plan that fits; "
+                                    "expected more than --time-limit {:g}.",
+                                    *flags_.time_limit)
+                      : "the search was stopped before it found a plan that fits.",
+                  ExitCode::kFailed);
+    }
     throw Error(nothing_fits_sentence(tuning), ExitCode::kInfeasible);
   }
 
@@ -90,10 +97,11 @@ class TuneVerb : public Verb {
                        const Context& context) const {
     Progress progress(context.err, "tune", 0);
     const Interrupt interrupt;
+    const TimeLimit limit(interrupt.flag(), flags_.time_limit);
     tuner::TuneOptions options;
     options.search.criteria = question.criteria;
     options.search.threads = static_cast<int>(flags_.threads);
-    options.search.stop = &interrupt.flag();
+    options.search.stop = &limit.flag();
     options.search.progress = [&](const tuner::SearchProgress& now) {
       progress.update(now.configurations, progress_note(now));
     };

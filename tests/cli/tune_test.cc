@@ -238,6 +238,22 @@ Flags large(const Flags& more = {}) {
               more);
 }
 
+TEST(Tune, ATimeLimitEndsWithTheBestPlanSoFar) {
+  // Proving takes this search a second and more; the first plans that fit are there at once.
+  const std::vector<std::string> words{SHARDWRIGHT_BINARY, "tune",     "--model", "llama-3.1-405b",
+                                       "--cluster",        "dgx-h100", "--gpus",  "1024",
+                                       "--seq-len",        "8192",     "--json",  "--time-limit"};
+  std::vector<std::string> soon = words, never = words;
+  soon.emplace_back("0.3");
+  never.emplace_back("0");
+  const ProgramResult result = run_program(soon, {"LC_ALL=C"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json answer = json::parse(result.out);
+  EXPECT_TRUE(answer.at("stopped"));
+  EXPECT_TRUE(answer.at("best").at("prediction").at("memory").at("fits"));
+  EXPECT_EQ(run_program(never).exit_code, 3);
+}
+
 TEST(Tune, DividesWhatDataParallelismCannotTrain) {
   const std::string path = temp_path("tune_divided.json");
   const json document = tuned(large({"--out", path}));
