@@ -12,6 +12,7 @@
 #include "cli/prices/catalog_names.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
+#include "cli/render/text/text.h"
 #include "cli/render/words/plan.h"
 #include "sim/core/error.h"
 
@@ -74,7 +75,7 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
   if (trainer.name == "torchtitan") {
     job.settings_file = "shardwright_plan.py";
     job.launch = "-m torchtitan.train --module shardwright_plan --config plan";
-    job.environment.emplace_back("PYTHONPATH=.");
+    job.loads_settings = true;
   } else if (trainer.name == "torchtitan-0.2") {
     job.settings_file = "train.toml";
     job.launch = "-m torchtitan.train --job.config_file=train.toml";
@@ -93,7 +94,7 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
       job.settings_file = "yafsdp_settings.py";
     } else if (trainer.name == "megatron-bridge") {
       job.settings_file = "shardwright_plan.py";
-      job.environment.emplace_back("PYTHONPATH=.");
+      job.loads_settings = true;
     } else if (trainer.name == "megatron-lm") {
       job.settings_file = "megatron_args.sh";
       job.before = "source ./megatron_args.sh && ";
@@ -167,7 +168,7 @@ std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& tr
       "is the "
       "environment of every process. Then `./watch.py LOG --follow` says, after about ten steps, "
       "whether the job runs as `expected.json` has it.\n",
-      job.name, as_run.inputs.model_name, prediction.plan.gpus,
+      job.name, printable(as_run.inputs.model_name, true), prediction.plan.gpus,
       as_run.inputs.profile.cluster.gpu.id, plan_words(prediction.plan),
       duration(prediction.time.iteration_s), duration(prediction.time.interval_s[0]),
       duration(prediction.time.interval_s[1]), gib(prediction.memory.peak_reserved_bytes),

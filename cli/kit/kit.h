@@ -34,6 +34,7 @@ struct KitJob {
   bool needs_script = false;  // the trainer is a library: the user's TRAIN_SCRIPT is started
   std::string accelerator;    // as SkyPilot calls the GPU; empty: it has no name there
   bool amd = false;
+  bool loads_settings = false;           // the trainer imports the settings file as a module
   std::vector<std::string> environment;  // NAME=value
 };
 

@@ -109,6 +109,8 @@ std::string skypilot_file(const KitJob& job) {
 std::string jobset_file(const KitJob& job, const std::string& settings) {
   const std::string files = job.name + "-files";
   std::string variables;
+  if (job.loads_settings)
+    variables += "                    - name: PYTHONPATH\n                      value: \"/kit\"\n";
   for (const std::string& line : job.environment) {
     const std::size_t equals = line.find('=');
     variables += fmt::format("                    - name: {}\n                      value: {}\n",
@@ -181,6 +183,10 @@ std::string environment_file(const KitJob& job) {
       std::string(kWritten) +
       "# Sourced by every process. What concerns your network (NCCL_SOCKET_IFNAME, NCCL_IB_HCA) "
       "belongs here, too.\n";
+  if (job.loads_settings) {
+    // Its own folder, wherever it is sourced: modules of a stranger's folder are not for loading.
+    text += "PYTHONPATH=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nexport PYTHONPATH\n";
+  }
   for (const std::string& line : job.environment) text += "export " + line + "\n";
   return text;
 }

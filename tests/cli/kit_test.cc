@@ -15,6 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "profiles/data_dir.h"
+#include "sim/core/atomic_file.h"
+#include "sim/core/read_file.h"
 #include "tests/support/files.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/run_program.h"
@@ -78,6 +81,41 @@ TEST(Kit, HoldsTheSameJobInEveryFile) {
   const json expected = json::parse(get(folder / "expected.json"));
   EXPECT_EQ(expected.at("step_time_s"), json::parse(predicted.out).at("iteration_time_s"));
   EXPECT_DOUBLE_EQ(expected.at("tokens_per_step").get<double>(), 16 * 4096);
+}
+
+TEST(Kit, ANameOfAStrangersFileStaysAName) {
+  const fs::path model = testing::temp_folder() / "\x1b]0;owned\a.json";
+  write_file_atomically(model,
+                        read_file(profiles::data_dir() / "models" / "llama-3-8b.json", 1 << 20));
+  const fs::path folder = testing::temp_folder() / "hostile";
+  Words job = kJob;
+  job[1] = model.string();
+  ASSERT_EQ(kit(folder.string(), job).exit_code, 0);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string text = get(entry.path());
+    EXPECT_EQ(text.find('\x1b'), text.npos) << entry.path();
+  }
+}
+
+TEST(Kit, FollowsNoLinkInItsFolder) {
+  const fs::path folder = testing::temp_folder() / "linked",
+                 victim = testing::temp_folder() / "victim";
+  fs::create_directories(folder);
+  write_file_atomically(victim, "precious");
+  fs::create_symlink(victim, folder / "env.sh");
+  const ProgramResult refused = kit(folder.string(), kJob);
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("env.sh: is a link"));
+  EXPECT_EQ(get(victim), "precious");
+}
+
+TEST(Kit, ModulesAreLoadedFromItsOwnFolderOnly) {
+  const std::string env = (fs::path(titan_kit()) / "env.sh").string();
+  const ProgramResult elsewhere = run_program(
+      {"/bin/bash", "-c", fmt::format("cd / && source '{}' && echo \"$PYTHONPATH\"", env)});
+  EXPECT_EQ(elsewhere.out, titan_kit() + "\n");
+  EXPECT_THAT(get(fs::path(titan_kit()) / "jobset.yaml"),
+              HasSubstr("name: PYTHONPATH\n                      value: \"/kit\""));
 }
 
 TEST(Kit, LibrariesStartTheUsersScript) {
