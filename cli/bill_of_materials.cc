@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -40,7 +41,13 @@ constexpr std::array kUpstreams = {
     Upstream{"NCCL", "pkg:github/nvidia/nccl", "BSD-3-Clause", true, kShared},
     Upstream{"CUPTI", "pkg:generic/cupti", kNvidia, false, kShared},
     Upstream{"cuDNN", "pkg:generic/cudnn", kNvidia, false, kShared},
-    Upstream{"MPI", "pkg:generic/mpi", "BSD-3-Clause-Open-MPI", true, kShared},
+    Upstream{"Open MPI", "pkg:github/open-mpi/ompi", "BSD-3-Clause-Open-MPI", true, kShared},
+    Upstream{"MPICH", "pkg:github/pmodels/mpich", "mpich2", true, kShared},
+    Upstream{"MPI", "pkg:generic/mpi", "of its vendor", false, kShared},
+    Upstream{"libstdc++", "pkg:generic/libstdc%2B%2B", "GPL-3.0-or-later WITH GCC-exception-3.1",
+             false, kAsBuilt},
+    Upstream{"libc++", "pkg:generic/libc%2B%2B", "Apache-2.0 WITH LLVM-exception", false,
+             kCompiledIn},
 };
 
 const Upstream& origin_of(const std::string& library) {
@@ -68,6 +75,31 @@ Json component_of(const LibraryVersion& library, bool self_contained) {
           {"properties", Json::array({{{"name", "linked"}, {"value", linked}}})}};
 }
 
+/// In a package URL.
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' ||
+                       c == '_' || c == '~';
+    result += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return result;
+}
+
+/// As the distribution's advisories name it.
+Json component_of(const LinkedPackage& package, const std::string& distribution) {
+  const std::string vendor = distribution.substr(0, distribution.find('-'));
+  const std::string url = fmt::format("pkg:deb/{}/{}@{}?arch={}&upstream={}&distro={}", vendor,
+                                      escaped(package.name), escaped(package.version),
+                                      package.architecture, escaped(package.source), distribution);
+  return {{"type", "library"},
+          {"bom-ref", url},
+          {"name", package.name},
+          {"version", package.version},
+          {"purl", url},
+          {"properties", Json::array({{{"name", "linked"}, {"value", kShared}}})}};
+}
+
 }  // namespace
 
 std::string bill_of_materials(const BuildInfo& build) {
@@ -82,6 +114,10 @@ std::string bill_of_materials(const BuildInfo& build) {
     components.push_back(component_of(library, build.self_contained));
     references.push_back(components.back()["bom-ref"]);
   }
+  for (const LinkedPackage& package : build.packages) {
+    components.push_back(component_of(package, build.distribution));
+    references.push_back(components.back()["bom-ref"]);
+  }
   const Json properties = Json::array({{{"name", "compiler"}, {"value", build.compiler}},
                                        {{"name", "build type"}, {"value", build.build_type}},
                                        {{"name", "sanitizers"}, {"value", build.sanitizers}},
@@ -89,9 +125,11 @@ std::string bill_of_materials(const BuildInfo& build) {
   const Json document = {
       {"bomFormat", "CycloneDX"},
       {"specVersion", "1.5"},
+      {"serialNumber", "urn:uuid:" + build.serial_number},
       {"version", 1},
       {"metadata",
-       {{"component",
+       {{"timestamp", build.configured},
+        {"component",
          {{"type", "application"},
           {"bom-ref", self},
           {"name", "shardwright"},

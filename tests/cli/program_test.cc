@@ -139,8 +139,18 @@ TEST(Program, VersionAsJsonIsABillOfMaterials) {
             "Apache-2.0");
   const std::string plain = shardwright_run({"--version"}).out;
   std::vector<std::string> references;
+  std::vector<std::string> packages;
   for (const auto& library : not_empty(document.at("components"))) {
     const std::string version = library.at("version");
+    const std::string purl = library.at("purl");
+    if (purl.starts_with("pkg:deb/")) {
+      packages.push_back(library.at("name"));
+      references.push_back(purl);
+      EXPECT_THAT(purl,
+                  ::testing::MatchesRegex("pkg:deb/[a-z]+/[^?]+@[^?]+[?]arch=[^&]+&upstream=[^&]+&"
+                                          "distro=[a-z]+-[0-9.]+"));
+      continue;
+    }
     EXPECT_THAT(plain, HasSubstr(library.at("name").get<std::string>()));
     EXPECT_THAT(plain, HasSubstr(" " + version + "\n"));
     EXPECT_EQ(library.at("licenses").size(), 1U);
@@ -148,6 +158,21 @@ TEST(Program, VersionAsJsonIsABillOfMaterials) {
     EXPECT_THAT(references.back(), ::testing::EndsWith("@" + version));
   }
   EXPECT_THAT(references, ::testing::Contains(::testing::StartsWith("pkg:github/fmtlib/fmt@")));
+  EXPECT_THAT(document.at("serialNumber").get<std::string>(),
+              ::testing::MatchesRegex("urn:uuid:[0-9a-f-]+"));
+  EXPECT_THAT(document.at("metadata").at("timestamp").get<std::string>(),
+              ::testing::MatchesRegex("20[0-9-]+T[0-9:]+Z"));
+  // As the distribution's advisories name them, with what they load in turn.
+  const std::vector<LinkedPackage> known = build_info().packages;
+  EXPECT_EQ(packages.size(), known.size());
+  if (!known.empty() && !build_info().self_contained) {
+    EXPECT_THAT(packages, ::testing::Contains(::testing::StartsWith("libstdc++")));
+    EXPECT_THAT(packages, ::testing::Contains("libc6"));
+  }
+  // The standard's version is no version of a library.
+  for (const LibraryVersion& library : build_info().libraries) {
+    EXPECT_TRUE(library.name != "MPI" || library.version.empty()) << library.version;
+  }
   EXPECT_EQ(document.at("dependencies").at(0).at("dependsOn"), references);
   EXPECT_EQ(shardwright_run({"--json", "--version"}).out, result.out);
 }
@@ -156,7 +181,7 @@ TEST(Program, EveryLibraryOfTheBuildHasALicence) {
   BuildInfo build = build_info();
   for (LibraryVersion& library : build.libraries) library.version = "1.0";
   EXPECT_EQ(nlohmann::json::parse(bill_of_materials(build)).at("components").size(),
-            build.libraries.size());
+            build.libraries.size() + build.packages.size());
 }
 
 TEST(Program, TheBillSaysWhatIsCompiledIn) {
