@@ -51,11 +51,12 @@ void write_calibrated(const fs::path& out, const CalibratedFile& file,
       out.stem().string(), fmt::format("{}, calibrated to {}", file.base, from),
       base_from(file.base, out), set, result.products, file.product_choices, record);
   const fs::path trial = fs::path(out) += ".new";
-  write_file_atomically(trial, text);
   try {
+    write_file_atomically(trial, text);
     profiles::load_cluster(fs::absolute(trial).string());
   } catch (...) {
-    fs::remove(trial);
+    std::error_code ignored;
+    fs::remove(trial, ignored);
     throw;
   }
   fs::remove(trial);

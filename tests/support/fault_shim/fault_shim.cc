@@ -7,6 +7,7 @@
 //   FAULT_ERRNO    how (5: EIO, 28: ENOSPC, 30: EROFS)
 //   FAULT_STICKY   set: all calls from FAULT_AT on
 //   FAULT_ONLY     names of the calls that count, separated by spaces; unset: all
+//   FAULT_READS    set: opening to read and reading count, too
 //   FAULT_SHORT    set: every write takes half of what it is given, if that is more than a byte
 //   FAULT_LOST     set: what was not flushed before its file, or the folder that it lies in, is
 //   renamed
@@ -44,6 +45,7 @@ struct Settings {
       std::getenv("FAULT_ERRNO") != nullptr ? std::atoi(std::getenv("FAULT_ERRNO")) : EIO;
   bool sticky = std::getenv("FAULT_STICKY") != nullptr;
   bool halves = std::getenv("FAULT_SHORT") != nullptr;
+  bool reads = std::getenv("FAULT_READS") != nullptr;
   bool loses = std::getenv("FAULT_LOST") != nullptr;
 };
 
@@ -134,6 +136,11 @@ ssize_t write(int fd, const void* bytes, size_t size) {
   return real(fd, bytes, settings().halves && size > 1 ? size / 2 : size);
 }
 
+ssize_t read(int fd, void* bytes, size_t size) {
+  static const auto real = next<ssize_t(int, void*, size_t)>("read");
+  return settings().reads && fd > 2 && fails("read", path_of(fd)) ? -1 : real(fd, bytes, size);
+}
+
 int fsync(int fd) {
   static const auto real = next<int(int)>("fsync");
   if (fails("fsync", path_of(fd))) return -1;
@@ -168,7 +175,7 @@ int open(const char* path, int flags, ...) {
     va_end(more);
   }
   const bool writes = (flags & (O_WRONLY | O_RDWR)) != 0;
-  return writes && fails("open", path) ? -1 : real(path, flags, mode);
+  return (writes || settings().reads) && fails("open", path) ? -1 : real(path, flags, mode);
 }
 
 int mkdir(const char* path, mode_t mode) {
