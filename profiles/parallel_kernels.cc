@@ -10,7 +10,7 @@
 namespace shardwright::profiles {
 namespace {
 
-std::vector<std::string> words_of(const JsonReader& entry, std::string_view name) {
+std::vector<std::string> words_in(const JsonReader& entry, std::string_view name) {
   std::vector<std::string> words;
   for (const JsonReader& word : entry.require_array(name)) {
     words.push_back(word.value<std::string>());
@@ -19,7 +19,7 @@ std::vector<std::string> words_of(const JsonReader& entry, std::string_view name
 }
 
 std::vector<std::string> stacks_of(const JsonReader& entry) {
-  return words_of(entry, "stacks");
+  return words_in(entry, "stacks");
 }
 
 ScaledRope scaled_rope_of(const JsonReader& entry) {
@@ -96,10 +96,10 @@ ParallelKernels load_parallel_kernels() {
   kernels.keeps_gathered_inputs = stacks_of(file.root().require_object("keeps_gathered_inputs"));
   kernels.gathered_ring = stacks_of(file.root().require_object("gathered_ring"));
   const JsonReader both_ways = file.root().require_object("both_ways_fp8");
-  kernels.both_ways_fp8 = {stacks_of(both_ways), words_of(both_ways, "gpus")};
+  kernels.both_ways_fp8 = {stacks_of(both_ways), words_in(both_ways, "gpus")};
   const JsonReader registered = file.root().require_object("registered_buffers");
   kernels.registered_buffers = {
-      stacks_of(registered), words_of(registered, "strategies"),
+      stacks_of(registered), words_in(registered, "strategies"),
       static_cast<int>(registered.require<double>("sms", between(1.0, 1000.0)))};
   const JsonReader transposed = file.root().require_object("cast_transpose");
   kernels.cast_transpose = {stacks_of(transposed),
