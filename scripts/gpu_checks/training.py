@@ -27,6 +27,14 @@ def results_of(output, out):
     return json.loads(output), metrics
 
 
+def products_of(out):
+    """Which algorithms the run's products were given, where it timed them."""
+    try:
+        return json.loads((out / "products.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def train(check, arguments, name, seconds=240):
     """(summary, metrics) of a run in one process."""
     out = fresh(check, name)
