@@ -275,6 +275,29 @@ void add_gpus(Changes& changes) {
               fmt::format("--gpus {}", step->request.gpus), step->request, step->found);
 }
 
+/// Master weights in bf16, and where these alone do not suffice, moments and gradients, too.
+void narrow_masters(Changes& changes) {
+  Request changed = changes.request();
+  changed.master_dtype = DType::kBf16;
+  std::string words = "bf16 master weights", flags = "--master-dtype bf16";
+  const auto narrow = [&](std::optional<DType>& dtype, bool allowed, const char* what,
+                          const char* flag) {
+    if (dtype == DType::kBf16 || allowed) return;
+    dtype = DType::kBf16;
+    words += what;
+    flags += flag;
+  };
+  const auto suffices = [&] {
+    const std::optional<Found> found = changes.best(changed);
+    changes.keep(words + " (changes the arithmetic)", flags, changed, found);
+    return found.has_value();
+  };
+  if (suffices()) return;
+  narrow(changed.moment_dtype, changed.allow_bf16_moments, ", moments", " --moment-dtype bf16");
+  narrow(changed.reduce_dtype, changed.allow_bf16_reduce, ", gradients", " --reduce-dtype bf16");
+  suffices();
+}
+
 void change_arithmetic(Changes& changes) {
   const Request& request = changes.request();
   if (request.moment_dtype.value_or(DType::kFp32) == DType::kFp32 && !request.allow_bf16_moments) {
@@ -283,6 +306,8 @@ void change_arithmetic(Changes& changes) {
     changes.keep("bf16 moments (changes the arithmetic)", "--moment-dtype bf16", changed,
                  changes.best(changed));
   }
+  if (request.master_dtype.value_or(DType::kFp32) == DType::kFp32 && !request.allow_bf16_master)
+    narrow_masters(changes);
   if (request.reduce_dtype.value_or(DType::kFp32) == DType::kFp32 && !request.allow_bf16_reduce &&
       request.gpus > 1) {
     Request changed = request;

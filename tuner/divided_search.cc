@@ -23,7 +23,8 @@ constexpr Bytes kNoLimit = std::numeric_limits<Bytes>::max();
 auto division_of(const Plan& plan) {
   const Parallelism& p = plan.parallel;
   return std::make_tuple(plan.strategy, p.tp, p.pp, p.cp, p.ep, p.etp, plan.reduce_dtype,
-                         plan.moment_dtype, plan.numerics.precision, plan.numerics.optimizer);
+                         plan.master_dtype, plan.moment_dtype, plan.numerics.precision,
+                         plan.numerics.optimizer);
 }
 
 }  // namespace

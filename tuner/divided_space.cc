@@ -266,8 +266,10 @@ std::vector<Arithmetic> arithmetics_of(const Request& request, const Model& mode
   std::vector<Arithmetic> result;
   for (const Numerics& one : numerics) {
     for (const DType reduce : types(request.reduce_dtype, request.allow_bf16_reduce)) {
-      for (const DType moments : types(request.moment_dtype, request.allow_bf16_moments))
-        result.push_back({reduce, moments, one});
+      for (const DType master : types(request.master_dtype, request.allow_bf16_master)) {
+        for (const DType moments : types(request.moment_dtype, request.allow_bf16_moments))
+          result.push_back({reduce, master, moments, one});
+      }
     }
   }
   return result;
@@ -315,7 +317,6 @@ Plan base_of(const Request& request, const profiles::Profile& profile) {
   base.gpus = request.gpus;
   base.seq_len = request.seq_len;
   base.param_dtype = request.param_dtype;
-  base.master_dtype = request.master_dtype;
   base.offload = request.offload;
   base.offload_layers = request.offload_layers;
   base.shard_group = request.shard_group.value_or(0);
@@ -364,6 +365,7 @@ Plan DividedSpace::plan(const Division& d) const {
   const Arithmetic& arithmetic = arithmetics[static_cast<std::size_t>(d.numerics)];
   plan.numerics = arithmetic.numerics;
   plan.reduce_dtype = arithmetic.reduce_dtype;
+  plan.master_dtype = arithmetic.master_dtype;
   plan.moment_dtype = arithmetic.moment_dtype;
   plan.parallel.tp = d.tp;
   plan.parallel.cp = d.cp;

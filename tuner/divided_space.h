@@ -29,7 +29,7 @@ struct Division {
 
 /// Types and optimizer: what changes the arithmetic.
 struct Arithmetic {
-  DType reduce_dtype = DType::kFp32, moment_dtype = DType::kFp32;
+  DType reduce_dtype = DType::kFp32, master_dtype = DType::kFp32, moment_dtype = DType::kFp32;
   Numerics numerics;
 };
 

@@ -36,6 +36,7 @@ class Trials {
     attention();
     loss_chunks();
     dtype("reduce-dtype", request_.reduce_dtype, request_.allow_bf16_reduce, &Plan::reduce_dtype);
+    dtype("master-dtype", request_.master_dtype, request_.allow_bf16_master, &Plan::master_dtype);
     dtype("moment-dtype", request_.moment_dtype, request_.allow_bf16_moments, &Plan::moment_dtype);
     return std::move(trials_);
   }

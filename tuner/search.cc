@@ -34,7 +34,8 @@ constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
 
 auto kind_of(const Plan& plan) {
   return std::make_tuple(plan.strategy, plan.shard_group, plan.micro_batch, plan.grad_accum,
-                         plan.recompute, plan.pieces, plan.reduce_dtype, plan.moment_dtype);
+                         plan.recompute, plan.pieces, plan.reduce_dtype, plan.master_dtype,
+                         plan.moment_dtype);
 }
 
 Plan without_recomputation(Plan plan) {

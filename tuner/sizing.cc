@@ -91,7 +91,8 @@ std::string batch_contradiction(const Request& fixed, std::int64_t gpus) {
 Bytes least_state_bytes(const Model& model, const SizingJob& job, std::int64_t gpus) {
   if (job.fixed.offload != Offload::kNone) return 0;
   Plan plan;
-  plan.master_dtype = job.fixed.master_dtype;
+  plan.master_dtype =
+      job.fixed.allow_bf16_master ? DType::kBf16 : job.fixed.master_dtype.value_or(DType::kFp32);
   plan.moment_dtype =
       job.fixed.allow_bf16_moments ? DType::kBf16 : job.fixed.moment_dtype.value_or(DType::kFp32);
   return checkpoint_bytes(model, plan) / gpus;

@@ -175,6 +175,7 @@ Request request_holding(const GivenKnobs& knobs, const Model& model) {
   request.loss_chunks = knobs.loss_chunks;
   request.allocator = knobs.allocator.value_or(request.allocator);
   request.reduce_dtype = knobs.reduce_dtype;
+  request.master_dtype = knobs.master_dtype;
   request.moment_dtype = knobs.moment_dtype;
   request.param_dtype = knobs.param_dtype.value_or(request.param_dtype);
   return request;
@@ -198,7 +199,8 @@ bool uses_buffers(Strategy strategy, const Stack& stack) {
 }
 
 int arithmetic_changes(const Plan& plan) {
-  return (plan.reduce_dtype == DType::kBf16 ? 1 : 0) + (plan.moment_dtype == DType::kBf16 ? 1 : 0);
+  return (plan.reduce_dtype == DType::kBf16 ? 1 : 0) + (plan.master_dtype == DType::kBf16 ? 1 : 0) +
+         (plan.moment_dtype == DType::kBf16 ? 1 : 0);
 }
 
 std::vector<Recomputation> recomputations_of(const Model& model, const Plan& base,
@@ -240,7 +242,6 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   base.gpus = request.gpus;
   base.seq_len = request.seq_len;
   base.param_dtype = request.param_dtype;
-  base.master_dtype = request.master_dtype;
   base.offload = request.offload;
   base.ckpt_stride = request.ckpt_stride;
   base.deterministic = request.deterministic;
@@ -256,6 +257,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   }
   space.batches = batches_of(request);
   space.reduce_dtypes = dtypes_of(request.reduce_dtype, request.allow_bf16_reduce);
+  space.master_dtypes = dtypes_of(request.master_dtype, request.allow_bf16_master);
   space.moment_dtypes = dtypes_of(request.moment_dtype, request.allow_bf16_moments);
   space.attentions = {AttentionKind::kFlash};
   // What runs from arenas is this project's executor, which keeps no scores.
@@ -320,6 +322,8 @@ std::vector<Family> families_of(const Space& space, const Model& model,
   plans = with_batches(plans, space.batches);
   expand(
       plans, [&](const Plan&) { return space.reduce_dtypes; }, &Plan::reduce_dtype);
+  expand(
+      plans, [&](const Plan&) { return space.master_dtypes; }, &Plan::master_dtype);
   expand(
       plans, [&](const Plan&) { return space.moment_dtypes; }, &Plan::moment_dtype);
   expand(

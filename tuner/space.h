@@ -6,7 +6,8 @@
 // the closed form evaluates at once. Combinations that execute the same schedule are counted once:
 // a knob that a strategy ignores is not varied for it, strategies that a stack lowers alike are
 // tried under one name, and plans without checkpoints belong to recompute "none". Knobs that change
-// the arithmetic (bf16 reduction, bf16 moments) vary only where the request allows it.
+// the arithmetic (bf16 reduction, bf16 master weights, bf16 moments) vary only where the request
+// allows it.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,10 @@ struct Request {
   std::optional<AttentionKind> attention;
   std::optional<std::int64_t> loss_chunks;
   AllocatorKind allocator = AllocatorKind::kStack;
-  std::optional<DType> reduce_dtype, moment_dtype;  // not given: fp32, or both where allowed
+  // Not given: fp32, or both where allowed.
+  std::optional<DType> reduce_dtype, master_dtype, moment_dtype;
   bool allow_bf16_reduce = false;
+  bool allow_bf16_master = false;
   bool allow_bf16_moments = false;
   // Of plans that divide the model (divided_space.h): sizes and choices that are held fixed, and
   // what of the arithmetic may change.
@@ -45,7 +48,6 @@ struct Request {
   std::int64_t offload_layers = 0;
   bool coarse = false;  // fewer values of each size: enough to compare clusters
   DType param_dtype = DType::kBf16;
-  DType master_dtype = DType::kFp32;
   Offload offload = Offload::kNone;
   std::int64_t ckpt_stride = 1;
   bool deterministic = false;
@@ -65,7 +67,7 @@ struct Space {
   std::vector<Strategy> strategies;
   std::vector<std::int64_t> shard_groups;  // of hsdp
   std::vector<Batch> batches;
-  std::vector<DType> reduce_dtypes, moment_dtypes;
+  std::vector<DType> reduce_dtypes, master_dtypes, moment_dtypes;
   std::vector<AttentionKind> attentions;
   std::vector<std::int64_t> loss_chunks;
   std::vector<int> buffers;

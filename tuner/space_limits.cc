@@ -30,6 +30,7 @@ class Prober {
                  profile.cluster.gpu.runtime_bytes) {
     base_ = space.base;
     base_.reduce_dtype = smallest(space.reduce_dtypes, DType::kBf16);
+    base_.master_dtype = smallest(space.master_dtypes, DType::kBf16);
     base_.moment_dtype = smallest(space.moment_dtypes, DType::kBf16);
     base_.attention = smallest(space.attentions, AttentionKind::kFlash);
     base_.loss_chunks = *std::max_element(space.loss_chunks.begin(), space.loss_chunks.end());

@@ -189,7 +189,8 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
     box.set_knob("reduce-dtype", *word == "bfp16" || *word == "bfloat16" ? "bf16" : *word, to);
   if (box.take_switch({"bf16.bf16_optimizer_states"}).value_or(false))
     box.set_knob("moment-dtype", "bf16", to);
-  box.leave({"bf16.bf16_master_weights_and_grads"}, "master weights are predicted in fp32", to);
+  if (box.take_switch({"bf16.bf16_master_weights_and_grads"}).value_or(false))
+    box.set_knob("master-dtype", "bf16", to);
   if (box.take({"zero_optimization.offload_optimizer.device"}).value_or("none") == "cpu")
     box.set_knob("offload", "optimizer", to);
   box.leave({"zero_optimization.offload_param.device"}, "parameters stay on the GPU here", to);

@@ -200,8 +200,8 @@ void take_training(SettingBox& box, ImportedConfig& to) {
   dtype("training.mixed_precision_param", "param-dtype");
   dtype("training.mixed_precision_reduce", "reduce-dtype");
   if (const auto word = box.take({"training.dtype"}); word && *word == "bfloat16") {
+    box.set_knob("master-dtype", "bf16", to);
     box.set_knob("moment-dtype", "bf16", to);
-    to.not_taken.push_back({box.key(), *word, "master weights are predicted in fp32"});
   }
   if (const auto loss = box.take({"loss"}); loss && loss->find("Chunked") != loss->npos)
     to.not_taken.push_back({box.key(), *loss, "give --loss-chunks for a loss in pieces"});

@@ -15,6 +15,7 @@ namespace shardwright::cli {
 namespace {
 
 constexpr const char* kReduce = "bf16-reduce";
+constexpr const char* kMaster = "bf16-master";
 constexpr const char* kMoments = "bf16-moments";
 constexpr const char* kSoftware = "software";
 constexpr std::array kPrecisions = {Precision::kFp8, Precision::kNvfp4};
@@ -26,7 +27,7 @@ tuner::Objective parse_objective(const std::string& word) {
 }
 
 std::vector<std::string> allowed_words() {
-  std::vector<std::string> words{kReduce, kMoments};
+  std::vector<std::string> words{kReduce, kMaster, kMoments};
   for (const Precision precision : kPrecisions) words.emplace_back(name_of(precision));
   words.emplace_back(name_of(Optimizer::kAdamw8bit));
   words.emplace_back(kSoftware);
@@ -38,6 +39,8 @@ void parse_allowed(const std::string& text, TuneFlags& flags) {
     const auto precision = parallel_word<Precision>(word);
     if (word == kReduce) {
       flags.allow_bf16_reduce = true;
+    } else if (word == kMaster) {
+      flags.allow_bf16_master = true;
     } else if (word == kMoments) {
       flags.allow_bf16_moments = true;
     } else if (word == kSoftware) {
@@ -141,6 +144,7 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   const GivenKnobs& knobs = flags.plan.knobs;
   const Plan& plan = job.plans.front();
   refuse_contradiction(flags.allow_bf16_reduce, kReduce, knobs.reduce_dtype, "--reduce-dtype");
+  refuse_contradiction(flags.allow_bf16_master, kMaster, knobs.master_dtype, "--master-dtype");
   refuse_contradiction(flags.allow_bf16_moments, kMoments, knobs.moment_dtype, "--moment-dtype");
   tuner::Request request = tuner::request_holding(knobs, job.model);
   request.gpus = plan.gpus;
@@ -148,6 +152,7 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   request.stack = plan.stack;
   request.global_batch = flags.global_batch;
   request.allow_bf16_reduce = flags.allow_bf16_reduce;
+  request.allow_bf16_master = flags.allow_bf16_master;
   request.allow_bf16_moments = flags.allow_bf16_moments;
   request.allowed_precisions = flags.allowed_precisions;
   request.allowed_optimizers = flags.allowed_optimizers;
@@ -155,7 +160,7 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   if (flags.plan.plan_file) {
     // The job of the file; its knobs are what is searched.
     if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;
-    request.master_dtype = plan.master_dtype;
+    if (!knobs.master_dtype && !flags.allow_bf16_master) request.master_dtype = plan.master_dtype;
     hold_numerics(plan.numerics, request.parallel);
     request.offload = plan.offload;
     const bool sets_batch = flags.global_batch || knobs.micro_batch || knobs.grad_accum;

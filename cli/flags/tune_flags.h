@@ -19,7 +19,7 @@ struct TuneFlags {
   std::optional<double> time_limit;  // seconds of the search; none: until it is proven
   tuner::Objective objective = tuner::Objective::kTime;
   std::optional<double> headroom;  // none: what the interval of memory asks
-  bool allow_bf16_reduce = false, allow_bf16_moments = false;
+  bool allow_bf16_reduce = false, allow_bf16_master = false, allow_bf16_moments = false;
   std::vector<Precision> allowed_precisions;
   std::vector<Optimizer> allowed_optimizers;
   bool allow_software = false;

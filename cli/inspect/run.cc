@@ -83,6 +83,7 @@ std::string inspect_checkpoint(const std::string& path, Form form, const Termina
                                       quantity(static_cast<double>(bytes), "byte"))});
   table.add_row({"written by", fmt::format("{} on {} ranks; any other number can resume it",
                                            name_of(manifest.plan.strategy), manifest.plan.gpus)});
+  table.add_row({"master weights", std::string(name_of(manifest.plan.master_dtype))});
   table.add_row({"moments", std::string(name_of(manifest.plan.moment_dtype))});
   table.add_row({"seed", fmt::format("{}", manifest.seed)});
   return table.render(out);

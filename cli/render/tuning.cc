@@ -109,6 +109,7 @@ std::vector<const tuner::Found*> sample(const std::vector<tuner::Found>& front) 
 std::string arithmetic_words(const Plan& plan) {
   std::vector<const char*> words;
   if (plan.reduce_dtype == DType::kBf16) words.push_back("bf16 reduction");
+  if (plan.master_dtype == DType::kBf16) words.push_back("bf16 master weights");
   if (plan.moment_dtype == DType::kBf16) words.push_back("bf16 moments");
   return words.empty() ? "none" : fmt::format("{}", fmt::join(words, ", "));
 }

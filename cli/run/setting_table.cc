@@ -40,6 +40,8 @@ const std::vector<SettingInfo>& setting_table() {
         {"param-dtype", "DTYPE", "",
          "fp32 or bf16 (default without a plan: fp32 on the host, bf16 on cuda)", kHow},
         {"reduce-dtype", "DTYPE", "", "of gradient reduction", kHow},
+        {"master-dtype", "DTYPE", "",
+         "of the parameters that the optimizer updates; bf16 by stochastic rounding", kHow},
         {"moment-dtype", "DTYPE", "", "of Adam's moments", kHow},
         {"buffers", "N", "", "rotating gather buffers", kHow},
         {"prefetch", "N", "", "units gathered ahead", kHow},

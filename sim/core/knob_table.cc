@@ -206,7 +206,12 @@ std::vector<PlanKnob> knobs_of_plans() {
           {"param-dtype", {}, "compute and gather", "bf16", kSays}),
       make_knob<&Plan::reduce_dtype, &G::reduce_dtype>(
           {"reduce-dtype", "reduce_dtype", "gradient reduction", "fp32", kSays}),
-      make_knob<&Plan::master_dtype>({"master-dtype", {}, {}, {}, kFileSays}),
+      make_knob<&Plan::master_dtype, &G::master_dtype>(
+          {"master-dtype",
+           {},
+           "parameters that the optimizer updates, bf16 by stochastic rounding",
+           "fp32",
+           kSays}),
       make_knob<&Plan::moment_dtype, &G::moment_dtype>(
           {"moment-dtype", "optimizer_state", "Adam's moments", "fp32", kFilled | kSays}),
       make_knob<&Plan::buffers, &G::buffers>({"buffers",

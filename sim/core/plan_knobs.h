@@ -67,7 +67,7 @@ struct GivenKnobs {
   std::optional<std::int64_t> shard_group, seq_len, micro_batch, grad_accum;
   std::optional<CheckpointedLayers> ckpt_layers;
   std::optional<Recomputation> recompute;
-  std::optional<DType> param_dtype, reduce_dtype, moment_dtype;
+  std::optional<DType> param_dtype, reduce_dtype, master_dtype, moment_dtype;
   std::optional<int> buffers, prefetch;
   std::optional<AttentionKind> attention;
   std::optional<std::int64_t> loss_chunks;

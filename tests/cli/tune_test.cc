@@ -323,6 +323,27 @@ TEST(Tune, SizesThatDivideNothingAreNamed) {
                AllOf(HasSubstr("tp is 8"), HasSubstr("native")));
 }
 
+// What keeps a model of 7B parameters off one card of 80 GB is the fp32 master, 4 bytes a
+// parameter.
+TEST(Tune, PutsSevenBillionParametersOnOneCardByMasterWeightsInBf16) {
+  const Flags one = {"--model",       "qwen2.5-7b", "--cluster", "dgx-h100", "--gpus",       "1",
+                     "--seq-len",     "1024",       "--stack",   "native",   "--grad-accum", "8",
+                     "--param-dtype", "bf16"};
+  const Flags narrow = {"--reduce-dtype", "bf16", "--moment-dtype", "bf16"};
+  const json refused = tuned(with(one, narrow), 4);
+  EXPECT_EQ(refused.at("nearest_feasible").at("flags"), "--master-dtype bf16");
+  const json advised = tuned(with(with(one, narrow), {"--master-dtype", "bf16"}));
+  EXPECT_EQ(advised.at("best").at("plan").at("master_dtype"), "bf16");
+  EXPECT_TRUE(advised.at("best").at("prediction").at("memory").at("fits").get<bool>());
+  // Where nothing is given, all that is needed is named at once, or may be chosen.
+  EXPECT_THAT(tuned(one, 4).at("nearest_feasible").at("flags").get<std::string>(),
+              AllOf(HasSubstr("--master-dtype bf16"), HasSubstr("--moment-dtype bf16")));
+  const json chosen = tuned(with(one, {"--allow", "bf16-reduce,bf16-master,bf16-moments"}));
+  EXPECT_EQ(chosen.at("best").at("plan").at("master_dtype"), "bf16");
+  EXPECT_THAT(run("tune", with(one, {"--allow", "bf16-reduce,bf16-master,bf16-moments"})).out,
+              HasSubstr("bf16 master weights"));
+}
+
 TEST(Tune, SaysWhatMakesNoSense) {
   const auto refused = [](const Flags& flags) { return run("tune", flags); };
   expect_error(refused(job({"--objective", "speed"})), 3,
@@ -332,6 +353,8 @@ TEST(Tune, SaysWhatMakesNoSense) {
                AllOf(HasSubstr("--allow is 'fp7'"), HasSubstr("adamw-8bit, software")));
   expect_error(refused(job({"--allow", "bf16-moments", "--moment-dtype", "fp32"})), 3,
                HasSubstr("--moment-dtype is fp32; leave one of them out"));
+  expect_error(refused(job({"--allow", "bf16-master", "--master-dtype", "fp32"})), 3,
+               HasSubstr("--master-dtype is fp32; leave one of them out"));
   expect_error(refused(job({"--micro-batch", "3"})), 3,
                AllOf(HasSubstr("--micro-batch is 3"), HasSubstr("divisor of the 4 sequences")));
   expect_error(refused(job({"--ckpt-layers", "5", "--recompute", "none"})), 3,

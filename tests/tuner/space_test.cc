@@ -153,12 +153,12 @@ TEST(Space, ArithmeticChangesOnlyWhereAllowed) {
   const Model model = llama();
   Request request;
   for (const bool allowed : {false, true}) {
-    request.allow_bf16_reduce = request.allow_bf16_moments = allowed;
+    request.allow_bf16_reduce = request.allow_bf16_master = request.allow_bf16_moments = allowed;
     int most = 0;
     for (const Family& family :
          not_empty(families_of(space_of(request, model, profile), model, profile)))
       most = std::max(most, arithmetic_changes(family.plan));
-    EXPECT_EQ(most, allowed ? 2 : 0);
+    EXPECT_EQ(most, allowed ? 3 : 0);
   }
 }
 

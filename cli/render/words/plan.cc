@@ -36,6 +36,8 @@ std::string plan_words(const Plan& plan) {
     text += fmt::format(", {} parameters", name_of(plan.param_dtype));
   if (plan.reduce_dtype != usual.reduce_dtype)
     text += fmt::format(", {} reduction", name_of(plan.reduce_dtype));
+  if (plan.master_dtype != usual.master_dtype)
+    text += fmt::format(", {} master weights", name_of(plan.master_dtype));
   if (plan.moment_dtype != usual.moment_dtype)
     text += fmt::format(", {} moments", name_of(plan.moment_dtype));
   return text;
