@@ -9,6 +9,12 @@
 namespace shardwright::cli {
 namespace {
 
+/// What serves programs of that CUDA, as the end of a sentence.
+std::string driver_way_out(int cuda_major) {
+  if (cuda_major != 13) return "";
+  return ": driver R580 or newer, or on data-centre GPUs the package cuda-compat-13-0";
+}
+
 // Verbs that execute on this machine instead of calculating.
 constexpr std::array<std::string_view, 2> kExecuting{"run", "measure"};
 
@@ -33,13 +39,13 @@ class Needs {
     return *this;
   }
   Needs& gpu() {
-    component("cuda_driver").component("gpu");
+    component("cuda_driver").component("gpu").component("cublas_lt");
     // A driver runs programs of its own major CUDA version and of those before.
     const int built_for = build_.cuda_major();
     const int driver_for = machine_.driver_cuda_version / 1000;
     if (driver_for < built_for) {
-      fail(fmt::format("the driver is for CUDA {}, but this build needs one for CUDA {}",
-                       driver_for, built_for));
+      fail(fmt::format("the driver is for CUDA {}, but this build needs one for CUDA {}{}",
+                       driver_for, built_for, driver_way_out(built_for)));
     }
     return *this;
   }
@@ -63,12 +69,14 @@ struct Package {
   std::string_view note;
 };
 
-constexpr std::array<Package, 8> kPackages{{
+constexpr std::array<Package, 10> kPackages{{
     {"cuda_toolkit", "cuda-toolkit",
      "to build the CUDA executor; from NVIDIA's apt repository (cuda-keyring)"},
     {"nccl", "libnccl2 libnccl-dev", "to train on several GPUs; from NVIDIA's apt repository"},
     {"cupti", "cuda-cupti-dev-13-0", "to trace kernels; part of every CUDA toolkit"},
     {"cudnn", "cudnn9-cuda-13", "for fused attention; from NVIDIA's apt repository"},
+    {"cublas_lt", "libcublas-13-0", "to multiply on GPUs; from NVIDIA's apt repository"},
+    {"nvrtc", "cuda-nvrtc-13-0", "cuDNN compiles with it; from NVIDIA's apt repository"},
     {"mpi", "libopenmpi-dev openmpi-bin", "to train on the CPUs of several machines"},
     {"cxx_compiler", "g++", "to build Shardwright"},
     {"cmake", "cmake", "to build Shardwright"},

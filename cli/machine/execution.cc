@@ -141,10 +141,18 @@ CudaParts cuda_parts() {
   for (const std::string_view name : exec::cuda::AttentionSet().names()) {
     parts.attention.emplace_back(name);
   }
-  parts.products = "cuBLASLt " + exec::cuda::Products::library_version();
+  try {
+    parts.products = "cuBLASLt " + exec::cuda::Products::library_version();
+  } catch (const Error& error) {
+    parts.products = fmt::format("none: {}", error.what());
+  }
   parts.communicator = "local";
 #ifdef SHARDWRIGHT_HAS_NCCL
-  parts.communicator = exec::NcclWorld::version() + ", or local";
+  try {
+    parts.communicator = exec::NcclWorld::version() + ", or local";
+  } catch (const Error& error) {
+    parts.communicator = fmt::format("local; {}", error.what());
+  }
 #endif
 #endif
   return parts;

@@ -56,7 +56,7 @@ Transport choose_transport(const std::string& wish, DeviceKind device,
 /// What the cuda device computes with, whether or not there is a GPU.
 struct CudaParts {
   std::vector<std::string> attention;  // the fastest first; empty: this build has no cuda executor
-  std::string products;                // "cuBLASLt 13.1.0"
+  std::string products;                // "cuBLASLt 13.1.0", or "none: " and why
   std::string communicator;            // "NCCL 2.28.9, or local"
 };
 CudaParts cuda_parts();

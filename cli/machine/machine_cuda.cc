@@ -206,6 +206,21 @@ std::string cupti_version(const SharedLibrary& library) {
   return get != nullptr && get(&code) == 0 ? fmt::format("API {}", code) : std::string{};
 }
 
+// 130100 is 13.1.0.
+std::string cublas_version(const SharedLibrary& library) {
+  auto* get = library.function<std::size_t()>("cublasLtGetVersion");
+  if (get == nullptr) return {};
+  const std::size_t code = get();
+  return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+std::string nvrtc_version(const SharedLibrary& library) {
+  int major = 0, minor = 0;
+  auto* get = library.function<int(int*, int*)>("nvrtcVersion");
+  return get != nullptr && get(&major, &minor) == 0 ? fmt::format("{}.{}", major, minor)
+                                                    : std::string{};
+}
+
 std::string cudnn_version(const SharedLibrary& library) {
   auto* get = library.function<std::size_t()>("cudnnGetVersion");
   if (get == nullptr) return {};
@@ -224,6 +239,16 @@ void probe_cuda(Machine& machine) {
   machine.components.push_back(driver.list_gpus(machine.gpus));
   machine.components.push_back(probe_toolkit());
   const std::vector<fs::path> folders = library_folders();
+  // By the names of this build's CUDA: other major versions do not serve it.
+  const auto names = [](const std::string& name) {
+#ifdef SHARDWRIGHT_CUDA_MAJOR
+    return std::vector<std::string>{fmt::format("{}.so.{}", name, SHARDWRIGHT_CUDA_MAJOR)};
+#else
+    return std::vector<std::string>{name + ".so.13", name + ".so.12", name + ".so"};
+#endif
+  };
+  machine.components.push_back(
+      probe_library("cublas_lt", "cuBLASLt", names("libcublasLt"), folders, cublas_version));
   machine.components.push_back(
       probe_library("nccl", "NCCL", {"libnccl.so.2", "libnccl.so"}, folders, nccl_version));
   machine.components.push_back(probe_library("cupti", "CUPTI",
@@ -231,6 +256,9 @@ void probe_cuda(Machine& machine) {
                                              folders, cupti_version));
   machine.components.push_back(probe_library(
       "cudnn", "cuDNN", {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"}, folders, cudnn_version));
+  // Where exec/cudnn/library.cc finds it for cuDNN.
+  machine.components.push_back(probe_library("nvrtc", "NVRTC (for cuDNN)", names("libnvrtc"),
+                                             {SHARDWRIGHT_NVRTC_FOLDER}, nvrtc_version));
 }
 
 }  // namespace shardwright::cli

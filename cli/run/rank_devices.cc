@@ -95,7 +95,8 @@ AttentionNote choose_attention(exec::Device& device, const RunOptions& options, 
   if (auto* cuda = dynamic_cast<exec::CudaDevice*>(&device)) {
     const exec::cuda::AttentionChoice choice = cuda->choose_attention(
         exec::attention_shape_of(options.model, options.plan), options.plan.param_dtype, documents);
-    return {std::string(choice.implementation->name()), choice.why};
+    return {std::string(choice.implementation->name()), choice.why,
+            choice.implementation->library()};
   }
 #else
   static_cast<void>(device);

@@ -16,7 +16,7 @@ namespace shardwright::cli {
 
 /// Which attention runs on a GPU and why, one sentence. Empty on the host.
 struct AttentionNote {
-  std::string kernel, why;
+  std::string kernel, why, library;
 };
 
 struct RunOutcome {

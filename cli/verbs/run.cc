@@ -28,6 +28,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/read_file.h"
 #include "sim/core/trace_identity.h"
+#include "sim/cost/planned_attention.h"
 #include "sim/job.h"
 #include "sim/predict.h"
 #include "sim/strategies/lower.h"
@@ -43,6 +44,7 @@ constexpr std::size_t kMostTraceBytes = std::size_t{1} << 34;
 struct Predicted {
   std::optional<double> step_s;
   sim::Utilisation utilisation;
+  std::optional<sim::PlannedAttention> attention;  // of GPUs
   Schedule schedule;
   std::int64_t gpus_per_node = 1;
   std::string cluster;                 // that steps are predicted for
@@ -130,6 +132,7 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
     fast.reserved = false;
     profiles::Profile profile = profile_of_run(options, predicted.cluster);
     profile.stack.packs_documents = packs_documents;
+    predicted.attention = sim::planned_attention(options.model, options.plan, profile);
     predicted.cluster_file = file_of(profile, options, predicted);
     sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
@@ -176,9 +179,17 @@ Resumable find_resume(RunOptions& options) {
   return found;
 }
 
-nlohmann::ordered_json attention_json(const AttentionNote& attention) {
+/// What ran, and what the prediction counted on; null where there is but one.
+nlohmann::ordered_json attention_json(const AttentionNote& attention,
+                                      const std::optional<sim::PlannedAttention>& planned) {
   if (attention.kernel.empty()) return nullptr;
-  return {{"kernel", attention.kernel}, {"why", attention.why}};
+  const auto text = [](std::string words) {
+    return words.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words);
+  };
+  return {{"kernel", attention.kernel},
+          {"library", text(attention.library)},
+          {"why", attention.why},
+          {"planned", text(planned ? std::string(name_of(planned->form)) : std::string())}};
 }
 
 class RunVerb : public Verb {
@@ -412,7 +423,7 @@ class RunVerb : public Verb {
                           {"predicted_for", options.predicted_for},
                           {"planned_memory_bytes", outcome.planned_bytes},
                           {"peak_memory_bytes", outcome.peak_bytes},
-                          {"attention", attention_json(outcome.attention)},
+                          {"attention", attention_json(outcome.attention, predicted.attention)},
                           {"plan", plan_to_json(options.plan)},
                           {"out", options.out},
                           {"checkpoint", path(checkpoint)},

@@ -13,6 +13,13 @@ std::string version_text(int code) {
   return fmt::format("{}.{}", code / 1000, code % 1000 / 10);
 }
 
+/// What serves programs of that CUDA, as the end of a sentence.
+std::string way_out_of(int runtime) {
+  if (runtime / 1000 != 13) return "";
+  return ": driver R580 or newer, or on data-centre GPUs the package cuda-compat-13-0 with its "
+         "folder in LD_LIBRARY_PATH";
+}
+
 std::string problem_of(cudaError_t status) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
@@ -20,9 +27,10 @@ std::string problem_of(cudaError_t status) {
   cudaGetLastError();
   switch (status) {
     case cudaErrorInsufficientDriver:
-      return driver == 0 ? "there is no CUDA driver on this machine"
-                         : fmt::format("the driver is for CUDA {}, but this build needs {}",
-                                       version_text(driver), version_text(runtime));
+      return driver == 0
+                 ? "there is no CUDA driver on this machine"
+                 : fmt::format("the driver is for CUDA {}, but this build needs {}{}",
+                               version_text(driver), version_text(runtime), way_out_of(runtime));
     case cudaErrorNoDevice:
       return "the CUDA driver lists no device";
     case cudaErrorStubLibrary:

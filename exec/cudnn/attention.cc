@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "exec/cudnn/library.h"
 #include "kernels/alibi.h"
 #include "kernels/bf16.h"
 #include "sim/core/check.h"
@@ -60,7 +61,7 @@ std::string plain_refusal(const AttentionProblem& problem) {
     return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
                        problem.packed_stride, problem.out_stride);
   }
-  return {};
+  return library_refusal();
 }
 
 constexpr Bytes slope_offset(std::int64_t head) {

@@ -15,6 +15,7 @@
 
 #include "exec/cuda/handles.h"
 #include "exec/cudnn/attention_graph.h"
+#include "exec/cudnn/library.h"
 
 namespace shardwright::exec::cudnn {
 
@@ -45,6 +46,7 @@ class CudnnAttention : public kernels::cuda::Attention {
   ~CudnnAttention() override;
 
   std::string_view name() const override;
+  std::string library() const override { return library_name(); }
   bool repeatable() const override { return form_ == QueryGradient::kOrdered; }
   std::string refusal(const kernels::cuda::AttentionProblem& problem) override;
   Bytes forward_workspace_bytes(const kernels::cuda::AttentionProblem& problem) override;

@@ -67,6 +67,8 @@ class Attention {
  public:
   virtual ~Attention() = default;
   virtual std::string_view name() const = 0;
+  /// Whose code it is, where that is another's: "cuDNN 9.19.0".
+  virtual std::string library() const { return {}; }
   /// Whether equal inputs give equal bits.
   virtual bool repeatable() const { return true; }
   /// Why this one cannot compute the problem on the current device, as the end of a sentence that

@@ -22,8 +22,8 @@ Machine machine_without(const std::vector<std::string>& missing) {
   machine.nvidia_devices = 2;
   machine.driver_cuda_version = 13000;
   machine.gpus.resize(2);
-  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "nccl", "cupti", "cudnn", "mpi",
-                          "cxx_compiler", "cmake", "ninja"}) {
+  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "cublas_lt", "nccl", "cupti",
+                          "cudnn", "nvrtc", "mpi", "cxx_compiler", "cmake", "ninja"}) {
     Component component;
     component.key = key;
     component.title = key;
@@ -71,6 +71,8 @@ TEST(Capabilities, ReasonsNameTheFirstThingThatIsMissing) {
   EXPECT_EQ(
       by_name(machine_without({"cupti"}), full_build()).at("run --device cuda --trace FILE").reason,
       "no cupti: taken away");
+  EXPECT_EQ(by_name(machine_without({"cublas_lt"}), full_build()).at("run --device cuda").reason,
+            "no cublas_lt: taken away");
   EXPECT_EQ(by_name(machine_without({"nccl"}), full_build()).at("run --communicator nccl").reason,
             "no nccl: taken away");
   EXPECT_EQ(by_name(machine_without({"mpi"}), full_build()).at("run --communicator mpi").reason,
@@ -89,8 +91,10 @@ TEST(Capabilities, AVerbThatIsNotInTheBuildIsNotClaimed) {
 TEST(Capabilities, AnOldDriverIsNamed) {
   Machine machine = machine_without({});
   machine.driver_cuda_version = 12040;
-  EXPECT_EQ(by_name(machine, full_build()).at("run --device cuda").reason,
-            "the driver is for CUDA 12, but this build needs one for CUDA 13");
+  EXPECT_EQ(
+      by_name(machine, full_build()).at("run --device cuda").reason,
+      "the driver is for CUDA 12, but this build needs one for CUDA 13: driver R580 or newer, "
+      "or on data-centre GPUs the package cuda-compat-13-0");
 }
 
 TEST(InstallAdvice, NothingForACompleteMachine) {

@@ -39,7 +39,8 @@ TEST(Doctor, JsonSaysWhatIsThereAndWhatThatAllows) {
   EXPECT_EQ(document.at("schema"), "shardwright.doctor/1.0");
   EXPECT_GE(document.at("machine").at("cores").get<int>(), 1);
   EXPECT_GT(document.at("machine").at("memory_bytes").get<std::int64_t>(), 1 << 20);
-  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "nccl", "cupti", "cudnn", "mpi"}) {
+  for (const char* key : {"cuda_driver", "gpu", "cuda_toolkit", "cublas_lt", "nccl", "cupti",
+                          "cudnn", "nvrtc", "mpi"}) {
     EXPECT_NE(component(document, key).at("detail"), "") << key;
   }
   EXPECT_EQ(component(document, "gpu").at("present").get<bool>(), !document.at("gpus").empty());
@@ -82,6 +83,26 @@ TEST(Doctor, SurvivesABrokenDriverLibrary) {
               HasSubstr("libcuda.so.1"));
   EXPECT_EQ(component(document, "gpu").at("detail"), "no driver to ask");
   std::filesystem::remove_all(folder);
+}
+
+// It is the tool for the case: what is missing is a row, never the end. An empty file of a
+// library's name stands before the others; only what a toolkit's folder brings besides is found all
+// the same.
+TEST(Doctor, SurvivesAnyOneLibraryThatCannotBeLoaded) {
+  const std::filesystem::path folder =
+      shardwright::testing::temp_folder() / ("doctor_hidden" + std::to_string(getpid()));
+  for (const auto& [key, name] :
+       {std::pair{"nccl", "libnccl.so.2"}, std::pair{"cupti", "libcupti.so.13"},
+        std::pair{"cudnn", "libcudnn.so.9"}, std::pair{"nvrtc", "libnvrtc.so.13"},
+        std::pair{"cublas_lt", "libcublasLt.so.13"}}) {
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / name) << "";
+    const json found =
+        component(doctor_json({"LD_LIBRARY_PATH=" + folder.string(), "CUDA_HOME"}), key);
+    const std::string file = name;
+    EXPECT_THAT(found.at("detail").get<std::string>(), HasSubstr(file.substr(0, file.rfind('.'))));
+    std::filesystem::remove_all(folder);
+  }
 }
 
 const std::string kFakeDriver = std::string("LD_LIBRARY_PATH=") + SHARDWRIGHT_FAKE_DRIVER;

@@ -29,7 +29,9 @@ TEST(Gpus, SaysWhyThereIsNone) {
   machine.driver_version = 0;
   EXPECT_EQ(problem(machine), "there is no CUDA driver on this machine");
   machine.driver_version = 12020;
-  EXPECT_EQ(problem(machine), "the driver is for CUDA 12.2, but this build needs 13.0");
+  EXPECT_EQ(problem(machine),
+            "the driver is for CUDA 12.2, but this build needs 13.0: driver R580 or newer, or on "
+            "data-centre GPUs the package cuda-compat-13-0 with its folder in LD_LIBRARY_PATH");
   machine.device_count_error = cudaErrorNoDevice;
   EXPECT_EQ(problem(machine), "the CUDA driver lists no device");
   machine.device_count_error = cudaErrorStubLibrary;

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "exec/cudnn/library.h"
+
+#include <cudnn.h>
+#include <dlfcn.h>
+#include <fmt/core.h>
+
+#include "sim/core/error.h"
+
+namespace shardwright::exec::cudnn {
+
+std::string version_text(std::size_t version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string version_refusal(std::size_t version) {
+  if (version >= kOldestVersion) return {};
+  return fmt::format(
+      "is version {}, expected {} or newer: older ones add to sums of dQ that nobody zeroed",
+      version_text(version), version_text(kOldestVersion));
+}
+
+std::string compiler_refusal(const std::string& name) {
+  // Never unloaded; what cuDNN loads by that name afterwards is the same.
+  void* compiler = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (compiler == nullptr) {
+    const std::string why = dlerror();
+    compiler = dlopen((SHARDWRIGHT_NVRTC_FOLDER "/" + name).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (compiler == nullptr) {
+      return fmt::format(
+          "has no engines without NVRTC ({}), expected it in a folder of the system "
+          "or of LD_LIBRARY_PATH",
+          why);
+    }
+  }
+  // NVRTC looks for its builtins by name, too.
+  const auto get_version = reinterpret_cast<int (*)(int*, int*)>(dlsym(compiler, "nvrtcVersion"));
+  int major = 0, minor = 0;
+  if (get_version != nullptr && get_version(&major, &minor) == 0) {
+    dlopen(fmt::format("libnvrtc-builtins.so.{}.{}", major, minor).c_str(), RTLD_LAZY | RTLD_LOCAL);
+  }
+  return {};
+}
+
+const std::string& library_refusal() {
+  static const std::string refusal = [] {
+    try {
+      std::string why = version_refusal(cudnnGetVersion());
+      if (!why.empty()) return why;
+      return compiler_refusal(fmt::format("libnvrtc.so.{}", cudnnGetCudartVersion() / 1000));
+    } catch (const Error& error) {
+      return std::string("is not here: ") + error.what();
+    }
+  }();
+  return refusal;
+}
+
+std::string library_name() {
+  return "cuDNN " + version_text(cudnnGetVersion());
+}
+
+}  // namespace shardwright::exec::cudnn

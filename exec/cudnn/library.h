@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the cuDNN that the loader found can serve attention at all.
+//
+// The engines are compiled at run time by NVRTC, which cuDNN loads itself: without it, it offers no
+// engine and does not say why. NVRTC is loaded here first, by this program's own search path, so
+// that cuDNN finds it where a package carries it. Old releases are refused: before 9.6 the caller
+// had to zero the sums of dQ, which nobody does here; 9.8 is the oldest that the graphs are
+// compiled against.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace shardwright::exec::cudnn {
+
+inline constexpr std::size_t kOldestVersion = 90800;
+
+/// "9.19.0" of 91900.
+std::string version_text(std::size_t version);
+/// Why a cuDNN of that version is not used, as the end of a sentence that begins with "cudnn";
+/// empty when it is.
+std::string version_refusal(std::size_t version);
+/// The same where the compiler of that name, "libnvrtc.so.13", cannot be loaded.
+std::string compiler_refusal(const std::string& name);
+/// Both, of the library and the compiler that it wants; asked once.
+const std::string& library_refusal();
+/// "cuDNN 9.19.0"
+std::string library_name();
+
+}  // namespace shardwright::exec::cudnn
