@@ -125,7 +125,7 @@ std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, Que
     const bool whole = slice.batch == s.batch && slice.kv_heads == s.kv_heads;
     if (!whole && part.shape.heads * s.seq % 4 != 0) return {};
     Graph graph = attention_backward_graph(part, form);
-    const auto configs = engines(graph.finish(), device);
+    const auto configs = engines(graph.finish(), device, form == QueryGradient::kOrdered);
     if (configs.empty()) return {};
     const Bytes rows = part.shape.tokens() * part.shape.heads;
     slice.slope_bytes = slope_bytes(s);
@@ -177,7 +177,8 @@ const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& probl
                             s.head_dim, s.seq, problem.most_workspace_bytes >> 20),
                 ExitCode::kFailed);
   }
-  Plan backward(attention_backward_graph(slice_problem(problem, *slice), form_), device);
+  Plan backward(attention_backward_graph(slice_problem(problem, *slice), form_), device,
+                repeatable());
   Plan forward(attention_forward_graph(problem), device);
   Plans made{std::move(forward), std::move(backward), *slice, slopes_of(s)};
   SHARDWRIGHT_CHECK(made.backward.workspace_bytes() <= slice->engine_bytes,

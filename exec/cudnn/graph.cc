@@ -162,19 +162,73 @@ Descriptor device_of(const std::string& json) {
   return device;
 }
 
-std::vector<Descriptor> engines(const Descriptor& graph, const Descriptor& device) {
+namespace {
+
+/// cuDNN's engine of tcgen05 products, in the configuration that adds dQ's parts one after the
+/// other (cudnn-frontend, scaled_dot_product_flash_attention.h, deterministic on sm_100). None
+/// where this GPU, release or graph has it not.
+std::optional<Descriptor> blackwell_ordered_engine(const Descriptor& graph,
+                                                   const Descriptor& device) {
+  constexpr std::size_t kOldestRelease = 91800;
+  constexpr std::int64_t kEngine = 5, kKernel = 31, kStages = 2;
+  if (cudnnGetVersion() < kOldestRelease) return {};
+  try {
+    Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph)
+        .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, kEngine)
+        .set(CUDNN_ATTR_ENGINE_DEVICEPROP, device)
+        .finalize();
+    std::vector<Descriptor> choices;
+    std::vector<cudnnBackendDescriptor_t> raw;
+    for (const auto& [knob, value] : {std::pair{CUDNN_KNOB_TYPE_KERNEL_CFG, kKernel},
+                                      std::pair{CUDNN_KNOB_TYPE_STAGES, kStages}}) {
+      raw.push_back(choices.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)
+                        .set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, knob)
+                        .set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value)
+                        .finalize()
+                        .raw());
+    }
+    Descriptor config(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    config.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine)
+        .set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw)
+        .finalize();
+    return config;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::int64_t engine_number(const Descriptor& config) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.raw();
+  std::int64_t count = 0;
+  SHARDWRIGHT_CUDNN(cudnnBackendGetAttribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
+  return engine.get_int64(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+}
+
+std::vector<Descriptor> engines(const Descriptor& graph, const Descriptor& device,
+                                bool fixed_order) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph)
       .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A)
       .set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device)
       .finalize();
-  return heuristics.get_descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                    CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostEngines);
+  std::vector<Descriptor> found = heuristics.get_descriptors(
+      CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kMostEngines);
+  if (fixed_order) {
+    if (auto ordered = blackwell_ordered_engine(graph, device)) {
+      found.insert(found.begin(), std::move(*ordered));
+    }
+  }
+  return found;
 }
 
-Plan::Plan(Graph graph, const Descriptor& device) : graph_(std::move(graph)) {
+Plan::Plan(Graph graph, const Descriptor& device, bool fixed_order) : graph_(std::move(graph)) {
   std::string reason = "cuDNN has no engine for it";
-  for (const Descriptor& config : engines(graph_.finish(), device)) {
+  for (const Descriptor& config : engines(graph_.finish(), device, fixed_order)) {
     try {
       Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config)
