@@ -186,6 +186,7 @@ void Executor::begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t s
 void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& options) {
   begin_op(at, at.op);
   if (op.kind == OpKind::kHostWork) return;
+  if (rehearses_ && !is_rehearsed(at.micro_step - first_micro_)) return;
   if (op.kind == OpKind::kSynchronize) return device_.synchronize();
   const bool is_head = op.kind == OpKind::kHeadProjection;
   // The head's operations run together, so what they write is needed now.

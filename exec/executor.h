@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -94,7 +95,9 @@ class Executor {
   StepResult step(Batch batch, const StepOptions& options);
   /// Does everything of a step and of an evaluation once, so that nothing is loaded or made while
   /// collectives run: to be called by all ranks, before initialize(), which forgets its results.
-  void rehearse(const Batch& batch);
+  /// `on_stage` hears in words what is tried next, and whether that is a collective.
+  using OnStage = std::function<void(const std::string& what, bool is_collective)>;
+  void rehearse(const Batch& batch, const OnStage& on_stage = {});
   /// The same without collectives and without meeting other ranks.
   void rehearse_alone(const Batch& batch);
   /// Sum of losses over one micro-step of every rank, without gradients.
@@ -135,6 +138,7 @@ class Executor {
     device_.synchronize();
     groups_.world->check();
   }
+  bool is_rehearsed(std::int64_t micro_step) const;
   void begin_walk(Batch& batch, std::int64_t micro_steps, std::int32_t step);
   void run_op(const OpInstance& at, const Op& op, const StepOptions& options);
   void begin_op(const OpInstance& at, std::uint32_t op);
@@ -189,6 +193,7 @@ class Executor {
   std::vector<std::vector<UpdateSegment>> segments_;  // by unit
   std::int32_t first_micro_ = 0;  // OpInstance::micro_step of the first micro-step
   std::int64_t micro_step_ = -1;
+  bool rehearses_ = false;
   bool casts_shards_ = false;  // the schedule casts masters itself
 };
 

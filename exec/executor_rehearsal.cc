@@ -4,7 +4,8 @@
 // What a GPU does for the first time loads code, builds plans and allocates, which may wait until
 // the GPU is idle. A collective keeps it busy until all ranks have come. Where both meet, ranks
 // wait for each other for ever (CUDA's guide calls it a hazard of lazy loading), so first
-// everything but collectives is done once, and then each collective alone.
+// everything but collectives is done once, and then each collective alone. Of many micro-steps the
+// first two and the last are gone through: those between repeat the second.
 #include <limits>
 #include <set>
 #include <utility>
@@ -18,11 +19,11 @@ namespace {
 /// No run has so many steps, so nobody traces this one.
 constexpr std::int64_t kNoStep = std::numeric_limits<std::int32_t>::max();
 
-RankGroups silent(const RankGroups& groups) {
+RankGroups silent(const RankGroups& groups, Device& device) {
   RankGroups result;
-  result.replicate = std::make_unique<SilentCommunicator>(*groups.replicate);
-  result.shard = std::make_unique<SilentCommunicator>(*groups.shard);
-  result.world = std::make_unique<SilentCommunicator>(*groups.world);
+  result.replicate = std::make_unique<SilentCommunicator>(*groups.replicate, device);
+  result.shard = std::make_unique<SilentCommunicator>(*groups.shard, device);
+  result.world = std::make_unique<SilentCommunicator>(*groups.world, device);
   return result;
 }
 
@@ -35,9 +36,14 @@ Batch first_micro_step_of(const Batch& batch, std::int64_t micro_steps) {
 
 }  // namespace
 
+bool Executor::is_rehearsed(std::int64_t micro_step) const {
+  return micro_step < 2 || micro_step + 1 >= plan_.grad_accum;
+}
+
 void Executor::rehearse_alone(const Batch& batch) {
-  RankGroups groups = silent(groups_);
+  RankGroups groups = silent(groups_, device_);
   std::swap(groups, groups_);
+  rehearses_ = true;
   try {
     StepOptions options;
     options.adamw.step = kNoStep;
@@ -45,17 +51,24 @@ void Executor::rehearse_alone(const Batch& batch) {
     evaluate(first_micro_step_of(batch, plan_.grad_accum));
   } catch (...) {
     std::swap(groups, groups_);
+    rehearses_ = false;
     throw;
   }
   std::swap(groups, groups_);
+  rehearses_ = false;
   // As the constructor left it.
   memory_.clear(device_, streams_[0]);
   workspace_.initialize(model_, device_, streams_[0]);
   device_.synchronize();
 }
 
-void Executor::rehearse(const Batch& batch) {
+void Executor::rehearse(const Batch& batch, const OnStage& on_stage) {
+  const auto tell = [&](const std::string& what, bool is_collective) {
+    if (on_stage) on_stage(what, is_collective);
+  };
+  tell("a step without collectives", false);
   rehearse_alone(batch);
+  tell("the meeting of all ranks after a step without collectives", false);
   groups_.world->barrier();
   // One of each kind and size; an all-gather of the step's records is in the update.
   std::set<std::pair<OpKind, std::int64_t>> known;
@@ -66,6 +79,7 @@ void Executor::rehearse(const Batch& batch) {
     const std::int64_t size =
         op.kind == OpKind::kGradientNorm ? 0 : layout_.unit(schedule_.target(op, at.unit)).elements;
     if (!known.insert({op.kind, size}).second) return;
+    tell("the " + words_of(at.op, at.unit), true);
     finish_work([&] {
       if (op.kind == OpKind::kGradientNorm) {
         sum_gradients();

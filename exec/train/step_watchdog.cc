@@ -44,14 +44,24 @@ StepWatchdog::~StepWatchdog() {
 void StepWatchdog::begin(std::int64_t step) {
   const std::lock_guard lock(mutex_);
   step_ = step;
+  turn_ = turns_++;
   waited_s_ = 0;
   begun_ = Clock::now();
   changed_.notify_all();
 }
 
-void StepWatchdog::end() {
+void StepWatchdog::begin(WatchedStage stage) {
   const std::lock_guard lock(mutex_);
   step_ = -1;
+  stage_ = std::move(stage);
+  turn_ = turns_++;
+  waited_s_ = 0;
+  changed_.notify_all();
+}
+
+void StepWatchdog::end() {
+  const std::lock_guard lock(mutex_);
+  turn_ = -1;
   const double took_s = std::chrono::duration<double>(Clock::now() - begun_).count();
   if (steps_s_.size() < kRemembered) {
     steps_s_.push_back(took_s);
@@ -60,12 +70,21 @@ void StepWatchdog::end() {
   }
 }
 
+void StepWatchdog::end_stage() {
+  const std::lock_guard lock(mutex_);
+  turn_ = -1;
+}
+
 double StepWatchdog::median_s() const {
   return steps_s_.size() < kComparable ? 0 : quantile(steps_s_, 0.5);
 }
 
 double StepWatchdog::limit_s() const {
   const std::lock_guard lock(mutex_);
+  return step_limit_s();
+}
+
+double StepWatchdog::step_limit_s() const {
   if (steps_s_.size() < kComparable) return limits_.first_s;
   return std::max(limits_.least_s, limits_.factor * median_s());
 }
@@ -74,51 +93,55 @@ void StepWatchdog::watch() {
   const double tick_s = std::min(kTick_s, limits_.least_s / 4);
   std::unique_lock lock(mutex_);
   while (!ends_) {
-    if (step_ < 0 || told_) {
-      changed_.wait(lock, [this] { return ends_ || (step_ >= 0 && !told_); });
+    if (!watches() || told_) {
+      changed_.wait(lock, [this] { return ends_ || (watches() && !told_); });
       continue;
     }
-    const std::int64_t step = step_;
+    const std::int64_t turn = turn_;
     const auto begin = Clock::now();
     changed_.wait_for(lock, std::chrono::duration<double>(tick_s),
-                      [&] { return ends_ || step_ != step; });
-    if (step_ != step) continue;
+                      [&] { return ends_ || turn_ != turn; });
+    if (turn_ != turn) continue;
     const double passed = std::chrono::duration<double>(Clock::now() - begin).count();
     waited_s_ += std::min(passed, 2 * tick_s);  // a process that was stopped did not wait
-    const double median = median_s();
-    const double limit = steps_s_.size() < kComparable
-                             ? limits_.first_s
-                             : std::max(limits_.least_s, limits_.factor * median);
+    const double limit = step_ < 0 ? stage_.limit_s : step_limit_s();
     if (waited_s_ < limit || ends_) continue;
     told_ = true;
-    const double waited = waited_s_;
+    const std::int64_t step = step_;
+    const WatchedStage stage = stage_;
+    const double waited = waited_s_, median = median_s();
     lock.unlock();
-    tell(step, waited, median);
+    tell(step, stage, waited, median);
     lock.lock();
   }
 }
 
-void StepWatchdog::tell(std::int64_t step, double waited_s, double median_s) {
+void StepWatchdog::tell(std::int64_t step, const WatchedStage& stage, double waited_s,
+                        double median_s) {
   const StepProgress progress = progress_();
+  const bool is_step = step >= 0;
   std::string where = fmt::format("began {} of {} operations", progress.begun, progress.operations);
   if (!progress.last_begun.empty()) where += fmt::format(", the last was {}", progress.last_begun);
   where += progress.oldest_unfinished.empty()
                ? std::string("; all that it enqueued is done")
                : fmt::format("; the first that is not done is {}", progress.oldest_unfinished);
-  std::string sentence =
-      fmt::format("rank {}: step {} has not ended after {:.0f} s", rank_, step, waited_s);
-  if (median_s > 0) sentence += fmt::format(" (median {:.3g} s)", median_s);
-  sentence += fmt::format(": it {}", where);
+  std::string sentence = fmt::format("rank {}: {} has not ended after {:.0f} s", rank_,
+                                     is_step ? fmt::format("step {}", step) : stage.what, waited_s);
+  if (is_step && median_s > 0) sentence += fmt::format(" (median {:.3g} s)", median_s);
+  if (is_step || stage.advice.empty()) sentence += fmt::format(": it {}", where);
+  if (!is_step && !stage.advice.empty()) sentence += "; " + stage.advice;
   try {
-    const nlohmann::ordered_json record{{"schema", "shardwright.flight/1.0"},
-                                        {"rank", rank_},
-                                        {"step", step},
-                                        {"waited_s", waited_s},
-                                        {"median_s", median_s},
-                                        {"begun", progress.begun},
-                                        {"operations", progress.operations},
-                                        {"last_begun", progress.last_begun},
-                                        {"oldest_unfinished", progress.oldest_unfinished}};
+    const nlohmann::ordered_json record{
+        {"schema", "shardwright.flight/1.0"},
+        {"rank", rank_},
+        {"step", is_step ? nlohmann::ordered_json(step) : nlohmann::ordered_json(nullptr)},
+        {"stage", is_step ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(stage.what)},
+        {"waited_s", waited_s},
+        {"median_s", median_s},
+        {"begun", progress.begun},
+        {"operations", progress.operations},
+        {"last_begun", progress.last_begun},
+        {"oldest_unfinished", progress.oldest_unfinished}};
     write_file_atomically(folder_ / fmt::format("flight-rank-{:05}.json", rank_),
                           record.dump(1) + "\n", OutputPlace::kInFolder);
   } catch (const std::exception&) {

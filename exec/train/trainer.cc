@@ -25,6 +25,11 @@
 namespace shardwright::exec {
 namespace {
 
+constexpr const char* kHowConnectionsFail =
+    "where all ranks are alive, their GPUs or nodes do not reach each other: NCCL_DEBUG=WARN says "
+    "what NCCL met, NCCL_P2P_DISABLE=1 goes around GPUs that cannot read each other (nvidia-smi "
+    "topo -p2p r), NCCL_SOCKET_IFNAME and NCCL_IB_HCA name the network";
+
 /// The run of one rank.
 class Run {
   using Clock = std::chrono::steady_clock;
@@ -65,11 +70,12 @@ class Run {
   }
 
   void begin() {
-    if (options_.prepare || options_.rehearses) {
-      const Batch batch = training_batch(*data_.train, order_, shape_, sequences_, rank_);
-      if (options_.prepare) options_.prepare(executor_, batch);
-      if (options_.rehearses) executor_.rehearse(batch);
+    if (options_.on_hang) {
+      watchdog_ = std::make_unique<StepWatchdog>(
+          options_.hang, rank_, options_.folder, [this] { return executor_.progress(); },
+          options_.on_hang);
     }
+    try_everything_once();
     if (options_.resume != nullptr) {
       const CheckpointManifest& from = options_.resume->manifest();
       if (from.seed != options_.seed) {
@@ -114,11 +120,29 @@ class Run {
       if (options_.save_every > 0 || options_.save_interval_s > 0) checkpointer_.prepare();
     }
     last_save_ = Clock::now();
-    if (options_.on_hang) {
-      watchdog_ = std::make_unique<StepWatchdog>(
-          options_.hang, rank_, options_.folder, [this] { return executor_.progress(); },
-          options_.on_hang);
+  }
+
+  /// The first collectives of a process are where a machine's connections fail.
+  void try_everything_once() {
+    if (!options_.prepare && !options_.rehearses) return;
+    const Batch batch = training_batch(*data_.train, order_, shape_, sequences_, rank_);
+    if (options_.prepare) {
+      watch({"the timing of products", options_.hang.first_s});
+      options_.prepare(executor_, batch);
     }
+    if (options_.rehearses) {
+      executor_.rehearse(batch, [this](const std::string& what, bool is_collective) {
+        watch({fmt::format("the rehearsal, {},", what),
+               is_collective ? std::min(options_.hang.collective_s, options_.hang.first_s)
+                             : options_.hang.first_s,
+               is_collective ? kHowConnectionsFail : ""});
+      });
+    }
+    if (watchdog_) watchdog_->end_stage();
+  }
+
+  void watch(const WatchedStage& stage) {
+    if (watchdog_) watchdog_->begin(stage);
   }
 
   /// Throws Error when the run's remaining steps would count beyond what a checkpoint may say.
@@ -149,7 +173,7 @@ class Run {
     step_options.adamw.lr = learning_rate(options_.lr, number);
     step_options.adamw.seed = options_.seed;
     step_options.clip = options_.clip;
-    // Evaluations and checkpoints take as long as they take: only the step is watched.
+    // Checkpoints take as long as they take.
     if (watchdog_) watchdog_->begin(number);
     const StepResult done = executor_.step(
         training_batch(*data_.train, order_, shape_, sequences_, rank_), step_options);
@@ -293,11 +317,16 @@ class Run {
     if (options_.eval_sequences > 0) count = std::min(count, options_.eval_sequences);
     LossSums sum;
     for (std::int64_t first = 0; first < count; first += shape_.micro_batch * shape_.ranks) {
+      if (watchdog_) {
+        watch(
+            {fmt::format("the evaluation after step {}", result_.last_step), watchdog_->limit_s()});
+      }
       const LossSums part = executor_.evaluate(
           evaluation_batch(*data_.eval, shape_, plan_.seq_len, first, count, rank_));
       sum.loss += part.loss;
       sum.tokens += part.tokens;
     }
+    if (watchdog_) watchdog_->end_stage();
     if (sum.tokens == 0) return std::nullopt;
     result_.eval_loss = sum.loss / static_cast<double>(sum.tokens);
     return result_.eval_loss;

@@ -58,7 +58,8 @@ struct TrainOptions {
   /// Do everything once before the first collective (Executor::rehearse).
   bool rehearses = false;
   HangLimits hang;
-  /// Hears of a step that does not end, on every rank; none: nobody looks.
+  /// Hears of a step, or of what comes before and between steps, that does not end, on every rank;
+  /// none: nobody looks.
   std::function<void(const std::string&)> on_hang;
   /// Adds what the loop cannot know to a step's metrics before they are written.
   std::function<void(StepMetrics&)> annotate;

@@ -170,6 +170,12 @@ ncclResult_t enqueue(ncclComm_t comm, NcclCall call, cudaStream_t stream,
       await(waiting, *seat, [] { return false; });
     };
   }
+  if (comm->world_rank == s.options.stuck_rank && std::ssize(log) >= s.options.stuck_collective) {
+    task = [seat = comm->seat] {
+      std::unique_lock waiting(state().mutex);
+      await(waiting, *seat, [] { return false; });
+    };
+  }
   log.push_back(std::move(call));
   auto put = [fake, task = std::move(task)] { fake->device->call(fake->id, task); };
   if (s.options.polls == 0 && group_depth == 0) {

@@ -46,6 +46,10 @@ struct FakeNccl {
   int failing_rank = -1;
   int failing_collective = 0;  // counts from 0, over all communicators
   ncclResult_t failure = ncclUnhandledCudaError;
+  /// The collective of this rank that is never launched, as where GPUs do not reach each other: no
+  /// call fails, and all ranks wait.
+  int stuck_rank = -1;
+  int stuck_collective = 0;
   const char* last_error = "said by the fake";
   bool registers = true;  // whether memory can be registered
 };

@@ -3,12 +3,15 @@
 // NCCL are the collectives of the schedule, one by one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <deque>
+#include <filesystem>
 
 #include "exec/comm/local_meeting.h"
 #include "exec/nccl/nccl_world.h"
+#include "exec/train/trainer.h"
 #include "tests/exec/training.h"
 #include "tests/exec_nccl/fake_nccl.h"
 
@@ -23,6 +26,24 @@ Schedule schedule_of(const Training& training) {
   return sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
 }
 
+/// What stands for the streams of a device.
+class FakeStreams {
+ public:
+  explicit FakeStreams(Device& device) : device_(device) {}
+  NativeStreams native() {
+    return [this](StreamId id) {
+      while (std::ssize(streams_) <= id) {
+        streams_.push_back({&device_, static_cast<StreamId>(streams_.size())});
+      }
+      return streams_[static_cast<std::size_t>(id)].native();
+    };
+  }
+
+ private:
+  Device& device_;
+  std::deque<FakeStream> streams_;
+};
+
 /// As train(), over NCCL.
 std::vector<TrainedStep> train_over_nccl(const Training& training) {
   const Schedule schedule = schedule_of(training);
@@ -33,17 +54,12 @@ std::vector<TrainedStep> train_over_nccl(const Training& training) {
     const int rank = meeting.rank();
     HostDevice device(parallel, training.mode,
                       100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
-    std::deque<FakeStream> streams;
-    const auto native = [&](StreamId id) {
-      while (std::ssize(streams) <= id) {
-        streams.push_back({&device, static_cast<StreamId>(streams.size())});
-      }
-      return streams[static_cast<std::size_t>(id)].native();
-    };
+    FakeStreams streams(device);
     NcclWorld world(meeting);
-    Executor executor(training.model, training.plan, schedule, device,
-                      world.groups(static_cast<int>(schedule.shard_ranks()), device, native),
-                      training.options);
+    Executor executor(
+        training.model, training.plan, schedule, device,
+        world.groups(static_cast<int>(schedule.shard_ranks()), device, streams.native()),
+        training.options);
     executor.initialize(3);
     for (int step = 1; step <= training.steps; ++step) {
       const StepResult result =
@@ -183,6 +199,57 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{Strategy::kZero1, 2}, Case{Strategy::kZero2, 2, 2},
                       Case{Strategy::kZero3, 2}, Case{Strategy::kDdp, 2}),
     case_name);
+
+// No call fails where GPUs do not reach each other; only the clock says so, and that before the
+// first step.
+TEST(NcclTraining, ACollectiveThatHangsInTheRehearsalIsNamed) {
+  shardwright::testing::reset_fake_nccl({.stuck_rank = 1, .stuck_collective = 1});
+  Training training = training_of({Strategy::kYafsdp, 2});
+  const Schedule schedule = schedule_of(training);
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("shardwright-stuck-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const Data data = open_data({.train = "synthetic",
+                               .eval = "",
+                               .seq_len = training.plan.seq_len,
+                               .vocab = training.model.vocab,
+                               .seed = 3});
+  kernels::host::Parallel parallel(1);
+  std::mutex mutex;
+  std::vector<std::string> said;
+  const auto run = [&] {
+    LocalMeetingRoom(2).run([&](Meeting& meeting) {
+      HostDevice device(parallel, StreamMode::kThreads);
+      FakeStreams streams(device);
+      NcclWorld world(meeting);
+      Executor executor(
+          training.model, training.plan, schedule, device,
+          world.groups(static_cast<int>(schedule.shard_ranks()), device, streams.native()));
+      TrainOptions options;
+      options.lr.total_steps = 2;
+      options.folder = folder;
+      options.saves = false;
+      options.rehearses = true;
+      options.hang = {.least_s = 0.1, .first_s = 60, .collective_s = 0.5};
+      options.on_hang = [&](const std::string& sentence) {
+        {
+          const std::lock_guard lock(mutex);
+          said.push_back(sentence);
+        }
+        meeting.fail(ExitCode::kFailed, sentence);  // a process would end here
+      };
+      exec::train(executor, training.plan, data, options, nullptr);
+    });
+  };
+  EXPECT_THROW(run(), Error);
+  std::filesystem::remove_all(folder);
+  ASSERT_FALSE(said.empty());
+  EXPECT_THAT(said.front(), ::testing::AllOf(::testing::HasSubstr("the rehearsal, the "),
+                                             ::testing::HasSubstr(" of unit "),
+                                             ::testing::HasSubstr("has not ended after"),
+                                             ::testing::HasSubstr("NCCL_P2P_DISABLE=1")));
+  EXPECT_EQ(shardwright::testing::live_nccl_objects(), 0);
+}
 
 TEST(NcclTraining, ARankThatFailsInAStepEndsAll) {
   shardwright::testing::reset_fake_nccl(
