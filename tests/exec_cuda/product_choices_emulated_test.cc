@@ -48,7 +48,7 @@ bool looks_at_a_clock(const std::vector<Call>& log) {
 struct OneProduct {
   CudaDevice device;
   StreamId stream = device.make_stream("compute", 0);
-  static constexpr Bytes kBytes = 3LL * 4 * 64;
+  static constexpr Bytes kBytes = 4LL * 4 * 64;
   std::unique_ptr<Allocation> memory = device.allocate(kBytes);
   cuda::Product product;
 
@@ -79,6 +79,16 @@ TEST(ProductChoices, TakesTheFastestWhereThatIsWorthwhile) {
     EXPECT_EQ(one.choice(), place);
     EXPECT_EQ(one.choice({}, false), 0) << "nobody asked for the time";
   }
+}
+
+// The library excludes algorithms where it is told less than what operands are aligned to.
+TEST(ProductChoices, CountWithTheAlignmentThatOperandsHave) {
+  use_algorithms({50'000, 90'000, 30'000, 10'000});
+  OneProduct one;
+  EXPECT_EQ(one.choice(), 3);
+  one.product.out = Matrix(static_cast<float*>(one.product.out.data) + 4, DType::kFp32, 8, 7);
+  one.product.b.rows = 7;
+  EXPECT_EQ(one.choice(), 2) << "16 bytes beside a multiple of 256";
 }
 
 TEST(ProductChoices, TimesNoProductThatAChoiceNames) {
@@ -140,6 +150,16 @@ TEST(ProductChoices, AreEqualOnAllRanksAndMadeOutsideOfSteps) {
   EXPECT_GT(agreed.of_ranks[0].choices.size(), 10u);
   EXPECT_THAT(algorithms_of(agreed.steps), ::testing::Each(2));
   EXPECT_FALSE(looks_at_a_clock(agreed.steps));
+}
+
+// Zeros take little power, and so a clock that is not that of a step.
+TEST(ProductChoices, AreTimedOnNumbersLikeThoseOfAStep) {
+  for (const int micro_steps : {1, 2}) {
+    use_algorithms({50'000, 90'000, 10'000});
+    const std::int64_t before = cuda_on_cpu::products_of_zeros();
+    EXPECT_GT(train_agreed({}, micro_steps).of_ranks[0].choices.size(), 10u);
+    EXPECT_EQ(cuda_on_cpu::products_of_zeros(), before);
+  }
 }
 
 TEST(ProductChoices, OutliveTheRunWhereLibraryAndGpuAreTheSame) {

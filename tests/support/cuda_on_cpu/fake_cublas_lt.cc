@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <new>
@@ -8,8 +9,9 @@
 #include "tests/support/cuda_on_cpu/fake_cuda.h"
 
 // What the library answers for: layouts, transposes, scales, bias, alignments and workspaces. Its
-// algorithms are numbered; the last adds from the end of k, so that its sums have other bits than
-// those of the others.
+// algorithms are numbered; the third adds from the end of k, so that its sums have other bits than
+// those of the others. A fourth, on machines whose clock knows one, wants operands aligned to 256
+// bytes.
 
 struct cublasLtContext {
   int gpu = 0;
@@ -32,7 +34,9 @@ struct cublasLtMatmulPreferenceOpaque_t {
 
 namespace {
 
-constexpr int kAlgorithms = 3;
+constexpr int kAlgorithms = 4, kBackwards = 2, kAligned = 3;
+constexpr std::uint32_t kWideAlignment = 256;
+std::atomic<std::int64_t> with_zeros{0};
 constexpr std::uint64_t kMagic = 0x5348415244;  // marks algorithms that the heuristic gave
 
 struct Operand {
@@ -46,6 +50,15 @@ struct Operand {
     return std::bit_cast<float>(bits << 16);
   }
 };
+
+bool is_zero(const Operand& operand) {
+  for (std::int64_t col = 0; col < operand.layout.cols; ++col) {
+    for (std::int64_t row = 0; row < operand.layout.rows; ++row) {
+      if (operand.at(row, col) != 0) return false;
+    }
+  }
+  return true;
+}
 
 std::uint16_t to_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
@@ -94,6 +107,10 @@ cublasStatus_t set(T& to, const void* value, std::size_t bytes) {
 
 }  // namespace
 
+std::int64_t cuda_on_cpu::products_of_zeros() {
+  return with_zeros;
+}
+
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
          : status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
@@ -108,6 +125,10 @@ std::size_t cublasLtGetVersion() {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  cuda_on_cpu::Call made;
+  made.kind = cuda_on_cpu::CallKind::kCreate;  // loads the library
+  made.name = "cublasLtCreate";
+  cuda_on_cpu::log_call(std::move(made));
   return make(handle, cublasLtContext{cuda_on_cpu::current_gpu()});
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
@@ -179,9 +200,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* returned) {
   *returned = 0;
+  cuda_on_cpu::Call asked;
+  asked.name = "cublasLtMatmulAlgoGetHeuristic";
+  cuda_on_cpu::log_call(std::move(asked));
   if (handle->gpu != cuda_on_cpu::current_gpu()) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!fits(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   for (int i = 0; i < kAlgorithms && i < requested; ++i) {
+    const bool is_aligned =
+        std::all_of(std::begin(preference->alignment), std::end(preference->alignment),
+                    [](std::uint32_t alignment) { return alignment >= kWideAlignment; });
+    if (i == kAligned && !(is_aligned && cuda_on_cpu::product_time_ns(kAligned) > 0)) continue;
     cublasLtMatmulHeuristicResult_t& result = results[(*returned)++];
     result = {};
     result.algo.data[0] = kMagic;
@@ -252,13 +280,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   call.from = a;
   call.bytes = workspace_bytes;
   const std::size_t used = algo->data[6];
-  const bool backwards = algo->data[1] == kAlgorithms - 1;
+  const bool backwards = algo->data[1] == kBackwards;
   const std::int64_t taken_ns = cuda_on_cpu::product_time_ns(algo->data[1]);
   call.algorithm = static_cast<int>(algo->data[1]);
   const cudaError_t error = cuda_on_cpu::enqueue_kernel(stream, call, [=] {
     cuda_on_cpu::pass_time(taken_ns);
     // Whoever still needs the workspace finds it spoilt.
     if (used > 0) std::memset(workspace, 0xff, used);
+    if (is_zero(left) || is_zero(right)) ++with_zeros;
     const bool biased = what.epilogue == CUBLASLT_EPILOGUE_BIAS;
     const Operand bias{what.bias, {what.bias_type, out.rows, 1, out.rows}};
     for (std::int64_t col = 0; col < out.cols; ++col) {

@@ -42,6 +42,13 @@ std::vector<Call> call_log() {
   return e.log;
 }
 
+void log_call(Call call) {
+  Engine& e = engine();
+  call.gpu = current_gpu();
+  const std::lock_guard lock(e.mutex);
+  e.log.push_back(std::move(call));
+}
+
 void clear_log() {
   Engine& e = engine();
   const std::lock_guard lock(e.mutex);

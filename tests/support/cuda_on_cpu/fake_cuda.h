@@ -98,6 +98,8 @@ std::size_t live_host_allocations();
 
 /// For the launcher of kernels and the fake libraries: enqueues `run`, or returns why not.
 cudaError_t enqueue_kernel(cudaStream_t stream, Call call, std::function<void()> run);
+/// Puts a call of a fake library into the log.
+void log_call(Call call);
 /// The calling thread's GPU, and whether its kernels reach the memory: its own, pinned, or a peer's
 /// to which access was enabled.
 int current_gpu();
@@ -106,6 +108,8 @@ void pass_time(std::int64_t ns);
 /// Within a task: all memory of devices and all that is pinned, ascending.
 std::vector<std::span<std::byte>> memory_of_tasks();
 std::int64_t product_time_ns(std::size_t algorithm);
+/// Products so far of which an operand was all zeros.
+std::int64_t products_of_zeros();
 bool reaches(int gpu, const void* data);
 
 }  // namespace cuda_on_cpu
