@@ -29,11 +29,14 @@ std::string fingerprint(const RunOptions& options) {
                      hash);
 }
 
-RunOutcome run_one(const Schedule& schedule, RankDevices& devices, int place,
-                   exec::Meeting& meeting, exec::TrainObserver* observer, const RankBody& body) {
+RunOutcome run_one(const RunOptions& options, const Schedule& schedule, RankDevices& devices,
+                   int place, exec::Meeting& meeting, exec::TrainObserver* observer,
+                   const RankBody& body) {
   const std::unique_ptr<exec::Device> device = devices.make(place);
   const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
-  exec::NcclWorld world(meeting);
+  exec::NcclOptions nccl;
+  nccl.most_ctas = options.collective_sms;
+  exec::NcclWorld world(meeting, nccl);
   exec::RankGroups groups =
       world.groups(static_cast<int>(schedule.shard_ranks()), *device,
                    [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
@@ -50,8 +53,8 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
     exec::LocalMeetingRoom(ranks).run([&](exec::Meeting& meeting) {
       const bool shown = meeting.rank() == 0;
-      RunOutcome mine =
-          run_one(schedule, *devices, meeting.rank(), meeting, shown ? &observer : nullptr, body);
+      RunOutcome mine = run_one(options, schedule, *devices, meeting.rank(), meeting,
+                                shown ? &observer : nullptr, body);
       if (shown) outcome = std::move(mine);
     });
     return outcome;
@@ -78,8 +81,8 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
       exec::meet(rendezvous, options.launch, fingerprint(options), times);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
   exec::run_rank(*meeting, [&] {
-    outcome = run_one(schedule, *devices, static_cast<int>(options.launch.local_rank), *meeting,
-                      meeting->rank() == 0 ? &observer : nullptr, body);
+    outcome = run_one(options, schedule, *devices, static_cast<int>(options.launch.local_rank),
+                      *meeting, meeting->rank() == 0 ? &observer : nullptr, body);
   });
   return outcome;
 }

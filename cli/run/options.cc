@@ -179,6 +179,10 @@ RunOptions run_options(RunSettings& settings) {
   options.rendezvous = settings.text("rendezvous");
   constexpr double kMostRankTimeout = 86400 * 30;
   options.rank_timeout_s = settings.number("rank-timeout", {1, kMostRankTimeout});
+  constexpr std::int64_t kMostSms = 1024;
+  if (settings.text("collective-sms") != "auto") {
+    options.collective_sms = static_cast<int>(settings.count("collective-sms", {1, kMostSms}));
+  }
   options.attention_kernel = attention_kernel(settings, options.device, options.plan.deterministic);
   options.times_products = times_products(settings, options.device, options.plan.deterministic);
   if (options.times_products && !options.cluster.empty()) {

@@ -86,6 +86,10 @@ const std::vector<SettingInfo>& setting_table() {
          kMachine},
         {"device", "WORD", "auto", "auto, host or cuda", kMachine},
         {"communicator", "WORD", "auto", "auto, local (threads), nccl or mpi", kMachine},
+        {"collective-sms", "N|auto", "auto",
+         "multiprocessors that a collective of NCCL may take on cuda; auto: as few as NCCL thinks "
+         "reach the links' rate",
+         kMachine},
         {"rendezvous", "WHERE", "auto",
          "where processes on GPUs meet: auto, tcp://HOST:PORT or file:///PATH", kMachine},
         {"rank-timeout", "S", "1800",

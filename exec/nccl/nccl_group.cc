@@ -28,7 +28,13 @@ ncclConfig_t NcclGroup::config(const char* name) const {
   config.commName = name;
   // The groups' collectives overlap, so they share no channels.
   config.splitShare = 0;
-  if (options_.most_ctas > 0) config.maxCTAs = options_.most_ctas;
+  if (options_.most_ctas > 0) {
+    config.maxCTAs = options_.most_ctas;
+  } else {
+#ifdef NCCL_CTA_POLICY_EFFICIENCY
+    config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
+#endif
+  }
   return config;
 }
 

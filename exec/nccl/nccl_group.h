@@ -22,7 +22,9 @@ namespace shardwright::exec {
 struct NcclOptions {
   double init_timeout_s = 300;  // until all ranks have connected
   double call_timeout_s = 300;  // until a call is enqueued
-  int most_ctas = 0;            // thread blocks (SMs) that a collective may take; 0: NCCL's choice
+  /// Thread blocks (SMs) that a collective may take; 0: as few as NCCL thinks reach the links'
+  /// rate, because they are products' otherwise.
+  int most_ctas = 0;
   bool registers_memory = true;
   double watch_s = 0.02;  // between two looks at what may have failed
   /// How long a rank that sees an error of the network waits for the news of who died.

@@ -87,6 +87,38 @@ TEST_F(RunTest, KeepsNoCheckpointWhereOnlyTimeMatters) {
   EXPECT_FALSE(fs::exists(folder_ / "out" / "model"));
 }
 
+// Master weights, moments and sums of gradients in bf16: the memory that is planned, a loss that
+// falls by stochastic rounding, and a checkpoint that is resumed to the bit.
+TEST_F(RunTest, TrainsWithMasterWeightsInBf16) {
+  Words flags{"--param-dtype",  "bf16", "--reduce-dtype", "bf16", "--master-dtype", "bf16",
+              "--moment-dtype", "bf16", "--ranks",        "1",    "--grad-accum",   "4",
+              "--steps",        "12",   "--save-every",   "6",    "--json"};
+  const ProgramResult result = run(small("out", flags));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json summary = json::parse(result.out);
+  EXPECT_EQ(summary["plan"]["master_dtype"], "bf16");
+  EXPECT_EQ(summary["peak_memory_bytes"], summary["planned_memory_bytes"]);
+  EXPECT_LT(summary["loss"], 5.0);  // 5.55 at the begin
+  EXPECT_THAT(get(folder_ / "out" / "run.ini"), HasSubstr("master-dtype = bf16"));
+  const ProgramResult wide =
+      run(small("wide", {"--param-dtype", "bf16", "--ranks", "1", "--grad-accum", "4", "--json"}));
+  ASSERT_EQ(wide.exit_code, 0) << wide.err;
+  EXPECT_LT(summary["planned_memory_bytes"], json::parse(wide.out)["planned_memory_bytes"]);
+  fs::remove_all(folder_ / "out" / "checkpoints" / "step-000012");
+  const std::string model = model_of("out");
+  flags.insert(flags.end(), {"--resume", "auto", "--overwrite", "yes"});
+  const ProgramResult again = run(small("out", flags));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(model_of("out"), model);
+}
+
+TEST_F(RunTest, BoundsWhatCollectivesTakeByANumberOrNotAtAll) {
+  const ProgramResult result = run(small("out", {"--collective-sms", "0"}));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("--collective-sms is 0"));
+  EXPECT_EQ(run(small("out", {"--collective-sms", "16", "--steps", "1"})).exit_code, 0);
+}
+
 TEST_F(RunTest, RanksAndStreamsDoNotChangeTheModel) {
   ASSERT_EQ(run(small("two")).exit_code, 0);
   ASSERT_EQ(run(small("one", {"--ranks", "1", "--grad-accum", "2"})).exit_code, 0);

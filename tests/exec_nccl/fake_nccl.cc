@@ -49,6 +49,7 @@ struct State {
   std::map<std::string, std::shared_ptr<Clique>> by_id;
   std::map<std::pair<Clique*, int>, Split> splits;
   std::map<int, std::vector<NcclCall>> calls;
+  std::vector<std::pair<int, int>> blocks;
 };
 
 State& state() {
@@ -231,12 +232,18 @@ void reset_fake_nccl(const FakeNccl& options) {
   s.by_id.clear();
   s.splits.clear();
   s.calls.clear();
+  s.blocks.clear();
   s.live = 0;
 }
 
 std::vector<NcclCall> nccl_calls(int world_rank) {
   const std::lock_guard lock(state().mutex);
   return state().calls[world_rank];
+}
+
+std::vector<std::pair<int, int>> nccl_blocks() {
+  const std::lock_guard lock(state().mutex);
+  return state().blocks;
 }
 
 int live_nccl_objects() {
@@ -284,6 +291,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id,
   if (config->blocking != 0 || (clique->ranks != 0 && clique->ranks != ranks)) {
     return ncclInvalidArgument;
   }
+  state().blocks.emplace_back(config->maxCTAs, config->CTAPolicy);
   clique->ranks = ranks;
   clique->name = config->commName;
   ++clique->connected;
@@ -300,6 +308,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* ou
   Split& split = state().splits[{parent->seat->clique.get(), parent->splits++}];
   std::shared_ptr<Clique>& clique = split.by_color[color];
   if (!clique) clique = std::make_shared<Clique>();
+  state().blocks.emplace_back(config->maxCTAs, config->CTAPolicy);
   clique->name = config->commName;
   clique->members.emplace_back(key, parent->seat->rank);
   ++split.called;

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exec/device.h"
@@ -58,6 +59,8 @@ struct FakeNccl {
 void reset_fake_nccl(const FakeNccl& options = {});
 /// Collectives in the order in which a rank of the world called them.
 std::vector<NcclCall> nccl_calls(int world_rank);
+/// What every communicator that was made was told of thread blocks: the most, and the policy.
+std::vector<std::pair<int, int>> nccl_blocks();
 /// Communicators and registrations that were made and not given back.
 int live_nccl_objects();
 

@@ -30,6 +30,7 @@ struct Nccl {
   StreamMode mode = StreamMode::kThreads;
   FakeNccl fake{};
   double echo_s = 0.2;
+  int most_ctas = 0;
 };
 
 /// Runs the body on ranks that are threads and NCCL's, and sees that nothing of NCCL is left.
@@ -44,6 +45,7 @@ void on_all_ranks(const Nccl& with, int shard_ranks, const RankBody& body) {
     FakeStream stream{&device, device.make_stream("communication", 0)};
     NcclOptions options;
     options.echo_s = with.echo_s;
+    options.most_ctas = with.most_ctas;
     NcclWorld world(meeting, options);
     RankGroups groups =
         world.groups(shard_ranks, device, [&](StreamId) { return stream.native(); });
@@ -165,6 +167,20 @@ TEST(NcclWorld, TheFirstCauseIsReported) {
                          throw std::runtime_error("out of paper");
                        }),
             "rank 2 of 4: out of paper");
+}
+
+// What collectives take of the multiprocessors is lost to products that run beside them.
+TEST(NcclCommunicator, TakesAsManyThreadBlocksAsItIsAllowed) {
+  const auto nothing = [](int, Device&, RankGroups&, StreamId) {};
+  on_all_ranks({.most_ctas = 8}, 2, nothing);
+  const auto bounded = shardwright::testing::nccl_blocks();
+  ASSERT_EQ(bounded.size(), 12u) << "three communicators a rank";
+  for (const auto& [most, policy] : bounded) EXPECT_EQ(most, 8);
+  on_all_ranks({}, 2, nothing);
+  for (const auto& [most, policy] : shardwright::testing::nccl_blocks()) {
+    EXPECT_EQ(most, NCCL_CONFIG_UNDEF_INT);
+    EXPECT_EQ(policy, NCCL_CTA_POLICY_EFFICIENCY);
+  }
 }
 
 }  // namespace
