@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
+#include <cstdlib>
 #include <ctime>
 
 #include "cli/build_info.h"
@@ -45,6 +46,13 @@ Transport between_processes(const std::string& wish, DeviceKind device,
                             device == DeviceKind::kCuda ? "nccl" : "mpi"));
   }
   if (device == DeviceKind::kCuda) {
+    const auto gpus = static_cast<std::int64_t>(offer.gpus.size());
+    if (launch.local_ranks > gpus && !offer.gpus_are_chosen) {
+      throw Error(fmt::format("{} started {} processes on this machine, which has {} GPU{}, "
+                              "expected one process for each GPU",
+                              name_of(launch.launcher), launch.local_ranks, gpus,
+                              gpus == 1 ? "" : "s"));
+    }
     if (offer.nccl_built) return Transport::kNccl;
     missing(started + ", but this build has no nccl executor to connect their GPUs");
   }
@@ -83,6 +91,7 @@ ExecutionOffer execution_offer() {
   offer.nccl_built = build.has_executor("nccl");
   offer.mpi_built = build.has_executor("mpi");
 #ifdef SHARDWRIGHT_HAS_CUDA
+  offer.gpus_are_chosen = std::getenv("CUDA_VISIBLE_DEVICES") != nullptr;
   exec::cuda::Gpus found = exec::cuda::find_gpus();
   offer.gpu_problem = std::move(found.problem);
   for (exec::cuda::UsableGpu& gpu : found.usable) {

@@ -31,7 +31,8 @@ struct ExecutionOffer {
   bool nccl_built = false;
   bool mpi_built = false;
   std::vector<OfferedGpu> gpus;
-  std::string gpu_problem;  // why there is none, as one clause
+  std::string gpu_problem;       // why there is none, as one clause
+  bool gpus_are_chosen = false;  // by CUDA_VISIBLE_DEVICES, so each process may see others
 };
 
 /// Asks the CUDA runtime, when this build has it.

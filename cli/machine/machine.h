@@ -3,6 +3,7 @@
 // same binary can ask on a laptop without a driver and on a node with eight GPUs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ struct Machine {
   int driver_cuda_version = 0;
   std::vector<Component> components{};
   std::vector<InstalledGpu> gpus{};
+  /// Whether every GPU reads the memory of every other; with fewer than two there is nothing to
+  /// say.
+  std::optional<bool> peer_access{};
 
   /// The component with that key; asking for one that is not probed is a bug.
   const Component& component(std::string_view key) const;

@@ -95,6 +95,19 @@ class Driver {
     return component;
   }
 
+  /// None where there are fewer than two GPUs, or the driver does not say.
+  std::optional<bool> peer_access(int count) const {
+    auto* can_access = library_.function<int(int*, int, int)>("cuDeviceCanAccessPeer");
+    if (count < 2 || can_access == nullptr) return {};
+    for (int device = 0; device < count; ++device) {
+      for (int peer = 0; peer < count; ++peer) {
+        int can = 0;
+        if (device != peer && (can_access(&can, device, peer) != 0 || can == 0)) return false;
+      }
+    }
+    return true;
+  }
+
   /// Fills `gpus`; the component says how many there are or why there are none.
   Component list_gpus(std::vector<InstalledGpu>& gpus) const {
     Component component{.key = "gpu", .title = "GPU"};
@@ -237,6 +250,7 @@ void probe_cuda(Machine& machine) {
   machine.driver_cuda_version = driver.cuda_version_code();
   machine.components.push_back(driver.describe());
   machine.components.push_back(driver.list_gpus(machine.gpus));
+  machine.peer_access = driver.peer_access(static_cast<int>(machine.gpus.size()));
   machine.components.push_back(probe_toolkit());
   const std::vector<fs::path> folders = library_folders();
   // By the names of this build's CUDA: other major versions do not serve it.

@@ -66,6 +66,9 @@ nlohmann::ordered_json as_json(const Findings& found) {
                                 {"compute_capability", gpu.compute_capability},
                                 {"multiprocessors", gpu.multiprocessors}});
   }
+  document["peer_access"] = found.machine.peer_access
+                                ? nlohmann::ordered_json(*found.machine.peer_access)
+                                : nlohmann::ordered_json(nullptr);
   document["run"] = {{"device", name_of(found.device.kind)}, {"why", found.device.why}};
   if (!found.cuda.attention.empty()) {
     document["run"]["cuda"] = {{"attention", found.cuda.attention},
@@ -117,6 +120,10 @@ void print_text(const Findings& found, const Terminal& out) {
                     gpu.compute_capability, fmt::format("{}", gpu.multiprocessors)});
     }
     fmt::print(results(), "{}", gpus.render(out));
+    if (found.machine.peer_access == false) {
+      fmt::print(results(),
+                 "They cannot read each other's memory: NCCL goes through the host's.\n");
+    }
   }
 
   heading("What that allows");

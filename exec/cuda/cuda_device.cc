@@ -36,7 +36,8 @@ void enable_peer_access(int gpu, const std::vector<int>& peers) {
     SHARDWRIGHT_CUDA(cudaDeviceCanAccessPeer(&can, gpu, peer));
     if (can == 0) {
       throw Error(fmt::format("GPU {} cannot read the memory of GPU {}, expected ranks that NCCL "
-                              "connects or that share one GPU",
+                              "connects (--communicator nccl) or that share one GPU "
+                              "(CUDA_VISIBLE_DEVICES=0)",
                               gpu, peer),
                   ExitCode::kMissingDevice);
     }

@@ -119,6 +119,12 @@ TEST(Doctor, AsksTheDriverForItsGpus) {
   EXPECT_EQ(gpu.at("multiprocessors"), 132);
 }
 
+TEST(Doctor, SaysWhetherGpusReadEachOther) {
+  EXPECT_EQ(doctor_json({kFakeDriver}).at("peer_access"), true);
+  EXPECT_EQ(doctor_json({kFakeDriver, "FAKE_CUDA=no_peers"}).at("peer_access"), false);
+  EXPECT_TRUE(doctor_json({kFakeDriver, "FAKE_CUDA=no_device"}).at("peer_access").is_null());
+}
+
 TEST(Doctor, TheToolkitsStubIsNoDriver) {
   const json document = doctor_json({kFakeDriver, "FAKE_CUDA=stub"});
   EXPECT_FALSE(component(document, "cuda_driver").at("present").get<bool>());

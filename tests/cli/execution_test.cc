@@ -95,6 +95,16 @@ TEST(Execution, ConnectsProcesses) {
             Transport::kNccl);
   EXPECT_EQ(choose_transport("auto", DeviceKind::kCuda, torchrun, 4, everything(4)),
             Transport::kNccl);
+  exec::LaunchEnvironment crowded = torchrun;
+  crowded.local_ranks = 4;
+  EXPECT_THAT(
+      refusal([&] {
+        choose_transport("auto", DeviceKind::kCuda, crowded, 4, everything(2));
+      }).what,
+      HasSubstr("4 processes on this machine, which has 2 GPUs, expected one process for each"));
+  ExecutionOffer chosen = everything(1);
+  chosen.gpus_are_chosen = true;  // each process sees its own
+  EXPECT_EQ(choose_transport("auto", DeviceKind::kCuda, crowded, 4, chosen), Transport::kNccl);
   const Refusal no_way =
       refusal([&] { choose_transport("auto", DeviceKind::kHost, torchrun, 4, everything(0)); });
   EXPECT_EQ(no_way.code, ExitCode::kMissingDevice);
