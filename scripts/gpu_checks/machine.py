@@ -57,6 +57,7 @@ def describe(programs):
                           f"compute capability {capability}; expected a package made with --arch for it.")
     machine = {
         "gpus": doctor["gpus"],
+        "peer_access": doctor.get("peer_access"),
         "operating_system": doctor["machine"]["operating_system"],
         "processor": doctor["machine"]["processor"],
         "cores": doctor["machine"]["cores"],

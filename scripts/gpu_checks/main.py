@@ -6,8 +6,11 @@ with predictions before and after `measure`, kernel benchmarks against cudaMemcp
 
   gpu_check [--out results.json] [--only PART...] [--models NAME...] [--minutes N]
   gpu_check --show results.json        prints a results file as Markdown
+  gpu_check --nodes 2 --node 0 --meet HOST:PORT --shared FOLDER     on each of several machines, with its own --node:
+                                       what only these can show (gpu_checks/nodes.py)
 
-It takes prebuilt programs from the folder that scripts/gpu_package made (its own), or from --build. The results are one
+A build with CUDA 13 needs driver R580 or newer, or on data-centre GPUs the package cuda-compat-13-0. It takes prebuilt
+programs from the folder that scripts/gpu_package made (its own), or from --build. The results are one
 JSON file with the GPU, the driver and every library's version; `shardwright validate --gpu-results` predicts its runs
 anew. It is written after every step, and parts that --only leaves out keep what the file holds of them. A part that
 fails is told as failed and the others go on; one that this machine has nothing for (memory, a second GPU, PyTorch, a
@@ -25,6 +28,7 @@ from gpu_checks.benchmarks import check_benchmarks
 from gpu_checks.budget import ALL_MINUTES, MINUTES, Budget
 from gpu_checks.measure import check_measure
 from gpu_checks.models import MODELS, check_models
+from gpu_checks.nodes import check_nodes
 from gpu_checks.process import Failed, Missing, Skipped
 from gpu_checks.programs import Programs
 from gpu_checks.pytorch import check_pytorch
@@ -35,7 +39,7 @@ from gpu_checks.unit_tests import check_tests
 
 CHECKS = {"tests": check_tests, "ranks": check_ranks, "nccl": check_nccl, "restart": check_restart,
           "models": check_models, "measure": check_measure, "benchmarks": check_benchmarks, "pytorch": check_pytorch,
-          "sanitizer": check_sanitizer}
+          "sanitizer": check_sanitizer, "nodes": check_nodes}
 PARTS = list(MINUTES)
 SCHEMA = "shardwright.gpu_results/1.0"
 
@@ -95,14 +99,24 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu_check.json"), help="the results file")
     parser.add_argument("--build", help="a build's folder, instead of a package")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="the parts to run")
-    parser.add_argument("--models", nargs="+", default=MODELS, help="models that are trained at full size")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help="models that are trained at full size")
     parser.add_argument("--cluster", help="what predictions before measure are made for")
     parser.add_argument("--minutes", type=float, default=ALL_MINUTES, help="no new work is begun after these")
     parser.add_argument("--sanitize", default="*", metavar="FILTER",
                         help="kernel tests that compute-sanitizer repeats; empty: none")
+    parser.add_argument("--nodes", type=int, default=1, help="how many machines take part in the part nodes")
+    parser.add_argument("--node", type=int, default=0, help="which of them this is, from 0")
+    parser.add_argument("--meet", metavar="HOST:PORT", help="node 0, and the first of eight free ports there")
+    parser.add_argument("--shared", type=pathlib.Path, help="a folder that all nodes see")
     parser.add_argument("--show", type=pathlib.Path, help="print this results file and do nothing else")
     options = parser.parse_args()
     options.only = [part for part in PARTS if part in options.only]
+    if options.nodes > 1:
+        if not options.meet or not options.meet.rpartition(":")[2].isdigit() or not options.shared:
+            parser.error("--nodes wants --meet HOST:PORT and --shared FOLDER, the same on every node")
+        if not 0 <= options.node < options.nodes:
+            parser.error(f"--node is {options.node}, expected 0 to {options.nodes - 1}")
+        options.only = ["nodes"]
     return options
 
 

@@ -7,11 +7,21 @@ import shutil
 
 from gpu_checks import machine, training
 from gpu_checks.process import TROUBLE, Failed, Skipped
+from gpu_checks.published import published
 
-MODELS = ["llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b"]
-SEQUENCE = 4096
+# llmq publishes the last two at the length of its own runs, with many micro-steps a step.
+MODELS = {"llama-3.2-1b": 4096, "llama-3.2-3b": 4096, "llama-3.1-8b": 4096, "qwen2.5-7b": 1024, "qwen2.5-1.5b": 1024}
+SEQUENCE = 4096  # of models that are not among them
+PUBLISHED_MICRO_STEPS = 8
 STEPS = 12
-WORTH = 0.9  # fp32 moments are taken unless bf16 ones are more than a tenth faster
+WORTH = 0.9  # wider types are taken unless narrower ones are more than a tenth faster
+# What is kept of a parameter, the widest first: moments, then master weights and gradients, too, in bf16.
+STATES = {"fp32": ["--moment-dtype", "fp32"], "bf16 moments": ["--moment-dtype", "bf16"],
+          "bf16": ["--master-dtype", "bf16", "--reduce-dtype", "bf16", "--moment-dtype", "bf16"]}
+
+
+def sequence_of(model):
+    return MODELS.get(model, SEQUENCE)
 
 
 def gib(value):
@@ -34,15 +44,16 @@ def plan_for(check, model, cluster, gpus, report_row):
     """The best plan of `tune` in bf16; Skipped where none fits."""
     found, refused = {}, ""
     memory = ["--set", f"gpu.memory_bytes={check.machine['gpus'][0]['memory_bytes']}"]
-    for moments in ("fp32", "bf16"):
-        path = check.scratch / f"{model}-{gpus}-{moments}.plan.json"
+    steps = ["--grad-accum", PUBLISHED_MICRO_STEPS] if sequence_of(model) != SEQUENCE else []
+    for states, types in STATES.items():
+        path = check.scratch / f"{model}-{gpus}-{states.replace(' ', '-')}.plan.json"
         path.unlink(missing_ok=True)
         done = check.programs.run([check.programs.shardwright, "tune", "--model", model, "--cluster", cluster, "--gpus",
-                                   gpus, "--seq-len", SEQUENCE, "--stack", "native", "--param-dtype", "bf16",
-                                   "--moment-dtype", moments, *memory, "--json", "--out", path], check.left(90),
+                                   gpus, "--seq-len", sequence_of(model), *steps, "--stack", "native", "--param-dtype",
+                                   "bf16", *types, *memory, "--json", "--out", path], check.left(90),
                                   check=False)
         if done.returncode == 0:
-            found[moments] = path, json.loads(done.stdout)["best"]["prediction"]["tokens_per_gpu_s"]
+            found[states] = path, json.loads(done.stdout)["best"]["prediction"]["tokens_per_gpu_s"]
         elif done.returncode == 4:
             refused = refusal(done.stdout, gpus)
         else:
@@ -50,8 +61,8 @@ def plan_for(check, model, cluster, gpus, report_row):
     if not found:
         raise Skipped(refused)
     best = max(rate for _, rate in found.values())
-    report_row["moments"] = next(kind for kind in ("fp32", "bf16") if kind in found and found[kind][1] >= WORTH * best)
-    return found[report_row["moments"]][0]
+    report_row["states"] = next(kind for kind in STATES if kind in found and found[kind][1] >= WORTH * best)
+    return found[report_row["states"]][0]
 
 
 def run_plan(check, plan, cluster, name, trace=None):
@@ -74,11 +85,15 @@ def fill(check, row, plan, cluster):
     predicted = summary.get("predicted_step_time_s")
     row.update(plan=summary["plan"], plan_document=json.loads(plan.read_text()), attention=summary.get("attention"),
                step_s=step_s, first_step_s=metrics[0]["step_time_s"], seconds=summary.get("seconds"),
-               tokens_per_s=batch * SEQUENCE / step_s, losses=[losses[0], losses[-1]], mfu=summary.get("mfu"),
+               tokens_per_s=batch * row["sequence"] / step_s, losses=[losses[0], losses[-1]], mfu=summary.get("mfu"),
                share_of_best_product=metrics[-1].get("share_of_best_product"),
                planned_bytes=summary["planned_memory_bytes"], peak_bytes=summary["peak_memory_bytes"],
                predicted_step_s=predicted, predicted_error=error_of(predicted, step_s))
+    row["products"] = training.products_of(check.scratch / "model")
     row["peak_is_planned"] = row["planned_bytes"] == row["peak_bytes"]
+    ran, planned = ((row["attention"] or {}).get(key) for key in ("kernel", "planned"))
+    if planned and ran != planned:
+        raise Failed(f"attention ran by {ran}, but the plan counts on {planned}: {row['attention'].get('why')}")
     if not row["peak_is_planned"]:
         raise Failed(f"memory is {row['peak_bytes']} of {row['planned_bytes']} bytes planned")
     if not math.isfinite(losses[-1]):
@@ -90,11 +105,12 @@ def check_models(check, report):
     cluster = check.options.cluster or machine.cluster_of(gpu)
     if cluster is None:
         raise Failed(f"no shipped cluster has a {gpu}; give one with --cluster")
-    report.update(cluster=cluster, sequence=SEQUENCE, runs=[])
+    report.update(cluster=cluster, runs=[])
     gpus = len(check.machine["gpus"])
     for model in check.options.models:
         for count in sorted({1, gpus}):
-            row = {"model": model, "gpus": count}
+            row = {"model": model, "gpus": count, "sequence": sequence_of(model),
+                   "published": published(check.programs.data, cluster, model, count, sequence_of(model))}
             report["runs"].append(row)
             try:
                 plan = plan_for(check, model, cluster, count, row)

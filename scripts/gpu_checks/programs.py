@@ -40,6 +40,8 @@ class Programs:
         if not found:
             raise Missing("gpu_check finds no programs: expected a folder made by scripts/gpu_package, or --build with "
                           "a build's folder.")
+        # One with CUDA before one without.
+        found.sort(key=lambda folder: cached(folder, "SHARDWRIGHT_BUILD_GPU_TESTS") != "ON")
         self.shardwright = found[0] / "cli" / "shardwright"
         self.tests = [pathlib.Path(path) for path in gpu_test_programs(found[0])]
         # Those of the emulator run on the processor.

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 
-from gpu_checks.models import SEQUENCE, STEPS
+from gpu_checks.models import STEPS
 from gpu_checks.process import TROUBLE, Failed, Skipped, run
 from gpu_checks.programs import SCRIPTS
 
@@ -38,7 +38,7 @@ def check_pytorch(check, report):
             report["runs"].append(row)
             try:
                 told = run([*launcher, SCRIPTS / "pytorch_fsdp2_step.py", "--config",
-                            check.programs.models / f"{own['model']}.json", "--seq-len", SEQUENCE, "--micro-batch",
+                            check.programs.models / f"{own['model']}.json", "--seq-len", own["sequence"], "--micro-batch",
                             own["plan"]["micro_batch"], "--steps", STEPS, *way], check.left(240))
                 row.update(json.loads(told.stdout.strip().splitlines()[-1]))
                 row["times_as_fast"] = own["tokens_per_s"] / row["tokens_per_s"]

@@ -45,11 +45,15 @@ def judge(report):
 
 
 def check_ranks(check, report):
-    """One GPU, or local ranks over several."""
+    """One GPU, or local ranks over several, where these read each other's memory; otherwise they share the first."""
     report["runs"] = []
+    apart = check.machine.get("peer_access") is False
+    report["gpus"] = 1 if apart else len(check.machine["gpus"])
+    sees = {"CUDA_VISIBLE_DEVICES": "0"} if apart else {}
 
     def go(name, *arguments, micro_steps=4):
-        return attempt(check, report, name, lambda: training.train(check, tiny(check, micro_steps, *arguments), "ranks"))
+        return attempt(check, report, name, lambda: training.train(
+            check, tiny(check, micro_steps, *arguments), "ranks", **sees))
 
     cuda = ["--param-dtype", "fp32", "--device", "cuda", "--ranks"]
     _, one = go("1 rank, fp32, 4 micro-steps", *cuda, 1)
@@ -69,6 +73,17 @@ def check_ranks(check, report):
             if row["largest_loss_difference_to_host"] >= HOST_BOUNDS[kind]:
                 row["problem"] = f"loss is further than {HOST_BOUNDS[kind]} from the host's"
     judge(report)
+
+
+def compare_collective_sms(check, report, gpus):
+    """What a step of a model that communicates much takes by the multiprocessors that collectives may have."""
+    report["collective_sms"] = {}
+    model = ["--model", check.programs.models / "llama-3.2-1b.json", "--data", "synthetic", "--hold-out", "0", "--seq-len",
+             1024, "--micro-batch", 1, "--strategy", "yafsdp", "--steps", 10, "--save", "none", "--products", "first"]
+    for sms in ("auto", 8, 16, 32):
+        row, _ = attempt(check, report, f"{gpus} threads, 1B, collectives on {sms} SMs", lambda: training.train(
+            check, [*model, "--device", "cuda", "--communicator", "nccl", "--ranks", gpus, "--collective-sms", sms], "nccl"))
+        report["collective_sms"][str(sms)] = row.get("step_s")
 
 
 def check_nccl(check, report):
@@ -98,6 +113,8 @@ def check_nccl(check, report):
                     lambda: training.train(check, [*arguments, "--ranks", ranks], "nccl"))
             compare(f"{ranks} processes, {strategy}",
                     lambda: training.train_processes(check, arguments, "nccl", ranks))
+    if gpus >= 2:
+        compare_collective_sms(check, report, gpus)
     judge(report)
     if gpus < 2:
         raise Skipped("one rank over NCCL learns as alone; more ranks need more than one GPU")

@@ -48,7 +48,8 @@ def first_line(text):
 def of_runs(told):
     if not told.get("runs"):
         return []
-    lines = ["| run | loss | step | compared |", "|---|---|---|---|"]
+    lines = [f"On {told['gpus']} GPU{'s' if told['gpus'] != 1 else ''}.", ""] if "gpus" in told else []
+    lines += ["| run | loss | step | compared |", "|---|---|---|---|"]
     for row in told["runs"]:
         compared = ""
         if "same_bits_as_one_rank" in row:
@@ -76,18 +77,26 @@ def of_restart(told):
     return lines
 
 
+def of_others(row):
+    """What others published of such a run, all GPUs together."""
+    other = row.get("published")
+    return f"{other['by']} {row['gpus'] * other['tokens_per_gpu_s']:.0f}" if other else ""
+
+
 def of_models(told):
     if not told.get("runs"):
         return []
-    lines = [f"Sequences of {told['sequence']} tokens; predicted for {told['cluster']} before anything was measured.", "",
-             "| model | GPUs | step | tokens/s | MFU | predicted | memory | attention |", "|---|---|---|---|---|---|---|---|"]
+    lines = [f"Predicted for {told['cluster']} before anything was measured; states: what is kept of a parameter.", "",
+             "| model | GPUs | tokens of a sequence | states | step | tokens/s | published | MFU | predicted | memory | "
+             "attention |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in told["runs"]:
         if "step_s" not in row:
             why = row.get("skipped") and f"skipped: {row['skipped']}" or f"FAILED: {row.get('problem')}"
-            lines += [f"| {row['model']} | {row['gpus']} | {why} | | | | | |"]
+            lines += [f"| {row['model']} | {row['gpus']} | {row['sequence']} | | {why} | | {of_others(row)} | | | | |"]
             continue
         mfu = f"{100 * row['mfu']:.1f} %" if row.get("mfu") else "-"
-        lines += [f"| {row['model']} | {row['gpus']} | {1e3 * row['step_s']:.1f} ms | {row['tokens_per_s']:.0f} | {mfu} | "
+        lines += [f"| {row['model']} | {row['gpus']} | {row['sequence']} | {row['states']} | {1e3 * row['step_s']:.1f} ms | "
+                  f"{row['tokens_per_s']:.0f} | {of_others(row)} | {mfu} | "
                   f"{percent(row['predicted_error'])} | {row['peak_bytes'] / 2**30:.1f} GiB, "
                   f"{'as planned' if row['peak_is_planned'] else 'NOT as planned'} | "
                   f"{(row.get('attention') or {}).get('kernel') or '-'} |"]
@@ -122,7 +131,7 @@ def of_pytorch(told):
         if "step_s" not in row:
             lines += [head + f"PyTorch {' '.join(row['arguments'])} failed: {first_line(row.get('problem', ''))}"]
         else:
-            lines += [head + f"PyTorch {row['torch']} {row['how']}: {1e3 * row['step_s']:.1f} ms, "
+            lines += [head + f"our PyTorch step, {row['torch']} {row['how']}: {1e3 * row['step_s']:.1f} ms, "
                       f"{row['tokens_per_s']:.0f} tokens/s; Shardwright is {row['times_as_fast']:.2f} times as fast"]
     return lines
 
@@ -132,4 +141,4 @@ def of_sanitizer(told):
 
 
 SECTIONS = {"tests": of_tests, "ranks": of_runs, "nccl": of_runs, "restart": of_restart, "models": of_models,
-            "measure": of_measure, "benchmarks": of_benchmarks, "pytorch": of_pytorch, "sanitizer": of_sanitizer}
+            "measure": of_measure, "benchmarks": of_benchmarks, "pytorch": of_pytorch, "sanitizer": of_sanitizer, "nodes": of_runs}

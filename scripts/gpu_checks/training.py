@@ -35,10 +35,10 @@ def products_of(out):
         return None
 
 
-def train(check, arguments, name, seconds=240):
+def train(check, arguments, name, seconds=240, **environment):
     """(summary, metrics) of a run in one process."""
     out = fresh(check, name)
-    return results_of(check.programs.run(command(check, arguments, out), check.left(seconds)).stdout, out)
+    return results_of(check.programs.run(command(check, arguments, out), check.left(seconds), **environment).stdout, out)
 
 
 def curve_of(metrics):
@@ -64,18 +64,20 @@ def free_port():
 
 
 class Processes:
-    """Ranks of one job as processes, each a session of its own."""
+    """Ranks of one job as processes, each a session of its own: all of them, or those of this node from rank `first` on,
+    which meet the others at `meet`, a host and a port."""
 
-    def __init__(self, check, arguments, out, ranks):
+    def __init__(self, check, arguments, out, ranks, first=0, world=None, meet=None):
         self.out = out
-        port, key = str(free_port()), os.urandom(16).hex()
+        address, port = meet or ("127.0.0.1", free_port())
+        key = os.environ.get("SHARDWRIGHT_MEETING_KEY", os.urandom(16).hex())
         logs = check.scratch / "ranks"
         logs.mkdir(exist_ok=True)
         self.ranks = []
         for rank in range(ranks):
-            environment = {**check.programs.environment, "RANK": str(rank), "WORLD_SIZE": str(ranks),
-                           "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                           "MASTER_PORT": port, "SHARDWRIGHT_MEETING_KEY": key}
+            environment = {**check.programs.environment, "RANK": str(first + rank), "WORLD_SIZE": str(world or ranks),
+                           "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": address,
+                           "MASTER_PORT": str(port), "SHARDWRIGHT_MEETING_KEY": key}
             said = [open(logs / f"{rank}.{kind}", "w+") for kind in ("out", "err")]
             process = subprocess.Popen(command(check, arguments, out), env=environment, stdout=said[0], stderr=said[1],
                                        start_new_session=True)
