@@ -95,7 +95,8 @@ ExecutionOffer execution_offer() {
   exec::cuda::Gpus found = exec::cuda::find_gpus();
   offer.gpu_problem = std::move(found.problem);
   for (exec::cuda::UsableGpu& gpu : found.usable) {
-    offer.gpus.push_back({gpu.index, std::move(gpu.name), gpu.memory_bytes, gpu.multiprocessors});
+    offer.gpus.push_back({gpu.index, std::move(gpu.name), gpu.memory_bytes, gpu.multiprocessors,
+                          std::move(gpu.pci_address)});
   }
 #endif
   return offer;

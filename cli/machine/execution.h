@@ -24,6 +24,7 @@ struct OfferedGpu {
   std::string name;
   Bytes memory_bytes = 0;
   int multiprocessors = 0;
+  std::string pci_address;
 };
 
 struct ExecutionOffer {

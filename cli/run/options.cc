@@ -195,6 +195,7 @@ RunOptions run_options(RunSettings& settings) {
   }
   options.streams =
       exec::stream_mode_from(settings.word("streams", {"threads", "inline", "shuffled"}));
+  options.binds_cpus = settings.word("cpu-binding", {"auto", "none"}) == "auto";
   options.threads = static_cast<int>(settings.count("threads", {0, 4096}));
   if (options.threads == 0) {
     const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -14,6 +14,7 @@
 #include <fmt/core.h>
 
 #include "cli/render/text/quantity.h"
+#include "exec/cpu_binding.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/cuda/product_choices.h"
 #include "sim/core/atomic_file.h"
@@ -53,8 +54,11 @@ class CudaRanks final : public RankDevices {
   std::unique_ptr<exec::Device> make(int place) override {
     const auto gpus = options_.gpus.size();
     SHARDWRIGHT_CHECK(gpus > 0, "rank {} has no GPU", place);
+    const OfferedGpu& gpu = options_.gpus[static_cast<std::size_t>(place) % gpus];
+    // Pinned memory that the device makes is then near it, too.
+    if (options_.binds_cpus) exec::bind_this_thread(exec::cpus_near(gpu.pci_address));
     exec::CudaDeviceOptions device;
-    device.gpu = options_.gpus[static_cast<std::size_t>(place) % gpus].index;
+    device.gpu = gpu.index;
     device.attention = options_.attention_kernel;
     device.deterministic = options_.plan.deterministic;
     if (options_.transport == Transport::kLocal) {

@@ -104,6 +104,9 @@ const std::vector<SettingInfo>& setting_table() {
          kMachine},
         {"streams", "WORD", "inline", "threads, inline or shuffled: how the host runs streams",
          kMachine},
+        {"cpu-binding", "WORD", "auto",
+         "auto: host threads of a rank run on the processors near its GPU; none: anywhere",
+         kMachine},
         {"threads", "N", "0", "processor threads in all; 0: one a core", kMachine},
     };
   }();

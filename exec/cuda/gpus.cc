@@ -69,7 +69,9 @@ Gpus find_gpus() {
     }
     gpus.usable.push_back({index, properties.name, properties.major, properties.minor,
                            properties.multiProcessorCount,
-                           static_cast<Bytes>(properties.totalGlobalMem)});
+                           static_cast<Bytes>(properties.totalGlobalMem),
+                           fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
+                                       properties.pciBusID, properties.pciDeviceID)});
   }
   if (!gpus.usable.empty()) gpus.problem.clear();
   return gpus;

@@ -16,6 +16,7 @@ struct UsableGpu {
   int compute_minor = 0;
   int multiprocessors = 0;
   Bytes memory_bytes = 0;
+  std::string pci_address;  // "0000:1b:00.0"
 };
 
 struct Gpus {

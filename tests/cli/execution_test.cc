@@ -18,7 +18,7 @@ ExecutionOffer everything(int gpus) {
   ExecutionOffer offer;
   offer.cuda_built = offer.nccl_built = offer.mpi_built = true;
   for (int i = 0; i < gpus; ++i) {
-    offer.gpus.push_back({i, "NVIDIA H200", Bytes{150109106995}, 132});
+    offer.gpus.push_back({i, "NVIDIA H200", Bytes{150109106995}, 132, ""});
   }
   if (gpus == 0) offer.gpu_problem = "there is no CUDA driver on this machine";
   return offer;

@@ -49,6 +49,7 @@ TEST(Gpus, ListsThemWithTheirSizes) {
   ASSERT_EQ(gpus.usable.size(), 3u);
   EXPECT_EQ(gpus.usable[2].index, 2);
   EXPECT_EQ(gpus.usable[2].memory_bytes, Bytes{1} << 30);
+  EXPECT_EQ(gpus.usable[2].pci_address, "0000:1d:00.0");
   ASSERT_NE(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), nullptr);
 }
 

@@ -169,6 +169,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->major = e.machine.compute_major;
     properties->minor = e.machine.compute_minor;
     properties->multiProcessorCount = 4;
+    properties->pciBusID = 0x1b + device;
     properties->maxThreadsPerBlock = 1024;
     properties->maxThreadsPerMultiProcessor = 2048;
     properties->warpSize = 32;

@@ -67,6 +67,9 @@ struct cudaDeviceProp {
   int maxThreadsPerMultiProcessor;
   int warpSize;
   int l2CacheSize;
+  int pciDomainID;
+  int pciBusID;
+  int pciDeviceID;
 };
 
 enum cudaDeviceAttr : int {
