@@ -104,6 +104,11 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
       poison_(schedule_, sharding_, options.poison),
       first_micro_(first_micro_step(schedule_)),
       casts_shards_(has_shard_casts(schedule_)) {
+  if (options_.ranges != nullptr) {
+    for (const Op& op : schedule_.ops) {
+      range_names_.push_back(fmt::format("{} {}", name_of(op.phase), name_of(op.kind)));
+    }
+  }
   first_action_.resize(schedule_.ops.size());
   for (const Block& block : schedule_.blocks) {
     std::uint32_t action = block.first_action;
@@ -198,6 +203,9 @@ void Executor::run_op(const OpInstance& at, const Op& op, const StepOptions& opt
     if (micro_step < plan_.grad_accum) model_ops_.begin_micro_step(micro_step);
   }
   const StreamId stream = streams_[op.stream];
+  static const std::string kNone;
+  const RangeMarker::Scope range(options_.ranges,
+                                 range_names_.empty() ? kNone : range_names_[at.op]);
   if (is_head) {
     model_ops_.run_head({&op, ModelOps::kHeadOps}, at.id, at.unit, recorder_);
   } else if (at.unit == schedule_.head_unit() && ModelOps::runs_with_head(op)) {

@@ -31,6 +31,7 @@
 #include "exec/layout.h"
 #include "exec/model_ops.h"
 #include "exec/poison.h"
+#include "exec/range_marker.h"
 #include "exec/recorder.h"
 #include "exec/sharding.h"
 #include "exec/step_memory.h"
@@ -43,9 +44,10 @@
 namespace shardwright::exec {
 
 struct ExecutorOptions {
-  bool trace = false;            // record a timeline of every step
-  bool poison = false;           // fill released memory with signalling NaNs
-  StepTracer* tracer = nullptr;  // sees the steps of its choice instead, when tracing
+  bool trace = false;             // record a timeline of every step
+  bool poison = false;            // fill released memory with signalling NaNs
+  StepTracer* tracer = nullptr;   // sees the steps of its choice instead, when tracing
+  RangeMarker* ranges = nullptr;  // hears what is enqueued: "backward all_gather"
 };
 
 struct StepOptions {
@@ -174,7 +176,8 @@ class Executor {
   Sharding sharding_;
   Activations activations_;
   Workspace workspace_;
-  std::vector<StreamId> streams_;  // by schedule stream
+  std::vector<StreamId> streams_;         // by schedule stream
+  std::vector<std::string> range_names_;  // by operation, where ranges are marked
   ModelOps model_ops_;
   Recorder recorder_;
   Poison poison_;

@@ -222,6 +222,7 @@ RunOptions run_options(RunSettings& settings) {
   options.overwrite = settings.word("overwrite", {"no", "yes"}) == "yes";
   options.log_every = settings.count("log-every", {1, kMostSteps});
   if (options.out.empty()) settings.fail("out", "the path of a folder");
+  options.marks_ranges = settings.word("nvtx", {"off", "on"}) == "on";
   options.trace = settings.text("trace");
   return options;
 }

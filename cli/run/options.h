@@ -44,9 +44,10 @@ struct RunOptions {
   int threads = 1;
   exec::DataOptions data;
   exec::TrainOptions train;
-  std::string resume;   // as given
-  std::string weights;  // as given
-  std::string trace;    // path of the trace; empty: none
+  std::string resume;         // as given
+  std::string weights;        // as given
+  bool marks_ranges = false;  // operations as ranges of NVTX
+  std::string trace;          // path of the trace; empty: none
   std::string out;
   bool overwrite = false;  // a finished run in `out`
   std::int64_t log_every = 1;

@@ -14,6 +14,9 @@
 #include "cli/run/rank_devices.h"
 #include "cli/run/rank_tracing.h"
 #include "exec/comm/local_world.h"
+#ifdef SHARDWRIGHT_HAS_CUDA
+#include "exec/libraries/nvtx.h"
+#endif
 #include "exec/train/resume.h"
 #ifdef SHARDWRIGHT_HAS_MPI
 #include "exec/comm/mpi_world.h"
@@ -63,6 +66,15 @@ RunOutcome run_mpi(const RunOptions& options, const Schedule& schedule,
 }
 #endif
 
+std::unique_ptr<exec::RangeMarker> make_range_marker(const RunOptions& options) {
+#ifdef SHARDWRIGHT_HAS_CUDA
+  if (options.marks_ranges) return exec::libraries::make_nvtx_marker();
+#else
+  static_cast<void>(options);
+#endif
+  return nullptr;
+}
+
 /// A thread that waits for a GPU cannot be told to stop, so the process ends; the launcher ends
 /// the others, whose own watchdogs have told where they are.
 void watch_steps(exec::TrainOptions& train, double first_s) {
@@ -91,6 +103,8 @@ RunOutcome run_ranks(const RunOptions& options, const Schedule& schedule, const 
     exec::ExecutorOptions executor_options;
     executor_options.trace = options.train.trace_step > 0;
     executor_options.tracer = tracer.get();
+    const std::unique_ptr<exec::RangeMarker> ranges = make_range_marker(options);
+    executor_options.ranges = ranges.get();
     exec::Executor executor(options.model, options.plan, schedule, device, std::move(groups),
                             executor_options);
     RunOutcome outcome;

@@ -82,6 +82,7 @@ const std::vector<SettingInfo>& setting_table() {
          kCourse},
         {"trace-step", "N", "0", "the first of them; 0: the third of this run", kCourse},
         {"trace-steps", "N", "3", "how many; compare and calibrate take medians", kCourse},
+        {"nvtx", "on|off", "off", "mark operations as NVTX ranges, for Nsight Systems", kCourse},
         {"cluster", "NAME|PATH", "", "what step times are predicted for (default: the plan's)",
          kMachine},
         {"device", "WORD", "auto", "auto, host or cuda", kMachine},
