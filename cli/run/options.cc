@@ -97,6 +97,7 @@ exec::TrainOptions train_options(const RunSettings& settings) {
   } else {
     train.save_every = settings.count("save-every", {0, kMostSteps});
   }
+  train.event_files = settings.word("tensorboard", {"off", "on"}) == "on";
   train.keep = settings.count("keep", {0, kMostSteps});
   constexpr double kMostPatience_s = 30.0 * 24 * 3600;
   train.save_patience_s = settings.number("save-patience", {0, kMostPatience_s});

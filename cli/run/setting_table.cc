@@ -78,6 +78,8 @@ const std::vector<SettingInfo>& setting_table() {
          kCourse},
         {"log-every", "N", "1", "steps between lines; evaluated and skipped steps are always shown",
          kCourse},
+        {"tensorboard", "on|off", "off",
+         "write metrics as event files of TensorBoard, too, in --out/tensorboard", kCourse},
         {"trace", "FILE", "", "write a Chrome trace of some steps, also as trace.json in --out",
          kCourse},
         {"trace-step", "N", "0", "the first of them; 0: the third of this run", kCourse},

@@ -14,6 +14,7 @@
 #include "exec/trace/name_table.h"
 #include "exec/train/checkpointer.h"
 #include "exec/train/data/data_order.h"
+#include "exec/train/event_file.h"
 #include "exec/train/gather_timeline.h"
 #include "exec/train/shared_folder.h"
 #include "exec/train/train_state.h"
@@ -111,6 +112,8 @@ class Run {
                          aside, aside == 1 ? "" : "s", aside == 1 ? "is" : "are",
                          checkpoints_folder(options_.folder).string()));
       }
+      if (options_.event_files)
+        events_ = std::make_unique<EventFile>(options_.folder / "tensorboard");
       metrics_ = std::make_unique<MetricsLog>(options_.folder / "metrics.jsonl", result_.last_step);
     }
     executor_.world().barrier();
@@ -392,6 +395,10 @@ class Run {
       }
       result_.lost_metrics_why = metrics_->why();
     }
+    if (events_ && !events_->append(metrics)) {
+      note(events_->why() + "; TensorBoard will see no further steps, the run goes on");
+      events_.reset();
+    }
     if (observer_ != nullptr) observer_->on_step(metrics);
   }
   void note(const std::string& sentence) {
@@ -408,6 +415,7 @@ class Run {
   DataOrder order_;
   Checkpointer checkpointer_;
   std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<EventFile> events_;
   std::unique_ptr<StepWatchdog> watchdog_;
   TrainResult result_;
   std::int64_t sequences_ = 0;

@@ -35,6 +35,7 @@ struct TrainOptions {
   ClipOptions clip;
   BadStepPolicy bad_step = BadStepPolicy::kStop;
   std::int64_t most_bad_steps = 10;  // in a row, when skipping
+  bool event_files = false;          // for TensorBoard, in folder/tensorboard
   double max_loss = 0;               // the run stops above it; 0: never
   std::uint64_t seed = 0;
   std::int64_t eval_every = 0;      // 0: only at the end
