@@ -15,7 +15,10 @@ const std::vector<SettingInfo>& setting_table() {
          kWhat},
         {"model", "NAME|PATH", "", "a built-in model, or a Hugging Face config.json or folder",
          kWhat},
-        {"data", "PATH", "", "training data: a file, or synthetic", kWhat},
+        {"data", "PATH", "",
+         "training data: a file, synthetic, or several files PATH[=SHARE] joined by commas: "
+         "web.bin=0.7,code.bin=0.3",
+         kWhat},
         {"format", "WORD", "auto",
          "auto, text (bytes), bin (llm.c), tokens (own), sft (JSON lines)", kWhat},
         {"eval-data", "PATH", "", "evaluation data; without it the end of the data is held out",

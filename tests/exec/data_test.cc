@@ -344,5 +344,48 @@ TEST_F(DataTest, WrongDocumentsAreRefusedByLine) {
   }
 }
 
+/// Of the sequences of an epoch, those whose first token is `token`.
+std::int64_t beginning_with(const Dataset& data, std::int32_t token) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < data.sequences(); ++i) {
+    Batch batch;
+    data.append(i, batch);
+    count += batch.tokens.front() == token;
+  }
+  return count;
+}
+
+TEST_F(DataTest, SeveralFilesAreOneInTheirShares) {
+  const std::string a = put("a.txt", std::string(8 * 30 + 1, 'a'));
+  const std::string b = put("b.txt", std::string(8 * 10 + 1, 'b'));
+  const auto open = [&](const std::string& data) {
+    return open_data({.train = data, .holds_out = false, .seq_len = 8, .vocab = 256});
+  };
+  // Without shares everything once.
+  const Data plain = open(a + "," + b);
+  EXPECT_EQ(plain.train->sequences(), 40);
+  EXPECT_EQ(beginning_with(*plain.train, 'b'), 10);
+  // As many of the short file as of the long one: it is seen three times.
+  const Data even = open(a + "=0.5," + b + "=0.5");
+  EXPECT_EQ(even.train->sequences(), 60);
+  EXPECT_EQ(beginning_with(*even.train, 'b'), 30);
+  EXPECT_NE(even.train->fingerprint(), plain.train->fingerprint());
+  // A tenth of the long one's share: the short one is stretched.
+  const Data few = open(a + "=1," + b + "=9");
+  EXPECT_EQ(beginning_with(*few.train, 'a'), 30);
+  EXPECT_EQ(beginning_with(*few.train, 'b'), 270);
+  EXPECT_NE(few.train->describe().find("90 % of"), std::string::npos) << few.train->describe();
+  // Each file's end is held out.
+  const Data held =
+      open_data({.train = a + "," + b, .held_out_fraction = 0.2, .seq_len = 8, .vocab = 256});
+  ASSERT_NE(held.eval, nullptr);
+  EXPECT_GT(beginning_with(*held.eval, 'a'), 0);
+  EXPECT_GT(beginning_with(*held.eval, 'b'), 0);
+  EXPECT_NE(refusal_of([&] { open(a + "=0.5," + b); }).find("a share for each file or for none"),
+            std::string::npos);
+  EXPECT_NE(refusal_of([&] { open(a + "=0," + b + "=1"); }).find("a number above 0"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace shardwright::exec

@@ -4,16 +4,22 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <utility>
 
+#include "exec/train/data/blended_dataset.h"
 #include "exec/train/data/mapped_file.h"
 #include "exec/train/data/sft_dataset.h"
 #include "exec/train/data/token_file.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
+#include "sim/core/parse_number.h"
+#include "sim/core/parse_value.h"
 
 namespace shardwright::exec {
 namespace {
@@ -99,6 +105,56 @@ Data open_one(const std::string& path, const DataOptions& options) {
   return data;
 }
 
+struct NamedPart {
+  std::string path;
+  double share = 0;  // 0: none is given
+};
+
+/// "a.bin=0.7,b.jsonl=0.3" in its parts; a file of that whole name is one.
+std::vector<NamedPart> parts_of(const std::string& text) {
+  std::error_code ignored;
+  if (text.find(',') == std::string::npos || std::filesystem::exists(text, ignored)) {
+    return {{text, 0}};
+  }
+  std::vector<NamedPart> parts;
+  for (const std::string& word : split_commas(text)) {
+    const std::size_t at = word.rfind('=');
+    NamedPart& part = parts.emplace_back();
+    part.path = word.substr(0, at);
+    if (at != std::string::npos) {
+      const std::optional<double> share = parse_double(word.substr(at + 1));
+      if (!share || !(*share > 0) || !std::isfinite(*share)) {
+        throw Error(fmt::format("the share of {} is '{}', expected a number above 0", part.path,
+                                word.substr(at + 1)));
+      }
+      part.share = *share;
+    }
+    if (part.path.empty() || part.path == "synthetic") {
+      throw Error(
+          fmt::format("the data are '{}', expected PATH[=SHARE] of files joined by commas", text));
+    }
+    if ((part.share > 0) != (parts.front().share > 0)) {
+      throw Error(
+          fmt::format("the data are '{}', expected a share for each file or for none", text));
+    }
+  }
+  return parts;
+}
+
+/// Several files as one; of each, its own end is held out.
+Data open_all(const std::vector<NamedPart>& names, const DataOptions& options) {
+  std::vector<BlendedPart> train, eval;
+  for (const NamedPart& name : names) {
+    Data one = open_one(name.path, options);
+    train.push_back({std::move(one.train), name.share});
+    if (one.eval) eval.push_back({std::move(one.eval), 0});
+  }
+  Data data;
+  data.train = make_blended_dataset(std::move(train));
+  if (!eval.empty()) data.eval = make_blended_dataset(std::move(eval));
+  return data;
+}
+
 }  // namespace
 
 DataFormat data_format_from(std::string_view name) {
@@ -114,7 +170,8 @@ DataFormat data_format_from(std::string_view name) {
 Data open_data(const DataOptions& options) {
   DataOptions train = options;
   train.holds_out = options.holds_out && options.eval.empty();
-  Data data = open_one(options.train, train);
+  const std::vector<NamedPart> names = parts_of(options.train);
+  Data data = names.size() == 1 ? open_one(names.front().path, train) : open_all(names, train);
   if (!options.eval.empty()) {
     DataOptions eval = options;
     eval.holds_out = false;

@@ -17,7 +17,8 @@ enum class DataFormat : std::uint8_t { kAuto, kText, kBin, kTokens, kSft };
 DataFormat data_format_from(std::string_view name);
 
 struct DataOptions {
-  std::string train{};                    // a path, or "synthetic"
+  /// A path, or "synthetic"; or several paths, PATH[=SHARE] joined by commas.
+  std::string train{};
   std::string eval{};                     // a path; empty: the end of the training data is held out
   DataFormat format = DataFormat::kAuto;  // kAuto: by content; *.jsonl is sft, other text text
   bool holds_out = true;                  // when there is no eval path
