@@ -3,7 +3,7 @@
 does not need is the later ones'."""
 import time
 
-from gpu_checks.process import Failed
+from gpu_checks.process import OutOfTime
 
 # Minutes of each part, in the order in which they run: cheap and telling ones first.
 MINUTES = {"tests": 4, "ranks": 2, "nccl": 3, "restart": 2, "models": 7, "measure": 3, "benchmarks": 3, "pytorch": 3,
@@ -35,8 +35,8 @@ class Budget:
         self.part_end = min(self.end, self.clock() + seconds)
 
     def left(self, seconds=float("inf")):
-        """At most `seconds` of what the part still has; Failed when that is nothing."""
+        """At most `seconds` of what the part still has; OutOfTime when that is nothing."""
         remaining = self.part_end - self.clock()
         if remaining < LEAST_S:
-            raise Failed("the time given to this part is over")
+            raise OutOfTime("the time given to this part is over")
         return min(seconds, remaining)

@@ -14,7 +14,8 @@ programs from the folder that scripts/gpu_package made (its own), or from --buil
 JSON file with the GPU, the driver and every library's version; `shardwright validate --gpu-results` predicts its runs
 anew. It is written after every step, and parts that --only leaves out keep what the file holds of them. A part that
 fails is told as failed and the others go on; one that this machine has nothing for (memory, a second GPU, PyTorch, a
-tool) is told as skipped. Exit codes: 0 no part failed, 1 some failed, 5 no GPU, or no programs for it.
+tool) is told as skipped, one whose time was over as unfinished. Exit codes: 0 no part failed, 1 some failed or are
+unfinished, 5 no GPU, or no programs for it.
 
 Needs python3, and nothing beside its standard library."""
 import argparse
@@ -29,7 +30,7 @@ from gpu_checks.budget import ALL_MINUTES, MINUTES, Budget
 from gpu_checks.measure import check_measure
 from gpu_checks.models import MODELS, check_models
 from gpu_checks.nodes import check_nodes
-from gpu_checks.process import Failed, Missing, Skipped
+from gpu_checks.process import Failed, Missing, OutOfTime, Skipped
 from gpu_checks.programs import Programs
 from gpu_checks.pytorch import check_pytorch
 from gpu_checks.ranks import check_nccl, check_ranks
@@ -74,6 +75,8 @@ class Check:
             told.update(verdict="passed", why="")
         except Skipped as why:
             told.update(verdict="skipped", why=str(why))
+        except OutOfTime as why:
+            told.update(verdict="unfinished", why=str(why))
         except Failed as why:
             told.update(verdict="failed", why=str(why))
         except Exception as error:  # whatever it is must not cost the other parts
@@ -136,4 +139,4 @@ def main():
         told = check.run(part)
         print(f"    {told['verdict']} in {told['took_s']:.0f} s  {told['why']}", file=sys.stderr, flush=True)
     print(report.markdown(check.results), end="")
-    return 1 if any(check.results["parts"][part]["verdict"] == "failed" for part in options.only) else 0
+    return 1 if any(check.results["parts"][part]["verdict"] in ("failed", "unfinished") for part in options.only) else 0

@@ -21,6 +21,10 @@ class Slow(Failed):
         self.said = said
 
 
+class OutOfTime(Failed):
+    """A part was not ended because its time is over; nothing is wrong with what it looked at."""
+
+
 class Skipped(Exception):
     """What this machine lacks for a part or a row; nothing is wrong."""
 
