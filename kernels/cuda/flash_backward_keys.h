@@ -81,8 +81,8 @@ template <int kD>
 __global__ void __launch_bounds__(kBlockThreads, 1) flash_backward_kv_kernel(Backward p) {
   constexpr int kTile = kStep * kD;
   const KvShared<kD> shared(dynamic_shared<Bf16>());
-  __shared__ float lse[kRing][kStep], delta[kRing][kStep];
-  __shared__ int first[kRing][kStep];
+  alignas(8) __shared__ float lse[kRing][kStep], delta[kRing][kStep];
+  alignas(8) __shared__ int first[kRing][kStep];
 
   const FlashShape& s = p.shape;
   const int key0 = static_cast<int>(blockIdx.x) * kRows;
