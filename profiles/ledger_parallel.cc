@@ -141,7 +141,7 @@ void read_parallel_columns(const CsvRow& row, LedgerRow& out) {
   }
   Parallelism& p = plan.parallel;
   // One chunk a stage leaves nothing to interleave.
-  if (p.virtual_stages == 1 && p.pp_schedule == PipelineKind::kInterleaved) p.pp_schedule.reset();
+  if (p.virtual_stages == 1 && info_of(p.schedule()).takes_virtual_stages()) p.pp_schedule.reset();
   // Token-drop recipes pad every expert to its balanced rows.
   if (row.text("routing") == "token-drop") p.expert_capacity = 1;
   p.cuda_graphs = read_graphs(row);

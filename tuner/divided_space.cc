@@ -14,7 +14,6 @@
 #include "sim/core/plan_knobs.h"
 #include "sim/core/rack.h"
 #include "sim/parallel/parallel_step.h"
-#include "sim/pipeline/program.h"
 #include "tuner/critical_batch.h"
 #include "tuner/run_cost.h"
 
@@ -81,7 +80,7 @@ class Writer {
   std::vector<std::int64_t> virtual_stages(std::int64_t pp) const {
     if (given_.virtual_stages) return {*given_.virtual_stages};
     const bool interleaves =
-        !given_.pp_schedule || *given_.pp_schedule == PipelineKind::kInterleaved;
+        !given_.pp_schedule || info_of(*given_.pp_schedule).takes_virtual_stages();
     if (pp == 1 || !interleaves || !given_layout().empty()) return {1};
     std::vector<std::int64_t> result;
     if (!given_.pp_schedule) result.push_back(1);
@@ -186,7 +185,7 @@ class Writer {
     Plan plan = space_.plan(division);
     plan.grad_accum = batch.grad_accum;
     try {
-      sim::check_shape(sim::pipeline_shape(plan));
+      check_shape(sim::pipeline_shape(plan));
     } catch (const Error&) {
       return false;
     }

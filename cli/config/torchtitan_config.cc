@@ -67,15 +67,12 @@ void take_schedule(SettingBox& box, ImportedConfig& to) {
   const auto name = box.take({"parallelism.pipeline_parallel_schedule"});
   if (!name || to.knobs.parallel.pp.value_or(1) == 1) return;
   const std::string word = lower_case(*name);
-  constexpr std::array<std::array<std::string_view, 2>, 5> kSchedules = {
-      {{"1f1b", "1f1b"},
-       {"interleaved1f1b", "interleaved"},
-       {"gpipe", "gpipe"},
-       {"interleavedzerobubble", "zb1p"},
-       {"zbvzerobubble", "zbv"}}};
-  for (const auto& [theirs, ours] : kSchedules) {
-    if (word == theirs) return box.set_knob("pp-schedule", std::string(ours), to);
+  for (const PipelineInfo& schedule : kPipelineInfos) {
+    const bool same = !schedule.pytorch.empty() && word == lower_case(schedule.pytorch);
+    if (same) return box.set_knob("pp-schedule", std::string(schedule.name), to);
   }
+  // The nearest one: PyTorch's runs several chunks a stage.
+  if (word == "interleavedzerobubble") return box.set_knob("pp-schedule", "zb1p", to);
   to.not_taken.push_back({box.key(), *name, "no schedule of that kind is predicted"});
 }
 

@@ -137,9 +137,10 @@ void add_pipeline(const Plan& plan, Options& out) {
   const Parallelism& p = plan.parallel;
   out.value("--pipeline-model-parallel-size", p.pp, "model.pipeline_model_parallel_size");
   if (p.pp == 1) return;
-  const PipelineKind kind = p.schedule();
-  if (kind != PipelineKind::kOneForwardOneBackward && kind != PipelineKind::kInterleaved) {
-    not_in_megatron("pp_schedule", name_of(kind), "1f1b or interleaved");
+  const PipelineInfo& schedule = info_of(p.schedule());
+  if (!schedule.megatron) {
+    not_in_megatron("pp_schedule", schedule.name,
+                    pipeline_schedules_with([](const PipelineInfo& i) { return i.megatron; }));
   }
   if (!p.pp_layout.empty()) {
     // The layout says how many virtual stages there are.

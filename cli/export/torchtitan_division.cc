@@ -17,21 +17,14 @@ namespace {
 }
 
 /// PyTorch's names (torch/distributed/pipelining/schedules.py).
-const char* schedule_class(PipelineKind kind) {
-  switch (kind) {
-    case PipelineKind::kGpipe:
-      return "GPipe";
-    case PipelineKind::kOneForwardOneBackward:
-      return "1F1B";
-    case PipelineKind::kInterleaved:
-      return "Interleaved1F1B";
-    case PipelineKind::kZbv:
-      return "ZBVZeroBubble";
-    case PipelineKind::kZb1p:
-    case PipelineKind::kDualpipe:
-      break;
+std::string_view schedule_class(PipelineKind kind) {
+  const PipelineInfo& schedule = info_of(kind);
+  if (schedule.pytorch.empty()) {
+    not_in_torchtitan(
+        "pp_schedule", schedule.name,
+        pipeline_schedules_with([](const PipelineInfo& info) { return !info.pytorch.empty(); }));
   }
-  not_in_torchtitan("pp_schedule", name_of(kind), "gpipe, 1f1b, interleaved or zbv");
+  return schedule.pytorch;
 }
 
 /// Modules of every part of the model, as Python lists.

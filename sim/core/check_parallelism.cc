@@ -87,7 +87,6 @@ void check_tensor(const Plan& plan, const Model& model) {
 
 void check_pipeline(const Plan& plan, const Model& model) {
   const Parallelism& p = plan.parallel;
-  const PipelineKind kind = p.schedule();
   if (p.pp == 1) {
     if (p.virtual_stages > 1) {
       throw Error(fmt::format("virtual_stages is {}, but pp is 1, expected 1 or a larger pp",
@@ -95,21 +94,24 @@ void check_pipeline(const Plan& plan, const Model& model) {
     }
     return;
   }
-  const bool v_shaped = kind == PipelineKind::kZbv || kind == PipelineKind::kDualpipe;
-  if (kind == PipelineKind::kInterleaved && p.virtual_stages == 1) {
-    throw Error("pp_schedule is interleaved, but virtual_stages is 1, expected at least 2");
+  const PipelineInfo& schedule = info_of(p.schedule());
+  if (schedule.takes_virtual_stages() && p.virtual_stages == 1) {
+    throw Error(fmt::format("pp_schedule is {}, but virtual_stages is 1, expected at least 2",
+                            schedule.name));
   }
-  if (kind != PipelineKind::kInterleaved && !v_shaped && p.virtual_stages > 1) {
-    throw Error(
-        fmt::format("virtual_stages is {}, but pp_schedule is {}, expected 1 or the "
-                    "schedule interleaved",
-                    p.virtual_stages, name_of(kind)));
+  if (schedule.chunks == 1 && p.virtual_stages > 1) {
+    throw Error(fmt::format(
+        "virtual_stages is {}, but pp_schedule is {}, expected 1 or the schedule {}",
+        p.virtual_stages, schedule.name, pipeline_schedules_with([](const PipelineInfo& info) {
+          return info.takes_virtual_stages();
+        })));
   }
-  if (v_shaped && p.virtual_stages > 2) {
-    throw Error(fmt::format("virtual_stages is {}, but {} has two chunks a stage, expected 2",
-                            p.virtual_stages, name_of(kind)));
+  if (schedule.chunks > 1 && p.virtual_stages > schedule.chunks) {
+    throw Error(fmt::format("virtual_stages is {}, but {} has {} chunks a stage, expected {}",
+                            p.virtual_stages, schedule.name, schedule.chunks, schedule.chunks));
   }
-  const std::int64_t chunks = p.pp * (kind == PipelineKind::kZbv ? 2 : p.virtual_stages);
+  const std::int64_t chunks =
+      p.pp * (schedule.order == ChunkOrder::kV ? schedule.chunks : p.virtual_stages);
   // Embedding and head may count as a layer each.
   if (p.pp_layout.empty() && chunks > model.layers + 2) {
     throw Error(

@@ -17,8 +17,11 @@ namespace {
 template <typename Enum>
 constexpr auto kWords = nullptr;
 template <>
-constexpr std::array<std::string_view, 6> kWords<PipelineKind> = {"gpipe", "1f1b", "interleaved",
-                                                                  "zb1p",  "zbv",  "dualpipe"};
+constexpr std::array<std::string_view, kPipelineKinds> kWords<PipelineKind> = {
+#define PIPELINE_SCHEDULE(id, name, ...) name,
+#include "sim/core/pipeline_schedules.def"
+#undef PIPELINE_SCHEDULE
+};
 template <>
 constexpr std::array<std::string_view, 3> kWords<ContextComm> = {"ring", "all-gather", "a2a"};
 template <>

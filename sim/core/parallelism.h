@@ -13,20 +13,12 @@
 #include <string>
 #include <string_view>
 
+#include "sim/core/pipeline_schedule.h"
+
 namespace shardwright {
 
 struct Model;
 struct Plan;
-
-enum class PipelineKind : std::uint8_t {
-  kGpipe,
-  kOneForwardOneBackward,
-  kInterleaved,
-  kZb1p,
-  kZbv,
-  kDualpipe
-};
-inline constexpr int kPipelineKinds = 6;
 
 enum class ContextComm : std::uint8_t { kRing, kAllGather, kAllToAll };
 enum class Dispatcher : std::uint8_t { kAllGather, kAllToAll, kDeepEp, kHybridEp };

@@ -17,7 +17,7 @@
 //
 // A schedule is the view of one rank of a step that no pipeline divides. Plans that divide the
 // model (tensor, pipeline, context, expert) have none: sim/parallel writes down their layers and
-// sim/pipeline/program.h says which pass of which chunk a stage runs when. What reads sections
+// sim/schedules say which pass of which chunk a stage runs when. What reads sections
 // takes each block to belong to one of them. Read next: sim/strategies/lower.h (who writes it),
 // sim/engine/engine.h (who costs it), exec/executor.h (who runs it).
 #pragma once

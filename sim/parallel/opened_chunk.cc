@@ -57,7 +57,7 @@ class ChunkOpener {
   }
 
   /// The operations of a pass that runs from `begin` to `end`.
-  void open(const ChunkContent& content, Direction direction, Nanoseconds begin, Nanoseconds end,
+  void open(const ChunkContent& content, PassKind pass, Nanoseconds begin, Nanoseconds end,
             std::vector<OperationSlice>& out) {
     struct Placed {
       BodyKind kind;
@@ -71,10 +71,10 @@ class ChunkOpener {
       for (std::int64_t i = 0; i < body.count; ++i)
         order.push_back({body.kind, numbered ? layer++ : -1});
     }
-    if (direction != Direction::kForward) std::reverse(order.begin(), order.end());
+    if (pass != PassKind::kForward) std::reverse(order.begin(), order.end());
     double whole_s = 0;
     for (const Placed& body : order) {
-      for (const auto& [list, phase] : lists_of(body.kind, direction)) whole_s += list->device_s;
+      for (const auto& [list, phase] : lists_of(body.kind, pass)) whole_s += list->device_s;
     }
     if (whole_s <= 0) return;
     // What is longer than the operations is spread behind the bodies; a pass of which the schedule
@@ -84,7 +84,7 @@ class ChunkOpener {
     double at_s = 0;
     for (const Placed& body : order) {
       double inside_s = at_s;
-      for (const auto& [list, phase] : lists_of(body.kind, direction)) {
+      for (const auto& [list, phase] : lists_of(body.kind, pass)) {
         for (const OpRun& run : list->runs) {
           OperationSlice& slice = out.emplace_back();
           slice.op = list->ops[run.op];
@@ -126,17 +126,17 @@ class ChunkOpener {
     return *kept;
   }
 
-  std::vector<std::pair<const TimedList*, Phase>> lists_of(BodyKind kind, Direction direction) {
+  std::vector<std::pair<const TimedList*, Phase>> lists_of(BodyKind kind, PassKind pass) {
     const TimedBody& of = body(kind);
     const auto at = static_cast<std::size_t>(kind);
-    switch (direction) {
-      case Direction::kForward:
+    switch (pass) {
+      case PassKind::kForward:
         return {{&of.forward, Phase::kForward}};
-      case Direction::kBackward:
+      case PassKind::kBackward:
         return {{&of.recompute, Phase::kRecompute}, {&of.backward, Phase::kBackward}};
-      case Direction::kInputGradient:
+      case PassKind::kBackwardInput:
         return {{&of.recompute, Phase::kRecompute}, {&inputs_[at], Phase::kBackward}};
-      case Direction::kWeightGradient:
+      case PassKind::kBackwardWeight:
         break;
     }
     return {{&weights_[at], Phase::kBackward}};
@@ -153,14 +153,12 @@ class ChunkOpener {
 void open_chunks(const Model& model, const profiles::Profile& profile, const Plan& plan,
                  const StepRecord& record, ParallelTimeline& timeline) {
   const PipelineShape& shape = record.shape;
-  const std::int32_t passes =
-      shape.kind == PipelineKind::kDualpipe ? shape.micro_batches / 2 : shape.micro_batches;
   const auto part_at = [&](std::int32_t stage, std::int32_t chunk) -> const ChunkContent& {
     return of_chunk(timeline.parts, shape, {stage, chunk});
   };
   for (std::int32_t s = 0; s < shape.stages; ++s) {
     StageTimeline& stage = timeline.stages[static_cast<std::size_t>(s)];
-    stage.opened_micro_batch = passes / 2;
+    stage.opened_micro_batch = shape.passes() / 2;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       if (part_at(s, c).head) stage.opened_chunk = c;
     }
@@ -172,7 +170,7 @@ void open_chunks(const Model& model, const profiles::Profile& profile, const Pla
         span.action.micro_batch != stage.opened_micro_batch) {
       continue;
     }
-    opener.open(part_at(span.stage, span.action.chunk), span.action.direction, span.start, span.end,
+    opener.open(part_at(span.stage, span.action.chunk), span.action.kind, span.start, span.end,
                 stage.operations);
   }
 }

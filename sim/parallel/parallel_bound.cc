@@ -54,10 +54,9 @@ Nanoseconds rounded_ns(double seconds) {
 class PipelineBound {
  public:
   explicit PipelineBound(const PipelineShape& shape)
-      : ordered_(shape.kind != PipelineKind::kZbv && shape.kind != PipelineKind::kDualpipe),
-        splits_(shape.kind == PipelineKind::kZb1p),
-        passes_(shape.kind == PipelineKind::kDualpipe ? shape.micro_batches / 2
-                                                      : shape.micro_batches) {}
+      : ordered_(shape.info().order == ChunkOrder::kLoop),
+        splits_(shape.info().splits_backward),
+        passes_(shape.passes()) {}
 
   void add(double forward_s, double backward_s, double delayed_s) {
     const Nanoseconds forward = rounded_ns(forward_s), backward = rounded_ns(backward_s);

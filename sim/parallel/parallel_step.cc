@@ -312,17 +312,15 @@ StageTail ParallelEngine::stage_tail(const Plan& plan, const PipelineShape& shap
   return tail;
 }
 
-ParallelEngine::StageSums ParallelEngine::stage_sums(const Plan& plan, const PipelineShape& shape,
-                                                     std::int32_t stage,
+ParallelEngine::StageSums ParallelEngine::stage_sums(const PipelineShape& shape, std::int32_t stage,
                                                      const std::vector<ChunkPasses>& passes,
                                                      const StageTimes& times, const StageTail& tail,
                                                      double step_s) const {
   StageSums sums;
   StageTime& parts = sums.parts;
-  const double micro_batches = f(plan.grad_accum);
+  const double each = f(shape.passes());
   for (std::int32_t c = 0; c < shape.chunks; ++c) {
     const ChunkPasses& pass = of_chunk(passes, shape, {stage, c});
-    const double each = shape.kind == PipelineKind::kDualpipe ? micro_batches / 2 : micro_batches;
     for (const BodyTime* time : {&pass.times.forward, &pass.times.backward}) {
       parts.compute_s += each * (time->device_s - time->exposed());
       for (std::size_t g = 0; g < sums.exposed_s.size(); ++g) {
@@ -374,7 +372,7 @@ void ParallelEngine::finish(const Plan& plan, const PipelineShape& shape,
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     const auto s = static_cast<std::size_t>(stage);
     const StageSums sums =
-        stage_sums(plan, shape, stage, passes, pipeline.stages[s], tails[s], step.step_s);
+        stage_sums(shape, stage, passes, pipeline.stages[s], tails[s], step.step_s);
     const double busy = sums.forward_s + sums.backward_s;
     if (busy > most) {
       most = busy;
@@ -449,11 +447,10 @@ PipelineTimes ParallelEngine::pipeline_times(const PipelineShape& shape,
     transfer_s = costs_.transfer_s(stage % std::max(1, shape.stages - 1), message_bytes);
     times.transfer.push_back(to_ns(transfer_s));
   }
-  times.blocking =
-      shape.stages > 1 && stack.blocking_transfers &&
-      (shape.kind == PipelineKind::kGpipe || shape.kind == PipelineKind::kOneForwardOneBackward);
+  times.blocking = shape.stages > 1 && stack.blocking_transfers &&
+                   shape.info().blocking != BlockingTransfers::kNever;
   times.restart = to_ns(stack.transfer_sync_s);
-  if (shape.kind == PipelineKind::kInterleaved && !stack.overlapped_interleaving) {
+  if (shape.interleaves() && !stack.overlapped_interleaving) {
     // Every pass waits for its own exchange.
     for (ChunkTimes& chunk : times.chunks) {
       chunk.forward += to_ns(transfer_s);
@@ -482,10 +479,8 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   PipelineResult pipeline =
       run_pipeline(shape, times, recorded ? StepLength::kWhole : StepLength::kShortened, recorded);
   finish(plan, shape, passes, pipeline, data, step, record);
-  const double sent_passes =
-      f(plan.grad_accum) / (shape.kind == PipelineKind::kDualpipe ? 2.0 : 1.0);
   step.sent[at(CommGroup::kPipeline)].point_to_point +=
-      messages_sent(shape, static_cast<std::int32_t>(step.busiest)) * message * sent_passes;
+      messages_sent(shape, static_cast<std::int32_t>(step.busiest)) * message * f(shape.passes());
   step.step_s = varied_s(plan, step.step_s);
   if (recorded) {
     record->shape = shape;

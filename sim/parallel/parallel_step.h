@@ -142,7 +142,7 @@ class ParallelEngine {
   StageTail stage_tail(const Plan& plan, const PipelineShape& shape, std::int32_t stage,
                        const std::vector<ChunkPasses>& passes, const StageTimes& times,
                        const ParallelStep& step, DataParallel& data, StepRecord* record);
-  StageSums stage_sums(const Plan& plan, const PipelineShape& shape, std::int32_t stage,
+  StageSums stage_sums(const PipelineShape& shape, std::int32_t stage,
                        const std::vector<ChunkPasses>& passes, const StageTimes& times,
                        const StageTail& tail, double step_s) const;
   void finish(const Plan& plan, const PipelineShape& shape, const std::vector<ChunkPasses>& passes,

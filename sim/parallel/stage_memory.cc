@@ -12,6 +12,7 @@
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 #include "sim/program/loss_chunk.h"
+#include "sim/schedules/stage_actions.h"
 
 namespace shardwright::sim {
 namespace {
@@ -173,19 +174,16 @@ class StageWalk {
     }
     Peak peak;
     double live = 0;
-    for (const PipelineAction& action : stage_program(shape, stage)) {
+    for (const Action& action : stage_actions(shape, stage)) {
       const auto chunk = static_cast<std::size_t>(action.chunk);
-      if (action.direction == Direction::kForward) live += bytes[chunk];
-      const double loss = head[chunk] && action.direction == Direction::kForward ? loss_ : 0;
-      const bool backward =
-          action.direction == Direction::kBackward || action.direction == Direction::kInputGradient;
+      const bool forward = action.kind == PassKind::kForward;
+      if (forward) live += bytes[chunk];
+      const double loss = head[chunk] && forward ? loss_ : 0;
+      const bool backward = makes_input_gradient(action.kind);
       const double now = live + (backward ? std::max(layer_.working, mixed_.working) : 0);
       const Peak here{now, loss, backward ? gradient_buffers : 0};
       if (here.all() > peak.all()) peak = here;
-      if (action.direction == Direction::kBackward ||
-          action.direction == Direction::kWeightGradient) {
-        live -= bytes[chunk];
-      }
+      if (makes_weight_gradient(action.kind)) live -= bytes[chunk];
     }
     return peak;
   }
@@ -386,7 +384,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
     memory.of(MemoryCategory::kActivations) += peak.activations;
     memory.of(MemoryCategory::kLoss) += peak.loss;
     if (shape.stages > 1) {
-      const double messages = shape.kind == PipelineKind::kInterleaved ? shape.stages : 2;
+      const double messages = shape.interleaves() ? shape.stages : 2;
       memory.of(MemoryCategory::kWorkspace) += messages * message;
     }
     memory.allocated_bytes =

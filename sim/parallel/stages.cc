@@ -196,8 +196,8 @@ PipelineShape pipeline_shape(const Plan& plan) {
   PipelineShape shape;
   shape.kind = p.schedule();
   shape.stages = static_cast<std::int32_t>(p.pp);
-  const bool v_shaped = shape.kind == PipelineKind::kZbv || shape.kind == PipelineKind::kDualpipe;
-  shape.chunks = v_shaped ? 2 : static_cast<std::int32_t>(p.virtual_stages);
+  const std::int32_t own = shape.info().chunks;
+  shape.chunks = own > 1 ? own : static_cast<std::int32_t>(p.virtual_stages);
   shape.micro_batches = static_cast<std::int32_t>(plan.grad_accum);
   if (p.pp == 1) {
     shape.kind = PipelineKind::kOneForwardOneBackward;

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "sim/core/model.h"
+#include "sim/core/pipeline_shape.h"
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
-#include "sim/pipeline/program.h"
 
 namespace shardwright::sim {
 
@@ -35,7 +35,7 @@ struct ChunkContent {
 
 PipelineShape pipeline_shape(const Plan& plan);
 
-/// By model part (sim/pipeline/program.h). Throws Error where the layout does not fit the model.
+/// By model part (sim/core/pipeline_shape.h). Throws Error where the layout does not fit the model.
 std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan, const Stack& stack);
 
 /// How many layers each stage has, of chunks by model part.

@@ -11,15 +11,15 @@
 namespace shardwright::sim {
 namespace {
 
-SliceKind kind_of(Direction direction) {
-  switch (direction) {
-    case Direction::kForward:
+SliceKind kind_of(PassKind pass) {
+  switch (pass) {
+    case PassKind::kForward:
       return SliceKind::kForward;
-    case Direction::kBackward:
+    case PassKind::kBackward:
       return SliceKind::kBackward;
-    case Direction::kInputGradient:
+    case PassKind::kBackwardInput:
       return SliceKind::kInputGradient;
-    case Direction::kWeightGradient:
+    case PassKind::kBackwardWeight:
       break;
   }
   return SliceKind::kWeightGradient;
@@ -61,7 +61,7 @@ std::vector<std::vector<StageSlice>> pipeline_slices(const StepRecord& record) {
   std::vector<std::vector<StageSlice>> stages(static_cast<std::size_t>(record.shape.stages));
   for (const ActionSpan& span : record.pipeline.spans) {
     stages[static_cast<std::size_t>(span.stage)].push_back(
-        {kind_of(span.action.direction), span.action.chunk, span.action.micro_batch, span.start,
+        {kind_of(span.action.kind), span.action.chunk, span.action.micro_batch, span.start,
          span.end});
   }
   for (const TransferSpan& span : record.pipeline.transfers) {
@@ -101,8 +101,8 @@ std::vector<Transfer> overlapped_transfers(const StepRecord& record) {
   if (record.times.blocking) return transfers;
   const PipelineShape& shape = record.shape;
   for (const ActionSpan& span : record.pipeline.spans) {
-    const bool forward = span.action.direction == Direction::kForward;
-    if (span.action.direction == Direction::kWeightGradient) continue;
+    const bool forward = span.action.kind == PassKind::kForward;
+    if (span.action.kind == PassKind::kBackwardWeight) continue;
     const ChunkPlace here{span.stage, span.action.chunk};
     const std::optional<ChunkPlace> to =
         forward ? next_chunk(shape, here) : previous_chunk(shape, here);

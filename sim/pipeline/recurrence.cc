@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "sim/core/check.h"
+#include "sim/schedules/stage_actions.h"
 
 // The walk advances each stage as far as its inputs allow and goes round the stages until all are
 // done. An input is known from the moment when its producer was walked, whatever its time, so the
@@ -29,11 +30,7 @@ constexpr Nanoseconds kUnknown = -1;
 class Walk {
  public:
   Walk(const PipelineShape& shape, const PipelineTimes& times, bool keep_spans)
-      : shape_(shape),
-        times_(times),
-        keep_spans_(keep_spans),
-        micro_batches_(shape.kind == PipelineKind::kDualpipe ? shape.micro_batches / 2
-                                                             : shape.micro_batches) {
+      : shape_(shape), times_(times), keep_spans_(keep_spans), micro_batches_(shape.passes()) {
     const auto places = static_cast<std::size_t>(shape.stages * shape.chunks);
     SHARDWRIGHT_CHECK(times.chunks.size() == places && std::ssize(times.transfer) == shape.stages,
                       "{} durations for {} chunks, {} transfers for {} stages", times.chunks.size(),
@@ -44,7 +41,7 @@ class Walk {
     stages_.resize(static_cast<std::size_t>(shape.stages));
     for (std::int32_t s = 0; s < shape.stages; ++s) {
       Stage& stage = stages_[static_cast<std::size_t>(s)];
-      stage.program = stage_program(shape, s);
+      stage.actions = stage_actions(shape, s);
       write_items(s, stage);
       stage.times.last_backward.assign(static_cast<std::size_t>(shape.chunks), 0);
       remaining_ += stage.items.size();
@@ -59,7 +56,7 @@ class Walk {
         }
       }
       SHARDWRIGHT_CHECK(remaining_ < before, "the {} pipeline of {} stages stands still",
-                        name_of(shape_.kind), shape_.stages);
+                        shape_.info().name, shape_.stages);
     }
     PipelineResult result;
     result.simulated_micro_batches = shape_.micro_batches;
@@ -96,7 +93,7 @@ class Walk {
  private:
   enum class Item : std::uint8_t { kAction, kMeetBefore, kMeetBehind };
   struct Stage {
-    StageProgram program;
+    Actions actions;
     std::vector<Item> items;
     std::size_t next_item = 0;
     std::size_t next = 0;  // action
@@ -108,14 +105,14 @@ class Walk {
   void write_items(std::int32_t s, Stage& stage) const {
     const bool before = times_.blocking && s > 0;
     const bool behind = times_.blocking && s + 1 < shape_.stages;
-    const bool batches = shape_.kind == PipelineKind::kOneForwardOneBackward;
+    const bool batches = shape_.info().blocking == BlockingTransfers::kBatched;
     const std::int32_t lead = shape_.stages - s - 1;  // of forward over backward, once steady
-    for (std::size_t i = 0; i < stage.program.size(); ++i) {
-      const PipelineAction& action = stage.program[i];
-      const bool forward = action.direction == Direction::kForward;
+    for (std::size_t i = 0; i < stage.actions.size(); ++i) {
+      const Action& action = stage.actions[i];
+      const bool forward = action.kind == PassKind::kForward;
       bool batched = false;
-      if (batches && i > 0 && stage.program[i - 1].direction != action.direction) {
-        const std::int32_t apart = stage.program[i - 1].micro_batch - action.micro_batch;
+      if (batches && i > 0 && stage.actions[i - 1].kind != action.kind) {
+        const std::int32_t apart = stage.actions[i - 1].micro_batch - action.micro_batch;
         batched = apart == (forward ? -lead - 1 : lead);
       }
       if (!batched && (forward ? before : behind)) {
@@ -164,24 +161,24 @@ class Walk {
   }
 
   /// When the input of an action is there; nothing when that is not known yet.
-  std::optional<Nanoseconds> ready(std::int32_t stage, const PipelineAction& action) const {
+  std::optional<Nanoseconds> ready(std::int32_t stage, const Action& action) const {
     const ChunkPlace here{stage, action.chunk};
     std::optional<ChunkPlace> from;
     const std::vector<Nanoseconds>* times = nullptr;
-    switch (action.direction) {
-      case Direction::kForward:
+    switch (action.kind) {
+      case PassKind::kForward:
         from = previous_chunk(shape_, here);
         times = &outputs_;
         break;
-      case Direction::kBackward:
-      case Direction::kInputGradient: {
+      case PassKind::kBackward:
+      case PassKind::kBackwardInput: {
         // The chunk with the head begins with its own output.
         from = next_chunk(shape_, here);
         times = from ? &gradients_ : &outputs_;
         if (!from) from = here;
         break;
       }
-      case Direction::kWeightGradient:
+      case PassKind::kBackwardWeight:
         return Nanoseconds{0};
     }
     if (!from) return Nanoseconds{0};
@@ -191,30 +188,30 @@ class Walk {
     return at + late;
   }
 
-  Nanoseconds duration(const ChunkTimes& t, Direction direction) const {
-    switch (direction) {
-      case Direction::kForward:
+  Nanoseconds duration(const ChunkTimes& t, PassKind kind) const {
+    switch (kind) {
+      case PassKind::kForward:
         return t.forward;
-      case Direction::kBackward:
+      case PassKind::kBackward:
         return t.input_gradient + t.weight_gradient;
-      case Direction::kInputGradient:
+      case PassKind::kBackwardInput:
         return t.input_gradient;
-      case Direction::kWeightGradient:
+      case PassKind::kBackwardWeight:
         return t.weight_gradient;
     }
     return 0;
   }
 
-  void finish(std::int32_t s, const PipelineAction& action, Nanoseconds start, Nanoseconds end) {
+  void finish(std::int32_t s, const Action& action, Nanoseconds start, Nanoseconds end) {
     Stage& stage = stages_[static_cast<std::size_t>(s)];
     const ChunkPlace here{s, action.chunk};
     const ChunkTimes& t = times_of(here);
-    if (action.direction == Direction::kForward) {
+    if (action.kind == PassKind::kForward) {
       outputs_[cell(here, action.micro_batch)] = std::max(start, end - t.forward_tail);
-    } else if (action.direction != Direction::kWeightGradient) {
+    } else if (action.kind != PassKind::kBackwardWeight) {
       gradients_[cell(here, action.micro_batch)] = std::max(start, end - t.backward_tail);
     }
-    if (action.direction != Direction::kForward) {
+    if (action.kind != PassKind::kForward) {
       Nanoseconds& last = stage.times.last_backward[static_cast<std::size_t>(action.chunk)];
       last = std::max(last, end);
     }
@@ -234,12 +231,12 @@ class Walk {
     if (stage.next_item == stage.items.size()) return false;
     const Item item = stage.items[stage.next_item];
     if (item != Item::kAction) return meet(s, item == Item::kMeetBefore ? s - 1 : s + 1);
-    const PipelineAction& action = stage.program[stage.next];
+    const Action& action = stage.actions[stage.next];
     const std::optional<Nanoseconds> input = ready(s, action);
     if (!input) return false;
-    if (action.paired) return step_pair(s, *input);
+    if (action.overlaps_next) return step_pair(s, *input);
     const Nanoseconds start = std::max(stage.free, *input);
-    const Nanoseconds took = duration(times_of({s, action.chunk}), action.direction);
+    const Nanoseconds took = duration(times_of({s, action.chunk}), action.kind);
     stage.free = start + took;
     stage.times.busy += took;
     finish(s, action, start, stage.free);
@@ -248,15 +245,14 @@ class Walk {
 
   bool step_pair(std::int32_t s, Nanoseconds first_input) {
     Stage& stage = stages_[static_cast<std::size_t>(s)];
-    const PipelineAction first = stage.program[stage.next];
-    const PipelineAction second = stage.program[stage.next + 1];
+    const Action first = stage.actions[stage.next];
+    const Action second = stage.actions[stage.next + 1];
     const std::optional<Nanoseconds> second_input = ready(s, second);
     if (!second_input) return false;
     const ChunkTimes& t = times_of({s, first.chunk});
-    const Nanoseconds took = t.paired > 0
-                                 ? t.paired
-                                 : duration(t, first.direction) +
-                                       duration(times_of({s, second.chunk}), second.direction);
+    const Nanoseconds took =
+        t.paired > 0 ? t.paired
+                     : duration(t, first.kind) + duration(times_of({s, second.chunk}), second.kind);
     const Nanoseconds start = std::max({stage.free, first_input, *second_input});
     stage.free = start + took;
     stage.times.busy += took;
@@ -278,8 +274,7 @@ class Walk {
 
 /// Micro-batches after which a schedule's program repeats.
 std::int32_t program_period(const PipelineShape& shape) {
-  if (shape.kind == PipelineKind::kInterleaved) return shape.group > 0 ? shape.group : shape.stages;
-  return shape.kind == PipelineKind::kDualpipe ? 2 : 1;
+  return shape.info().groups_micro_batches ? shape.group_size() : 1;
 }
 
 /// A step of fewer micro-batches that shows the repetition: the same remainder, so that its last
@@ -325,12 +320,11 @@ double PipelineResult::bubble() const {
 
 PipelineResult run_pipeline(const PipelineShape& shape, const PipelineTimes& times,
                             StepLength length, bool keep_spans) {
-  const bool repeats = shape.kind != PipelineKind::kDualpipe && shape.kind != PipelineKind::kGpipe;
   const std::int32_t unit = program_period(shape);
   const std::int32_t longest = unit * shape.stages;
   PipelineShape fewer = shape;
   fewer.micro_batches = shortened(shape, longest);
-  if (length == StepLength::kShortened && !keep_spans && repeats &&
+  if (length == StepLength::kShortened && !keep_spans && shape.info().has_steady_state &&
       2 * fewer.micro_batches < shape.micro_batches) {
     Walk walk(fewer, times, false);
     PipelineResult result = walk.run();

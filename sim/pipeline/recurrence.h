@@ -19,8 +19,9 @@
 
 #include <vector>
 
+#include "sim/core/action.h"
+#include "sim/core/pipeline_shape.h"
 #include "sim/core/units.h"
-#include "sim/pipeline/program.h"
 
 namespace shardwright::sim {
 
@@ -39,13 +40,13 @@ struct ChunkTimes {
 struct PipelineTimes {
   std::vector<ChunkTimes> chunks;     // of (stage, chunk) at stage * shape.chunks + chunk
   std::vector<Nanoseconds> transfer;  // from stage s to s + 1 and back; the last one wraps around
-  bool blocking = false;              // gpipe and 1f1b only
+  bool blocking = false;              // with schedules that can (PipelineInfo::blocking)
   Nanoseconds restart = 0;            // blocking: from the end of a transfer to the next kernel
 };
 
 struct ActionSpan {
   std::int32_t stage = 0;
-  PipelineAction action;
+  Action action;
   Nanoseconds start = 0, end = 0;
 };
 

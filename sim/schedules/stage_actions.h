@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each stage of a pipeline does in one step, in the order in which its host issues it.
+//
+// One file per schedule writes the compute actions of a stage, and nothing else: whom a chunk
+// receives from and sends to follows from its place (sim/core/pipeline_shape.h), how long a pass
+// takes is put to it by sim/pipeline/recurrence.h. A line of sim/core/pipeline_schedules.def names
+// the function that writes.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/core/action.h"
+#include "sim/core/pipeline_shape.h"
+
+namespace shardwright::sim {
+
+/// Appends actions to a stage's list.
+class ActionWriter {
+ public:
+  explicit ActionWriter(Actions& out) : out_(out) {}
+  void forward(std::int32_t chunk, std::int32_t micro) { add(PassKind::kForward, chunk, micro); }
+  void backward(std::int32_t chunk, std::int32_t micro) { add(PassKind::kBackward, chunk, micro); }
+  void backward_input(std::int32_t chunk, std::int32_t micro) {
+    add(PassKind::kBackwardInput, chunk, micro);
+  }
+  void backward_weight(std::int32_t chunk, std::int32_t micro) {
+    add(PassKind::kBackwardWeight, chunk, micro);
+  }
+  /// The last action and the one that follows run as one block.
+  void overlap_last() { out_.back().overlaps_next = true; }
+
+ private:
+  void add(PassKind kind, std::int32_t chunk, std::int32_t micro) {
+    out_.push_back({kind, false, static_cast<std::int16_t>(chunk), micro});
+  }
+  Actions& out_;
+};
+
+/// The functions that sim/core/pipeline_schedules.def names.
+#define PIPELINE_SCHEDULE(id, name, writer, ...) \
+  void writer(const PipelineShape& shape, std::int32_t stage, ActionWriter& w);
+#include "sim/core/pipeline_schedules.def"
+#undef PIPELINE_SCHEDULE
+
+/// The actions of `stage`. `shape` must have passed check_shape.
+Actions stage_actions(const PipelineShape& shape, std::int32_t stage);
+
+/// The most forward passes of chunks whose activations a stage holds at once. Activations of a pass
+/// live until its weight gradients are done.
+std::int32_t peak_in_flight(const Actions& actions);
+
+}  // namespace shardwright::sim
