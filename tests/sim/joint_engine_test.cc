@@ -93,7 +93,7 @@ class RankWriter {
       forward(i);
       meet_behind();
     }
-    for (std::int32_t i = shape_.micro_batches; i-- > 0;) {
+    for (std::int32_t i = 0; i < shape_.micro_batches; ++i) {
       meet_behind();
       backward(i);
       meet_before();

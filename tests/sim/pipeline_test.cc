@@ -100,11 +100,25 @@ TEST(PipelineScheduleTest, ActionsReadAsInPyTorch) {
   const auto first_of = [](PipelineKind kind, std::int32_t v, std::int32_t m) {
     return printed(stage_actions(shape_of(kind, 2, v, m), 0));
   };
-  EXPECT_EQ(first_of(PipelineKind::kGpipe, 1, 3), "F0 F1 F2 B2 B1 B0");
+  EXPECT_EQ(first_of(PipelineKind::kGpipe, 1, 3), "F0 F1 F2 B0 B1 B2");
   EXPECT_EQ(first_of(PipelineKind::kOneForwardOneBackward, 1, 3), "F0 F1 B0 F2 B1 B2");
   EXPECT_EQ(first_of(PipelineKind::kInterleaved, 2, 2), "F0 F1 F0:1 F1:1 B0:1 B1:1 B0 B1");
   EXPECT_EQ(first_of(PipelineKind::kZb1p, 1, 3), "F0 F1 I0 W0 F2 I1 W1 I2 W2");
   EXPECT_EQ(first_of(PipelineKind::kZbv, 2, 2), "F0 F1 F0:1 I0:1 W0:1 F1:1 I1:1 W1:1 I0 W0 I1 W1");
+}
+
+// Gradients of a stage add up in the order of one rank that accumulates the same micro-batches.
+TEST(PipelineScheduleTest, WeightGradientsOfAChunkComeInTheOrderOfMicroBatches) {
+  for (const PipelineShape& shape : all_shapes()) {
+    SCOPED_TRACE(words_of(shape));
+    for (std::int32_t s = 0; s < shape.stages; ++s) {
+      std::vector<std::int32_t> next(static_cast<std::size_t>(shape.chunks), 0);
+      for (const Action& action : stage_actions(shape, s)) {
+        if (!makes_weight_gradient(action.kind)) continue;
+        ASSERT_EQ(action.micro_batch, next[static_cast<std::size_t>(action.chunk)]++);
+      }
+    }
+  }
 }
 
 TEST(PipelineScheduleTest, BackwardIsSplitWhereTheFactsSaySo) {
