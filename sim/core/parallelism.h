@@ -4,7 +4,7 @@
 //
 // The defaults divide nothing; a Plan that leaves them goes the engine of data-parallel steps
 // (sim/strategies), any other goes sim/parallel. What may be combined with what, for a model, is
-// said by check_parallelism; which GPUs form a group is sim/parallel/layout.h's. Optional values
+// said by check_parallelism; which ranks form a group is sim/core/rank_mesh.h's. Optional values
 // that are not given follow the software (sim/core/stack.h).
 #pragma once
 

@@ -3,12 +3,8 @@
 //
 // Groups of one kind divide the ranks of the world evenly: `size` members, `stride` apart. Ranks
 // are numbered with tensor parallelism fastest, then context, expert, data and pipeline, so that
-// each dimension is such a group. A schedule has a table of them by name.
-//
-// Today's schedules divide nothing but data: a shard group of neighbours, replicas of it, for one
-// strategy a second shard group within a node, and the world. The dimensions of the model have
-// their names here so that whoever writes schedules of them finds the cost, the traces and the
-// accounting ready; no schedule sets them yet, so each has one rank.
+// each dimension is such a group; sim/core/rank_mesh.h finds them for a plan, in other orders too.
+// A schedule has a table of them by name.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +17,12 @@ enum class CommGroup : std::uint8_t {
   kReplicate,    // equal shards of different shard groups
   kSecondShard,  // ranks of a node that hold one more copy between them
   kWorld,
-  // Dimensions that no schedule divides yet.
+  // of the model
   kTensor,
   kContext,
-  kExpert,
-  kExpertData,
-  kData,
+  kExpert,      // ranks that share the experts of a layer
+  kExpertData,  // ranks that hold the same experts
+  kData,  // ranks that hold the same part of the dense model, context parallel ones among them
   kPipeline
 };
 inline constexpr int kCommGroups = 10;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 
 #include "sim/core/rack.h"
 
@@ -20,27 +19,11 @@ std::int64_t domain_of(const Plan& plan, const Cluster& cluster) {
   return domain;
 }
 
-struct Strides {
-  std::int64_t tp = 1, cp = 1, dp = 1, pp = 1;
-};
-
-Strides strides_of(const Layout& layout, std::string_view order) {
-  Strides strides;
-  std::int64_t stride = 1;
-  while (!order.empty()) {
-    const std::size_t end = std::min(order.find('-'), order.size());
-    const std::string_view word = order.substr(0, end);
-    order.remove_prefix(std::min(end + 1, order.size()));
-    const auto place = [&](std::int64_t& at, std::int64_t size) {
-      at = stride;
-      stride *= size;
-    };
-    if (word == "tp") place(strides.tp, layout.tp);
-    if (word == "cp") place(strides.cp, layout.cp);
-    if (word == "dp") place(strides.dp, layout.dp);
-    if (word == "pp") place(strides.pp, layout.pp);
-  }
-  return strides;
+/// Ranks over which the data parallel ones divide parameters, gradients or optimizer state.
+std::int64_t shard_of(const Plan& plan) {
+  if (info_of(plan.strategy).replicates()) return 1;
+  if (plan.shard_group > 0) return plan.shard_group;
+  return plan.gpus / (plan.parallel.tp * plan.parallel.pp);
 }
 
 }  // namespace
@@ -54,8 +37,9 @@ CollectiveGroup Layout::collective_group(CommGroup which) const {
 }
 
 CollectiveGroup Layout::transfer_group(std::int64_t stage) const {
-  const std::int64_t from = stage * pipeline_stride;
-  const bool leaves = pp > 1 && from / domain != (from + pipeline_stride) / domain;
+  const std::int64_t stride = group(CommGroup::kPipeline).stride;
+  const std::int64_t from = stage * stride;
+  const bool leaves = pp > 1 && from / domain != (from + stride) / domain;
   CollectiveGroup result;
   result.ranks = 2;
   result.ranks_per_node = leaves ? 1 : 2;
@@ -65,52 +49,34 @@ CollectiveGroup Layout::transfer_group(std::int64_t stage) const {
 }
 
 Layout layout_of(const Plan& plan, const Cluster& cluster) {
-  const Parallelism& p = plan.parallel;
-  Layout layout;
-  layout.ranks = plan.gpus;
-  layout.tp = p.tp;
-  layout.cp = p.cp;
-  layout.pp = p.pp;
-  layout.ep = p.ep;
-  layout.etp = p.etp;
-  layout.dp = plan.gpus / p.replica();
+  Layout layout{RankMesh(plan, shard_of(plan))};
   layout.domain = domain_of(plan, cluster);
-  const Strides strides = strides_of(layout, p.rank_order);
-  layout.pipeline_stride = strides.pp;
-  const auto set = [&](CommGroup which, std::int64_t size, std::int64_t stride,
-                       std::int64_t in_domain) {
-    layout.groups_[static_cast<std::size_t>(which)] = {size, stride};
+  const auto set = [&](CommGroup which, std::int64_t in_domain) {
     layout.in_domain_[static_cast<std::size_t>(which)] = std::max<std::int64_t>(1, in_domain);
   };
-  const auto alone = [&](CommGroup which, std::int64_t size, std::int64_t stride) {
-    set(which, size, stride, RankGroup{size, stride}.members_per_node(layout.domain));
-  };
-  alone(CommGroup::kWorld, layout.ranks, 1);
-  alone(CommGroup::kTensor, layout.tp, strides.tp);
-  alone(CommGroup::kContext, layout.cp, strides.cp);
-  alone(CommGroup::kPipeline, layout.pp, strides.pp);
+  for (const CommGroup which :
+       {CommGroup::kWorld, CommGroup::kTensor, CommGroup::kContext, CommGroup::kPipeline}) {
+    set(which, layout.group(which).members_per_node(layout.domain));
+  }
   // Context and data ranks together are not evenly spaced in every order: count those at home.
   std::int64_t at_home = 0;
-  for (std::int64_t c = 0; c < layout.cp && c * strides.cp < layout.domain; ++c) {
-    const std::int64_t room = layout.domain - c * strides.cp;
-    at_home += std::min(layout.dp, (room + strides.dp - 1) / strides.dp);
+  for (std::int64_t c = 0; c < layout.cp; ++c) {
+    const std::int64_t first = layout.rank_of({.cp = c});
+    if (first >= layout.domain) break;
+    const std::int64_t stride = layout.dp > 1 ? layout.rank_of({.dp = 1}) : layout.ranks;
+    at_home += std::min(layout.dp, (layout.domain - first + stride - 1) / stride);
   }
-  const std::int64_t replicas = layout.dp * layout.cp;
-  const std::int64_t stride = layout.cp > 1 ? strides.cp : strides.dp;
-  set(CommGroup::kData, replicas, stride, at_home);
-  std::int64_t shard = plan.shard_group > 0 ? plan.shard_group : replicas;
-  if (info_of(plan.strategy).replicates()) shard = 1;
-  set(CommGroup::kShard, shard, stride, std::min(at_home, shard));
-  set(CommGroup::kReplicate, replicas / shard, stride * shard, at_home / shard);
-  const std::int64_t stage = layout.ranks / layout.pp;
-  const std::int64_t experts = layout.ep * layout.etp;
+  const std::int64_t shard = layout.group(CommGroup::kShard).size;
+  set(CommGroup::kData, at_home);
+  set(CommGroup::kShard, std::min(at_home, shard));
+  set(CommGroup::kReplicate, at_home / shard);
   // With pipeline ranks inside the domain the experts of a stage still are neighbours.
-  const std::int64_t first =
-      strides.pp < stage ? std::min(strides.pp, layout.domain) : layout.domain;
-  set(CommGroup::kExpert, layout.ep, layout.etp,
-      std::min(layout.ep, std::max<std::int64_t>(1, first / layout.etp)));
-  set(CommGroup::kExpertData, std::max<std::int64_t>(1, stage / experts), experts,
-      std::min(stage / experts, first / experts));
+  const std::int64_t stride = layout.group(CommGroup::kPipeline).stride;
+  const std::int64_t first = layout.pp > 1 && stride < layout.ranks / layout.pp
+                                 ? std::min(stride, layout.domain)
+                                 : layout.domain;
+  set(CommGroup::kExpert, std::min(layout.ep, first / layout.etp));
+  set(CommGroup::kExpertData, std::min(layout.edp, first / (layout.ep * layout.etp)));
   return layout;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/check.h"
+#include "sim/core/rank_mesh.h"
 
 namespace shardwright::sim {
 
@@ -37,11 +38,12 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
   schedule_.clear();
   schedule_.layers = model.layers;
   const std::int64_t shard = resolved_shard_group(plan, gpus_per_node);
-  schedule_.group(CommGroup::kWorld) = {plan.gpus, 1};
-  schedule_.group(CommGroup::kShard) = {shard, 1};
-  schedule_.group(CommGroup::kReplicate) = {plan.gpus / shard, shard};
-  if (info_of(plan.strategy).second_shard)
-    schedule_.group(CommGroup::kSecondShard) = {std::min(gpus_per_node, shard), 1};
+  const bool second = info_of(plan.strategy).second_shard;
+  const RankMesh mesh(plan, shard, second ? std::min(gpus_per_node, shard) : 1);
+  for (const CommGroup group :
+       {CommGroup::kWorld, CommGroup::kShard, CommGroup::kReplicate, CommGroup::kSecondShard}) {
+    schedule_.group(group) = mesh.group(group);
+  }
   schedule_.event_names.push_back("");
   stream("compute", StreamRole::kCompute, 0);
   set_layout({});

@@ -31,7 +31,7 @@ TEST(LayoutTest, TensorRanksAreNeighboursAndStagesAreBlocks) {
   EXPECT_EQ(layout.group(CommGroup::kData), (RankGroup{4, 4}));
   EXPECT_EQ(layout.members_in_domain(CommGroup::kContext), 2);
   EXPECT_EQ(layout.members_in_domain(CommGroup::kData), 2);
-  EXPECT_EQ(layout.pipeline_stride, 16);
+  EXPECT_EQ(layout.group(CommGroup::kPipeline).stride, 16);
   EXPECT_EQ(layout.transfer_group(0).ranks_per_node, 1) << "the next stage is on another node";
   EXPECT_EQ(layout.collective_group(CommGroup::kData).groups_per_node, 4);
 }
@@ -40,7 +40,7 @@ TEST(LayoutTest, PipelineInsideTheDomainWhereTheOrderSaysSo) {
   Plan plan = plan_of(64, 2, 4, 8);
   plan.parallel.rank_order = "tp-cp-ep-pp-dp";
   const Layout layout = layout_of(plan, h100().cluster);
-  EXPECT_EQ(layout.pipeline_stride, 2);
+  EXPECT_EQ(layout.group(CommGroup::kPipeline).stride, 2);
   EXPECT_EQ(layout.transfer_group(0).ranks_per_node, 2);
   EXPECT_EQ(layout.members_in_domain(CommGroup::kData), 1);
 }
