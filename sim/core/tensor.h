@@ -161,8 +161,25 @@ enum class Weight : std::uint8_t {
   kUp,         // [F, C]
   kDown,       // [C, F]
   kFinalNorm,  // [C]
-  kHead        // [V, C]; the embedding's where they are tied
+  kHead,       // [V, C]; the embedding's where they are tied
+  // Of models that are planned only, and of layouts of the model (sim/core/local_shape.h): E
+  // experts of a layer, Fe channels of one, Fs of the shared ones together, R a latent vector's.
+  kPositions,         // [positions, C]
+  kSinks,             // [heads]
+  kQueryDown,         // [R, C] latent attention ...
+  kQueryUp,           // [Q, R]
+  kKeyValueDown,      // [R + rotated part of a key, C]
+  kKeyValueUp,        // [heads * (rest of a key + value), R]
+  kLatentNorm,        // [R]
+  kRouter,            // [E, C]
+  kExpertGate,        // E of [Fe, C]
+  kExpertUp,          // E of [Fe, C]
+  kExpertDown,        // E of [C, Fe]
+  kSharedGate,        // [Fs, C]
+  kSharedUp,          // [Fs, C]
+  kSharedDown,        // [C, Fs]
+  kSharedExpertsGate  // [1, C] how much the shared experts weigh
 };
-inline constexpr int kWeightKinds = static_cast<int>(Weight::kHead) + 1;
+inline constexpr int kWeightKinds = static_cast<int>(Weight::kSharedExpertsGate) + 1;
 
 }  // namespace shardwright

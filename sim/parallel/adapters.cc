@@ -35,13 +35,21 @@ void push_adapter(const BodyWriter& w, const BodyOp& op, BodyOps& list) {
 double adapter_parameters(const Model& model, const Plan& plan, const Stack& stack,
                           std::int64_t layers) {
   if (plan.numerics.lora == 0) return 0;
-  Plan whole = plan;
-  whole.numerics.lora = 0;
-  double parameters = 0;
-  for (const BodyOp& op : BodyWriter(model, whole, stack).layer(false).forward) {
-    if (is_matrix(op)) parameters += f(plan.numerics.lora) * f(op.work.n + op.work.k);
+  const bool fused_qkv = model.fused_qkv || stack.fused_qkv;
+  const bool fused_gate_up = model.fused_gate_up || stack.fused_gate_up;
+  std::int64_t sides = 0;  // rows and columns of every product on this rank
+  for (const WeightShape& weight : weights_of(model, ModelUnit::kDenseLayer)) {
+    if (!weight.is_matrix()) continue;
+    const Slice slice = slices_of(model, weight, plan.parallel).each;
+    sides += slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows;
+    // Products that are one read their input once.
+    const bool joined =
+        (fused_qkv && (weight.weight == Weight::kKey || weight.weight == Weight::kValue)) ||
+        (fused_gate_up && weight.weight == Weight::kGate);
+    if (joined) continue;
+    sides += slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size() : weight.columns;
   }
-  return f(layers) * parameters;
+  return f(layers) * f(plan.numerics.lora) * f(sides);
 }
 
 void add_adapters(const BodyWriter& writer, BodyOps& forward) {

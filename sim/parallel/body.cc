@@ -28,25 +28,6 @@ const KernelGroup& rope_kernels(const Model& model, const Stack& stack) {
 
 }  // namespace
 
-RankShape rank_shape(const Model& model, const Plan& plan) {
-  const Parallelism& p = plan.parallel;
-  RankShape s;
-  s.tp = p.tp;
-  s.cp = p.cp;
-  s.sequence_parallel = p.sequence_parallel();
-  s.seq_len = plan.seq_len / p.cp;
-  s.tokens = plan.micro_batch * s.seq_len;
-  s.sharded_tokens = s.sequence_parallel ? std::max<std::int64_t>(1, s.tokens / p.tp) : s.tokens;
-  s.heads = model.heads / p.tp;
-  s.kv_heads = std::max<std::int64_t>(1, model.kv_heads / p.tp);
-  s.head_dim = model.head_dim;
-  s.v_head_dim = model.latent.kv_rank > 0 ? model.latent.v_dim : model.head_dim;
-  s.hidden = model.hidden;
-  s.ffn = model.ffn / p.tp;
-  s.vocab = (model.vocab + p.tp - 1) / p.tp;
-  return s;
-}
-
 BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
                        std::string_view gpu)
     : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/local_shape.h"
 #include "sim/core/model.h"
 #include "sim/core/op.h"
 #include "sim/core/plan.h"
@@ -76,22 +77,6 @@ using BodyOps = std::vector<BodyOp>;
 struct Body {
   BodyOps forward, recompute, backward;
 };
-
-/// What a rank holds of the model, and the tokens it works on.
-struct RankShape {
-  std::int64_t tokens = 0;          // of a micro-batch, where no sequence parallelism divides them
-  std::int64_t sharded_tokens = 0;  // between the matrices
-  std::int64_t seq_len = 0;         // tokens of a sequence that attention sees
-  std::int64_t tp = 1, cp = 1;
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;  // of this rank
-  std::int64_t hidden = 0, ffn = 0, vocab = 0;         // ffn, vocab: of this rank
-  bool sequence_parallel = false;
-  std::int64_t v_head_dim = 0;  // of values; head_dim without latent attention
-  std::int64_t q_dim() const { return heads * head_dim; }
-  std::int64_t kv_dim() const { return kv_heads * head_dim; }
-  std::int64_t attention_out_dim() const { return heads * v_head_dim; }
-};
-RankShape rank_shape(const Model& model, const Plan& plan);
 
 /// Writes operations for a rank: model, plan and stack give every list its sizes.
 class BodyWriter {

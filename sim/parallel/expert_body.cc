@@ -363,9 +363,9 @@ ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stac
   const RankShape rank = rank_shape(model, plan);
   ExpertShape s;
   s.tokens = f(rank.sharded_tokens);
-  s.local_experts = std::max<std::int64_t>(1, e.count / p.ep);
-  s.ffn = e.ffn / p.etp;
-  s.shared_ffn = e.shared_ffn / p.tp;
+  s.local_experts = rank.experts;
+  s.ffn = rank.expert_ffn;
+  s.shared_ffn = rank.shared_ffn;
   const double capacity = p.expert_capacity.value_or(0);
   s.dropless = capacity == 0;
   const double uneven = s.dropless ? std::max(1.0, stack.parallel.expert_imbalance) : capacity;

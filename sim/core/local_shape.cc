@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/local_shape.h"
+
+#include <algorithm>
+
+namespace shardwright {
+namespace {
+
+/// Writes the weights of one unit.
+class WeightWriter {
+ public:
+  WeightWriter(const Model& model, std::vector<WeightShape>& out) : m_(model), out_(out) {}
+
+  void matrix(Weight weight, std::int64_t rows, std::int64_t columns, SliceAlong along) {
+    out_.push_back({weight, rows, columns, 1, along});
+  }
+  /// Of the matrix before it: cut with its rows.
+  void bias() {
+    const WeightShape& of = out_.back();
+    const bool cut = of.along == SliceAlong::kRows;
+    out_.push_back({of.weight, of.rows, 1, 1, cut ? SliceAlong::kRows : SliceAlong::kWhole, true});
+  }
+  void norm(Weight weight, std::int64_t size, bool has_bias) {
+    for (int i = 0; i < (has_bias ? 2 : 1); ++i)
+      out_.push_back({weight, size, 1, 1, SliceAlong::kWhole, i == 1, true});
+  }
+
+  void attention() {
+    const LatentAttention& latent = m_.latent;
+    if (latent.kv_rank > 0) {
+      latent_attention();
+    } else {
+      for (const Weight weight : {Weight::kQuery, Weight::kKey, Weight::kValue}) {
+        const std::int64_t rows = weight == Weight::kQuery ? m_.q_dim() : m_.kv_dim();
+        matrix(weight, rows, m_.hidden, SliceAlong::kRows);
+        if (m_.qkv_bias) bias();
+      }
+    }
+    if (m_.attention_sinks) matrix(Weight::kSinks, m_.heads, 1, SliceAlong::kRows);
+    matrix(Weight::kOutput, m_.hidden, m_.attention_out_dim(), SliceAlong::kColumns);
+    if (m_.attention_out_bias) bias();
+  }
+
+  void mlp() { mlp({Weight::kGate, Weight::kUp, Weight::kDown}, m_.ffn, m_.mlp_bias); }
+
+  void router_and_shared_experts() {
+    const Experts& e = m_.experts;
+    matrix(Weight::kRouter, e.count, m_.hidden, SliceAlong::kWhole);
+    if (e.router_bias) bias();
+    if (e.shared_gate) matrix(Weight::kSharedExpertsGate, 1, m_.hidden, SliceAlong::kWhole);
+    if (e.shared_ffn == 0) return;
+    mlp({Weight::kSharedGate, Weight::kSharedUp, Weight::kSharedDown}, e.shared_ffn, false);
+  }
+
+  void experts() {
+    const Experts& e = m_.experts;
+    const std::size_t first = out_.size();
+    mlp({Weight::kExpertGate, Weight::kExpertUp, Weight::kExpertDown}, e.ffn, e.bias);
+    for (std::size_t i = first; i < out_.size(); ++i) out_[i].experts = e.count;
+  }
+
+  void layer_norms() {
+    for (int i = 0; i < m_.norms_per_layer; ++i)
+      norm(2 * i < m_.norms_per_layer ? Weight::kNorm1 : Weight::kNorm2, m_.hidden, m_.norm_bias);
+    if (m_.latent.q_rank > 0) norm(Weight::kLatentNorm, m_.latent.q_rank, false);
+    if (m_.latent.kv_rank > 0) norm(Weight::kLatentNorm, m_.latent.kv_rank, false);
+    if (!m_.qk_norm) return;
+    norm(Weight::kQkNorm, m_.qk_norm_whole ? m_.q_dim() : m_.head_dim, false);
+    norm(Weight::kQkNorm, m_.qk_norm_whole ? m_.kv_dim() : m_.head_dim, false);
+  }
+
+  void final_norm() { norm(Weight::kFinalNorm, m_.hidden, m_.norm_bias); }
+
+ private:
+  struct MlpWeights {
+    Weight gate, up, down;
+  };
+
+  void latent_attention() {
+    const LatentAttention& l = m_.latent;
+    if (l.q_rank > 0) {
+      matrix(Weight::kQueryDown, l.q_rank, m_.hidden, SliceAlong::kWhole);
+      matrix(Weight::kQueryUp, m_.q_dim(), l.q_rank, SliceAlong::kRows);
+    } else {
+      matrix(Weight::kQuery, m_.q_dim(), m_.hidden, SliceAlong::kRows);
+    }
+    matrix(Weight::kKeyValueDown, l.kv_rank + l.rope_dim, m_.hidden, SliceAlong::kWhole);
+    matrix(Weight::kKeyValueUp, m_.heads * (l.nope_dim + l.v_dim), l.kv_rank, SliceAlong::kRows);
+  }
+
+  void mlp(const MlpWeights& weights, std::int64_t ffn, bool has_bias) {
+    if (m_.gated_mlp) {
+      matrix(weights.gate, ffn, m_.hidden, SliceAlong::kRows);
+      if (has_bias) bias();
+    }
+    matrix(weights.up, ffn, m_.hidden, SliceAlong::kRows);
+    if (has_bias) bias();
+    matrix(weights.down, m_.hidden, ffn, SliceAlong::kColumns);
+    if (has_bias) bias();
+  }
+
+  const Model& m_;
+  std::vector<WeightShape>& out_;
+};
+
+std::int16_t small(std::int64_t value) {
+  return static_cast<std::int16_t>(value);
+}
+
+}  // namespace
+
+RankShape rank_shape(const Model& model, const Plan& plan) {
+  const Parallelism& p = plan.parallel;
+  RankShape s;
+  s.tp = p.tp;
+  s.cp = p.cp;
+  s.sequence_parallel = p.sequence_parallel();
+  s.seq_len = plan.seq_len / p.cp;
+  s.tokens = plan.micro_batch * s.seq_len;
+  s.sharded_tokens = s.sequence_parallel ? std::max<std::int64_t>(1, s.tokens / p.tp) : s.tokens;
+  s.heads = model.heads / p.tp;
+  s.kv_heads = std::max<std::int64_t>(1, model.kv_heads / p.tp);
+  s.head_dim = model.head_dim;
+  s.v_head_dim = model.latent.kv_rank > 0 ? model.latent.v_dim : model.head_dim;
+  s.hidden = model.hidden;
+  s.ffn = model.ffn / p.tp;
+  s.vocab = (model.vocab + p.tp - 1) / p.tp;
+  s.experts = std::max<std::int64_t>(1, model.experts.count / p.ep);
+  s.expert_ffn = model.experts.ffn / p.etp;
+  s.shared_ffn = model.experts.shared_ffn / p.tp;
+  return s;
+}
+
+Slice::Range Slice::of(std::int64_t size) const {
+  const std::int64_t part = (size + count - 1) / count;
+  return {std::min(size, index * part), std::min(size, (index + 1) * part)};
+}
+
+bool WeightShape::is_routed() const {
+  return weight == Weight::kExpertGate || weight == Weight::kExpertUp ||
+         weight == Weight::kExpertDown;
+}
+
+std::vector<WeightShape> weights_of(const Model& m, ModelUnit unit) {
+  std::vector<WeightShape> weights;
+  weights.reserve(24);
+  WeightWriter w(m, weights);
+  switch (unit) {
+    case ModelUnit::kEmbedding:
+      w.matrix(Weight::kEmbedding, m.vocab, m.hidden, SliceAlong::kRows);
+      if (m.position == Position::kLearned)
+        w.matrix(Weight::kPositions, m.max_positions, m.hidden, SliceAlong::kWhole);
+      break;
+    case ModelUnit::kDenseLayer:
+    case ModelUnit::kMoeLayer:
+      w.attention();
+      if (unit == ModelUnit::kDenseLayer) {
+        w.mlp();
+      } else {
+        w.router_and_shared_experts();
+      }
+      w.layer_norms();
+      break;
+    case ModelUnit::kExperts:
+      w.experts();
+      break;
+    case ModelUnit::kHead:
+      if (!m.tied_head) w.matrix(Weight::kHead, m.vocab, m.hidden, SliceAlong::kRows);
+      w.final_norm();
+      break;
+    case ModelUnit::kNorms:
+      for (std::int64_t i = 0; i < m.layers; ++i) w.layer_norms();
+      w.final_norm();
+      break;
+  }
+  return weights;
+}
+
+WeightSlices slices_of(const Model& m, const WeightShape& weight, const Parallelism& p,
+                       const RankPlace& place) {
+  WeightSlices slices;
+  std::int64_t count = p.tp, index = place.tp;
+  if (weight.is_routed()) {
+    slices.experts = {SliceAlong::kExperts, small(place.ep), small(p.ep)};
+    count = p.etp;
+    index = place.etp;
+  }
+  if (weight.along == SliceAlong::kWhole) return slices;
+  if (weight.weight == Weight::kKey || weight.weight == Weight::kValue) {
+    const std::int64_t parts = std::min(count, m.kv_heads);
+    index /= count / parts;
+    count = parts;
+  }
+  slices.each = {weight.along, small(index), small(count)};
+  return slices;
+}
+
+std::int64_t WeightSlices::elements(const WeightShape& of) const {
+  const std::int64_t rows = each.along == SliceAlong::kRows ? each.of(of.rows).size() : of.rows;
+  const std::int64_t columns =
+      each.along == SliceAlong::kColumns ? each.of(of.columns).size() : of.columns;
+  return experts.of(of.experts).size() * rows * columns;
+}
+
+}  // namespace shardwright
