@@ -62,6 +62,8 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
       strategy.software == Software::kDdp && !stack.parallel.always && trains_full_weights;
   copies_gradients_ =
       !sharded_ && !stack.parallel.always && plan.grad_accum == 1 && trains_full_weights;
+  const RankShape rank = rank_shape(model, plan);
+  vocabulary_ = f(rank.vocab) * f(rank.hidden);
   find_contention();
 }
 
@@ -83,7 +85,7 @@ double DataParallel::gather_s(double parameters, double expert_parameters) {
     return costs_.collective(whole(group, Collective::kAllGather, parameter_bytes_ * count)).time_s;
   };
   return gathered(CommGroup::kShard, parameters) +
-         gathered(CommGroup::kExpertData, expert_parameters);
+         gathered(sharded_over(ModelUnit::kExperts), expert_parameters);
 }
 
 double DataParallel::reduce_s(double parameters, double expert_parameters) {
@@ -99,7 +101,7 @@ double DataParallel::reduce_s(double parameters, double expert_parameters) {
   time +=
       costs_.collective(whole(CommGroup::kReplicate, Collective::kAllReduce, bytes / shard)).time_s;
   time += costs_
-              .collective(whole(CommGroup::kExpertData, Collective::kReduceScatter,
+              .collective(whole(sharded_over(ModelUnit::kExperts), Collective::kReduceScatter,
                                 gradient_bytes_ * expert_parameters))
               .time_s;
   return time;
@@ -182,8 +184,7 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
     return a->last_backward_s < b->last_backward_s;
   });
   const bool trains_it = plan_.numerics.lora == 0;
-  const double embedding =
-      trains_it ? f(count_parameters(model_).embedding) / f(plan_.parallel.tp) : 0;
+  const double embedding = trains_it ? vocabulary_ : 0;
   double done = 0, late = 0;  // late: by what passes beside reductions take longer
   const auto slow_passes = [&](double begin, double until) {
     late += lost_share_ * std::max(0.0, std::min(done, until + late) - begin);
@@ -271,7 +272,7 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
     return divided ? static_cast<double>(costs_.layout().group(group).size) : 1.0;
   };
   const double owned =
-      parameters / ranks(CommGroup::kShard) + experts / ranks(CommGroup::kExpertData);
+      parameters / ranks(CommGroup::kShard) + experts / ranks(sharded_over(ModelUnit::kExperts));
   tail.norm_s = costs_.memory_s(owned * stack_.gradient_norm_bytes_per_parameter, 1) +
                 costs_.collective(whole(CommGroup::kWorld, Collective::kAllReduce, 4)).time_s;
   tail.optimizer_s =

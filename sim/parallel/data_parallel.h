@@ -97,6 +97,7 @@ class DataParallel {
   double stretched_ = 1, lost_share_ = 0;  // lost_share_: of passes beside a collective
   std::vector<ReductionSpan>* reductions_ = nullptr;
   double gradient_bytes_ = 4, parameter_bytes_ = 2;
+  double vocabulary_ = 0;                      // elements of its table
   double whole_bytes_ = 0, copied_bytes_ = 0;  // where whole gradients are summed (0: they are not)
 };
 

@@ -202,7 +202,7 @@ double ParallelEngine::deferred_head_s(const Plan& plan, const Bodies& bodies) c
 /// other as long as both are there.
 void ParallelEngine::add_sharded_layers(const Plan& plan, const ChunkContent& content,
                                         DataParallel& data, PassTimes& times) {
-  const ChunkParameters held = chunk_parameters(model_, plan, content);
+  const ChunkParameters held = chunk_parameters(model_, units_, content);
   const double adapters = adapter_parameters(model_, plan, profile_.stack, content.layers);
   const double trained = adapters > 0 ? adapters : held.dense();
   const double layers = f(content.layers);
@@ -245,7 +245,7 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
   if (data.per_layer()) {
     add_sharded_layers(plan, content, data, chunk.times);
   } else {
-    const double held = chunk_parameters(model_, plan, content).total();
+    const double held = chunk_parameters(model_, units_, content).total();
     chunk.times.forward.device_s += data.cast_weights_s(held);
     chunk.times.backward.device_s += data.copied_gradients_s(held);
   }
@@ -271,7 +271,7 @@ ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const B
 ReducedChunk ParallelEngine::reduced_chunk(const Plan& plan, const ChunkContent& content,
                                            const ChunkPasses& passes) const {
   ReducedChunk chunk;
-  const ChunkParameters held = chunk_parameters(model_, plan, content);
+  const ChunkParameters held = chunk_parameters(model_, units_, content);
   chunk.parameters = held.dense();
   if (plan.numerics.lora > 0) {
     chunk.frozen_parameters = held.dense();
@@ -304,7 +304,7 @@ StageTail ParallelEngine::stage_tail(const Plan& plan, const PipelineShape& shap
   if (model_.tied_head && plan.numerics.lora == 0 && shape.stages > 1 &&
       (stage == 0 || stage + 1 == shape.stages)) {
     // The embedding's gradient on the first stage and the head's on the last are one.
-    const double bytes = 2 * f(count_parameters(model_).embedding) / f(plan.parallel.tp);
+    const double bytes = 2 * f(units_.vocabulary());
     const double sum_s = costs_.transfer_s(0, bytes);
     tail.reduce_s += sum_s;
     tail.end_s += sum_s;
@@ -398,6 +398,7 @@ CudaGraphs ParallelEngine::place(const Plan& plan) {
   const auto usual = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
   const CudaGraphs graphs = plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone));
   costs_.place(layout_of(plan, profile_.cluster), graphs);
+  units_ = ModelUnits(model_, plan.parallel);
   return graphs;
 }
 

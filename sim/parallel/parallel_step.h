@@ -159,6 +159,7 @@ class ParallelEngine {
   const Model& model_;
   const profiles::Profile& profile_;
   BodyCosts costs_;
+  ModelUnits units_;  // of the plan that was placed
   std::unordered_map<BodyKey, Bodies, BodyKeyHash> bodies_;
 };
 

@@ -248,7 +248,7 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   const double ranks = f(layout.group(CommGroup::kShard).size);
   const double master = f(bytes_of(plan.master_dtype)), moments = moment_bytes(plan);
   // The state of experts is divided by the few ranks that hold the same.
-  const double expert_ranks = f(layout.group(CommGroup::kExpertData).size);
+  const double expert_ranks = f(layout.group(sharded_over(ModelUnit::kExperts)).size);
   if (strategy.divides == Sharded::kParameters) {
     const bool gathered = layout.pp > 1 || !strategy.reshards;
     const double owned = held.dense() / ranks + held.experts / expert_ranks;
@@ -303,28 +303,24 @@ LayerActivations layer_activations(const BodyWriter& w, bool experts) {
   return result;
 }
 
-ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const ChunkContent& chunk) {
-  const ParameterCounts counts = count_parameters(model);
-  const double tp = f(plan.parallel.tp);
+ChunkParameters chunk_parameters(const Model& model, const ModelUnits& units,
+                                 const ChunkContent& chunk) {
+  const auto held = [&](ModelUnit unit, std::int64_t times) {
+    return f(times) * f(units.elements(unit));
+  };
+  // A module of multi-token prediction is a layer like the last one.
+  const std::int64_t predictions = model.is_mixture() ? chunk.extra_predictions : 0;
+  const std::int64_t moe_layers = chunk.expert_layers + predictions;
   ChunkParameters result;
-  const double layer =
-      (f(counts.layer_matrices) + f(counts.layer_biases)) / tp + f(counts.layer_norms);
-  result.layers = f(chunk.layers) * layer;
-  if (model.is_mixture()) {
-    // The router is on every rank.
-    const double mixed =
-        layer - f(counts.dense_mlp) / tp + f(counts.router) + f(counts.shared_experts) / tp;
-    const double ranks = f(plan.parallel.ep * plan.parallel.etp);
-    const std::int64_t predictions = chunk.extra_predictions;
-    result.layers += f(chunk.expert_layers) * (mixed - layer) +
-                     f(predictions) * (mixed + 2 * f(model.hidden) * f(model.hidden));
-    result.experts = f(chunk.expert_layers + predictions) * f(counts.experts) / ranks;
-  }
-  if (chunk.embedding) result.embedding = f(counts.embedding) / tp + f(counts.positions);
+  result.layers = held(ModelUnit::kDenseLayer, chunk.layers - chunk.expert_layers) +
+                  held(ModelUnit::kMoeLayer, moe_layers) +
+                  f(predictions) * f(units.prediction_projection());
+  result.experts = held(ModelUnit::kExperts, moe_layers);
+  if (chunk.embedding) result.embedding = f(units.elements(ModelUnit::kEmbedding));
   if (chunk.head) {
     // A tied head is the embedding itself, or a copy of it on another stage.
     const bool copied = model.tied_head && !chunk.embedding;
-    result.head = f(copied ? counts.embedding : counts.head) / tp + f(counts.final_norm);
+    result.head = held(ModelUnit::kHead, 1) + (copied ? f(units.vocabulary()) : 0);
   }
   return result;
 }
@@ -353,6 +349,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
   const BodyWriter writer(model, plan, stack);
   const StageWalk walk(writer, plan);
   const PipelineShape shape = shortened(pipeline_shape(plan));
+  const ModelUnits units(model, plan.parallel);
   const RankShape& s = writer.shape();
   const double message = writer.width() * f(s.sharded_tokens) * f(s.hidden);
   std::vector<StageMemory> result;
@@ -362,7 +359,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
     double largest = 0, adapters = 0;
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
       const ChunkContent& content = of_chunk(parts, shape, {stage, c});
-      const ChunkParameters held = chunk_parameters(model, plan, content);
+      const ChunkParameters held = chunk_parameters(model, units, content);
       all.layers += held.layers;
       adapters += adapter_parameters(model, plan, stack, content.layers);
       all.embedding += held.embedding;

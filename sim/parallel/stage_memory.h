@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/core/model_units.h"
 #include "sim/core/schedule.h"
 #include "sim/parallel/body.h"
 #include "sim/parallel/layout.h"
@@ -34,7 +35,8 @@ struct ChunkParameters {
   double dense() const { return layers + embedding + head; }
   double total() const { return dense() + experts; }
 };
-ChunkParameters chunk_parameters(const Model& model, const Plan& plan, const ChunkContent& chunk);
+ChunkParameters chunk_parameters(const Model& model, const ModelUnits& units,
+                                 const ChunkContent& chunk);
 
 struct StageMemory {
   double allocated_bytes = 0, reserved_bytes = 0;

@@ -80,7 +80,7 @@ TEST(AdaptersTest, MemoryHoldsFrozenWeightsOnceAndStateOfAdaptersAlone) {
   };
   const double adapters = adapter_parameters(model, plan, h100().stack, 80);
   const ChunkContent all = divide_layers(model, plan, h100().stack).front();
-  const double frozen = chunk_parameters(model, plan, all).total();
+  const double frozen = chunk_parameters(model, ModelUnits(model, plan.parallel), all).total();
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kParameters), 2 * (frozen + adapters));
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kGradients), gradient_bytes(plan, h100().stack) * adapters);
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kMaster), 4 * adapters);
@@ -147,7 +147,7 @@ TEST(OffloadTest, TheOptimizersStatePassesOverTheLink) {
   EXPECT_EQ(offloaded.memory.breakdown_bytes[at(MemoryCategory::kOptimizer)], 0);
   EXPECT_LT(offloaded.memory.total_bytes, kept.memory.total_bytes);
   const ChunkContent all = divide_layers(model, plan, h100().stack).front();
-  const double owned = chunk_parameters(model, plan, all).total() / 8;
+  const double owned = chunk_parameters(model, ModelUnits(model, plan.parallel), all).total() / 8;
   const double link_s = 24 * owned / h100().cluster.gpu.pcie_bytes_per_s;
   EXPECT_NEAR(offloaded.time.optimizer_s, link_s, 0.02 * link_s);
   EXPECT_GT(offloaded.time.iteration_s, kept.time.iteration_s);

@@ -526,8 +526,9 @@ TEST(DataParallelTest, WholeGradientsAreSummedInTheirOwnType) {
         .sent[static_cast<std::size_t>(CommGroup::kData)]
         .total();
   };
-  const double parameters =
-      chunk_parameters(model, plan, divide_layers(model, plan, h100().stack).front()).dense();
+  const double parameters = chunk_parameters(model, ModelUnits(model, plan.parallel),
+                                             divide_layers(model, plan, h100().stack).front())
+                                .dense();
   EXPECT_NEAR(sent("aleph-alpha") / (parameters * 7 / 8), 2 * 4 + 2, 1e-9);
   EXPECT_NEAR(sent("megatron-core") / (parameters * 7 / 8), 4 + 2, 1e-9);
 }

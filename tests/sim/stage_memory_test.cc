@@ -149,7 +149,7 @@ TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
   const Plan plan = plan_of(64, 1, 8, 64);
   double total = 0;
   for (const ChunkContent& chunk : divide_layers(model, plan, h100().stack)) {
-    total += chunk_parameters(model, plan, chunk).total();
+    total += chunk_parameters(model, ModelUnits(model, plan.parallel), chunk).total();
   }
   EXPECT_DOUBLE_EQ(total, static_cast<double>(count_parameters(model).total(model.layers)));
 }
