@@ -60,9 +60,19 @@ NumberRange<T> integer_range(const NumberRange<double>& range) {
   return result;
 }
 
+bool knows(const Field& field, const std::string& word) {
+  return field.words == nullptr ||
+         std::find(field.words->begin(), field.words->end(), word) != field.words->end();
+}
+
+bool knows(const Field& field, const std::vector<std::string>& words) {
+  return std::all_of(words.begin(), words.end(),
+                     [&](const std::string& word) { return knows(field, word); });
+}
+
 template <typename T>
-void read_value(const JsonReader& parent, std::string_view key, T* target,
-                const NumberRange<double>& accepted) {
+void read_value(const JsonReader& parent, std::string_view key, T* target, const Field& field) {
+  const NumberRange<double>& accepted = field.accepted;
   if constexpr (std::is_same_v<T, double>) {
     *target = parent.require<double>(key, accepted);
   } else if constexpr (is_integer<T>) {
@@ -73,6 +83,14 @@ void read_value(const JsonReader& parent, std::string_view key, T* target,
       list.push_back(element.value<double>(accepted));
     }
     *target = std::move(list);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    std::string word = parent.require<std::string>(key);
+    if (!knows(field, word)) parent.fail(key, accepted_text(field));
+    *target = std::move(word);
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    std::vector<std::string> words = parent.require_list<std::string>(key);
+    if (!knows(field, words)) parent.fail(key, accepted_text(field));
+    *target = std::move(words);
   } else if constexpr (std::is_same_v<T, MemoryManager>) {
     *target = *manager_from(parent.require_choice(key, {kManagers[0], kManagers[1]}));
   } else {
@@ -94,7 +112,8 @@ std::optional<std::vector<double>> parse_list(std::string_view text,
 
 /// Assigns `text` to the target; false when it is not accepted.
 template <typename T>
-bool assign(T* target, std::string_view text, const NumberRange<double>& accepted) {
+bool assign(T* target, std::string_view text, const Field& field) {
+  const NumberRange<double>& accepted = field.accepted;
   std::optional<T> value;
   if constexpr (std::is_same_v<T, double>) {
     value = parse_double(plain_number(text).value_or(std::string(text)));
@@ -109,6 +128,10 @@ bool assign(T* target, std::string_view text, const NumberRange<double>& accepte
     if (text == "true" || text == "false") value = text == "true";
   } else if constexpr (std::is_same_v<T, std::string>) {
     value = std::string(text);
+    if (!knows(field, *value)) value.reset();
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    value = text.empty() ? T{} : split_commas(text);
+    if (!knows(field, *value)) value.reset();
   } else if constexpr (std::is_same_v<T, MemoryManager>) {
     value = manager_from(text);
   } else {
@@ -201,8 +224,7 @@ std::vector<std::string> FieldList::paths() const {
 
 Origin read_field(const JsonReader& parent, std::string_view key, const Field& field) {
   const auto read_from = [&](const JsonReader& holder, std::string_view name) {
-    std::visit([&](auto* target) { read_value(holder, name, target, field.accepted); },
-               field.target);
+    std::visit([&](auto* target) { read_value(holder, name, target, field); }, field.target);
   };
   if (!parent.raw().at(std::string(key)).is_object()) {
     read_from(parent, key);
@@ -298,9 +320,9 @@ void read_values(const JsonReader& object, const FieldList& fields) {
       continue;
     }
     const auto [holder, key] = holder_of(object, field.path);
-    std::visit([&, holder = &holder,
-                key = key](auto* target) { read_value(*holder, key, target, field.accepted); },
-               field.target);
+    std::visit(
+        [&, holder = &holder, key = key](auto* target) { read_value(*holder, key, target, field); },
+        field.target);
   }
   reject_unknown(object, fields, "");
 }
@@ -326,11 +348,17 @@ std::string write_values(const FieldList& fields) {
 
 void set_field(const Field& field, std::string_view text, std::string_view where) {
   const bool accepted =
-      std::visit([&](auto* target) { return assign(target, text, field.accepted); }, field.target);
+      std::visit([&](auto* target) { return assign(target, text, field); }, field.target);
   if (!accepted) {
     throw Error(
         fmt::format("{}: {} is '{}', expected {}", where, field.path, text, accepted_text(field)));
   }
+}
+
+/// `any` where the field accepts every word.
+static std::string word_text(std::string_view any, std::string_view some, const Field& field) {
+  if (field.words == nullptr) return std::string(any);
+  return fmt::format("{} {}", some, fmt::join(*field.words, ", "));
 }
 
 std::string accepted_text(const Field& field) {
@@ -338,7 +366,10 @@ std::string accepted_text(const Field& field) {
       [&](const auto* target) -> std::string {
         using T = std::remove_cvref_t<decltype(*target)>;
         if constexpr (std::is_same_v<T, bool>) return "true or false";
-        if constexpr (std::is_same_v<T, std::string>) return "a word";
+        if constexpr (std::is_same_v<T, std::string>) return word_text("a word", "one of", field);
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          return word_text("a list of words", "a list, each element one of", field);
+        }
         if constexpr (std::is_same_v<T, MemoryManager>) {
           return fmt::format("one of {}", fmt::join(kManagers, ", "));
         }
@@ -358,7 +389,7 @@ std::string set_text(const Field& field) {
   std::string list;
   for (const ordered_json& element : value) {
     if (!list.empty()) list += ',';
-    list += element.dump();
+    list += element.is_string() ? element.get<std::string>() : element.dump();
   }
   return list;
 }

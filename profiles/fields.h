@@ -27,7 +27,7 @@
 namespace shardwright::profiles {
 
 using FieldTarget = std::variant<double*, std::int64_t*, int*, bool*, std::string*,
-                                 std::vector<double>*, MemoryManager*>;
+                                 std::vector<double>*, std::vector<std::string>*, MemoryManager*>;
 
 /// Whether a file without a base must give the value.
 enum class Need { kRequired, kOptional };
@@ -56,9 +56,15 @@ struct Field {
   Need need = Need::kRequired;
   Belief belief{};
   int element = -1;  // of the array that a file has in place of the group
+  const std::vector<std::string>* words = nullptr;  // that are accepted; none: all
 
   Field& believed(CostGroup group, double spread, int rank = 0, bool relative = false) {
     belief = {group, spread, rank, relative};
+    return *this;
+  }
+  /// `accepted_words` outlives the field.
+  Field& one_of(const std::vector<std::string>& accepted_words) {
+    words = &accepted_words;
     return *this;
   }
 };

@@ -64,6 +64,23 @@ void describe(FieldList& fields, Gpu& gpu) {
   fields.add("l2_bytes", &gpu.l2_bytes, "byte", "last-level cache; 0: unknown", amount);
   fields.add("pcie_bytes_per_s", &gpu.pcie_bytes_per_s, "byte/s",
              "pinned host to device copy, one direction", amount);
+  const auto share = [&](std::string_view name, double* value, std::string_view meaning) {
+    fields.add(name, value, "", meaning, between(0.1, 2.0), Need::kOptional);
+  };
+  fields.group("training_load", [&] {
+    share("gemm_share", &gpu.training_load.gemm_share,
+          "what GEMMs keep of their fitted rate in a training on many GPUs");
+    share("stream_share", &gpu.training_load.stream_share,
+          "the same of kernels that memory bounds");
+  });
+  fields.add("fp8_any_layout", &gpu.fp8_any_layout, "",
+             "GEMMs read fp8 operands whichever dimension is last", {}, Need::kOptional);
+  fields.add("mxfp8_gemm_share", &gpu.mxfp8_gemm_share, "",
+             "what GEMMs in MXFP8 reach of those in fp8 with one scale a tensor; 0: it has none",
+             between(0.0, 2.0), Need::kOptional);
+  fields.add("row_kernel_sm_bytes_per_s", &gpu.row_kernel_sm_bytes_per_s, "byte/s",
+             "one SM, in kernels of which a thread block has one row of logits; 0: unknown",
+             between(0.0, 1e12), Need::kOptional);
   fields.add("overlaps_streams", &gpu.overlaps_streams, "",
              "streams run side by side, not one operation after another", {}, Need::kOptional);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What software offers beyond what its stack does unless told: profiles/data/parallel_kernels.json,
-// software_settings, each with its source.
+// What software does unless told, and what it offers beyond that: fields of its stack
+// (sim/core/parallel_software.h) as settings of plans.
 #pragma once
 
 #include <vector>
@@ -17,9 +17,7 @@ struct SoftwareSettings {
   std::vector<PipelineKind> schedules;
 };
 
-/// Of the stack's family; nothing of one that the file does not name. Throws Error where the file
-/// is wrong.
-const SoftwareSettings& software_settings(const Stack& stack);
+SoftwareSettings software_settings(const Stack& stack);
 
 /// What the stack does unless told. Recipes of mixtures leave tensor overlap off: attention's
 /// products alone are too short.

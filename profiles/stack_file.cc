@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "profiles/data_file.h"
+#include "profiles/parallel_fields.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -117,94 +118,6 @@ void describe_naive_attention(FieldList& fields, NaiveAttention& naive) {
   });
 }
 
-void describe_parallel(FieldList& fields, ParallelSoftware& parallel) {
-  const auto add = [&](std::string_view name, FieldTarget target, std::string_view unit,
-                       std::string_view meaning, NumberRange<double> accepted = {}) {
-    fields.add(name, target, unit, meaning, accepted, Need::kOptional);
-  };
-  fields.group("parallel", [&] {
-    add("supported", &parallel.supported, "", "tensor, pipeline and context parallelism exist");
-    add("other_precisions", &parallel.other_precisions, "",
-        "without them: products in fp16, fp8 or fp4 exist");
-    add("always", &parallel.always, "", "every plan is predicted by the parallel engine");
-    add("fused_attention", &parallel.fused_attention, "",
-        "attention is one kernel where the plan says flash");
-    add("vocabulary_parallel_loss", &parallel.vocabulary_parallel_loss, "",
-        "the loss works on each tensor rank's part of the vocabulary; false: logits are gathered");
-    add("tensor_cores_want_16_bytes", &parallel.tensor_cores_want_16_bytes, "",
-        "products of eager attention whose rows are not whole 16 bytes run on the fp32 cores");
-    add("score_bytes", &parallel.score_bytes, "byte",
-        "eager attention keeps for backward, per score", kPerElement);
-    add("score_working_bytes", &parallel.score_working_bytes, "byte",
-        "made while its backward runs, per score", kPerElement);
-    add("score_forward_traffic_bytes", &parallel.score_forward_traffic_bytes, "byte",
-        "that eager attention moves forward, per score", kPerElement);
-    add("score_backward_traffic_bytes", &parallel.score_backward_traffic_bytes, "byte",
-        "that eager attention moves backward, per score", kPerElement);
-    add("checkpointed_norm_forward_bytes", &parallel.checkpointed_norm_forward_bytes, "byte",
-        "traffic of norms forward where layers are checkpointed whole; 0: as elsewhere",
-        kPerElement);
-    add("checkpointed_norm_backward_bytes", &parallel.checkpointed_norm_backward_bytes, "byte",
-        "the same backward", kPerElement);
-    add("fragmentation", &parallel.fragmentation, "",
-        "reserved beyond allocated, per byte that comes and goes", between(0.0, 10.0));
-    add("async_tensor_backward", &parallel.async_tensor_backward, "",
-        "collectives of the input's gradient run beside products");
-    add("accumulates_in_product", &parallel.accumulates_in_product, "",
-        "weight gradients are added up by the product's own kernel");
-    add("gradient_bytes", &parallel.gradient_bytes, "byte",
-        "of an accumulated gradient, per parameter", between(2.0, 4.0));
-    add("blocking_launches", &parallel.blocking_launches, "",
-        "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)");
-    add("keeps_small_gradients", &parallel.keeps_small_gradients, "",
-        "gradients of the weights' type stay beside accumulated ones in fp32");
-    add("blocking_transfers", &parallel.blocking_transfers, "",
-        "stages without virtual ones wait for each exchange");
-    add("transfer_sync_s", &parallel.transfer_sync_s, "s",
-        "device idle after each blocking exchange", kSeconds);
-    add("overlapped_interleaving", &parallel.overlapped_interleaving, "",
-        "with virtual stages only who needs a transfer waits for it");
-    add("overlap_grad_reduce", &parallel.overlap_grad_reduce, "",
-        "gradients are reduced while backward runs, where the plan does not say");
-    add("overlap_param_gather", &parallel.overlap_param_gather, "",
-        "parameters are gathered while forward runs, where the plan does not say");
-    add("tp_overlap", &parallel.tp_overlap, "", "none, userbuffers or async");
-    add("cp_comm", &parallel.cp_comm, "", "ring, all-gather or a2a");
-    add("dispatcher", &parallel.dispatcher, "", "allgather, alltoall, deepep or hybridep");
-    add("cuda_graphs", &parallel.cuda_graphs, "", "none, layers or step");
-    add("bucket_parameters", &parallel.bucket_parameters, "",
-        "parameters of a gradient bucket, at least", between(1.0, 1e15));
-    add("bucket_parameters_per_rank", &parallel.bucket_parameters_per_rank, "",
-        "the same per data-parallel rank", between(0.0, 1e15));
-    add("reshards_after_forward", &parallel.reshards_after_forward, "",
-        "sharded parameters are released after forward, without a pipeline");
-    add("communicator_bytes", &parallel.communicator_bytes, "byte",
-        "device memory of each group's communicator", between(0.0, 1e11));
-    add("layer_saved_bytes", &parallel.layer_saved_bytes, "byte",
-        "kept per hidden element and layer beyond what kernels keep", kPerElement);
-    add("host_sync_s", &parallel.host_sync_s, "s",
-        "from a result that the host waits for to the next kernel", kSeconds);
-    add("graph_launch_s", &parallel.graph_launch_s, "s", "host time of a layer that a graph holds",
-        kSeconds);
-    add("expert_launch_s", &parallel.expert_launch_s, "s",
-        "host time added to each kernel of one expert's rows", kSeconds);
-    add("expert_imbalance", &parallel.expert_imbalance, "",
-        "rows of the busiest rank's experts over the mean", between(1.0, 1000.0));
-    add("grouped_in_one_kernel", &parallel.grouped_in_one_kernel, "",
-        "products of all experts are one kernel");
-    add("overlaps_shared_experts", &parallel.overlaps_shared_experts, "",
-        "shared experts run beside the exchange of tokens");
-    add("dispatch_sms", &parallel.dispatch_sms, "", "SMs of kernels that send tokens to experts",
-        between(1.0, 1000.0));
-    add("permute_efficiency", &parallel.permute_efficiency, "",
-        "of streaming bandwidth, rows gathered by token", between(0.01, 1.0));
-    add("cast_efficiency", &parallel.cast_efficiency, "",
-        "of streaming bandwidth, casts to fewer bits", between(0.01, 1.0));
-    add("step_jitter_per_doubling", &parallel.step_jitter_per_doubling, "",
-        "share of a step's time per doubling of nodes beyond one", between(0.0, 1.0));
-  });
-}
-
 StackFile read_stack(const DataFile& file, int depth) {
   StackFile result;
   const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
@@ -278,7 +191,7 @@ void describe(FieldList& fields, Stack& stack) {
              "memory traffic of the gradient norm", kPerElement);
   describe_host(fields, stack.host);
   describe_copies(fields, stack.copies);
-  describe_parallel(fields, stack.parallel);
+  fields.group("parallel", [&] { describe(fields, stack.parallel); });
 }
 
 StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from) {

@@ -40,6 +40,9 @@ std::string shown_value(const Field& field) {
         if constexpr (std::is_same_v<T, MemoryManager>) {
           return std::string(profiles::name_of(*target));
         }
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          return target->empty() ? "nothing" : fmt::format("{}", fmt::join(*target, ", "));
+        }
         if constexpr (std::is_same_v<T, std::vector<double>>) {
           std::vector<std::string> parts;
           for (const double value : *target) parts.push_back(quantity(value, field.unit));

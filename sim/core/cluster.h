@@ -12,6 +12,13 @@
 
 namespace shardwright {
 
+/// What a GPU keeps of the rates of its fitted kernels (cost.gemm, cost.memory) under the load of a
+/// training that many of them share; the fits have seen short runs on one GPU.
+struct TrainingLoad {
+  double gemm_share = 1;    // of GEMMs, whatever their precision
+  double stream_share = 1;  // of kernels that memory bounds
+};
+
 struct Gpu {
   std::string id;            // "a100-80g"
   std::string architecture;  // "ampere", "hopper", ...
@@ -29,6 +36,13 @@ struct Gpu {
       0;  // context, libraries and communicator buffers outside the framework's allocator
   double l2_bytes = 0;
   double pcie_bytes_per_s = 0;
+  TrainingLoad training_load;
+  /// GEMMs read fp8 operands whichever dimension is last, else the inner one must be.
+  bool fp8_any_layout = false;
+  /// What GEMMs in MXFP8 reach of those in fp8 with one scale a tensor; 0: the GPU has none.
+  double mxfp8_gemm_share = 0;
+  /// What one SM goes through in kernels of which a thread block has one row of logits; 0: unknown.
+  double row_kernel_sm_bytes_per_s = 0;
   /// Streams run side by side. False: a rank's operations run one after another, as they are
   /// issued, on the thread that issues them (the host device).
   bool overlaps_streams = true;

@@ -6,24 +6,11 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "sim/core/kernel_group.h"
+#include "sim/core/parallel_software.h"
 
 namespace shardwright {
-
-/// The memory-bound kernels that a framework runs for one operation, per element of the operation.
-struct KernelGroup {
-  double forward_bytes = 0;  // HBM traffic per element
-  double backward_bytes = 0;
-  int forward_kernels = 1;
-  int backward_kernels = 1;
-  double forward_efficiency = 1;  // of the GPU's streaming bandwidth
-  double backward_efficiency = 1;
-  std::vector<double> saved_bytes;     // per element, one entry for each tensor kept for backward
-                                       // besides inputs and outputs
-  double saved_bytes_per_token = 0;    // small statistics (mean, rstd)
-  double forward_temporary_bytes = 0;  // per element, alive only while the operation runs
-  double backward_temporary_bytes = 0;
-};
 
 /// What the optimizer does, per parameter of the shard it owns.
 struct OptimizerImplementation {
@@ -63,56 +50,6 @@ enum class MemoryManager { kStatic, kCachingAllocator };
 struct AllocatorSettings {
   bool expandable_segments = false;
   double max_split_bytes = 0;  // max_split_size_mb, in bytes; 0: none
-};
-
-/// How the stack divides a replica of the model (sim/parallel). The engine of data-parallel steps
-/// reads none of it.
-struct ParallelSoftware {
-  bool supported = false;  // tensor, pipeline and context parallelism exist
-  /// Without them: products of another type than bf16 exist.
-  bool other_precisions = false;
-  /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
-  bool always = false;
-  bool fused_attention = true;           // false: attention is eager whatever the plan says
-  bool vocabulary_parallel_loss = true;  // false: every tensor rank gathers all logits
-  /// Products of eager attention run on the fp32 cores where a head's row is not whole 16 bytes.
-  bool tensor_cores_want_16_bytes = false;
-  bool keeps_small_gradients = false;  // beside fp32 ones, those of the weights' type
-  bool blocking_launches = false;      // the host waits for every kernel (CUDA_LAUNCH_BLOCKING)
-  double score_bytes = 2;              // eager attention keeps for backward, per score ...
-  double score_working_bytes = 4;      // ... and makes while its own backward runs
-  double score_forward_traffic_bytes = 22;  // that eager attention moves, per score
-  double score_backward_traffic_bytes = 26;
-  /// Traffic per element of norms where layers are checkpointed whole; 0: as elsewhere.
-  double checkpointed_norm_forward_bytes = 0, checkpointed_norm_backward_bytes = 0;
-  double fragmentation = 0;             // reserved beyond allocated, per byte that comes and goes
-  bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
-  bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
-  double gradient_bytes = 4;            // of an accumulated gradient, per parameter
-  bool blocking_transfers = true;       // stages without virtual ones wait for each exchange
-  double transfer_sync_s = 0;           // device idle after each such exchange
-  bool overlapped_interleaving = true;  // with virtual stages only who needs a transfer waits
-  bool overlap_grad_reduce = false;     // where the plan does not say
-  bool overlap_param_gather = false;
-  std::string tp_overlap = "none";
-  std::string cp_comm = "ring";
-  std::string dispatcher = "allgather";
-  std::string cuda_graphs = "none";
-  double bucket_parameters = 40e6;  // the more of this and bucket_parameters_per_rank * ranks
-  double bucket_parameters_per_rank = 1e6;
-  bool reshards_after_forward = true;    // sharded parameters, without pipeline
-  double communicator_bytes = 0;         // that each group's communicator holds
-  double layer_saved_bytes = 0;          // per hidden element and layer, beyond what kernels keep
-  double host_sync_s = 0;                // from a result that the host waits for to the next kernel
-  double graph_launch_s = 0;             // of the host for a layer that a graph holds
-  double expert_launch_s = 0;            // of the host, added to each kernel of one expert's rows
-  double expert_imbalance = 1;           // rows of the busiest rank's experts over the mean
-  bool grouped_in_one_kernel = false;    // products of all experts, else one after the other
-  bool overlaps_shared_experts = false;  // they run beside the exchange of tokens
-  int dispatch_sms = 20;                 // held by kernels that send tokens to experts
-  double permute_efficiency = 0.5;       // of streaming bandwidth, rows gathered by token
-  double cast_efficiency = 0.7;          // casts to fewer bits with their transposes
-  double step_jitter_per_doubling = 0;   // of a step's time, per doubling of nodes beyond one
 };
 
 /// Own attention on a GPU that spends a warp on a query and a key: instructions of the loop, by the

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/parallel_kernels.h"
 #include "profiles/software_settings.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
@@ -21,27 +20,27 @@ bool only(const Plan& plan, RecomputePiece piece) {
 
 /// Models with sinks turn by YaRN.
 const KernelGroup& rope_kernels(const Model& model, const Stack& stack) {
-  const profiles::ScaledRope& scaled = profiles::parallel_kernels().scaled_rope;
+  const ScaledRope& scaled = stack.parallel.scaled_rope;
   const bool scales = model.rope.scaling == RopeScaling::kYarn || model.attention_sinks;
-  return scales && profiles::among(scaled.stacks, stack) ? scaled.kernels : stack.rope;
+  return scales && scaled.unfused ? scaled.kernels : stack.rope;
 }
 
 }  // namespace
 
-BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
-                       std::string_view gpu)
-    : model_(model), plan_(plan), stack_(stack), shape_(rank_shape(model, plan)) {
+BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu)
+    : model_(model),
+      plan_(plan),
+      stack_(stack),
+      shape_(rank_shape(model, plan)),
+      mxfp8_gemm_share_(gpu.mxfp8_gemm_share > 0 ? gpu.mxfp8_gemm_share : 1),
+      transposes_fp8_(sim::transposes_fp8(stack, gpu)) {
   overlap_ = plan.parallel.tp_overlap.value_or(profiles::usual_overlap(stack, model));
   if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
   const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
   context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
-  transposes_fp8_ = profiles::transposes_fp8(stack, gpu);
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
-  keeps_gathered_ = profiles::among(kernels.keeps_gathered_inputs, stack);
-  copies_parts_ = shape_.sequence_parallel && plan.micro_batch > 1 &&
-                  profiles::among(kernels.copies_parts_of_sequences, stack);
-  matches_async_ =
-      overlap_ == TensorOverlap::kAsync && profiles::among(kernels.matches_async_products, stack);
+  const TensorSoftware& tensor = stack.parallel.tensor;
+  copies_parts_ = shape_.sequence_parallel && plan.micro_batch > 1 && tensor.concatenates_sequences;
+  matches_async_ = overlap_ == TensorOverlap::kAsync && tensor.async_by_pattern;
 }
 
 Meets BodyWriter::gathers() const {
@@ -163,11 +162,11 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
                       (overlap_ != TensorOverlap::kNone && !matches_async_);
   const Meets meets = beside ? Meets::kBeside : Meets::kBlocks;
   const bool bulk = sum_sms > 0 && overlap_ == TensorOverlap::kUserbuffers;
-  if (shape_.sequence_parallel && !keeps_gathered_) {
+  if (shape_.sequence_parallel && !keeps_gathered()) {
     list.push_back(collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets));
-    if (bulk) list.back().collective.sms = profiles::parallel_kernels().userbuffer_bulk.gather_sms;
+    if (bulk) list.back().collective.sms = stack_.parallel.userbuffers.gather_sms;
   }
-  const bool at_once = profiles::among(profiles::parallel_kernels().adds_gradients_at_once, stack_);
+  const bool at_once = stack_.parallel.tensor.sums_gradients_at_once;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     list.push_back(product(OpKind::kInputGradient, shape_.tokens, shape_.hidden, columns[i]));
     if (i > 0 && !at_once) {  // sums of the inputs' gradients
@@ -233,7 +232,7 @@ void BodyWriter::attention_forward(BodyOps& list) const {
 void BodyWriter::attention_backward(BodyOps& list) const {
   const RankShape& s = shape_;
   const bool latent = model_.latent.kv_rank > 0;
-  const profiles::UserbufferBulk& bulk = profiles::parallel_kernels().userbuffer_bulk;
+  const int reduce_sms = stack_.parallel.userbuffers.qkv_reduce_sms;
   row_backward(list, s.attention_out_dim());
   attention_core(list, true);
   const double heads = f(s.tokens) * f(s.q_dim() + s.kv_dim());
@@ -244,9 +243,9 @@ void BodyWriter::attention_backward(BodyOps& list) const {
   if (latent) {
     latent_backward(*this, list);
   } else if (model_.fused_qkv || stack_.fused_qkv) {
-    column_backward(list, {s.q_dim() + 2 * s.kv_dim()}, bulk.attention_sum_sms);
+    column_backward(list, {s.q_dim() + 2 * s.kv_dim()}, reduce_sms);
   } else {
-    column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()}, bulk.attention_sum_sms);
+    column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()}, reduce_sms);
   }
   BodyOp norm = layer_norm(true);
   norm.joins = true;
@@ -281,7 +280,7 @@ void BodyWriter::mlp_forward(BodyOps& list) const {
 void BodyWriter::mlp_backward(BodyOps& list) const {
   const RankShape& s = shape_;
   const bool gated = model_.gated_mlp;
-  const int sms = profiles::parallel_kernels().userbuffer_bulk.mlp_sum_sms;
+  const int sms = stack_.parallel.userbuffers.fc1_reduce_sms;
   row_backward(list, s.ffn);
   list.push_back(elementwise(OpKind::kActivation,
                              gated ? stack_.gated_activation : stack_.plain_activation,
@@ -320,8 +319,7 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
     list.push_back(op);
     list.back().joins = false;
   };
-  const bool compiled =
-      profiles::among(profiles::parallel_kernels().matches_async_products, w.stack());
+  const bool compiled = w.stack().parallel.tensor.async_by_pattern;
   BodyCollective gathered_by_q;
   bool second_half = false;
   int norms = 0;

@@ -15,9 +15,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "sim/core/cluster.h"
 #include "sim/core/local_shape.h"
 #include "sim/core/model.h"
 #include "sim/core/op.h"
@@ -81,8 +81,8 @@ struct Body {
 /// Writes operations for a rank: model, plan and stack give every list its sizes.
 class BodyWriter {
  public:
-  /// `gpu` says how products in fp8 want their operands; without one, with a transposed copy.
-  BodyWriter(const Model& model, const Plan& plan, const Stack& stack, std::string_view gpu = {});
+  /// `gpu` says how GEMMs in fp8 want their operands; without one, with a transposed copy.
+  BodyWriter(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {});
 
   const Model& model() const { return model_; }
   const Plan& plan() const { return plan_; }
@@ -96,8 +96,12 @@ class BodyWriter {
   double width() const { return 2; }  // bytes of an activation
   /// Products in fp8 read operands with the inner dimension last only, so each has a transpose.
   bool transposes_fp8() const { return transposes_fp8_; }
+  /// What they reach in MXFP8 of those with one scale a tensor.
+  double mxfp8_gemm_share() const { return mxfp8_gemm_share_; }
   /// Inputs of column-parallel products stay gathered until backward.
-  bool keeps_gathered() const { return keeps_gathered_ && shape_.sequence_parallel; }
+  bool keeps_gathered() const {
+    return stack_.parallel.tensor.keeps_gathered_inputs && shape_.sequence_parallel;
+  }
 
   /// y[m, n] = x[m, k] W. `kind` tells which.
   BodyOp product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const;
@@ -145,7 +149,7 @@ class BodyWriter {
   RankShape shape_;
   TensorOverlap overlap_ = TensorOverlap::kNone;
   ContextComm context_ = ContextComm::kRing;
-  bool keeps_gathered_ = false;
+  double mxfp8_gemm_share_ = 1;
   bool transposes_fp8_ = true;
   bool copies_parts_ = false;
   bool matches_async_ = false;  // the overlap is one of patterns that a compiler finds

@@ -4,18 +4,17 @@
 #include <algorithm>
 #include <numeric>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
 namespace {
 
 /// Kernels that leave copies to the memory engines reach what links give whatever SMs they hold.
-profiles::DispatchParams hybrid_params(const profiles::GpuCost& cost) {
-  profiles::DispatchParams params = cost.dispatch.values;
+profiles::DispatchParams hybrid_params(const profiles::Profile& profile) {
+  profiles::DispatchParams params = profile.cost.dispatch.values;
   params.token_s = 0;
   params.link_bytes_per_s =
-      profiles::parallel_kernels().hybrid_link_share * cost.exchange.values.bytes_per_s;
+      profile.stack.parallel.moe.hybridep_link_share * profile.cost.exchange.values.bytes_per_s;
   params.sm_bytes_per_s = params.link_bytes_per_s;
   return params;
 }
@@ -77,18 +76,15 @@ BodyCosts::BodyCosts(const profiles::Profile& profile)
     : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {
   const profiles::LowPrecisionParams& low = profile.cost.low_precision.values;
   // A machine with products of its own was measured as it is.
-  const profiles::TrainingLoad load = kernels_.measured.empty()
-                                          ? profiles::training_load(profile.cluster.gpu.id)
-                                          : profiles::TrainingLoad{};
-  kernels_.gemm.e *= load.product_share;
+  const Gpu& gpu = profile.cluster.gpu;
+  const TrainingLoad load = kernels_.measured.empty() ? gpu.training_load : TrainingLoad{};
+  kernels_.gemm.e *= load.gemm_share;
   kernels_.memory.stream_efficiency *= load.stream_share;
   kernels_.memory.reduce_efficiency *= load.stream_share;
-  const profiles::ParallelKernels& parallel = profiles::parallel_kernels();
-  if (profiles::among_editions(parallel.fused_losses, profile.stack) &&
-      profile.cluster.gpu.architecture == parallel.fused_loss_architecture)
-    loss_bytes_per_s_ = parallel.fused_loss_sm_bytes_per_s * kernels_.rates.sm_count;
+  if (profile.stack.parallel.loss.row_per_block)
+    loss_bytes_per_s_ = gpu.row_kernel_sm_bytes_per_s * kernels_.rates.sm_count;
   const auto typed = [&](Precision precision, double share, double operand_bytes) {
-    const double peak = peak_flops(profile.cluster.gpu, precision);
+    const double peak = peak_flops(gpu, precision);
     Typed& of = typed_[static_cast<std::size_t>(precision)];
     of = {{kernels_.gemm, kernels_.rates}, operand_bytes};
     if (peak > 0) of.gemm = typed_gemm(kernels_.gemm, kernels_.rates, peak, share);
@@ -161,7 +157,7 @@ CollectiveCost BodyCosts::tokens_to_experts(const BodyCollective& c) const {
   const DispatchCost sent = c.dispatcher == Dispatcher::kAllToAll
                                 ? exchange_cost(cost.exchange.values, shape, nic)
                             : c.dispatcher == Dispatcher::kHybridEp
-                                ? dispatch_cost(hybrid_params(cost), shape, nic, c.sms)
+                                ? dispatch_cost(hybrid_params(profile_), shape, nic, c.sms)
                                 : dispatch_cost(cost.dispatch.values, shape, nic, c.sms);
   CollectiveCost result;
   result.time_s = sent.time_s;
@@ -187,7 +183,7 @@ double BodyCosts::product_s(const BodyOp& op, int sms) {
 /// One kernel for products of all experts fills the device with all of them; launched one by one,
 /// as many as there are streams share it at a time.
 double BodyCosts::products_s(const BodyOp& op, int sms) {
-  const auto at_once = static_cast<std::int64_t>(profiles::parallel_kernels().expert_streams);
+  const auto at_once = std::int64_t{profile_.stack.parallel.moe.gemm_streams};
   if (op.groups <= at_once || op.work.kernels == 1) return product_s(op, sms);
   BodyOp some = op;
   some.groups = at_once;
@@ -246,10 +242,10 @@ double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
     return std::max(product_s, together + product_s / ranks) + (ranks - 1) * gap;
   }
   if (op.collective.exchanged) return exchanged_pieces_s(op, product_s);
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
-  const double splits = kernels.userbuffer_splits;
+  const TensorSoftware& tensor = profile_.stack.parallel.tensor;
+  const double splits = tensor.overlap_splits;
   Sharing sharing;
-  sharing.channels = kernels.userbuffer_sms;
+  sharing.channels = tensor.overlap_sms;
   const double slowed = work_s(op, sharing);
   return std::max(slowed + together / splits, slowed / splits + together) + (splits - 1) * gap;
 }

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/parallel/body.h"
 #include "sim/parallel/real.h"
 
@@ -22,14 +21,11 @@ namespace {
 
 /// Of the pairs of a causal mask, those that attention works on, times what it is slower.
 double attended(const BodyWriter& w, bool backward) {
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  const SinkSoftware& sinks = w.stack().parallel.sinks;
   if (w.model().attention_sinks) {
-    if (profiles::among_editions(kernels.slow_sinks, w.stack()))
-      return 1 / kernels.sink_attention_share;
-    if (backward && w.plan().numerics.precision == Precision::kFp8 &&
-        profiles::among_editions(kernels.fp8_sinks, w.stack())) {
-      return 1 / kernels.fp8_sink_backward_share;
-    }
+    if (sinks.attention_share > 0) return 1 / sinks.attention_share;
+    if (backward && w.plan().numerics.precision == Precision::kFp8 && sinks.fp8_backward_share > 0)
+      return 1 / sinks.fp8_backward_share;
   }
   return attended_share(w.model(), w.plan().seq_len);
 }
@@ -68,15 +64,14 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
 /// Recipes of models with sinks turn attention in fp8 on: what it reads is laid out by heads and
 /// cast first.
 void cast_for_attention(const BodyWriter& w, BodyOps& list, bool backward) {
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
+  const double input_bytes = w.stack().parallel.sinks.fp8_input_bytes;
   if (!w.model().attention_sinks || w.plan().numerics.precision != Precision::kFp8 ||
-      !profiles::among_editions(kernels.fp8_attention_inputs, w.stack()))
+      input_bytes <= 0)
     return;
   const RankShape& s = w.shape();
   const double channels = f(backward ? s.attention_out_dim() : s.q_dim() + 2 * s.kv_dim());
   constexpr int kKernels = 3;  // laid out, cast, scales ordered
-  list.push_back(w.memory(OpKind::kQuantize,
-                          kernels.fp8_attention_input_bytes * f(s.tokens) * channels, kKernels,
+  list.push_back(w.memory(OpKind::kQuantize, input_bytes * f(s.tokens) * channels, kKernels,
                           w.stack().parallel.cast_efficiency));
 }
 
@@ -115,8 +110,7 @@ void gathered_ring(const BodyWriter& w, BodyOps& list, bool backward) {
   const double pairs = f(s.tokens) * f(s.q_dim() + s.attention_out_dim());  // keys and values
   constexpr double kSum = 4;                                                // bytes: fp32
   const auto summed = [&](double elements) { return (2 * kSum + w.width()) * elements; };
-  const bool waits = profiles::among(profiles::parallel_kernels().waits_for_ring, w.stack());
-  const Meets meets = waits ? Meets::kBlocks : Meets::kBeside;
+  const Meets meets = w.stack().parallel.context.blocking_ring ? Meets::kBlocks : Meets::kBeside;
   list.push_back(w.memory(OpKind::kCopyIn, 2 * w.width() * pairs, 1, w.stack().copies.concatenate));
   list.push_back(transfer(Pattern::kCollective, w.width() * pairs * f(s.cp), meets));
   for (std::int64_t step = 0; step < s.cp; ++step) {
@@ -166,9 +160,8 @@ void BodyWriter::attention_core(BodyOps& list, bool backward) const {
   }
   switch (context_) {
     case ContextComm::kRing:
-      return profiles::among(profiles::parallel_kernels().gathered_ring, stack_)
-                 ? gathered_ring(*this, list, backward)
-                 : ring(*this, list, backward);
+      return stack_.parallel.context.ring_by_all_gather ? gathered_ring(*this, list, backward)
+                                                        : ring(*this, list, backward);
     case ContextComm::kAllGather:
       return gathered(*this, list, backward);
     case ContextComm::kAllToAll:

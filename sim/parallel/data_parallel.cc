@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/core/strategy.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
@@ -30,11 +29,11 @@ bool gathers_layers(const Plan& plan, const Stack& stack) {
 }
 
 bool registers_buffers(const Plan& plan, const profiles::Profile& profile, const Layout& layout) {
-  const profiles::RegisteredBuffers& registered = profiles::parallel_kernels().registered_buffers;
-  const std::vector<std::string>& names = registered.strategies;
-  return profile.cost.collectives.values.nvls &&
-         profiles::among(registered.stacks, profile.stack) &&
-         std::find(names.begin(), names.end(), info_of(plan.strategy).name) != names.end() &&
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  const bool own_fsdp =
+      strategy.software == Software::kMegatron && strategy.divides == Sharded::kParameters;
+  return own_fsdp && profile.stack.parallel.gradients.registered_buffer_sms > 0 &&
+         profile.cost.collectives.values.nvls &&
          layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
 }
 
@@ -51,10 +50,9 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
       plan.parallel.overlap_param_gather.value_or(sharded_ || stack.parallel.overlap_param_gather);
   gradient_bytes_ = gradient_bytes(plan, stack);
   if (gathers_narrow_weights(plan)) parameter_bytes_ = 1;
-  const profiles::WholeGradients& whole = profiles::parallel_kernels().whole_gradients;
-  if (!sharded_ && profiles::among(whole.stacks, stack)) {
-    whole_bytes_ = whole.bytes;
-    copied_bytes_ = whole.copied_bytes;
+  if (!sharded_) {
+    whole_bytes_ = stack.parallel.gradients.whole_bytes;
+    copied_bytes_ = stack.parallel.gradients.whole_copy_bytes;
   }
   // Software that always divides holds weights in the compute type and says what it copies.
   const bool trains_full_weights = plan.numerics.lora == 0;
@@ -285,8 +283,7 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
     tail.optimizer_s = std::max(tail.optimizer_s, costs_.host_link_s(2 * owned * state));
   }
   // Weights are cast to fewer bits before the first micro-batch.
-  const double cast_bytes =
-      weight_cast_bytes(plan_, profiles::transposes_fp8(stack_, costs_.gpu().id));
+  const double cast_bytes = weight_cast_bytes(plan_, transposes_fp8(stack_, costs_.gpu()));
   tail.optimizer_s +=
       costs_.memory_s((parameters + experts) * cast_bytes, stack_.parallel.cast_efficiency);
   return tail;

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "profiles/parallel_kernels.h"
 #include "profiles/software_settings.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
@@ -22,8 +21,7 @@ std::int64_t whole(double value) {
 bool fused_experts(const BodyWriter& w, const ExpertShape& shape) {
   return w.model().gated_mlp && shape.dropless &&
          w.plan().parallel.cuda_graphs == CudaGraphs::kStep &&
-         fp8_scaled(w.plan(), Fp8Recipe::kMxfp8) &&
-         profiles::among_editions(profiles::parallel_kernels().fused_experts, w.stack());
+         fp8_scaled(w.plan(), Fp8Recipe::kMxfp8) && w.stack().parallel.moe.fused_grouped_gemms;
 }
 
 /// Operations on rows of a number that only the device knows.
@@ -177,8 +175,7 @@ class ExpertWriter {
       if (backward && dispatcher_ == Dispatcher::kAllGather)
         op.collective.kind = Collective::kReduceScatter;
       add_dynamic(op);
-      if (sorts_first && profiles::among(profiles::parallel_kernels().sends_weights, w_.stack()))
-        send_weights();
+      if (sorts_first && w_.stack().parallel.moe.exchanges_weights) send_weights();
     }
     if (!backward && !alone() && !sorts_first) wait_for_counts();
     if (backward && (sorts_first || alone())) permute();
@@ -265,12 +262,11 @@ class ExpertWriter {
   /// Biases keep activation and weights from running in one kernel.
   bool unfused() const {
     return (w_.model().experts.bias || w_.model().mlp_bias) &&
-           profiles::among_editions(profiles::parallel_kernels().unfused_biased_experts,
-                                    w_.stack());
+           w_.stack().parallel.moe.unfused_biases;
   }
 
   void unfused_activation(bool backward) {
-    const profiles::ParallelKernels& k = profiles::parallel_kernels();
+    const MoeSoftware& k = w_.stack().parallel.moe;
     const double activation =
         backward ? k.unfused_activation_backward_bytes : k.unfused_activation_forward_bytes;
     const double bias = backward ? k.unfused_bias_backward_bytes : k.unfused_bias_forward_bytes;

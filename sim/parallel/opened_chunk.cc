@@ -52,7 +52,7 @@ class ChunkOpener {
  public:
   ChunkOpener(const Model& model, const profiles::Profile& profile, const Plan& plan,
               CudaGraphs graphs)
-      : writer_(model, plan, profile.stack, profile.cluster.gpu.id), costs_(profile) {
+      : writer_(model, plan, profile.stack, profile.cluster.gpu), costs_(profile) {
     costs_.place(layout_of(plan, profile.cluster), graphs);
   }
 

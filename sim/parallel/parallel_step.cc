@@ -8,7 +8,6 @@
 #include <cmath>
 #include <string_view>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/rack.h"
 #include "sim/core/seconds.h"
@@ -84,8 +83,7 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
     throw Error(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
                             name_of(n.precision), gpu.id, fmt::join(has, " or ")));
   }
-  if (n.fp8_recipe == Fp8Recipe::kMxfp8 &&
-      (gpu.architecture == "hopper" || gpu.architecture == "ada")) {
+  if (n.fp8_recipe == Fp8Recipe::kMxfp8 && gpu.mxfp8_gemm_share <= 0) {
     throw Error(
         fmt::format("fp8_recipe is mxfp8, whose blocks of 32 the GPU {} does not scale, expected "
                     "delayed, tensorwise, rowwise or block",
@@ -142,14 +140,14 @@ Body write_body(const BodyWriter& writer, BodyKind kind) {
 
 ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
                                                    const std::vector<ChunkContent>& parts) {
-  const BodyWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu.id);
+  const BodyWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu);
   Sharing beside;
   if (gathers_layers(plan, profile_.stack)) {
     constexpr double kLarge = 1e8;
     beside = BodyCosts::sharing(costs_.collective(
         {CommGroup::kShard, Collective::kAllGather, Pattern::kCollective, Meets::kBeside, kLarge}));
     if (registers_buffers(plan, profile_, costs_.layout()))
-      beside.channels = profiles::parallel_kernels().registered_buffers.sms;
+      beside.channels = profile_.stack.parallel.gradients.registered_buffer_sms;
   }
   const auto timed = [&](const Body& body) {
     PassTimes times;
@@ -191,9 +189,9 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
 }
 
 double ParallelEngine::deferred_head_s(const Plan& plan, const Bodies& bodies) const {
-  const BodyWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu.id);
+  const BodyWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu);
   if (plan.parallel.pp == 1 || writer.tensor_overlap() != TensorOverlap::kUserbuffers) return 0;
-  const std::int64_t most = profiles::parallel_kernels().deferred_head_gradients;
+  const std::int64_t most = profile_.stack.parallel.userbuffers.deferred_head_gradients;
   return f(std::min(most, plan.grad_accum)) *
          bodies[static_cast<std::size_t>(BodyKind::kHead)].backward.delayed_s;
 }

@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/parallel/real.h"
 
 namespace shardwright::sim {
@@ -46,29 +45,28 @@ Cast cast_of(const Plan& plan, bool transposes) {
 
 /// torchao without a compiler casts by many kernels, and casts an input again for its weight
 /// gradient, both of whose operands are copied into the other layout.
-const profiles::EagerCasts* eager_casts(const BodyWriter& w) {
-  const profiles::EagerCasts& casts = profiles::parallel_kernels().eager_casts;
-  return fp8_scaled(w.plan(), Fp8Recipe::kTensorwise) && profiles::among(casts.stacks, w.stack())
-             ? &casts
-             : nullptr;
+bool eager_casts(const BodyWriter& w) {
+  return w.stack().parallel.fp8.eager_cast_bytes > 0 &&
+         fp8_scaled(w.plan(), Fp8Recipe::kTensorwise);
 }
 
 /// Casts of experts' rows that are launched one by one are short: they keep the stack's.
 double cast_efficiency(const BodyWriter& w, const BodyOp& product) {
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
-  const profiles::CastTranspose& transposed = kernels.cast_transpose;
-  if (fp8_scaled(w.plan(), Fp8Recipe::kMxfp8)) return kernels.mxfp8_cast_efficiency;
-  const bool known = one_fp8_scale(w.plan()) && w.transposes_fp8() && product.work.kernels <= 1 &&
-                     profiles::among(transposed.stacks, w.stack());
-  return known ? transposed.efficiency : w.stack().parallel.cast_efficiency;
+  const ParallelSoftware& parallel = w.stack().parallel;
+  const bool transposed =
+      one_fp8_scale(w.plan()) && w.transposes_fp8() && product.work.kernels <= 1;
+  const double known = fp8_scaled(w.plan(), Fp8Recipe::kMxfp8)
+                           ? parallel.fp8.mxfp8_cast_efficiency
+                           : (transposed ? parallel.fp8.cast_transpose_efficiency : 0);
+  return known > 0 ? known : parallel.cast_efficiency;
 }
 
 BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) {
-  const profiles::EagerCasts& casts = *eager_casts(w);
+  const Fp8Software& fp8 = w.stack().parallel.fp8;
   constexpr double kCopied = 2;  // bytes: one read, one written
   const int copies = copied_elements > 0 ? 2 : 0;
-  return w.memory(OpKind::kQuantize, casts.bytes * elements + kCopied * copied_elements,
-                  casts.kernels + copies, w.stack().copies.cast);
+  return w.memory(OpKind::kQuantize, fp8.eager_cast_bytes * elements + kCopied * copied_elements,
+                  fp8.eager_cast_kernels + copies, w.stack().copies.cast);
 }
 
 /// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
@@ -76,7 +74,7 @@ BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) 
 BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
   const Cast cast = cast_of(w.plan(), w.transposes_fp8());
   const double elements = f(product.work.m) * f(product.work.k) * f(product.groups);
-  if (eager_casts(w) != nullptr) {
+  if (eager_casts(w)) {
     BodyOp op = eager_cast(w, elements, 0);
     op.joins = product.joins;
     return op;
@@ -111,10 +109,9 @@ bool norms_cast(const BodyWriter& w) {
   return fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.stack().parallel.always;
 }
 
-double product_share(const Plan& plan) {
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
-  if (fp8_scaled(plan, Fp8Recipe::kMxfp8)) return kernels.mxfp8_product_share;
-  return fp8_scaled(plan, Fp8Recipe::kRowwise) ? kernels.rowwise_product_share : 1;
+double product_share(const BodyWriter& w) {
+  if (fp8_scaled(w.plan(), Fp8Recipe::kMxfp8)) return w.mxfp8_gemm_share();
+  return fp8_scaled(w.plan(), Fp8Recipe::kRowwise) ? w.stack().parallel.fp8.rowwise_gemm_share : 1;
 }
 
 /// Scales of whole rows are found after the gather (torchao).
@@ -182,12 +179,12 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       continue;
     }
     op.precision = writer.plan().numerics.precision;
-    op.work.efficiency *= product_share(writer.plan());
+    op.work.efficiency *= product_share(writer);
     reduce_narrow(writer, op.collective);
     const bool forward = op.kind != OpKind::kInputGradient;
     const bool reads_again = op.narrow_input || op.kind == OpKind::kWeightGradient ||
                              (forward && cast != nullptr && same_input(*cast, op));
-    if (op.kind == OpKind::kWeightGradient && eager_casts(writer) != nullptr) {
+    if (op.kind == OpKind::kWeightGradient && eager_casts(writer)) {
       const double inputs = f(op.work.n) * f(op.work.k), gradients = f(op.work.m) * f(op.work.k);
       result.push_back(eager_cast(writer, inputs, inputs + gradients));
     }
@@ -203,6 +200,10 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
     result.push_back(op);
   }
   list = std::move(result);
+}
+
+bool transposes_fp8(const Stack& stack, const Gpu& gpu) {
+  return !stack.parallel.fp8.reads_both_layouts || !gpu.fp8_any_layout;
 }
 
 bool gathers_narrow_weights(const Plan& plan) {

@@ -35,6 +35,10 @@ bool fp8_scaled(const Plan& plan, Fp8Recipe recipe);
 /// Rewrites the products of `list`, which is a layer's. Does nothing in bf16 and fp16.
 void lower_precision(const BodyWriter& writer, BodyOps& list);
 
+/// Products in fp8 want a transposed copy of operands whose inner dimension is not the last, but
+/// where the GPU multiplies both ways and the stack lets it.
+bool transposes_fp8(const Stack& stack, const Gpu& gpu);
+
 /// Parameters that stay in fp8 are gathered so. Those with blocks of 32 are scaled along rows and
 /// along columns by who has whole rows and columns, so they travel in bf16 (Megatron-LM
 /// core/distributed, reuse_grad_buf_for_mxfp8_param_ag).

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/core/strategy.h"
 #include "sim/parallel/adapters.h"
 #include "sim/parallel/expert_body.h"
@@ -127,11 +126,8 @@ double loss_bytes(const BodyWriter& w) {
   const double own = gathers ? w.width() * tokens * f(s.vocab) : 0;
   double each = w.width() + (stack.loss_upcasts_logits ? 4 : 0) + sum(stack.loss.saved_bytes) +
                 stack.loss.backward_temporary_bytes;
-  const profiles::ParallelKernels& kernels = profiles::parallel_kernels();
-  if (s.tp > 1 && stack.loss_upcasts_logits &&
-      profiles::among(kernels.separate_parts_of_loss, stack)) {
-    each = std::max(each, kernels.separate_loss_bytes);
-  }
+  if (s.tp > 1 && stack.loss_upcasts_logits)
+    each = std::max(each, stack.parallel.loss.separate_parts_bytes);
   return own + logits * each;
 }
 
@@ -267,10 +263,10 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   memory.of(MemoryCategory::kParameters) =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
   memory.of(MemoryCategory::kGradients) = kept_gradient_bytes(plan, stack) * parameters;
-  const profiles::CopiedGradients& copied = profiles::parallel_kernels().copied_gradients;
-  if (strategy.divides != Sharded::kNothing && plan.reduce_dtype != DType::kFp32 &&
-      profiles::among(copied.stacks, stack))
-    memory.of(MemoryCategory::kWorkspace) += copied.bytes * owned + copied.bucket_bytes;
+  const GradientSoftware& gradients = stack.parallel.gradients;
+  if (strategy.divides != Sharded::kNothing && plan.reduce_dtype != DType::kFp32)
+    memory.of(MemoryCategory::kWorkspace) +=
+        gradients.flattened_bytes * owned + gradients.bucket_bytes;
   // Masters of the type of the weights are the weights.
   memory.of(MemoryCategory::kMaster) = plan.master_dtype == plan.param_dtype ? 0 : master * owned;
   memory.of(MemoryCategory::kOptimizer) = moments * owned;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <string>
 
-#include "profiles/parallel_kernels.h"
 #include "sim/core/error.h"
 #include "sim/core/parse_number.h"
 
@@ -133,17 +132,18 @@ std::vector<ChunkContent> equal_parts(const Model& model, std::size_t parts) {
 /// Equal numbers of modules, of which `ends` stand before the first layer and after the last one;
 /// the first chunks get what is left. Nothing where a chunk would hold no layer.
 std::vector<ChunkContent> equal_modules(const Model& model, std::size_t parts,
-                                        const profiles::ListedEnds& ends) {
+                                        const StageSoftware& ends) {
   const auto n = static_cast<std::int64_t>(parts);
-  const std::int64_t places = ends.before + model.layers + ends.after;
+  const std::int64_t places = ends.modules_before + model.layers + ends.modules_after;
   std::vector<ChunkContent> chunks(parts);
   std::int64_t layer = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     ChunkContent& chunk = chunks[static_cast<std::size_t>(i)];
     chunk.embedding = i == 0;
     chunk.head = i + 1 == n;
-    chunk.layers = places / n + (i < places % n ? 1 : 0) - (chunk.embedding ? ends.before : 0) -
-                   (chunk.head ? ends.after : 0);
+    chunk.layers = places / n + (i < places % n ? 1 : 0) -
+                   (chunk.embedding ? ends.modules_before : 0) -
+                   (chunk.head ? ends.modules_after : 0);
     if (chunk.layers < 1) return {};
     chunk.first_layer = layer;
     layer += chunk.layers;
@@ -177,12 +177,12 @@ std::vector<ChunkContent> by_cost(const Model& model, std::size_t parts) {
 }
 
 std::vector<ChunkContent> usual_parts(const Model& model, std::size_t parts, const Stack& stack) {
-  const profiles::ListedEnds& ends = profiles::parallel_kernels().listed_ends;
-  if (profiles::among(ends.stacks, stack)) {
-    std::vector<ChunkContent> chunks = equal_modules(model, parts, ends);
+  const StageSoftware& stages = stack.parallel.stages;
+  if (stages.modules_before > 0 || stages.modules_after > 0) {
+    std::vector<ChunkContent> chunks = equal_modules(model, parts, stages);
     if (!chunks.empty()) return chunks;
   }
-  if (profiles::among(profiles::parallel_kernels().stages_by_cost, stack)) {
+  if (stages.by_cost) {
     std::vector<ChunkContent> chunks = by_cost(model, parts);
     if (!chunks.empty()) return chunks;
   }

@@ -7,7 +7,7 @@
 // chunk, which has the head, gets what equal others leave (Megatron-Bridge's layouts of
 // DeepSeek-V3: 61 layers in 16 chunks are 15 of 4 and one of 1), or, where they leave none, the
 // first chunks get one layer more. Software that cuts a list of modules into equal parts
-// (profiles/parallel_kernels.h, listed_ends) counts embedding, last norm and head as layers. A
+// (StageSoftware in sim/core/parallel_software.h) counts embedding, last norm and head as layers. A
 // layout string says it exactly: E embedding, t layer, m multi-token prediction, L head and loss,
 // | end of a chunk, (...)*n or x*n repetition.
 #pragma once

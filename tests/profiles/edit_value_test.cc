@@ -31,7 +31,10 @@ TEST(EditValue, ChangesOneNumberOfAnyShippedFileAndNothingElse) {
       const auto* number = std::get_if<double*>(&field.target);
       if (number == nullptr || !before.origins.contains(field.path)) continue;
       const bool is_rate = **number > 1e6;
-      const double value = is_rate ? 2e6 : **number == 0.5 ? 0.25 : 0.5;
+      const bool is_share = field.accepted.min <= 0.25;
+      const double value = is_rate     ? 2e6
+                           : !is_share ? **number + 1
+                                       : (**number == 0.5 ? 0.25 : 0.5);
       auto after = parse(with_value(text, name, field.path, value, kOrigin));
       EXPECT_EQ(after.origins.at(field.path).source, kOrigin.source) << name << field.path;
       EXPECT_EQ(after.origins.at(field.path).date, kOrigin.date);

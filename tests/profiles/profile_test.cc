@@ -57,6 +57,21 @@ TEST(Profile, SetOverridesEveryKindOfValue) {
   EXPECT_EQ(profile.origins.at("cluster.nic_efficiency").source, "--set");
 }
 
+TEST(Profile, WordsOfFrameworksAreThoseThatPlansKnow) {
+  const Profile profile = load_profile(
+      "dgx-h100", "torch-compile",
+      {"stack.parallel.tp_overlap=async", "stack.parallel.choices.tp_overlap=none,userbuffers",
+       "stack.parallel.choices.pp_schedule="});
+  EXPECT_EQ(profile.stack.parallel.tp_overlap, "async");
+  EXPECT_THAT(profile.stack.parallel.choices.tp_overlap,
+              ::testing::ElementsAre("none", "userbuffers"));
+  EXPECT_THAT(profile.stack.parallel.choices.pp_schedule, ::testing::IsEmpty());
+  EXPECT_THAT(error_of({"stack.parallel.tp_overlap=userbuffer"}),
+              HasSubstr("expected one of none, userbuffers, async"));
+  EXPECT_THAT(error_of({"stack.parallel.choices.dispatcher=deepep,deep"}),
+              HasSubstr("expected a list, each element one of allgather, alltoall"));
+}
+
 TEST(Profile, EveryFieldCanBeSetToItsOwnValue) {
   Profile profile = load_profile("dgx-h100", "native");
   Profile changed = profile;

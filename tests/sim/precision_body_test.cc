@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "profiles/parallel_kernels.h"
+#include "profiles/gpu_file.h"
 #include "sim/parallel/body_cost.h"
 #include "sim/parallel/data_parallel.h"
 #include "tests/sim/divided_plans.h"
@@ -20,11 +20,16 @@ Plan fp8_plan(int tp, Fp8Recipe recipe) {
   return plan;
 }
 
+/// That GPU, or with "" none.
+Gpu gpu_of(const char* name) {
+  return *name == '\0' ? Gpu{} : profiles::load_gpu(name).gpu;
+}
+
 /// Of a layer's two sums in forward, by userbuffers.
 std::vector<BodyCollective> sums(const Plan& plan, const char* gpu) {
   static const Model model = llama_70b();
   std::vector<BodyCollective> found;
-  for (const BodyOp& op : BodyWriter(model, plan, h100().stack, gpu).layer(false).forward) {
+  for (const BodyOp& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
     if (op.collective.kind == Collective::kReduceScatter) found.push_back(op.collective);
   }
   return found;
@@ -38,7 +43,8 @@ TEST(PrecisionBody, GpusThatMultiplyBothWaysNeedNoTransposes) {
   const auto bytes = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
     double sum = 0;
-    for (const BodyOp& op : BodyWriter(model, plan, h100().stack, gpu).layer(false).forward) {
+    for (const BodyOp& op :
+         BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
       if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
     }
     return sum;
@@ -51,7 +57,7 @@ TEST(PrecisionBody, GpusThatMultiplyBothWaysNeedNoTransposes) {
       << "compute capability 12.0 does not";
   EXPECT_EQ(bytes(Fp8Recipe::kMxfp8, "gb200"), bytes(Fp8Recipe::kMxfp8, ""));
   const profiles::Profile torch = profiles::load_profile("gb200-nvl72", "torch-compile");
-  EXPECT_TRUE(profiles::transposes_fp8(torch.stack, "gb200")) << "torchao copies all the same";
+  EXPECT_TRUE(transposes_fp8(torch.stack, torch.cluster.gpu)) << "torchao copies all the same";
 }
 
 // The kernel that was measured casts with one scale and transposes.
@@ -59,12 +65,13 @@ TEST(PrecisionBody, CastsThatTransposeReachWhatWasMeasured) {
   const Model model = llama_70b();
   const auto efficiency = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
-    for (const BodyOp& op : BodyWriter(model, plan, h100().stack, gpu).layer(false).backward) {
+    for (const BodyOp& op :
+         BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
       if (op.kind == OpKind::kQuantize) return op.work.efficiency;
     }
     return 0.0;
   };
-  const double measured = profiles::parallel_kernels().cast_transpose.efficiency;
+  const double measured = h100().stack.parallel.fp8.cast_transpose_efficiency;
   const double others = h100().stack.parallel.cast_efficiency;
   EXPECT_NE(measured, others);
   EXPECT_DOUBLE_EQ(efficiency(Fp8Recipe::kDelayed, "h100-80g"), measured);
