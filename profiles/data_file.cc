@@ -60,6 +60,26 @@ void check_schema(DataKind kind, const JsonReader& root) {
   root.fail("schema", fmt::format("\"{}\"", schema_of(kind)));
 }
 
+fs::path presets_folder() {
+  return data_dir() / "published" / "presets";
+}
+
+/// The data files of a folder, in alphabetical order.
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    if (entry->path().extension() == ".json") files.push_back(entry->path());
+  }
+  if (failed) {
+    throw Error(fmt::format("{}: cannot list the files that ship there: {}", folder.string(),
+                            failed.message()));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 bool is_path(const std::string& name_or_path) {
   return name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json");
 }
@@ -102,30 +122,25 @@ std::string_view name_of(DataKind kind) {
 }
 
 std::vector<std::string> shipped_names(DataKind kind) {
-  const fs::path folder = folder_of(kind);
   std::vector<std::string> names;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    if (entry->path().extension() == ".json") names.push_back(entry->path().stem().string());
-  }
-  if (failed) {
-    throw Error(fmt::format("{}: cannot list the folder of shipped {}s: {}", folder.string(),
-                            name_of(kind), failed.message()));
-  }
-  std::sort(names.begin(), names.end());
+  for (const fs::path& file : files_of(folder_of(kind))) names.push_back(file.stem().string());
   return names;
 }
 
+std::vector<fs::path> published_presets() {
+  return files_of(presets_folder());
+}
+
 DataFile open_data_file(DataKind kind, const std::string& name_or_path, const fs::path& from) {
+  static KeptFiles<JsonFile> kept(&load_json);
   if (!is_path(name_or_path)) {
-    static KeptFiles<JsonFile> kept(&load_json);
     const fs::path path = shipped_file(kind, name_or_path);
     return describe(kind, kept.get(path), path);
   }
   const fs::path given = name_or_path;
   const fs::path path =
       given.is_absolute() || from.empty() ? given : (from / given).lexically_normal();
+  if (path.parent_path() == presets_folder()) return describe(kind, kept.get(path), path);
   return describe(kind, std::make_shared<const JsonFile>(load_json(path)), path);
 }
 

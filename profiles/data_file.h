@@ -26,6 +26,10 @@ std::string_view name_of(DataKind kind);
 /// The names that ship, in alphabetical order.
 std::vector<std::string> shipped_names(DataKind kind);
 
+/// Stacks beside the ledger, for rows whose software one source alone describes
+/// (published/presets): their files, by name. Only load_edition and paths find them.
+std::vector<std::filesystem::path> published_presets();
+
 struct DataFile {
   std::shared_ptr<const JsonFile> json;  // never null
   std::filesystem::path path;

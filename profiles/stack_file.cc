@@ -209,21 +209,30 @@ static std::size_t beginning(std::string_view text, std::string_view words) {
   return longest;
 }
 
+/// As read_stack finds it, without reading the values.
+static std::string family_of(const DataFile& file, int depth) {
+  if (const auto family = file.json->root().find<std::string>("family")) return *family;
+  const std::optional<DataFile> base = open_base(DataKind::kStack, file, depth);
+  return base ? family_of(*base, depth + 1) : file.id;
+}
+
 StackFile load_edition(const std::string& family, std::string_view software) {
-  std::optional<StackFile> nearest;
-  if (!software.empty()) {
-    std::size_t longest = 0;
-    for (const std::string& name : shipped_names(DataKind::kStack)) {
-      if (!name.starts_with(family + "-")) continue;
-      StackFile edition = load_stack(name);
-      const std::size_t common =
-          edition.stack.family == family ? beginning(software, edition.software) : 0;
-      if (common <= longest) continue;
-      longest = common;
-      nearest = std::move(edition);
-    }
+  std::string nearest = family;
+  std::size_t longest = 0;
+  const auto compare = [&](const std::string& name, const std::string& name_or_path) {
+    if (software.empty() || !name.starts_with(family + "-")) return;
+    const DataFile file = open_data_file(DataKind::kStack, name_or_path);
+    const std::size_t common =
+        beginning(software, file.json->root().optional<std::string>("software", ""));
+    if (common <= longest || family_of(file, 0) != family) return;
+    longest = common;
+    nearest = name_or_path;
+  };
+  for (const std::string& name : shipped_names(DataKind::kStack)) compare(name, name);
+  for (const std::filesystem::path& preset : published_presets()) {
+    compare(preset.stem().string(), preset.string());
   }
-  return nearest ? std::move(*nearest) : load_stack(family);
+  return load_stack(nearest);
 }
 
 StackFile parse_stack(std::string_view text, const std::string& name) {

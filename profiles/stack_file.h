@@ -24,7 +24,8 @@ void describe(FieldList& fields, Stack& stack);
 StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from = {});
 StackFile parse_stack(std::string_view text, const std::string& name);
 
-/// The shipped edition of stack `family` whose `software` the text begins with, else `family`.
+/// The edition of stack `family` whose `software` the text begins with, else `family` itself: one
+/// that ships, or a preset beside the ledger (published/presets).
 StackFile load_edition(const std::string& family, std::string_view software);
 
 /// The file's own schema with every value and its source; load_stack reads it back.

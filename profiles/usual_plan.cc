@@ -19,7 +19,7 @@ bool mentions(const JsonReader& entry, std::string_view list, std::string_view n
 
 UsualPlan usual_plan(const std::string& stack, std::string_view architecture,
                      std::string_view gpu) {
-  static const JsonFile file = JsonFile::load(data_dir() / "usual_plans.json");
+  static const JsonFile file = JsonFile::load(data_dir() / "published" / "usual_plans.json");
   UsualPlan plan;
   for (const JsonReader& entry : file.root().require_array("plans")) {
     if (!mentions(entry, "stacks", stack)) continue;

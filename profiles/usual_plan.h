@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runs of a stack set in their plans where a table does not say:
-// profiles/data/usual_plans.json.
+// profiles/data/published/usual_plans.json.
 #pragma once
 
 #include <optional>

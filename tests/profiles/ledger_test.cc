@@ -254,8 +254,7 @@ TEST(Ledger, NamesFileLineColumnValueAndWhatIsAccepted) {
             "16384");
   EXPECT_THAT(error_with({{"strategy", "fsdp3"}}),
               HasSubstr("column strategy: found \"fsdp3\", expected one of single, ddp, zero1"));
-  EXPECT_THAT(error_with({{"stack", "gax"}}),
-              HasSubstr("expected one of aleph-alpha, aleph-alpha-flash-1"));
+  EXPECT_THAT(error_with({{"stack", "gax"}}), HasSubstr("expected one of aleph-alpha, hf-eager"));
   EXPECT_THAT(error_with({{"gpu", "a100"}}), HasSubstr("column gpu: found \"a100\""));
   EXPECT_THAT(error_with({{"arch", "mamba"}}), HasSubstr("expected one of llama, mistral"));
   EXPECT_THAT(error_with({{"recompute", "some"}}), HasSubstr("none, full, selective-op, every-N"));

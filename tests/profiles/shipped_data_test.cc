@@ -4,11 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
+#include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
@@ -80,6 +84,20 @@ TEST(ShippedData, StacksLoadWithSources) {
     EXPECT_FALSE(file.stack.description.empty()) << name;
     expect_sourced(name, file.stack, file.origins);
     expect_round_trip(file, parse_stack);
+  }
+}
+
+// Presets that one source alone supports serve the rows of the ledger and nobody else.
+TEST(ShippedData, PublishedPresetsAreNoStacksToChoose) {
+  const std::vector<std::string> names = shipped_names(DataKind::kStack);
+  for (const std::filesystem::path& preset : not_empty(published_presets())) {
+    const StackFile file = load_stack(preset.string());
+    EXPECT_EQ(file.stack.id, preset.stem());
+    EXPECT_FALSE(file.software.empty()) << preset;
+    EXPECT_EQ(std::count(names.begin(), names.end(), file.stack.id), 0) << preset;
+    expect_sourced(file.stack.id, file.stack, file.origins);
+    const std::string software = file.software.substr(0, file.software.find('|'));
+    EXPECT_EQ(load_edition(file.stack.family, software).stack.id, file.stack.id);
   }
 }
 

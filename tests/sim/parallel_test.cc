@@ -357,8 +357,8 @@ double layer_s(const Model& model, const profiles::Profile& profile) {
 
 // 96 heads of 150 elements are 300 bytes each: 4 + 2 products over all scores run at the fp32 rate.
 TEST(BodyTest, HeadsThatAreNotWhole16BytesMissTheTensorCores) {
-  const profiles::Profile blooms =
-      profiles::load_profile("dgx-a100-80g", "megatron-deepspeed-2022");
+  const profiles::Profile blooms = profiles::make_profile(
+      profiles::load_cluster("dgx-a100-80g"), profiles::load_edition("megatron-deepspeed", "2022"));
   profiles::Profile newer = blooms;
   newer.stack.parallel.tensor_cores_want_16_bytes = false;
   Model model = llama_70b();
@@ -375,8 +375,8 @@ TEST(BodyTest, HeadsThatAreNotWhole16BytesMissTheTensorCores) {
 }
 
 TEST(BodyTest, ABlockingLaunchShowsTheHostBeforeEveryKernel) {
-  const profiles::Profile blooms =
-      profiles::load_profile("dgx-a100-80g", "megatron-deepspeed-2022");
+  const profiles::Profile blooms = profiles::make_profile(
+      profiles::load_cluster("dgx-a100-80g"), profiles::load_edition("megatron-deepspeed", "2022"));
   profiles::Profile usual = blooms;
   usual.stack.parallel.blocking_launches = false;
   const Plan plan = plan_of(8, 8, 1, 1);
