@@ -48,10 +48,10 @@ Transport between_processes(const std::string& wish, DeviceKind device,
   if (device == DeviceKind::kCuda) {
     const auto gpus = static_cast<std::int64_t>(offer.gpus.size());
     if (launch.local_ranks > gpus && !offer.gpus_are_chosen) {
-      throw Error(fmt::format("{} started {} processes on this machine, which has {} GPU{}, "
-                              "expected one process for each GPU",
-                              name_of(launch.launcher), launch.local_ranks, gpus,
-                              gpus == 1 ? "" : "s"));
+      throw Error(
+          fmt::format("{} started {} processes on this machine, which has {} GPU{}, "
+                      "expected one process for each GPU",
+                      name_of(launch.launcher), launch.local_ranks, gpus, gpus == 1 ? "" : "s"));
     }
     if (offer.nccl_built) return Transport::kNccl;
     missing(started + ", but this build has no nccl executor to connect their GPUs");

@@ -20,7 +20,6 @@ constexpr std::size_t kBufferAlignment = 4096;
 // More than any step needs; what comes beyond it is dropped and counted.
 constexpr std::size_t kMostBuffers = 256;
 // A rank that failed never ends its step.
-constexpr std::chrono::seconds kWaitForRanks{30};
 
 constexpr CUpti_ActivityKind kKinds[] = {
     // KERNEL would make kernels run one after the other.
@@ -49,8 +48,15 @@ std::string message_of(CUptiResult status) {
     throw Error("kernels cannot be traced: another profiler holds CUPTI in this process",
                 ExitCode::kMissingDevice);
   }
-  throw Error(fmt::format("kernels cannot be traced: {} answers {}", call, message_of(status)),
-              ExitCode::kMissingDevice);
+  const char* way_out = "";
+  if (status == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES) {
+    way_out = "; as root it may be, or with the driver's NVreg_RestrictProfilingToAdminUsers=0";
+  } else if (status == CUPTI_ERROR_VIRTUALIZED_DEVICE_NOT_SUPPORTED) {
+    way_out = "; it may be where the GPU is passed through whole, or its vGPU allows profiling";
+  }
+  throw Error(
+      fmt::format("kernels cannot be traced: {} answers {}{}", call, message_of(status), way_out),
+      ExitCode::kMissingDevice);
 }
 
 /// Records of another release may be laid out otherwise (cupti_records.h).
@@ -73,7 +79,8 @@ void CuptiSession::FreeBuffer::operator()(std::uint8_t* buffer) const {
   std::free(buffer);
 }
 
-CuptiSession::CuptiSession(int ranks) : rank_count_(ranks) {
+CuptiSession::CuptiSession(int ranks, std::chrono::milliseconds patience)
+    : rank_count_(ranks), patience_(patience) {
   check_version();
   CuptiSession* none = nullptr;
   if (!the_session.compare_exchange_strong(none, this)) {
@@ -180,13 +187,18 @@ void CuptiSession::begin() {
 
 void CuptiSession::end() {
   std::unique_lock lock(mutex_);
+  if (late_ > 0) {  // its step was collected without it
+    --late_;
+    return;
+  }
   SHARDWRIGHT_CHECK(ended_ < begun_, "a step that is not watched ends");
   const std::uint64_t before = collected_;
   const bool last = ++ended_ == rank_count_;
   // Ranks that failed are not waited for.
-  if (!last && changed_.wait_for(lock, kWaitForRanks, [&] { return collected_ != before; })) return;
+  if (!last && changed_.wait_for(lock, patience_, [&] { return collected_ != before; })) return;
 
   collect();
+  late_ = begun_ - ended_;
   begun_ = ended_ = 0;
   ++collected_;
   changed_.notify_all();

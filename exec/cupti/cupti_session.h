@@ -11,6 +11,7 @@
 
 #include <cupti.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -27,7 +28,7 @@ class CuptiSession {
  public:
   /// `ranks` of this process will watch the same steps. Throws Error (kMissingDevice) with one
   /// sentence when CUPTI refuses: no driver, no permission, or another profiler holds it.
-  explicit CuptiSession(int ranks);
+  explicit CuptiSession(int ranks, std::chrono::milliseconds patience = std::chrono::seconds(30));
   ~CuptiSession();
   CuptiSession(const CuptiSession&) = delete;
   CuptiSession& operator=(const CuptiSession&) = delete;
@@ -65,6 +66,7 @@ class CuptiSession {
   ClockReading read_clock() const;
 
   const int rank_count_;
+  const std::chrono::milliseconds patience_;
 
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::vector<CUpti_ActivityKind> kinds_;  // that are on
@@ -72,6 +74,7 @@ class CuptiSession {
   std::condition_variable changed_;
   int begun_ = 0;  // ranks, since the last collection
   int ended_ = 0;
+  int late_ = 0;  // ranks whose step was collected before they ended it
   std::uint64_t collected_ = 0;
   ClockReading first_;
   ClockMap clock_{{}, {}};

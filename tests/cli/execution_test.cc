@@ -98,9 +98,7 @@ TEST(Execution, ConnectsProcesses) {
   exec::LaunchEnvironment crowded = torchrun;
   crowded.local_ranks = 4;
   EXPECT_THAT(
-      refusal([&] {
-        choose_transport("auto", DeviceKind::kCuda, crowded, 4, everything(2));
-      }).what,
+      refusal([&] { choose_transport("auto", DeviceKind::kCuda, crowded, 4, everything(2)); }).what,
       HasSubstr("4 processes on this machine, which has 2 GPUs, expected one process for each"));
   ExecutionOffer chosen = everything(1);
   chosen.gpus_are_chosen = true;  // each process sees its own

@@ -94,8 +94,8 @@ bool makes(const Call& call) {
          call.kind == CallKind::kCreate || call.name == "cublasLtMatmulAlgoGetHeuristic";
 }
 
-/// What a rank's GPU was asked for before the first collective, by collectives, and by all else
-/// behind it.
+/// What a rank's GPU was asked for before the first collective, by collectives (these are local
+/// ones, whose copies and events NCCL would not make), and by all else behind it.
 struct Around {
   bool began = false;
   std::set<std::string> before, within, behind;
@@ -107,7 +107,7 @@ struct Around {
     for (; read < log.size(); ++read) {
       const Call& call = log[read];
       if (call.gpu != gpu) continue;
-      if (began && makes(call)) made.push_back(call.name);
+      if (began && !in_collective && makes(call)) made.push_back(call.name);
       if (call.kind != CallKind::kKernel) continue;
       (in_collective ? within : began ? behind : before).insert(call.name);
     }

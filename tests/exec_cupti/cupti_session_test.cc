@@ -131,6 +131,19 @@ TEST(CuptiTracer, RanksThatAreThreadsShareTheSession) {
   }
 }
 
+// A rank that ends its step long after the others (its host was busy) finds it collected.
+TEST(CuptiSession, ARankThatIsLateEndsNothing) {
+  reset_fake_cupti();
+  CuptiSession session(2, std::chrono::milliseconds(1));
+  for (int step = 0; step < 2; ++step) {
+    session.begin();
+    session.begin();
+    session.end();  // waits for the other one in vain
+    session.end();
+  }
+  EXPECT_TRUE(enabled_kinds().empty());
+}
+
 // Streams of two GPUs have the same numbers.
 TEST(CuptiTracer, RanksOnSeveralGpusKeepTheirStreamsApart) {
   reset_fake_cupti();
@@ -185,7 +198,9 @@ TEST(CuptiSession, RefusalsAreOneSentence) {
   EXPECT_EQ(refusal({.subscribe = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED}),
             "kernels cannot be traced: another profiler holds CUPTI in this process");
   EXPECT_THAT(refusal({.enable = CUPTI_ERROR_INSUFFICIENT_PRIVILEGES}),
-              ::testing::StartsWith("kernels cannot be traced: cuptiActivityEnable answers "));
+              ::testing::AllOf(
+                  ::testing::StartsWith("kernels cannot be traced: cuptiActivityEnable answers "),
+                  ::testing::EndsWith("NVreg_RestrictProfilingToAdminUsers=0")));
   // An update is taken, another release is not.
   EXPECT_EQ(refusal({.version = CUPTI_API_VERSION / 100 * 100 + 99}), "accepted");
   EXPECT_EQ(refusal({.version = CUPTI_API_VERSION + 100}),

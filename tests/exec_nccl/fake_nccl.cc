@@ -163,15 +163,12 @@ ncclResult_t enqueue(ncclComm_t comm, NcclCall call, cudaStream_t stream,
   call.world_rank = comm->world_rank;
   call.stream = fake->id;
   std::vector<NcclCall>& log = s.calls[comm->world_rank];
-  if (comm->world_rank == s.options.failing_rank &&
-      std::ssize(log) >= s.options.failing_collective) {
+  const auto calls = std::ssize(log);
+  if (comm->world_rank == s.options.failing_rank && calls >= s.options.failing_collective)
     comm->failure = s.options.failure;
-    task = [seat = comm->seat] {
-      std::unique_lock waiting(state().mutex);
-      await(waiting, *seat, [] { return false; });
-    };
-  }
-  if (comm->world_rank == s.options.stuck_rank && std::ssize(log) >= s.options.stuck_collective) {
+  const bool is_stuck =
+      comm->world_rank == s.options.stuck_rank && calls >= s.options.stuck_collective;
+  if (comm->failure != ncclSuccess || is_stuck) {
     task = [seat = comm->seat] {
       std::unique_lock waiting(state().mutex);
       await(waiting, *seat, [] { return false; });
@@ -196,14 +193,8 @@ std::uint64_t number_of(ncclComm_t comm, int from = -1, int to = -1) {
 
 NcclCall named(const char* name, std::size_t count, ncclDataType_t type, int peer, const void* from,
                void* to) {
-  NcclCall call;
-  call.name = name;
-  call.count = count;
-  call.type = type;
-  call.peer = peer;
-  call.from = from;
-  call.to = to;
-  return call;
+  return {
+      .name = name, .comm = {}, .count = count, .type = type, .peer = peer, .from = from, .to = to};
 }
 
 /// Places of a split are known when all ranks of the parent have called.
