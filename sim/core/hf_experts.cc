@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configs of mixtures of experts.
+#include "sim/core/hf_experts.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,13 +18,11 @@
 // what equals them; sizes of experts must be in the file.
 
 namespace shardwright::hf {
-namespace {
 
-constexpr std::string_view kWhyPlanned = "has experts";
-
-Model read_planned(const JsonReader& config, const std::string& family, const LlamaLike& defaults) {
+Model read_with_experts(const JsonReader& config, const std::string& family,
+                        const LlamaLike& defaults) {
   Model m = read_llama_like(config, family, defaults);
-  m.planning_only = kWhyPlanned;
+  m.planning_only = "has experts";
   return m;
 }
 
@@ -39,6 +39,8 @@ void check_first_layer(const JsonReader& config, const Model& m, std::string_vie
   if (m.experts.first_layer < m.layers) return;
   config.fail(key, fmt::format("less than the {} layers, so that some have experts", m.layers));
 }
+
+namespace {
 
 /// decoder_sparse_step and mlp_only_layers, of which only leading layers can be told.
 void set_sparse_layers(const JsonReader& config, Model& m) {
@@ -61,15 +63,37 @@ void set_sparse_layers(const JsonReader& config, Model& m) {
 
 Model read_qwen_moe(const JsonReader& config, const std::string& family,
                     const LlamaLike& defaults) {
-  Model m = read_planned(config, family, defaults);
-  set_routing(config, m, "num_experts", "num_experts_per_tok");
+  Model m = read_with_experts(config, family, defaults);
+  // Transformers 5 calls it as mixtral does.
+  set_routing(config, m, config.has("num_experts") ? "num_experts" : "num_local_experts",
+              "num_experts_per_tok");
   m.experts.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);
   set_sparse_layers(config, m);
   refuse(config, "mlp_bias", 0);
   return m;
 }
 
-/// What DeepSeek-V2, V3 and those built like them share.
+}  // namespace
+
+/// mlp_layer_types of Transformers 5: "dense" for leading layers, then "sparse".
+std::int64_t leading_dense_layers(const JsonReader& config, std::string_view otherwise,
+                                  std::int64_t fallback) {
+  const auto types = config.find_array("mlp_layer_types");
+  if (!types) {
+    return config.optional<std::int64_t>(otherwise, fallback,
+                                         between<std::int64_t>(0, model_limits::kLayers));
+  }
+  std::int64_t dense = 0, at = 0;
+  for (const JsonReader& type : *types) {
+    const std::string name = type.value<std::string>();
+    if (name != "dense" && name != "sparse") type.fail("dense or sparse");
+    if (name == "dense" && dense != at) type.fail("dense in leading layers only");
+    dense += name == "dense" ? 1 : 0;
+    ++at;
+  }
+  return dense;
+}
+
 Model read_deepseek(const JsonReader& config, const std::string& family) {
   LatentAttention latent;
   latent.kv_rank = size(config, "kv_lora_rank", model_limits::kHidden);
@@ -80,8 +104,8 @@ Model read_deepseek(const JsonReader& config, const std::string& family) {
   latent.rope_dim = size(config, "qk_rope_head_dim", model_limits::kHeadDim);
   latent.v_dim = size(config, "v_head_dim", model_limits::kHeadDim);
   // RoPE turns only its own part of a head; some files call that part head_dim.
-  Model m = read_planned(config, family,
-                         {.max_positions = 4096, .eps = 1e-6, .head_dim = latent.rope_dim});
+  Model m = read_with_experts(config, family,
+                              {.max_positions = 4096, .eps = 1e-6, .head_dim = latent.rope_dim});
   m.latent = latent;
   m.head_dim = latent.nope_dim + latent.rope_dim;
   if (m.kv_heads != m.heads) {
@@ -92,8 +116,7 @@ Model read_deepseek(const JsonReader& config, const std::string& family) {
   set_routing(config, m, "n_routed_experts", "num_experts_per_tok");
   Experts& e = m.experts;
   e.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);
-  e.first_layer = config.optional<std::int64_t>("first_k_dense_replace", 0,
-                                                between<std::int64_t>(0, model_limits::kLayers));
+  e.first_layer = leading_dense_layers(config, "first_k_dense_replace", 0);
   check_first_layer(config, m, "first_k_dense_replace");
   refuse(config, "moe_layer_freq", 1);
   e.shared_ffn =
@@ -103,10 +126,8 @@ Model read_deepseek(const JsonReader& config, const std::string& family) {
   return m;
 }
 
-}  // namespace
-
 Model read_mixtral(const JsonReader& config) {
-  Model m = read_planned(config, "mixtral", {.max_positions = 131072, .eps = 1e-5});
+  Model m = read_with_experts(config, "mixtral", {.max_positions = 131072, .eps = 1e-5});
   set_routing(config, m, "num_local_experts", "num_experts_per_tok");
   m.experts.ffn = m.ffn;
   refuse(config, "attention_bias", 0);
@@ -148,7 +169,8 @@ Model read_kimi_k2(const JsonReader& config) {
 }
 
 Model read_gpt_oss(const JsonReader& config) {
-  Model m = read_planned(config, "gpt_oss", {.max_positions = 131072, .eps = 1e-5, .head_dim = 64});
+  Model m =
+      read_with_experts(config, "gpt_oss", {.max_positions = 131072, .eps = 1e-5, .head_dim = 64});
   set_attention_bias(config, m, true);
   set_routing(config, m, "num_local_experts", "num_experts_per_tok");
   m.experts.ffn = m.ffn;
@@ -159,8 +181,8 @@ Model read_gpt_oss(const JsonReader& config) {
 }
 
 Model read_llama4(const JsonReader& config) {
-  Model m =
-      read_planned(config, "llama4_text", {.max_positions = 131072, .eps = 1e-5, .head_dim = 128});
+  Model m = read_with_experts(config, "llama4_text",
+                              {.max_positions = 131072, .eps = 1e-5, .head_dim = 128});
   set_attention_bias(config, m, false);
   set_routing(config, m, "num_local_experts", "num_experts_per_tok");
   Experts& e = m.experts;
@@ -168,6 +190,13 @@ Model read_llama4(const JsonReader& config) {
   m.ffn = size(config, "intermediate_size_mlp", model_limits::kFfn);
   e.every = size_or(config, "interleave_moe_layer_step", 1, m.layers);
   e.first_layer = e.every - 1;
+  const auto listed = config.find_array("moe_layers");
+  if (listed && static_cast<std::int64_t>(listed->size()) != m.expert_layers()) {
+    config.fail("moe_layers",
+                fmt::format("the {} layers of interleave_moe_layer_step, because others are not "
+                            "modelled",
+                            m.expert_layers()));
+  }
   // Norms of queries and keys have no weights. Every fourth layer has no RoPE and sees everything;
   // the others see the chunk that they are in.
   if (present(config, "attention_chunk_size") && !config.has("attention_chunk_size")) return m;
@@ -187,8 +216,8 @@ Model read_llama4(const JsonReader& config) {
 }
 
 Model read_grok1(const JsonReader& config) {
-  Model m = read_planned(config, "grok-1",
-                         {.max_positions = 8192, .eps = 1e-5, .activation = "gelu", .tied = true});
+  Model m = read_with_experts(
+      config, "grok-1", {.max_positions = 8192, .eps = 1e-5, .activation = "gelu", .tied = true});
   set_routing(config, m, "num_experts",
               config.has("num_experts_per_tok") ? "num_experts_per_tok" : "num_experts_per_token");
   m.experts.ffn = m.ffn;

@@ -67,25 +67,43 @@ constexpr std::array<std::string_view, 5> kGemmaKeys = {
 constexpr std::array<std::string_view, 5> kDeepseekKeys = {"q_lora_rank", "kv_lora_rank",
                                                            "num_nextn_predict_layers"};
 
+constexpr std::array<std::string_view, 5> kGraniteKeys = {
+    "attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"};
+
 constexpr std::array kFamilies = {
+    Family{"arcee", "ArceeForCausalLM", hf::read_arcee},
     Family{"cohere", "CohereForCausalLM", hf::read_cohere, {"logit_scale", "use_qk_norm"}},
+    Family{"cohere2", "Cohere2ForCausalLM", hf::read_cohere2, {"logit_scale"}},
+    Family{"cwm", "CwmForCausalLM", hf::read_cwm},
     Family{"deepseek_v2", "DeepseekV2ForCausalLM", hf::read_deepseek_v2, kDeepseekKeys, true},
     Family{"deepseek_v3", "DeepseekV3ForCausalLM", hf::read_deepseek_v3, kDeepseekKeys, true},
+    Family{"dots1", "Dots1ForCausalLM", hf::read_dots1, {}, true},
+    Family{"ernie4_5", "Ernie4_5ForCausalLM", hf::read_ernie4_5},
+    Family{"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", hf::read_ernie4_5_moe, {}, true},
+    Family{"exaone4", "Exaone4ForCausalLM", hf::read_exaone4},
     Family{"falcon", "FalconForCausalLM", hf::read_falcon, {"alibi"}},
     Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
     Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2, kGemmaKeys},
     Family{"gemma3_text", "Gemma3ForCausalLM", hf::read_gemma3, kGemmaKeys},
     Family{"glm", "GlmForCausalLM", hf::read_glm},
     Family{"glm4", "Glm4ForCausalLM", hf::read_glm4},
+    Family{"glm4_moe",
+           "Glm4MoeForCausalLM",
+           hf::read_glm4_moe,
+           {"use_qk_norm", "num_nextn_predict_layers"},
+           true},
+    Family{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", hf::read_glm4_moe_lite, kDeepseekKeys, true},
     Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
     Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
     Family{"gpt_oss", "GptOssForCausalLM", hf::read_gpt_oss, {}, true},
-    Family{
-        "granite",
-        "GraniteForCausalLM",
-        hf::read_granite,
-        {"attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"}},
+    Family{"granite", "GraniteForCausalLM", hf::read_granite, kGraniteKeys},
+    Family{"granitemoe", "GraniteMoeForCausalLM", hf::read_granitemoe, kGraniteKeys, true},
+    // Its experts may be none.
+    Family{"granitemoehybrid", "GraniteMoeHybridForCausalLM", hf::read_granite4, kGraniteKeys,
+           true},
     Family{"grok-1", "Grok1ModelForCausalLM", hf::read_grok1, {"attn_logit_softcapping"}, true},
+    Family{"helium", "HeliumForCausalLM", hf::read_helium},
+    Family{"hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", hf::read_hunyuan_v1_dense},
     Family{"kimi_k2", "DeepseekV3ForCausalLM", hf::read_kimi_k2, kDeepseekKeys, true},
     Family{"llama", "LlamaForCausalLM", hf::read_llama},
     Family{"llama4_text",
@@ -93,16 +111,30 @@ constexpr std::array kFamilies = {
            hf::read_llama4,
            {"use_qk_norm", "attention_chunk_size"},
            true},
+    Family{"minimax_m2", "MiniMaxM2ForCausalLM", hf::read_minimax_m2, {"use_qk_norm"}, true},
+    Family{"ministral", "MinistralForCausalLM", hf::read_ministral},
+    Family{"ministral3", "Ministral3ForCausalLM", hf::read_ministral3},
     Family{"mistral", "MistralForCausalLM", hf::read_mistral},
     Family{"mixtral", "MixtralForCausalLM", hf::read_mixtral, {}, true},
     Family{"mpt", "MptForCausalLM", hf::read_mpt},
     Family{"nemotron", "NemotronForCausalLM", hf::read_nemotron},
     Family{"olmo2", "Olmo2ForCausalLM", hf::read_olmo2},
+    Family{"olmo3", "Olmo3ForCausalLM", hf::read_olmo3},
+    Family{"olmoe", "OlmoeForCausalLM", hf::read_olmoe, {}, true},
     Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
     Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
     Family{"qwen2_moe", "Qwen2MoeForCausalLM", hf::read_qwen2_moe, {}, true},
     Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
-    Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe, {}, true},
+    // All of them normalise queries and keys.
+    Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe, {"use_qk_norm"}, true},
+    Family{"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", hf::read_qwen2_vl_text},
+    Family{"qwen3_vl_moe_text",
+           "Qwen3VLMoeForConditionalGeneration",
+           hf::read_qwen3_vl_moe_text,
+           {},
+           true},
+    Family{"qwen3_vl_text", "Qwen3VLForConditionalGeneration", hf::read_qwen3_vl_text},
+    Family{"seed_oss", "SeedOssForCausalLM", hf::read_seed_oss},
     Family{"smollm3", "SmolLM3ForCausalLM", hf::read_smollm3},
     Family{"stablelm", "StableLmForCausalLM", hf::read_stablelm, {"qk_layernorm"}},
     Family{"starcoder2", "Starcoder2ForCausalLM", hf::read_starcoder2},
@@ -143,19 +175,31 @@ const Family& family_of(const JsonReader& config) {
 namespace {
 
 /// Weights stored in 8 or 4 bits, as the files of DeepSeek-V3 and gpt-oss are, are trained in what
-/// the plan says; other quantizations are of models to be run.
-void check_storage(const JsonReader& config, const Family& family) {
-  const auto stored = config.find_object("quantization_config");
-  if (family.has_experts && stored) {
-    stored->require_choice("quant_method", {"fp8", "mxfp4"});
-  } else {
-    hf::require_neutral(config, {"quantization_config", 0}, "this is not modelled");
+/// the plan says; those of others are read the same way by trainers of adapters.
+void check_storage(const JsonReader& config) {
+  if (const auto stored = config.find_object("quantization_config")) {
+    stored->require_choice("quant_method", {"fp8", "fbgemm_fp8", "mxfp4", "modelopt",
+                                            "compressed-tensors", "bitsandbytes"});
   }
+}
+
+/// The language model in a config that wraps it beside towers for pictures and sound: its
+/// text_config where that is of a known family and the wrapper itself is not.
+JsonReader text_part(const JsonReader& config) {
+  const auto type = config.find<std::string>("model_type");
+  const auto known = [](std::string_view name) {
+    return std::any_of(kFamilies.begin(), kFamilies.end(),
+                       [&](const Family& family) { return family.type == name; });
+  };
+  if (!config.has("text_config") || (type && known(*type))) return config;
+  return config.require_object("text_config");
 }
 
 }  // namespace
 
-Model model_from_config(const JsonReader& file) {
+Model model_from_config(const JsonReader& whole) {
+  const JsonReader file = text_part(whole);
+  const bool wrapped = whole.has("text_config") && !file.has("text_config");
   std::set<std::string, std::less<>> asked;
   const JsonReader config = file.noting(asked);
   const Family& family = family_of(config);
@@ -164,7 +208,8 @@ Model model_from_config(const JsonReader& file) {
     hf::require_neutral(config, entry,
                         fmt::format("{} models with experts are not modelled", family.type));
   }
-  check_storage(config, family);
+  check_storage(config);
+  if (wrapped) check_storage(whole);
   for (const NeutralKey& entry : kUnmodelledKeys) {
     if (std::find(family.knows.begin(), family.knows.end(), entry.key) != family.knows.end()) {
       continue;
@@ -183,8 +228,20 @@ Model model_from_config(const JsonReader& file) {
   model.initial_deviation =
       config.optional<double>("initializer_range", model.initial_deviation, above(0.0));
   model.dropout = hf::dropout_of(file);
+  const bool stored = file.has("quantization_config") || whole.has("quantization_config");
+  if (stored && model.planning_only.empty()) model.planning_only = "is stored in fewer bits";
   asked.insert(family.knows.begin(), family.knows.end());
   model.ignored_keys = hf::ignored_keys(file, asked);
+  if (wrapped) {
+    if (model.planning_only.empty())
+      model.planning_only = "is the text part of a model for pictures";
+    for (const char* tower : {"audio_config", "vision_config"}) {
+      if (whole.has(tower)) model.ignored_keys.insert(model.ignored_keys.begin(), tower);
+    }
+    // Wrappers may tie the head where the text alone says nothing.
+    if (whole.has("tie_word_embeddings") && !file.has("tie_word_embeddings"))
+      model.tied_head = whole.require<bool>("tie_word_embeddings");
+  }
   return model;
 }
 

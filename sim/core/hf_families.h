@@ -54,6 +54,32 @@ Model read_smollm3(const JsonReader& config);
 Model read_stablelm(const JsonReader& config);
 Model read_starcoder2(const JsonReader& config);
 
+// Of 2025 and 2026 (hf_recent.cc).
+Model read_arcee(const JsonReader& config);
+Model read_cohere2(const JsonReader& config);
+Model read_cwm(const JsonReader& config);
+Model read_ernie4_5(const JsonReader& config);
+Model read_exaone4(const JsonReader& config);
+Model read_granite4(const JsonReader& config);
+Model read_helium(const JsonReader& config);
+Model read_hunyuan_v1_dense(const JsonReader& config);
+Model read_ministral(const JsonReader& config);
+Model read_ministral3(const JsonReader& config);
+Model read_olmo3(const JsonReader& config);
+Model read_qwen2_vl_text(const JsonReader& config);
+Model read_qwen3_vl_text(const JsonReader& config);
+Model read_seed_oss(const JsonReader& config);
+
+// With experts (hf_recent_experts.cc).
+Model read_dots1(const JsonReader& config);
+Model read_ernie4_5_moe(const JsonReader& config);
+Model read_glm4_moe(const JsonReader& config);
+Model read_glm4_moe_lite(const JsonReader& config);
+Model read_granitemoe(const JsonReader& config);
+Model read_minimax_m2(const JsonReader& config);
+Model read_olmoe(const JsonReader& config);
+Model read_qwen3_vl_moe_text(const JsonReader& config);
+
 // Mixtures of experts (hf_experts.cc), planned only: no kernel of the executor routes tokens.
 Model read_mixtral(const JsonReader& config);
 Model read_qwen2_moe(const JsonReader& config);

@@ -18,12 +18,13 @@ std::optional<std::int64_t> listed_windows(const JsonReader& config) {
   std::int64_t windowed = 0;
   for (const JsonReader& type : *types) {
     const std::string name = type.value<std::string>();
-    if (name != "full_attention" && name != "sliding_attention" && name != "chunked_attention") {
+    if (name != "full_attention" && name != "attention" && name != "sliding_attention" &&
+        name != "chunked_attention") {
       type.fail(
           "full_attention, sliding_attention or chunked_attention, because others are not "
           "modelled");
     }
-    windowed += name == "full_attention" ? 0 : 1;
+    windowed += name == "full_attention" || name == "attention" ? 0 : 1;
   }
   return windowed;
 }
@@ -40,6 +41,12 @@ std::int64_t usual_windows(const JsonReader& config, const Model& m) {
   if (m.family == "gemma3_text") {
     return m.layers -
            m.layers / size_or(config, "sliding_window_pattern", 6, model_limits::kLayers);
+  }
+  if (m.family == "exaone4" || m.family == "olmo3" || m.family == "cohere2" || m.family == "cwm") {
+    const std::int64_t every = size_or(config, "sliding_window_pattern", 4, model_limits::kLayers);
+    // cwm begins with one that sees all, the others end with it.
+    const bool first = m.family == "cwm";
+    return m.layers - (first ? (m.layers + every - 1) / every : m.layers / every);
   }
   return m.layers;
 }
@@ -103,11 +110,13 @@ std::int64_t divided_head_dim(const JsonReader& config, const Model& m,
 }
 
 void set_sliding_window(const JsonReader& config, Model& m) {
-  const auto window = config.find<std::int64_t>("sliding_window",
-                                                between<std::int64_t>(1, model_limits::kPositions));
   const bool qwen = m.family.rfind("qwen", 0) == 0;
   const std::optional<std::int64_t> listed = listed_windows(config);
-  if (!config.optional<bool>("use_sliding_window", !qwen)) return;
+  const bool used = config.optional<bool>("use_sliding_window", !qwen);
+  // A window that is not used may be 0.
+  const auto window = config.find<std::int64_t>(
+      "sliding_window", between<std::int64_t>(used ? 1 : 0, model_limits::kPositions));
+  if (!used) return;
   const std::int64_t layers = std::min(m.layers, listed ? *listed : usual_windows(config, m));
   if (layers == 0) return;
   const bool gemma = m.family == "gemma2" || m.family == "gemma3_text";

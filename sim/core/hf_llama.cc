@@ -38,7 +38,17 @@ Model read_llama_like(const JsonReader& config, const std::string& family,
   }
   m.norm_eps = norm_eps(config, "rms_norm_eps", defaults.eps);
   m.tied_head = config.optional<bool>("tie_word_embeddings", defaults.tied);
-  m.rope = read_rope(config, m.head_dim, {.fraction = defaults.rotary_fraction});
+  m.rope = read_rope(config, m.head_dim,
+                     {.fraction = defaults.rotary_fraction,
+                      .by_layer = defaults.angles_by_layer,
+                      .sections = defaults.angle_sections});
+  return m;
+}
+
+Model read_planned(const JsonReader& config, const std::string& family, const LlamaLike& defaults,
+                   std::string_view why) {
+  Model m = read_llama_like(config, family, defaults);
+  m.planning_only = why;
   return m;
 }
 
@@ -99,9 +109,12 @@ namespace {
 
 Model read_gemma_like(const JsonReader& config, const std::string& family,
                       std::int64_t max_positions) {
-  Model m = read_llama_like(
-      config, family,
-      {.max_positions = max_positions, .activation = "gelu", .tied = true, .head_dim = 256});
+  Model m = read_llama_like(config, family,
+                            {.max_positions = max_positions,
+                             .activation = "gelu",
+                             .tied = true,
+                             .head_dim = 256,
+                             .angles_by_layer = family == "gemma3_text"});
   set_attention_bias(config, m, false);
   // Files that say "gelu" mean the tanh form; hidden_activation, where given, is what counts.
   if (m.activation == Activation::kGelu) m.activation = Activation::kGeluTanh;

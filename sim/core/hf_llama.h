@@ -19,10 +19,15 @@ struct LlamaLike {
   bool tied = false;
   std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   double rotary_fraction = 1.0;
+  bool angles_by_layer = false;  // RopeKeys
+  bool angle_sections = false;
 };
 /// The keys that llama and its relatives share.
 Model read_llama_like(const JsonReader& config, const std::string& family,
                       const LlamaLike& defaults);
+/// The same of a family that is planned only, and why.
+Model read_planned(const JsonReader& config, const std::string& family, const LlamaLike& defaults,
+                   std::string_view why);
 /// attention_bias: of the four products of attention.
 void set_attention_bias(const JsonReader& config, Model& m, bool fallback);
 /// gemma and what gemma2 and gemma3 share: four norms a layer, a scale and caps of scores.

@@ -18,13 +18,6 @@
 namespace shardwright::hf {
 namespace {
 
-Model read_planned(const JsonReader& config, const std::string& family, const LlamaLike& defaults,
-                   std::string_view why) {
-  Model m = read_llama_like(config, family, defaults);
-  m.planning_only = why;
-  return m;
-}
-
 void set_layer_norm(const JsonReader& config, Model& m, std::string_view eps_key, bool bias) {
   m.norm = Normalization::kLayerNorm;
   m.norm_bias = bias;

@@ -13,10 +13,11 @@
 namespace shardwright {
 namespace {
 
+/// "mrope" is the older name of the default with sections, which read_scaling has checked.
 RopeScaling scaling_type(const JsonReader& object) {
   const std::string_view key = object.has("rope_type") ? "rope_type" : "type";
   const std::string type = object.optional<std::string>(key, "default");
-  if (type == "default") return RopeScaling::kNone;
+  if (type == "default" || type == "mrope") return RopeScaling::kNone;
   if (type == "linear") return RopeScaling::kLinear;
   if (type == "llama3") return RopeScaling::kLlama3;
   if (type == "yarn") return RopeScaling::kYarn;
@@ -26,11 +27,11 @@ RopeScaling scaling_type(const JsonReader& object) {
 
 /// The keys of rope_scaling or rope_parameters that say how frequencies are scaled. Those of llama3
 /// are required, as in Transformers.
-Rope read_scaling(const JsonReader& object, const JsonReader& config) {
+Rope read_scaling(const JsonReader& object, const JsonReader& config, const RopeKeys& keys) {
   for (const auto& [key, value] : object.raw().items()) {
     if (value.is_object()) object.fail(key, "one set of RoPE parameters for all layers");
   }
-  if (object.has("mrope_section")) {
+  if (object.has("mrope_section") && !keys.sections) {
     object.fail("mrope_section", "no such key, because it is not modelled");
   }
   Rope rope;
@@ -72,12 +73,14 @@ double number(const std::optional<JsonReader>& object, std::string_view key,
 }  // namespace
 
 Rope read_rope(const JsonReader& config, std::int64_t head_dim, const RopeKeys& keys) {
-  const auto parameters = config.find_object("rope_parameters");
+  auto parameters = config.find_object("rope_parameters");
+  if (parameters && keys.by_layer && parameters->has("full_attention"))
+    parameters = parameters->require_object("full_attention");
   const auto scaling = config.find_object("rope_scaling");
   Rope rope;
-  if (parameters) rope = read_scaling(*parameters, config);
+  if (parameters) rope = read_scaling(*parameters, config, keys);
   if (scaling) {
-    const Rope legacy = read_scaling(*scaling, config);
+    const Rope legacy = read_scaling(*scaling, config, keys);
     if (parameters && !same_scaling(rope, legacy)) {
       config.fail("rope_scaling", "the same as rope_parameters, or only one of the two");
     }

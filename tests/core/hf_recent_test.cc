@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families of 2025 and 2026: the parameters of small shapes are those that Transformers 5.23 counts
+// for them (scripts/check_models compares published shapes).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/core/hf_families.h"
+#include "sim/core/model.h"
+#include "tests/core/hf_configs.h"
+
+namespace shardwright {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing::problem_of;
+using testing::read;
+using testing::with;
+
+json small(const std::string& type, const json& more) {
+  return with({{"model_type", type},
+               {"hidden_size", 64},
+               {"num_hidden_layers", 4},
+               {"num_attention_heads", 8},
+               {"num_key_value_heads", 2},
+               {"intermediate_size", 96},
+               {"vocab_size", 128},
+               {"max_position_embeddings", 256}},
+              more);
+}
+
+json experts(const json& more) {
+  return with({{"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}}, more);
+}
+
+struct Shape {
+  std::string type;
+  json more;
+  std::int64_t parameters, windowed;
+};
+
+std::vector<Shape> shapes() {
+  return {
+      {"arcee", {{"head_dim", 8}, {"hidden_act", "relu2"}}, 107072, 0},
+      {"cohere2", {{"head_dim", 8}, {"sliding_window", 32}}, 123200, 3},
+      {"cwm", {{"head_dim", 16}, {"sliding_window", 32}}, 172608, 3},
+      {"dots1",
+       experts({{"n_routed_experts", 4}, {"n_shared_experts", 2}, {"first_k_dense_replace", 1}}),
+       187776, 0},
+      {"ernie4_5", {{"head_dim", 16}, {"use_bias", true}}, 166464, 0},
+      {"ernie4_5_moe",
+       {{"moe_num_experts", 4},
+        {"moe_k", 2},
+        {"moe_intermediate_size", 32},
+        {"moe_layer_start_index", 1}},
+       179532,
+       0},
+      {"exaone4", {{"sliding_window", 32}}, 131712, 3},
+      {"glm4_moe",
+       experts({{"head_dim", 16},
+                {"n_routed_experts", 4},
+                {"first_k_dense_replace", 1},
+                {"use_qk_norm", true},
+                {"attention_bias", true}}),
+       211136, 0},
+      {"glm4_moe_lite",
+       experts({{"num_key_value_heads", 8},
+                {"q_lora_rank", 24},
+                {"kv_lora_rank", 16},
+                {"qk_nope_head_dim", 8},
+                {"qk_rope_head_dim", 4},
+                {"v_head_dim", 8},
+                {"n_routed_experts", 4},
+                {"n_shared_experts", 1},
+                {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse"}}}),
+       173536, 0},
+      {"granitemoe", {{"num_local_experts", 4}, {"num_experts_per_tok", 2}}, 353856, 0},
+      {"granitemoehybrid",
+       {{"num_local_experts", 0},
+        {"num_experts_per_tok", 0},
+        {"shared_intermediate_size", 80},
+        {"layer_types", {"attention", "attention", "attention", "attention"}},
+        {"tie_word_embeddings", true}},
+       111168,
+       0},
+      {"helium", {{"head_dim", 8}}, 131648, 0},
+      {"hunyuan_v1_dense", {{"head_dim", 16}}, 172736, 0},
+      {"minimax_m2",
+       {{"head_dim", 16}, {"num_local_experts", 4}, {"num_experts_per_tok", 2}},
+       395456,
+       0},
+      {"ministral", {{"head_dim", 8}, {"sliding_window", 32}}, 131648, 4},
+      {"ministral3", {{"head_dim", 16}}, 172608, 0},
+      {"olmo3", {{"sliding_window", 32}}, 131968, 3},
+      {"olmoe", {{"num_experts", 4}, {"num_experts_per_tok", 2}}, 354176, 0},
+      {"seed_oss", {{"head_dim", 16}}, 173376, 0},
+      // As Transformers 5 saves what 4 calls num_experts.
+      {"qwen3_moe", experts({{"head_dim", 16}, {"num_local_experts", 4}}), 198336, 0},
+  };
+}
+
+TEST(HfRecent, ParametersAreThoseOfTransformers) {
+  for (const Shape& shape : shapes()) {
+    const Model m = read(small(shape.type, shape.more));
+    EXPECT_EQ(count_parameters(m).total(m.layers), shape.parameters) << shape.type;
+    EXPECT_EQ(m.windowed_layers, shape.windowed) << shape.type;
+    EXPECT_TRUE(m.ignored_keys.empty()) << shape.type << ": " << m.ignored_keys.front();
+    EXPECT_FALSE(m.planning_only.empty()) << shape.type;
+  }
+}
+
+TEST(HfRecent, FilesAsTransformers5SavesThem) {
+  // Angles by the kind of a layer.
+  const json angles = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+                       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  const Model gemma = read(small("gemma3_text", {{"rope_parameters", angles}}));
+  EXPECT_EQ(gemma.rope.theta, 1e6);
+  EXPECT_THAT(problem_of(small("llama", {{"rope_parameters", angles}})),
+              HasSubstr("one set of RoPE"));
+  // A window that is not used.
+  const json unused = small("qwen2_moe", {{"sliding_window", 0},
+                                          {"use_sliding_window", false},
+                                          {"num_local_experts", 4},
+                                          {"num_experts_per_tok", 2},
+                                          {"moe_intermediate_size", 32},
+                                          {"shared_expert_intermediate_size", 32}});
+  EXPECT_EQ(read(unused).sliding_window, 0);
+}
+
+TEST(HfRecent, TheTextOfAWrapperIsRead) {
+  const json text = small("mistral", {{"head_dim", 16}});
+  const json wrapper = {{"model_type", "mistral3"},
+                        {"architectures", {"Mistral3ForConditionalGeneration"}},
+                        {"vision_config", {{"hidden_size", 32}}},
+                        {"text_config", text}};
+  const Model m = read(wrapper);
+  EXPECT_EQ(count_parameters(m).total(m.layers), count_parameters(read(text)).total(4));
+  EXPECT_THAT(m.ignored_keys, ::testing::ElementsAre("vision_config"));
+  EXPECT_THAT(m.planning_only, HasSubstr("text part"));
+  EXPECT_THAT(problem_of({{"model_type", "mistral3"}, {"text_config", {{"model_type", "mamba9"}}}}),
+              HasSubstr("model_type is \"mamba9\""));
+}
+
+TEST(HfRecent, StoredInFewerBitsIsPlanned) {
+  const json stored = small("qwen3", {{"quantization_config", {{"quant_method", "fp8"}}}});
+  EXPECT_EQ(read(stored).planning_only, "is stored in fewer bits");
+  EXPECT_THAT(problem_of(small("qwen3", {{"quantization_config", {{"quant_method", "gptq"}}}})),
+              HasSubstr("quant_method is \"gptq\""));
+  EXPECT_EQ(read(small("qwen3_moe", experts({{"num_experts", 4}, {"use_qk_norm", true}}))).family,
+            "qwen3_moe");
+}
+
+TEST(HfRecent, WhatIsNotModelledIsRefused) {
+  EXPECT_THAT(problem_of(small("granitemoehybrid", {{"num_local_experts", 0},
+                                                    {"shared_intermediate_size", 80},
+                                                    {"layer_types", {"mamba", "attention"}}})),
+              HasSubstr("layer_types[0] is \"mamba\""));
+  EXPECT_THAT(
+      problem_of(small("glm4_moe_lite", experts({{"num_key_value_heads", 8},
+                                                 {"kv_lora_rank", 16},
+                                                 {"qk_nope_head_dim", 8},
+                                                 {"qk_rope_head_dim", 4},
+                                                 {"v_head_dim", 8},
+                                                 {"n_routed_experts", 4},
+                                                 {"mlp_layer_types", {"sparse", "dense"}}}))),
+      HasSubstr("mlp_layer_types[1]"));
+}
+
+}  // namespace
+}  // namespace shardwright
