@@ -25,10 +25,13 @@ void take_precision(SettingBox& box, ImportedConfig& to) {
     box.set_knob("precision", "fp8", to);
     return;
   }
+  if (!box.has("mixed_precision"))
+    to.assumed.push_back("mixed_precision is up to the script: taken as bf16 (--param-dtype)");
   const bool half = mixed == "BF16" || mixed == "FP16";
+  if (!half && mixed != "NO" && mixed != "FALSE") box.fail("no, fp16, bf16 or fp8");
   box.set_knob("param-dtype", half ? "bf16" : "fp32", to);
   box.set_knob("reduce-dtype", half ? "bf16" : "fp32", to);
-  if (mixed == "FP16") to.not_taken.push_back({box.key(), *word, "predicted as bf16"});
+  if (mixed == "FP16") box.set_knob("precision", "fp16", to);
 }
 
 /// Without its prefix as well, as newer files have it.
@@ -103,10 +106,57 @@ void take_mesh(SettingBox& box, ImportedConfig& to) {
     box.set_knob("tp", fmt::format("{}", *ranks), to);
   if (const auto ranks = size("cp"); ranks.value_or(1) > 1)
     box.set_knob("cp", fmt::format("{}", *ranks), to);
+  // Ulysses (ALST): ranks of a sequence exchange heads all to all.
+  if (const auto ranks = size("sp"); ranks.value_or(1) > 1) {
+    box.set_knob("cp", fmt::format("{}", *ranks), to);
+    box.set_knob("cp-comm", "a2a", to);
+  }
+  for (const char* plain : {"sp_backend", "sp_seq_length", "sp_seq_length_is_variable",
+                            "sp_attn_implementation", "cp_backend"}) {
+    static_cast<void>(box.take({fmt::format("parallelism_config.parallelism_config_{}", plain),
+                                fmt::format("parallelism_config.{}", plain)}));
+  }
   if (to.replicate > 1 && to.strategy == Strategy::kFsdp2) {
     to.strategy = Strategy::kHsdp;
     to.overrides.emplace_back("stack.hsdp_on_fsdp1=false");
   }
+}
+
+/// "auto" is what Transformers' Trainer fills in from its own arguments, whose default today is
+/// bf16; without a section DeepSpeed trains in fp32.
+void take_types(SettingBox& box, ImportedConfig& to) {
+  bool half = false;
+  for (const char* type : {"bf16", "bfloat16"}) {
+    const std::string key = fmt::format("{}.enabled", type);
+    if (box.is_auto(key) && !half) {
+      half = true;
+      to.assumed.push_back(
+          fmt::format("{} is auto: up to the trainer, taken as bf16 (--param-dtype)", key));
+    }
+    if (box.take_switch({key}).value_or(false)) {
+      half = true;
+      box.took("param_dtype bf16", to);
+    }
+  }
+  bool fp16 = box.take_switch({"fp16.enabled"}).value_or(false);
+  if (fp16) box.set_knob("precision", "fp16", to);
+  if (box.is_auto("fp16.enabled") && !half) {
+    half = true;
+    to.assumed.push_back(
+        "fp16.enabled is auto: up to the trainer, taken as bf16 (--param-dtype, --precision fp16)");
+  }
+  if (!half && !fp16) {
+    to.assumed.push_back(
+        "neither bf16 nor fp16 is enabled: fp32, DeepSpeed's default (--param-dtype)");
+  }
+  for (const char* plain : {"auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window",
+                            "hysteresis", "consecutive_hysteresis", "min_loss_scale"}) {
+    static_cast<void>(box.take({fmt::format("fp16.{}", plain)}));
+    static_cast<void>(box.take({fmt::format("bf16.{}", plain)}));
+  }
+  box.leave({"fp16.fp16_master_weights_and_grads"}, "master weights are predicted in fp32", to);
+  to.knobs.param_dtype = half || fp16 ? DType::kBf16 : DType::kFp32;
+  to.knobs.reduce_dtype = to.knobs.param_dtype;
 }
 
 Strategy zero_strategy(std::int64_t stage) {
@@ -134,6 +184,10 @@ void read_accelerate(SettingBox& box, ImportedConfig& to) {
   const std::string type = upper(box.take({"distributed_type"}).value_or("NO"));
   to.gpus = box.take_count({"num_processes"});
   if (to.gpus) box.took(fmt::format("{} GPUs", *to.gpus), to);
+  if (!to.gpus && type == "NO") {
+    to.gpus = 1;
+    to.assumed.push_back("distributed_type is NO: 1 GPU");
+  }
   static_cast<void>(box.take({"num_machines"}));
   take_precision(box, to);
   to.stack = "hf-eager";
@@ -171,37 +225,71 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
   to.stack = "hf-eager";
   to.strategy = zero_strategy(box.take_count({"zero_optimization.stage"}, 0).value_or(0));
   box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
-  if (!box.take_knob({"train_micro_batch_size_per_gpu"}, "micro-batch", to))
-    to.assumed.push_back(
-        "train_micro_batch_size_per_gpu is auto: up to the script (--micro-batch)");
+  if (!box.take_knob({"train_micro_batch_size_per_gpu"}, "micro-batch", to)) {
+    to.assumed.push_back(fmt::format(
+        "train_micro_batch_size_per_gpu is {}: up to the script, taken as 1 (--micro-batch)",
+        box.is_auto("train_micro_batch_size_per_gpu") ? "auto" : "not said"));
+  }
   if (const auto global = box.take_count({"train_batch_size"})) {
     to.global_batch = *global;
     box.took(fmt::format("global batch {}", *global), to);
   }
-  if (box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to)) to.global_batch.reset();
-  const bool half = box.take_switch({"bf16.enabled"}).value_or(false);
-  if (half) box.took("param_dtype bf16", to);
-  const bool fp16 = box.take_switch({"fp16.enabled"}).value_or(false);
-  if (fp16) box.set_knob("precision", "fp16", to);
-  to.knobs.param_dtype = half || fp16 ? DType::kBf16 : DType::kFp32;
-  to.knobs.reduce_dtype = to.knobs.param_dtype;
+  if (box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to)) {
+    to.global_batch.reset();
+  } else if (box.is_auto("gradient_accumulation_steps")) {
+    to.assumed.push_back(
+        "gradient_accumulation_steps is auto: up to the trainer, taken as 1 (--grad-accum)");
+  }
+  take_types(box, to);
   if (const auto word = box.take({"communication_data_type"}))
     box.set_knob("reduce-dtype", *word == "bfp16" || *word == "bfloat16" ? "bf16" : *word, to);
   if (box.take_switch({"bf16.bf16_optimizer_states"}).value_or(false))
     box.set_knob("moment-dtype", "bf16", to);
   if (box.take_switch({"bf16.bf16_master_weights_and_grads"}).value_or(false))
     box.set_knob("master-dtype", "bf16", to);
-  if (box.take({"zero_optimization.offload_optimizer.device"}).value_or("none") == "cpu")
+  if (const auto device = box.take({"zero_optimization.offload_optimizer.device"});
+      device && (*device == "cpu" || *device == "nvme")) {
     box.set_knob("offload", "optimizer", to);
+    if (*device == "nvme")
+      to.not_taken.push_back({box.key(), *device, "predicted as the host's memory"});
+  }
+  if (box.take_switch({"zero_optimization.cpu_offload"}).value_or(false))
+    box.set_knob("offload", "optimizer", to);
+  box.leave({"zero_optimization.cpu_offload_params"}, "parameters stay on the GPU here", to);
   box.leave({"zero_optimization.offload_param.device"}, "parameters stay on the GPU here", to);
   box.leave({"zero_optimization.zero_hpz_partition_size"}, "hpZ is not predicted from a file", to);
   box.leave({"zero_optimization.mics_shard_size"}, "DeepSpeed no longer shards in groups", to);
-  for (const char* bucket :
-       {"stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_max_reuse_distance",
-        "stage3_param_persistence_threshold", "reduce_bucket_size", "allgather_bucket_size",
-        "allgather_partitions", "overlap_comm", "contiguous_gradients", "reduce_scatter",
-        "sub_group_size", "round_robin_gradients", "offload_optimizer.pin_memory",
-        "stage3_gather_16bit_weights_on_model_save"}) {
+  for (const char* bucket : {"stage3_prefetch_bucket_size",
+                             "stage3_max_live_parameters",
+                             "stage3_max_reuse_distance",
+                             "stage3_param_persistence_threshold",
+                             "reduce_bucket_size",
+                             "allgather_bucket_size",
+                             "allgather_partitions",
+                             "overlap_comm",
+                             "contiguous_gradients",
+                             "reduce_scatter",
+                             "sub_group_size",
+                             "round_robin_gradients",
+                             "offload_optimizer.pin_memory",
+                             "offload_optimizer.buffer_count",
+                             "offload_optimizer.fast_init",
+                             "offload_optimizer.pipeline_read",
+                             "offload_optimizer.pipeline_write",
+                             "offload_optimizer.ratio",
+                             "offload_optimizer.nvme_path",
+                             "offload_param.pin_memory",
+                             "offload_param.buffer_count",
+                             "offload_param.buffer_size",
+                             "offload_param.max_in_cpu",
+                             "offload_param.nvme_path",
+                             "stage3_gather_fp16_weights_on_model_save",
+                             "ignore_unused_parameters",
+                             "load_from_fp32_weights",
+                             "elastic_checkpoint",
+                             "use_multi_rank_bucket_allreduce",
+                             "allgather_partitions",
+                             "stage3_gather_16bit_weights_on_model_save"}) {
     static_cast<void>(box.take({fmt::format("zero_optimization.{}", bucket)}));
   }
   static_cast<void>(box.take({"zero_allow_untested_optimizer"}));
@@ -223,9 +311,17 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
     const std::string name = upper(*type);
     if (name == "MUON" || name == "SGD") {
       box.set_knob("optimizer", name == "MUON" ? "muon" : "sgd", to);
-    } else if (name.find("ADAM") == name.npos) {
+    } else if (name == "ADAMW8BIT" || name == "ADAM8BIT") {
+      box.set_knob("optimizer", "adamw-8bit", to);
+    } else if (name != "ADAM" && name != "ADAMW" && name != "FUSEDADAM" && name != "CPUADAM") {
       to.not_taken.push_back({box.key(), *type, "predicted as AdamW"});
     }
+  }
+  for (const char* plain :
+       {"prescale_gradients", "gradient_predivide_factor", "sparse_gradients", "steps_per_print",
+        "wall_clock_breakdown", "dump_state", "memory_breakdown", "gradient_clipping",
+        "zero_force_ds_cpu_optimizer", "communication_data_type"}) {
+    static_cast<void>(box.take({plain}));
   }
   to.assumed.push_back("the sequence length is up to the script (--seq-len)");
 }

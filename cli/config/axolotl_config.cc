@@ -22,9 +22,12 @@ void take_optimizer(SettingBox& box, ImportedConfig& to) {
   const std::string word = small(*name);
   if (word.find("8bit") != word.npos && word.find("adam") != word.npos) {
     box.set_knob("optimizer", "adamw-8bit", to);
+  } else if (word.find("4bit") != word.npos && word.find("adam") != word.npos) {
+    box.set_knob("optimizer", "adamw-8bit", to);
+    to.not_taken.push_back({box.key(), *name, "moments of 4 bits are predicted as 8"});
   } else if (word == "muon" || word == "sgd") {
     box.set_knob("optimizer", word, to);
-  } else if (word.starts_with("adamw")) {
+  } else if (word.starts_with("adamw") || word == "paged_adamw_32bit" || word == "paged_adamw") {
     box.set_knob("optimizer", "adamw", to);
   } else {
     to.not_taken.push_back({box.key(), *name, "predicted as AdamW"});
@@ -42,9 +45,14 @@ void take_sharding(SettingBox& box, ImportedConfig& to) {
       if (word.find(part) != word.npos) to.strategy = strategy;
     }
     if (to.strategy == Strategy::kDdp) {
-      to.not_taken.push_back({box.key(), *deepspeed, "import that file itself"});
+      box.fail("a file named after its ZeRO stage; import that file itself");
     } else {
       box.took(fmt::format("strategy {}, by the file's name", name_of(to.strategy)), to);
+    }
+    if (word.find("cpuoffload") != word.npos) {
+      box.set_knob("offload", "optimizer", to);
+      if (word.find("cpuoffload_") != word.npos)
+        to.not_taken.push_back({box.key(), *deepspeed, "parameters stay on the GPU here"});
     }
     return;
   }
@@ -79,18 +87,50 @@ void take_sharding(SettingBox& box, ImportedConfig& to) {
 
 void take_adapter(SettingBox& box, ImportedConfig& to) {
   const auto adapter = box.take({"adapter"});
-  if (adapter && small(*adapter) == "lora") {
+  const std::string word = small(adapter.value_or(""));
+  if (word == "lora" || word == "qlora") {
     box.took("adapters of low rank", to);
     if (!box.take_knob({"lora_r"}, "lora", to)) to.knobs.parallel.lora = 8;
   } else if (adapter) {
-    to.not_taken.push_back({box.key(), *adapter, "quantized weights are not predicted"});
+    box.fail("lora, qlora or none");
   }
   static_cast<void>(box.take({"lora_r"}));
   static_cast<void>(box.take({"lora_alpha"}));
   static_cast<void>(box.take({"lora_dropout"}));
-  box.leave({"lora_target_linear"}, "all projections have adapters in the prediction", to);
-  box.leave({"load_in_4bit"}, "quantized weights are not predicted", to);
-  box.leave({"load_in_8bit"}, "quantized weights are not predicted", to);
+  const bool four = box.take_switch({"load_in_4bit"}).value_or(word == "qlora");
+  const bool eight = box.take_switch({"load_in_8bit"}).value_or(false);
+  if (four || eight) {
+    to.not_taken.push_back({four ? "load_in_4bit" : "load_in_8bit", "true",
+                            fmt::format("the frozen weights are predicted in bf16, which takes {} "
+                                        "times the memory of {} bits",
+                                        four ? "3.6" : "2", four ? 4 : 8)});
+  }
+  const std::size_t modules = box.take_section("lora_target_modules");
+  const bool linear = box.take_switch({"lora_target_linear"}).value_or(false);
+  if (to.knobs.parallel.lora && modules > 0 && !linear)
+    to.assumed.push_back("all projections have adapters in the prediction");
+  if (box.take_section("lora_modules_to_save") > 0 && to.knobs.parallel.lora) {
+    to.not_taken.push_back({"lora_modules_to_save", "a list",
+                            "modules that are trained whole beside adapters are not predicted"});
+  }
+  for (const char* kernel : {"lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
+                             "lora_fan_in_fan_out", "lora_model_dir", "peft_use_rslora"}) {
+    static_cast<void>(box.take({kernel}));
+  }
+}
+
+/// What makes another training of it: refused, because a prediction would be of something else.
+void refuse_other_training(SettingBox& box) {
+  if (box.take({"rl"}))
+    box.fail("no such key, because steps of preference training are not predicted");
+  if (box.has("unfrozen_parameters[0]")) {
+    static_cast<void>(box.take({"unfrozen_parameters[0]"}));
+    box.fail("no such list, because partly frozen models are not predicted");
+  }
+  for (const char* head : {"reward_model", "process_reward_model", "num_labels"}) {
+    if (box.take({head}).value_or("false") != "false")
+      box.fail("no such key, because heads for other tasks are not predicted");
+  }
 }
 
 }  // namespace
@@ -100,6 +140,7 @@ bool is_axolotl(const SettingBox& box) {
 }
 
 void read_axolotl(SettingBox& box, ImportedConfig& to) {
+  refuse_other_training(box);
   if (const auto model = box.take({"base_model"})) {
     to.model = *model;
     box.took(fmt::format("model {}", *model), to);
@@ -120,17 +161,24 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
     }
   }
   static_cast<void>(box.take({"gradient_checkpointing_kwargs.use_reentrant"}));
+  box.leave({"activation_offloading"}, "what is kept stays on the GPU here", to);
   take_adapter(box, to);
   take_optimizer(box, to);
-  const bool half = small(box.take({"bf16"}).value_or("auto")) != "false";
-  if (!half && small(box.take({"fp16"}).value_or("false")) != "true") {
+  if (box.is_auto("bf16"))
+    to.assumed.push_back("bf16 is auto: up to the machine, taken as bf16 (--param-dtype)");
+  const std::string bf16 = small(box.take({"bf16", "bfloat16"}).value_or("auto"));
+  const std::string fp16 = small(box.take({"fp16", "float16"}).value_or("false"));
+  if (bf16 == "false" && fp16 == "true") {
+    box.set_knob("precision", "fp16", to);
+  } else if (bf16 == "false") {
     to.knobs.param_dtype = DType::kFp32;
-  } else {
-    to.knobs.reduce_dtype = DType::kBf16;
   }
+  if (bf16 != "false" || fp16 == "true") to.knobs.reduce_dtype = DType::kBf16;
+  if (box.take_switch({"fp8"}).value_or(false)) box.set_knob("precision", "fp8", to);
   box.leave({"tf32"}, "fp32 products are not predicted in tf32", to);
   for (const auto& [key, knob] : {std::pair{"tensor_parallel_size", "tp"},
                                   {"context_parallel_size", "cp"},
+                                  {"sequence_parallel_degree", "cp"},
                                   {"expert_parallel_size", "ep"}}) {
     if (const auto ranks = box.take_count({key}); ranks.value_or(1) > 1)
       box.set_knob(knob, fmt::format("{}", *ranks), to);
@@ -156,7 +204,18 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
         "without sample_packing most sequences are shorter than sequence_len: times "
         "and memory are of full ones");
   }
-  static_cast<void>(box.take({"pad_to_sequence_len"}));
+  for (const char* plain :
+       {"pad_to_sequence_len", "model_type", "strict", "trust_remote_code", "chat_template",
+        "train_on_inputs", "group_by_length", "remove_unused_columns", "eval_sample_packing",
+        "local_rank", "resume_from_checkpoint", "xformers_attention", "is_llama_derived_model",
+        "is_mistral_derived_model", "is_falcon_derived_model", "processor_type", "ddp",
+        "ddp_find_unused_parameters", "optim_target_modules"}) {
+    static_cast<void>(box.take({plain}));
+  }
+  for (const char* list : {"special_tokens", "tokens", "eot_tokens", "plugins", "gptq_groupsize",
+                           "gptq_model_v1", "torchdistx_path"}) {
+    box.take_section(list);
+  }
 }
 
 }  // namespace shardwright::cli

@@ -11,6 +11,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
+#include "sim/core/parallelism.h"
 #include "sim/core/parse_number.h"
 #include "sim/core/parse_value.h"
 #include "sim/core/words.h"
@@ -19,20 +20,95 @@ namespace shardwright::cli {
 namespace {
 
 /// Parts of keys about what moves neither the time of a step nor its memory.
-constexpr std::array<std::string_view, 46> kFree = {
-    "learning_rate", "weight_decay", "warmup",        "seed",         "dataset",     "data_path",
-    "tokenizer",     "logging",      "log_",          "wandb",        "tensorboard", "save",
-    "eval_",         "_steps",       ".steps",        "max_steps",    "epoch",       "clip",
-    "max_norm",      "metrics",      "profil",        "output_dir",   "beta",        "_eps",
-    "lr_",           "schedule",     "description",   "dump",         "print",       "comm.",
-    "validat",       "checkpoint.",  "_path",         "master_addr",  "_port",       "machine_rank",
-    "rdzv",          "main_",        "compute_env",   "same_network", "use_cpu",     "state_dict",
-    "debug",         "train_iters",  "train_samples", "node_rank"};
+constexpr std::array<std::string_view, 52> kFree = {
+    "learning_rate", "weight_decay", "warmup",     "seed",          "dataset",     "data_path",
+    "tokenizer",     "logging",      "log_",       "wandb",         "tensorboard", "save",
+    "eval_",         "max_steps",    "epoch",      "clip",          "max_norm",    "metrics",
+    "profil",        "output_dir",   "beta",       "_eps",          "lr_",         "schedule",
+    "description",   "dump",         "print",      "comm.",         "validat",     "checkpoint.",
+    "_path",         "master_addr",  "_port",      "machine_rank",  "rdzv",        "main_",
+    "compute_env",   "same_network", "use_cpu",    "state_dict",    "debug",       "train_iters",
+    "train_samples", "node_rank",    "dataloader", "logger.",       "rng.",        "env_vars",
+    "swanlab",       "trackio",      "_steps",     "early_stopping"};
+
+/// Sections in which every key may decide the prediction.
+constexpr std::array<std::string_view, 13> kDeciding = {
+    "training.",          "parallelism.", "model.",      "optimizer.", "train.",           "ddp.",
+    "zero_optimization.", "fsdp_config.", "model_spec.", "compile.",   "mixed_precision.", "peft.",
+    "comm_overlap."};
+
+/// What of these sections is known to cost nothing, by the last part of its key.
+constexpr std::array<std::string_view, 59> kNeutral = {"lr",
+                                                       "min_lr",
+                                                       "betas",
+                                                       "eps",
+                                                       "weight_decay",
+                                                       "adam_beta1",
+                                                       "adam_beta2",
+                                                       "adam_eps",
+                                                       "adam_w_mode",
+                                                       "torch_adam",
+                                                       "momentum",
+                                                       "clip_grad",
+                                                       "max_norm",
+                                                       "max_grad_norm",
+                                                       "bias_correction",
+                                                       "steps",
+                                                       "train_iters",
+                                                       "train_samples",
+                                                       "exit_duration_in_mins",
+                                                       "exit_interval",
+                                                       "exit_signal_handler",
+                                                       "gc_freq",
+                                                       "manual_gc",
+                                                       "manual_gc_interval",
+                                                       "manual_gc_eval",
+                                                       "seed",
+                                                       "param_groups",
+                                                       "pattern",
+                                                       "optimizer_name",
+                                                       "lr_mult",
+                                                       "implementation",
+                                                       "use_cpu_initialization",
+                                                       "perform_initialization",
+                                                       "init_method_std",
+                                                       "init_method",
+                                                       "output_layer_init_method",
+                                                       "check_for_nan_in_grad",
+                                                       "check_for_large_grads",
+                                                       "average_in_collective",
+                                                       "pipeline_dtype",
+                                                       "params_dtype",
+                                                       "autocast_dtype",
+                                                       "grad_scale_func",
+                                                       "alpha",
+                                                       "dropout",
+                                                       "dropout_position",
+                                                       "lora_a_init_method",
+                                                       "lora_b_init_method",
+                                                       "lora_dtype",
+                                                       "hf_assets_path",
+                                                       "tokenizer_path",
+                                                       "hf_model_id",
+                                                       "apply_query_key_layer_scaling",
+                                                       "model_compile_enabled",
+                                                       "moe_router_dtype",
+                                                       "moe_aux_loss_coeff",
+                                                       "moe_router_load_balancing_type",
+                                                       "moe_router_force_load_balancing",
+                                                       "log_max_attention_logit"};
 
 bool costs_nothing(const std::string& key) {
   const std::string word = lower_case(key);
   if (word.find("activation") != word.npos) return false;
   if (word == "lr" || word.ends_with(".lr") || word == "steps" || word == "datasets") return true;
+  if (std::any_of(kDeciding.begin(), kDeciding.end(),
+                  [&](std::string_view section) { return word.starts_with(section); })) {
+    std::string last = word.substr(word.rfind('.') + 1);
+    last = last.substr(0, last.find('['));
+    return std::find(kNeutral.begin(), kNeutral.end(), last) != kNeutral.end();
+  }
+  if (word.find("batch") != word.npos || word.find("accumulation") != word.npos) return false;
   return std::any_of(kFree.begin(), kFree.end(),
                      [&](std::string_view part) { return word.find(part) != word.npos; });
 }
@@ -51,6 +127,12 @@ bool is_off(const std::string& value) {
 
 SettingBox::SettingBox(Settings settings, std::string file) : file_(std::move(file)) {
   for (Setting& setting : settings) {
+    // Megatron-LM's own tests keep its arguments in YAML: "MODEL_ARGS: {--seq-length: 4096}".
+    constexpr std::string_view kArguments = "MODEL_ARGS.--";
+    if (setting.key.starts_with(kArguments)) {
+      setting.key.erase(0, kArguments.size());
+      std::replace(setting.key.begin(), setting.key.end(), '-', '_');
+    }
     if (!setting.key.starts_with('_'))
       entries_.push_back({std::move(setting), false});  // a comment
   }
@@ -60,6 +142,45 @@ bool SettingBox::has(std::string_view key) const {
   return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.setting.key == key || entry.setting.key.starts_with(std::string(key) + ".");
   });
+}
+
+bool SettingBox::is_auto(std::string_view key) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.setting.key == key && lower_case(entry.setting.value) == "auto";
+  });
+}
+
+std::optional<std::string> SettingBox::peek(std::string_view key) const {
+  std::optional<std::string> value;
+  for (const Entry& entry : entries_) {
+    if (entry.setting.key == key) value = entry.setting.value;
+  }
+  return value;
+}
+
+std::vector<std::string> SettingBox::take_list(std::string_view key) {
+  std::vector<std::string> items;
+  for (;;) {
+    const auto item = take({fmt::format("{}[{}]", key, items.size())});
+    if (!item) return items;
+    items.push_back(*item);
+  }
+}
+
+std::size_t SettingBox::take_section(std::string_view key) {
+  std::size_t items = 0;
+  for (Entry& entry : entries_) {
+    const std::string_view name = entry.setting.key;
+    if (!name.starts_with(key)) continue;
+    const std::string_view rest = name.substr(key.size());
+    if (!rest.empty() && rest.front() != '.' && rest.front() != '[') continue;
+    entry.used = true;
+    if (rest.starts_with('[')) {
+      const auto index = parse_int64(rest.substr(1, rest.find(']') - 1));
+      if (index && *index >= 0) items = std::max(items, static_cast<std::size_t>(*index) + 1);
+    }
+  }
+  return items;
 }
 
 std::optional<std::string> SettingBox::take(std::initializer_list<std::string_view> keys) {
@@ -105,7 +226,11 @@ bool SettingBox::take_knob(std::initializer_list<std::string_view> keys, std::st
 }
 
 void SettingBox::set_knob(std::string_view knob, const std::string& text, ImportedConfig& to) {
-  plan_knob(knob).read(to.knobs, fmt::format("{}: {}", file_, key_), text);
+  try {
+    plan_knob(knob).read(to.knobs, fmt::format("{}: {}", file_, key_), text);
+  } catch (const Error& error) {
+    throw Error(error.what());  // of a file, not of the command line
+  }
   std::string word(knob);
   std::replace(word.begin(), word.end(), '-', '_');
   took(fmt::format("{} {}", word, text), to);
@@ -131,8 +256,15 @@ void SettingBox::finish(ImportedConfig& to) {
     if (entry.used || is_off(entry.setting.value)) continue;
     // A call whose arguments are settings of their own.
     if (entry.setting.value.ends_with(")") && has_below(entry.setting.key)) continue;
-    if (costs_nothing(entry.setting.key)) {
+    if (entry.setting.key == "begins_with") {
+      to.assumed.push_back(fmt::format(
+          "it begins with {}(), whose module is not beside it: what that sets is not read",
+          entry.setting.value));
+    } else if (costs_nothing(entry.setting.key)) {
       ++to.passed_over;
+    } else if (entry.setting.key.starts_with('?')) {
+      to.not_taken.push_back({entry.setting.key.substr(1), entry.setting.value,
+                              "set under a condition that only running it would decide"});
     } else {
       to.not_taken.push_back({entry.setting.key, entry.setting.value, "not known here"});
     }
@@ -216,6 +348,20 @@ Plan plan_of(const ImportedConfig& config, std::int64_t gpus, std::int64_t layer
     plan.grad_accum = *config.global_batch / at_once;
   }
   return plan;
+}
+
+void fall_back(ImportedConfig& config, const Plan& plan, bool has_experts) {
+  std::string lacks = beyond_data_parallel(plan);
+  if (lacks.empty() && has_experts && config.stack != "megatron-core") {
+    lacks = "the model has experts";
+    config.knobs.parallel.dispatcher = Dispatcher::kAllToAll;
+  }
+  if (config.stack != "hf-eager" || lacks.empty()) return;
+  config.stack = "hf-trainer";
+  config.assumed.push_back(fmt::format(
+      "{}, of which no run with Transformers was published: predicted with the framework "
+      "hf-trainer, whose steps are hf-eager's with that added",
+      lacks));
 }
 
 std::string copies_words(std::int64_t copies) {

@@ -51,12 +51,20 @@ class SettingBox {
 
   const std::string& file() const { return file_; }
   bool has(std::string_view key) const;
+  /// Whether the key is there and left to the trainer: "auto".
+  bool is_auto(std::string_view key) const;
+  /// The value of a key, which stays to be taken.
+  std::optional<std::string> peek(std::string_view key) const;
   /// The value of the first of the keys that is there; it counts as taken. None also for null, ""
   /// and "auto".
   std::optional<std::string> take(std::initializer_list<std::string_view> keys);
   std::optional<bool> take_switch(std::initializer_list<std::string_view> keys);
   std::optional<std::int64_t> take_count(std::initializer_list<std::string_view> keys,
                                          std::int64_t least = 1);
+  /// The items of a list in their order.
+  std::vector<std::string> take_list(std::string_view key);
+  /// Takes the key and all below it, whatever they say. The number of a list's items.
+  std::size_t take_section(std::string_view key);
   /// The key that was taken last, for who writes about it.
   const std::string& key() const { return key_; }
   const std::string& value() const { return value_; }
@@ -72,7 +80,8 @@ class SettingBox {
              ImportedConfig& to);
 
   /// What nobody took: passed over where the key is about something that costs nothing here, else
-  /// listed.
+  /// listed. A key of a section that decides the prediction is never passed over unless it is known
+  /// to cost nothing.
   void finish(ImportedConfig& to);
   [[noreturn]] void fail(std::string_view accepted) const;
 
@@ -99,6 +108,9 @@ const std::vector<ConfigFormat>& config_formats();
 const ConfigFormat& config_format_named(const std::string& name);
 /// Throws Error listing the formats where none recognizes the settings.
 const ConfigFormat& recognized_format(const SettingBox& box);
+
+/// Takes another framework where the one that the file means does not do what it says, and says so.
+void fall_back(ImportedConfig& config, const Plan& plan, bool has_experts);
 
 /// The plan for so many GPUs. Throws Error when the degrees that the file says do not divide them.
 Plan plan_of(const ImportedConfig& config, std::int64_t gpus, std::int64_t layers,

@@ -8,8 +8,11 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/config/imported.h"
+#include "sim/core/parse_number.h"
+#include "sim/core/words.h"
 
 namespace shardwright::cli {
 namespace {
@@ -53,6 +56,30 @@ class Keys {
   std::array<std::string, 9> all_;
 };
 
+bool begins_with(const SettingBox& box, std::string_view function) {
+  const auto base = box.peek("begins_with");
+  return base && base->ends_with(function);
+}
+
+/// A text, or a list of what each stage holds: [["embedding", "decoder"], ["decoder", "loss"]].
+void take_layout(SettingBox& box, ImportedConfig& to) {
+  if (const auto layout = Keys("pipeline_model_parallel_layout").take(box))
+    return box.set_knob("pp-layout", *layout, to);
+  const std::string key = "model.pipeline_model_parallel_layout";
+  std::string text;
+  for (int stage = 0;; ++stage) {
+    const std::vector<std::string> modules = box.take_list(fmt::format("{}[{}]", key, stage));
+    if (modules.empty()) break;
+    if (stage > 0) text += '|';
+    for (const std::string& module : modules) {
+      if (module != "embedding" && module != "decoder" && module != "mtp" && module != "loss")
+        box.fail("embedding, decoder, mtp or loss");
+      text += module == "embedding" ? 'E' : module == "decoder" ? 't' : module == "mtp" ? 'm' : 'L';
+    }
+  }
+  if (!text.empty()) box.set_knob("pp-layout", text, to);
+}
+
 void take_degrees(SettingBox& box, ImportedConfig& to) {
   for (const auto& [name, knob] : {std::pair{"tensor_model_parallel_size", "tp"},
                                    {"pipeline_model_parallel_size", "pp"},
@@ -63,14 +90,15 @@ void take_degrees(SettingBox& box, ImportedConfig& to) {
     if (const auto ranks = Keys(name).count(box); ranks.value_or(1) > 1)
       box.set_knob(knob, fmt::format("{}", *ranks), to);
   }
-  if (const auto layout = Keys("pipeline_model_parallel_layout").take(box))
-    box.set_knob("pp-layout", *layout, to);
+  take_layout(box, to);
   const bool sequence = Keys("sequence_parallel").on(box);
   if (to.knobs.parallel.tp.value_or(1) > 1) {
     to.knobs.parallel.sp = sequence;
     if (sequence) box.took("sp on", to);
   }
-  if (Keys("tp_comm_overlap").on(box)) box.set_knob("tp-overlap", "userbuffers", to);
+  // Without tensor parallelism it is turned off.
+  if (Keys("tp_comm_overlap").on(box) && to.knobs.parallel.tp.value_or(1) > 1)
+    box.set_knob("tp-overlap", "userbuffers", to);
   if (const auto type = Keys("cp_comm_type").take(box)) {
     const std::string word = *type == "p2p" ? "ring" : *type == "all_gather" ? "all-gather" : *type;
     box.set_knob("cp-comm", word, to);
@@ -120,6 +148,7 @@ void take_recomputation(SettingBox& box, ImportedConfig& to) {
     modules += (modules.empty() ? "" : " ") + *module;
   }
   if (modules.empty()) modules = "core_attn";
+  std::erase_if(modules, [](char c) { return c == '[' || c == ']' || c == '"' || c == '\''; });
   std::replace(modules.begin(), modules.end(), ' ', ',');
   for (const auto& [theirs, ours] :
        {std::pair<std::string, std::string>{"layernorm", "norm"}, {"mlp", "ffn"}}) {
@@ -129,59 +158,130 @@ void take_recomputation(SettingBox& box, ImportedConfig& to) {
   box.set_knob("recompute", modules, to);
 }
 
-void take_numbers(SettingBox& box, ImportedConfig& to) {
-  if (const auto recipe = box.take({"mixed_precision"})) {
-    if (recipe->find("fp8") != recipe->npos) {
-      box.set_knob("precision", "fp8", to);
-      for (const auto& [part, word] : {std::pair{"delayed", "delayed"},
-                                       {"current", "tensorwise"},
-                                       {"subchannel", "block"},
-                                       {"mxfp8", "mxfp8"}}) {
-        if (recipe->find(part) != recipe->npos) box.set_knob("fp8-recipe", word, to);
-      }
-    } else if (recipe->find("nvfp4") != recipe->npos) {
-      box.set_knob("precision", "nvfp4", to);
-    } else {
-      box.took("bf16", to);
+/// "bf16_with_mxfp8_mixed", "get_mixed_precision_config(...)", "bf16_mixed() -> ...".
+void take_precision_recipe(SettingBox& box, ImportedConfig& to) {
+  const auto recipe = box.take({"mixed_precision"});
+  if (!recipe) return;
+  if (recipe->find("nvfp4") != recipe->npos) {
+    box.set_knob("precision", "nvfp4", to);
+  } else if (recipe->find("fp8") != recipe->npos) {
+    box.set_knob("precision", "fp8", to);
+    std::string word = "delayed";
+    for (const auto& [part, name] :
+         {std::pair{"current", "tensorwise"}, {"subchannel", "block"}, {"mxfp8", "mxfp8"}}) {
+      if (recipe->find(part) != recipe->npos) word = name;
     }
+    box.set_knob("fp8-recipe", word, to);
+  } else if (recipe->find("fp16") != recipe->npos) {
+    box.set_knob("precision", "fp16", to);
+  } else if (recipe->find("bf16") != recipe->npos) {
+    box.took("bf16", to);
+  } else if (recipe->find("MixedPrecisionConfig") == recipe->npos) {
+    box.fail("a precision recipe of Megatron-Bridge such as bf16_mixed");
   }
+}
+
+void take_megatron_optimizer(SettingBox& box, ImportedConfig& to) {
+  auto name = box.take({"optimizer.optimizer"});
+  if (!name) name = Keys("optimizer").take(box);
+  if (!name || name->find("OptimizerConfig") != name->npos) return;
+  if (name->find("muon") != name->npos) {
+    box.set_knob("optimizer", "muon", to);
+  } else if (*name == "adam" || name->find("fused_adam") != name->npos) {
+    box.took("optimizer adamw", to);
+  } else {
+    box.set_knob("optimizer", *name, to);
+  }
+}
+
+void take_numbers(SettingBox& box, ImportedConfig& to) {
+  take_precision_recipe(box, to);
   static_cast<void>(Keys("bf16").on(box));
   if (Keys("fp16").on(box)) box.set_knob("precision", "fp16", to);
   if (const auto format =
           Keys("fp8_format").take(box) ? std::optional(box.value()) : Keys("fp8").take(box);
       format && *format != "false") {
     box.set_knob("precision", "fp8", to);
-    if (const auto recipe = Keys("fp8_recipe").take(box)) {
-      box.set_knob("fp8-recipe", *recipe == "blockwise" ? "block" : *recipe, to);
-    }
   }
-  if (Keys("fp8_param_gather").on(box)) box.set_knob("fp8-params", "on", to);
-  if (const auto name = Keys("optimizer").take(box)) {
-    if (*name == "adam") {
-      box.took("optimizer adamw", to);
-    } else {
-      box.set_knob("optimizer", name->find("muon") != name->npos ? "muon" : *name, to);
-    }
-  }
-  if (const auto name = Keys("grad_reduce_in_bf16").on(box)) {
-    static_cast<void>(name);
-    box.set_knob("reduce-dtype", "bf16", to);
-  }
+  if (const auto recipe = Keys("fp8_recipe").take(box); recipe && to.knobs.parallel.precision)
+    box.set_knob("fp8-recipe", *recipe == "blockwise" ? "block" : *recipe, to);
+  if (Keys("fp4").take(box) || Keys("fp4_format").take(box)) box.set_knob("precision", "nvfp4", to);
+  if (Keys("fp8_param_gather").on(box) || Keys("fp8_param").on(box))
+    box.set_knob("fp8-params", "on", to);
+  take_megatron_optimizer(box, to);
+  if (const auto type = Keys("exp_avg_dtype").take(box))
+    if (type->find("bf") == 0 || type->find("bfloat16") != type->npos)
+      box.set_knob("moment-dtype", "bf16", to);
+  if (Keys("grad_reduce_in_bf16").on(box)) box.set_knob("reduce-dtype", "bf16", to);
   if (Keys("accumulate_allreduce_grads_in_fp32").on(box)) box.set_knob("reduce-dtype", "fp32", to);
-  box.leave({"optimizer_cpu_offload", "optimizer.optimizer_cpu_offload"},
-            "the optimizer stays on the GPU here (--offload optimizer)", to);
+  // A precision recipe of Megatron-Bridge overrides what the section of DDP says.
+  const auto reduces = box.take_switch({"mixed_precision.grad_reduce_in_fp32"});
+  const auto ddp = box.take_switch({"ddp.grad_reduce_in_fp32"});
+  if (reduces && !*reduces) box.set_knob("reduce-dtype", "bf16", to);
+  if (!reduces && ddp && !*ddp && !box.has("mixed_precision"))
+    box.set_knob("reduce-dtype", "bf16", to);
+  if (Keys("optimizer_cpu_offload").on(box)) box.set_knob("offload", "optimizer", to);
+}
+
+/// Megatron-Bridge's PEFT: "LoRA()" with dim below it, default_peft_config("lora"), or "lora".
+void take_adapters(SettingBox& box, ImportedConfig& to) {
+  const bool said = box.has("peft");
+  const auto scheme = box.take({"peft"});
+  const auto by_name = box.take({"peft_scheme"});
+  std::string word = lower_case(scheme.value_or(by_name.value_or("")));
+  if (!said && word.empty() && begins_with(box, "_peft_common")) word = "lora";
+  const auto dim = box.take_count({"peft.dim"});
+  if (word.empty() && !dim) return;
+  if (word.find("lora") == word.npos && word.find("dora") == word.npos && !dim)
+    box.fail("LoRA, DoRA or none");
+  to.knobs.parallel.lora = dim.value_or(32);
+  to.taken.push_back({"peft", scheme.value_or(word), fmt::format("lora {}", dim.value_or(32))});
+  if (word.find("dora") != word.npos) {
+    to.not_taken.push_back({"peft", *scheme, "the magnitudes of DoRA cost more than is predicted"});
+  }
+  if (box.take_section("peft.target_modules") > 0)
+    to.assumed.push_back("all projections have adapters of LoRA in the prediction");
+}
+
+/// What the recipes of Megatron-Bridge begin with (recipes/common.py of 0.3.1 and 067f987), where
+/// that file is not beside the recipe.
+void assume_common(SettingBox& box, ImportedConfig& to) {
+  const bool pretrains = begins_with(box, "_pretrain_common");
+  if (!pretrains && !begins_with(box, "_sft_common") && !begins_with(box, "_peft_common")) return;
+  if (!to.knobs.micro_batch) to.knobs.micro_batch = pretrains ? 2 : 1;
+  if (!to.global_batch) to.global_batch = pretrains ? 32 : 128;
+  if (!to.knobs.seq_len) to.knobs.seq_len = pretrains ? 4096 : 2048;
+  const std::string base = box.take({"begins_with"}).value_or("");
+  to.assumed.push_back(fmt::format(
+      "it begins with {}: what it does not say is that one's, a micro-batch of {}, a global batch "
+      "of {}, sequences of {} and a distributed optimizer",
+      base.substr(base.rfind('.') + 1), pretrains ? 2 : 1, pretrains ? 32 : 128,
+      pretrains ? 4096 : 2048));
+}
+
+/// "AutoBridge.from_hf_pretrained(meta-llama/Llama-3.2-1B).get_model_config()": its argument.
+void take_pretrained(SettingBox& box, ImportedConfig& to) {
+  const auto call = box.take({"model"});
+  const std::size_t open = call ? call->find("from_hf_") : std::string::npos;
+  if (open == std::string::npos) return;
+  const std::size_t begin = call->find('(', open), end = call->find(')', open);
+  if (begin == call->npos || end == call->npos || end <= begin + 1) return;
+  to.model = call->substr(begin + 1, end - begin - 1);
+  box.took("model " + to.model, to);
 }
 
 void take_sizes(SettingBox& box, ImportedConfig& to) {
+  take_pretrained(box, to);
   const auto layers = Keys("num_layers").count(box);
   const auto hidden = Keys("hidden_size").count(box);
   const auto ffn = Keys("ffn_hidden_size").count(box);
   take_layers_per_chunk(box, layers.value_or(0), to);
-  if (!layers || !hidden) return;
-  to.model = model_with(*layers, *hidden, ffn);
-  to.taken.push_back({"num_layers", fmt::format("{}", *layers),
-                      to.model.empty() ? "no single shipped model of these sizes: give --model"
-                                       : fmt::format("model {}, by its sizes", to.model)});
+  if (layers && hidden) {
+    to.model = model_with(*layers, *hidden, ffn);
+    to.taken.push_back({"num_layers", fmt::format("{}", *layers),
+                        to.model.empty() ? "no single shipped model of these sizes: give --model"
+                                         : fmt::format("model {}, by its sizes", to.model)});
+  }
   for (const char* size : {"num_attention_heads",
                            "num_query_groups",
                            "group_query_attention",
@@ -208,6 +308,28 @@ void take_sizes(SettingBox& box, ImportedConfig& to) {
                            "norm_epsilon",
                            "moe_router_load_balancing_type",
                            "moe_aux_loss_coeff",
+                           "transformer_impl",
+                           "cuda_graph_scope",
+                           "cuda_graph_warmup_steps",
+                           "attention_backend",
+                           "cross_entropy_loss_fusion",
+                           "cross_entropy_fusion_impl",
+                           "moe_permute_fusion",
+                           "apply_rope_fusion",
+                           "gradient_accumulation_fusion",
+                           "bias_activation_fusion",
+                           "bias_dropout_fusion",
+                           "masked_softmax_fusion",
+                           "rotary_emb_fraction",
+                           "overlap_param_gather_with_optimizer_step",
+                           "main_grads_dtype",
+                           "main_params_dtype",
+                           "exp_avg_sq_dtype",
+                           "use_precision_aware_optimizer",
+                           "ddp",
+                           "optimizer",
+                           "train",
+                           "model",
                            "no_masked_softmax_fusion",
                            "use_mcore_models",
                            "no_position_embedding"}) {
@@ -217,11 +339,26 @@ void take_sizes(SettingBox& box, ImportedConfig& to) {
 
 }  // namespace
 
+namespace {
+
+/// "llama3_8b_peft_1gpu_h100_bf16_config" says 1; 0 where it says none.
+std::int64_t gpus_in_name(const std::string& file) {
+  const std::size_t colon = file.rfind(".py:");
+  const std::size_t end = colon == file.npos ? colon : file.find("gpu_", colon);
+  if (end == file.npos) return 0;
+  const std::size_t begin = file.find_last_not_of("0123456789", end - 1) + 1;
+  return parse_int64(file.substr(begin, end - begin)).value_or(0);
+}
+
+}  // namespace
+
 bool is_megatron(const SettingBox& box) {
   return box.has("tensor_model_parallel_size") || box.has("model.tensor_model_parallel_size") ||
          box.has("pipeline_model_parallel_size") || box.has("model.pipeline_model_parallel_size") ||
          (box.has("micro_batch_size") && box.has("seq_length")) ||
-         (box.has("train.micro_batch_size") && box.has("train.global_batch_size"));
+         (box.has("train.micro_batch_size") && box.has("train.global_batch_size")) ||
+         (box.has("model") && (box.has("train") || box.has("begins_with")) &&
+          !box.has("model_spec"));
 }
 
 void read_megatron(SettingBox& box, ImportedConfig& to) {
@@ -229,19 +366,26 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
   to.knobs.recompute.reset();
   take_degrees(box, to);
   take_sizes(box, to);
+  take_adapters(box, to);
   if (!Keys("micro_batch_size").knob(box, "micro-batch", to))
     to.assumed.push_back("micro_batch_size is not said: 1");
-  if (!Keys("seq_length").knob(box, "seq-len", to) &&
-      !Keys("sequence_length").knob(box, "seq-len", to)) {
-    to.assumed.push_back("seq_length is not said: 2048 (--seq-len)");
-  }
+  const bool has_length = Keys("seq_length").knob(box, "seq-len", to) ||
+                          Keys("sequence_length").knob(box, "seq-len", to);
   static_cast<void>(Keys("seq_length").take(box));
   if (const auto global = Keys("global_batch_size").count(box)) {
     to.global_batch = *global;
     box.took(fmt::format("global batch {}", *global), to);
   }
   const bool fsdp = Keys("use_megatron_fsdp").on(box) || Keys("use_custom_fsdp").on(box);
-  const bool divided = Keys("use_distributed_optimizer").on(box);
+  assume_common(box, to);
+  if (!has_length && !to.knobs.seq_len)
+    to.assumed.push_back("seq_length is not said: 2048 (--seq-len)");
+  // Megatron-Bridge turns it on everywhere where one section says so.
+  bool divided = begins_with(box, "_common");
+  for (const char* section : {"", "ddp.", "optimizer."}) {
+    const auto on = box.take_switch({fmt::format("{}use_distributed_optimizer", section)});
+    divided = on ? *on || (divided && *section != 0) : divided;
+  }
   to.strategy = fsdp      ? Strategy::kMegatronFsdp
                 : divided ? Strategy::kDistributedOptimizer
                           : Strategy::kDdp;
@@ -254,6 +398,10 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
   static_cast<void>(Keys("data_parallel_sharding_strategy").take(box));
   take_recomputation(box, to);
   take_numbers(box, to);
+  if (const auto gpus = gpus_in_name(box.file()); gpus > 0) {
+    to.gpus = gpus;
+    to.assumed.push_back(fmt::format("{} GPUs, by the recipe's name (--gpus)", gpus));
+  }
   if (const auto ranks = box.take_count({"world_size"})) to.gpus = *ranks;
   auto processes = box.take_count({"nproc_per_node"});
   if (!processes) processes = box.take_count({"gpus_per_node", "ntasks_per_node"});

@@ -84,7 +84,7 @@ SettingsLanguage language_of(const std::filesystem::path& path) {
 }
 
 Settings parse_settings(SettingsLanguage language, std::string_view text, const std::string& name,
-                        const std::string& function) {
+                        const std::string& function, const std::filesystem::path& folder) {
   if (!reads(language)) {
     throw Error(fmt::format("{}: this build does not read {}; build with {} installed", name,
                             language == SettingsLanguage::kYaml ? "YAML" : "TOML",
@@ -100,7 +100,7 @@ Settings parse_settings(SettingsLanguage language, std::string_view text, const 
     case SettingsLanguage::kToml:
       return settings_language::parse_toml(text, name);
     case SettingsLanguage::kPython:
-      return settings_language::parse_python(text, name, function);
+      return settings_language::parse_python(text, name, function, folder);
     case SettingsLanguage::kShell:
       return settings_language::parse_shell(text, name);
   }
@@ -116,7 +116,8 @@ Settings read_settings(const std::filesystem::path& path) {
     name.resize(colon + 3);
   }
   const std::string text = read_file(name, kMostSettingsBytes);
-  return parse_settings(language_of(name), text, name, function);
+  const std::filesystem::path folder = std::filesystem::absolute(name).parent_path();
+  return parse_settings(language_of(name), text, name, function, folder);
 }
 
 }  // namespace shardwright::cli

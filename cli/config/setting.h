@@ -2,10 +2,10 @@
 // Settings of another trainer as they stand in its file: one list of dotted keys and their text,
 // whatever the file's language.
 //
-// JSON, YAML and TOML are read by libraries; of Python modules and shell scripts only what is a
-// setting is read ("config.training.seq_len = 4096", "TrainingConfig(seq_len=4096)",
-// "--seq-length 4096", "model.seq_length=4096"), and nothing is ever run. Values are the text of a
-// number, of a string without its quotes, or true, false and null.
+// JSON, YAML and TOML are read by libraries; of Python modules what their functions come to without
+// running them ("config.training.seq_len = 4096", "TrainingConfig(seq_len=4096)"), of shell scripts
+// what is a setting ("--seq-length 4096", "model.seq_length=4096"). Nothing is ever run. Values are
+// the text of a number, of a string without its quotes, or true, false and null.
 #pragma once
 
 #include <cstddef>
@@ -36,9 +36,10 @@ bool reads(SettingsLanguage language);
 Settings read_settings(const std::filesystem::path& path);
 
 /// As read_settings for text in memory; `name` stands for the file in errors. Of a Python module
-/// with several functions only `function` is read; empty: the only one.
+/// with several functions only `function` is read; empty: the only one. What it imports is looked
+/// for above `folder`; empty: nowhere.
 Settings parse_settings(SettingsLanguage language, std::string_view text, const std::string& name,
-                        const std::string& function = {});
+                        const std::string& function = {}, const std::filesystem::path& folder = {});
 
 /// Bounds what a file may say, against files that name themselves over and over.
 inline constexpr std::size_t kMostSettings = 20000;
@@ -48,7 +49,8 @@ namespace settings_language {
 Settings parse_json(std::string_view text, const std::string& name);
 Settings parse_yaml(std::string_view text, const std::string& name);
 Settings parse_toml(std::string_view text, const std::string& name);
-Settings parse_python(std::string_view text, const std::string& name, const std::string& function);
+Settings parse_python(std::string_view text, const std::string& name, const std::string& function,
+                      const std::filesystem::path& folder);
 Settings parse_shell(std::string_view text, const std::string& name);
 /// Throws Error once there are too many.
 void add_setting(Settings& settings, std::string key, std::string value, const std::string& name);

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchtitan: the TOML job config of 0.2 and the config functions of 0.3, whose sections are the
-// same but for activation checkpointing and the model. Names and defaults from its
-// torchtitan/config/job_config.py (0.2.2) and torchtitan/config/configs.py (0.3.0).
+// torchtitan: the TOML job config of 0.2, the config functions of 0.3, whose sections are the same
+// but for activation checkpointing and the model, and those of main after 0.3, which counts tokens
+// where the others count sequences. Names and defaults from its torchtitan/config/job_config.py
+// (0.2.2) and torchtitan/config/configs.py (0.3.0, and b5bcd76 of main).
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/config/imported.h"
 #include "sim/core/parse_number.h"
@@ -48,6 +53,11 @@ void take_model(SettingBox& box, ImportedConfig& to) {
   // The command line of 0.3: --module llama3 --config llama3_8b.
   if (const auto module = box.take({"module"})) family = lower_case(*module);
   if (const auto config = box.take({"config"})) {
+    static_cast<void>(box.take({"begins_with"}));
+    to.assumed.push_back(fmt::format(
+        "it begins with {} of torchtitan, whose module is not beside it: what that sets is not "
+        "read",
+        *config));
     const std::string word = lower_case(*config);
     if (!family.empty() && word.starts_with(family + "_")) flavor = word.substr(family.size() + 1);
   }
@@ -88,7 +98,8 @@ void take_parallelism(SettingBox& box, ImportedConfig& to) {
   degree("expert", "ep");
   degree("expert_tensor", "etp");
   take_schedule(box, to);
-  if (const auto async = box.take_switch({"parallelism.enable_async_tensor_parallel"});
+  if (const auto async = box.take_switch(
+          {"compile.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel"});
       async.value_or(false)) {
     box.set_knob("tp-overlap", "async", to);
   }
@@ -112,6 +123,24 @@ void take_parallelism(SettingBox& box, ImportedConfig& to) {
       (reshard.value_or("default") == "default" && to.knobs.parallel.pp.value_or(1) > 1);
   to.strategy = never ? Strategy::kFsdp2NoReshard : Strategy::kFsdp2;
   if (reshard) box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
+  if (const auto parts = box.take_section("parallelism.module_fqns_per_model_part");
+      parts > 0 && to.knobs.parallel.pp.value_or(1) > 1) {
+    const auto chunks = static_cast<std::int64_t>(parts) / *to.knobs.parallel.pp;
+    if (chunks > 1) to.knobs.parallel.virtual_stages = chunks;
+    to.assumed.push_back(
+        "module_fqns_per_model_part is read as equal stages (--pp-layout says other ones)");
+  } else if (const auto kind = to.knobs.parallel.pp_schedule;
+             kind && (*kind == PipelineKind::kInterleaved || *kind == PipelineKind::kZb1p ||
+                      *kind == PipelineKind::kZbv)) {
+    to.knobs.parallel.virtual_stages = 2;
+    to.assumed.push_back("looped schedules have two stages a rank, torchtitan's default");
+  }
+  for (const char* plain :
+       {"enable_fsdp_symm_mem", "spmd_backend", "context_parallel_load_balancer",
+        "context_parallel_ptrr_mask_key", "pipeline_parallel_first_stage_less_layers",
+        "pipeline_parallel_last_stage_less_layers", "disable_loss_parallel"}) {
+    static_cast<void>(box.take({fmt::format("parallelism.{}", plain)}));
+  }
   if (to.replicate > 1) to.strategy = to.shard.value_or(0) == 1 ? Strategy::kDdp : Strategy::kHsdp;
   if (to.strategy == Strategy::kHsdp) {
     // torchtitan's runs on FSDP2.
@@ -125,8 +154,14 @@ void take_parallelism(SettingBox& box, ImportedConfig& to) {
 
 /// A pipeline cuts the local batch into micro-batches of its own.
 void take_pipeline_batch(SettingBox& box, ImportedConfig& to) {
+  const auto micro_batches = box.take_count({"parallelism.num_pp_microbatches"});
   if (to.knobs.parallel.pp.value_or(1) == 1) return;
   const std::int64_t local = to.knobs.micro_batch.value_or(1);
+  if (micro_batches || box.has("training.max_context_length")) {
+    if (!to.global_batch) to.knobs.grad_accum = micro_batches.value_or(1);
+    if (micro_batches) box.took(fmt::format("grad_accum {}", *micro_batches), to);
+    return;
+  }
   const std::int64_t micro =
       box.take_count({"parallelism.pipeline_parallel_microbatch_size"}).value_or(1);
   if (local % micro != 0) box.fail("a size that divides training.local_batch_size");
@@ -141,6 +176,7 @@ void take_pipeline_batch(SettingBox& box, ImportedConfig& to) {
 void take_checkpointing(SettingBox& box, ImportedConfig& to) {
   // 0.3: a class.
   if (const auto policy = box.take({"activation_checkpoint"})) {
+    box.take_section("activation_checkpoint");
     if (policy->find("FullAC") != policy->npos) {
       box.set_knob("ckpt-layers", "all", to);
     } else if (policy->find("SelectiveAC") != policy->npos) {
@@ -150,7 +186,15 @@ void take_checkpointing(SettingBox& box, ImportedConfig& to) {
     }
     return;
   }
-  if (!box.key().empty() && box.key() == "activation_checkpoint") return;  // None
+  if (box.key() == "activation_checkpoint") return;  // None
+  if (!box.has("activation_checkpoint.mode") && box.file().find(".py") != std::string::npos) {
+    // A function of 0.3 or main that does not say it, nor begins with one that does.
+    if (box.has("config") || box.has("begins_with")) return;
+    to.knobs.recompute = Recomputation{Recompute::kSelectiveOp, 0};
+    to.assumed.push_back(
+        "activation_checkpoint is not said: SelectiveAC, torchtitan's default since 0.3");
+    return;
+  }
   std::string mode = "selective", option = "2";
   const auto said = box.take({"activation_checkpoint.mode"});
   const bool off = box.key() == "activation_checkpoint.mode" && !said;
@@ -177,8 +221,94 @@ void take_checkpointing(SettingBox& box, ImportedConfig& to) {
   to.taken.back().meaning = fmt::format("every {}th layer is checkpointed", *every);
 }
 
-void take_training(SettingBox& box, ImportedConfig& to) {
+void take_titan_optimizer(SettingBox& box, ImportedConfig& to) {
+  std::vector<std::string> names;
+  for (const char* key : {"optimizer.name", "optimizer"}) {
+    if (const auto word = box.take({key}); word && word->find("Container") == word->npos)
+      names.push_back(*word);
+  }
+  for (std::size_t i = 0;; ++i) {
+    const auto word = box.take({fmt::format("optimizer.param_groups[{}].optimizer_name", i)});
+    if (!word) break;
+    names.push_back(*word);
+  }
+  for (const std::string& name : names) {
+    const std::string word = lower_case(name);
+    if (word.find("muon") != word.npos) return box.set_knob("optimizer", "muon", to);
+    if (word.find("adam") != word.npos) continue;
+    to.not_taken.push_back({box.key(), name, "predicted as AdamW"});
+  }
+}
+
+/// What changes the layers of a flavor: 8-bit and 4-bit products, adapters.
+void take_converters(SettingBox& box, ImportedConfig& to) {
+  std::vector<std::string> found = box.take_list("model_spec.converters");
+  for (std::string& word : box.take_list("model.converters")) found.push_back(word);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const std::string word = lower_case(found[i]);
+    const std::string at = fmt::format("model_spec.converters[{}]", i);
+    if (word.find("nvfp4") != word.npos) {
+      box.set_knob("precision", "nvfp4", to);
+    } else if (word.find("mxfp8") != word.npos || word.find("mx") == 0) {
+      box.set_knob("precision", "fp8", to);
+      box.set_knob("fp8-recipe", "mxfp8", to);
+    } else if (word.find("float8") != word.npos) {
+      box.set_knob("precision", "fp8", to);
+      const auto recipe = box.take({at + ".recipe_name"});
+      if (recipe) box.set_knob("fp8-recipe", recipe->find("row") == 0 ? "rowwise" : *recipe, to);
+    } else if (word.find("lora") != word.npos) {
+      if (!box.take_knob({at + ".rank"}, "lora", to)) to.knobs.parallel.lora = 8;
+      box.take_section(at + ".target_modules");
+      to.assumed.push_back("all projections have adapters of LoRA in the prediction");
+    } else {
+      static_cast<void>(box.take(
+          {fmt::format("model_spec.converters[{}]", i), fmt::format("model.converters[{}]", i)}));
+      box.fail("a converter of Float8, MXFP8, NVFP4 or LoRA");
+    }
+    if (box.take_section(at + ".fqns") > 0) {
+      to.not_taken.push_back(
+          {at + ".fqns", "a list", "all products of the layers are predicted in that precision"});
+    }
+  }
+}
+
+/// main after 0.3 counts the tokens of a rank's micro-batch, packed into contexts.
+void take_tokens(SettingBox& box, ImportedConfig& to) {
+  const bool has_length = box.take_knob({"training.max_context_length"}, "seq-len", to);
+  if (!has_length) to.knobs.seq_len = 2048;
+  const std::int64_t context = *to.knobs.seq_len;
+  std::int64_t tokens = 16384;
+  if (const auto given = box.take_count({"training.num_tokens_per_microbatch_per_dp_rank"})) {
+    tokens = *given;
+    if (tokens >= context && tokens % context != 0)
+      box.fail(fmt::format("a multiple of the {} tokens of training.max_context_length", context));
+    box.took(fmt::format("micro_batch {}", std::max<std::int64_t>(1, tokens / context)), to);
+  } else {
+    to.assumed.push_back(
+        "training.num_tokens_per_microbatch_per_dp_rank is not said: 16384, torchtitan's default");
+  }
+  if (!has_length)
+    to.assumed.push_back("training.max_context_length is not said: 2048, torchtitan's default");
+  if (tokens < context) {
+    to.knobs.seq_len = tokens;
+    to.assumed.push_back(fmt::format(
+        "a micro-batch of {} tokens is shorter than max_context_length: taken as one sequence",
+        tokens));
+  }
+  to.knobs.micro_batch = std::max<std::int64_t>(1, tokens / context);
+  if (const auto all = box.take_count({"training.num_tokens_per_train_step"}, -1);
+      all && *all > 0) {
+    const std::int64_t sequence = *to.knobs.seq_len;
+    if (*all % sequence != 0)
+      box.fail(fmt::format("a multiple of the {} tokens of a sequence", sequence));
+    to.global_batch = *all / sequence;
+    box.took(fmt::format("global batch {}", *to.global_batch), to);
+  }
+}
+
+void take_sequences(SettingBox& box, ImportedConfig& to) {
   if (!box.take_knob({"training.seq_len"}, "seq-len", to)) {
+    to.knobs.seq_len = 2048;
     to.assumed.push_back("training.seq_len is not said: 2048, torchtitan's default");
   }
   if (!box.take_knob({"training.local_batch_size", "training.batch_size"}, "micro-batch", to)) {
@@ -190,6 +320,30 @@ void take_training(SettingBox& box, ImportedConfig& to) {
     to.global_batch = *global;
     box.took(fmt::format("global batch {}", *global), to);
   }
+}
+
+void take_loss(SettingBox& box, ImportedConfig& to) {
+  const auto loss = box.take({"loss"});
+  if (loss && loss->find("Chunked") != loss->npos) {
+    const std::int64_t pieces = box.take_count({"loss.num_chunks"}).value_or(8);
+    static_cast<void>(box.take({"loss"}));
+    box.set_knob("loss-chunks", fmt::format("{}", pieces), to);
+  } else if (loss && loss->find("CrossEntropy") == loss->npos) {
+    to.not_taken.push_back({"loss", *loss, "predicted as cross entropy"});
+  }
+  box.take_section("loss");
+}
+
+void take_training(SettingBox& box, ImportedConfig& to) {
+  const bool counts_tokens = box.has("training.num_tokens_per_microbatch_per_dp_rank") ||
+                             box.has("training.max_context_length") ||
+                             box.has("training.num_tokens_per_train_step") ||
+                             box.has("parallelism.num_pp_microbatches");
+  if (counts_tokens) {
+    take_tokens(box, to);
+  } else {
+    take_sequences(box, to);
+  }
   const auto dtype = [&](const char* key, const char* knob) {
     if (const auto word = box.take({key}))
       box.set_knob(knob, *word == "bfloat16" ? "bf16" : *word == "float32" ? "fp32" : *word, to);
@@ -200,10 +354,9 @@ void take_training(SettingBox& box, ImportedConfig& to) {
     box.set_knob("master-dtype", "bf16", to);
     box.set_knob("moment-dtype", "bf16", to);
   }
-  if (const auto loss = box.take({"loss"}); loss && loss->find("Chunked") != loss->npos)
-    to.not_taken.push_back({box.key(), *loss, "give --loss-chunks for a loss in pieces"});
-  static_cast<void>(box.take({"loss.loss_fn"}));
-  static_cast<void>(box.take({"loss.loss_fn.global_vocab_size"}));
+  take_loss(box, to);
+  take_titan_optimizer(box, to);
+  take_converters(box, to);
   box.leave({"training.enable_cpu_offload"}, "it moves parameters and gradients, too", to);
 }
 
@@ -212,7 +365,8 @@ void take_training(SettingBox& box, ImportedConfig& to) {
 bool is_torchtitan(const SettingBox& box) {
   return box.has("training") &&
          (box.has("parallelism") || box.has("activation_checkpoint") ||
-          box.has("training.local_batch_size") || box.has("training.seq_len"));
+          box.has("training.local_batch_size") || box.has("training.seq_len") ||
+          box.has("training.max_context_length") || box.has("model_spec") || box.has("config"));
 }
 
 void read_torchtitan(SettingBox& box, ImportedConfig& to) {
@@ -224,8 +378,19 @@ void read_torchtitan(SettingBox& box, ImportedConfig& to) {
   const auto compiles = box.take_switch({"compile.enable", "training.compile"});
   to.stack = compiles.value_or(false) ? "torch-compile" : "torch-eager";
   if (compiles) box.took("stack " + to.stack, to);
-  static_cast<void>(box.take({"compile.components[0]"}));
-  static_cast<void>(box.take({"compile.components[1]"}));
+  static_cast<void>(box.take_list("compile.components"));
+  static_cast<void>(box.take({"compile", "compile.backend"}));
+  for (const char* plain :
+       {"training", "parallelism", "training.enable", "training.gc_debug",
+        "model_spec.attn_backend", "model_spec.tp_gemm_backend", "training.disable_cuda_graphs"}) {
+    static_cast<void>(box.take({plain}));
+  }
+  if (const auto comm = box.take({"model_spec.moe_comm_backend"})) {
+    const std::string word = lower_case(*comm);
+    if (word == "deepep" || word == "hybridep") box.set_knob("dispatcher", word, to);
+    if (word.find("minimal") != word.npos)
+      to.not_taken.push_back({box.key(), *comm, "predicted as all-to-alls"});
+  }
   box.leave({"compile.components"}, "model and loss are compiled together", to);
   if (const auto processes = box.take_count({"nproc_per_node"})) {
     const std::int64_t nodes = box.take_count({"nnodes"}).value_or(1);

@@ -15,6 +15,15 @@ namespace shardwright::cli::settings_language {
 #ifdef SHARDWRIGHT_HAS_YAML
 namespace {
 
+/// "500_000" is a number to PyYAML, unless it is quoted.
+std::string scalar(const YAML::Node& node) {
+  std::string text = node.Scalar();
+  const bool number = node.Tag() == "?" && !text.empty() && text.front() != '_' &&
+                      text.find_first_not_of("0123456789_") == text.npos;
+  if (number) std::erase(text, '_');
+  return text;
+}
+
 void flatten_yaml(const YAML::Node& node, const std::string& key, const std::string& name,
                   int depth, Visits& visits, Settings& settings) {
   visits.enter(key, depth);
@@ -28,7 +37,7 @@ void flatten_yaml(const YAML::Node& node, const std::string& key, const std::str
     for (std::size_t i = 0; i < node.size(); ++i)
       flatten_yaml(node[i], fmt::format("{}[{}]", key, i), name, depth + 1, visits, settings);
   } else {
-    add_setting(settings, key, node.IsScalar() ? node.Scalar() : "null", name);
+    add_setting(settings, key, node.IsScalar() ? scalar(node) : "null", name);
   }
 }
 

@@ -136,14 +136,38 @@ class ImportConfigVerb : public Verb {
     }
     document.cluster = *flags_.cluster;
     document.overrides = config.overrides;
-    const Model model = load_model(profiles::data_dir() / "models", document.model);
-    document.plan = plan_of(config, gpus_of(config), model.layers, file_);
+    const Model model = model_of(document.model, config);
+    const std::int64_t gpus = gpus_of(config);
+    fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_mixture());
+    document.plan = plan_of(config, gpus, model.layers, file_);
     import.job = resolve_onto(flags_, document);
     if (import.job.plans.size() != 1) {
       throw Error(fmt::format("--strategy names {} strategies, but import-config takes one.",
                               import.job.plans.size()));
     }
     return import;
+  }
+
+  /// The file's model, or the shipped one that a copy under another organisation's name is of
+  /// ("NousResearch/Meta-Llama-3-8B").
+  Model model_of(std::string& name, ImportedConfig& config) const {
+    const auto folder = profiles::data_dir() / "models";
+    const std::size_t slash = name.rfind('/');
+    if (flags_.model || slash == name.npos) return load_model(folder, name);
+    try {
+      return load_model(folder, name);
+    } catch (const Error&) {
+      ModelFile copied;
+      try {
+        copied = find_model(folder, name.substr(slash + 1));
+      } catch (const Error&) {
+        // The name as it stands is what the sentence should be about.
+      }
+      if (copied.name.empty() || copied.path.parent_path() != folder) throw;
+      config.assumed.push_back(fmt::format("{} is taken as {}", name, copied.name));
+      name = copied.name;
+      return load_model(folder, name);
+    }
   }
 
   std::int64_t gpus_of(ImportedConfig& config) const {
@@ -156,7 +180,14 @@ class ImportConfigVerb : public Verb {
     const std::int64_t node =
         cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;
     const std::int64_t replica = divided.parallel.replica();
-    const std::int64_t gpus = (node + replica - 1) / replica * replica;
+    std::int64_t gpus = (node + replica - 1) / replica * replica;
+    // A global batch that so many do not divide was made for fewer.
+    const std::int64_t at_once =
+        flags_.knobs.micro_batch.value_or(config.knobs.micro_batch.value_or(1));
+    while (config.global_batch && gpus > replica &&
+           *config.global_batch % (at_once * (gpus / replica)) != 0) {
+      gpus -= replica;
+    }
     config.assumed.push_back(fmt::format("the number of GPUs is not said: {} (--gpus)", gpus));
     return gpus;
   }
