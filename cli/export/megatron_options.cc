@@ -108,6 +108,7 @@ void add_data_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSetti
     out.on("--use-megatron-fsdp", "ddp.use_megatron_fsdp");
     out.word("--data-parallel-sharding-strategy", "optim_grads_params",
              "ddp.data_parallel_sharding_strategy");
+    out.word("--ckpt-format", "fsdp_dtensor", "checkpoint.ckpt_format");  // it takes no other
   }
   if (fsdp || strategy == Strategy::kDistributedOptimizer) {
     out.on("--use-distributed-optimizer", "ddp.use_distributed_optimizer");
@@ -255,6 +256,21 @@ void add_precision(const Plan& plan, Options& out) {
   if (n.fp8_params) out.on("--fp8-param-gather");
 }
 
+/// What validate_args and OptimizerConfig demand of --optimizer-cpu-offload, which goes with
+/// --use-precision-aware-optimizer.
+void check_offloaded_optimizer(const Plan& plan) {
+  const bool divides = info_of(megatron_strategy(plan.strategy)).divides != Sharded::kNothing;
+  if (!divides) {
+    not_in_megatron("offload", "optimizer with every rank's whole optimizer state",
+                    "strategy distributed-optimizer");
+  }
+  if (plan.numerics.optimizer != Optimizer::kAdamw)
+    not_in_megatron("offload", fmt::format("optimizer {}", name_of(plan.numerics.optimizer)),
+                    "adamw");
+  if (plan.numerics.fp8_params && sim::fp8_recipe_of(plan) != Fp8Recipe::kDelayed)
+    not_in_megatron("offload", "optimizer with fp8_params", "fp8_recipe delayed or fp8_params off");
+}
+
 void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
   out.group("optimizer");
   switch (plan.numerics.optimizer) {
@@ -271,7 +287,9 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
       not_in_megatron("optimizer", "adamw-8bit", "adamw, muon or sgd");
   }
   const bool narrow = plan.moment_dtype != DType::kFp32 || plan.master_dtype != DType::kFp32;
-  if (narrow) {
+  const bool offloads = plan.offload == Offload::kOptimizer;
+  if (offloads) check_offloaded_optimizer(plan);
+  if (narrow || offloads) {
     const std::string moments = plan.moment_dtype == DType::kBf16 ? "bf16" : "fp32";
     const std::string torch = moments == "bf16" ? "torch.bfloat16" : "torch.float32";
     out.on("--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer");
@@ -284,7 +302,7 @@ void add_optimizer(const Plan& plan, TrainerSettings& settings, Options& out) {
       settings.as_run.master_dtype = DType::kFp32;
     }
   }
-  if (plan.offload == Offload::kOptimizer) {
+  if (offloads) {
     out.on("--optimizer-cpu-offload", "optimizer.optimizer_cpu_offload");
     out.add("--optimizer-offload-fraction", "1.0", "optimizer.optimizer_offload_fraction", "1.0");
     out.on("--overlap-cpu-optimizer-d2h-h2d", "optimizer.overlap_cpu_optimizer_d2h_h2d");

@@ -23,6 +23,8 @@ void TrainerSettings::said(std::string knob, std::string sentence) {
 const std::vector<Trainer>& trainers() {
   static const std::vector<Trainer> all = {
       {"torchtitan", "torchtitan", "0.3 config (Python)", "#", torchtitan_settings},
+      {"torchtitan-main", "torchtitan", "config of main after 0.3.0 (Python)", "#",
+       torchtitan_main_settings},
       {"torchtitan-0.2", "torchtitan", "0.2 job config (TOML; read by 0.2.2, not by 0.3)", "#",
        torchtitan_toml_settings},
       {"accelerate", "Accelerate", "config (YAML)", "#", accelerate_settings},

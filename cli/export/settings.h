@@ -49,6 +49,7 @@ const Trainer& trainer_named(const std::string& name);
 /// The settings for one plan of `inputs`. Throw Error for a strategy that is nothing like what the
 /// trainer does.
 TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan);
+TrainerSettings torchtitan_main_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan);

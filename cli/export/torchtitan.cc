@@ -6,7 +6,8 @@
 // torchtitan/models/*/config_registry.py; field names from torchtitan/config/configs.py. 0.2 (to
 // 0.2.2) reads a TOML job config: names from its torchtitan/config/job_config.py. [training],
 // [parallelism] and [compile] are the same in both; activation checkpointing is a class in 0.3,
-// which has lost "every n-th layer".
+// which has lost "every n-th layer". main after 0.3.0 (b5bcd76) counts tokens where the releases
+// count sequences, and a pipeline's micro-batches instead of their size.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -299,13 +300,40 @@ std::string flavor_lines(const Model& model, TrainerSettings& settings) {
   return text;
 }
 
-}  // namespace
+/// The options of a release as main has them since it counts tokens.
+TitanOptions in_tokens(const TitanOptions& options, const Plan& plan) {
+  const auto tokens = [&](const std::string& sequences) {
+    return fmt::format("{} * {}", sequences, plan.seq_len);
+  };
+  TitanOptions counted;
+  for (TitanOption option : options) {
+    if (option.key == "seq_len") option.key = "max_context_length";
+    if (option.key == "local_batch_size") {
+      option.key = "num_tokens_per_microbatch_per_dp_rank";
+      option.value = tokens(fmt::format("{}", plan.micro_batch));
+    }
+    if (option.key == "global_batch_size") {
+      option.key = "num_tokens_per_train_step";
+      option.value = tokens(option.value);
+    }
+    if (option.key == "pipeline_parallel_microbatch_size") {
+      option.key = "num_pp_microbatches";
+      option.value = fmt::format("{}", plan.grad_accum);
+    }
+    counted.push_back(std::move(option));
+  }
+  // CUDA graphs, its default, go with neither.
+  if (plan.parallel.pp > 1 || plan.parallel.ep > 1)
+    counted.push_back({"training", "disable_cuda_graphs", "true"});
+  return counted;
+}
 
-TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
+TrainerSettings module_settings(const sim::Job& inputs, const Plan& plan, bool counts_tokens) {
   TrainerSettings settings;
   TitanOptions options = common_options(inputs, plan, settings);
   const TitanOptions division = titan_division(inputs, plan, settings);
   options.insert(options.end(), division.begin(), division.end());
+  if (counts_tokens) options = in_tokens(options, plan);
   const Ranks ranks = ranks_of(inputs, plan);
   const std::string policy = checkpoint_policy(plan, inputs.model.layers, settings);
   if (policy != "None") {
@@ -316,13 +344,23 @@ TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
       flavor_lines(inputs.model, settings) + python_of(options) +
       fmt::format("    config.activation_checkpoint = {}\n    return config\n", policy);
   settings.said("loss",
-                "torchtitan 0.3 computes the loss of its flavors in chunks: less memory "
+                "torchtitan computes the loss of its flavors in chunks: less memory "
                 "than is predicted here");
   settings.said("gpus", fmt::format("save it as shardwright_plan.py and start with PYTHONPATH=. "
                                     "torchrun --nnodes={} --nproc_per_node={} -m torchtitan.train "
                                     "--module shardwright_plan --config plan",
                                     ranks.nodes, ranks.per_node));
   return settings;
+}
+
+}  // namespace
+
+TrainerSettings torchtitan_settings(const sim::Job& inputs, const Plan& plan) {
+  return module_settings(inputs, plan, false);
+}
+
+TrainerSettings torchtitan_main_settings(const sim::Job& inputs, const Plan& plan) {
+  return module_settings(inputs, plan, true);
 }
 
 TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan) {

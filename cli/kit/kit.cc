@@ -72,7 +72,7 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
   job.ranks = ranks_of(as_run.inputs, plan);
   job.accelerator = CatalogNames::load().accelerator_of(profile.cluster.gpu.id);
   job.amd = profile.cluster.gpu.id.starts_with("mi");
-  if (trainer.name == "torchtitan") {
+  if (trainer.name == "torchtitan" || trainer.name == "torchtitan-main") {
     job.settings_file = "shardwright_plan.py";
     job.launch = "-m torchtitan.train --module shardwright_plan --config plan";
     job.loads_settings = true;

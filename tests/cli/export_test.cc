@@ -163,11 +163,9 @@ void expect_yaml(const std::string& text) {
 TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
   const fs::path folder = testing::temp_folder() / "parsed";
   fs::create_directories(folder);
-  const std::map<std::string_view, const char*> endings = {{"torchtitan", ".py"},
-                                                           {"torchtitan-0.2", ".toml"},
-                                                           {"accelerate", ".yaml"},
-                                                           {"yafsdp", ".py"},
-                                                           {"deepspeed", ".json"}};
+  const std::map<std::string_view, const char*> endings = {
+      {"torchtitan", ".py"},   {"torchtitan-main", ".py"}, {"torchtitan-0.2", ".toml"},
+      {"accelerate", ".yaml"}, {"yafsdp", ".py"},          {"deepspeed", ".json"}};
   int files = 0;
   for (const char* model : {"llama-3-8b", "gpt2", "pythia-160m", "gemma-2-2b"}) {
     const sim::Job inputs = inputs_for(model, "torch-eager");
@@ -373,7 +371,8 @@ TEST(Export, RefusesInOneSentence) {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   };
   expect(shardwright({"export", "--plan", plan, "--format", "deepsped"}), 3,
-         "--format is 'deepsped', but it must be one of torchtitan, torchtitan-0.2, accelerate, "
+         "--format is 'deepsped', but it must be one of torchtitan, torchtitan-main, "
+         "torchtitan-0.2, accelerate, "
          "yafsdp, deepspeed, megatron-lm, megatron-bridge, "
          "did you mean 'deepspeed'?");
   expect(shardwright({"export", "--plan", plan}), 2, "--format is required");
