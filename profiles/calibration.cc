@@ -20,7 +20,6 @@ constexpr std::array<std::string_view, 6> kWorkNames = {"none",   "gemm",       
 constexpr std::array<std::string_view, 6> kClassNames = {"stream", "cast",  "concatenate",
                                                          "copy",   "scale", "add"};
 constexpr double kLongest = 1e6;  // seconds
-constexpr double kWidest = 10;    // of logarithms: a factor of 20,000
 const auto kCount = at_least(std::int64_t{0});
 
 /// The place of `word` among `names`, or the reader's error.
@@ -99,7 +98,7 @@ CalibratedGroup read_group(const JsonReader& from) {
     from.fail("log_error_quantiles", "five numbers: the 5, 25, 50, 75 and 95 % quantiles");
   }
   std::copy(quantiles.begin(), quantiles.end(), group.quantiles.begin());
-  group.half_width = from.require<double>("half_width", between(0.0, kWidest));
+  group.half_width = from.require<double>("half_width", between(0.0, kWidestCalibration));
   return group;
 }
 
@@ -170,7 +169,7 @@ MeasuredRow read_row(const JsonReader& from) {
   operation.sharers = from.optional<int>("sharers", 1, between(1, 1 << 20));
   operation.contended = from.optional<double>("contended", 0.0, between(0.0, 1.0));
   operation.seconds = from.require<double>("seconds", between(0.0, kLongest));
-  row.spread = from.optional<double>("spread", 0.0, between(0.0, kWidest));
+  row.spread = from.optional<double>("spread", 0.0, between(0.0, kWidestCalibration));
   row.count = from.require<std::int64_t>("count", at_least(std::int64_t{1}));
   row.lowered = from.optional<bool>("lowered", false);
   return row;

@@ -45,6 +45,10 @@ struct MeasuredRow {
 /// Quantiles of log(measured / predicted) over rows that are held out: 5, 25, 50, 75, 95 %.
 using ErrorQuantiles = std::array<double, 5>;
 
+/// The widest interval that is written, of logarithms: a factor of 22,000 says that nothing is
+/// known.
+inline constexpr double kWidestCalibration = 10;
+
 struct CalibratedGroup {
   CostGroup group = CostGroup::kProducts;
   std::int64_t rows = 0;          // distinct operations

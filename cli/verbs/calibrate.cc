@@ -48,12 +48,18 @@ class CalibrateVerb : public Verb {
         .type_name("PROFILE");
     command.add("--merge", merge_, "calibrated profiles whose measurements to add")
         .type_name("PROFILE...");
+    command.add("--force", force_, "fit onto the base also what a GPU without a profile recorded");
     command.add("--json", json_, "print one JSON document");
   }
 
   ExitCode run(const Context& context) override {
-    sim::CalibrationRequest request{
-        {traces_.begin(), traces_.end()}, merge_, base_, stack_, std::nullopt, gpus_per_node_};
+    sim::CalibrationRequest request{{traces_.begin(), traces_.end()},
+                                    merge_,
+                                    base_,
+                                    stack_,
+                                    std::nullopt,
+                                    gpus_per_node_,
+                                    force_};
     request.files.insert(request.files.end(), logs_.begin(), logs_.end());
     if (model_) request.model = load_model(profiles::data_dir() / "models", *model_);
     if (check_ && request.files.empty()) {
@@ -121,7 +127,7 @@ class CalibrateVerb : public Verb {
   std::optional<std::string> base_, stack_, model_, plan_, check_;
   std::optional<std::int64_t> gpus_per_node_;
   std::string out_, stack_out_;
-  bool json_ = false;
+  bool json_ = false, force_ = false;
 };
 
 }  // namespace

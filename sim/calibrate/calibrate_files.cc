@@ -57,23 +57,35 @@ std::string base_of(const CalibrationRequest& request,
       ExitCode::kUsage);
 }
 
-/// Refuses what was recorded on another GPU than the base's. A kind that the profiles do not know
-/// may be the base's own (a slice of a GPU, a new edition): it is said.
-void hold_against_base(profiles::ObservationSet& set, const Gpu& gpu, const std::string& base) {
+/// Whether the profiles' kind is not the base's.
+bool is_other(const Gpu& known, const Gpu& gpu) {
   constexpr double kMemoryTolerance = 0.06;
+  const auto memory = static_cast<double>(gpu.memory_bytes);
+  return known.sm_count != gpu.sm_count ||
+         std::abs(static_cast<double>(known.memory_bytes) - memory) > kMemoryTolerance * memory;
+}
+
+/// Refuses what was recorded on another GPU than the base's: told by its counts, by its name where
+/// a file has no counts (nccl-tests), and one that no profile names unless `force`. A slice or a
+/// new edition of the base's is said.
+void hold_against_base(profiles::ObservationSet& set, const Gpu& gpu, const std::string& base,
+                       bool force) {
   for (const profiles::ObservationSource& source : set.sources) {
     if (source.gpu.empty()) continue;
     const std::optional<Gpu> known =
         profiles::known_gpu({source.gpu, source.sm_count, source.memory_bytes});
-    const auto memory = static_cast<double>(gpu.memory_bytes);
-    const bool other_kind = known && (known->sm_count != gpu.sm_count ||
-                                      std::abs(static_cast<double>(known->memory_bytes) - memory) >
-                                          kMemoryTolerance * memory);
-    if (of_processor(source) ? !gpu.is_processor() : gpu.is_processor() || other_kind) {
+    const std::string kind = known ? known->id : profiles::kind_named(source.gpu);
+    const bool named = profiles::is_named_as(source.gpu, gpu.id);
+    const bool of_cpu = of_processor(source);
+    const bool unknown = !of_cpu && kind.empty() && !named;
+    const bool other = known ? is_other(*known, gpu) : !named;
+    if (of_cpu ? !gpu.is_processor() : gpu.is_processor() || (other && !(unknown && force))) {
       throw Error(fmt::format(
           "{}: was recorded on {}, but --base {} is of {}; expected a base of what was recorded{}",
           source.file, source.gpu, base, gpu.id,
-          known ? ", for example " + profiles::load_gpu(known->id).usual_cluster : ""));
+          !kind.empty() ? ", for example " + profiles::load_gpu(kind).usual_cluster
+          : unknown     ? ", or --force for a GPU that no profile names"
+                        : ""));
     }
     if (!gpu.is_processor() && !known && source.sm_count > 0 && source.sm_count != gpu.sm_count) {
       set.notes.push_back(
@@ -117,7 +129,7 @@ FileCalibration calibrate_files(const CalibrationRequest& request) {
                                                  : stack_of(request, done.gathered);
   file.date = today();
   profiles::Profile base = profiles::load_profile(file.base, file.stack);
-  hold_against_base(set, base.cluster.gpu, file.base);
+  hold_against_base(set, base.cluster.gpu, file.base, request.force);
 
   Rows rows = rows_of(set);
   done.rows_left_out = std::move(rows.left_out);

@@ -3,8 +3,8 @@
 // is asked about. The policy of `calibrate`; the fit itself is calibrate.h.
 //
 // A measurement moves the base that it was taken on. Without a word the base is that of the
-// profiles to merge, or the generic processor for own traces of one; a trace of another GPU than
-// the base's is refused where both are known, and said where only the counts differ.
+// profiles to merge, or the generic processor for own traces of one; what was recorded on another
+// GPU than the base's is refused, by counts where a file has them and by names where it has not.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct CalibrationRequest {
   std::optional<std::string> stack;           // the software that was traced
   std::optional<Model> model;                 // what was trained, for traces that do not say
   std::optional<std::int64_t> gpus_per_node;  // of the traced job; of the base, unless given
+  bool force = false;                         // also of a GPU that no profile names
 };
 
 struct FileCalibration {

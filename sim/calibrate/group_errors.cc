@@ -51,7 +51,7 @@ double half_width_of_total(const std::vector<Target>& targets, const std::vector
   const auto at = errors.begin() + static_cast<std::ptrdiff_t>(std::ceil(level * kDraws)) - 1;
   std::nth_element(errors.begin(), at, errors.end());
   const double few = student_975(static_cast<double>(n) + 1) / student_975(1e6);
-  return std::max(*at * few, kLeastHalfWidth);
+  return std::clamp(*at * few, kLeastHalfWidth, profiles::kWidestCalibration);
 }
 
 }  // namespace

@@ -184,5 +184,54 @@ TEST(Calibrate, RefusesATraceOfAnotherGpuThanTheBases) {
               ::testing::Not(HasSubstr("recorded on")));
 }
 
+std::string nccl_log_of(const std::string& gpu, const std::string& name, const std::string& rows) {
+  std::string log = "# Collective test starting: all_gather_perf\n# Using devices\n";
+  for (int rank = 0; rank < 8; ++rank) {
+    log += "#  Rank  " + std::to_string(rank) + " Group  0 Pid   1000 on     node0 device  " +
+           std::to_string(rank) + " [0x0" + std::to_string(rank) + "] " + gpu + "\n";
+  }
+  std::ofstream(path_of(name)) << log << rows;
+  return path_of(name);
+}
+
+std::string nccl_rows(double least_us, double most_us) {
+  std::string rows;
+  for (int i = 20; i < 24; ++i) {
+    const double us = i % 2 == 0 ? least_us : most_us;
+    char line[160];
+    std::snprintf(line, sizeof line, "%d %d half none -1 %.2f 1.00 0.88 0\n", 1 << i, 1 << (i - 1),
+                  us);
+    rows += line;
+  }
+  return rows;
+}
+
+TEST(Calibrate, HoldsTheNamesOfLogsAgainstTheBase) {
+  const std::string rows = nccl_rows(100, 120);
+  const std::string geforce = nccl_log_of("NVIDIA GeForce RTX 5090", "geforce.txt", rows);
+  const auto run = [](const std::string& log, std::vector<std::string> more) {
+    more.insert(more.begin(), {"calibrate", "--nccl-tests", log, "--base", "dgx-h100"});
+    return shardwright_cli(more);
+  };
+  const ProgramResult refused = run(geforce, {});
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("recorded on NVIDIA GeForce RTX 5090"));
+  EXPECT_THAT(refused.err, HasSubstr("for example"));
+  EXPECT_EQ(run(geforce, {"--force"}).exit_code, 3);  // there is a base for it
+  const std::string other = nccl_log_of("NVIDIA TITAN Z", "titan.txt", rows);
+  EXPECT_THAT(run(other, {}).err, HasSubstr("--force for a GPU that no profile names"));
+  EXPECT_EQ(run(other, {"--force"}).exit_code, 0);
+  EXPECT_EQ(run(nccl_log_of("NVIDIA H100 80GB HBM3", "own.txt", rows), {}).exit_code, 0);
+}
+
+TEST(Calibrate, ReadsItsOwnResultHoweverWide) {
+  const std::string log = nccl_log_of("NVIDIA H100 80GB HBM3", "wide.txt", nccl_rows(1, 900e6));
+  const std::string out = path_of("wide.json");
+  const ProgramResult result =
+      shardwright_cli({"calibrate", "--nccl-tests", log, "--base", "dgx-h100", "--out", out});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(shardwright_cli({"inspect", "profile", out}).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace shardwright::cli
