@@ -362,6 +362,8 @@ bool is_megatron(const SettingBox& box) {
 }
 
 void read_megatron(SettingBox& box, ImportedConfig& to) {
+  if (box.take({"decoder_seq_length"}))
+    box.fail("no such key, because models with an encoder are not predicted");
   to.stack = "megatron-core";
   to.knobs.recompute.reset();
   take_degrees(box, to);
@@ -370,7 +372,8 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
   if (!Keys("micro_batch_size").knob(box, "micro-batch", to))
     to.assumed.push_back("micro_batch_size is not said: 1");
   const bool has_length = Keys("seq_length").knob(box, "seq-len", to) ||
-                          Keys("sequence_length").knob(box, "seq-len", to);
+                          Keys("sequence_length").knob(box, "seq-len", to) ||
+                          Keys("encoder_seq_length").knob(box, "seq-len", to);
   static_cast<void>(Keys("seq_length").take(box));
   if (const auto global = Keys("global_batch_size").count(box)) {
     to.global_batch = *global;

@@ -27,7 +27,7 @@ using testing::ProgramResult;
 using testing::run_program;
 using testing::written;
 
-ProgramResult import(const std::string& file, const std::vector<std::string>& flags) {
+ProgramResult import_of(const std::string& file, const std::vector<std::string>& flags) {
   std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "import-config", file, "--cluster",
                                      "dgx-h100"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
@@ -36,7 +36,7 @@ ProgramResult import(const std::string& file, const std::vector<std::string>& fl
 
 json imported(const std::string& file, std::vector<std::string> flags) {
   flags.emplace_back("--json");
-  const ProgramResult result = import(file, flags);
+  const ProgramResult result = import_of(file, flags);
   EXPECT_EQ(result.exit_code, 0) << file << ": " << result.err;
   return result.exit_code == 0 ? json::parse(result.out) : json();
 }
@@ -86,9 +86,9 @@ TEST(ImportShapes, QloraOfAxolotlIsLora) {
 
 TEST(ImportShapes, OtherTrainingsOfAxolotlAreRefused) {
   if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
-  expect_error(import(written("dpo.yml", kQlora + "rl: dpo\n"), {}), 3, "rl is 'dpo'");
-  expect_error(import(written("part.yml", kQlora + "unfrozen_parameters:\n  - lm_head\n"), {}), 3,
-               "unfrozen_parameters[0]");
+  expect_error(import_of(written("dpo.yml", kQlora + "rl: dpo\n"), {}), 3, "rl is 'dpo'");
+  expect_error(import_of(written("part.yml", kQlora + "unfrozen_parameters:\n  - lm_head\n"), {}),
+               3, "unfrozen_parameters[0]");
 }
 
 // --- DeepSpeed and Accelerate ---
@@ -304,15 +304,22 @@ TEST_TYPE: regular
   EXPECT_EQ(answer.at("plan").at("strategy"), "distributed-optimizer");
 }
 
+TEST(ImportShapes, EncodersAreRefused) {
+  expect_error(import_of(written("t5.sh", "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
+                                          "--decoder-seq-length 128 --micro-batch-size 4"),
+                         {"--model", "llama-3.2-1b"}),
+               3, "decoder_seq_length is '128'");
+}
+
 TEST(ImportShapes, ValuesOfAFileAreNotUsage) {
   const std::string file = written("bad.json", R"({"zero_optimization": {"stage": 2},
       "train_micro_batch_size_per_gpu": "two"})");
-  expect_error(import(file, {"--model", "llama-3.1-8b"}), 3, "train_micro_batch_size_per_gpu");
+  expect_error(import_of(file, {"--model", "llama-3.1-8b"}), 3, "train_micro_batch_size_per_gpu");
 }
 
 // --- bounds of following ---
 
-std::string refusal(const std::string& text) {
+std::string followed(const std::string& text) {
   try {
     parse_settings(SettingsLanguage::kPython, text, "file", "f");
   } catch (const std::exception& error) {
@@ -323,22 +330,22 @@ std::string refusal(const std::string& text) {
 
 TEST(ImportShapes, FollowingEnds) {
   // A function that calls itself, and ten that call the next one ten times each.
-  EXPECT_EQ(refusal("def f():\n  c = f()\n  c.x.y = 1\n  return c\n"), "taken");
+  EXPECT_EQ(followed("def f():\n  c = f()\n  c.x.y = 1\n  return c\n"), "taken");
   std::string many = "def f():\n  c.x.y = 1\n";
   for (int i = 0; i < 10; ++i) many += "  g0()\n";
   for (int level = 0; level < 12; ++level) {
     many += "def g" + std::to_string(level) + "():\n";
     for (int i = 0; i < 10; ++i) many += "  g" + std::to_string(level + 1) + "()\n";
   }
-  EXPECT_THAT(refusal(many), HasSubstr("too often to be followed"));
+  EXPECT_THAT(followed(many), HasSubstr("too often to be followed"));
   std::string chain = "def f():\n  c.x = 1";
   for (int i = 0; i < 5000; ++i) chain += " + 1";
-  EXPECT_THAT(refusal(chain), HasSubstr("more than 500 parts"));
+  EXPECT_THAT(followed(chain), HasSubstr("more than 500 parts"));
   std::string elifs = "def f():\n  if a: c.x = 1\n";
   for (int i = 0; i < 5000; ++i) elifs += "  elif a: c.x = 2\n";
-  EXPECT_THAT(refusal(elifs), HasSubstr("nest too deeply"));
+  EXPECT_THAT(followed(elifs), HasSubstr("nest too deeply"));
   // A config that holds itself.
-  EXPECT_THAT(refusal("def f():\n  c.x.y = 1\n  c.x.z = c\n  return c\n"),
+  EXPECT_THAT(followed("def f():\n  c.x.y = 1\n  c.x.z = c\n  return c\n"),
               HasSubstr("nests too deeply"));
 }
 
