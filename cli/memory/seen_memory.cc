@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -130,6 +131,14 @@ std::vector<AllocationSite> largest_of(const LiveBlocks& live) {
   return sites;
 }
 
+/// What the allocator counts for what was asked for: whole blocks of 512 bytes.
+Bytes rounded(Bytes asked) {
+  constexpr Bytes kBlock = 512;
+  return asked > std::numeric_limits<Bytes>::max() - kBlock
+             ? asked
+             : (asked + kBlock - 1) / kBlock * kBlock;
+}
+
 /// The recorded events, walked back from what is live at the end: before an allocation it was not
 /// there, before a free it was.
 void walk_back(const PickleValue& trace, const LiveBlocks& live, Bytes now, SeenMemory& seen,
@@ -145,7 +154,8 @@ void walk_back(const PickleValue& trace, const LiveBlocks& live, Bytes now, Seen
       const PickleValue event = trace.at(i - 1);
       const std::string_view action = text_in(event, "action");
       const std::int64_t address = integer_of(event, "addr");
-      const Bytes size = bounds.bytes_of(event, "size");
+      const Bytes asked = bounds.bytes_of(event, "size");
+      const Bytes size = rounded(asked);
       if (action == "alloc") {
         bounds.add(bytes, -size);
         blocks.erase(address);
@@ -154,7 +164,7 @@ void walk_back(const PickleValue& trace, const LiveBlocks& live, Bytes now, Seen
         if (!finds) blocks[address] = {size, sites.of(event)};
         bounds.hold(blocks.size());
       } else if (action == "oom" && finds && !seen.refused) {
-        seen.refused = size;
+        seen.refused = asked;
         seen.free = bounds.bytes_of(event, "device_free");
       }
       if (finds && bytes > peak) {
@@ -262,7 +272,7 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
   seen.source = "snapshot";
   seen.reserved = by_device[device];
   LiveBlocks live;
-  Bytes allocated = 0, requested = 0;
+  Bytes allocated = 0;
   for (std::size_t i = 0; i < segments->size(); ++i) {
     const PickleValue segment = segments->at(i);
     if (integer_of(segment, "device") != device) continue;
@@ -278,24 +288,21 @@ SeenMemory read_snapshot(std::string bytes, const std::string& name) {
       if (const auto own = block.find("address"); own && own->integer())
         address = static_cast<std::uint64_t>(*own->integer());
       if (text_in(block, "state") == "active_allocated") {
-        // Events say what was asked for, blocks also what that was rounded to.
-        const Bytes asked = bounds.bytes_of(block, "requested_size");
         bounds.add(allocated, size);
-        bounds.add(requested, asked > 0 ? asked : size);
-        live[static_cast<std::int64_t>(address)] = {asked > 0 ? asked : size, sites.of(block)};
+        live[static_cast<std::int64_t>(address)] = {size, sites.of(block)};
         bounds.hold(live.size());
       }
       address += static_cast<std::uint64_t>(size);
     }
   }
   seen.allocated = allocated;
-  seen.peak_allocated = requested;
+  seen.peak_allocated = allocated;
   seen.largest = largest_of(live);
   const auto traces = root.find("device_traces");
   if (traces && traces->is_list() && device >= 0 &&
       static_cast<std::size_t>(device) < traces->size()) {
     const PickleValue trace = traces->at(static_cast<std::size_t>(device));
-    if (trace.is_list()) walk_back(trace, live, requested, seen, bounds, sites);
+    if (trace.is_list()) walk_back(trace, live, allocated, seen, bounds, sites);
   }
   return seen;
 }
@@ -308,6 +315,7 @@ std::optional<SeenMemory> find_message(std::string_view log, const std::string& 
   seen.source = "message";
   seen.refused = message.behind("Tried to allocate ");
   seen.capacity = message.behind("total capacity of ");  // since PyTorch 2.1
+  if (!seen.capacity) seen.capacity = message.behind("total capacty of ");  // as 2.1 spells it
   if (!seen.capacity) seen.capacity = message.before(" total capacity");
   seen.free = message.behind("of which ");
   if (!seen.free) seen.free = message.before(" free;");
