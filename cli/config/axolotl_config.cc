@@ -101,9 +101,9 @@ void take_adapter(SettingBox& box, ImportedConfig& to) {
   const bool eight = box.take_switch({"load_in_8bit"}).value_or(false);
   if (four || eight) {
     to.not_taken.push_back({four ? "load_in_4bit" : "load_in_8bit", "true",
-                            fmt::format("the frozen weights are predicted in bf16, which takes {} "
-                                        "times the memory of {} bits",
-                                        four ? "3.6" : "2", four ? 4 : 8)});
+                            fmt::format("the frozen weights are predicted in bf16, not in {} bits: "
+                                        "less memory is taken than predicted",
+                                        four ? 4 : 8)});
   }
   const std::size_t modules = box.take_section("lora_target_modules");
   const bool linear = box.take_switch({"lora_target_linear"}).value_or(false);

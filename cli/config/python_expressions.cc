@@ -264,6 +264,10 @@ PythonExpressionPtr PythonExpressions::braces(std::size_t from) {
     while (!ends_bracket()) pass_one();
   }
   take("}");
+  // A set that something is spread in is not followed.
+  for (const auto& part : made->parts) {
+    if (made->kind == Tree::kList && !part) made->kind = Tree::kOther;
+  }
   made->source = source(from);
   return made;
 }

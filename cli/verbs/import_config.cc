@@ -138,7 +138,8 @@ class ImportConfigVerb : public Verb {
     document.overrides = config.overrides;
     const Model model = model_of(document.model, config);
     const std::int64_t gpus = gpus_of(config);
-    fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_mixture());
+    if (!flags_.stack)
+      fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_mixture());
     document.plan = plan_of(config, gpus, model.layers, file_);
     import.job = resolve_onto(flags_, document);
     if (import.job.plans.size() != 1) {

@@ -54,7 +54,7 @@ TEST(Settings, APythonModuleSaysWhatItAssignsAndCallsWith) {
 from torchtitan.config import TrainingConfig
 """a module; training.seq_len = 1"""
 
-def llama3_8b() -> Trainer.Config:
+def changed() -> Trainer.Config:
     config = flavor()  # a = 1
     config.training.seq_len = 8_192
     config.training.dtype = "bfloat16"
@@ -62,6 +62,9 @@ def llama3_8b() -> Trainer.Config:
     config.training.local_batch_size = 2 * 4
     if multi:
         config.compile.enable = True
+    return config
+
+def llama3_8b() -> Trainer.Config:
     return Trainer.Config(
         model_spec=model_registry("8B", attn="flex"),
         training=TrainingConfig(local_batch_size=1, steps=[1, 2], lr=-3e-4),
@@ -69,13 +72,17 @@ def llama3_8b() -> Trainer.Config:
         validator=None,
     )
 )py";
-  const Settings settings = parse_settings(SettingsLanguage::kPython, text, "a.py");
-  EXPECT_EQ(value_of(settings, "training.seq_len"), "8192");
-  EXPECT_EQ(value_of(settings, "training.dtype"), "bfloat16");
-  EXPECT_EQ(value_of(settings, "activation_checkpoint"), "FullAC.Config()");
-  EXPECT_EQ(value_of(settings, "compile.enable"), "true");
+  const Settings changed = parse_settings(SettingsLanguage::kPython, text, "a.py", "changed");
+  EXPECT_EQ(value_of(changed, "training.seq_len"), "8192");
+  EXPECT_EQ(value_of(changed, "training.dtype"), "bfloat16");
+  EXPECT_EQ(value_of(changed, "activation_checkpoint"), "FullAC.Config()");
+  EXPECT_EQ(value_of(changed, "training.local_batch_size"), "8");
+  // What nobody decides here is no setting.
+  EXPECT_EQ(value_of(changed, "compile.enable"), "(not there)");
+  EXPECT_EQ(value_of(changed, "?compile.enable"), "true if multi");
+  const Settings settings = parse_settings(SettingsLanguage::kPython, text, "a.py", "llama3_8b");
   EXPECT_EQ(value_of(settings, "model_spec"), "model_registry(8B)");
-  EXPECT_EQ(value_of(settings, "training.local_batch_size"), "1");  // 2 * 4 is not read
+  EXPECT_EQ(value_of(settings, "training.local_batch_size"), "1");
   EXPECT_EQ(value_of(settings, "training.lr"), "-3e-4");
   EXPECT_EQ(value_of(settings, "parallelism.tensor_parallel_degree"), "8");
   EXPECT_EQ(value_of(settings, "validator"), "null");

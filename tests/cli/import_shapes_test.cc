@@ -258,7 +258,7 @@ TEST(ImportShapes, AdaptersOfMegatronBridgeAreLora) {
   EXPECT_EQ(small.at("plan").at("gpus"), 1);  // by its name
   EXPECT_EQ(small.at("plan").at("seq_len"), 4096);
   EXPECT_EQ(small.at("plan").at("grad_accum"), 8);
-  EXPECT_EQ(small.at("model"), "llama-3-8b");
+  EXPECT_EQ(small.at("model"), "meta-llama/Meta-Llama-3-8B");
   EXPECT_TRUE(small.at("prediction").at("memory").at("fits"));
   const json large = imported(file + ":large_peft_2gpu_h100_config", {});
   EXPECT_EQ(large.at("plan").at("lora"), 8);
@@ -305,8 +305,9 @@ TEST_TYPE: regular
 }
 
 TEST(ImportShapes, EncodersAreRefused) {
-  expect_error(import_of(written("t5.sh", "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
-                                          "--decoder-seq-length 128 --micro-batch-size 4"),
+  expect_error(import_of(written("t5.sh",
+                                 "--tensor-model-parallel-size 2 --encoder-seq-length 512 "
+                                 "--decoder-seq-length 128 --micro-batch-size 4"),
                          {"--model", "llama-3.2-1b"}),
                3, "decoder_seq_length is '128'");
 }
@@ -344,6 +345,7 @@ TEST(ImportShapes, FollowingEnds) {
   std::string elifs = "def f():\n  if a: c.x = 1\n";
   for (int i = 0; i < 5000; ++i) elifs += "  elif a: c.x = 2\n";
   EXPECT_THAT(followed(elifs), HasSubstr("nest too deeply"));
+  EXPECT_EQ(followed("def f():\n  c.x.y = {**a, 1}\n"), "taken");
   // A config that holds itself.
   EXPECT_THAT(followed("def f():\n  c.x.y = 1\n  c.x.z = c\n  return c\n"),
               HasSubstr("nests too deeply"));
