@@ -123,11 +123,11 @@ constexpr std::array kFamilies = {
     Family{"olmoe", "OlmoeForCausalLM", hf::read_olmoe, {}, true},
     Family{"phi3", "Phi3ForCausalLM", hf::read_phi3},
     Family{"qwen2", "Qwen2ForCausalLM", hf::read_qwen2},
+    Family{"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", hf::read_qwen2_vl_text},
     Family{"qwen2_moe", "Qwen2MoeForCausalLM", hf::read_qwen2_moe, {}, true},
     Family{"qwen3", "Qwen3ForCausalLM", hf::read_qwen3},
     // All of them normalise queries and keys.
     Family{"qwen3_moe", "Qwen3MoeForCausalLM", hf::read_qwen3_moe, {"use_qk_norm"}, true},
-    Family{"qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration", hf::read_qwen2_vl_text},
     Family{"qwen3_vl_moe_text",
            "Qwen3VLMoeForConditionalGeneration",
            hf::read_qwen3_vl_moe_text,

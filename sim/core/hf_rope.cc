@@ -13,11 +13,11 @@
 namespace shardwright {
 namespace {
 
-/// "mrope" is the older name of the default with sections, which read_scaling has checked.
-RopeScaling scaling_type(const JsonReader& object) {
+RopeScaling scaling_type(const JsonReader& object, const RopeKeys& keys) {
   const std::string_view key = object.has("rope_type") ? "rope_type" : "type";
   const std::string type = object.optional<std::string>(key, "default");
-  if (type == "default" || type == "mrope") return RopeScaling::kNone;
+  // "mrope" is the older name of the default with sections.
+  if (type == "default" || (type == "mrope" && keys.sections)) return RopeScaling::kNone;
   if (type == "linear") return RopeScaling::kLinear;
   if (type == "llama3") return RopeScaling::kLlama3;
   if (type == "yarn") return RopeScaling::kYarn;
@@ -35,7 +35,7 @@ Rope read_scaling(const JsonReader& object, const JsonReader& config, const Rope
     object.fail("mrope_section", "no such key, because it is not modelled");
   }
   Rope rope;
-  rope.scaling = scaling_type(object);
+  rope.scaling = scaling_type(object, keys);
   const bool angles_only =
       rope.scaling == RopeScaling::kYarn || rope.scaling == RopeScaling::kLongrope;
   if (rope.scaling == RopeScaling::kNone || angles_only) return rope;

@@ -324,9 +324,11 @@ TEST(HfFamilies, WhatChangesTheArithmeticIsRefusedByKey) {
             "experts are not modelled");
   EXPECT_THAT(problem_of(with(family("qwen3", "Qwen3ForCausalLM"), {{"num_experts", 128}})),
               HasSubstr("num_experts is 128"));
-  const json refused = {{"qk_layernorm", true},        {"quantization_config", {{"bits", 4}}},
-                        {"residual_multiplier", 0.22}, {"attn_logit_softcapping", 50.0},
-                        {"kv_lora_rank", 512},         {"is_causal", false}};
+  const json refused = {{"qk_layernorm", true},
+                        {"residual_multiplier", 0.22},
+                        {"attn_logit_softcapping", 50.0},
+                        {"kv_lora_rank", 512},
+                        {"is_causal", false}};
   for (const auto& [key, value] : refused.items()) {
     EXPECT_THAT(problem_of(with(llama_config(), {{key, value}})),
                 HasSubstr("c.json: " + key + " is "));
@@ -345,9 +347,12 @@ TEST(HfFamilies, WhatChangesTheArithmeticIsRefusedByKey) {
 
 TEST(HfFamilies, UnknownArchitecturesListTheKnownOnes) {
   const std::string known =
-      "one of cohere, deepseek_v2, deepseek_v3, falcon, gemma, gemma2, gemma3_text, glm, glm4, "
-      "gpt2, gpt_neox, gpt_oss, granite, grok-1, kimi_k2, llama, llama4_text, mistral, mixtral, "
-      "mpt, nemotron, olmo2, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, stablelm, "
+      "one of arcee, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, dots1, ernie4_5, "
+      "ernie4_5_moe, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, "
+      "glm4_moe_lite, gpt2, gpt_neox, gpt_oss, granite, granitemoe, granitemoehybrid, grok-1, "
+      "helium, hunyuan_v1_dense, kimi_k2, llama, llama4_text, minimax_m2, ministral, ministral3, "
+      "mistral, mixtral, mpt, nemotron, olmo2, olmo3, olmoe, phi3, qwen2, qwen2_5_vl_text, "
+      "qwen2_moe, qwen3, qwen3_moe, qwen3_vl_moe_text, qwen3_vl_text, seed_oss, smollm3, stablelm, "
       "starcoder2";
   EXPECT_EQ(problem_of(family("mamba", "MambaForCausalLM")),
             "c.json: model_type is \"mamba\", expected " + known);
