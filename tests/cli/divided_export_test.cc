@@ -131,6 +131,38 @@ TEST(DividedExport, ScalesFp8AsPredictionDoes) {
   EXPECT_EQ(megatron_bridge_settings(job, plan).body, megatron_bridge_settings(job, named).body);
 }
 
+/// What Megatron-LM's validate_args demands beside an argument.
+TEST(DividedExport, MegatronsOwnValidationIsMet) {
+  const sim::Job job = job_of("llama-3.1-405b");
+  Plan plan = large_plan();
+  plan.strategy = Strategy::kDistributedOptimizer;
+  plan.offload = Offload::kOptimizer;
+  EXPECT_THAT(megatron_lm_settings(job, plan).body, HasSubstr("--use-precision-aware-optimizer"));
+  plan.strategy = Strategy::kDdp;
+  EXPECT_THROW(megatron_lm_settings(job, plan), Error);
+  plan.strategy = Strategy::kMegatronFsdp;
+  plan.offload = Offload::kNone;
+  const std::string fsdp = megatron_lm_settings(job, plan).body;
+  EXPECT_THAT(fsdp, HasSubstr("--ckpt-format fsdp_dtensor"));
+  EXPECT_THAT(fsdp, Not(HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS")));
+}
+
+TEST(DividedExport, TorchtitansMainCountsTokens) {
+  const sim::Job job = job_of("llama-3.1-405b");
+  Plan plan = large_plan();
+  plan.strategy = Strategy::kFsdp2;
+  plan.parallel.tp_overlap = TensorOverlap::kNone;
+  const std::string text = torchtitan_main_settings(job, plan).body;
+  for (const char* line :
+       {"config.training.max_context_length = 8192",
+        "config.training.num_tokens_per_microbatch_per_dp_rank = 1 * 8192",
+        "config.training.num_tokens_per_train_step = 512 * 8192",
+        "config.parallelism.num_pp_microbatches =", "config.training.disable_cuda_graphs = True"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("local_batch_size")));
+}
+
 TEST(DividedExport, BashReadsTheArguments) {
   const std::string path = (testing::temp_folder() / "megatron.sh").string();
   std::ofstream(path) << megatron_lm_settings(job_of("deepseek-v3"), expert_plan()).body;

@@ -239,6 +239,7 @@ TEST(ImportConfig, ReadsBackWhatIsExported) {
     for (const std::int64_t layers : {0, 32}) {
       const Plan plan = some_plan(strategy, layers, "torch-compile");
       expect_round_trip("torchtitan", SettingsLanguage::kPython, plan, {"shard_group"});
+      expect_round_trip("torchtitan-main", SettingsLanguage::kPython, plan, {"shard_group"});
       expect_round_trip("torchtitan-0.2", SettingsLanguage::kToml, plan, {"shard_group"});
     }
   }
