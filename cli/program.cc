@@ -212,6 +212,15 @@ ExitCode parse_and_run(int argc, const char* const* argv,
   throw Error("no verb was given.", ExitCode::kUsage);
 }
 
+/// "help" and "help VERB" ask for what "--help" and "VERB --help" answer.
+std::vector<const char*> with_help(int argc, const char* const* argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc < 2 || argc > 3 || std::string_view(argv[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  words.push_back("--help");
+  return words;
+}
+
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs,
@@ -219,7 +228,9 @@ int run_program(int argc, const char* const* argv, const std::vector<std::unique
   ColorMode color = ColorMode::kAuto;
   if (host() == nullptr) std::set_terminate(end_without_catch);
   try {
-    return static_cast<int>(parse_and_run(argc, argv, verbs, absent, color));
+    const std::vector<const char*> words = with_help(argc, argv);
+    return static_cast<int>(
+        parse_and_run(static_cast<int>(words.size()), words.data(), verbs, absent, color));
   } catch (const Error& error) {
     return fail(color, error.what(), error.code());
   } catch (const std::filesystem::filesystem_error& error) {

@@ -101,6 +101,12 @@ TEST(Program, HelpListsVerbsAndExitCodes) {
   EXPECT_THAT(result.out, HasSubstr("6  comparison outside tolerance"));
 }
 
+TEST(Program, HelpIsAWordAsWell) {
+  EXPECT_EQ(shardwright_run({"help"}).out, shardwright_run({"--help"}).out);
+  EXPECT_EQ(shardwright_run({"help", "predict"}).out, shardwright_run({"predict", "--help"}).out);
+  EXPECT_EQ(shardwright_run({"help", "nothing"}).exit_code, 2);
+}
+
 // The help of the program and of every verb.
 std::vector<std::string> help_texts() {
   std::vector<std::string> texts{shardwright_run({"--help"}).out};
