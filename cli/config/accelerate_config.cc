@@ -159,6 +159,69 @@ void take_types(SettingBox& box, ImportedConfig& to) {
   to.knobs.reduce_dtype = to.knobs.param_dtype;
 }
 
+/// What zero_optimization says beside its stage: what the host's memory holds, and sizes of
+/// buckets, which are not modelled.
+void take_zero_options(SettingBox& box, ImportedConfig& to) {
+  if (const auto device = box.take({"zero_optimization.offload_optimizer.device"});
+      device && (*device == "cpu" || *device == "nvme")) {
+    box.set_knob("offload", "optimizer", to);
+    if (*device == "nvme")
+      to.not_taken.push_back({box.key(), *device, "predicted as the host's memory"});
+  }
+  if (box.take_switch({"zero_optimization.cpu_offload"}).value_or(false))
+    box.set_knob("offload", "optimizer", to);
+  box.leave({"zero_optimization.cpu_offload_params"}, "parameters stay on the GPU here", to);
+  box.leave({"zero_optimization.offload_param.device"}, "parameters stay on the GPU here", to);
+  box.leave({"zero_optimization.zero_hpz_partition_size"}, "hpZ is not predicted from a file", to);
+  box.leave({"zero_optimization.mics_shard_size"}, "DeepSpeed no longer shards in groups", to);
+  for (const char* bucket : {"stage3_prefetch_bucket_size",
+                             "stage3_max_live_parameters",
+                             "stage3_max_reuse_distance",
+                             "stage3_param_persistence_threshold",
+                             "reduce_bucket_size",
+                             "allgather_bucket_size",
+                             "allgather_partitions",
+                             "overlap_comm",
+                             "contiguous_gradients",
+                             "reduce_scatter",
+                             "sub_group_size",
+                             "round_robin_gradients",
+                             "offload_optimizer.pin_memory",
+                             "offload_optimizer.buffer_count",
+                             "offload_optimizer.fast_init",
+                             "offload_optimizer.pipeline_read",
+                             "offload_optimizer.pipeline_write",
+                             "offload_optimizer.ratio",
+                             "offload_optimizer.nvme_path",
+                             "offload_param.pin_memory",
+                             "offload_param.buffer_count",
+                             "offload_param.buffer_size",
+                             "offload_param.max_in_cpu",
+                             "offload_param.nvme_path",
+                             "stage3_gather_fp16_weights_on_model_save",
+                             "ignore_unused_parameters",
+                             "load_from_fp32_weights",
+                             "elastic_checkpoint",
+                             "use_multi_rank_bucket_allreduce",
+                             "allgather_partitions",
+                             "stage3_gather_16bit_weights_on_model_save"}) {
+    static_cast<void>(box.take({fmt::format("zero_optimization.{}", bucket)}));
+  }
+}
+
+void take_deepspeed_optimizer(SettingBox& box, ImportedConfig& to) {
+  if (const auto type = box.take({"optimizer.type"})) {
+    const std::string name = upper(*type);
+    if (name == "MUON" || name == "SGD") {
+      box.set_knob("optimizer", name == "MUON" ? "muon" : "sgd", to);
+    } else if (name == "ADAMW8BIT" || name == "ADAM8BIT") {
+      box.set_knob("optimizer", "adamw-8bit", to);
+    } else if (name != "ADAM" && name != "ADAMW" && name != "FUSEDADAM" && name != "CPUADAM") {
+      to.not_taken.push_back({box.key(), *type, "predicted as AdamW"});
+    }
+  }
+}
+
 Strategy zero_strategy(std::int64_t stage) {
   return stage == 0   ? Strategy::kDdp
          : stage == 1 ? Strategy::kZero1
@@ -236,7 +299,7 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
   }
   if (box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to)) {
     to.global_batch.reset();
-  } else if (box.is_auto("gradient_accumulation_steps")) {
+  } else if (box.is_auto("gradient_accumulation_steps") && !to.global_batch) {
     to.assumed.push_back(
         "gradient_accumulation_steps is auto: up to the trainer, taken as 1 (--grad-accum)");
   }
@@ -247,51 +310,7 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
     box.set_knob("moment-dtype", "bf16", to);
   if (box.take_switch({"bf16.bf16_master_weights_and_grads"}).value_or(false))
     box.set_knob("master-dtype", "bf16", to);
-  if (const auto device = box.take({"zero_optimization.offload_optimizer.device"});
-      device && (*device == "cpu" || *device == "nvme")) {
-    box.set_knob("offload", "optimizer", to);
-    if (*device == "nvme")
-      to.not_taken.push_back({box.key(), *device, "predicted as the host's memory"});
-  }
-  if (box.take_switch({"zero_optimization.cpu_offload"}).value_or(false))
-    box.set_knob("offload", "optimizer", to);
-  box.leave({"zero_optimization.cpu_offload_params"}, "parameters stay on the GPU here", to);
-  box.leave({"zero_optimization.offload_param.device"}, "parameters stay on the GPU here", to);
-  box.leave({"zero_optimization.zero_hpz_partition_size"}, "hpZ is not predicted from a file", to);
-  box.leave({"zero_optimization.mics_shard_size"}, "DeepSpeed no longer shards in groups", to);
-  for (const char* bucket : {"stage3_prefetch_bucket_size",
-                             "stage3_max_live_parameters",
-                             "stage3_max_reuse_distance",
-                             "stage3_param_persistence_threshold",
-                             "reduce_bucket_size",
-                             "allgather_bucket_size",
-                             "allgather_partitions",
-                             "overlap_comm",
-                             "contiguous_gradients",
-                             "reduce_scatter",
-                             "sub_group_size",
-                             "round_robin_gradients",
-                             "offload_optimizer.pin_memory",
-                             "offload_optimizer.buffer_count",
-                             "offload_optimizer.fast_init",
-                             "offload_optimizer.pipeline_read",
-                             "offload_optimizer.pipeline_write",
-                             "offload_optimizer.ratio",
-                             "offload_optimizer.nvme_path",
-                             "offload_param.pin_memory",
-                             "offload_param.buffer_count",
-                             "offload_param.buffer_size",
-                             "offload_param.max_in_cpu",
-                             "offload_param.nvme_path",
-                             "stage3_gather_fp16_weights_on_model_save",
-                             "ignore_unused_parameters",
-                             "load_from_fp32_weights",
-                             "elastic_checkpoint",
-                             "use_multi_rank_bucket_allreduce",
-                             "allgather_partitions",
-                             "stage3_gather_16bit_weights_on_model_save"}) {
-    static_cast<void>(box.take({fmt::format("zero_optimization.{}", bucket)}));
-  }
+  take_zero_options(box, to);
   static_cast<void>(box.take({"zero_allow_untested_optimizer"}));
   static_cast<void>(box.take({"data_types.grad_accum_dtype"}));
   if (const auto count = box.take_count({"activation_checkpointing.number_checkpoints"}, 0);
@@ -307,16 +326,7 @@ void read_deepspeed(SettingBox& box, ImportedConfig& to) {
   }
   if (const auto ranks = box.take_count({"tensor_parallel.autotp_size"}); ranks.value_or(1) > 1)
     box.set_knob("tp", fmt::format("{}", *ranks), to);
-  if (const auto type = box.take({"optimizer.type"})) {
-    const std::string name = upper(*type);
-    if (name == "MUON" || name == "SGD") {
-      box.set_knob("optimizer", name == "MUON" ? "muon" : "sgd", to);
-    } else if (name == "ADAMW8BIT" || name == "ADAM8BIT") {
-      box.set_knob("optimizer", "adamw-8bit", to);
-    } else if (name != "ADAM" && name != "ADAMW" && name != "FUSEDADAM" && name != "CPUADAM") {
-      to.not_taken.push_back({box.key(), *type, "predicted as AdamW"});
-    }
-  }
+  take_deepspeed_optimizer(box, to);
   for (const char* plain :
        {"prescale_gradients", "gradient_predivide_factor", "sparse_gradients", "steps_per_print",
         "wall_clock_breakdown", "dump_state", "memory_breakdown", "gradient_clipping",
