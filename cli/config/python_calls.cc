@@ -292,10 +292,11 @@ std::vector<std::string> PythonEvaluator::read(std::string_view text) {
 }
 
 std::vector<const PythonValue*> PythonEvaluator::call(const std::string& function) {
-  const auto at = main_->functions.find(function);
-  if (at == main_->functions.end()) return {};
+  Module* in = main_;
+  const PythonStatement* found = find_function(in, function, 0);
+  if (found == nullptr) return {};
   std::vector<PythonValue*> roots;
-  const PythonValue* returned = follow(*main_, *at->second, {}, &roots);
+  const PythonValue* returned = follow(*in, *found, {}, &roots);
   if (returned != nullptr && returned->kind == Is::kObject &&
       !(returned->fields.empty() && returned->begins.empty())) {
     return {returned};

@@ -104,6 +104,11 @@ Settings parse_python(std::string_view text, const std::string& name, const std:
     chosen = std::move(found);
   }
   if (!function.empty() && set_something.empty()) {
+    // Another name of a function of a module beside it.
+    chosen = settings_of(module.call(function), name);
+    if (!chosen.empty()) set_something.push_back(function);
+  }
+  if (!function.empty() && set_something.empty()) {
     std::string all;
     for (const std::string& one : functions) {
       if (!settings_of(module.call(one), name).empty()) all += (all.empty() ? "" : ", ") + one;

@@ -264,6 +264,11 @@ TEST(ImportShapes, AdaptersOfMegatronBridgeAreLora) {
   EXPECT_EQ(large.at("plan").at("lora"), 8);
   EXPECT_EQ(large.at("plan").at("tp"), 2);
   EXPECT_EQ(large.at("plan").at("seq_len"), 4096);
+  std::ofstream(bridge().parent_path() / "names.py")
+      << "from bridge.recipes.llama.llama3 import large_peft_2gpu_h100_config as large\n";
+  const json named =
+      imported((bridge().parent_path() / "names.py").string() + ":large", {"--gpus", "2"});
+  EXPECT_EQ(named.at("plan"), large.at("plan"));
   const json whole = imported(file + ":whole_2gpu_h100_config", {});
   EXPECT_EQ(whole.at("plan").value("lora", 0), 0);
 }
