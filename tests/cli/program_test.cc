@@ -104,7 +104,7 @@ TEST(Program, HelpListsVerbsAndExitCodes) {
 TEST(Program, HelpIsAWordAsWell) {
   EXPECT_EQ(shardwright_run({"help"}).out, shardwright_run({"--help"}).out);
   EXPECT_EQ(shardwright_run({"help", "predict"}).out, shardwright_run({"predict", "--help"}).out);
-  EXPECT_EQ(shardwright_run({"help", "nothing"}).exit_code, 2);
+  EXPECT_EQ(shardwright_run({"help", "nothing", "more"}).exit_code, 2);
 }
 
 // The help of the program and of every verb.
