@@ -28,8 +28,17 @@ void flatten_yaml(const YAML::Node& node, const std::string& key, const std::str
                   int depth, Visits& visits, Settings& settings) {
   visits.enter(key, depth);
   if (node.IsMap()) {
+    // What is merged in stands first, so that the map's own keys win.
+    if (const YAML::Node merged = node["<<"]; merged.IsMap()) {
+      flatten_yaml(merged, key, name, depth + 1, visits, settings);
+    } else if (merged.IsSequence()) {
+      for (std::size_t i = merged.size(); i-- > 0;) {
+        if (merged[i].IsMap()) flatten_yaml(merged[i], key, name, depth + 1, visits, settings);
+      }
+    }
     for (const auto& member : node) {
       const std::string word = member.first.IsScalar() ? member.first.Scalar() : "?";
+      if (word == "<<") continue;
       flatten_yaml(member.second, key.empty() ? word : key + "." + word, name, depth + 1, visits,
                    settings);
     }

@@ -293,11 +293,14 @@ TEST(ImportShapes, MegatronsOwnTestsKeepArgumentsInYaml) {
   const json answer = imported(written("model_config.yaml", R"(
 ENV_VARS:
   NCCL_ALGO: Ring
+BASE_MODEL_ARGS: &BASE
+  --seq-length: 1024
+  --micro-batch-size: 2
 MODEL_ARGS:
+  <<: *BASE
   --num-layers: 12
   --micro-batch-size: 4
   --global-batch-size: 32
-  --seq-length: 1024
   --tensor-model-parallel-size: 2
   --use-distributed-optimizer: true
 TEST_TYPE: regular
@@ -306,6 +309,7 @@ TEST_TYPE: regular
   EXPECT_EQ(answer.at("format"), "megatron");
   EXPECT_EQ(answer.at("plan").at("tp"), 2);
   EXPECT_EQ(answer.at("plan").at("micro_batch"), 4);
+  EXPECT_EQ(answer.at("plan").at("seq_len"), 1024);  // of what is merged in
   EXPECT_EQ(answer.at("plan").at("strategy"), "distributed-optimizer");
 }
 
