@@ -29,9 +29,10 @@ void flatten_yaml(const YAML::Node& node, const std::string& key, const std::str
   visits.enter(key, depth);
   if (node.IsMap()) {
     // What is merged in stands first, so that the map's own keys win.
-    if (const YAML::Node merged = node["<<"]; merged.IsMap()) {
+    const YAML::Node merged = node["<<"];
+    if (merged && merged.IsMap()) {
       flatten_yaml(merged, key, name, depth + 1, visits, settings);
-    } else if (merged.IsSequence()) {
+    } else if (merged && merged.IsSequence()) {
       for (std::size_t i = merged.size(); i-- > 0;) {
         if (merged[i].IsMap()) flatten_yaml(merged[i], key, name, depth + 1, visits, settings);
       }
