@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cli/build_info.h"
+#include "cli/mcp/brief.h"
 #include "cli/mcp/child.h"
 #include "sim/core/error.h"
 
@@ -53,9 +54,10 @@ bool nests_too_deep(const std::string& line) {
 
 /// What a tool answered, as the protocol wants it: text for whoever reads, the document for
 /// programs.
-Ordered result_of(int code, const std::string& out, std::string err) {
+Ordered result_of(int code, const std::string& out, std::string err, bool full = true) {
   while (!err.empty() && err.back() == '\n') err.pop_back();
-  const Ordered document = Ordered::parse(out, nullptr, false);
+  Ordered document = Ordered::parse(out, nullptr, false);
+  if (!full) document = brief_answer(document);
   const bool answered = !document.is_discarded() && document.is_object();
   // "Nothing fits" is an answer with a document, and stays one.
   const bool failed = code != 0 && !answered;
@@ -209,7 +211,9 @@ void McpServer::call(const Json& id, const Json& params) {
   }
   if (cancelled(id)) return;  // it waited behind another call
   try {
-    Child child(arguments_of(*tool, params.value("arguments", Json())));
+    const Json arguments = params.value("arguments", Json());
+    const bool full = wants_all(arguments);
+    Child child(arguments_of(*tool, arguments));
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + std::chrono::duration<double>(time_limit_s_);
     while (child.running()) {
@@ -232,7 +236,7 @@ void McpServer::call(const Json& id, const Json& params) {
       return;  // a cancelled call gets no answer
     }
     const int code = child.exit_code();
-    reply(id, result_of(code, child.out(), child.err()));
+    reply(id, result_of(code, child.out(), child.err(), full));
   } catch (const Error& error) {
     reply(id, result_of(static_cast<int>(error.code()), "", error.what()));
   }

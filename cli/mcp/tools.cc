@@ -8,6 +8,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "cli/mcp/brief.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
 
@@ -66,7 +67,17 @@ std::string word_of(const std::string& name, const nlohmann::json& value) {
                           value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
 }
 
+constexpr const char* kFull = "full";
+
 }  // namespace
+
+bool wants_all(const nlohmann::json& arguments) {
+  if (!arguments.is_object() || !arguments.contains(kFull)) return false;
+  const nlohmann::json& value = arguments.at(kFull);
+  if (value.is_null()) return false;
+  if (!value.is_boolean()) throw Error(fmt::format("{} is no true or false", kFull));
+  return value.get<bool>();
+}
 
 std::vector<McpTool> mcp_tools(const std::vector<ToolVerb>& verbs) {
   std::vector<McpTool> tools = {
@@ -116,6 +127,10 @@ Json input_schema(const McpTool& tool) {
   Json properties = Json::object();
   for (const ToolOption& option : tool.options)
     properties[property_of(option)] = property_schema(option);
+  properties[kFull] = {
+      {"type", "boolean"},
+      {"description",
+       fmt::format("the whole document instead of one below {} letters", kLongestAnswer)}};
   return {{"type", "object"},
           {"properties", std::move(properties)},
           {"required", tool.name == "size" ? Json{"model", "tokens"} : Json{"model", "cluster"}},
@@ -130,6 +145,7 @@ std::vector<std::string> arguments_of(const McpTool& tool, const nlohmann::json&
   std::vector<std::string> known;
   for (const ToolOption& option : tool.options) known.push_back(property_of(option));
   for (const auto& [name, value] : arguments.items()) {
+    if (name == kFull) continue;
     const auto at = std::find(known.begin(), known.end(), name);
     if (at == known.end()) {
       throw Error(

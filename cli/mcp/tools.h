@@ -36,6 +36,9 @@ std::vector<McpTool> mcp_tools(const std::vector<ToolVerb>& verbs);
 nlohmann::ordered_json input_schema(const McpTool& tool);
 
 /// The command line of a call. Throws Error naming an argument that the tool does not have.
+/// Whether the call asks for the whole document. Throws Error.
+bool wants_all(const nlohmann::json& arguments);
+
 std::vector<std::string> arguments_of(const McpTool& tool, const nlohmann::json& arguments);
 
 }  // namespace shardwright::cli

@@ -96,6 +96,35 @@ TEST(Mcp, AnswersAsRecordedClientsExpect) {
   EXPECT_TRUE(by_id.at("3").at("result").at("structuredContent").contains("explanation"));
 }
 
+// Assistants cut or refuse what is longer than some ten thousand words.
+TEST(Mcp, AnswersAreShortUnlessAllIsAskedFor) {
+  const std::string tune = R"("model":"llama-3-8b","cluster":"dgx-h100","gpus":16,"seq_len":"8k")";
+  const std::string size =
+      R"("model":"llama-3-8b","tokens":"1T","deadline":"60d","clusters":"dgx-h100,dgx-b200")";
+  const std::string explain = R"("model":"llama-3-8b","cluster":"dgx-h100","gpus":8)";
+  const json by_id = answers(
+      {kHello, call(1, "tune", "{" + tune + "}"), call(2, "size", "{" + size + "}"),
+       call(3, "explain", "{" + explain + "}"), call(4, "tune", "{" + tune + R"(,"full":true})"),
+       call(5, "tune", R"({"full":"yes"})")});
+  const auto result = [&](const char* id) { return by_id.at(id).at("result"); };
+  for (const char* id : {"1", "2", "3"}) {
+    const std::string text = result(id).at("content")[0].at("text");
+    EXPECT_LT(text.size(), 8000U) << id;
+    EXPECT_EQ(json::parse(text), result(id).at("structuredContent"));
+  }
+  const json tuned = result("1").at("structuredContent");
+  EXPECT_TRUE(tuned.at("best").contains("plan"));
+  EXPECT_FALSE(tuned.at("why").empty());
+  EXPECT_TRUE(tuned.contains("shortened"));
+  const json sized = result("2").at("structuredContent");
+  EXPECT_GE(sized.at("summary").size(), 4U);
+  EXPECT_GE(sized.at("best_of_each").size(), 2U);
+  EXPECT_TRUE(sized.at("recommended").contains("cost_usd"));
+  EXPECT_GT(result("4").at("content")[0].at("text").get<std::string>().size(), 8000U);
+  EXPECT_FALSE(result("4").at("structuredContent").contains("shortened"));
+  EXPECT_TRUE(result("5").at("isError"));
+}
+
 TEST(Mcp, BadInputIsASentenceAndTheServerGoesOn) {
   const json by_id = answers(
       {kHello, "{broken", "[1]", R"({"id":1})", std::string(200, '[') + std::string(200, ']'),
