@@ -19,6 +19,7 @@
 #include "cli/render/words/plan.h"
 #include "cli/verbs/outward.h"
 #include "sim/core/plan_json.h"
+#include "sim/doubt/headroom.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli {
@@ -37,7 +38,9 @@ struct Held {
   Bytes needed = 0;                   // seen, at least
   double excess = 1;                  // needed over predicted, at least 1
   Bytes capacity = 0;                 // of the device
+  double headroom = 0;                // share of the memory that a fix leaves, as tune does
   std::optional<SmallestChange> fix;  // that would have fitted; none: none found, or it fits
+  sim::MemoryVerdict fix_verdict = sim::MemoryVerdict::kDoesNotFit;
   bool fits = false;
 };
 
@@ -86,13 +89,25 @@ class ImportMemoryVerb : public Verb {
         std::max(1.0, static_cast<double>(held.needed) / static_cast<double>(memory.total_bytes));
     held.fits = held.needed <= held.capacity && !seen.refused;
     if (held.fits) return held;
-    // Other plans are taken to need as much more than predicted as this one did.
-    sim::Job smaller = held.job;
-    const double share =
-        static_cast<double>(held.capacity) / static_cast<double>(memory.usable_bytes) / held.excess;
-    smaller.profile.cluster.gpu.memory_bytes =
-        static_cast<Bytes>(static_cast<double>(smaller.profile.cluster.gpu.memory_bytes) * share);
-    held.fix = smallest_change(smaller, plan, ConfigFormat::Layers::kAny);
+    // Other plans are taken to need as much more than predicted as this one did, and to leave what
+    // the interval of memory asks for: a plan that fits by a hair fails in every second case.
+    const auto capacity_share = [&](double headroom) {
+      return static_cast<double>(held.capacity) / static_cast<double>(memory.usable_bytes) /
+             held.excess * (1 - headroom);
+    };
+    const auto on_share = [&](double share) {
+      sim::Job smaller = held.job;
+      const auto bytes = static_cast<double>(smaller.profile.cluster.gpu.memory_bytes);
+      smaller.profile.cluster.gpu.memory_bytes = static_cast<Bytes>(bytes * share);
+      return smallest_change(smaller, plan, ConfigFormat::Layers::kAny);
+    };
+    held.headroom = sim::asked_headroom(held.job.profile, plan.gpus);
+    held.fix = on_share(capacity_share(held.headroom));
+    held.fix_verdict = sim::MemoryVerdict::kFits;
+    if (!held.fix) {
+      held.fix = on_share(capacity_share(0));
+      held.fix_verdict = sim::MemoryVerdict::kTight;
+    }
     return held;
   }
 
@@ -146,6 +161,13 @@ class ImportMemoryVerb : public Verb {
           "would have fitted.");
       return;
     }
+    const Bytes predicted = held->prediction.memory.total_bytes;
+    if (!held->fits && seen.refused && predicted > held->needed) {
+      say(fmt::format(
+          "The job failed before its peak: it held {} and asked for {} more, and {} are predicted "
+          "for the whole step.",
+          gib_words(held->needed - *seen.refused), gib_words(*seen.refused), gib_words(predicted)));
+    }
     if (held->excess > 1) {
       say(
           fmt::format("It needed at least {}, {:.1f} % more than predicted; other plans are taken "
@@ -157,11 +179,17 @@ class ImportMemoryVerb : public Verb {
     } else if (held->fix) {
       std::vector<std::string> words;
       for (const KnobChange& change : held->fix->changes)
-        words.push_back(fmt::format("{} {} -> {}", change.knob, change.from, change.to));
+        words.push_back(fmt::format("{} {} -> {}", change.knob,
+                                    change.from == "null" ? "not set" : change.from, change.to));
+      const bool tight = held->fix_verdict == sim::MemoryVerdict::kTight;
       say(fmt::format(
-          "This would have fitted: {}. Then {} in all by prediction, {:.0f} tokens/s "
+          "This would have fitted: {}. Then {} of {} in all by prediction ({}), {:.0f} tokens/s "
           "per GPU instead of {:.0f}.",
           fmt::join(words, ", "), gib_words(held->fix->prediction.memory.total_bytes),
+          gib_words(held->capacity),
+          tight ? "tight: by the interval of memory it may fail"
+                : fmt::format("{:.1f} % are kept free for what predictions miss",
+                              100 * held->headroom),
           held->fix->prediction.time.tokens_per_gpu_s, held->prediction.time.tokens_per_gpu_s));
     } else {
       say("No change of one or two knobs would have fitted; shardwright tune searches all plans.");
@@ -194,6 +222,7 @@ class ImportMemoryVerb : public Verb {
       fix = {{"changes", std::move(changes)},
              {"plan", plan_to_json(held->fix->prediction.plan)},
              {"total_bytes", held->fix->prediction.memory.total_bytes},
+             {"verdict", name_of(held->fix_verdict)},
              {"tokens_per_gpu_s", held->fix->prediction.time.tokens_per_gpu_s}};
     }
     json["held"] = {{"plan", plan_to_json(held->job.plans.front())},

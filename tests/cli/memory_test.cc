@@ -314,6 +314,34 @@ TEST(ImportMemory, SaysWhatWouldHaveFitted) {
             answer.at("capacity_bytes").get<double>() * 1.001);
 }
 
+// A fix that fits by a hair fails in every second case: what the interval of memory asks for stays
+// free, as in a plan of tune.
+TEST(ImportMemory, WhatWouldHaveFittedLeavesTheHeadroomOfTune) {
+  const std::string message =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 0 has a total "
+      "capacity of 79.11 GiB of which 2.31 GiB is free. Including non-PyTorch memory, this process "
+      "has 76.79 GiB memory in use. Of the allocated memory 70.10 GiB is allocated by PyTorch, and "
+      "1.90 GiB is reserved by PyTorch but unallocated.\n";
+  for (const char* length : {"8192", "16384", "32768"}) {
+    const ProgramResult result =
+        import_memory(written("oom.txt", message),
+                      {"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "8",
+                       "--seq-len", length, "--micro-batch", "2", "--strategy", "fsdp2", "--json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json answer = json::parse(result.out);
+    const json& fix = answer.at("held").at("fix");
+    ASSERT_FALSE(fix.is_null()) << length;
+    EXPECT_EQ(fix.at("verdict"), "fits");
+    EXPECT_LE(fix.at("total_bytes").get<double>(), 0.96 * answer.at("capacity_bytes").get<double>())
+        << length;
+  }
+  const ProgramResult words = import_memory(
+      written("oom.txt", message), {"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus",
+                                    "8", "--seq-len", "32k", "--micro-batch", "2"});
+  EXPECT_THAT(words.out, HasSubstr("The job failed before its peak"));
+  EXPECT_THAT(words.out, ::testing::Not(HasSubstr("null")));
+}
+
 TEST(ImportMemory, BadInputIsOneSentence) {
   const auto refused = [](const ProgramResult& result, const std::string& words) {
     EXPECT_EQ(result.exit_code, 3) << result.out;
