@@ -19,6 +19,7 @@
 #include "cli/render/text/text.h"
 #include "cli/render/whole_run.h"
 #include "cli/render/words/job_notes.h"
+#include "cli/render/words/rule_of_thumb.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/error.h"
@@ -125,6 +126,7 @@ class PredictVerb : public Verb {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
       of["explanation"] = divides_model(predictions[i]) ? losses_json(predictions[i])
                                                         : explanation_json(*explanation++);
+      of["explanation"]["rule_of_thumb"] = rule_of_thumb_json(inputs.model, predictions[i]);
     }
     for (std::size_t i = 0; i < jitters.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
@@ -150,6 +152,11 @@ class PredictVerb : public Verb {
       fmt::print(results(), "{}",
                  divides_model(predictions[i]) ? losses_text(predictions[i], out)
                                                : explanation_text(*explanation++, out));
+      fmt::print(results(), "{}", heading(out, "Memory by the rule of thumb"));
+      for (const std::string& sentence : rule_of_thumb_sentences(inputs.model, predictions[i])) {
+        for (const std::string& line : wrap(sentence, out.columns))
+          fmt::print(results(), "{}\n", line);
+      }
     }
   }
 

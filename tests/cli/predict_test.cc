@@ -182,6 +182,16 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   const json explanation =
       predicted(main_job({"--strategy", "yafsdp", "--explain"})).at("explanation");
   ASSERT_EQ(explanation.at("parts").size(), 4U);
+  // 16 to 24 bytes a parameter beside what is predicted, and all that the rule leaves out.
+  const json& thumb = explanation.at("rule_of_thumb");
+  const json memory = predicted(main_job({"--strategy", "yafsdp"})).at("memory");
+  double left_out = 0;
+  for (const auto& [name, held] : thumb.at("left_out_bytes").items())
+    left_out += held.get<double>();
+  EXPECT_NEAR(thumb.at("predicted_states_bytes").get<double>() + left_out,
+              memory.at("total_bytes").get<double>(),
+              0.02 * memory.at("total_bytes").get<double>());
+  EXPECT_EQ(thumb.at("words").size(), 2U);
   EXPECT_EQ(explanation.at("parts")[1].at("part"), "backward");
   EXPECT_EQ(explanation.at("parts")[1].at("bound_by"), "communication");
   double previous = 1e9;
