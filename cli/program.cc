@@ -164,6 +164,20 @@ void restrict_to_root() {
   if (root != nullptr && *root != '\0') restrict_reading({root, profiles::data_dir()});
 }
 
+/// `help` is `--help`, and `help VERB` is `VERB --help`.
+std::vector<const char*> as_flag(int argc, const char* const* argv,
+                                 const std::vector<std::unique_ptr<Verb>>& verbs) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc < 2 || std::string_view(argv[1]) != "help") return words;
+  words.erase(words.begin() + 1);
+  const bool is_verb =
+      argc == 2 || std::any_of(verbs.begin(), verbs.end(), [&](const std::unique_ptr<Verb>& verb) {
+        return verb->name() == std::string_view(argv[2]);
+      });
+  if (is_verb) words.push_back("--help");
+  return words;
+}
+
 ExitCode parse_and_run(int argc, const char* const* argv,
                        const std::vector<std::unique_ptr<Verb>>& verbs,
                        const std::vector<std::string>& absent, ColorMode& color) {
@@ -212,15 +226,6 @@ ExitCode parse_and_run(int argc, const char* const* argv,
   throw Error("no verb was given.", ExitCode::kUsage);
 }
 
-/// "help" and "help VERB" ask for what "--help" and "VERB --help" answer.
-std::vector<const char*> with_help(int argc, const char* const* argv) {
-  std::vector<const char*> words(argv, argv + argc);
-  if (argc < 2 || argc > 3 || std::string_view(argv[1]) != "help") return words;
-  words.erase(words.begin() + 1);
-  words.push_back("--help");
-  return words;
-}
-
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const std::vector<std::unique_ptr<Verb>>& verbs,
@@ -228,7 +233,7 @@ int run_program(int argc, const char* const* argv, const std::vector<std::unique
   ColorMode color = ColorMode::kAuto;
   if (host() == nullptr) std::set_terminate(end_without_catch);
   try {
-    const std::vector<const char*> words = with_help(argc, argv);
+    const std::vector<const char*> words = as_flag(argc, argv, verbs);
     return static_cast<int>(
         parse_and_run(static_cast<int>(words.size()), words.data(), verbs, absent, color));
   } catch (const Error& error) {

@@ -34,8 +34,13 @@ std::string unexpected_word(const FailedParse& failed) {
     return fmt::format("{} has no flag '{}'{}", command, name,
                        hint.empty() ? fmt::format("; {} --help lists them.", command) : hint);
   }
-  return fmt::format("{} takes no further argument, but '{}' was given.", command,
-                     fmt::join(words, " "));
+  const auto has = [&](const char* name) {
+    return std::find(failed.flags.begin(), failed.flags.end(), name) != failed.flags.end();
+  };
+  return fmt::format(
+      "{} takes no further argument, but '{}' was given{}.", command, fmt::join(words, " "),
+      has("--model") && has("--cluster") ? "; a model is named by --model, a cluster by --cluster"
+                                         : "");
 }
 
 // CLI11 says "--gpus: 1 required N missing" or "--gpus: At Most 1 required but received 2".

@@ -58,6 +58,8 @@ TEST(Program, WrongUsageIsOneSentenceAndCode2) {
       "error: shardwright doctor has no flag '--frobnicate'; shardwright doctor --help");
   expect_usage_error({"doctor", "twice"},
                      "error: shardwright doctor takes no further argument, but 'twice' was given.");
+  expect_usage_error({"predict", "llama-3-8b", "dgx-h100"},
+                     "a model is named by --model, a cluster by --cluster");
   expect_usage_error({"doctor", "--color"}, "--color takes one value, but none was given.");
   expect_usage_error({"--color", "blue", "doctor"},
                      "error: --color is 'blue', but it must be auto, always or never.");
@@ -91,6 +93,14 @@ TEST(Program, PathsThatNoFileSystemTakesAreBadInput) {
     EXPECT_THAT(result.err, ::testing::Not(HasSubstr("unexpected failure")));
     EXPECT_THAT(result.err, ::testing::AnyOf(HasSubstr("too long"), HasSubstr("no such file")));
   }
+}
+
+TEST(Program, HelpOfAVerbIsItsHelp) {
+  EXPECT_EQ(shardwright_run({"help"}).out, shardwright_run({"--help"}).out);
+  const ProgramResult result = shardwright_run({"help", "size"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, shardwright_run({"size", "--help"}).out);
+  expect_usage_error({"help", "siez"}, "did you mean 'size'?");
 }
 
 TEST(Program, HelpListsVerbsAndExitCodes) {
