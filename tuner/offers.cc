@@ -10,6 +10,7 @@
 #include "profiles/data_file.h"
 #include "profiles/divided_doubt.h"
 #include "profiles/gpu_cost.h"
+#include "profiles/node_network.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
@@ -59,7 +60,8 @@ std::vector<std::string> clusters_on_offer() {
 std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                const std::optional<std::string>& stack,
                                const std::vector<std::string>& overrides, const Prices& prices,
-                               profiles::PriceKind kind, const profiles::PriceFile& imported) {
+                               profiles::PriceKind kind, const profiles::PriceFile& imported,
+                               std::optional<double> node_network_bytes_per_s) {
   // What all clusters share is read once.
   std::map<std::string, profiles::StackFile> stacks;
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
@@ -71,12 +73,18 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     Offer& offer = offers.emplace_back();
     offer.name = name;
     const profiles::ClusterFile cluster = profiles::load_cluster(name);
+    std::vector<std::string> own = overrides;
+    if (node_network_bytes_per_s && cluster.cluster.nics_per_node > 0) {
+      const std::vector<std::string> network =
+          profiles::node_network_overrides(cluster.cluster, *node_network_bytes_per_s);
+      own.insert(own.begin(), network.begin(), network.end());
+    }
     const std::string software = stack.value_or(profiles::usual_stack(cluster.cluster));
     if (!stacks.contains(software)) stacks.emplace(software, profiles::load_stack(software));
-    offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, overrides);
+    offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, own);
     offer.profile.uncertainty = uncertainty;
     if (!stack && cluster.cluster.devices_per_node == 0) {
-      offer.divided = profiles::make_profile(cluster, dividing, costs, overrides);
+      offer.divided = profiles::make_profile(cluster, dividing, costs, own);
       offer.divided->uncertainty = uncertainty;
     } else if (offer.profile.stack.parallel.supported) {
       offer.divided = offer.profile;

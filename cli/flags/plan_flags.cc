@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/flags/changed_plan.h"
+#include "profiles/node_network.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/plan_json.h"
@@ -82,6 +83,15 @@ void PlanFlags::declare(Command& command, bool searched) {
       .type_name("KEY=VALUE")
       .repeatable()
       .group(kWhat);
+  command
+      .add_parsed(
+          "--node-network",
+          [this](const std::string& word) {
+            node_network = profiles::parse_network_rate("--node-network", word);
+          },
+          "what a whole node sends to others, such as 400Gb/s (default: the cluster's)")
+      .type_name("RATE")
+      .group(kWhat);
   text("--plan", plan_file, "FILE",
        searched ? "take model, cluster, batch and the like from a plan that tune wrote"
                 : "start from a plan that tune wrote; flags on the command line change it");
@@ -114,6 +124,11 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
     plan.stack = profiles::usual_dividing_stack();
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
+  if (flags.node_network) {
+    for (std::string& value :
+         profiles::node_network_overrides(job.cluster_file.cluster, *flags.node_network))
+      job.overrides.push_back(std::move(value));
+  }
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
   job.profile =
       profiles::make_profile(job.cluster_file, profiles::load_stack(plan.stack), job.overrides);
