@@ -21,6 +21,12 @@ void describe(FieldList& fields, Operations& operations) {
   fields.group("checkpoint", [&] {
     fields.add("gpu_bytes_per_s", &operations.gpu_bytes_per_s, "byte/s",
                "that each GPU writes to storage while all write", positive);
+    fields.add("storage_bytes_per_s", &operations.storage_bytes_per_s, "byte/s",
+               "that storage takes of all GPUs together", positive);
+    fields.add("stall_bytes_per_s", &operations.stall_bytes_per_s, "byte/s",
+               "that each GPU copies to its host while training is held up", positive);
+    fields.add("least_interval_s", &operations.least_interval_s, "s",
+               "least time between checkpoints", between(0.0, 1e9));
   });
   fields.group("critical_batch", [&] {
     fields.add("parameters_c", &operations.parameters_c, "", "N_c", positive);

@@ -14,8 +14,11 @@ namespace shardwright::profiles {
 struct Operations {
   double mtbf_gpu_hours = 0;  // GPU hours between interruptions of a run
   double least_mtbf_gpu_hours = 0, most_mtbf_gpu_hours = 0;  // of what operators report
-  double restart_s = 0;        // from an interruption to the next step
-  double gpu_bytes_per_s = 0;  // that each GPU writes of a checkpoint, all at once
+  double restart_s = 0;            // from an interruption to the next step
+  double gpu_bytes_per_s = 0;      // that each GPU writes of a checkpoint, all at once
+  double storage_bytes_per_s = 0;  // that storage as it is sold takes of all of them together
+  double stall_bytes_per_s = 0;    // that each GPU copies aside while training is held up
+  double least_interval_s = 0;     // between checkpoints, as runs are operated
   // L(N, D) = ((N_c / N)^(a_N / a_D) + D_c / D)^a_D and B_crit = B* / L^(1 / a_B), in tokens.
   double parameters_c = 0, parameters_exponent = 0;
   double tokens_c = 0, tokens_exponent = 0;

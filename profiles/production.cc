@@ -15,8 +15,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::string_view kProductionSchema = "shardwright.whole_runs/1.0";
+constexpr std::string_view kProductionSchema = "shardwright.whole_runs/1.1";
 constexpr double kWidestLog = 10;  // of a logarithm
+constexpr double kSmallJobHours = 3e4;
+constexpr double kLargeModel = 4e10;  // parameters
 
 double to_four_decimals(double value) {
   return std::round(value * 1e4) / 1e4;
@@ -69,21 +71,30 @@ FittedWholeRun read_fitted_run(const JsonReader& from) {
 
 }  // namespace
 
+double small_in_large(double parameters, double ideal_gpu_hours) {
+  return std::max(0.0, portable_log(ideal_gpu_hours / kSmallJobHours)) *
+         std::max(0.0, portable_log(kLargeModel / parameters));
+}
+
 ProductionFactor factor_of(const Production& production, double parameters, double peak_flops,
-                           double step_half_width) {
+                           double ideal_gpu_hours, double step_half_width) {
   ProductionFactor factor;
   if (!production.known()) return factor;
   const auto outside = [](double value, const std::array<double, 2>& range) {
     return value < range[0] || value > range[1];
   };
-  factor.middle = portable_exp(production.log_factor);
+  factor.middle = portable_exp(
+      production.log_factor + production.small_model * small_in_large(parameters, ideal_gpu_hours));
   factor.beyond_fit = outside(parameters, production.parameters_range) ||
                       outside(peak_flops, production.peak_range);
   // The fitted width holds the typical step's: that is taken out and the step's own put in.
   const double step = step_half_width > 0 ? step_half_width : production.step_half_width;
-  const double squared = production.half_width * production.half_width -
-                         production.step_half_width * production.step_half_width + step * step;
-  factor.half_width = std::sqrt(std::max(squared, step * step));
+  for (std::size_t end = 0; end < 2; ++end) {
+    const double width = production.half_widths[end];
+    const double squared =
+        width * width - production.step_half_width * production.step_half_width + step * step;
+    factor.half_widths[end] = std::sqrt(std::max(squared, step * step));
+  }
   return factor;
 }
 
@@ -102,15 +113,19 @@ Production load_production(const std::filesystem::path& file) {
   const JsonReader root = document.root();
   root.require_choice("schema", {kProductionSchema});
   root.reject_unknown_keys({"schema", "source", "command", "date", "level", "log_factor",
-                            "half_width", "step_half_width", "analytic_mfu", "ranges", "coverage",
-                            "usual_gpus", "mfu_reached", "runs"});
+                            "small_model", "half_widths", "step_half_width", "analytic_mfu",
+                            "ranges", "coverage", "usual_gpus", "mfu_reached", "runs"});
   Production result;
   result.source = root.require<std::string>("source");
   result.command = root.require<std::string>("command");
   result.date = root.require<std::string>("date");
   result.level = root.require<double>("level", between(0.5, 0.999));
   result.log_factor = root.require<double>("log_factor", between(-kWidestLog, kWidestLog));
-  result.half_width = root.require<double>("half_width", NumberRange<double>(0, kWidestLog, true));
+  result.small_model = root.require<double>("small_model", between(-kWidestLog, kWidestLog));
+  const std::vector<double> widths = root.require_list<double>("half_widths");
+  if (widths.size() != 2 || !(widths[0] > 0 && widths[1] > 0))
+    root.fail("half_widths", "two numbers above 0");
+  result.half_widths = {widths[0], widths[1]};
   result.step_half_width = root.require<double>("step_half_width", between(0.0, kWidestLog));
   result.analytic_mfu = root.require<double>("analytic_mfu", NumberRange<double>(0, 1, true));
   const JsonReader ranges = root.require_object("ranges");
@@ -139,7 +154,9 @@ void save_production(const Production& production, const std::filesystem::path& 
       {"date", production.date},
       {"level", production.level},
       {"log_factor", to_four_decimals(production.log_factor)},
-      {"half_width", to_four_decimals(production.half_width)},
+      {"small_model", to_four_decimals(production.small_model)},
+      {"half_widths",
+       {to_four_decimals(production.half_widths[0]), to_four_decimals(production.half_widths[1])}},
       {"step_half_width", to_four_decimals(production.step_half_width)},
       {"analytic_mfu", to_four_decimals(production.analytic_mfu)},
       {"ranges",

@@ -8,9 +8,16 @@
 //
 //   GPU hours published / GPU hours of the ideal steps
 //
-// is one constant and a rest, whose quantile over families left out is the half-width. Slopes for
-// the size of the model, the peak of the GPU and experts were tried and predict families left out
-// worse than the constant, so there are none; nothing is fitted for one row, team or model.
+// is a constant, more for small models in large jobs, and a rest:
+//
+//   log_factor + small_model x max(0, ln(ideal hours / 30,000)) x max(0, ln(40e9 / parameters))
+//
+// A small model that is trained for many GPU hours is trained on many GPUs, and on each little is
+// left to do. That term predicts families left out better than the constant does; the size of the
+// model, the tokens, the hours, the peak of the GPU and the year alone predict them worse.
+// Trainings before 2023 took longer (gpt-neox-20b apart) and are scored, not fitted. The interval
+// is the shortest that holds the level of the rests of families left out, so its ends differ.
+// Nothing is fitted for one row, team or model.
 #pragma once
 
 #include <array>
@@ -40,9 +47,10 @@ struct Coverage {
 struct Production {
   double level = 0.85;  // of the interval
   std::string source, command, date;
-  double log_factor = 0;       // of whole over ideal hours
-  double half_width = 0;       // of the logarithm, the interval of the step included
-  double step_half_width = 0;  // the median of the steps that it was fitted with
+  double log_factor = 0;                // of whole over ideal hours, of a large model
+  double small_model = 0;               // slope of what small models in large jobs take more
+  std::array<double, 2> half_widths{};  // of the logarithm, below and above, the step's included
+  double step_half_width = 0;           // the median of the steps that it was fitted with
   /// Share of the peak that model FLOPs reach in published steps (median): where the planner cannot
   /// express a model, its ideal steps are these.
   double analytic_mfu = 0;
@@ -59,18 +67,21 @@ struct Production {
   std::vector<FittedWholeRun> runs;
 
   /// False for a data folder without the file: then nothing is known beyond the ideal.
-  bool known() const { return half_width > 0; }
+  bool known() const { return half_widths[1] > 0; }
 };
 
-/// Whole hours over ideal ones: the middle, and the half-width of its logarithm together with that
-/// of the step's own interval (0: the typical one).
+/// How much a job is one of a small model on many GPUs; 0 for large models and for small jobs.
+double small_in_large(double parameters, double ideal_gpu_hours);
+
+/// Whole hours over ideal ones: the middle, and the half-widths of its logarithm, below and above,
+/// together with that of the step's own interval (0: the typical one).
 struct ProductionFactor {
   double middle = 1;
-  double half_width = 0;
+  std::array<double, 2> half_widths{};
   bool beyond_fit = false;  // a size of model or a peak that no fitted training had
 };
 ProductionFactor factor_of(const Production& production, double parameters, double peak_flops,
-                           double step_half_width);
+                           double ideal_gpu_hours, double step_half_width);
 
 /// "Volta", "Ampere", "Hopper", "Blackwell" by its 16-bit peak: what `reached` is keyed by.
 std::string generation_of(double peak_flops);

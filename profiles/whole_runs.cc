@@ -139,6 +139,7 @@ WholeRun read_run(const CsvTable& table, const CsvRow& row) {
   run.id = row.require<std::string>("id");
   run.family = row.require<std::string>("family");
   run.source = row.text("source");
+  if (table.has_column("year")) run.year = count_or_zero(row, "year");
   const std::string_view tier = row.text("tier");
   if (tier != "A" && tier != "B" && tier != "C") row.fail("tier", "A, B or C");
   run.tier = tier.front();

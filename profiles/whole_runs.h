@@ -22,6 +22,7 @@ namespace shardwright::profiles {
 struct WholeRun {
   std::string id, family, source;
   std::size_t line = 0;
+  std::int64_t year = 0;  // of the publication; 0: not told
   char tier = 'C';  // A: explicit figures; B: one of them rounded or bounded; C: not to be scored
   /// What keeps it from being predicted at all; empty: nothing.
   std::string not_scorable;

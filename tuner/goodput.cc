@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/goodput.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "sim/core/check.h"
@@ -36,7 +37,8 @@ Goodput goodput_of(const Outages& outages, std::int64_t gpus) {
   Goodput goodput;
   goodput.mtbf_s = outages.mtbf_gpu_hours * 3600 / static_cast<double>(gpus);
   goodput.checkpoint_s = outages.checkpoint_s;
-  goodput.interval_s = daly_interval_s(outages.checkpoint_s, goodput.mtbf_s);
+  goodput.interval_s =
+      std::max(outages.least_interval_s, daly_interval_s(outages.checkpoint_s, goodput.mtbf_s));
   goodput.share =
       goodput_at(goodput.interval_s, outages.checkpoint_s, outages.restart_s, goodput.mtbf_s);
   return goodput;

@@ -37,13 +37,15 @@ Bytes checkpoint_bytes(const Model& model, const Plan& plan);
 struct Outages {
   double mtbf_gpu_hours = 0;
   double restart_s = 0;
-  double checkpoint_s = 0;
+  double checkpoint_s = 0;      // that one holds training up
+  double least_interval_s = 0;  // between checkpoints, whatever failures advise
 };
 
 struct Goodput {
   double mtbf_s = 0;        // of all GPUs together
-  double checkpoint_s = 0;  // to write one
-  double interval_s = 0;    // of useful work between two, as Daly advises
+  double checkpoint_s = 0;  // that one holds training up
+  double write_s = 0;       // until it is on storage, beside the training
+  double interval_s = 0;    // of useful work between two: as Daly advises, or the least
   double share = 1;         // of wall time that is useful
 };
 

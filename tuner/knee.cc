@@ -7,19 +7,24 @@ namespace shardwright::tuner {
 
 namespace {
 
-/// GPU seconds that a token takes, by where they go.
+/// GPU days of the whole run, by where they go.
 struct GpuTime {
-  double compute = 0, communication = 0, host = 0, optimizer = 0, failures = 0;
+  double compute = 0, communication = 0, host = 0, optimizer = 0, tokens = 0, failures = 0;
 
-  double total() const { return compute + communication + host + optimizer + failures; }
+  double total() const { return compute + communication + host + optimizer + tokens + failures; }
 };
 
 GpuTime gpu_time(const Sized& option) {
   const sim::TimePrediction& time = option.prediction.time;
-  const double unit = static_cast<double>(option.gpus()) / option.tokens_per_step;
-  GpuTime result{unit * time.compute_s, unit * time.exposed_communication_s, unit * time.host_s,
-                 unit * time.optimizer_s};
-  result.failures = unit * time.iteration_s * (1 / option.cost.goodput.share - 1);
+  const auto gpus = static_cast<double>(option.gpus());
+  const double steps = option.cost.ideal_days * gpus, unit = steps / time.iteration_s;
+  GpuTime result;
+  result.communication = unit * time.exposed_communication_s;
+  result.host = unit * time.host_s;
+  result.optimizer = unit * time.optimizer_s;
+  result.compute = steps - result.communication - result.host - result.optimizer;
+  result.tokens = steps * (option.cost.tokens_factor - 1);
+  result.failures = option.cost.days * gpus - steps - result.tokens;
   return result;
 }
 
@@ -49,6 +54,7 @@ Causes causes_of(const Sized& before, const Sized& after) {
           (b.host - a.host) * unit,
           (b.optimizer - a.optimizer) * unit,
           (b.failures - a.failures) * unit,
+          (b.tokens - a.tokens) * unit,
           0};
 }
 
@@ -79,7 +85,7 @@ Scaling scaling_of(const Model& model, const Offer& offer, std::size_t index, co
     growth.from = mine[i - 1];
     growth.to = mine[i];
     growth.ideal = static_cast<double>(after.gpus()) / static_cast<double>(before.gpus());
-    growth.speedup = after.useful_tokens_per_s() / before.useful_tokens_per_s();
+    growth.speedup = before.cost.days / after.cost.days;
     growth.dearer = growth.ideal / growth.speedup - 1;
     if (!scaling.stops) {
       if (growth.pays()) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where more GPUs of a cluster stop paying, and why.
 //
-// Going from G to r G GPUs pays while it brings at least 0.8 r times the speed, failures included;
-// otherwise each token costs 25 % more. What the extra GPU time of a token is made of follows from
-// the two predictions part by part; how much of it is latency, which grows with the number of ranks
-// and not with bytes, is found by predicting the larger one again without any.
+// Going from G to r G GPUs pays while the whole run takes at most 1 / (0.8 r) of the days;
+// otherwise it costs 25 % more. What the extra GPU time of a token is made of follows from the two
+// predictions part by part; how much of it is latency, which grows with the number of ranks and not
+// with bytes, is found by predicting the larger one again without any.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,16 @@ inline constexpr double kPaying = 0.8;  // of the ideal speed-up
 struct Growth {
   std::size_t from = 0, to = 0;  // indices of Sweep::options
   double ideal = 2;              // ratio of GPUs
-  double speedup = 1;            // of useful tokens per second
-  double dearer = 0;             // GPU time of a token: 0.25 is a quarter more
+  double speedup = 1;            // days before over days after
+  double dearer = 0;             // GPU time of the run: 0.25 is a quarter more
 
   bool pays() const { return speedup >= kPaying * ideal; }
 };
 
-/// What `dearer` is made of; shares of the GPU time of a token before. They add up to it.
+/// What `dearer` is made of; shares of the GPU time before. They add up to it.
 struct Causes {
   double communication = 0, compute = 0, host = 0, optimizer = 0, failures = 0;
+  double tokens = 0;   // more of them, because steps are larger
   double latency = 0;  // part of the step after, that latency takes: not added
 };
 

@@ -4,14 +4,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "sim/core/error.h"
 #include "sim/core/quantile.h"
-#include "sim/doubt/conformal.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -21,9 +22,14 @@ using profiles::Production;
 using Runs = std::vector<FittedWholeRun>;
 
 constexpr std::size_t kLeastFamilies = 3;
+constexpr double kLeastSpread = 1e-3;  // of what a slope is fitted to
 
 double log_ratio(const FittedWholeRun& run) {
   return std::log(run.published_gpu_hours / run.ideal_gpu_hours);
+}
+
+double small_of(const FittedWholeRun& run) {
+  return profiles::small_in_large(run.parameters, run.ideal_gpu_hours);
 }
 
 std::set<std::string> families_of(const Runs& runs) {
@@ -40,70 +46,120 @@ Runs without(const Runs& runs, const std::string& family) {
   return rest;
 }
 
-double fitted_log_factor(const Runs& runs) {
+struct FittedLine {
+  double constant = 0, slope = 0;
+
+  double rest(const FittedWholeRun& run) const {
+    return log_ratio(run) - constant - slope * small_of(run);
+  }
+};
+
+/// Weighted least squares; the constant alone where the trainings do not tell a slope.
+FittedLine fitted_line(const Runs& runs) {
   std::map<std::string, double> count;
   for (const FittedWholeRun& run : runs) ++count[run.family];
-  double sum = 0, weights = 0;
+  double weights = 0, x = 0, y = 0;
+  const auto weight_of = [&](const FittedWholeRun& run) {
+    return 1 / std::sqrt(count[run.family]);
+  };
   for (const FittedWholeRun& run : runs) {
-    const double weight = 1 / std::sqrt(count[run.family]);
-    sum += weight * log_ratio(run);
+    const double weight = weight_of(run);
     weights += weight;
+    x += weight * small_of(run);
+    y += weight * log_ratio(run);
   }
-  return sum / weights;
+  x /= weights;
+  y /= weights;
+  double xx = 0, xy = 0;
+  for (const FittedWholeRun& run : runs) {
+    const double off = small_of(run) - x;
+    xx += weight_of(run) * off * off;
+    xy += weight_of(run) * off * (log_ratio(run) - y);
+  }
+  FittedLine line;
+  if (xx > kLeastSpread * weights) line.slope = xy / xx;
+  line.constant = y - line.slope * x;
+  return line;
 }
 
-/// |rest| of every run of `runs`, by a factor fitted without its family.
+/// Rests of every run of `runs`, by a line fitted without its family.
 std::vector<double> rests_family_out(const Runs& runs) {
   std::vector<double> rests;
   for (const std::string& family : families_of(runs)) {
-    const double factor = fitted_log_factor(without(runs, family));
+    const FittedLine line = fitted_line(without(runs, family));
     for (const FittedWholeRun& run : runs) {
-      if (run.family == family) rests.push_back(std::abs(log_ratio(run) - factor));
+      if (run.family == family) rests.push_back(line.rest(run));
     }
   }
   return rests;
 }
 
-struct Width {
-  double level = 0, half_width = 0;
+struct FittedWidth {
+  double level = 0;
+  std::array<double, 2> half_widths{};  // below, above
+
+  double ratio() const { return std::exp(half_widths[0] + half_widths[1]); }
+  bool holds(double rest) const { return rest >= -half_widths[0] && rest <= half_widths[1]; }
 };
 
+/// The shortest interval that holds ceil(level (n + 1)) of the rests; none where that is more than
+/// there are.
+std::optional<FittedWidth> shortest(std::vector<double> rests, double level) {
+  const auto kept =
+      static_cast<std::size_t>(std::ceil(level * static_cast<double>(rests.size() + 1) - 1e-9));
+  if (kept > rests.size()) return std::nullopt;
+  std::sort(rests.begin(), rests.end());
+  std::optional<FittedWidth> best;
+  for (std::size_t first = 0; first + kept <= rests.size(); ++first) {
+    const FittedWidth width{level,
+                            {std::max(0.0, -rests[first]), std::max(0.0, rests[first + kept - 1])}};
+    if (!best || width.ratio() < best->ratio()) best = width;
+  }
+  return best;
+}
+
 /// At the highest level whose interval is narrow enough to be of use, else at the lowest.
-Width width_of(const std::vector<double>& rests) {
+FittedWidth width_of(const std::vector<double>& rests) {
   constexpr int kLowest = 80, kHighest = 95;
-  Width result{kLowest / 100.0, *std::max_element(rests.begin(), rests.end())};
+  const auto [least, most] = std::minmax_element(rests.begin(), rests.end());
+  FittedWidth result{kLowest / 100.0, {std::max(0.0, -*least), std::max(0.0, *most)}};
   for (int percent = kHighest; percent >= kLowest; --percent) {
-    const double level = percent / 100.0;
-    const std::optional<double> width = sim::conformal_half_width(rests, level);
+    const std::optional<FittedWidth> width = shortest(rests, percent / 100.0);
     if (!width) continue;
-    result = {level, *width};
-    if (std::exp(2 * *width) <= kWidestInterval) break;
+    result = *width;
+    if (width->ratio() <= kWidestInterval) break;
   }
   return result;
 }
 
-profiles::Coverage coverage_of(const std::vector<double>& rests,
-                               const std::vector<double>& half_widths) {
-  profiles::Coverage coverage;
-  coverage.n = static_cast<std::int64_t>(rests.size());
-  for (std::size_t i = 0; i < rests.size(); ++i) coverage.inside += rests[i] <= half_widths[i];
-  coverage.median_ratio = std::exp(quantile(rests, 0.5));
-  return coverage;
-}
+class Counted {
+ public:
+  void add(double rest, const FittedWidth& width) {
+    coverage_.inside += width.holds(rest);
+    off_.push_back(std::abs(rest));
+  }
+  profiles::Coverage coverage() {
+    coverage_.n = static_cast<std::int64_t>(off_.size());
+    coverage_.median_ratio = std::exp(quantile(off_, 0.5));
+    return coverage_;
+  }
+
+ private:
+  profiles::Coverage coverage_;
+  std::vector<double> off_;
+};
 
 profiles::Coverage coverage_family_out(const Runs& runs) {
-  std::vector<double> rests, widths;
+  Counted counted;
   for (const std::string& family : families_of(runs)) {
     const Runs rest = without(runs, family);
-    const double factor = fitted_log_factor(rest);
-    const double width = width_of(rests_family_out(rest)).half_width;
+    const FittedLine line = fitted_line(rest);
+    const FittedWidth width = width_of(rests_family_out(rest));
     for (const FittedWholeRun& run : runs) {
-      if (run.family != family) continue;
-      rests.push_back(std::abs(log_ratio(run) - factor));
-      widths.push_back(width);
+      if (run.family == family) counted.add(line.rest(run), width);
     }
   }
-  return coverage_of(rests, widths);
+  return counted.coverage();
 }
 
 }  // namespace
@@ -114,11 +170,14 @@ void fit_production(Production& production) {
     throw Error(fmt::format("the whole runs are of {} families, expected at least {}",
                             families_of(runs).size(), kLeastFamilies));
   }
-  production.log_factor = fitted_log_factor(runs);
-  const Width width = width_of(rests_family_out(runs));
+  const FittedLine line = fitted_line(runs);
+  production.log_factor = line.constant;
+  production.small_model = line.slope;
+  const FittedWidth width = width_of(rests_family_out(runs));
   production.level = width.level;
-  production.half_width = width.half_width;
-  std::vector<double> steps, rests;
+  production.half_widths = width.half_widths;
+  std::vector<double> steps;
+  Counted in_sample;
   production.parameters_range = {runs.front().parameters, runs.front().parameters};
   production.peak_range = {runs.front().peak_flops, runs.front().peak_flops};
   const auto widen = [](std::array<double, 2>& range, double value) {
@@ -126,13 +185,12 @@ void fit_production(Production& production) {
   };
   for (const FittedWholeRun& run : runs) {
     if (run.step_half_width > 0) steps.push_back(run.step_half_width);
-    rests.push_back(std::abs(log_ratio(run) - production.log_factor));
+    in_sample.add(line.rest(run), width);
     widen(production.parameters_range, run.parameters);
     widen(production.peak_range, run.peak_flops);
   }
   production.step_half_width = quantile(steps, 0.5);
-  production.in_sample =
-      coverage_of(rests, std::vector<double>(rests.size(), production.half_width));
+  production.in_sample = in_sample.coverage();
   production.family_out = coverage_family_out(runs);
 }
 

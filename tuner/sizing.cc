@@ -14,12 +14,13 @@
 #include <variant>
 
 #include "sim/core/error.h"
+#include "sim/core/parallelism.h"
 #include "sim/core/rack.h"
 #include "sim/core/worker_pool.h"
 #include "sim/doubt/headroom.h"
-#include "tuner/contest.h"
 #include "tuner/divided_search.h"
 #include "tuner/search.h"
+#include "tuner/size_batches.h"
 #include "tuner/space_limits.h"
 
 namespace shardwright::tuner {
@@ -28,6 +29,8 @@ namespace {
 
 constexpr double kSecondsPerDay = 86400;
 constexpr double kSharpness = 1.25;  // of the critical batch: the fit is no better than that
+// A larger batch or other software has to make the whole run this much shorter.
+constexpr double kWorth = 1.02;
 
 constexpr double kTooSlow = 20;        // times the deadline
 constexpr double kNeverTooSlow = 365;  // days
@@ -73,18 +76,6 @@ profiles::Profile filled_profile(profiles::Profile profile, std::int64_t gpus) {
 
 std::string gib(double bytes) {
   return fmt::format("{:.1f} GiB", bytes / kGiB);
-}
-
-/// Why `gpus` cannot share the batch that the user fixed; empty when they can.
-std::string batch_contradiction(const Request& fixed, std::int64_t gpus) {
-  if (!fixed.global_batch || *fixed.global_batch % gpus == 0) return {};
-  if (*fixed.global_batch < gpus) {
-    return fmt::format("a global batch of {} sequences is too small for {} GPUs",
-                       *fixed.global_batch, gpus);
-  }
-  const std::int64_t below = *fixed.global_batch / gpus * gpus;
-  return fmt::format("a global batch of {} sequences is no multiple of {} GPUs, {} or {} would be",
-                     *fixed.global_batch, gpus, below, below + gpus);
 }
 
 /// Master weights and moments are there on every plan, at best shared by all GPUs.
@@ -242,31 +233,92 @@ class Sweeper {
     return LeftOut{task.offer, task.gpus, Lack::kTime, no_progress(option->cost.goodput)};
   }
 
+  /// What competes for one size: the fastest whole run so far, and that of data parallelism alone.
+  struct Contest {
+    std::optional<Sized> best, plain;
+    std::optional<LeftOut> refusal;  // of data parallelism
+    std::string divided_why;         // no plan that divides the model
+
+    /// Later ones are larger batches or other software: they have to be worth it.
+    void enter(Sized option) {
+      const bool wins = !best || option.cost.days * kWorth < best->cost.days;
+      if (!divides(option) && (!plain || option.cost.days < plain->cost.days)) plain = option;
+      if (wins) best = std::move(option);
+    }
+    static bool divides(const Sized& option) {
+      return !beyond_data_parallel(option.prediction.plan).empty();
+    }
+  };
+
   Outcome best_plan(const Task& task) {
-    Outcome plain = LeftOut{task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
-    if (is_plain(offers_[task.offer])) plain = tune_plain(task);
-    if (!is_divided(task) || is_odd_batch(plain, task.gpus)) return plain;
-    if (std::string slow = too_slow(task); !slow.empty()) {
-      const bool said = std::holds_alternative<LeftOut>(plain) && is_plain(offers_[task.offer]);
-      return said ? plain : LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
+    Contest contest;
+    const bool chosen = chooses_batch(job_);
+    const std::vector<double> caps =
+        chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
+    if (!is_plain(offers_[task.offer]))
+      contest.refusal = {task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
+    std::optional<std::int64_t> tried;
+    for (const double cap : caps) {
+      if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, contest);
+      if (contest.best && contest.best->cut_short) break;
+      const bool mistake = contest.refusal && contest.refusal->lack == Lack::kBatch &&
+                           *job_.fixed.global_batch >= task.gpus;
+      if (!is_divided(task) || mistake) continue;
+      if (std::string slow = too_slow(task); !slow.empty()) {
+        if (!contest.best && !is_plain(offers_[task.offer]))
+          return LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
+        break;
+      }
+      for (const std::int64_t batch :
+           chosen ? shared_batches(cap, task.gpus) : std::vector<std::int64_t>{0}) {
+        enter_divided(task, batch, contest);
+      }
     }
-    const auto* option = std::get_if<Sized>(&plain);
-    if (option != nullptr && option->cut_short) return plain;
-    std::optional<Sized> divided;
-    std::string why;
+    return outcome_of(task, std::move(contest));
+  }
+
+  Outcome outcome_of(const Task& task, Contest contest) const {
+    if (contest.best) {
+      Sized& best = *contest.best;
+      if (contest.plain && Contest::divides(best))
+        best.plain = PlainPlan{contest.plain->prediction.plan, contest.plain->cost.days};
+      return std::move(best);
+    }
+    LeftOut left = contest.refusal.value_or(LeftOut{task.offer, task.gpus, Lack::kOther, ""});
+    if (contest.divided_why.empty()) return left;
+    const bool nothing_known = left.lack == Lack::kOther && !is_plain(offers_[task.offer]);
+    if (nothing_known) return LeftOut{task.offer, task.gpus, Lack::kMemory, contest.divided_why};
+    left.reason += fmt::format("; divided on {}: {}", offers_[task.offer].divided->stack.id,
+                               contest.divided_why);
+    return left;
+  }
+
+  void enter_plain(const Task& task, double cap, std::optional<std::int64_t>& tried,
+                   Contest& contest) {
+    const Request& fixed = job_.fixed;
+    std::optional<std::int64_t> batch = fixed.global_batch;
+    // Micro-batch and accumulation, when both are fixed, make the batch.
+    if (!batch && !(fixed.micro_batch && fixed.grad_accum)) {
+      const double sequences =
+          cap > 0 ? cap : job_.run.usual_tokens / static_cast<double>(fixed.seq_len);
+      batch = plain_batch(sequences,
+                          task.gpus * fixed.micro_batch.value_or(1) * fixed.grad_accum.value_or(1));
+    }
+    if (tried && tried == batch) return;
+    tried = batch;
+    Outcome outcome = tune_plain(task, batch);
+    if (auto* option = std::get_if<Sized>(&outcome)) contest.enter(std::move(*option));
+    if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !contest.refusal)
+      contest.refusal = std::move(*left);
+  }
+
+  void enter_divided(const Task& task, std::int64_t batch, Contest& contest) {
     try {
-      divided = search_divided(task, option, why);
+      std::optional<Sized> divided = search_divided(task, batch, contest);
+      if (divided) contest.enter(*std::move(divided));
     } catch (const Error& error) {
-      why = error.what();
+      contest.divided_why = error.what();
     }
-    if (divided) return *std::move(divided);
-    if (auto* left = std::get_if<LeftOut>(&plain)) {
-      const bool nothing_known = left->lack == Lack::kOther && !is_plain(offers_[task.offer]);
-      if (nothing_known) return LeftOut{task.offer, task.gpus, Lack::kMemory, why};
-      left->reason +=
-          fmt::format("; divided on {}: {}", offers_[task.offer].divided->stack.id, why);
-    }
-    return plain;
   }
 
   /// Whether data parallelism alone is asked about and its engine knows the model.
@@ -274,17 +326,12 @@ class Sweeper {
     return !model_.is_mixture() && !offer.profile.stack.parallel.always &&
            !asks_for_division(job_.fixed);
   }
-  /// A batch that the GPUs do not share evenly, though there is a sequence for each: a mistake.
-  bool is_odd_batch(const Outcome& plain, std::int64_t gpus) const {
-    const auto* left = std::get_if<LeftOut>(&plain);
-    return left != nullptr && left->lack == Lack::kBatch && *job_.fixed.global_batch >= gpus;
-  }
   bool is_divided(const Task& task) const {
     return offers_[task.offer].divided && task.gpus > 1 &&
            (asks_for_division(job_.fixed) || !asks_for_plain(job_.fixed));
   }
 
-  Outcome tune_plain(const Task& task) {
+  Outcome tune_plain(const Task& task, std::optional<std::int64_t> batch) {
     const Offer& offer = offers_[task.offer];
     const auto left_out = [&](Lack lack, std::string reason) {
       return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
@@ -303,10 +350,7 @@ class Sweeper {
       return left_out(Lack::kTime, std::move(why));
     Request request = job_.fixed;
     request.gpus = task.gpus;
-    // Micro-batch and accumulation, when both are fixed, make the batch.
-    const bool batch_is_fixed = request.micro_batch && request.grad_accum;
-    if (!request.global_batch && !batch_is_fixed)
-      request.global_batch = usual_global_batch(job_, task.gpus);
+    request.global_batch = batch;
     try {
       return search(task.offer, request);
     } catch (const Error& error) {
@@ -314,18 +358,16 @@ class Sweeper {
     }
   }
 
-  /// The best divided plan where it is the better choice than `plain`; `why` it is not.
-  std::optional<Sized> search_divided(const Task& task, const Sized* plain, std::string& why) {
+  /// The best plan that divides the model, where it is worth more than what there is; 0: the batch
+  /// is fixed.
+  std::optional<Sized> search_divided(const Task& task, std::int64_t batch, Contest& contest) {
     const Offer& offer = offers_[task.offer];
     Request request = job_.fixed;
     request.gpus = task.gpus;
     const profiles::Profile profile = filled_profile(*offer.divided, task.gpus);
     request.stack = profile.stack.id;
     request.coarse = true;
-    if (!request.global_batch && !request.grad_accum)
-      request.global_batch = shared_batch(job_.run.critical_tokens, request.seq_len, task.gpus);
-    // A plain plan whose batch had to grow trains another run.
-    const bool comparable = plain != nullptr && !plain->over_critical;
+    if (batch > 0) request.global_batch = batch;
     const std::vector<Scenario> scenarios{{"as predicted", profile}};
     SearchOptions options;
     options.threads = 1;
@@ -335,7 +377,7 @@ class Sweeper {
     const DividedSpace space = divided_space(request, model_, profile, extent);
     DividedSearch search(model_, scenarios, space, options);
     std::optional<double> below;
-    if (comparable) below = plain->prediction.time.iteration_s / plain->tokens_per_step;
+    if (contest.best) below = seconds_to_beat(*contest.best, request.global_batch);
     const std::vector<Found> best = search.best(1, below);
     {
       const std::lock_guard lock(mutex_);
@@ -343,17 +385,21 @@ class Sweeper {
       sweep_.simulated += search.counts().simulated;
     }
     if (best.empty()) {
-      why = why_nothing_fits(search.nearest());
+      contest.divided_why = why_nothing_fits(search.nearest());
       return std::nullopt;
     }
-    const Found& found = best.front();
-    if (below &&
-        !takes_over(found.prediction, found.score, plain->prediction, *below, Objective::kTime)) {
-      return std::nullopt;
-    }
-    Sized option = sized(model_, task.offer, offer, job_, found);
+    Sized option = sized(model_, task.offer, offer, job_, best.front());
     option.cut_short = search.stopped();
     return option;
+  }
+
+  /// Of a step's token, at which a batch of `sequences` would make a faster whole run.
+  double seconds_to_beat(const Sized& best, std::optional<std::int64_t> sequences) const {
+    const double token_s = best.prediction.time.iteration_s / best.tokens_per_step;
+    if (!sequences) return token_s / kWorth;
+    const double tokens = as_double(*sequences * job_.fixed.seq_len);
+    const double factor = tokens_factor(tokens, job_.run.free_tokens, job_.run.critical_tokens);
+    return token_s * best.cost.tokens_factor / factor / kWorth;
   }
 
   Outcome search(std::size_t index, const Request& request) {
@@ -419,13 +465,13 @@ std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) 
   return counts;
 }
 
-std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus) {
-  const auto usual =
-      static_cast<std::int64_t>(usual_batch_tokens(job.run.critical_tokens, job.fixed.seq_len)) /
-      job.fixed.seq_len;
-  const std::int64_t unit =
-      gpus * job.fixed.micro_batch.value_or(1) * job.fixed.grad_accum.value_or(1);
-  return std::max(usual / unit, std::int64_t{1}) * unit;
+bool chooses_batch(const SizingJob& job) {
+  return !job.fixed.global_batch && !job.fixed.grad_accum;
+}
+
+std::int64_t training_seq_len(const Model& model) {
+  constexpr std::int64_t kMost = 8192;
+  return std::min(model.max_positions, kMost);
 }
 
 Sweep sweep(const Model& model, const std::vector<Offer>& offers, const SizingJob& job,

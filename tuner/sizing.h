@@ -2,13 +2,16 @@
 // The sweep behind `size`: every cluster in every number of GPUs, each with its best plan, and what
 // a whole run then takes in days and dollars (run_cost.h).
 //
-// All options train the same run: the same tokens in steps of the same number of sequences, so that
-// their days compare. Unless the batch is fixed, it is the largest power of two of sequences that
-// stays below the critical batch (critical_batch.h), rounded to a multiple of the GPUs; more GPUs
-// than sequences make it grow, which is marked. Options are independent, so each is searched by one
-// thread and the result does not depend on how many there are. Clusters that differ in nothing but
-// name and price share one search; sizes that would take years are left out, but for the largest of
-// each cluster. What meets a goal and what to take is decided in sizing_choice.h.
+// What decides among plans and batches of one size are the days of the whole run, token factor
+// included, so `size --gpus N` is never worse than with a batch that it may choose. Unless the
+// batch is fixed, batches (size_batches.h) up to the usual one are tried and, where a GPU has few
+// sequences of those, batches as large as published trainings took, whose days hold the tokens that
+// they need more; a larger batch or other software has to save more than 2 %. Plans that shard data
+// only and plans that divide the model compete by the same rule, and what data parallelism alone
+// would take is kept beside the answer. Options are independent, so each is searched by one thread
+// and the result does not depend on how many there are. Clusters that differ in nothing but name
+// and price share one search; sizes that would take years are left out, but for the largest of each
+// cluster. What meets a goal and what to take is decided in sizing_choice.h.
 #pragma once
 
 #include <array>
@@ -49,20 +52,25 @@ struct SizingJob {
   std::int64_t max_gpus = 16384;
 };
 
+/// What data parallelism alone would take on the GPUs of an option that divides the model.
+struct PlainPlan {
+  Plan plan;
+  double days = 0;
+};
+
 /// One cluster in one number of GPUs, with its best plan.
 struct Sized {
   std::size_t offer = 0;
   sim::Prediction prediction;
   RunCost cost;
   double tokens_per_step = 0;
+  std::optional<PlainPlan> plain;
   bool over_critical = false;  // its steps take a quarter more than the critical batch
   bool cut_short = false;      // the search for its plan was interrupted
   bool shown_only = false;     // as its offer
   bool between = false;        // not one of gpu_counts(): tried because it is near the answer
 
   std::int64_t gpus() const { return prediction.plan.gpus; }
-  /// Failures included.
-  double useful_tokens_per_s() const { return prediction.time.tokens_per_s * cost.goodput.share; }
 };
 
 enum class Lack : std::uint8_t { kMemory, kBatch, kTime, kOther };
@@ -103,8 +111,12 @@ struct SweepOptions {
 /// linked. Racks that NVLink joins are filled in part, so there powers of two go on.
 std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most);
 
-/// Sequences of a step when nobody says: see above.
-std::int64_t usual_global_batch(const SizingJob& job, std::int64_t gpus);
+/// Whether the batch is for the search to choose.
+bool chooses_batch(const SizingJob& job);
+
+/// Tokens of a sequence when nobody says: as long as the model takes, at most 8,192, which
+/// pre-trainings of today take before they are extended.
+std::int64_t training_seq_len(const Model& model);
 
 /// Throws Error when what is held fixed makes no sense on any cluster; a combination that makes no
 /// sense on one is left out.

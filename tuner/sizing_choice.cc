@@ -11,9 +11,7 @@
 #include <set>
 #include <tuple>
 
-#include "sim/core/parallelism.h"
 #include "sim/core/rack.h"
-#include "tuner/contest.h"
 
 namespace shardwright::tuner {
 
@@ -80,43 +78,15 @@ std::int64_t whole_node(const Cluster& cluster) {
                        : node;
 }
 
-bool divides_the_model(const Sized& option) {
-  return !beyond_data_parallel(option.prediction.plan).empty();
-}
-
-/// The least by `key`. An option that needs other software for its divided plan has to be better
-/// than the least of data parallelism by more than the predictions are in doubt, as takes_over()
-/// asks of two plans for the same GPUs; `score` grows as a step's time does.
-template <class Key>
-std::optional<std::size_t> least_for_sure(const std::vector<Sized>& options,
-                                          const std::vector<std::size_t>& among, Key key,
-                                          const std::function<double(const Sized&)>& score,
-                                          const std::function<bool(const Sized&)>& wanted) {
-  const std::optional<std::size_t> best = least(options, among, key, wanted);
-  if (!best || !divides_the_model(options[*best])) return best;
-  const Sized& divided = options[*best];
-  const std::optional<std::size_t> plain = least(options, among, key, [&](const Sized& option) {
-    return wanted(option) && !divides_the_model(option) &&
-           option.prediction.plan.stack != divided.prediction.plan.stack;
-  });
-  if (!plain || takes_over(divided.prediction, score(divided), options[*plain].prediction,
-                           score(options[*plain]), Objective::kTime)) {
-    return best;
-  }
-  return plain;
-}
-
 std::optional<std::size_t> recommend(const std::vector<Sized>& options,
                                      const std::vector<std::size_t>& among, const Goal& goal,
                                      bool (*wanted)(const Sized&, const Goal&) = meets) {
   const auto does = [&](const Sized& option) { return wanted(option, goal); };
-  const auto days = [](const Sized& option) { return option.cost.days; };
-  if (goal.deadline_days) return least_for_sure(options, among, by_cost, usd, does);
-  if (goal.budget_usd) return least_for_sure(options, among, by_days, days, does);
+  if (goal.deadline_days) return least(options, among, by_cost, does);
+  if (goal.budget_usd) return least(options, among, by_days, does);
   const auto priced = [](const Sized& option) { return option.cost.usd.has_value(); };
-  const auto both = [](const Sized& option) { return std::sqrt(days_by_cost(option)); };
-  if (auto best = least_for_sure(options, among, days_by_cost, both, priced)) return best;
-  return least_for_sure(options, among, by_days, days, anything);
+  if (auto best = least(options, among, days_by_cost, priced)) return best;
+  return least(options, among, by_days, anything);
 }
 
 }  // namespace
@@ -135,7 +105,18 @@ bool meets(const Sized& option, const Goal& goal) {
 
 bool meets_safely(const Sized& option, const Goal& goal) {
   return meets(option, goal) &&
-         (!goal.deadline_days || option.cost.days_interval[1] <= *goal.deadline_days);
+         misses_of(option, {goal.deadline_days, {}}).deadline.value_or(0) <= kSafeMiss;
+}
+
+Misses misses_of(const Sized& option, const Goal& goal) {
+  const RunCost& cost = option.cost;
+  Misses misses;
+  if (goal.deadline_days)
+    misses.deadline =
+        probability_above(*goal.deadline_days, cost.days, cost.days_interval, cost.level);
+  if (goal.budget_usd && cost.usd && cost.usd_interval)
+    misses.budget = probability_above(*goal.budget_usd, *cost.usd, *cost.usd_interval, cost.level);
+  return misses;
 }
 
 Choice choose(const std::vector<Sized>& options, const Goal& goal) {
@@ -203,33 +184,105 @@ std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const G
   return result;
 }
 
-std::vector<std::pair<std::size_t, std::int64_t>> sizes_near_deadline(
-    const std::vector<Sized>& options, const std::vector<Offer>& offers, const Goal& goal,
-    std::int64_t max_gpus) {
+namespace {
+
+/// The neighbours between which the answer of one offer lies: `inside` meets the goal, `outside`
+/// does not.
+struct Bracket {
+  const Sized* inside = nullptr;
+  const Sized* outside = nullptr;
+};
+
+/// With fewer GPUs outside, the smallest that meets; with more, the largest.
+Bracket bracket_of(const std::vector<Sized>& options, std::size_t offer, bool largest,
+                   const std::function<bool(const Sized&)>& does) {
+  const auto better = [&](const Sized& one, const Sized* other) {
+    return other == nullptr || (one.gpus() > other->gpus()) == largest;
+  };
+  Bracket bracket;
+  for (const Sized& option : options) {
+    if (option.offer == offer && !option.cut_short && does(option) &&
+        better(option, bracket.inside))
+      bracket.inside = &option;
+  }
+  if (bracket.inside == nullptr) return bracket;
+  for (const Sized& option : options) {
+    const bool beyond =
+        largest ? option.gpus() > bracket.inside->gpus() : option.gpus() < bracket.inside->gpus();
+    const auto nearer = [&] {
+      return bracket.outside == nullptr || (option.gpus() < bracket.outside->gpus()) == largest;
+    };
+    if (option.offer == offer && !option.cut_short && beyond && !does(option) && nearer())
+      bracket.outside = &option;
+  }
+  return bracket;
+}
+
+/// Days that are exceeded in one case of ten.
+double safe_days(const Sized& option) {
+  double low = option.cost.days, high = 10 * option.cost.days_interval[1];
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(low * high);
+    const double missed =
+        probability_above(middle, option.cost.days, option.cost.days_interval, option.cost.level);
+    (missed > kSafeMiss ? low : high) = middle;
+  }
+  return high;
+}
+
+/// Whole nodes strictly between the two, nearest to `gpus`; none where nothing lies between.
+std::optional<std::int64_t> whole_nodes_between(const Bracket& bracket, double gpus,
+                                                std::int64_t node) {
+  if (bracket.inside == nullptr || bracket.outside == nullptr) return std::nullopt;
+  const std::int64_t least = std::min(bracket.inside->gpus(), bracket.outside->gpus());
+  const std::int64_t most = std::max(bracket.inside->gpus(), bracket.outside->gpus());
+  constexpr std::int64_t kSteps = 64;  // of the size, so that replicas share the nodes
+  const auto nodes = static_cast<std::uint64_t>(std::max<std::int64_t>(1, most / node));
+  const std::int64_t unit =
+      node * std::max<std::int64_t>(1, static_cast<std::int64_t>(std::bit_floor(nodes)) / kSteps);
+  const std::int64_t first = (least / unit + 1) * unit, last = (most - 1) / unit * unit;
+  if (first > last) return std::nullopt;
+  const auto wanted = static_cast<std::int64_t>(std::ceil(gpus / static_cast<double>(unit))) * unit;
+  return std::clamp(wanted, first, last);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector<Sized>& options,
+                                                               const std::vector<Offer>& offers,
+                                                               const Goal& goal) {
   constexpr std::size_t kOffers = 3;
   std::set<std::pair<std::size_t, std::int64_t>> sizes;
-  if (!goal.deadline_days) return {};
   std::vector<std::size_t> best = best_of_each(options, goal);
   if (best.size() > kOffers) best.resize(kOffers);
-  const auto tried = [&](std::size_t offer, std::int64_t gpus) {
-    return std::any_of(options.begin(), options.end(), [&](const Sized& option) {
-      return option.offer == offer && option.gpus() == gpus;
-    });
-  };
   for (const std::size_t i : best) {
-    const Sized& option = options[i];
-    const Cluster& cluster = offers[option.offer].profile.cluster;
-    const std::int64_t node = whole_node(cluster);
+    const std::size_t offer = options[i].offer;
+    const Cluster& cluster = offers[offer].profile.cluster;
     if (cluster.nics_per_node == 0) continue;
-    for (const double days : {option.cost.days, option.cost.days_interval[1]}) {
-      const double needed = static_cast<double>(option.gpus()) * days / *goal.deadline_days;
-      const auto nodes = static_cast<std::int64_t>(std::ceil(needed / static_cast<double>(node)));
-      // Smaller steps a GPU are a little slower: a few percent above what is needed, too.
-      for (const std::int64_t n : {nodes, nodes + std::max<std::int64_t>(1, nodes / 16)}) {
-        const std::int64_t gpus = n * node;
-        if (gpus >= node && gpus <= max_gpus && !tried(option.offer, gpus))
-          sizes.emplace(option.offer, gpus);
-      }
+    const auto add = [&](const Bracket& bracket, double gpus) {
+      if (const auto size = whole_nodes_between(bracket, gpus, whole_node(cluster)))
+        sizes.emplace(offer, *size);
+    };
+    if (goal.deadline_days) {
+      const auto in_time = [&](double (*days)(const Sized&)) {
+        const Bracket bracket = bracket_of(options, offer, false, [&](const Sized& option) {
+          return days(option) <= *goal.deadline_days;
+        });
+        if (bracket.outside == nullptr) return;
+        const auto gpus = static_cast<double>(bracket.outside->gpus());
+        add(bracket, gpus * days(*bracket.outside) / *goal.deadline_days);
+      };
+      in_time([](const Sized& option) { return option.cost.days; });
+      in_time(safe_days);
+    } else if (goal.budget_usd) {
+      const Bracket bracket = bracket_of(
+          options, offer, true, [&](const Sized& option) { return meets_budget(option, goal); });
+      if (bracket.inside == nullptr || bracket.outside == nullptr || !bracket.outside->cost.usd)
+        continue;
+      const auto least = static_cast<double>(bracket.inside->gpus());
+      const auto more = static_cast<double>(bracket.outside->gpus()) - least;
+      add(bracket, least + more * (*goal.budget_usd - usd(*bracket.inside)) /
+                               (usd(*bracket.outside) - usd(*bracket.inside)));
     }
   }
   return {sizes.begin(), sizes.end()};
@@ -245,12 +298,23 @@ std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choic
     const Sized& option = options[i];
     if (option.over_critical || option.cut_short) continue;
     if (option.offer == winner.offer || !meets_deadline(option, goal)) continue;
-    if (choice.safe && option.cost.days_interval[1] > *goal.deadline_days) continue;
+    if (choice.safe && !meets_safely(option, {goal.deadline_days, {}})) continue;
     const auto [at, first] = least_hours.emplace(option.offer, i);
     if (!first && option.cost.gpu_hours < options[at->second].cost.gpu_hours) at->second = i;
   }
-  for (const auto& [offer, i] : least_hours)
-    result.push_back({offer, i, *winner.cost.usd / options[i].cost.gpu_hours});
+  for (const auto& [offer, i] : least_hours) {
+    const RunCost& cost = options[i].cost;
+    BreakEven& entry = result.emplace_back();
+    entry.offer = offer;
+    entry.option = i;
+    entry.usd_per_gpu_hour = *winner.cost.usd / cost.gpu_hours;
+    if (cost.usd) entry.distance = *cost.usd / cost.gpu_hours / entry.usd_per_gpu_hour;
+  }
+  const auto rank = [&](const BreakEven& entry) {
+    return std::make_tuple(options[entry.option].shown_only, entry.distance.value_or(kUnknown));
+  };
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   return result;
 }
 

@@ -2,11 +2,10 @@
 // What to make of a sweep: who meets the goal, the front of days and dollars, what to take, which
 // sizes between those tried are worth a look, and at which price another cluster would have won.
 //
-// Published trainings took between a half and twice of what was to be expected, so what meets a
-// deadline in the middle misses it in half of all cases: the safe size comes first, the one that
-// meets the deadline at the slow end of its interval, where there is one. What needs other software
-// than data parallelism is recommended only where it is better by more than both predictions are in
-// doubt (contest.h); the front of days and dollars shows it in any case.
+// Whole runs scatter, so what just meets a deadline in the middle misses it in half of all cases.
+// The safe size comes first, where there is one: it misses the deadline in one case of ten at most.
+// Both it and the smallest that meets the goal in the middle are found by a search over whole
+// nodes.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +27,17 @@ bool meets_deadline(const Sized& option, const Goal& goal);
 /// Not when there is a budget and the price is unknown.
 bool meets_budget(const Sized& option, const Goal& goal);
 bool meets(const Sized& option, const Goal& goal);
-/// The goal is met and the deadline even at the slow end of the interval.
+/// How often a safe option may miss the deadline.
+inline constexpr double kSafeMiss = 0.1;
+
+/// Probabilities of missing the goal, by the interval of the whole run; none where it is not asked
+/// or the price is unknown.
+struct Misses {
+  std::optional<double> deadline, budget;
+};
+Misses misses_of(const Sized& option, const Goal& goal);
+
+/// The goal is met, and the deadline missed in one case of ten at most.
 bool meets_safely(const Sized& option, const Goal& goal);
 
 /// Indices of Sweep::options. Only options that train the same run count: not those whose batch had
@@ -39,9 +48,9 @@ struct Choice {
   /// The cheapest that meets the goal; with a budget and no deadline the fastest. Without a goal
   /// the one with the least product of days and dollars.
   std::optional<std::size_t> recommended;
-  /// What `recommended` were if the slow end did not matter; the same where nothing is safe.
+  /// What `recommended` were if chances did not matter; the same where nothing is safe.
   std::optional<std::size_t> in_the_middle;
-  bool safe = false;  // there is a deadline and the recommended option meets it at its slow end
+  bool safe = false;  // there is a deadline and the recommended option meets it safely
   std::optional<std::size_t> cheapest, fastest;  // of all
   std::optional<std::size_t> cheapest_in_time;   // of those that meet the deadline
   std::optional<std::size_t> fastest_in_budget;  // of those that meet the budget
@@ -57,21 +66,26 @@ Choice choose(const std::vector<Sized>& options, const Goal& goal);
 /// preference: first those that meet the goal.
 std::vector<std::size_t> best_of_each(const std::vector<Sized>& options, const Goal& goal);
 
-/// Sizes between those of the sweep that come closest to the deadline from the fast side, in the
-/// middle and at the slow end, of the few best offers: whole nodes, as (offer, GPUs).
-std::vector<std::pair<std::size_t, std::int64_t>> sizes_near_deadline(
-    const std::vector<Sized>& options, const std::vector<Offer>& offers, const Goal& goal,
-    std::int64_t max_gpus);
+/// The next sizes to look at, of the few best offers, as (offer, GPUs): between the smallest that
+/// is known to meet the goal, in the middle or safely, and the largest below it that does not; with
+/// a budget alone, between the largest that it pays and the smallest that it does not. Whole nodes,
+/// in steps of about a hundredth. Empty once nothing lies between.
+std::vector<std::pair<std::size_t, std::int64_t>> sizes_to_try(const std::vector<Sized>& options,
+                                                               const std::vector<Offer>& offers,
+                                                               const Goal& goal);
 
 /// What a cluster that lost would have to cost to draw level with the recommended option.
 struct BreakEven {
   std::size_t offer = 0;
   std::size_t option = 0;  // its cheapest in GPU hours that meets the goal as the winner does
   double usd_per_gpu_hour = 0;
+  /// Today's price over that one; none where there is no price today.
+  std::optional<double> distance;
 };
 
-/// By offer; those without an option that meets the deadline are left out. Empty where nothing is
-/// recommended or the recommended option has no price.
+/// The nearest to today's prices first, what was never measured last; those without an option that
+/// meets the deadline are left out. Empty where nothing is recommended or the recommended option
+/// has no price.
 std::vector<BreakEven> break_even(const std::vector<Sized>& options, const Choice& choice,
                                   const Goal& goal);
 

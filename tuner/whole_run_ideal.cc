@@ -16,6 +16,7 @@
 #include "sim/core/words.h"
 #include "tuner/advice.h"
 #include "tuner/critical_batch.h"
+#include "tuner/run_cost.h"
 #include "tuner/scenarios.h"
 #include "tuner/search.h"
 #include "tuner/space_limits.h"
@@ -74,8 +75,9 @@ std::int64_t sequences_of(const WholeRun& run, std::int64_t seq_len,
   if (run.global_batch_tokens) {
     tokens = *run.global_batch_tokens;
   } else {
-    tokens = critical_tokens(*run.model, run.tokens, profiles::load_operations());
-    assumed.push_back(fmt::format("a batch below the critical one, {:.3g} M tokens", tokens / 1e6));
+    tokens = usual_batch_tokens(
+        critical_tokens(*run.model, run.tokens, profiles::load_operations()), seq_len);
+    assumed.push_back(fmt::format("a usual batch, {:.3g} M tokens", tokens / 1e6));
   }
   return std::max<std::int64_t>(1, std::llround(tokens / static_cast<double>(seq_len)));
 }

@@ -22,14 +22,17 @@ ScoredWholeRun scored(const WholeRun& run, const Production& production, IdealHo
   if (!result.skipped.empty()) return result;
   result.ideal = ideal_of(run);
   const profiles::ProductionFactor factor =
-      profiles::factor_of(production, run.parameters, run.peak_flops, result.ideal.step_half_width);
+      profiles::factor_of(production, run.parameters, run.peak_flops, result.ideal.gpu_hours,
+                          result.ideal.step_half_width);
   result.gpu_hours = result.ideal.gpu_hours * factor.middle;
-  result.interval_gpu_hours = {result.gpu_hours * portable_exp(-factor.half_width),
-                               result.gpu_hours * portable_exp(factor.half_width)};
+  result.interval_gpu_hours = {result.gpu_hours * portable_exp(-factor.half_widths[0]),
+                               result.gpu_hours * portable_exp(factor.half_widths[1])};
   result.inside = run.gpu_hours >= result.interval_gpu_hours[0] &&
                   run.gpu_hours <= result.interval_gpu_hours[1];
   return result;
 }
+
+constexpr std::int64_t kFirstFitted = 2023;  // year: software and networks were others before
 
 WholeRunSummary summary_of(const std::vector<ScoredWholeRun>& runs) {
   WholeRunSummary summary;
@@ -87,7 +90,7 @@ Production fit_whole_runs(const std::vector<WholeRun>& runs, const WholeRunOptio
   std::int64_t done = 0;
   for (const WholeRun& run : runs) {
     if (options.progress) options.progress(++done);
-    if (!run.scored()) continue;
+    if (!run.scored() || run.year < kFirstFitted) continue;
     const IdealHours ideal = ideal_of(run);
     if (run.gpus) gpus.push_back(static_cast<double>(*run.gpus));
     production.runs.push_back({run.id, run.family, run.parameters, run.peak_flops, ideal.gpu_hours,

@@ -4,13 +4,14 @@
 //   shardwright_fit gemm|collectives|attention|dispatch|all [--published DIR] [--out FILE]
 //                   [--date D]
 //   shardwright_fit steps [--published DIR] [--out DIR] [--date D]
-//   shardwright_fit whole-runs [--published DIR] [--out FILE] [--date D]
+//   shardwright_fit whole-runs|critical-batch [--published DIR] [--out FILE] [--date D]
 //
 // Without options the first reads profiles/data/published and rewrites
 // profiles/data/fitted/gpu_cost.json of the source tree; parameter sets of GPUs without rows stay
 // as they are. `steps` fits what only whole training steps show (step_parameters.json) and rewrites
 // the values where they live: gpu_cost.json, clusters, stacks, and the record of the fit.
-// `whole-runs` fits the production factor to whole_runs.csv and rewrites fitted/whole_runs.json.
+// `whole-runs` fits the production factor to whole_runs.csv and rewrites fitted/whole_runs.json;
+// `critical-batch` judges batch_laws.csv by the batches there and rewrites critical_batch.json.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "cli/flags/command_line.h"
+#include "profiles/batch_laws.h"
 #include "profiles/data_dir.h"
 #include "profiles/gpu_cost.h"
 #include "sim/core/error.h"
@@ -31,6 +33,7 @@
 #include "sim/fit/fit_gemm.h"
 #include "sim/fit/fit_steps.h"
 #include "sim/score/kernel_tables.h"
+#include "tuner/critical_batch_fit.h"
 #include "tuner/whole_run_score.h"
 
 namespace {
@@ -263,20 +266,41 @@ void fit_whole_run_table(const fs::path& table, const std::string& date, const f
                run.published_gpu_hours / run.ideal_gpu_hours);
   }
   fmt::print(
-      "whole / ideal = {:.3f}; interval of {:.0f} %: x/: {:.3f}, upper over lower end {:.2f}\n",
-      std::exp(fitted.log_factor), 100 * fitted.level, std::exp(fitted.half_width),
-      std::exp(2 * fitted.half_width));
+      "whole / ideal = {:.3f}, slope of small models in large jobs {:.3f}; interval of {:.0f} %: "
+      "x {:.3f} to x {:.3f}, upper over lower end {:.2f}\n",
+      std::exp(fitted.log_factor), fitted.small_model, 100 * fitted.level,
+      std::exp(-fitted.half_widths[0]), std::exp(fitted.half_widths[1]),
+      std::exp(fitted.half_widths[0] + fitted.half_widths[1]));
   print_coverage("in sample", fitted.in_sample);
   print_coverage("family left out", fitted.family_out);
   profiles::save_production(fitted, out);
   fmt::print("{}\n", out.string());
 }
 
+void judge_laws(const fs::path& tables, const std::string& date, const fs::path& out) {
+  profiles::CriticalBatch fitted =
+      tuner::judge_batch_laws(profiles::load_batch_laws(tables / "batch_laws.csv"),
+                              profiles::load_whole_runs(tables / "whole_runs.csv"));
+  fitted.source = "published/batch_laws.csv, judged by the batches of published/whole_runs.csv";
+  fitted.command = "shardwright_fit critical-batch";
+  fitted.date = date;
+  for (const profiles::BatchLaw& law : fitted.laws) {
+    fmt::print(
+        "{:<14} {} of {} published batches beyond critical; share {:.2f} in the middle, {:.2f} at "
+        "most; scatter x/: {:.2f}\n",
+        law.id, law.beyond, law.n, law.median_share, law.greatest_share, std::exp(law.spread));
+  }
+  fmt::print("ships: {}\n", fitted.law);
+  profiles::save_critical_batch(fitted, out);
+  fmt::print("{}\n", out.string());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> tables_to_fit = {"gemm", "collectives", "attention", "dispatch",
-                                                  "all",  "steps",       "whole-runs"};
+  const std::vector<std::string> tables_to_fit = {"gemm",       "collectives",   "attention",
+                                                  "dispatch",   "all",           "steps",
+                                                  "whole-runs", "critical-batch"};
   std::string what, published, out, date = today();
   cli::CommandLine line(
       "shardwright_fit",
@@ -290,7 +314,8 @@ int main(int argc, char** argv) {
               fail_word("what", word, tables_to_fit);
             what = word;
           },
-          "gemm, collectives, attention, dispatch, all of these, steps, or whole-runs")
+          "gemm, collectives, attention, dispatch, all of these, steps, whole-runs, or "
+          "critical-batch")
       .required();
   command.add("--published", published,
               "folder with gemm.csv, collectives.csv, attention.csv, ledger.csv, whole_runs.csv");
@@ -311,6 +336,10 @@ int main(int argc, char** argv) {
     if (what == "whole-runs") {
       fit_whole_run_table(tables / "whole_runs.csv", date,
                           out.empty() ? profiles::shipped_production() : fs::path(out));
+      return static_cast<int>(ExitCode::kDone);
+    }
+    if (what == "critical-batch") {
+      judge_laws(tables, date, out.empty() ? profiles::shipped_critical_batch() : fs::path(out));
       return static_cast<int>(ExitCode::kDone);
     }
     profiles::GpuCosts costs = profiles::load_gpu_costs();

@@ -25,6 +25,7 @@ struct SizeFlags {
   profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
   std::optional<std::array<Strategy, 2>> compare;
   std::optional<double> mtbf_hours, preemption_hours, restart_s, checkpoint_s;
+  std::optional<double> pue, grid_kg_per_kwh;
 
   /// Binds the flags to this object, which must stay where it is.
   void declare(Command& command);

@@ -128,10 +128,12 @@ export class BuyView {
 
   draw() {
     const {sizing} = this;
-    const [first, ...rest] = sizing.words || [];
+    const [first, ...rest] = sizing.summary || sizing.words || [];
+    const details = (sizing.words || []).filter((sentence) => sentence !== first && !rest.includes(sentence));
     this.found.replaceChildren(...[
       first ? html('p', {class: 'answer', role: 'status'}, first) : null,
       rest.length ? html('ul', {}, rest.map((sentence) => html('li', {}, sentence))) : null,
+      details.length ? fold('Behind it', html('ul', {}, details.map((sentence) => html('li', {}, sentence)))) : null,
       ...this.picture(), ...this.bestTable(), ...this.breakEven(), ...this.scaling(),
       html('section', {}, html('h2', {}, 'What this rests on'), html('ul', {}, sizing.assumptions.map((sentence) => html('li', {}, sentence)))),
       sizing.left_out.length ? fold('What was left out, and why', table(['cluster', 'GPUs', 'why'],
@@ -161,31 +163,19 @@ export class BuyView {
   }
 
   optionWords(one) {
-    return `${grouped(one.gpus)} GPUs of ${one.cluster}: ${days(one.days)}, ${one.cost_usd ? usd(one.cost_usd) : 'no price'} (${planWords(one.plan)})`;
+    return `${grouped(one.gpus)} GPUs of ${one.cluster}: ${days(one.days)}, ${one.cost_usd ? usd(one.cost_usd) : 'no price'} (${one.plan_words || planWords(one.plan)})`;
   }
 
   optionTable(options, caption) {
     return table(['cluster', 'GPUs', 'days', 'cost', 'interval', 'MFU', 'plan', ''], options.map((one) => [
-      one.cluster, grouped(one.gpus), days(one.days), one.cost_usd ? usd(one.cost_usd) : 'no price',
-      one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), planWords(one.plan),
+      `${one.cluster}${one.recommended ? ' (recommended)' : one.shown_only ? ' (nothing measured, never recommended)' : ''}`,
+      grouped(one.gpus), days(one.days), one.cost_usd ? usd(one.cost_usd) : 'no price',
+      one.days_interval ? one.days_interval.map((value) => days(value)).join(' to ') : '', percent(one.mfu), one.plan_words || planWords(one.plan),
       html('button', {type: 'button', class: 'small', onclick: () => this.look(one)}, 'see the plan')]), caption);
   }
 
-  /** Of each cluster the cheapest that meets the goal, then what has no price, then the fastest; all train the same run. */
-  bestOfEach() {
-    const meets = (one) => one.meets.deadline !== false && one.meets.budget !== false;
-    const rank = (one) => [meets(one) ? 0 : 1, one.cost_usd ? 0 : 1, meets(one) && one.cost_usd ? one.cost_usd : one.days];
-    const better = (one, other) => rank(one).map((value, index) => value - rank(other)[index]).find((difference) => difference !== 0) || 0;
-    const best = new Map();
-    for (const one of this.sizing.options) {
-      if (one.over_critical_batch) continue;
-      if (!best.has(one.cluster) || better(one, best.get(one.cluster)) < 0) best.set(one.cluster, one);
-    }
-    return [...best.values()].sort(better);
-  }
-
   bestTable() {
-    return [html('section', {}, html('h2', {}, 'The best of each cluster'), this.optionTable(this.bestOfEach(), 'The best option of each cluster'))];
+    return [html('section', {}, html('h2', {}, 'The best of each cluster'), this.optionTable(this.sizing.best_of_each || [], 'The best option of each cluster'))];
   }
 
   /** Of clusters that lost: the price at which each would draw level, beside what it is listed at and since when. */

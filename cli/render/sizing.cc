@@ -109,7 +109,9 @@ std::string options_table(const SizingReport& report, const std::vector<std::siz
     const sim::TimePrediction& time = option.prediction.time;
     const std::string& name = report.offer_of(option).name;
     std::vector<Cell> cells{
-        report.choice.recommended == i ? Cell(name, Style::kBold) : Cell(name),
+        report.choice.recommended == i ? Cell(name + " *", Style::kBold)
+        : option.shown_only            ? Cell(name + " ?")
+                                       : Cell(name),
         fmt::format("{}", option.gpus()),
         goal_cell(tuner::meets_deadline(option, goal), goal.deadline_days.has_value(),
                   time_cell(option.cost.days, units)),
@@ -236,18 +238,21 @@ std::string software_words(const SizingReport& report) {
   const std::string& stack = offer.profile.stack.id;
   if (!offer.divided || offer.divided->stack.id == stack) return "stack " + stack;
   if (report.model.is_mixture()) return "stack " + offer.divided->stack.id;
-  return fmt::format("stack {} (divided: {})", stack, offer.divided->stack.id);
+  return fmt::format("stack {} (model parallelism: {})", stack, offer.divided->stack.id);
 }
 
 }  // namespace
 
 std::string sizing_text(const SizingReport& report, const Terminal& out) {
   const tuner::SizingJob& job = report.job;
-  std::string text = paint(out, Style::kBold, printable(report.model_name, out.utf8)) +
-                     fmt::format(": {} tokens in sequences of {}, {}\n", plain(job.run.tokens),
-                                 job.fixed.seq_len, software_words(report));
+  std::string text =
+      paint(out, Style::kBold, printable(report.model_name, out.utf8)) +
+      fmt::format(": {} tokens in sequences of {}, {}\n", tokens_words(job.run.tokens),
+                  job.fixed.seq_len, software_words(report));
   text += heading(out, report.choice.recommended ? "Recommended" : "The goal is not met");
-  text += sentences_text(recommendation_sentences(report), out);
+  text += sentences_text(summary_sentences(report), out);
+  if (const auto details = detail_sentences(report); !details.empty())
+    text += heading(out, "Behind it") + sentences_text(details, out);
   if (report.best_of_each.size() > 1) {
     const std::size_t shown = std::min(kClusters, report.best_of_each.size());
     text += heading(out, "The best size of each cluster");
@@ -256,6 +261,13 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
                            report.best_of_each.begin() + static_cast<std::ptrdiff_t>(shown)},
                           Shown::kPrices, out);
     text += sentences_text(rest_sentences(report, shown), out);
+    const bool estimates = std::any_of(report.best_of_each.begin(), report.best_of_each.end(),
+                                       [&](std::size_t i) { return report.option(i).shown_only; });
+    text +=
+        sentences_text({std::string(report.choice.recommended ? "* recommended" : "") +
+                        (report.choice.recommended && estimates ? "; " : "") +
+                        (estimates ? "? nothing was measured on its GPUs: never recommended" : "")},
+                       out);
   }
   if (report.choice.pareto.size() > 1) {
     text += heading(out, "Front of days and dollars: nothing is both faster and cheaper");
@@ -287,7 +299,7 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
     };
     const std::vector<Sized>& options = report.sweep.options;
     if (std::any_of(options.begin(), options.end(), divides))
-      text += "tp, pp x chunks, cp, ep: ranks that share the model (software that divides it).\n";
+      text += "tp, pp x chunks, cp, ep: ranks that share the model (model parallelism).\n";
   }
   text += heading(out, "What this rests on");
   return text + sentences_text(assumption_sentences(report), out);

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "cli/render/text/terminal.h"
+#include "profiles/energy.h"
 #include "profiles/operations.h"
+#include "profiles/whole_runs.h"
 #include "tuner/compare_strategies.h"
 #include "tuner/knee.h"
 #include "tuner/offers.h"
@@ -30,13 +32,15 @@ struct SizingReport {
   std::chrono::sys_days today{};  // that the age of prices is counted to
   tuner::SizingJob job;
   profiles::Operations operations;
+  profiles::Energy energy;
   tuner::Goal goal;
   tuner::Sweep sweep;
   tuner::Choice choice;
   std::vector<std::size_t> best_of_each;
   std::vector<tuner::BreakEven> break_even;
-  std::optional<tuner::Scaling> scaling;  // of the offer that the recommendation is about
-  std::optional<tuner::Savings> savings;  // --compare
+  std::optional<tuner::Scaling> scaling;      // of the offer that the recommendation is about
+  std::optional<tuner::Savings> savings;      // --compare
+  std::vector<profiles::WholeRun> published;  // trainings of this very model
 
   const tuner::Sized& option(std::size_t index) const { return sweep.options[index]; }
   const tuner::Offer& offer_of(const tuner::Sized& option) const { return offers[option.offer]; }
@@ -50,8 +54,22 @@ std::string fleet_words(const SizingReport& report, const tuner::Sized& option);
 /// What the price at which another cluster would have won is; none for the winner.
 std::optional<double> break_even_of(const SizingReport& report, std::size_t offer);
 
-/// Full sentences, see words/sizing.cc and words/money.cc.
+/// "15T".
+std::string tokens_words(double tokens);
+/// "7.86 M", "832 k".
+std::string hours_words(double hours);
+
+/// For whoever signs, at most five: what, how long, how much, the chance to miss, what flips it
+/// (words/summary.cc).
+std::vector<std::string> summary_sentences(const SizingReport& report);
+/// What is behind them, see words/sizing.cc and words/money.cc.
+std::vector<std::string> detail_sentences(const SizingReport& report);
+/// Both.
 std::vector<std::string> recommendation_sentences(const SizingReport& report);
+/// What would meet the goal if the batch were let grow; empty where nothing would.
+std::string beyond_critical_sentence(const SizingReport& report);
+/// The prices at which the nearest other clusters would win.
+std::string break_even_sentence(const SizingReport& report);
 std::vector<std::string> scaling_sentences(const SizingReport& report);
 /// Steps alone, what published trainings took, prices with date and source, where they flip.
 std::vector<std::string> money_sentences(const SizingReport& report, const tuner::Sized& option);

@@ -24,7 +24,7 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
   const tuner::RunCost& cost = answer.cost;
   const tuner::RunConditions& conditions = answer.conditions;
   std::string text =
-      heading(out, fmt::format("The whole run, {} tokens", plain(conditions.tokens)));
+      heading(out, fmt::format("The whole run, {} tokens", tokens_words(conditions.tokens)));
   Table table({{""}, {"", Align::kRight}, {""}});
   table.add_row(
       {"steps alone", days_words(cost.ideal_days), cost.ideal_usd ? dollars(*cost.ideal_usd) : ""});
@@ -42,7 +42,8 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
   const profiles::Production& production = conditions.production;
   if (production.known()) {
     sentences.push_back(fmt::format(
-        "Published trainings took {:.2f} times their ideal steps; the interval holds {:.0f} % of "
+        "Published trainings like it took {:.2f} times their ideal steps; the interval holds "
+        "{:.0f} % of "
         "them and what offers of the same kind ask. Fitted on {}; {} of {} trainings inside when "
         "refitted without their family.",
         cost.production.middle, 100 * production.level, production.source,
@@ -55,8 +56,8 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
                                     origin.date.empty() ? "" : ", ", origin.date));
   }
   sentences.push_back(fmt::format(
-      "A step takes {:.3g} M tokens; the critical batch is about {:.3g} M (Kaplan et al. 2020){}.",
-      answer.tokens_per_step / 1e6, conditions.critical_tokens / 1e6,
+      "A step takes {:.3g} M tokens; the critical batch is about {:.3g} M ({}){}.",
+      answer.tokens_per_step / 1e6, conditions.critical_tokens / 1e6, conditions.critical_words,
       cost.tokens_factor > 1
           ? fmt::format(": {:.2f} times the tokens, which days and dollars include",
                         cost.tokens_factor)

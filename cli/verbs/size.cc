@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/hf_config.h"
+#include "tuner/same_model.h"
 
 namespace shardwright::cli {
 namespace {
@@ -54,7 +56,7 @@ class SizeVerb : public Verb {
   ExitCode run(const Context& context) override {
     SizingReport report;
     prepare(report);
-    tell_notes(context.err, model_notes(report.model, flags_.plan.knobs.seq_len.value_or(0)));
+    tell_notes(context.err, model_notes(report.model, report.job.fixed.seq_len));
     if (flags_.price_kind == profiles::PriceKind::kSpot && !flags_.preemption_hours) {
       tell_notes(context.err, {"Spot nodes are taken away, which these days and dollars do not "
                                "count: give --preemption-hours."});
@@ -135,9 +137,9 @@ class SizeVerb : public Verb {
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
-    report.offers =
-        tuner::load_offers(cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides,
-                           flags_.prices.given, flags_.price_kind, flags_.prices.imported());
+    report.offers = tuner::load_offers(
+        cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides, flags_.prices.given,
+        flags_.price_kind, flags_.prices.imported(), flags_.plan.node_network);
     // Nobody should be told to buy what nobody measured; whoever names it is answered.
     if (!flags_.plan.cluster && flags_.clusters.value_or("all") == "all") {
       for (tuner::Offer& offer : report.offers) offer.shown_only = tuner::estimate_only(offer);
@@ -146,14 +148,21 @@ class SizeVerb : public Verb {
     report.today = profiles::today();
     report.goal = flags_.goal;
     report.operations = profiles::load_operations();
+    report.energy = profiles::load_energy();
+    report.energy.pue = flags_.pue.value_or(report.energy.pue);
+    report.energy.grid_kg_per_kwh = flags_.grid_kg_per_kwh.value_or(report.energy.grid_kg_per_kwh);
     tuner::SizingJob& job = report.job;
     job.fixed = tuner::request_holding(flags_.plan.knobs, report.model);
+    if (!flags_.plan.knobs.seq_len) job.fixed.seq_len = tuner::training_seq_len(report.model);
+    report.published = tuner::trainings_of(
+        report.model, profiles::load_whole_runs(profiles::shipped_whole_runs()));
     job.fixed.global_batch = flags_.global_batch;
     // Eager attention is neither faster nor smaller anywhere.
     if (!job.fixed.attention) job.fixed.attention = AttentionKind::kFlash;
     job.gpus = flags_.plan.gpus;
     job.max_gpus = flags_.max_gpus.value_or(job.max_gpus);
     job.run = conditions(report, job.fixed.seq_len);
+    if (tuner::chooses_batch(job)) job.run.free_tokens = job.run.usual_tokens;
   }
 
   tuner::RunConditions conditions(const SizingReport& report, std::int64_t seq_len) const {
@@ -168,14 +177,19 @@ class SizeVerb : public Verb {
     return run;
   }
 
-  /// Whole nodes around the answer.
+  /// Whole nodes around the answer, until none is left between the last that meets the goal and the
+  /// first that does not.
   void refine(SizingReport& report) const {
+    constexpr int kMostRounds = 12;
     if (report.job.gpus || report.sweep.stopped) return;
-    const auto sizes = tuner::sizes_near_deadline(report.sweep.options, report.offers, report.goal,
-                                                  report.job.max_gpus);
-    if (sizes.empty()) return;
-    tuner::sweep_between(report.model, report.offers, report.job, sizes, report.sweep);
-    report.choice = tuner::choose(report.sweep.options, report.goal);
+    std::set<std::pair<std::size_t, std::int64_t>> tried;  // also those that have no plan
+    for (int round = 0; round < kMostRounds; ++round) {
+      auto sizes = tuner::sizes_to_try(report.sweep.options, report.offers, report.goal);
+      std::erase_if(sizes, [&](const auto& size) { return !tried.insert(size).second; });
+      if (sizes.empty()) return;
+      tuner::sweep_between(report.model, report.offers, report.job, sizes, report.sweep);
+      report.choice = tuner::choose(report.sweep.options, report.goal);
+    }
   }
 
   tuner::Sweep search(const SizingReport& report, const Context& context) const {

@@ -23,6 +23,7 @@ Json option(const char* cluster, int gpus, double days, double usd, bool in_time
             {"grad_accum", 2},
             {"ckpt_layers", 3},
             {"recompute", "norm"}}},
+          {"plan_words", "hsdp, 8 x 2, 3 layers norm"},
           {"days", days},
           {"days_interval", {0.9 * days, 1.2 * days}},
           {"cost_usd", usd},
@@ -37,8 +38,11 @@ Json document() {
   const Json chosen = option("dgx-h100", 256, 54, 781000, true);
   const Json faster = option("dgx-b200", 128, 46, 1238000, true);
   const Json late = option("<b>p4d</b>", 64, 900, 2000000, false);
+  Json recommended = chosen;
+  recommended["recommended"] = true;
   return {{"options", {chosen, faster, late}},
           {"pareto", {faster, chosen}},
+          {"best_of_each", {recommended, faster, late}},
           {"recommended", chosen},
           {"words", {"Take 256 GPUs & be glad.", "It is safe."}},
           {"assumptions", {"Nothing fails."}},
@@ -53,7 +57,7 @@ Json document() {
 TEST(SizingPage, SaysTheAnswerFirstAndThenTheOptions) {
   const std::string page = sizing_page(document(), {{"Command", "shardwright size"}});
   EXPECT_THAT(page, HasSubstr("<h1>Take 256 GPUs &amp; be glad.</h1>"));
-  EXPECT_THAT(page, HasSubstr("llama-3-8b on 1.5e13 tokens"));
+  EXPECT_THAT(page, HasSubstr("llama-3-8b on 15T tokens"));
   EXPECT_THAT(page, HasSubstr("54 days"));
   EXPECT_THAT(page, HasSubstr("48.6 days to 64.8 days"));
   EXPECT_THAT(page, HasSubstr("781 k USD"));
@@ -65,25 +69,26 @@ TEST(SizingPage, SaysTheAnswerFirstAndThenTheOptions) {
   EXPECT_THAT(page, Not(HasSubstr("What whole trainings reached")));
 }
 
-TEST(SizingPage, OrdersClustersByWhoMeetsTheGoalThenByCost) {
-  const std::string page = sizing_page(document(), {});
+TEST(SizingPage, ShowsTheBestOfEachAsTheDocumentHasThem) {
+  Json sizing = document();
+  sizing["best_of_each"][1]["shown_only"] = true;
+  const std::string page = sizing_page(sizing, {});
   const std::string best = page.substr(page.find("The best size of each cluster"));
-  EXPECT_LT(best.find("dgx-h100"), best.find("dgx-b200"));
+  EXPECT_LT(best.find("<tr class=\"chosen\"><td>dgx-h100"),
+            best.find("dgx-b200 (nothing measured)"));
   EXPECT_LT(best.find("dgx-b200"), best.find("&lt;b&gt;p4d&lt;/b&gt;"));
   EXPECT_THAT(page, Not(HasSubstr("<b>p4d</b>")));
 }
 
-TEST(SizingPage, PutsNoPriceBehindAPriceAndLeavesOutWhatTrainsAnotherRun) {
+TEST(SizingPage, NamesNoFlagsToWhoeverSigns) {
   Json sizing = document();
-  sizing["options"].push_back(option("unpriced", 512, 1, 0, true));
-  sizing["options"].back()["cost_usd"] = nullptr;
-  sizing["options"].push_back(option("beyond", 512, 1, 1, true));
-  sizing["options"].back()["over_critical_batch"] = true;
+  sizing["summary"] = {"Take 256 GPUs.", "It costs 6.84 USD; 2.5 more. --price x=USD sets yours."};
+  sizing["words"] = sizing["summary"];
+  sizing["words"].push_back("No price is known; --price tells it.");
   const std::string page = sizing_page(sizing, {});
-  const std::string best = page.substr(page.find("The best size of each cluster"));
-  EXPECT_LT(best.find("dgx-b200"), best.find("unpriced"));
-  EXPECT_LT(best.find("unpriced"), best.find("p4d"));
-  EXPECT_THAT(best, Not(HasSubstr("beyond")));
+  EXPECT_THAT(page, HasSubstr("It costs 6.84 USD; 2.5 more."));
+  EXPECT_THAT(page, HasSubstr("No price is known."));
+  EXPECT_THAT(page.substr(page.find("<h1>")), Not(HasSubstr("--")));
 }
 
 TEST(SizingPage, DrawsEveryPricedOptionAndTheDeadline) {

@@ -105,7 +105,7 @@ TEST(Production, TheFileSurvivesWritingAndReading) {
   const Production shipped = load_production();
   ASSERT_TRUE(shipped.known());
   EXPECT_GE(shipped.family_out.inside, 0.8 * static_cast<double>(shipped.family_out.n));
-  EXPECT_LE(std::exp(2 * shipped.half_width), 3);
+  EXPECT_LE(std::exp(shipped.half_widths[0] + shipped.half_widths[1]), 3);
   EXPECT_FALSE(shipped.source.empty());
   EXPECT_EQ(shipped.command, "shardwright_fit whole-runs");
 }
@@ -113,19 +113,38 @@ TEST(Production, TheFileSurvivesWritingAndReading) {
 TEST(Production, TheStepsOwnIntervalTakesThePlaceOfTheTypicalOne) {
   Production production;
   production.log_factor = std::log(1.5);
-  production.half_width = 0.5;
+  production.half_widths = {0.4, 0.5};
   production.step_half_width = 0.3;
   production.parameters_range = {1e9, 1e11};
   production.peak_range = {1e14, 1e15};
-  EXPECT_DOUBLE_EQ(factor_of(production, 1e10, 3e14, 0.3).half_width, 0.5);
-  EXPECT_NEAR(factor_of(production, 1e10, 3e14, 0.1).half_width, std::sqrt(0.25 - 0.09 + 0.01),
-              1e-12);
-  EXPECT_NEAR(factor_of(production, 1e10, 3e14, 0).half_width, 0.5, 1e-12);
-  EXPECT_NEAR(factor_of(production, 1e10, 3e14, 0).middle, 1.5, 1e-12);
-  EXPECT_FALSE(factor_of(production, 1e10, 3e14, 0).beyond_fit);
-  EXPECT_TRUE(factor_of(production, 1e10, 2e15, 0).beyond_fit);
-  EXPECT_TRUE(factor_of(production, 1e12, 3e14, 0).beyond_fit);
-  EXPECT_EQ(factor_of({}, 1e10, 3e14, 0.1).middle, 1);
+  const auto of = [&](double parameters, double peak, double step) {
+    return factor_of(production, parameters, peak, 1e4, step);
+  };
+  EXPECT_NEAR(of(1e10, 3e14, 0.3).half_widths[1], 0.5, 1e-12);
+  EXPECT_NEAR(of(1e10, 3e14, 0.1).half_widths[1], std::sqrt(0.25 - 0.09 + 0.01), 1e-12);
+  EXPECT_NEAR(of(1e10, 3e14, 0.1).half_widths[0], std::sqrt(0.16 - 0.09 + 0.01), 1e-12);
+  EXPECT_NEAR(of(1e10, 3e14, 0).half_widths[1], 0.5, 1e-12);
+  EXPECT_NEAR(of(1e10, 3e14, 0).middle, 1.5, 1e-12);
+  EXPECT_FALSE(of(1e10, 3e14, 0).beyond_fit);
+  EXPECT_TRUE(of(1e10, 2e15, 0).beyond_fit);
+  EXPECT_TRUE(of(1e12, 3e14, 0).beyond_fit);
+  EXPECT_EQ(factor_of({}, 1e10, 3e14, 1e4, 0.1).middle, 1);
+}
+
+// A small model that takes many hours is trained on many GPUs; a large one is not small, and a
+// small job is not large.
+TEST(Production, SmallModelsInLargeJobsTakeLonger) {
+  Production production;
+  production.log_factor = std::log(1.2);
+  production.small_model = 0.05;
+  production.half_widths = {0.4, 0.5};
+  const auto middle = [&](double parameters, double hours) {
+    return factor_of(production, parameters, 9.9e14, hours, 0.1).middle;
+  };
+  EXPECT_NEAR(middle(8e9, 5.5e5),
+              1.2 * std::exp(0.05 * std::log(5.5e5 / 3e4) * std::log(4e10 / 8e9)), 1e-9);
+  EXPECT_NEAR(middle(8e9, 1e4), 1.2, 1e-12);
+  EXPECT_NEAR(middle(7e10, 5e6), 1.2, 1e-12);
 }
 
 }  // namespace

@@ -14,7 +14,10 @@
 #include "profiles/operations.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
+#include "tests/tuner/models.h"
 #include "tuner/critical_batch.h"
+#include "tuner/critical_batch_fit.h"
+#include "tuner/run_cost.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -98,14 +101,50 @@ TEST(Goodput, TheShippedConstantsGiveAboutWhatLlama3Reported) {
   EXPECT_EQ(goodput_of({50'000, 0, 1}, 1).mtbf_s, 50'000.0 * 3600);
 }
 
-TEST(CriticalBatch, ByHandForLlama2) {
+TEST(CriticalBatch, KaplanByHandForLlama2) {
   // N = 68.7e9 without embeddings and head, D = 2e12: (6.4e13 / 6.871e10)^(0.076/0.103) = 155.3 and
   // 1.8e13 / 2e12 = 9: L = 164.3^0.103 = 1.6915; 2e8 / 1.6915^(1/0.21) = 1.637e7 tokens.
   const profiles::Operations constants = profiles::load_operations();
   const Model model = load_model(profiles::data_dir() / "models", "llama-2-70b");
   EXPECT_NEAR(expected_loss(model, 2e12, constants), 1.6915, 0.002);
-  EXPECT_NEAR(critical_tokens(model, 2e12, constants) / 1e6, 16.4, 0.1);
-  EXPECT_GT(critical_tokens(model, 15e12, constants), critical_tokens(model, 2e12, constants));
+  profiles::BatchLaw kaplan;
+  kaplan.by_loss = true;
+  EXPECT_NEAR(critical_tokens(kaplan, model, 2e12, constants) / 1e6, 16.4, 0.1);
+}
+
+// 0.0471 x (14.8e12)^0.462 = 57,200 sequences of 2,048 tokens: 117 M.
+TEST(CriticalBatch, BergsmaByHandForDeepSeekV3) {
+  profiles::BatchLaw law;
+  law.coefficient = 96.46;
+  law.tokens_exponent = 0.462;
+  EXPECT_NEAR(critical_tokens(law, model_of("llama-2-70b"), 14.8e12, {}) / 1e6, 117, 1);
+}
+
+// DeepSeek-V3 took steps of 62.9 M tokens and Llama 3 405B of 16 M; neither wasted tokens.
+TEST(CriticalBatch, NoPublishedTrainingIsToldThatItWastesTokens) {
+  const profiles::CriticalBatch shipped = profiles::load_critical_batch();
+  EXPECT_EQ(shipped.command, "shardwright_fit critical-batch");
+  EXPECT_EQ(shipped.chosen().beyond, 0);
+  const profiles::CriticalBatch again = judge_batch_laws(
+      profiles::load_batch_laws(profiles::data_dir() / "published" / "batch_laws.csv"),
+      profiles::load_whole_runs(profiles::shipped_whole_runs()));
+  EXPECT_EQ(again.law, shipped.law);
+  for (const profiles::BatchLaw& law : again.laws) {
+    if (law.id == "kaplan-2020") {
+      EXPECT_GT(law.beyond, 3);
+    }
+  }
+  int runs = 0;
+  for (const profiles::WholeRun& run : profiles::load_whole_runs(profiles::shipped_whole_runs())) {
+    if (!run.model || !run.global_batch_tokens) continue;
+    const RunConditions conditions = usual_conditions(*run.model, run.tokens, 4096);
+    EXPECT_LE(
+        tokens_factor(*run.global_batch_tokens, conditions.free_tokens, conditions.critical_tokens),
+        1.001)
+        << run.id;
+    ++runs;
+  }
+  EXPECT_GT(runs, 25);
 }
 
 TEST(Operations, AFileWithAMistakeIsNamed) {

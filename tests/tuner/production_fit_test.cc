@@ -36,7 +36,8 @@ TEST(ProductionFit, TheWidthIsThatOfFamiliesLeftOut) {
   for (int i = 0; i < 40; ++i) add(production, "f" + std::to_string(i), 1, i % 2 ? 1.25 : 1 / 1.25);
   fit_production(production);
   // Without itself, a family is log(1.25) x (1 + 1/39) from the mean of the others.
-  EXPECT_NEAR(production.half_width, std::log(1.25) * 40 / 39, 1e-9);
+  for (const double width : production.half_widths)
+    EXPECT_NEAR(width, std::log(1.25) * 40 / 39, 1e-9);
   EXPECT_EQ(production.level, 0.95);
   EXPECT_EQ(production.in_sample.inside, 40);
   EXPECT_GE(production.family_out.inside, 38);
@@ -48,8 +49,27 @@ TEST(ProductionFit, TheLevelFallsUntilTheIntervalIsOfUse) {
   for (int i = 0; i < 6; ++i) add(production, "wild" + std::to_string(i), 1, i % 2 ? 5 : 0.2);
   fit_production(production);
   EXPECT_LT(production.level, 0.85);
-  EXPECT_LE(std::exp(2 * production.half_width), kWidestInterval);
+  EXPECT_LE(std::exp(production.half_widths[0] + production.half_widths[1]), kWidestInterval);
   EXPECT_LT(production.family_out.inside, production.family_out.n);
+}
+
+// Small models in large jobs took exp(0.1 x smallness) times longer: the slope is found, and the
+// ends of the interval are those of the rests, which lie on one side more than on the other.
+TEST(ProductionFit, FindsTheSlopeOfSmallModelsAndEndsThatDiffer) {
+  Production production;
+  for (int i = 0; i < 30; ++i) {
+    const double parameters = i % 3 == 0 ? 7e10 : 2e9 * (1 + i % 5);
+    const double hours = 1e4 * (1 + i * i);
+    const double rest = i % 10 == 0 ? 0.5 : -0.05;
+    const double ratio = std::exp(0.2 + 0.1 * profiles::small_in_large(parameters, hours) + rest);
+    const std::string name = "f" + std::to_string(i);
+    production.runs.push_back({name, name, parameters, 1e15, hours, 0.1, hours * ratio});
+  }
+  fit_production(production);
+  EXPECT_NEAR(production.small_model, 0.1, 0.03);
+  EXPECT_NEAR(production.log_factor, 0.2, 0.1);
+  EXPECT_NE(production.half_widths[0], production.half_widths[1]);
+  EXPECT_GE(production.in_sample.inside, 27);
 }
 
 TEST(ProductionFit, TwoFamiliesAreTooFew) {

@@ -30,7 +30,7 @@ RunConditions conditions_of(double factor, double half_width) {
   conditions.restart_s = 900;
   conditions.checkpoint_s = 30;
   conditions.production.log_factor = std::log(factor);
-  conditions.production.half_width = half_width;
+  conditions.production.half_widths = {half_width, half_width};
   conditions.production.step_half_width = std::log(1.1);
   conditions.production.usual_gpus = 64;
   conditions.production.parameters_range = {1e6, 1e12};
@@ -96,16 +96,41 @@ TEST(RunCost, WithoutAFittedFactorOnlyFailuresAreAdded) {
 
 // At the critical batch a run needs twice the tokens of one with tiny steps, at half of it 1.5
 // times: 4/3 from the one to the other.
-TEST(RunCost, StepsBeyondTheUsualBatchNeedMoreTokens) {
+TEST(RunCost, StepsBeyondThoseOfPublishedTrainingsNeedMoreTokens) {
   EXPECT_NEAR(tokens_factor(1e6, 0.5e6, 1e6), 2 / 1.5, 1e-12);
   EXPECT_EQ(tokens_factor(0.1e6, 0.5e6, 1e6), 1);
   EXPECT_EQ(tokens_factor(1e6, 0.5e6, 0), 1);
   RunConditions conditions = conditions_of(1.5, 0.5);
   conditions.critical_tokens = 64 * 4096;
-  conditions.usual_tokens = 32 * 4096;
+  conditions.free_tokens = 32 * 4096;
   const RunCost cost = run_cost(model_of("llama-3-8b"), step_of(64, 1e6), 989.4e12, conditions, {});
   EXPECT_NEAR(cost.days, 15 * 2 / 1.5, 1e-9);
   EXPECT_NEAR(cost.ideal_days, 10, 1e-9);
+}
+
+// 45.5 days with 27.8 to 76.1 at 90 %: sigma is log(76.1 / 45.5) / 1.645 = 0.3126 on the far side,
+// so 60 days are 0.885 of it away, which 18.8 % exceed.
+TEST(RunCost, TheChanceToMissIsThatOfTheInterval) {
+  EXPECT_NEAR(probability_above(60, 45.5, {27.8, 76.1}, 0.9), 0.188, 0.001);
+  EXPECT_NEAR(probability_above(45.5, 45.5, {27.8, 76.1}, 0.9), 0.5, 1e-12);
+  EXPECT_NEAR(probability_above(76.1, 45.5, {27.8, 76.1}, 0.9), 0.05, 1e-6);
+  EXPECT_NEAR(probability_above(27.8, 45.5, {27.8, 76.1}, 0.9), 0.95, 1e-6);
+  EXPECT_EQ(probability_above(10, 45.5, {45.5, 45.5}, 0.9), 1);
+}
+
+// 12,768 GPUs would write 847 GB in half a second, 1.6 TB/s, which nobody sells; and a checkpoint
+// every minute and a half is nobody's practice.
+TEST(RunCost, StorageIsThatWhichIsSoldAndCheckpointsAreMinutesApart) {
+  const Model model = model_of("llama-3-70b");
+  const RunConditions conditions = usual_conditions(model, 15e12, 8192);
+  const RunCost cost = run_cost(model, step_of(12768, 1e8), 989.4e12, conditions, {});
+  EXPECT_GE(cost.goodput.write_s, 847e9 / 500e9);
+  EXPECT_LT(cost.goodput.checkpoint_s, cost.goodput.write_s);  // beside the training
+  EXPECT_GE(cost.goodput.interval_s, 600);
+  // A longer interval loses more to each failure, and never gains.
+  EXPECT_LE(cost.goodput.share,
+            goodput_at(daly_interval_s(cost.goodput.checkpoint_s, cost.goodput.mtbf_s),
+                       cost.goodput.checkpoint_s, conditions.restart_s, cost.goodput.mtbf_s));
 }
 
 }  // namespace

@@ -127,7 +127,7 @@ TEST(WholeRunScore, ScoresInLogHoursAndSkipsNothingSilently) {
   contradictory.tier = 'C';
   profiles::Production production;
   production.log_factor = std::log(1.4);
-  production.half_width = 0.3;
+  production.half_widths = {0.3, 0.3};
   production.analytic_mfu = 0.4;
   std::int64_t told = 0;
   WholeRunOptions options;

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cli/render/html/style.h"
@@ -53,10 +54,12 @@ std::string section(std::string_view title, std::string_view body) {
 }
 
 std::string table(const std::vector<std::string>& head,
-                  const std::vector<std::vector<std::string>>& rows, std::size_t first_number) {
+                  const std::vector<std::vector<std::string>>& rows, std::size_t first_number,
+                  const std::vector<std::size_t>& marked) {
   if (rows.empty()) return "";
-  const auto row = [&](const std::vector<std::string>& cells, std::string_view tag) {
-    std::string text = "<tr>";
+  const auto row = [&](const std::vector<std::string>& cells, std::string_view tag,
+                       std::string_view style = "") {
+    std::string text = fmt::format("<tr{}>", class_attribute(style));
     for (std::size_t i = 0; i < cells.size(); ++i) {
       text += fmt::format("<{0}{1}>{2}</{0}>", tag, i < first_number ? "" : " class=\"number\"",
                           escape(cells[i]));
@@ -66,7 +69,10 @@ std::string table(const std::vector<std::string>& head,
   std::string text = "<div class=\"scroll\"><table>\n";
   if (!head.empty()) text += "<thead>" + row(head, "th") + "</thead>\n";
   text += "<tbody>\n";
-  for (const std::vector<std::string>& cells : rows) text += row(cells, "td");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool mark = std::find(marked.begin(), marked.end(), i) != marked.end();
+    text += row(rows[i], "td", mark ? "chosen" : "");
+  }
   return text + "</tbody></table></div>\n";
 }
 

@@ -19,10 +19,11 @@ std::string element(std::string_view tag, std::string_view text, std::string_vie
 /// A section with a heading and a body that is HTML already; empty when the body is.
 std::string section(std::string_view title, std::string_view body);
 
-/// A table of escaped cells. Cells of columns from `first_number` on stand right. No rows: no
-/// table.
+/// A table of escaped cells. Cells of columns from `first_number` on stand right; `marked` rows are
+/// highlighted. No rows: no table.
 std::string table(const std::vector<std::string>& head,
-                  const std::vector<std::vector<std::string>>& rows, std::size_t first_number);
+                  const std::vector<std::vector<std::string>>& rows, std::size_t first_number,
+                  const std::vector<std::size_t>& marked = {});
 
 /// Sentences as a list.
 std::string list(const std::vector<std::string>& sentences);

@@ -4,10 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <tuple>
+#include <utility>
 
 #include "cli/render/html/html.h"
 #include "cli/render/html/money_picture.h"
@@ -27,10 +26,33 @@ std::optional<double> number(const Json& object, const char* key) {
   return found->get<double>();
 }
 
+/// Whoever signs has no command line: parts of a sentence that name a flag are left out.
+std::string without_flags(const std::string& sentence) {
+  std::string kept;
+  for (std::size_t at = 0; at < sentence.size();) {
+    const std::size_t point = sentence.find_first_of(".;", at);
+    // A point between digits ends nothing.
+    std::size_t end = point;
+    while (end != sentence.npos && end + 1 < sentence.size() && sentence[end + 1] != ' ')
+      end = sentence.find_first_of(".;", end + 1);
+    const std::string part =
+        sentence.substr(at, end == sentence.npos ? sentence.npos : end + 1 - at);
+    if (part.find("--") == part.npos) kept += part;
+    at = end == sentence.npos ? sentence.size() : end + 1;
+  }
+  if (kept.ends_with(';')) kept.back() = '.';
+  return kept;
+}
+
 std::vector<std::string> sentences(const Json& object, const char* key) {
   const auto found = object.find(key);
-  return found == object.end() || !found->is_array() ? std::vector<std::string>{}
-                                                     : found->get<std::vector<std::string>>();
+  if (found == object.end() || !found->is_array()) return {};
+  std::vector<std::string> list;
+  for (const Json& one : *found) {
+    std::string sentence = without_flags(one.get<std::string>());
+    if (!sentence.empty()) list.push_back(std::move(sentence));
+  }
+  return list;
 }
 
 std::string money(const Json& option) {
@@ -44,17 +66,6 @@ std::string range(const Json& option, const char* key, std::string (*words)(doub
   if (found == option.end() || !found->is_array() || found->size() != 2) return "";
   return fmt::format("{} to {}", words((*found)[0].get<double>()),
                      words((*found)[1].get<double>()));
-}
-
-std::string plan_of(const Json& option) {
-  const Json& plan = option.at("plan");
-  std::string text = fmt::format("{}, {} x {}", plan.at("strategy").get<std::string>(),
-                                 plan.at("micro_batch").get<std::int64_t>(),
-                                 plan.at("grad_accum").get<std::int64_t>());
-  const auto layers = plan.at("ckpt_layers").get<std::int64_t>();
-  if (layers > 0)
-    text += fmt::format(", {} layers {}", layers, plan.at("recompute").get<std::string>());
-  return text;
 }
 
 bool meets(const Json& option) {
@@ -85,42 +96,30 @@ std::string sized_tiles(const Json& option) {
   return body + "</div>\n";
 }
 
-std::string options_table(const std::vector<const Json*>& options) {
+std::string options_table(const Json& options) {
   std::vector<std::vector<std::string>> rows;
-  for (const Json* option : options) {
+  std::vector<std::size_t> marked;
+  bool estimates = false;
+  for (const Json& option : options) {
     if (rows.size() == kMostRows) break;
-    rows.push_back(
-        {option->at("cluster").get<std::string>(), thousands(option->at("gpus").get<double>()),
-         days_words(option->at("days").get<double>()), range(*option, "days_interval", days_words),
-         money(*option), percent(option->at("mfu").get<double>(), 0), plan_of(*option)});
+    std::string name = option.at("cluster").get<std::string>();
+    if (option.value("shown_only", false)) {
+      estimates = true;
+      name += " (nothing measured)";
+    }
+    if (option.value("recommended", false)) marked.push_back(rows.size());
+    rows.push_back({std::move(name), thousands(option.at("gpus").get<double>()),
+                    days_words(option.at("days").get<double>()),
+                    range(option, "days_interval", days_words), money(option),
+                    percent(option.at("mfu").get<double>(), 0),
+                    option.at("plan_words").get<std::string>()});
   }
-  return table({"cluster", "GPUs", "takes", "interval", "costs", "MFU", "plan"}, rows, 7);
-}
-
-/// Smaller is better: what meets the goal by its price, then what has none by its days, then what
-/// misses the goal by its days.
-std::tuple<bool, bool, double> preference(const Json& option) {
-  const std::optional<double> usd = number(option, "cost_usd");
-  const double days = option.at("days").get<double>();
-  return {!meets(option), !usd, meets(option) && usd ? *usd : days};
-}
-
-/// The best option of each cluster, of those that train the same run.
-std::string best_of_each(const Json& sizing) {
-  const auto better = [](const Json& one, const Json& other) {
-    return preference(one) < preference(other);
-  };
-  std::map<std::string, const Json*> best;
-  for (const Json& option : sizing.at("options")) {
-    if (option.value("over_critical_batch", false)) continue;
-    const Json*& kept = best[option.at("cluster").get<std::string>()];
-    if (kept == nullptr || better(option, *kept)) kept = &option;
-  }
-  std::vector<const Json*> options;
-  for (const auto& [name, option] : best) options.push_back(option);
-  std::stable_sort(options.begin(), options.end(),
-                   [&](const Json* one, const Json* other) { return better(*one, *other); });
-  return options.size() < 2 ? "" : options_table(options);
+  std::string body =
+      table({"cluster", "GPUs", "takes", "interval", "costs", "MFU", "plan"}, rows, 7, marked);
+  if (estimates)
+    body += element("p", "Nothing measured: rates of these GPUs are estimates; never recommended.",
+                    "note");
+  return body;
 }
 
 std::string front(const Json& sizing) {
@@ -147,9 +146,7 @@ std::string front(const Json& sizing) {
   std::string body =
       money_picture(points, number(inputs, "deadline_days"), number(inputs, "budget_usd"));
   if (body.empty()) return "";
-  std::vector<const Json*> options;
-  for (const Json& option : pareto) options.push_back(&option);
-  return body + options_table(options);
+  return body + options_table(pareto);
 }
 
 std::string break_even(const Json& sizing) {
@@ -184,9 +181,8 @@ std::string evidence(const Json& sizing) {
                     percent(quartiles[0].get<double>()), percent(quartiles[1].get<double>()),
                     percent(quartiles[2].get<double>())});
   }
-  return table(
-      {"GPUs", "published trainings", "MFU, a quarter below", "half below", "three quarters below"},
-      rows, 1);
+  return table({"GPUs", "published trainings", "MFU, lower quartile", "median", "upper quartile"},
+               rows, 1);
 }
 
 }  // namespace
@@ -194,21 +190,29 @@ std::string evidence(const Json& sizing) {
 std::string sizing_page(const Json& sizing,
                         const std::vector<std::pair<std::string, std::string>>& provenance) {
   const Json& inputs = sizing.at("inputs");
-  std::vector<std::string> words = sentences(sizing, "words");
+  // For whoever signs: what the summary leaves out of `words` is detail, told further below.
+  std::vector<std::string> words = sentences(sizing, "summary");
+  std::vector<std::string> details = sentences(sizing, "words");
+  if (words.empty()) std::swap(words, details);
+  std::erase_if(details, [&](const std::string& one) {
+    return std::find(words.begin(), words.end(), one) != words.end();
+  });
   const std::string asked = fmt::format(
       "{} on {} tokens in sequences of {}", inputs.at("model").get<std::string>(),
-      plain(inputs.at("tokens").get<double>()), inputs.at("seq_len").get<std::int64_t>());
+      tokens_words(inputs.at("tokens").get<double>()), inputs.at("seq_len").get<std::int64_t>());
   std::string body = element("h1", words.empty() ? asked : words.front());
   body += element("p", asked, "sub");
   if (!words.empty()) words.erase(words.begin());
   if (sizing.at("recommended").is_object()) body += sized_tiles(sizing.at("recommended"));
   body += section("In short", list(words));
   body += section("Days and dollars", front(sizing));
-  body += section("The best size of each cluster", best_of_each(sizing));
+  if (const auto best = sizing.find("best_of_each"); best != sizing.end() && best->size() > 1)
+    body += section("The best size of each cluster", options_table(*best));
   body += section("Break-even: the price at which each would win", break_even(sizing));
   if (const auto knee = sizing.find("knee"); knee != sizing.end() && knee->is_object())
     body += section("How it scales", list(sentences(*knee, "why")));
   body += section("What whole trainings reached", evidence(sizing));
+  body += section("Behind it", list(details));
   body += section("What this rests on", list(sentences(sizing, "assumptions")));
   std::vector<std::vector<std::string>> rows;
   for (const auto& [what, whence] : provenance) rows.push_back({what, whence});

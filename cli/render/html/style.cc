@@ -63,6 +63,7 @@ p{margin:6px 0}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--edge);vertical-align:top}
 th{color:var(--soft);font-weight:600}
+tr.chosen td{font-weight:600;background:color-mix(in srgb,var(--soft) 12%,transparent)}
 .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 ul{margin:8px 0;padding-left:20px}
 li{margin:3px 0}

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/render/sizing.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/render/json/or_null.h"
+#include "cli/render/words/plan.h"
 #include "sim/core/plan_json.h"
 
 namespace shardwright::cli {
@@ -25,9 +27,42 @@ Json price_json(const SizingReport& report, const tuner::Offer& offer) {
 }
 
 Json production_json(const tuner::RunCost& cost) {
-  return {{"factor", cost.production.middle},         {"half_width", cost.production.half_width},
+  return {{"factor", cost.production.middle},         {"half_widths", cost.production.half_widths},
           {"beyond_fit", cost.production.beyond_fit}, {"scale_factor", cost.scale_factor},
           {"tokens_factor", cost.tokens_factor},      {"whole_run_mfu", cost.whole_mfu}};
+}
+
+/// To four digits, which every machine computes alike.
+Json probability_json(const std::optional<double>& probability) {
+  return probability ? Json(std::round(*probability * 1e4) / 1e4) : Json(nullptr);
+}
+
+Json plain_json(const std::optional<tuner::PlainPlan>& plain) {
+  if (!plain) return nullptr;
+  return {{"strategy", name_of(plain->plan.strategy)},
+          {"stack", plain->plan.stack},
+          {"plan_words", plan_words(plain->plan)},
+          {"days", plain->days}};
+}
+
+Json energy_json(const SizingReport& report, const Sized& option) {
+  const std::optional<double> kwh =
+      report.energy.kwh(report.offer_of(option).profile.cluster.gpu.id, option.cost.gpu_hours);
+  if (!kwh) return nullptr;
+  return {{"kwh", *kwh}, {"kg_co2", *kwh * report.energy.grid_kg_per_kwh}};
+}
+
+Json published_json(const SizingReport& report) {
+  Json list = Json::array();
+  for (const profiles::WholeRun& run : report.published) {
+    list.push_back({{"id", run.id},
+                    {"tokens", run.tokens},
+                    {"gpu_hours", run.gpu_hours},
+                    {"gpu", run.gpu},
+                    {"gpus", or_null(run.gpus)},
+                    {"source", run.source}});
+  }
+  return list;
 }
 
 Json option_json(const SizingReport& report, const Sized& option) {
@@ -35,18 +70,20 @@ Json option_json(const SizingReport& report, const Sized& option) {
   const tuner::Offer& offer = report.offer_of(option);
   const tuner::Goal& goal = report.goal;
   const tuner::RunCost& cost = option.cost;
-  const profiles::Production& production = report.job.run.production;
+  const tuner::Misses misses = tuner::misses_of(option, goal);
   const auto met = [](bool asked, bool is) { return asked ? Json(is) : Json(nullptr); };
   return {{"cluster", offer.name},
           {"gpu", offer.profile.cluster.gpu.id},
           {"gpus", option.gpus()},
           {"plan", plan_to_json(option.prediction.plan)},
+          {"plan_words", plan_words(option.prediction.plan)},
           {"days", cost.days},
           {"days_interval", cost.days_interval},
-          {"interval_level", production.known() ? production.level : time.interval_level},
+          {"interval_level", cost.level},
           {"cost_usd", or_null(cost.usd)},
           {"cost_usd_interval", or_null(cost.usd_interval)},
           {"gpu_hours", cost.gpu_hours},
+          {"energy", energy_json(report, option)},
           {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
           {"production", production_json(cost)},
           {"usd_per_gpu_hour",
@@ -60,13 +97,19 @@ Json option_json(const SizingReport& report, const Sized& option) {
           {"tokens_per_step", option.tokens_per_step},
           {"over_critical_batch", option.over_critical},
           {"estimate_only", tuner::estimate_only(offer)},
+          {"shown_only", option.shown_only},
+          {"data_parallel", plain_json(option.plain)},
           {"goodput",
            {{"useful_share", cost.goodput.share},
             {"mtbf_s", cost.goodput.mtbf_s},
             {"checkpoint_s", cost.goodput.checkpoint_s},
+            {"checkpoint_write_s", cost.goodput.write_s},
             {"checkpoint_interval_s", cost.goodput.interval_s}}},
           {"memory_total_bytes", option.prediction.memory.total_bytes},
           {"extrapolated", option.prediction.extrapolated},
+          {"probability",
+           {{"deadline", probability_json(misses.deadline)},
+            {"budget", probability_json(misses.budget)}}},
           {"meets",
            {{"deadline", met(goal.deadline_days.has_value(), tuner::meets_deadline(option, goal))},
             {"budget", met(goal.budget_usd.has_value(), tuner::meets_budget(option, goal))},
@@ -96,6 +139,7 @@ Json scaling_json(const SizingReport& report) {
               {"compute", c.compute},
               {"host", c.host},
               {"optimizer", c.optimizer},
+              {"tokens", c.tokens},
               {"failures", c.failures},
               {"latency_of_step", c.latency}};
   }
@@ -136,6 +180,8 @@ Json break_even_json(const SizingReport& report) {
         {{"cluster", offer.name},
          {"gpus", report.option(entry.option).gpus()},
          {"break_even_usd_per_gpu_hour", entry.usd_per_gpu_hour},
+         {"distance", or_null(entry.distance)},
+         {"shown_only", offer.shown_only},
          {"usd_per_gpu_hour", offer.price.known() ? Json(offer.usd_per_gpu_hour) : Json(nullptr)},
          {"price", price_json(report, offer)}});
   }
@@ -167,10 +213,18 @@ Json sizing_json(const SizingReport& report) {
                 {"beyond_critical_batch", option_or_null(report, report.choice.beyond_critical)},
                 {"knee", scaling_json(report)},
                 {"left_out", Json::array()},
+                {"summary", summary_sentences(report)},
                 {"words", recommendation_sentences(report)},
+                {"best_of_each", Json::array()},
+                {"published", published_json(report)},
                 {"assumptions", assumption_sentences(report)}};
   for (const Sized& option : report.sweep.options)
     document["options"].push_back(option_json(report, option));
+  for (const std::size_t i : report.best_of_each) {
+    Json option = option_json(report, report.option(i));
+    option["recommended"] = report.choice.recommended == i;
+    document["best_of_each"].push_back(std::move(option));
+  }
   for (const std::size_t i : report.choice.pareto)
     document["pareto"].push_back(option_json(report, report.option(i)));
   for (const tuner::LeftOut& left : report.sweep.left_out) {
@@ -190,6 +244,7 @@ Json sizing_json(const SizingReport& report) {
                         {"seq_len", report.job.fixed.seq_len},
                         {"global_batch", or_null(report.job.fixed.global_batch)},
                         {"critical_tokens_per_step", report.job.run.critical_tokens},
+                        {"critical_tokens_range", report.job.run.critical_range},
                         {"deadline_days", or_null(report.goal.deadline_days)},
                         {"budget_usd", or_null(report.goal.budget_usd)},
                         {"price_kind", name_of(report.price_kind)},

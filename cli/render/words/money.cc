@@ -16,15 +16,18 @@ using tuner::Sized;
 
 constexpr std::size_t kBreakEvens = 3;  // in words; the table has all
 
-std::string steps_sentence(const Sized& option) {
+std::string steps_sentence(const SizingReport& report, const Sized& option) {
   const tuner::RunCost& cost = option.cost;
   std::string text = fmt::format("The steps alone would take {}{}", days_words(cost.ideal_days),
                                  cost.ideal_usd ? " and " + dollars(*cost.ideal_usd) : "");
-  if (cost.production.half_width <= 0) return text + ".";
+  if (!report.job.run.production.known()) return text + ".";
   return text + fmt::format(
-                    "; published trainings took {:.2f} times their ideal steps, give or take a "
-                    "factor of {:.2f} ({}).",
-                    cost.production.middle, std::exp(cost.production.half_width),
+                    "; published trainings like it took {:.2f} times their ideal steps, {:.2f} to "
+                    "{:.2f} at {:.0f} % ({}).",
+                    cost.production.middle,
+                    cost.production.middle * std::exp(-cost.production.half_widths[0]),
+                    cost.production.middle * std::exp(cost.production.half_widths[1]),
+                    100 * cost.level,
                     cost.production.beyond_fit
                         ? "none of them on such a GPU or of such a size"
                         : "failures, restarts, evaluation, stragglers, checkpoints, data");
@@ -99,31 +102,6 @@ std::string age_sentence(const SizingReport& report) {
                      fmt::join(old, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-std::string break_even_sentence(const SizingReport& report) {
-  std::vector<const tuner::BreakEven*> nearest;
-  for (const tuner::BreakEven& entry : report.break_even) {
-    if (!report.offers[entry.offer].shown_only) nearest.push_back(&entry);
-  }
-  // Nearest to winning first: the least that the price has to fall.
-  const auto fall = [&](const tuner::BreakEven* entry) {
-    const double price = report.offers[entry->offer].usd_per_gpu_hour;
-    return price > 0 ? price / entry->usd_per_gpu_hour : 1e9;
-  };
-  std::stable_sort(nearest.begin(), nearest.end(),
-                   [&](const auto* a, const auto* b) { return fall(a) < fall(b); });
-  std::vector<std::string> parts;
-  for (const tuner::BreakEven* entry : nearest) {
-    if (parts.size() == kBreakEvens) break;
-    const tuner::Offer& offer = report.offers[entry->offer];
-    parts.push_back(fmt::format("{} below {:.2f} USD{}", offer.name, entry->usd_per_gpu_hour,
-                                offer.price.known()
-                                    ? fmt::format(" (now {:.2f})", offer.usd_per_gpu_hour)
-                                    : " (no price known)"));
-  }
-  if (parts.empty()) return "";
-  return fmt::format("The answer flips with prices: {} would win.", fmt::join(parts, ", "));
-}
-
 }  // namespace
 
 std::optional<double> break_even_of(const SizingReport& report, std::size_t offer) {
@@ -133,10 +111,24 @@ std::optional<double> break_even_of(const SizingReport& report, std::size_t offe
   return std::nullopt;
 }
 
+std::string break_even_sentence(const SizingReport& report) {
+  std::vector<std::string> parts;
+  for (const tuner::BreakEven& entry : report.break_even) {  // the nearest first
+    const tuner::Offer& offer = report.offers[entry.offer];
+    if (offer.shown_only || parts.size() == kBreakEvens) break;
+    parts.push_back(fmt::format("{} below {:.2f} USD{}", offer.name, entry.usd_per_gpu_hour,
+                                offer.price.known()
+                                    ? fmt::format(" (now {:.2f})", offer.usd_per_gpu_hour)
+                                    : " (no price known)"));
+  }
+  if (parts.empty()) return "";
+  return fmt::format("The answer flips with prices: {} would win.", fmt::join(parts, ", "));
+}
+
 std::vector<std::string> money_sentences(const SizingReport& report, const Sized& option) {
   std::vector<std::string> sentences;
   for (std::string sentence :
-       {steps_sentence(option), reached_sentence(report, option), break_even_sentence(report),
+       {steps_sentence(report, option), reached_sentence(report, option),
         price_sentence(report, option), age_sentence(report), estimates_sentence(report)}) {
     if (!sentence.empty()) sentences.push_back(std::move(sentence));
   }

@@ -20,10 +20,6 @@ using tuner::Sized;
 
 constexpr double kLittle = 0.05;  // more dollars that a faster option is worth a sentence for
 
-std::string price_words(const SizingReport& report, const Sized& option) {
-  return fmt::format("{:.2f} USD per GPU hour", report.offer_of(option).usd_per_gpu_hour);
-}
-
 std::string days_and_price(const Sized& option) {
   return option.cost.usd ? dollars(*option.cost.usd) : "an unknown sum";
 }
@@ -33,14 +29,6 @@ std::string brief(const SizingReport& report, const Sized& option) {
                      days_and_price(option));
 }
 
-/// As it is at the slow end of the interval.
-Sized at_slow_end(const Sized& option) {
-  Sized slow = option;
-  slow.cost.days = option.cost.days_interval[1];
-  if (slow.cost.usd) *slow.cost.usd = (*option.cost.usd_interval)[1];
-  return slow;
-}
-
 std::string goal_words(const tuner::Goal& goal) {
   std::vector<std::string> parts;
   if (goal.deadline_days) {
@@ -48,78 +36,6 @@ std::string goal_words(const tuner::Goal& goal) {
   }
   if (goal.budget_usd) parts.push_back(fmt::format("the budget of {}", dollars(*goal.budget_usd)));
   return fmt::format("{}", fmt::join(parts, " and "));
-}
-
-/// In percent: of the step's interval where nothing is known of whole runs.
-int level_of(const SizingReport& report, const Sized& option) {
-  const profiles::Production& production = report.job.run.production;
-  const double level =
-      production.known() ? production.level : option.prediction.time.interval_level;
-  return static_cast<int>(std::lround(100 * level));
-}
-
-/// The strategy, or how the model is divided and the software that takes.
-std::string way_words(const Plan& plan) {
-  const std::string division = division_words(plan);
-  return division.empty() ? std::string(name_of(plan.strategy))
-                          : fmt::format("{} ({})", plan.stack, division);
-}
-
-/// Empty for whole nodes.
-std::string part_of_node_sentence(const SizingReport& report, const Sized& option) {
-  const Cluster& cluster = report.offer_of(option).profile.cluster;
-  const std::string part = part_of_node_words(cluster, option.prediction.plan.gpus);
-  if (part.empty()) return "";
-  return fmt::format(" That is {}; a node that is let whole costs that of {} GPUs.", part,
-                     cluster.gpus_per_node);
-}
-
-std::string take_sentence(const SizingReport& report, const Sized& option) {
-  const tuner::RunCost& cost = option.cost;
-  std::string text = fmt::format(
-      "Take {} ({}) with {}: {} tokens take {} ({} to {} at {} %)", fleet_words(report, option),
-      report.offer_of(option).profile.cluster.gpu.id, way_words(option.prediction.plan),
-      plain(report.job.run.tokens), days_words(cost.days), days_words(cost.days_interval[0]),
-      days_words(cost.days_interval[1]), level_of(report, option));
-  if (!cost.usd)
-    return text + "; the price of this cluster is unknown, --price tells it." +
-           part_of_node_sentence(report, option);
-  return text +
-         fmt::format(" and cost {} ({} to {}) at {}.", dollars(*cost.usd),
-                     dollars((*cost.usd_interval)[0]), dollars((*cost.usd_interval)[1]),
-                     price_words(report, option)) +
-         part_of_node_sentence(report, option);
-}
-
-/// Whether the deadline is met even at the slow end of the interval, and what would do otherwise.
-std::string certainty_sentence(const SizingReport& report, const Sized& option) {
-  const tuner::Goal& goal = report.goal;
-  if (!goal.deadline_days && !goal.budget_usd) return "";
-  const tuner::Choice& choice = report.choice;
-  if (tuner::meets(at_slow_end(option), goal))
-    return fmt::format("The slow end of the interval meets {}, too.", goal_words(goal));
-  const tuner::Goal deadline{goal.deadline_days, std::nullopt};
-  if (choice.safe) {
-    std::string text =
-        fmt::format("The slow end of the interval meets {}, too", goal_words(deadline));
-    if (goal.budget_usd) {
-      text += fmt::format("; its dear end, {}, is above the budget",
-                          dollars((*option.cost.usd_interval)[1]));
-    }
-    return text + ".";
-  }
-  return fmt::format("At the slow end of the interval it does not meet {}, and nothing else does.",
-                     goal_words(goal));
-}
-
-/// The smaller size that meets the deadline in the middle of its interval only.
-std::string riskier_sentence(const SizingReport& report) {
-  const tuner::Choice& choice = report.choice;
-  if (!choice.safe || choice.in_the_middle == choice.recommended) return "";
-  return fmt::format(
-      "{} would do in the middle of the interval, and miss the deadline in about "
-      "half of all cases.",
-      brief(report, report.option(*choice.in_the_middle)));
 }
 
 std::string price_room_sentence(const SizingReport& report, const Sized& option) {
@@ -138,16 +54,9 @@ std::string faster_sentence(const SizingReport& report, const Sized& option) {
     if (*other.cost.usd > *option.cost.usd * (1 + kLittle) || !tuner::meets(other, report.goal))
       continue;
     const double more = *other.cost.usd / *option.cost.usd - 1;
-    const std::string& stack = other.prediction.plan.stack;
-    if (stack == option.prediction.plan.stack) {
-      return fmt::format("For {} more dollars, {} finish in {}.", percent(more),
-                         fleet_words(report, other), days_words(other.cost.days));
-    }
-    return fmt::format(
-        "With the software {}, {} finish in {} for {} {} dollars, which is less than "
-        "both predictions are in doubt.",
-        stack, fleet_words(report, other), days_words(other.cost.days), percent(std::abs(more)),
-        more < 0 ? "fewer" : "more");
+    return fmt::format("For {} {} dollars, {} finish in {}.", percent(std::abs(more)),
+                       more < 0 ? "fewer" : "more", fleet_words(report, other),
+                       days_words(other.cost.days));
   }
   return "";
 }
@@ -155,54 +64,94 @@ std::string faster_sentence(const SizingReport& report, const Sized& option) {
 std::string elsewhere_sentence(const SizingReport& report, const Sized& option) {
   for (const std::size_t i : report.best_of_each) {
     const Sized& other = report.option(i);
-    if (other.offer == option.offer || !tuner::meets(other, report.goal) || !other.cost.usd)
+    if (other.offer == option.offer || other.shown_only || !tuner::meets(other, report.goal) ||
+        !other.cost.usd)
       continue;
     return fmt::format("Next best elsewhere: {}.", brief(report, other));
   }
   return "";
 }
 
+std::string millions_of_tokens(double tokens) {
+  return fmt::format("{:.3g} M", tokens / 1e6);
+}
+
+std::string range_words(double least, double most, int digits) {
+  const std::string low = fmt::format("{:.{}f}", least, digits);
+  const std::string high = fmt::format("{:.{}f}", most, digits);
+  return low == high ? low : low + " to " + high;
+}
+
 std::string batch_sentence(const SizingReport& report, const Sized& option) {
-  const double critical = report.job.run.critical_tokens;
-  std::string text = fmt::format(
-      "A step takes {:g} sequences ({:.3g} M tokens); the critical batch of this model after these "
-      "tokens is about {:.3g} M tokens (Kaplan et al. 2020)",
+  const tuner::RunConditions& run = report.job.run;
+  const std::string text = fmt::format(
+      "A step takes {:g} sequences ({} tokens); the critical batch after these tokens is about {} "
+      "tokens ({})",
       option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len),
-      option.tokens_per_step / 1e6, critical / 1e6);
+      millions_of_tokens(option.tokens_per_step), millions_of_tokens(run.critical_tokens),
+      run.critical_words);
   if (option.cost.tokens_factor > 1) {
     return fmt::format(
-        "Warning: {}; steps this large need {:.2f} times the tokens of the usual "
-        "{:.3g} M (McCandlish et al. 2018), which days and dollars include.",
-        text, option.cost.tokens_factor, report.job.run.usual_tokens / 1e6);
+        "Warning: {}; published trainings took up to {}, and steps this large need {:.2f} times "
+        "the "
+        "tokens of steps of {}, which days and dollars include.",
+        text, millions_of_tokens(run.published_tokens), option.cost.tokens_factor,
+        millions_of_tokens(run.free_tokens));
   }
-  return text + fmt::format(
-                    ": the tokens are taken as chosen for steps of this size, the same "
-                    "loss with tiny steps would need {:.2f} times less.",
-                    1 + option.tokens_per_step / critical);
+  const auto [least, most] = tuner::tokens_of_tiny_steps(option.tokens_per_step, run);
+  return fmt::format(
+      "{}. The tokens are taken as chosen for steps of this size; by these laws tiny steps reach "
+      "the same loss with {} times less.",
+      text, range_words(least, most, 2));
+}
+
+/// What data parallelism alone takes on the same GPUs, for whoever has its software.
+std::string plain_sentence(const Sized& option) {
+  if (!option.plain) return "";
+  const double more = option.plain->days / option.cost.days - 1;
+  return fmt::format("With {} on {} the same GPUs take {} ({} more).",
+                     name_of(option.plain->plan.strategy), option.plain->plan.stack,
+                     days_words(option.plain->days), percent(more, 0));
+}
+
+/// Electricity beside dollars.
+std::string energy_sentence(const SizingReport& report, const Sized& option) {
+  const profiles::Energy& energy = report.energy;
+  const std::optional<double> kwh =
+      energy.kwh(report.offer_of(option).profile.cluster.gpu.id, option.cost.gpu_hours);
+  if (!kwh) return "";
+  return fmt::format(
+      "That is about {:.3g} MWh (board power, {:g} times for the rest of the node, PUE {:g}) and "
+      "{:.3g} t of CO2 at {:g} kg a kWh.",
+      *kwh / 1e3, energy.rest_of_node, energy.pue, *kwh * energy.grid_kg_per_kwh / 1e3,
+      energy.grid_kg_per_kwh);
+}
+
+/// Published trainings of the very model.
+std::string published_sentence(const SizingReport& report, const Sized& option) {
+  if (report.published.empty()) return "";
+  std::vector<std::string> runs;
+  for (const profiles::WholeRun& run : report.published) {
+    runs.push_back(fmt::format("{}: {} tokens, {} GPU hours on {}{}", run.id,
+                               tokens_words(run.tokens), hours_words(run.gpu_hours), run.gpu,
+                               run.gpus ? fmt::format(" ({} GPUs)", *run.gpus) : ""));
+  }
+  return fmt::format("Published trainings of this model: {}. This answer: {} tokens, {} GPU hours.",
+                     fmt::join(runs, "; "), tokens_words(report.job.run.tokens),
+                     hours_words(option.cost.gpu_hours));
 }
 
 std::string failure_sentence(const Sized& option, const tuner::RunConditions& run) {
   const tuner::Goodput& goodput = option.cost.goodput;
+  const auto seconds = [](double value) { return quantity(std::round(value * 10) / 10, "s"); };
   return fmt::format(
-      "Expect an interruption every {}; with a checkpoint of {} every {}, failures alone leave {} "
-      "of the time useful, which the days and dollars include{}.",
-      days_words(goodput.mtbf_s / 86400), quantity(std::round(goodput.checkpoint_s * 10) / 10, "s"),
-      days_words(goodput.interval_s / 86400), percent(goodput.share),
+      "Expect an interruption every {}; with a checkpoint every {}, which takes {} to write and "
+      "holds "
+      "training up for {}, failures alone leave {} of the time useful, which the days and dollars "
+      "include{}.",
+      days_words(goodput.mtbf_s / 86400), days_words(goodput.interval_s / 86400),
+      seconds(goodput.write_s), seconds(goodput.checkpoint_s), percent(goodput.share),
       run.mtbf_range[0] > 0 ? ", and their intervals what operators report of failures" : "");
-}
-
-/// What would meet the goal if the batch were let grow.
-std::string beyond_critical_sentence(const SizingReport& report) {
-  if (!report.choice.beyond_critical) return "";
-  const Sized& option = report.option(*report.choice.beyond_critical);
-  return fmt::format(
-      "With steps of {:.3g} M tokens {} would ({}, {}), but the critical batch is about {:.3g} M "
-      "tokens (Kaplan et al. 2020): larger steps cost tokens instead of saving time. "
-      "--global-batch "
-      "{:.0f} tries it.",
-      option.tokens_per_step / 1e6, fleet_words(report, option), days_words(option.cost.days),
-      days_and_price(option), report.job.run.critical_tokens / 1e6,
-      option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len));
 }
 
 /// The part of the growth that is largest.
@@ -216,6 +165,7 @@ std::string main_cause(const tuner::Causes& causes, double dearer) {
       {causes.compute, "kernels, which are smaller or recompute more"},
       {causes.host, "the host"},
       {causes.optimizer, "the optimizer"},
+      {causes.tokens, "steps so large that they need more tokens"},
       {causes.failures, "failures and restarts"},
   };
   const auto* most =
@@ -252,31 +202,42 @@ std::string fleet_words(const SizingReport& report, const Sized& option) {
                      report.offer_of(option).name);
 }
 
-std::vector<std::string> recommendation_sentences(const SizingReport& report) {
+std::vector<std::string> detail_sentences(const SizingReport& report) {
   std::vector<std::string> sentences;
   const auto add = [&](std::string sentence) {
     if (!sentence.empty()) sentences.push_back(std::move(sentence));
   };
-  if (report.sweep.stopped) {
-    add("Interrupted: this is the best of what was tried until then.");
-  }
-  if (report.choice.recommended) {
-    const Sized& option = report.option(*report.choice.recommended);
-    add(take_sentence(report, option));
-    add(software_sentence(tuner::profile_for(report.offer_of(option), option.prediction.plan)));
-    add(certainty_sentence(report, option));
-    add(riskier_sentence(report));
-    for (std::string& sentence : money_sentences(report, option)) add(std::move(sentence));
-    add(price_room_sentence(report, option));
-    add(faster_sentence(report, option));
-    add(elsewhere_sentence(report, option));
-    add(failure_sentence(option, report.job.run));
-    add(batch_sentence(report, option));
-  } else {
-    add("None: " + unmet_sentence(report) + ".");
-    add(beyond_critical_sentence(report));
-  }
+  if (!report.choice.recommended) return sentences;
+  const Sized& option = report.option(*report.choice.recommended);
+  add(published_sentence(report, option));
+  add(plain_sentence(option));
+  add(software_sentence(tuner::profile_for(report.offer_of(option), option.prediction.plan)));
+  for (std::string& sentence : money_sentences(report, option)) add(std::move(sentence));
+  add(price_room_sentence(report, option));
+  add(faster_sentence(report, option));
+  add(elsewhere_sentence(report, option));
+  add(failure_sentence(option, report.job.run));
+  add(energy_sentence(report, option));
+  add(batch_sentence(report, option));
   return sentences;
+}
+
+std::vector<std::string> recommendation_sentences(const SizingReport& report) {
+  std::vector<std::string> sentences = summary_sentences(report);
+  for (std::string& sentence : detail_sentences(report)) sentences.push_back(std::move(sentence));
+  return sentences;
+}
+
+std::string beyond_critical_sentence(const SizingReport& report) {
+  if (!report.choice.beyond_critical) return "";
+  const Sized& option = report.option(*report.choice.beyond_critical);
+  return fmt::format(
+      "With steps of {} tokens {} would ({}, {}), but the critical batch is about {} tokens ({}): "
+      "larger steps cost tokens instead of saving time. --global-batch {:.0f} tries it.",
+      millions_of_tokens(option.tokens_per_step), fleet_words(report, option),
+      days_words(option.cost.days), days_and_price(option),
+      millions_of_tokens(report.job.run.critical_tokens), report.job.run.critical_words,
+      option.tokens_per_step / static_cast<double>(report.job.fixed.seq_len));
 }
 
 std::string unmet_sentence(const SizingReport& report) {
@@ -317,11 +278,12 @@ std::vector<std::string> scaling_sentences(const SizingReport& report) {
     const tuner::Growth& stops = scaling.growth[*scaling.stops];
     const tuner::Causes& causes = *scaling.causes;
     const Sized& after = report.option(stops.to);
-    sentences.push_back(fmt::format(
-        "More GPUs stop paying at {}: {} are only {:.2f} times as fast, so a token costs {} more; "
-        "{}. Latency, which grows with the number of ranks, takes {} of their step.",
-        knee.gpus(), after.gpus(), stops.speedup, percent(stops.dearer, 0),
-        main_cause(causes, stops.dearer), percent(causes.latency, 0)));
+    sentences.push_back(
+        fmt::format("More GPUs stop paying at {}: {} take {:.2f} times less, so the run costs {} "
+                    "more GPU time; "
+                    "{}. Latency, which grows with the number of ranks, takes {} of their step.",
+                    knee.gpus(), after.gpus(), stops.speedup, percent(stops.dearer, 0),
+                    main_cause(causes, stops.dearer), percent(causes.latency, 0)));
     if (sequences_per_gpu(after) < sequences_per_gpu(knee)) {
       sentences.push_back(fmt::format(
           "The batch is the reason behind it: each GPU is left with {:g} sequence{} of a step "
@@ -372,8 +334,11 @@ std::vector<std::string> assumption_sentences(const SizingReport& report) {
       own_mtbf ? "--mtbf-hours" : source_of("failures.mtbf_gpu_hours"), job.run.restart_s,
       job.run.checkpoint_s
           ? fmt::format(", a checkpoint {} s", *job.run.checkpoint_s)
-          : fmt::format("; each GPU writes {} of a checkpoint of 12 bytes a parameter",
-                        quantity(job.run.gpu_bytes_per_s, "byte/s"))));
+          : fmt::format("; each GPU writes {} and storage takes {} of a checkpoint of 12 bytes a "
+                        "parameter, not more often than every {}",
+                        quantity(job.run.gpu_bytes_per_s, "byte/s"),
+                        quantity(job.run.storage_bytes_per_s, "byte/s"),
+                        days_words(job.run.least_interval_s / 86400))));
   if (report.choice.recommended) {
     const Sized& option = report.option(*report.choice.recommended);
     const profiles::Profile profile =

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Electricity of a training beside its dollars: profiles/data/energy.json, each value with its
+// source and date.
+//
+//   kWh = GPU hours x board power x rest of the node x PUE     kg CO2 = kWh x what the grid emits
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace shardwright::profiles {
+
+struct Energy {
+  double rest_of_node = 1;  // power of a node over that of its GPUs
+  double pue = 1;           // of the building over that of its nodes
+  double grid_kg_per_kwh = 0;
+  std::map<std::string, double, std::less<>> watts;  // board power, by GPU
+
+  /// Of `gpu_hours` of a GPU; none where its power is not known.
+  std::optional<double> kwh(const std::string& gpu, double gpu_hours) const;
+};
+
+/// Throws Error naming file, path, value and what is accepted.
+Energy load_energy(const std::filesystem::path& file);
+/// The shipped file, <data_dir>/energy.json.
+Energy load_energy();
+
+}  // namespace shardwright::profiles
