@@ -343,9 +343,16 @@ TrainerSettings module_settings(const sim::Job& inputs, const Plan& plan, bool c
   settings.body +=
       flavor_lines(inputs.model, settings) + python_of(options) +
       fmt::format("    config.activation_checkpoint = {}\n    return config\n", policy);
-  settings.said("loss",
-                "torchtitan computes the loss of its flavors in chunks: less memory "
-                "than is predicted here");
+  if (plan.loss_chunks > 1) {
+    std::erase_if(settings.remarks, [](const Remark& one) { return one.knob == "loss_chunks"; });
+    settings.as_run.loss_chunks = plan.loss_chunks;
+    settings.said("loss_chunks",
+                  "torchtitan computes the loss of its flavors in chunks, as the plan does");
+  } else {
+    settings.said("loss",
+                  "torchtitan computes the loss of its flavors in chunks: less memory "
+                  "than is predicted here");
+  }
   settings.said("gpus", fmt::format("save it as shardwright_plan.py and start with PYTHONPATH=. "
                                     "torchrun --nnodes={} --nproc_per_node={} -m torchtitan.train "
                                     "--module shardwright_plan --config plan",

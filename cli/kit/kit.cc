@@ -15,6 +15,7 @@
 #include "cli/render/text/text.h"
 #include "cli/render/words/plan.h"
 #include "sim/core/error.h"
+#include "tuner/run_cost.h"
 
 namespace shardwright::cli {
 namespace {
@@ -23,6 +24,7 @@ using Json = nlohmann::ordered_json;
 
 // Hosts of a JobSet have it in their names, of 63 letters.
 constexpr std::size_t kLongestJobName = 40;
+constexpr double kLongestInterval_s = 3600;  // between checkpoints: nobody wants to lose more
 constexpr int kWarmupSteps = 3;  // compilation, the first collectives, the allocator's growth
 
 double gib(Bytes bytes) {
@@ -39,6 +41,29 @@ std::string job_name(const std::string& model) {
   name.resize(std::min(name.size(), kLongestJobName));
   while (name.ends_with('-')) name.pop_back();
   return name;
+}
+
+/// Every so many steps, beside the training; a restart goes on from the last one.
+std::string torchtitan_checkpoints() {
+  return " --checkpoint.enable --checkpoint.folder=\"$CHECKPOINT_DIR\" "
+         "--checkpoint.interval=\"$CHECKPOINT_STEPS\" --checkpoint.async_mode=async";
+}
+
+/// As often as failures on this many GPUs advise, in steps.
+void set_checkpoints(const AsRun& as_run, KitJob& job) {
+  const profiles::Profile& profile = as_run.inputs.profile;
+  const sim::Prediction& prediction = *as_run.prediction;
+  constexpr double kAnyTokens = 1e12;  // the interval does not depend on them
+  const tuner::RunConditions conditions =
+      tuner::usual_conditions(as_run.inputs.model, kAnyTokens, prediction.plan.seq_len);
+  const tuner::Goodput goodput =
+      tuner::run_cost(as_run.inputs.model, prediction, profile.cluster.gpu.peak_bf16_flops,
+                      conditions, {}, profile.cluster.gpus_per_node)
+          .goodput;
+  job.checkpoint_s = goodput.write_s;
+  job.checkpoint_interval_s = std::min(goodput.interval_s, kLongestInterval_s);
+  job.checkpoint_steps = std::max<std::int64_t>(
+      1, std::llround(job.checkpoint_interval_s / prediction.time.iteration_s));
 }
 
 /// The interval of what PyTorch reserves: that of the total without what the runtime takes.
@@ -76,9 +101,10 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
     job.settings_file = "shardwright_plan.py";
     job.launch = "-m torchtitan.train --module shardwright_plan --config plan";
     job.loads_settings = true;
+    job.launch += torchtitan_checkpoints();
   } else if (trainer.name == "torchtitan-0.2") {
     job.settings_file = "train.toml";
-    job.launch = "-m torchtitan.train --job.config_file=train.toml";
+    job.launch = "-m torchtitan.train --job.config_file=train.toml" + torchtitan_checkpoints();
   } else if (trainer.name == "accelerate") {
     job.settings_file = "accelerate.yaml";
     job.launch = "accelerate launch --config_file accelerate.yaml";
@@ -98,7 +124,9 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
     } else if (trainer.name == "megatron-lm") {
       job.settings_file = "megatron_args.sh";
       job.before = "source ./megatron_args.sh && ";
-      job.launch += " \"${MEGATRON_ARGS[@]}\" ${DATA_ARGS:-}";
+      job.launch +=
+          " \"${MEGATRON_ARGS[@]}\" --save \"$CHECKPOINT_DIR\" --load \"$CHECKPOINT_DIR\" "
+          "--save-interval \"$CHECKPOINT_STEPS\" ${DATA_ARGS:-}";
     } else {
       throw Error(
           fmt::format("{} settings have no kit yet, expected --format torchtitan, accelerate, "
@@ -112,6 +140,7 @@ KitJob kit_job(const AsRun& as_run, const Trainer& trainer) {
   // The name of before PyTorch 2.9, which later ones read as well.
   job.environment.push_back(
       fmt::format("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:{}", expandable ? "True" : "False"));
+  set_checkpoints(as_run, job);
   job.environment.emplace_back("OMP_NUM_THREADS=8");
   job.environment.emplace_back("NCCL_DEBUG=WARN");
   return job;
@@ -167,19 +196,24 @@ std::string kit_readme(const KitJob& job, const AsRun& as_run, const Trainer& tr
       "`{}` holds the settings of {}; what they cannot express of the plan is at its top. `env.sh` "
       "is the "
       "environment of every process. Then `./watch.py LOG --follow` says, after about ten steps, "
-      "whether the job runs as `expected.json` has it.\n",
+      "whether the job runs as `expected.json` has it.\n\n"
+      "A checkpoint goes to `CHECKPOINT_DIR` every {} steps ({}), which has to be storage that all "
+      "nodes share; after a failure the job starts again from the last one.\n",
       job.name, printable(as_run.inputs.model_name, true), prediction.plan.gpus,
       as_run.inputs.profile.cluster.gpu.id, plan_words(prediction.plan),
       duration(prediction.time.iteration_s), duration(prediction.time.interval_s[0]),
       duration(prediction.time.interval_s[1]), gib(prediction.memory.peak_reserved_bytes),
-      gib(prediction.memory.usable_bytes), job.settings_file, trainer.title);
+      gib(prediction.memory.usable_bytes), job.settings_file, trainer.title, job.checkpoint_steps,
+      quantity(std::round(job.checkpoint_interval_s), "s"));
   if (job.needs_script) {
     text += fmt::format("\n`TRAIN_SCRIPT` names {}.\n",
                         trainer.name == "megatron-lm"
                             ? "pretrain_gpt.py of Megatron-LM, `DATA_ARGS` its arguments of data, "
                               "tokenizer, learning "
                               "rate and checkpoints"
-                            : "your training script, which loads these settings");
+                            : "your training script, which loads these settings and has to save to "
+                              "`CHECKPOINT_DIR` every `CHECKPOINT_STEPS` steps and to resume from "
+                              "there");
   }
   return text;
 }

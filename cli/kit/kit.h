@@ -3,7 +3,7 @@
 //
 //   the trainer's settings       of `export`
 //   plan.json                    the plan, for the other verbs
-//   env.sh                       the environment of every process
+//   env.sh                       the environment of every process, and where checkpoints go
 //   job.sbatch, skypilot.yaml, jobset.yaml   the same job for Slurm, SkyPilot, Kubernetes
 //   expected.json                what the log should say, with intervals
 //   watch.py                     reads the log and says whether it does
@@ -34,7 +34,9 @@ struct KitJob {
   bool needs_script = false;  // the trainer is a library: the user's TRAIN_SCRIPT is started
   std::string accelerator;    // as SkyPilot calls the GPU; empty: it has no name there
   bool amd = false;
-  bool loads_settings = false;           // the trainer imports the settings file as a module
+  bool loads_settings = false;        // the trainer imports the settings file as a module
+  std::int64_t checkpoint_steps = 0;  // steps between two checkpoints
+  double checkpoint_interval_s = 0, checkpoint_s = 0;
   std::vector<std::string> environment;  // NAME=value
 };
 

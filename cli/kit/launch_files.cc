@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace shardwright::cli {
 namespace {
 
 constexpr int kPort = 29500;
+constexpr int kRestarts = 20;  // from the last checkpoint, before somebody has to look
 constexpr const char* kWritten = "# Written by shardwright kit.\n";
 
 /// The command of one node; the words say where its rank and the first node's address come from.
@@ -71,6 +73,8 @@ std::string sbatch_file(const KitJob& job) {
              "#SBATCH --gpus-per-node={}\n"
              "#SBATCH --exclusive\n"
              "#SBATCH --output=%x-%j.log\n"
+             "#SBATCH --open-mode=append\n"
+             "#SBATCH --requeue\n"
              "set -euo pipefail\n"
              "cd \"$SLURM_SUBMIT_DIR\"\n"
              "source ./env.sh\n",
@@ -78,8 +82,15 @@ std::string sbatch_file(const KitJob& job) {
          (job.needs_script ? ": \"${TRAIN_SCRIPT:?set it to your training script}\"\n" : "") +
          "FIRST_NODE=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
          "export FIRST_NODE\n" +
-         fmt::format("srun --kill-on-bad-exit=1 bash -c '{}'\n",
-                     node_command(job, "\"$SLURM_NODEID\"", "\"$FIRST_NODE\""));
+         fmt::format("srun --kill-on-bad-exit=1 bash -c '{}' && exit 0\n",
+                     node_command(job, "\"$SLURM_NODEID\"", "\"$FIRST_NODE\"")) +
+         fmt::format(
+             "# After a failure once more, from the last checkpoint.\n"
+             "if [ \"${{SLURM_RESTART_COUNT:-0}}\" -lt {} ]; then\n"
+             "  scontrol requeue \"$SLURM_JOB_ID\"\n"
+             "fi\n"
+             "exit 1\n",
+             kRestarts);
 }
 
 std::string skypilot_file(const KitJob& job) {
@@ -99,7 +110,16 @@ std::string skypilot_file(const KitJob& job) {
     text += fmt::format("  accelerators: {}:{}\n  network_tier: best\n", job.accelerator,
                         job.ranks.per_node);
   }
-  if (job.needs_script) text += "envs:\n  TRAIN_SCRIPT: train.py  # your training script\n";
+  text += fmt::format(
+      "  # Of `sky jobs launch skypilot.yaml`: a failed job starts again from its last "
+      "checkpoint.\n"
+      "  job_recovery:\n    max_restarts_on_errors: {}\n"
+      "# Checkpoints have to be on storage that outlives the nodes; put your bucket where it says "
+      "BUCKET.\n"
+      "# file_mounts:\n#   /checkpoints:\n#     name: BUCKET\n#     mode: MOUNT_CACHED\n"
+      "envs:\n  CHECKPOINT_DIR: /checkpoints\n",
+      kRestarts);
+  if (job.needs_script) text += "  TRAIN_SCRIPT: train.py  # your training script\n";
   return text +
          "run: |\n  set -euo pipefail\n  source ./env.sh\n"
          "  FIRST_NODE=$(echo \"$SKYPILOT_NODE_IPS\" | head -n 1)\n" +
@@ -116,6 +136,10 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
     variables += fmt::format("                    - name: {}\n                      value: {}\n",
                              line.substr(0, equals), quoted(line.substr(equals + 1)));
   }
+  variables += fmt::format(
+      "                    - name: CHECKPOINT_DIR\n                      value: /checkpoints\n"
+      "                    - name: CHECKPOINT_STEPS\n                      value: \"{}\"\n",
+      job.checkpoint_steps);
   if (job.needs_script)
     variables +=
         "                    - name: TRAIN_SCRIPT\n                      value: train.py  # "
@@ -138,7 +162,7 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
              "metadata:\n  name: {}\n"
              "spec:\n"
              "  network:\n    enableDNSHostnames: true\n"
-             "  failurePolicy:\n    maxRestarts: 0\n"
+             "  failurePolicy:\n    maxRestarts: {}\n"
              "  replicatedJobs:\n"
              "    - name: workers\n"
              "      replicas: 1\n"
@@ -151,6 +175,7 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
              "          template:\n"
              "            spec:\n"
              "              restartPolicy: Never\n"
+             "{}"
              "              containers:\n"
              "                - name: trainer\n"
              "                  image: IMAGE\n"
@@ -158,7 +183,14 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
              "                  command: [\"bash\", \"-c\"]\n"
              "                  args:\n"
              "                    - |\n",
-             job.name, job.ranks.nodes, job.ranks.nodes) +
+             job.name, kRestarts, job.ranks.nodes, job.ranks.nodes,
+             job.ranks.nodes > 1 ? "              # Pods reach the network cards of the node; "
+                                   "clusters with an RDMA "
+                                   "device plugin want its\n"
+                                   "              # resource below instead of this line.\n"
+                                   "              hostNetwork: true\n"
+                                   "              dnsPolicy: ClusterFirstWithHostNet\n"
+                                 : "") +
          indented(script, 22) + (variables.empty() ? "" : "                  env:\n" + variables) +
          fmt::format(
              "                  ports:\n"
@@ -166,21 +198,32 @@ std::string jobset_file(const KitJob& job, const std::string& settings) {
              "                  resources:\n"
              "                    limits:\n"
              "                      {}: {}\n"
+             "                      # rdma/ib: 1  # as your cluster calls its RDMA cards\n"
+             "                  securityContext:\n"
+             "                    capabilities:\n"
+             "                      add: [\"IPC_LOCK\"]\n"
              "                  volumeMounts:\n"
+             "                    - name: checkpoints\n                      mountPath: "
+             "/checkpoints\n"
              "                    - name: kit\n                      mountPath: /kit\n"
              "                    - name: shm\n                      mountPath: /dev/shm\n"
              "              volumes:\n"
+             "                - name: checkpoints  # a claim that all nodes may write "
+             "(ReadWriteMany)\n"
+             "                  persistentVolumeClaim:\n                    claimName: "
+             "{}-checkpoints\n"
              "                - name: kit\n                  configMap:\n                    name: "
              "{}\n"
              "                - name: shm\n                  emptyDir:\n                    "
              "medium: "
              "Memory\n",
-             kPort, job.amd ? "amd.com/gpu" : "nvidia.com/gpu", job.ranks.per_node, files);
+             kPort, job.amd ? "amd.com/gpu" : "nvidia.com/gpu", job.ranks.per_node, job.name,
+             files);
 }
 
 std::string environment_file(const KitJob& job) {
   std::string text =
-      std::string(kWritten) +
+      "# shellcheck shell=bash\n" + std::string(kWritten) +
       "# Sourced by every process. What concerns your network (NCCL_SOCKET_IFNAME, NCCL_IB_HCA) "
       "belongs here, too.\n";
   if (job.loads_settings) {
@@ -188,6 +231,12 @@ std::string environment_file(const KitJob& job) {
     text += "PYTHONPATH=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\nexport PYTHONPATH\n";
   }
   for (const std::string& line : job.environment) text += "export " + line + "\n";
+  text += fmt::format(
+      "# Storage that all nodes share; writing one takes about {} s of the {} s between two.\n"
+      "export CHECKPOINT_DIR=\"${{CHECKPOINT_DIR:-$PWD/checkpoints}}\"\n"
+      "export CHECKPOINT_STEPS={}\n",
+      std::ceil(job.checkpoint_s * 10) / 10, std::round(job.checkpoint_interval_s),
+      job.checkpoint_steps);
   return text;
 }
 

@@ -12,6 +12,8 @@ A step time is off when the 99 % confidence interval of the median of the steps 
 statistics, no assumption about their distribution) lies outside the predicted interval; so eight
 steps after the warm-up can be enough. Memory is off when the peak lies outside its interval.
 
+A loss or a gradient norm that is no number is off at once.
+
 Ends with 0 as predicted, 6 off, 3 when the log holds no step, 2 for wrong usage.
 """
 import argparse
@@ -29,6 +31,9 @@ MEGATRON = re.compile(r"iteration\s+(\d+)/\s*\d+.*?elapsed time per iteration \(
 MEGATRON_MEMORY = re.compile(r"memory \(MB\).*?max reserved:\s*" + NUMBER)
 TRAINER_BAR = re.compile(r"(\d+)/\d+ \[[^\]]*?,\s*" + NUMBER + r"(s/it|it/s)")
 LONGEST_LINE = 2048  # of a step; patterns take time that grows faster than the line
+# A loss or a gradient norm that is no number, as the same trainers print it.
+DIVERGED = re.compile(r"(?:\b(?:lm )?loss|grad[_ ]norm)\W{1,12}[-+]?(?:nan|inf)\b|number of nan iterations:\s*[1-9]", re.IGNORECASE)
+STEP = re.compile(r"(?:step:\s*|iteration\s+)(\d+)")
 OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|HIP out of memory")
 
 
@@ -45,6 +50,7 @@ class Log:
         self.steps = []
         self.reserved_gib = None
         self.out_of_memory = False
+        self.diverged = None  # the first step (0: unknown) whose loss or gradients are no numbers
 
     def add(self, step, seconds, name):
         self.format = self.format or name
@@ -58,6 +64,9 @@ class Log:
     def take(self, line):
         line = ANSI.sub("", line[:LONGEST_LINE])
         self.out_of_memory = self.out_of_memory or OUT_OF_MEMORY.search(line) is not None
+        if self.diverged is None and DIVERGED.search(line):
+            numbered = STEP.search(line)
+            self.diverged = int(numbered[1]) if numbered else (self.steps[-1][0] if self.steps else 0)
         if line.lstrip().startswith("{"):
             return self.take_json(line)
         found = TITAN.search(line)
@@ -130,17 +139,26 @@ def judge_memory(log, expected):
         return {"verdict": "unknown", "reserved_gib": log.reserved_gib}
     low, high = expected["reserved_interval_gib"]
     inside = low <= log.reserved_gib <= high
-    return {"verdict": "as predicted" if inside else "off", "reserved_gib": log.reserved_gib}
+    return {"verdict": "as predicted" if inside else "off", "reserved_gib": log.reserved_gib,
+            "off_by": log.reserved_gib / expected["reserved_gib"] - 1 if expected["reserved_gib"] > 0 else None}
 
 
 def judged(log):
-    return {"format": log.format, "steps": len(log.steps), "time": judge_time(log.steps, log.expected),
-            "memory": judge_memory(log, log.expected)}
+    loss = {"verdict": "not a number" if log.diverged is not None else "a number" if log.steps else "unknown",
+            "since_step": log.diverged}
+    return {"format": log.format, "steps": len(log.steps), "loss": loss,
+            "time": judge_time(log.steps, log.expected), "memory": judge_memory(log, log.expected)}
 
 
 def say(answer, expected):
     skipped = min(answer["steps"], expected["warmup_steps"])
-    print(f"{answer['steps']} steps read ({answer['format']}), the first {skipped} not counted.")
+    if answer["steps"]:
+        print(f"{answer['steps']} steps read ({answer['format']}), the first {skipped} not counted.")
+    else:
+        print("No step was finished.")
+    if answer["loss"]["verdict"] == "not a number":
+        since = f" since step {answer['loss']['since_step']}" if answer["loss"]["since_step"] else ""
+        print(f"loss or gradients are no numbers{since}: the training has diverged, stop it and go back to a checkpoint")
     took, low_high = answer["time"], expected["step_time_interval_s"]
     if took["step_time_s"] is not None:
         off = took["step_time_s"] / expected["step_time_s"] - 1
@@ -161,7 +179,15 @@ def say(answer, expected):
     elif used["reserved_gib"] is not None:
         low_high = expected["reserved_interval_gib"]
         print(f"memory reserved {used['reserved_gib']:.2f} GiB, predicted {expected['reserved_gib']:.2f} GiB "
-              f"({low_high[0]:.2f} to {low_high[1]:.2f}): {used['verdict']}")
+              f"({low_high[0]:.2f} to {low_high[1]:.2f}): {memory_words(used)}")
+
+
+def memory_words(used):
+    if used["verdict"] != "off" or used.get("off_by") is None:
+        return used["verdict"]
+    if used["off_by"] > 0:
+        return f"{used['off_by'] * 100:.0f} % more; checkpoint more layers before it grows out of the GPU"
+    return f"{-used['off_by'] * 100:.0f} % less; fewer checkpointed layers or a larger micro-batch would fit"
 
 
 def lines_of(file, follow):
@@ -223,18 +249,19 @@ def main():
     for line in lines_of(file, options.follow):
         if line is not None:
             log.take(line)
-        elif log.steps and judged(log)["time"]["verdict"] != "unknown":
+        elif log.diverged is not None or (log.steps and judged(log)["time"]["verdict"] != "unknown"):
             break
     answer = judged(log)
     if options.json:
         print(json.dumps({"schema": "shardwright.watch/1.0", **answer}, indent=2))
-    elif log.steps or log.out_of_memory:
+    elif log.steps or log.out_of_memory or log.diverged is not None:
         say(answer, expected)
-    if not log.steps and not log.out_of_memory:
+    if not log.steps and not log.out_of_memory and log.diverged is None:
         print(f"error: {options.log}: holds no step of torchtitan, Megatron, the Hugging Face Trainer or "
               "metrics.jsonl", file=sys.stderr)
         return 3
-    off = answer["time"]["verdict"] == "off" or answer["memory"]["verdict"] in ("off", "out of memory")
+    off = (answer["time"]["verdict"] == "off" or answer["memory"]["verdict"] in ("off", "out of memory") or
+           answer["loss"]["verdict"] == "not a number")
     return 6 if off else 0
 
 

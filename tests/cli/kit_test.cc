@@ -166,6 +166,40 @@ TEST(Kit, DividedPlansStartMegatron) {
   EXPECT_EQ(checked.exit_code, 0) << checked.err;
 }
 
+// A run of weeks meets failures: it saves where all nodes can read, starts again, and reaches the
+// network cards; and the settings do not contradict each other.
+TEST(Kit, SurvivesANight) {
+  const fs::path folder = titan_kit();
+  const std::string env = get(folder / "env.sh");
+  EXPECT_THAT(env, HasSubstr("# shellcheck shell=bash"));
+  const auto at = env.find("CHECKPOINT_STEPS=");
+  ASSERT_NE(at, std::string::npos);
+  const int steps = std::stoi(env.substr(at + 17));
+  const double step_s = json::parse(get(folder / "expected.json")).at("step_time_s");
+  EXPECT_GE(steps * step_s, 590);
+  EXPECT_LE(steps * step_s, 3700);
+  for (const char* name : {"job.sbatch", "skypilot.yaml", "jobset.yaml"}) {
+    EXPECT_THAT(get(folder / name), HasSubstr("--checkpoint.enable")) << name;
+    EXPECT_THAT(get(folder / name), HasSubstr("$CHECKPOINT_DIR")) << name;
+  }
+  EXPECT_THAT(get(folder / "job.sbatch"), HasSubstr("scontrol requeue"));
+  EXPECT_THAT(get(folder / "job.sbatch"), HasSubstr("#SBATCH --requeue"));
+  EXPECT_THAT(get(folder / "skypilot.yaml"), HasSubstr("max_restarts_on_errors: 20"));
+  const std::string jobset = get(folder / "jobset.yaml");
+  EXPECT_THAT(jobset, HasSubstr("maxRestarts: 20"));
+  EXPECT_THAT(jobset, HasSubstr("claimName: train-llama-3-1-8b-checkpoints"));
+  EXPECT_THAT(jobset, HasSubstr("IPC_LOCK"));
+  EXPECT_THAT(jobset, HasSubstr("hostNetwork: true"));
+
+  const fs::path chunked = testing::temp_folder() / "chunked";
+  Words job = kJob;
+  job.insert(job.end(), {"--loss-chunks", "8"});
+  ASSERT_EQ(kit(chunked.string(), job).exit_code, 0);
+  const std::string settings = get(chunked / "shardwright_plan.py");
+  EXPECT_THAT(settings, HasSubstr("in chunks, as the plan does"));
+  EXPECT_THAT(settings, Not(HasSubstr("all logits exist at once")));
+}
+
 struct Expected {
   double step_s, reserved_gib;
 };
@@ -247,6 +281,45 @@ TEST(Watch, SaysWithinEightStepsThatAJobIsOffAndByWhat) {
       "step: 1  loss: 1.0  grad_norm: 1.0  memory: {:.2f}GiB(99%)  tps: 100  tflops: 1  mfu: 1%\n",
       reserved * 1.5);
   EXPECT_EQ(watched(more, 6).at("memory").at("verdict"), "off");
+}
+
+TEST(Watch, ADivergedJobIsOffAtOnceWhateverItsSpeed) {
+  const double step = expected().step_s;
+  const auto rate = [&](int) { return std::lround(4096 / step); };
+  const std::string titan = log_of(29, [&](int i) {
+    return fmt::format("step: {}  loss:      {}  grad_norm:  {}  memory: 1.00GiB(1%)  tps: {}\n", i,
+                       i < 12 ? "2.1" : "nan", i < 12 ? "1.0" : "nan", rate(i));
+  });
+  const json answer = watched(titan, 6);
+  EXPECT_EQ(answer.at("loss").at("verdict"), "not a number");
+  EXPECT_EQ(answer.at("loss").at("since_step"), 12);
+  for (const char* line :
+       {" iteration       7/     100 | elapsed time per iteration (ms): 1.0 | lm loss: NAN |\n",
+        "{'loss': nan, 'grad_norm': 0.1}\n", "{\"step\": 3, \"loss\": NaN, \"step_time_s\": 1}\n",
+        " iteration 7/ 100 | number of skipped iterations: 0 | number of nan iterations: 2 |\n"}) {
+    EXPECT_EQ(watched(line, 6).at("loss").at("verdict"), "not a number") << line;
+  }
+  const std::string fine = log_of(20, [&](int i) {
+    return fmt::format("{{\"step\": {}, \"loss\": 2.0, \"grad_norm\": 1.0, \"step_time_s\": {}}}\n",
+                       i, step);
+  });
+  EXPECT_EQ(watched(fine, 0).at("loss").at("verdict"), "a number");
+}
+
+TEST(Watch, MemoryThatIsOffSaysWhichWayAndByHowMuch) {
+  const auto [step, reserved] = expected();
+  const std::string path = (testing::temp_folder() / "more.log").string();
+  std::ofstream(path) << fmt::format(
+      "step: 1  loss: 1.0  grad_norm: 1.0  memory: {:.2f}GiB(99%)  tps: 100  tflops: 1  mfu: 1%\n",
+      reserved * 1.5);
+  const ProgramResult more =
+      run_program({"/usr/bin/env", "python3", titan_kit() + "/watch.py", path}, {"LC_ALL=C.UTF-8"});
+  EXPECT_THAT(more.out, HasSubstr("50 % more"));
+  std::ofstream(path) << "torch.OutOfMemoryError: CUDA out of memory. Tried ..\n";
+  const ProgramResult none =
+      run_program({"/usr/bin/env", "python3", titan_kit() + "/watch.py", path}, {"LC_ALL=C.UTF-8"});
+  EXPECT_THAT(none.out, HasSubstr("No step was finished."));
+  EXPECT_THAT(none.out, Not(HasSubstr("None")));
 }
 
 TEST(Watch, BadInputIsOneSentence) {
