@@ -43,7 +43,8 @@ export function wordsFor(verb, flags, wanted = () => true) {
       continue;
     }
     const count = NUMBERS.has(flag.name) ? countOf(value) : NaN;
-    const values = Number.isFinite(count) ? [String(count)] : repeatable(flag) ? value.split(';').filter(Boolean) : [value];
+    // As it was typed where the program reads that, too: "15T", not fifteen digits.
+    const values = /^\s*[0-9.]+[TBMk]\s*$/.test(value) ? [value] : Number.isFinite(count) ? [String(count)] : repeatable(flag) ? value.split(';').filter(Boolean) : [value];
     for (const one of values) words.push(`--${flag.name}`, one.trim());
   }
   return words;
