@@ -45,7 +45,8 @@ Json property_schema(const ToolOption& option) {
   } else if (repeats(option)) {
     schema["type"] = "array";
     schema["items"] = {{"type", "string"}};
-  } else if (option.type == "N" || option.type == "X" || option.type == "K|all") {
+  } else if (option.type == "N" || option.type == "X" || option.type == "S" ||
+             option.type == "K|all") {
     // Also as people write it: "2T", "8k", "all".
     schema["type"] = {"number", "string"};
   } else {

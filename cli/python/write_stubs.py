@@ -49,7 +49,7 @@ def type_of(flag):
         return f"Literal[{', '.join(chr(34) + word + chr(34) for word in words)}]"
     if takes == "N":
         return "Count"
-    if takes in ("X", "SHARE"):
+    if takes in ("X", "S", "SHARE"):
         return "Real"
     if "=" in takes:
         return "Union[str, Sequence[str], Mapping[str, object]]"

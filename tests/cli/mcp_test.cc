@@ -77,6 +77,9 @@ TEST(Mcp, AnswersAsRecordedClientsExpect) {
     EXPECT_EQ(tool.at("inputSchema").at("type"), "object");
     const json& properties = tool.at("inputSchema").at("properties");
     EXPECT_TRUE(properties.contains("model")) << tool;
+    if (tool.at("name") == "tune") {
+      EXPECT_EQ(properties.at("time_limit").at("type"), json({"number", "string"}));
+    }
     for (const char* writes : {"out", "trace", "json", "help"})
       EXPECT_FALSE(properties.contains(writes));
     for (const json& needed : tool.at("inputSchema").at("required"))
