@@ -396,7 +396,10 @@ CudaGraphs ParallelEngine::place(const Plan& plan) {
   const auto usual = parallel_word<CudaGraphs>(profile_.stack.parallel.cuda_graphs);
   const CudaGraphs graphs = plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone));
   costs_.place(layout_of(plan, profile_.cluster), graphs);
-  units_ = ModelUnits(model_, plan.parallel);
+  const Parallelism& p = plan.parallel;
+  const auto [units, is_new] = known_units_.try_emplace({p.tp, p.ep, p.etp});
+  if (is_new) units->second = ModelUnits(model_, p);
+  units_ = units->second;
   return graphs;
 }
 

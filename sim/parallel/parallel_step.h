@@ -159,7 +159,8 @@ class ParallelEngine {
   const Model& model_;
   const profiles::Profile& profile_;
   BodyCosts costs_;
-  ModelUnits units_;  // of the plan that was placed
+  ModelUnits units_;                                               // of the plan that was placed
+  std::map<std::array<std::int64_t, 3>, ModelUnits> known_units_;  // by tp, ep, etp
   std::unordered_map<BodyKey, Bodies, BodyKeyHash> bodies_;
 };
 
