@@ -19,11 +19,15 @@ std::int64_t domain_of(const Plan& plan, const Cluster& cluster) {
   return domain;
 }
 
-/// Ranks over which the data parallel ones divide parameters, gradients or optimizer state.
-std::int64_t shard_of(const Plan& plan) {
-  if (info_of(plan.strategy).replicates()) return 1;
+/// Ranks over which the data parallel ones divide parameters, gradients or optimizer state; of
+/// hybrid sharding, unless the plan says another number, those of a node.
+std::int64_t shard_of(const Plan& plan, const Cluster& cluster) {
+  const StrategyInfo& strategy = info_of(plan.strategy);
+  if (strategy.replicates()) return 1;
   if (plan.shard_group > 0) return plan.shard_group;
-  return plan.gpus / (plan.parallel.tp * plan.parallel.pp);
+  const std::int64_t replicas = plan.gpus / (plan.parallel.tp * plan.parallel.pp);
+  if (!strategy.hybrid) return replicas;
+  return std::gcd(replicas, std::max<std::int64_t>(1, cluster.gpus_per_node / plan.parallel.tp));
 }
 
 }  // namespace
@@ -49,7 +53,7 @@ CollectiveGroup Layout::transfer_group(std::int64_t stage) const {
 }
 
 Layout layout_of(const Plan& plan, const Cluster& cluster) {
-  Layout layout{RankMesh(plan, shard_of(plan))};
+  Layout layout{RankMesh(plan, shard_of(plan, cluster))};
   layout.domain = domain_of(plan, cluster);
   const auto set = [&](CommGroup which, std::int64_t in_domain) {
     layout.in_domain_[static_cast<std::size_t>(which)] = std::max<std::int64_t>(1, in_domain);

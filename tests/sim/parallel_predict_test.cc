@@ -2,7 +2,10 @@
 // Predictions of plans that divide the model: parts add up, and software that cannot is named.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "profiles/divided_doubt.h"
 #include "sim/core/error.h"
@@ -27,6 +30,35 @@ TEST(ParallelStepTest, PartsAddUpToTheStep) {
   EXPECT_GT(p.sent[static_cast<std::size_t>(CommGroup::kTensor)].total(), 0);
   EXPECT_GT(p.sent[static_cast<std::size_t>(CommGroup::kPipeline)].total(), 0);
   EXPECT_EQ(p.sent[static_cast<std::size_t>(CommGroup::kContext)].total(), 0);
+}
+
+TEST(ParallelStepTest, HybridShardingIsWithinANodeUnlessToldOtherwise) {
+  const Model model = llama_70b();
+  Predictor predictor(model, h100());
+  Plan plan = plan_of(128, 2, 1, 1);
+  plan.strategy = Strategy::kHsdp;
+  const double within_node_s = predictor.predict(plan).time.iteration_s;
+  plan.shard_group = 4;  // the data-parallel ranks of a node of 8
+  EXPECT_EQ(predictor.predict(plan).time.iteration_s, within_node_s);
+  plan.shard_group = 64;
+  EXPECT_NE(predictor.predict(plan).time.iteration_s, within_node_s);
+}
+
+TEST(ParallelStepTest, StrategiesPricedAsAnothersAreSaid) {
+  const Model model = llama_70b();
+  Predictor predictor(model, h100());
+  Plan plan = plan_of(128, 2, 1, 1);
+  const auto says = [&](Strategy strategy) {
+    plan.strategy = strategy;
+    const std::vector<std::string> words = predictor.predict(plan).extrapolated;
+    return std::any_of(words.begin(), words.end(), [](const std::string& one) {
+      return one.find("priced as those of") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says(Strategy::kYafsdp));
+  EXPECT_TRUE(says(Strategy::kZero2));
+  EXPECT_FALSE(says(Strategy::kFsdp2));
+  EXPECT_FALSE(says(Strategy::kDistributedOptimizer));
 }
 
 TEST(ParallelStepTest, StacksThatCannotAreNamed) {
