@@ -5,15 +5,12 @@
 #include <string_view>
 #include <vector>
 
+#include "profiles/stack_ranges.h"
 #include "sim/core/parallelism.h"
 #include "sim/core/parse_value.h"
 
 namespace shardwright::profiles {
 namespace {
-
-const NumberRange<double> kPerElement = between(0.0, 1e6);
-const NumberRange<double> kKernels = between(0.0, 10000.0);
-const NumberRange<double> kSeconds = between(0.0, 3600.0);
 
 template <typename Enum>
 const std::vector<std::string>& known_words() {
@@ -50,19 +47,20 @@ void describe_attention(FieldList& fields, ParallelSoftware& parallel) {
   add("tensor_cores_want_16_bytes", &parallel.tensor_cores_want_16_bytes, "",
       "products of eager attention whose rows are not whole 16 bytes run on the fp32 cores");
   add("score_bytes", &parallel.score_bytes, "byte", "eager attention keeps for backward, per score",
-      kPerElement);
+      kBytesPerElement);
   add("score_working_bytes", &parallel.score_working_bytes, "byte",
-      "made while its backward runs, per score", kPerElement);
+      "made while its backward runs, per score", kBytesPerElement);
   add("score_forward_traffic_bytes", &parallel.score_forward_traffic_bytes, "byte",
-      "that eager attention moves forward, per score", kPerElement);
+      "that eager attention moves forward, per score", kBytesPerElement);
   add("score_backward_traffic_bytes", &parallel.score_backward_traffic_bytes, "byte",
-      "that eager attention moves backward, per score", kPerElement);
+      "that eager attention moves backward, per score", kBytesPerElement);
   add("checkpointed_norm_forward_bytes", &parallel.checkpointed_norm_forward_bytes, "byte",
-      "traffic of norms forward where layers are checkpointed whole; 0: as elsewhere", kPerElement);
+      "traffic of norms forward where layers are checkpointed whole; 0: as elsewhere",
+      kBytesPerElement);
   add("checkpointed_norm_backward_bytes", &parallel.checkpointed_norm_backward_bytes, "byte",
-      "the same backward", kPerElement);
+      "the same backward", kBytesPerElement);
   add("layer_saved_bytes", &parallel.layer_saved_bytes, "byte",
-      "kept per hidden element and layer beyond what kernels keep", kPerElement);
+      "kept per hidden element and layer beyond what kernels keep", kBytesPerElement);
 
   fields.group("sinks", [&] {
     SinkSoftware& sinks = parallel.sinks;
@@ -80,11 +78,11 @@ void describe_attention(FieldList& fields, ParallelSoftware& parallel) {
     add("unfused", &parallel.scaled_rope.unfused, "",
         "rotary embeddings with scaled sines and cosines (YaRN) go by kernels of their own");
     add("forward_bytes", &kernels.forward_bytes, "byte", "memory traffic per element, forward",
-        kPerElement);
-    add("forward_kernels", &kernels.forward_kernels, "", "launches, forward", kKernels);
+        kBytesPerElement);
+    add("forward_kernels", &kernels.forward_kernels, "", "launches, forward", kLaunches);
     add("backward_bytes", &kernels.backward_bytes, "byte", "memory traffic per element, backward",
-        kPerElement);
-    add("backward_kernels", &kernels.backward_kernels, "", "launches, backward", kKernels);
+        kBytesPerElement);
+    add("backward_kernels", &kernels.backward_kernels, "", "launches, backward", kLaunches);
   });
 }
 
@@ -124,7 +122,7 @@ void describe_tensor(FieldList& fields, ParallelSoftware& parallel) {
     add("separate_parts_bytes", &parallel.loss.separate_parts_bytes, "byte",
         "a logit at the fullest where kernels of their own put parts of the vocabulary together "
         "and logits are fp32; 0: in place",
-        kPerElement);
+        kBytesPerElement);
     add("row_per_block", &parallel.loss.row_per_block, "",
         "a thread block of the loss has the logits of one token");
   });
@@ -174,7 +172,7 @@ void describe_pipeline(FieldList& fields, ParallelSoftware& parallel) {
   add("blocking_transfers", &parallel.blocking_transfers, "",
       "stages without virtual ones wait for each exchange");
   add("transfer_sync_s", &parallel.transfer_sync_s, "s", "device idle after each blocking exchange",
-      kSeconds);
+      kUpToAnHour);
   add("overlapped_interleaving", &parallel.overlapped_interleaving, "",
       "with virtual stages only who needs a transfer waits for it");
 
@@ -194,9 +192,9 @@ void describe_host(FieldList& fields, ParallelSoftware& parallel) {
   add("blocking_launches", &parallel.blocking_launches, "",
       "the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)");
   add("host_sync_s", &parallel.host_sync_s, "s",
-      "from a result that the host waits for to the next kernel", kSeconds);
+      "from a result that the host waits for to the next kernel", kUpToAnHour);
   add("graph_launch_s", &parallel.graph_launch_s, "s", "host time of a layer that a graph holds",
-      kSeconds);
+      kUpToAnHour);
   add("cuda_graphs", &parallel.cuda_graphs, "", "what graphs hold, where the plan does not say")
       .one_of(known_words<CudaGraphs>());
   add("step_jitter_per_doubling", &parallel.step_jitter_per_doubling, "",
@@ -221,7 +219,7 @@ void describe_moe(FieldList& fields, ParallelSoftware& parallel) {
   add("permute_efficiency", &parallel.permute_efficiency, "",
       "of streaming bandwidth, rows gathered by token", between(0.01, 1.0));
   add("expert_launch_s", &parallel.expert_launch_s, "s",
-      "host time added to each kernel of one expert's rows", kSeconds);
+      "host time added to each kernel of one expert's rows", kUpToAnHour);
   add("expert_imbalance", &parallel.expert_imbalance, "",
       "rows of the busiest rank's experts over the mean", between(1.0, 1000.0));
   add("grouped_in_one_kernel", &parallel.grouped_in_one_kernel, "",
@@ -251,9 +249,10 @@ void describe_moe(FieldList& fields, ParallelSoftware& parallel) {
     traffic("unfused_bias_forward_bytes", moe.unfused_bias_forward_bytes,
             "those move per element that FC2 puts out, forward");
     traffic("unfused_bias_backward_bytes", moe.unfused_bias_backward_bytes, "the same backward");
-    add("unfused_forward_kernels", &moe.unfused_forward_kernels, "", "launches, forward", kKernels);
+    add("unfused_forward_kernels", &moe.unfused_forward_kernels, "", "launches, forward",
+        kLaunches);
     add("unfused_backward_kernels", &moe.unfused_backward_kernels, "", "launches, backward",
-        kKernels);
+        kLaunches);
   });
 }
 

@@ -7,14 +7,12 @@
 
 #include "profiles/data_file.h"
 #include "profiles/parallel_fields.h"
+#include "profiles/stack_ranges.h"
 
 namespace shardwright::profiles {
 namespace {
 
-const NumberRange<double> kPerElement = between(0.0, 1e6);
-const NumberRange<double> kKernels = between(0.0, 10000.0);
 const NumberRange<double> kShare(0.0, 20.0, true);  // caches lift it above 1
-const NumberRange<double> kSeconds = between(0.0, 3600.0);
 /// What the kernels of one operation differ by between stacks.
 constexpr double kKernelSpread = 0.8;
 
@@ -23,11 +21,11 @@ void describe_group(FieldList& fields, std::string_view name, KernelGroup& group
                     double spread = kKernelSpread) {
   fields.group(name, [&] {
     fields.add("forward_bytes", &group.forward_bytes, "byte", "memory traffic per element, forward",
-               kPerElement);
-    fields.add("forward_kernels", &group.forward_kernels, "", "launches, forward", kKernels);
+               kBytesPerElement);
+    fields.add("forward_kernels", &group.forward_kernels, "", "launches, forward", kLaunches);
     fields.add("backward_bytes", &group.backward_bytes, "byte",
-               "memory traffic per element, backward", kPerElement);
-    fields.add("backward_kernels", &group.backward_kernels, "", "launches, backward", kKernels);
+               "memory traffic per element, backward", kBytesPerElement);
+    fields.add("backward_kernels", &group.backward_kernels, "", "launches, backward", kLaunches);
     fields
         .add("forward_efficiency", &group.forward_efficiency, "",
              "share of the streaming bandwidth, forward", kShare)
@@ -37,24 +35,24 @@ void describe_group(FieldList& fields, std::string_view name, KernelGroup& group
              "share of the streaming bandwidth, backward", kShare)
         .believed(CostGroup::kMemory, spread);
     fields.add("saved_bytes", &group.saved_bytes, "byte",
-               "kept for backward beside input and output, per element", kPerElement);
+               "kept for backward beside input and output, per element", kBytesPerElement);
     fields.add("saved_bytes_per_token", &group.saved_bytes_per_token, "byte",
-               "statistics kept for backward, per token", kPerElement);
+               "statistics kept for backward, per token", kBytesPerElement);
     fields.add("forward_temporary_bytes", &group.forward_temporary_bytes, "byte",
-               "per element, alive only while forward runs", kPerElement);
+               "per element, alive only while forward runs", kBytesPerElement);
     fields.add("backward_temporary_bytes", &group.backward_temporary_bytes, "byte",
-               "per element, alive only while backward runs", kPerElement);
+               "per element, alive only while backward runs", kBytesPerElement);
   });
 }
 
 void describe_optimizer(FieldList& fields, OptimizerImplementation& optimizer) {
   fields.group("optimizer", [&] {
     fields.add("bytes_per_parameter", &optimizer.bytes_per_parameter, "byte",
-               "memory traffic per parameter of the shard, fp32 state", kPerElement);
+               "memory traffic per parameter of the shard, fp32 state", kBytesPerElement);
     fields.add("temporary_master_copies", &optimizer.temporary_master_copies, "",
                "copies of the shard alive during the update", between(0.0, 100.0));
     fields.add("kernels_per_tensor", &optimizer.kernels_per_tensor, "", "launches per tensor",
-               kKernels);
+               kLaunches);
     fields.add("efficiency", &optimizer.efficiency, "", "share of the streaming bandwidth", kShare)
         .believed(CostGroup::kMemory, kKernelSpread);
     fields.add("foreach", &optimizer.foreach, "", "one launch serves many tensors");
@@ -63,19 +61,21 @@ void describe_optimizer(FieldList& fields, OptimizerImplementation& optimizer) {
 
 void describe_host(FieldList& fields, HostCosts& host) {
   fields.group("host", [&] {
-    fields.add("forward_launch_s", &host.forward_launch_s, "s", "per kernel, forward", kSeconds)
+    fields.add("forward_launch_s", &host.forward_launch_s, "s", "per kernel, forward", kUpToAnHour)
         .believed(CostGroup::kHost, 0.8);
-    fields.add("backward_launch_s", &host.backward_launch_s, "s", "per kernel, backward", kSeconds)
+    fields
+        .add("backward_launch_s", &host.backward_launch_s, "s", "per kernel, backward", kUpToAnHour)
         .believed(CostGroup::kHost, 0.8);
     fields.add("collective_launches", &host.collective_launches, "",
                "forward launches that a collective takes as long as", between(0.0, 1000.0),
                Need::kOptional);
-    fields.add("unit_hook_s", &host.unit_hook_s, "s", "per sharded unit and direction", kSeconds);
+    fields.add("unit_hook_s", &host.unit_hook_s, "s", "per sharded unit and direction",
+               kUpToAnHour);
     fields.add("limiter_wakeup_s", &host.limiter_wakeup_s, "s",
-               "after the host waited for a device event", kSeconds);
+               "after the host waited for a device event", kUpToAnHour);
     fields.add("device_allocation_s", &host.device_allocation_s, "s",
                "per cudaMalloc or cudaFree inside a step at the memory limit", at_least(0.0));
-    fields.add("step_s", &host.step_s, "s", "once per step, device idle", kSeconds)
+    fields.add("step_s", &host.step_s, "s", "once per step, device idle", kUpToAnHour)
         .believed(CostGroup::kHost, 1.5);
     fields.add("step_synchronizations", &host.step_synchronizations, "", "device drains per step",
                between(0.0, 1000.0));
@@ -185,10 +185,10 @@ void describe(FieldList& fields, Stack& stack) {
   fields.add("recomputes_whole_layers", &stack.recomputes_whole_layers, "",
              "a checkpointed layer is recomputed to its end", {}, Need::kOptional);
   fields.add("gradient_accumulate_bytes", &stack.gradient_accumulate_bytes, "byte",
-             "memory traffic per parameter of adding a micro-step's gradient", kPerElement);
+             "memory traffic per parameter of adding a micro-step's gradient", kBytesPerElement);
   describe_optimizer(fields, stack.optimizer);
   fields.add("gradient_norm_bytes_per_parameter", &stack.gradient_norm_bytes_per_parameter, "byte",
-             "memory traffic of the gradient norm", kPerElement);
+             "memory traffic of the gradient norm", kBytesPerElement);
   describe_host(fields, stack.host);
   describe_copies(fields, stack.copies);
   fields.group("parallel", [&] { describe(fields, stack.parallel); });
