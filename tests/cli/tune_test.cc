@@ -331,7 +331,9 @@ TEST(Tune, PutsSevenBillionParametersOnOneCardByMasterWeightsInBf16) {
                      "--param-dtype", "bf16"};
   const Flags narrow = {"--reduce-dtype", "bf16", "--moment-dtype", "bf16"};
   const json refused = tuned(with(one, narrow), 4);
-  EXPECT_EQ(refused.at("nearest_feasible").at("flags"), "--master-dtype bf16");
+  EXPECT_TRUE(
+      std::any_of(refused.at("ways").begin(), refused.at("ways").end(),
+                  [](const json& way) { return way.at("flags") == "--master-dtype bf16"; }));
   const json advised = tuned(with(with(one, narrow), {"--master-dtype", "bf16"}));
   EXPECT_EQ(advised.at("best").at("plan").at("master_dtype"), "bf16");
   EXPECT_TRUE(advised.at("best").at("prediction").at("memory").at("fits").get<bool>());
