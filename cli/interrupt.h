@@ -18,7 +18,7 @@ inline constexpr ExitCode kStopped{75};
 /// recipes send SIGUSR2, a timer SIGALRM).
 enum class Wishes : std::uint8_t { kOfAPerson, kOfARun };
 
-/// Of a guest (cli/streams.h) the flag is its host's, and signals stay as they are. Elsewhere:
+/// Of a peer (cli/streams.h) the flag is its host's, and signals stay as they are. Elsewhere:
 /// While one of these lives, the first SIGINT or SIGTERM sets the flag instead of ending the
 /// program; another one ends it, as usual. Those of a run alone may come more than once. A signal
 /// that was ignored before (nohup) stays ignored. One at a time.

@@ -8,11 +8,11 @@ thread_local const Host* host_of_thread = nullptr;
 
 }  // namespace
 
-Guest::Guest(const Host& host) : host_(host), before_(host_of_thread) {
+BootstrapPeer::BootstrapPeer(const Host& host) : host_(host), before_(host_of_thread) {
   host_of_thread = &host_;
 }
 
-Guest::~Guest() {
+BootstrapPeer::~BootstrapPeer() {
   host_of_thread = before_;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a verb prints, and who may end it. In a process of its own that is stdout, stderr and the
-// signals. Where the program is a guest of another process (cli/embed: a Python module, a page),
+// signals. Where the program is a peer of another process (cli/embed: a Python module, a page),
 // the thread that runs a verb has streams and a wish to end of its own, so that several may run at
 // once and nothing of the host's is touched.
 #pragma once
@@ -18,12 +18,12 @@ struct Host {
 };
 
 /// While one of these lives, verbs of this thread run for `host`.
-class Guest {
+class BootstrapPeer {
  public:
-  explicit Guest(const Host& host);
-  ~Guest();
-  Guest(const Guest&) = delete;
-  Guest& operator=(const Guest&) = delete;
+  explicit BootstrapPeer(const Host& host);
+  ~BootstrapPeer();
+  BootstrapPeer(const BootstrapPeer&) = delete;
+  BootstrapPeer& operator=(const BootstrapPeer&) = delete;
 
  private:
   Host host_;

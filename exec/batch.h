@@ -13,8 +13,8 @@
 
 namespace shardwright::exec {
 
-/// What one rank trains on in one step: all micro-steps one after the other, each micro_batch
-/// sequences of seq_len tokens. Micro-step m of rank r holds the sequences of global micro-batch
+/// What one rank trains on in one step: all micro-batches one after the other, each micro_batch
+/// sequences of seq_len tokens. Micro-batch m of rank r holds the sequences of global micro-batch
 /// m * ranks + r.
 struct Batch {
   std::vector<std::int32_t> tokens;
@@ -24,7 +24,7 @@ struct Batch {
   std::vector<std::int32_t> first_keys;
 };
 
-/// One micro-step's part of the batch in device memory.
+/// One micro-batch's part of the batch in device memory.
 struct DeviceBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
@@ -56,7 +56,7 @@ class Workspace {
  private:
   WorkspacePlan plan_;
   std::byte* base_;
-  std::int64_t tokens_;  // of a micro-step
+  std::int64_t tokens_;  // of a micro-batch
   std::int64_t seq_len_;
   std::int64_t micro_steps_;
   std::int64_t vocab_;

@@ -36,7 +36,7 @@ Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) 
   return schedule;
 }
 
-/// OpInstance::micro_step of the first micro-step: the prologue counts as one.
+/// OpInstance::micro_step of the first micro-batch: the prologue counts as one.
 std::int32_t first_micro_step(const Schedule& schedule) {
   std::int32_t micro_step = 0;
   for (const Section& section : schedule.sections) {

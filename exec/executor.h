@@ -7,10 +7,10 @@
 // The host waits once, at the end of the step.
 //
 // The arithmetic does not depend on how work is split over ranks. The gradient of a micro-batch is
-// computed alone. Micro-step m of rank r of W holds micro-batch m*W + r, and sharded gradients are
-// summed strictly in that order: a reduction starts from the sum of earlier micro-steps and adds
-// the contributions of ranks 0, 1, ... in fp32. That is what one rank does with W*A micro-steps, so
-// any W and A with the same product give the same bits. Replicated sums (ddp, zero1) are reduced
+// computed alone. Micro-batch m of rank r of W holds micro-batch m*W + r, and sharded gradients are
+// summed strictly in that order: a reduction starts from the sum of earlier micro-batches and adds
+// the contributions of ranks 0, 1, ... in fp32. That is what one rank does with W*A micro-batches,
+// so any W and A with the same product give the same bits. Replicated sums (ddp, zero1) are reduced
 // only once a step; there this holds for A = 1 or W = 1. Division by the number of tokens happens
 // once, in the update.
 //
@@ -100,9 +100,9 @@ class Executor {
   /// `on_stage` hears in words what is tried next, and whether that is a collective.
   using OnStage = std::function<void(const std::string& what, bool is_collective)>;
   void rehearse(const Batch& batch, const OnStage& on_stage = {});
-  /// The same without collectives and without meeting other ranks.
+  /// The same without collectives and without rendezvous other ranks.
   void rehearse_alone(const Batch& batch);
-  /// Sum of losses over one micro-step of every rank, without gradients.
+  /// Sum of losses over one micro-batch of every rank, without gradients.
   LossSums evaluate(Batch batch);
 
   const ParameterLayout& layout() const { return layout_; }
@@ -194,7 +194,7 @@ class Executor {
   std::atomic<std::uint32_t> begun_op_{0};
   std::atomic<std::int32_t> begun_unit_{0};
   std::vector<std::vector<UpdateSegment>> segments_;  // by unit
-  std::int32_t first_micro_ = 0;  // OpInstance::micro_step of the first micro-step
+  std::int32_t first_micro_ = 0;  // OpInstance::micro_step of the first micro-batch
   std::int64_t micro_step_ = -1;
   bool rehearses_ = false;
   bool casts_shards_ = false;  // the schedule casts masters itself

@@ -4,8 +4,8 @@
 // What a GPU does for the first time loads code, builds plans and allocates, which may wait until
 // the GPU is idle. A collective keeps it busy until all ranks have come. Where both meet, ranks
 // wait for each other for ever (CUDA's guide calls it a hazard of lazy loading), so first
-// everything but collectives is done once, and then each collective alone. Of many micro-steps the
-// first two and the last are gone through: those between repeat the second.
+// everything but collectives is done once, and then each collective alone. Of many micro-batches
+// the first two and the last are gone through: those between repeat the second.
 #include <limits>
 #include <set>
 #include <utility>
@@ -68,7 +68,7 @@ void Executor::rehearse(const Batch& batch, const OnStage& on_stage) {
   };
   tell("a step without collectives", false);
   rehearse_alone(batch);
-  tell("the meeting of all ranks after a step without collectives", false);
+  tell("the rendezvous of all ranks after a step without collectives", false);
   groups_.world->barrier();
   // One of each kind and size; an all-gather of the step's records is in the update.
   std::set<std::pair<OpKind, std::int64_t>> known;

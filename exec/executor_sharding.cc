@@ -22,7 +22,7 @@ void Executor::run_sharding(const OpInstance& at, const Op& op) {
       return all_reduce(unit, stream);
     case OpKind::kAccumulate:
       // Sharded reductions have added onto the sum themselves.
-      if (sharding_.divides() == Sharded::kNothing) take_gradient(unit, op.kind, stream);
+      if (sharding_.shards() == Sharded::kNothing) take_gradient(unit, op.kind, stream);
       return;
     case OpKind::kScale:
       return;  // the update divides
@@ -84,7 +84,7 @@ void Executor::reduce_scatter(std::int32_t u, StreamId stream) {
 void Executor::all_reduce(std::int32_t u, StreamId stream) {
   const UnitMemory& unit = sharding_.unit(u);
   Communicator& group = *groups_.replicate;
-  if (sharding_.divides() == Sharded::kNothing) {
+  if (sharding_.shards() == Sharded::kNothing) {
     group.all_reduce(stream, unit.gradient_sum);
   } else if (group.ordered()) {
     group.broadcast(stream, unit.gradient_sum, group.size() - 1);

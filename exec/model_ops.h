@@ -26,7 +26,7 @@
 
 namespace shardwright::exec {
 
-/// The attention of a micro-step of the plan.
+/// The attention of a micro-batch of the plan.
 kernels::AttentionShape attention_shape_of(const Model& model, const Plan& plan);
 
 class ModelOps {
@@ -36,7 +36,7 @@ class ModelOps {
            const Activations& activations, const Workspace& workspace, Device& device,
            StreamId stream, int world_rank);
 
-  /// Parameters and gradients of the micro-step whose operations follow.
+  /// Parameters and gradients of the micro-batch whose operations follow.
   void begin_micro_step(std::int64_t micro_step);
 
   /// Whether the operation belongs to the model, not to sharding or the update.
@@ -97,7 +97,7 @@ class ModelOps {
   /// A single tensor; without data when there is none.
   Array parameter(int tensor, std::int64_t size) const;
   Array parameter_gradient(int tensor, std::int64_t size) const;
-  /// Whether a tensor's gradient is added to what earlier micro-steps left.
+  /// Whether a tensor's gradient is added to what earlier micro-batches left.
   bool adds(int tensor) const;
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
 

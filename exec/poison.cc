@@ -19,7 +19,7 @@ bool reads_weight(const Op& op) {
 
 Poison::Poison(const Schedule& schedule, const Sharding& sharding, bool active) : active_(active) {
   // Whole parameters hold the master or are gathered in place.
-  if (!active || sharding.divides() != Sharded::kParameters) return;
+  if (!active || sharding.shards() != Sharded::kParameters) return;
   struct LastRead {
     OpId id;
     std::int32_t unit;

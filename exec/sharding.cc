@@ -8,7 +8,7 @@ namespace shardwright::exec {
 Sharding::Sharding(const Schedule& schedule, const ParameterLayout& layout,
                    const Placement& placement, std::byte* base, std::int64_t shard_rank)
     : layout_(layout),
-      divides_(schedule.sharding.divides),
+      shards_(schedule.sharding.shards),
       sums_whole_gradients_(schedule.sharding.sums_whole_gradients()),
       shard_rank_(shard_rank) {
   const auto array = [base](const PlacedArray& placed) {

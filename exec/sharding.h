@@ -33,7 +33,7 @@ class Sharding {
   Sharding(const Schedule& schedule, const ParameterLayout& layout, const Placement& placement,
            std::byte* base, std::int64_t shard_rank);
 
-  Sharded divides() const { return divides_; }
+  Sharded shards() const { return shards_; }
   /// Every rank sums whole gradients, in place.
   bool sums_whole_gradients() const { return sums_whole_gradients_; }
   const UnitMemory& unit(std::int32_t index) const {
@@ -50,7 +50,7 @@ class Sharding {
 
  private:
   const ParameterLayout& layout_;
-  Sharded divides_;
+  Sharded shards_;
   bool sums_whole_gradients_;
   std::int64_t shard_rank_;
   std::vector<UnitMemory> units_;

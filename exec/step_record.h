@@ -20,7 +20,7 @@ struct LossSums {
 };
 
 /// One record per rank of the world, as plan_workspace lays them out: kExactSumWords words, then
-/// LossSums of every micro-step.
+/// LossSums of every micro-batch.
 struct StepRecords {
   const std::int64_t* data = nullptr;
   std::int64_t words = 0;  // 8-byte words of a record
@@ -48,7 +48,7 @@ struct StepTotals {
 };
 static_assert(sizeof(LossSums) == 16 && sizeof(StepTotals) == 64);
 
-/// Adds up in the order of micro-batches: micro-step m of rank r is number m * world_ranks + r.
+/// Adds up in the order of micro-batches: micro-batch m of rank r is number m * world_ranks + r.
 StepTotals total(const StepRecords& records, const ClipOptions& options);
 
 }  // namespace shardwright::exec

@@ -3,7 +3,7 @@
 // how far it is off.
 //
 // A calibrated profile is a cluster file with a "base" and a "set" of values by path
-// (cluster_file.h), and beside them "measured_products" (matrix products that were timed: they win
+// (cluster_file.h), and beside them "measured_products" (GEMMs that were timed: they win
 // over the formula) and "calibration", which this file reads and writes. The operations that were
 // fitted to are kept, one row for each distinct one, so that profiles can be merged by fitting to
 // the rows of all, and so that a later trace can be held against them. Schema 1.1; a cluster file
@@ -23,7 +23,7 @@
 
 namespace shardwright::profiles {
 
-/// A matrix product as timed, alone on the device and per product: in place of the formula.
+/// A GEMM as timed, alone on the device and per product: in place of the formula.
 struct MeasuredProduct {
   std::int64_t m = 0, n = 0, k = 0;
   int dtype_bytes = 2;

@@ -43,7 +43,7 @@ struct Belief {
   /// higher ranks show in fewer shapes.
   int rank = 0;
   /// Others are given in terms of it, as a share of a peak is: where it is frozen they are what
-  /// they are beside it, and doubt about it is none about them.
+  /// they are beside it, and uncertainty about it is none about them.
   bool relative = false;
 };
 

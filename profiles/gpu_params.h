@@ -21,7 +21,7 @@ struct GpuRates {
   bool processor = false;       ///< products are cut as the host device cuts them; sm_count: cores
 };
 
-/// Tile and wave model of one matrix product (sim/cost/gemm_cost.h).
+/// Tile and wave model of one GEMM (sim/cost/gemm_cost.h).
 struct GemmParams {
   double t0_s = 2.5e-6;           ///< launch gap and prologue of every product
   double e = 0.85;                ///< share of peak of the main loop of a 256x128 tile

@@ -291,7 +291,8 @@ void read_software(const RowReader& read, const CsvTable& table, LedgerRow& out)
   out.no_sync = flag("no_sync");
   out.kv_cache = flag("kv_cache");
   if (given("software")) out.software = read.row().text("software");
-  for (const std::string name : {"note", "notes"}) {  // of the plain table, and of divided plans
+  for (const std::string name :
+       {"note", "notes"}) {  // of the plain table, and of model-parallel plans
     if (given(name)) out.note = read.row().text(name);
   }
   constexpr std::string_view kContradicted = "contradicted by ";
@@ -376,7 +377,7 @@ ClusterFile cluster_of(const LedgerRow& row) {
 }
 
 StackFile stack_of(const LedgerRow& row) {
-  StackFile file = load_edition(row.plan.stack, row.software);
+  StackFile file = load_preset(row.plan.stack, row.software);
   Stack& stack = file.stack;
   stack.keeps_logits = row.logits_kept.value_or(stack.keeps_logits);
   stack.no_sync = row.no_sync.value_or(stack.no_sync);

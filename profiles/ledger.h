@@ -57,7 +57,7 @@ struct LedgerRow {
   std::string stack_called;  // the software's name where another stack stands for it
   // What the source's software did; none: as its stack usually does.
   std::optional<bool> logits_kept, no_sync, kv_cache;
-  std::string software;  // its edition, in words
+  std::string software;  // its preset, in words
   std::string note;
   std::string suspect;  // why the measurement is not to be trusted; empty where it is
 };
@@ -70,7 +70,7 @@ std::vector<LedgerRow> read_ledger(const CsvTable& table);
 
 /// The cluster that a row describes by GPU, GPUs a node and network.
 ClusterFile cluster_of(const LedgerRow& row);
-/// The stack that a row describes by name, edition and what its software did.
+/// The stack that a row describes by name, preset and what its software did.
 StackFile stack_of(const LedgerRow& row);
 
 /// All that decides a row's profile: rows with equal keys share it.

@@ -83,13 +83,13 @@ bool counts(const CsvRow& row, const PlanKnob& knob, const Plan& plan) {
   return true;
 }
 
-/// What the row leaves to its edition of the software.
+/// What the row leaves to its preset of the software.
 void read_usual(const CsvRow& row, LedgerRow& out) {
   static std::map<std::array<std::string, 4>, UsualPlan> known;
   const std::string architecture(row.text("arch")), gpu(row.text("gpu"));
   const auto [at, fresh] = known.try_emplace({out.plan.stack, out.software, architecture, gpu});
   if (fresh && !out.plan.stack.empty()) {
-    at->second = usual_plan(load_edition(out.plan.stack, out.software).stack.id, architecture, gpu);
+    at->second = usual_plan(load_preset(out.plan.stack, out.software).stack.id, architecture, gpu);
   }
   const UsualPlan& usual = at->second;
   if (row.text("reduce_dtype").empty() && usual.reduce_dtype) {
@@ -100,8 +100,7 @@ void read_usual(const CsvRow& row, LedgerRow& out) {
     out.plan.ckpt_layers = out.model.layers;
   }
   Parallelism& p = out.plan.parallel;
-  if (out.model.is_mixture() && !p.dispatcher && !p.expert_capacity)
-    p.dispatcher = usual.dispatcher;
+  if (out.model.is_moe() && !p.dispatcher && !p.expert_capacity) p.dispatcher = usual.dispatcher;
   Numerics& n = out.plan.numerics;
   const bool scaled_so = n.fp8_recipe == Fp8Recipe::kDelayed ||
                          n.fp8_recipe == Fp8Recipe::kTensorwise ||

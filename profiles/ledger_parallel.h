@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The columns of a ledger that tell how a run divided its model, in what precision, and which
-// software's edition it was: those of published/parallel.csv.
+// software's preset it was: those of published/parallel.csv.
 //
 // A table without them is one of data parallelism. Empty fields leave what the software usually
 // does. What no plan can express yet is no error here: the row says why it cannot be predicted.

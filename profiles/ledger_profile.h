@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The profile that a row of the ledger is predicted with: its cluster, its edition of the stack,
+// The profile that a row of the ledger is predicted with: its cluster, its preset of the stack,
 // and the constants that only its source is known to have.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The production factor: how many GPU hours a whole training takes for each hour of its ideal
+// The production factor: how many GPU hours a training run takes for each hour of its ideal
 // steps. profiles/data/fitted/whole_runs.json, written by `shardwright_fit whole-runs`.
 //
 // Failures, restarts, evaluation, checkpoints, stragglers, data, false starts and the distance
@@ -57,7 +57,7 @@ struct Production {
   std::array<double, 2> parameters_range{}, peak_range{};  // of the trainings it was fitted on
   double usual_gpus = 0;                                   // of these trainings, in the middle
   Coverage in_sample, family_out;
-  /// Quartiles of 6 N tokens over GPU hours and peak in whole trainings, by generation, and how
+  /// Quartiles of 6 N tokens over GPU hours and peak in training runs, by generation, and how
   /// many trainings.
   struct Quartiles {
     std::array<double, 3> mfu{};

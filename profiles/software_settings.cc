@@ -25,7 +25,7 @@ SoftwareSettings software_settings(const Stack& stack) {
 }
 
 TensorOverlap usual_overlap(const Stack& stack, const Model& model) {
-  if (model.is_mixture()) return TensorOverlap::kNone;
+  if (model.is_moe()) return TensorOverlap::kNone;
   return parallel_word<TensorOverlap>(stack.parallel.tp_overlap).value_or(TensorOverlap::kNone);
 }
 

@@ -19,7 +19,7 @@ struct SoftwareSettings {
 
 SoftwareSettings software_settings(const Stack& stack);
 
-/// What the stack does unless told. Recipes of mixtures leave tensor overlap off: attention's
+/// What the stack does unless told. Recipes of MoE models leave tensor overlap off: attention's
 /// products alone are too short.
 TensorOverlap usual_overlap(const Stack& stack, const Model& model);
 Dispatcher usual_dispatcher(const Stack& stack);

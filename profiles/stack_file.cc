@@ -146,7 +146,7 @@ void describe(FieldList& fields, Stack& stack) {
   fields.add("packs_documents", &stack.packs_documents, "",
              "sequences hold several documents, masked from each other", {}, Need::kOptional);
   fields.add("gemm_efficiency", &stack.gemm_efficiency, "",
-             "matrix products against the library the GEMM model was fitted on", kShare);
+             "GEMMs against the library the GEMM model was fitted on", kShare);
   fields.add("splits_large_elementwise", &stack.splits_large_elementwise, "",
              "kernels over 2^31 bytes run as several");
   fields.add("fused_qkv", &stack.fused_qkv, "", "q, k and v run as one product");
@@ -168,8 +168,8 @@ void describe(FieldList& fields, Stack& stack) {
   fields.add("keeps_key_values", &stack.keeps_key_values, "",
              "keys and values of all layers stay until backward has ended", {}, Need::kOptional);
   fields.add("no_sync", &stack.no_sync, "",
-             "gradients are reduced after the last micro-step only, whole ones kept until then", {},
-             Need::kOptional);
+             "gradients are reduced after the last micro-batch only, whole ones kept until then",
+             {}, Need::kOptional);
   fields.add("autocast", &stack.autocast, "",
              "fp32 parameters and residual stream; products cast their operands", {},
              Need::kOptional);
@@ -185,7 +185,7 @@ void describe(FieldList& fields, Stack& stack) {
   fields.add("recomputes_whole_layers", &stack.recomputes_whole_layers, "",
              "a checkpointed layer is recomputed to its end", {}, Need::kOptional);
   fields.add("gradient_accumulate_bytes", &stack.gradient_accumulate_bytes, "byte",
-             "memory traffic per parameter of adding a micro-step's gradient", kBytesPerElement);
+             "memory traffic per parameter of adding a micro-batch's gradient", kBytesPerElement);
   describe_optimizer(fields, stack.optimizer);
   fields.add("gradient_norm_bytes_per_parameter", &stack.gradient_norm_bytes_per_parameter, "byte",
              "memory traffic of the gradient norm", kBytesPerElement);
@@ -216,7 +216,7 @@ static std::string family_of(const DataFile& file, int depth) {
   return base ? family_of(*base, depth + 1) : file.id;
 }
 
-StackFile load_edition(const std::string& family, std::string_view software) {
+StackFile load_preset(const std::string& family, std::string_view software) {
   std::string nearest = family;
   std::size_t longest = 0;
   const auto compare = [&](const std::string& name, const std::string& name_or_path) {

@@ -12,7 +12,7 @@ namespace shardwright::profiles {
 
 struct StackFile {
   Stack stack;
-  /// Of an edition: how the ledger's column `software` begins for runs of it; empty elsewhere.
+  /// Of an preset: how the ledger's column `software` begins for runs of it; empty elsewhere.
   std::string software;
   Origins origins;  // by path within the file: "norm.forward_bytes"
 };
@@ -24,9 +24,9 @@ void describe(FieldList& fields, Stack& stack);
 StackFile load_stack(const std::string& name_or_path, const std::filesystem::path& from = {});
 StackFile parse_stack(std::string_view text, const std::string& name);
 
-/// The edition of stack `family` whose `software` the text begins with, else `family` itself: one
+/// The preset of stack `family` whose `software` the text begins with, else `family` itself: one
 /// that ships, or a preset beside the ledger (published/presets).
-StackFile load_edition(const std::string& family, std::string_view software);
+StackFile load_preset(const std::string& family, std::string_view software);
 
 /// The file's own schema with every value and its source; load_stack reads it back.
 std::string to_json(const StackFile& file);

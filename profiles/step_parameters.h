@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few constants that are fitted to whole training steps, and what the fit found:
+// The few constants that are fitted to training run steps, and what the fit found:
 // profiles/data/fitted/step_parameters.json.
 //
 // Kernels are fitted to kernel tables (gpu_cost.h). What no kernel shows, such as the clocks that a

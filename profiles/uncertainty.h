@@ -3,8 +3,8 @@
 // profiles/data/fitted/residuals.json.
 //
 // Written by `shardwright_fit steps` from the published runs, each predicted by constants that were
-// fitted without it. sim/doubt/conformal.h turns the half-widths into an interval,
-// sim/doubt/extrapolation.h compares a prediction's inputs with what was seen.
+// fitted without it. sim/uncertainty/conformal.h turns the half-widths into an interval,
+// sim/uncertainty/extrapolation.h compares a prediction's inputs with what was seen.
 #pragma once
 
 #include <array>

@@ -7,7 +7,7 @@ std::string usual_stack(const Cluster& cluster) {
   return cluster.gpu.is_processor() ? "native" : "torch-compile";
 }
 
-std::string usual_dividing_stack() {
+std::string usual_model_parallel_stack() {
   return "megatron-core";
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published whole trainings: what was trained on how many tokens, and how many GPU hours it took
+// Published training runs: what was trained on how many tokens, and how many GPU hours it took
 // from the first step to the last, failures and all.
 //
 // profiles/data/published/whole_runs.csv holds them with their sources; README.md there explains
@@ -31,7 +31,7 @@ struct WholeRun {
   std::string no_model;  // why there is none, in words
   bool experts = false;
   double parameters = 0;         // active on a token
-  double matmul_parameters = 0;  // of these, in matrix products
+  double matmul_parameters = 0;  // of these, in GEMMs
   double attention_flops = 0;    // of a token, forward and backward, causal; 0: unknown
   double tokens = 0;
   std::int64_t seq_len = 0;  // 0: not published

@@ -13,22 +13,22 @@
 #include "sim/core/seconds.h"
 #include "sim/cost/cost.h"
 #include "sim/cost/scale.h"
-#include "sim/doubt/calibrated_interval.h"
-#include "sim/doubt/extrapolation.h"
-#include "sim/doubt/intervals.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/predict_parallel.h"
 #include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
+#include "sim/uncertainty/calibrated_interval.h"
+#include "sim/uncertainty/extrapolation.h"
+#include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {
 
 namespace {
 
-/// Of a step with more micro-steps, the first, the last and this many less two of the others.
-constexpr int kReplayedMicroSteps = 4;
+/// Of a step with more micro-batches, the first, the last and this many less two of the others.
+constexpr int kReplayedMicroBatches = 4;
 
 bool expandable_segments(const Plan& plan, const Stack& stack) {
   return plan.allocator == AllocatorKind::kStack ? stack.allocator.expandable_segments
@@ -139,7 +139,7 @@ struct Predictor::State {
   }
 
   /// Intervals of time and memory, and the verdict.
-  void fill_doubts(Prediction& p, const std::string& source) const {
+  void fill_intervals(Prediction& p, const std::string& source) const {
     const TimePrediction& t = p.time;
     const double published = published_half_width(p, model, profile, source);
     const double half_width =
@@ -205,9 +205,9 @@ struct Predictor::State {
   StepTime run(const Plan& plan, const PredictOptions& options, MemoryPrediction& memory) {
     const bool replays =
         options.reserved && profile.stack.memory == MemoryManager::kCachingAllocator;
-    // Micro-steps are alike, so the allocator meets only a few of them.
+    // Micro-batches are alike, so the allocator meets only a few of them.
     const bool shortens =
-        replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroSteps;
+        replays && options.timeline == nullptr && plan.grad_accum > kReplayedMicroBatches;
     Timeline clock_only;
     EngineOptions engine_options;
     engine_options.skip_repeats = options.skip_repeats;
@@ -224,13 +224,14 @@ struct Predictor::State {
     }
     Schedule few = schedule;
     for (Section& section : few.sections) {
-      section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroSteps - 2);
+      section.repeats = std::min<std::int32_t>(section.repeats, kReplayedMicroBatches - 2);
     }
     engine_options.timeline = &clock_only;
     const StepTime few_step = engine.run(few, op_costs, engine_options);
     const StepClock clock{engine.issue_ns(), engine.completion_ns(), few_step.step_ns};
     const auto drains = fill_memory(memory, plan, few, clock, replays, options);
-    drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroSteps, few_step, step);
+    drain(few, drains, static_cast<double>(plan.grad_accum) / kReplayedMicroBatches, few_step,
+          step);
     return step;
   }
 
@@ -308,7 +309,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   p.sent[static_cast<std::size_t>(CommGroup::kData)] = p.communication;
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
-  s.fill_doubts(p, options.source);
+  s.fill_intervals(p, options.source);
   if (options.timeline != nullptr) s.complete(*options.timeline);
   return p;
 }

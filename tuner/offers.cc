@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "profiles/data_file.h"
-#include "profiles/divided_doubt.h"
 #include "profiles/gpu_cost.h"
+#include "profiles/model_parallel_uncertainty.h"
 #include "profiles/node_network.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
@@ -66,7 +66,7 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
   std::map<std::string, profiles::StackFile> stacks;
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
   const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
-  const profiles::StackFile dividing = profiles::load_stack(profiles::usual_dividing_stack());
+  const profiles::StackFile dividing = profiles::load_stack(profiles::usual_model_parallel_stack());
   std::vector<Offer> offers;
   std::vector<std::string> offered;
   for (const std::string& name : names) {
@@ -84,17 +84,18 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, own);
     offer.profile.uncertainty = uncertainty;
     if (!stack && cluster.cluster.devices_per_node == 0) {
-      offer.divided = profiles::make_profile(cluster, dividing, costs, own);
-      offer.divided->uncertainty = uncertainty;
+      offer.model_parallel = profiles::make_profile(cluster, dividing, costs, own);
+      offer.model_parallel->uncertainty = uncertainty;
     } else if (offer.profile.stack.parallel.supported) {
-      offer.divided = offer.profile;
+      offer.model_parallel = offer.profile;
     }
     const Cluster& machine = offer.profile.cluster;
     for (std::string& known : price_names(name, machine)) offered.push_back(std::move(known));
     offer.price = price_of_cluster(name, machine, prices, kind, imported);
     offer.usd_per_gpu_hour = offer.price.usd_per_gpu_hour;
     offer.profile.cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
-    if (offer.divided) offer.divided->cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
+    if (offer.model_parallel)
+      offer.model_parallel->cluster.usd_per_gpu_hour = offer.usd_per_gpu_hour;
   }
   check_price_names(prices, offered);
   return offers;
@@ -107,9 +108,11 @@ bool estimate_only(const Offer& offer) {
   };
   const auto& seen = offer.profile.uncertainty.seen;
   if (const auto gpus = seen.find("gpu"); gpus != seen.end() && has(gpus->second)) return false;
-  const profiles::DividedRuns* divided =
-      offer.divided ? profiles::divided_doubt().runs_of(offer.divided->stack.family) : nullptr;
-  return divided == nullptr || !has(divided->gpus);
+  const profiles::ModelParallelRuns* model_parallel =
+      offer.model_parallel
+          ? profiles::model_parallel_uncertainty().runs_of(offer.model_parallel->stack.family)
+          : nullptr;
+  return model_parallel == nullptr || !has(model_parallel->gpus);
 }
 
 std::string price_source(const Offer& offer) {

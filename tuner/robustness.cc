@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "tuner/divided_search.h"
+#include "tuner/model_parallel_search.h"
 
 namespace shardwright::tuner {
 
@@ -49,9 +49,9 @@ Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
 }
 
 Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
-                         const DividedSpace& space, SearchOptions options,
+                         const ModelParallelSpace& space, SearchOptions options,
                          const std::vector<Plan>& plans) {
-  return searched_again<DividedSearch>(model, cases, space, std::move(options), plans);
+  return searched_again<ModelParallelSearch>(model, cases, space, std::move(options), plans);
 }
 
 }  // namespace shardwright::tuner

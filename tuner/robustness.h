@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tuner/divided_space.h"
+#include "tuner/model_parallel_space.h"
 #include "tuner/search.h"
 
 namespace shardwright::tuner {
@@ -39,7 +39,7 @@ struct Robustness {
 Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases, const Space& space,
                          SearchOptions options, const std::vector<Plan>& plans);
 Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
-                         const DividedSpace& space, SearchOptions options,
+                         const ModelParallelSpace& space, SearchOptions options,
                          const std::vector<Plan>& plans);
 
 }  // namespace shardwright::tuner

@@ -17,8 +17,8 @@
 #include "sim/core/parallelism.h"
 #include "sim/core/rack.h"
 #include "sim/core/worker_pool.h"
-#include "sim/doubt/headroom.h"
-#include "tuner/divided_search.h"
+#include "sim/uncertainty/headroom.h"
+#include "tuner/model_parallel_search.h"
 #include "tuner/search.h"
 #include "tuner/size_batches.h"
 #include "tuner/space_limits.h"
@@ -48,7 +48,7 @@ std::string physics_of(const Offer& offer) {
   profiles::Profile profile = offer.profile;
   profile.cluster.usd_per_gpu_hour = 0;
   std::string text = profile.stack.id + " " + profile.cluster.gpu.id;
-  if (offer.divided) text += " " + offer.divided->stack.id;
+  if (offer.model_parallel) text += " " + offer.model_parallel->stack.id;
   const profiles::FieldList fields = profiles::fields_of(profile);
   for (const profiles::Field& field : fields.fields())
     text.append(" ").append(profiles::json_text(field));
@@ -234,10 +234,10 @@ class Sweeper {
   }
 
   /// What competes for one size: the fastest whole run so far, and that of data parallelism alone.
-  struct Contest {
+  struct Candidates {
     std::optional<Sized> best, plain;
     std::optional<LeftOut> refusal;  // of data parallelism
-    std::string divided_why;         // no plan that divides the model
+    std::string divided_why;         // no plan that is model-parallel
 
     /// Later ones are larger batches or other software: they have to be worth it.
     void enter(Sized option) {
@@ -251,7 +251,7 @@ class Sweeper {
   };
 
   Outcome best_plan(const Task& task) {
-    Contest contest;
+    Candidates contest;
     const bool chosen = chooses_batch(job_);
     const std::vector<double> caps =
         chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
@@ -263,7 +263,7 @@ class Sweeper {
       if (contest.best && contest.best->cut_short) break;
       const bool mistake = contest.refusal && contest.refusal->lack == Lack::kBatch &&
                            *job_.fixed.global_batch >= task.gpus;
-      if (!is_divided(task) || mistake) continue;
+      if (!is_model_parallel(task) || mistake) continue;
       if (std::string slow = too_slow(task); !slow.empty()) {
         if (!contest.best && !is_plain(offers_[task.offer]))
           return LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
@@ -277,10 +277,10 @@ class Sweeper {
     return outcome_of(task, std::move(contest));
   }
 
-  Outcome outcome_of(const Task& task, Contest contest) const {
+  Outcome outcome_of(const Task& task, Candidates contest) const {
     if (contest.best) {
       Sized& best = *contest.best;
-      if (contest.plain && Contest::divides(best))
+      if (contest.plain && Candidates::divides(best))
         best.plain = PlainPlan{contest.plain->prediction.plan, contest.plain->cost.days};
       return std::move(best);
     }
@@ -288,13 +288,13 @@ class Sweeper {
     if (contest.divided_why.empty()) return left;
     const bool nothing_known = left.lack == Lack::kOther && !is_plain(offers_[task.offer]);
     if (nothing_known) return LeftOut{task.offer, task.gpus, Lack::kMemory, contest.divided_why};
-    left.reason += fmt::format("; divided on {}: {}", offers_[task.offer].divided->stack.id,
-                               contest.divided_why);
+    left.reason += fmt::format("; model-parallel on {}: {}",
+                               offers_[task.offer].model_parallel->stack.id, contest.divided_why);
     return left;
   }
 
   void enter_plain(const Task& task, double cap, std::optional<std::int64_t>& tried,
-                   Contest& contest) {
+                   Candidates& contest) {
     const Request& fixed = job_.fixed;
     std::optional<std::int64_t> batch = fixed.global_batch;
     // Micro-batch and accumulation, when both are fixed, make the batch.
@@ -312,10 +312,10 @@ class Sweeper {
       contest.refusal = std::move(*left);
   }
 
-  void enter_divided(const Task& task, std::int64_t batch, Contest& contest) {
+  void enter_divided(const Task& task, std::int64_t batch, Candidates& contest) {
     try {
-      std::optional<Sized> divided = search_divided(task, batch, contest);
-      if (divided) contest.enter(*std::move(divided));
+      std::optional<Sized> model_parallel = search_model_parallel(task, batch, contest);
+      if (model_parallel) contest.enter(*std::move(model_parallel));
     } catch (const Error& error) {
       contest.divided_why = error.what();
     }
@@ -323,12 +323,12 @@ class Sweeper {
 
   /// Whether data parallelism alone is asked about and its engine knows the model.
   bool is_plain(const Offer& offer) const {
-    return !model_.is_mixture() && !offer.profile.stack.parallel.always &&
-           !asks_for_division(job_.fixed);
+    return !model_.is_moe() && !offer.profile.stack.parallel.always &&
+           !asks_for_model_parallel(job_.fixed);
   }
-  bool is_divided(const Task& task) const {
-    return offers_[task.offer].divided && task.gpus > 1 &&
-           (asks_for_division(job_.fixed) || !asks_for_plain(job_.fixed));
+  bool is_model_parallel(const Task& task) const {
+    return offers_[task.offer].model_parallel && task.gpus > 1 &&
+           (asks_for_model_parallel(job_.fixed) || !asks_for_data_parallel(job_.fixed));
   }
 
   Outcome tune_plain(const Task& task, std::optional<std::int64_t> batch) {
@@ -358,13 +358,14 @@ class Sweeper {
     }
   }
 
-  /// The best plan that divides the model, where it is worth more than what there is; 0: the batch
+  /// The best plan that is model-parallel, where it is worth more than what there is; 0: the batch
   /// is fixed.
-  std::optional<Sized> search_divided(const Task& task, std::int64_t batch, Contest& contest) {
+  std::optional<Sized> search_model_parallel(const Task& task, std::int64_t batch,
+                                             Candidates& contest) {
     const Offer& offer = offers_[task.offer];
     Request request = job_.fixed;
     request.gpus = task.gpus;
-    const profiles::Profile profile = filled_profile(*offer.divided, task.gpus);
+    const profiles::Profile profile = filled_profile(*offer.model_parallel, task.gpus);
     request.stack = profile.stack.id;
     request.coarse = true;
     if (batch > 0) request.global_batch = batch;
@@ -373,9 +374,9 @@ class Sweeper {
     options.threads = 1;
     options.stop = options_.stop;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
-    const Extent extent = is_plain(offer) ? Extent::kDivided : Extent::kAll;
-    const DividedSpace space = divided_space(request, model_, profile, extent);
-    DividedSearch search(model_, scenarios, space, options);
+    const Extent extent = is_plain(offer) ? Extent::kModelParallel : Extent::kAll;
+    const ModelParallelSpace space = model_parallel_space(request, model_, profile, extent);
+    ModelParallelSearch search(model_, scenarios, space, options);
     std::optional<double> below;
     if (contest.best) below = seconds_to_beat(*contest.best, request.global_batch);
     const std::vector<Found> best = search.best(1, below);
@@ -448,8 +449,8 @@ class Sweeper {
 }  // namespace
 
 profiles::Profile profile_for(const Offer& offer, const Plan& plan) {
-  const bool divides = offer.divided && offer.divided->stack.id == plan.stack;
-  return filled_profile(divides ? *offer.divided : offer.profile, plan.gpus);
+  const bool divides = offer.model_parallel && offer.model_parallel->stack.id == plan.stack;
+  return filled_profile(divides ? *offer.model_parallel : offer.profile, plan.gpus);
 }
 
 std::vector<std::int64_t> gpu_counts(const Cluster& cluster, std::int64_t most) {

@@ -7,7 +7,7 @@
 // batch is fixed, batches (size_batches.h) up to the usual one are tried and, where a GPU has few
 // sequences of those, batches as large as published trainings took, whose days hold the tokens that
 // they need more; a larger batch or other software has to save more than 2 %. Plans that shard data
-// only and plans that divide the model compete by the same rule, and what data parallelism alone
+// only and model-parallel plans compete by the same rule, and what data parallelism alone
 // would take is kept beside the answer. Options are independent, so each is searched by one thread
 // and the result does not depend on how many there are. Clusters that differ in nothing but name
 // and price share one search; sizes that would take years are left out, but for the largest of each
@@ -35,8 +35,8 @@ namespace shardwright::tuner {
 struct Offer {
   std::string name;  // as the user gave it
   profiles::Profile profile;
-  /// With software that divides the model; none where that is not asked about.
-  std::optional<profiles::Profile> divided;
+  /// With model-parallel frameworks; none where that is not asked about.
+  std::optional<profiles::Profile> model_parallel;
   double usd_per_gpu_hour = 0;  // 0: unknown
   profiles::Price price;        // the same with its range, date and source
   bool shown_only = false;      // never recommended: nothing was measured on its GPU
@@ -52,7 +52,7 @@ struct SizingJob {
   std::int64_t max_gpus = 16384;
 };
 
-/// What data parallelism alone would take on the GPUs of an option that divides the model.
+/// What data parallelism alone would take on the GPUs of an option that is model-parallel.
 struct PlainPlan {
   Plan plan;
   double days = 0;

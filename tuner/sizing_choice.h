@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to make of a sweep: who meets the goal, the front of days and dollars, what to take, which
-// sizes between those tried are worth a look, and at which price another cluster would have won.
+// What to make of a sweep: who meets the goal, the Pareto front of days and dollars, what to take,
+// which sizes between those tried are worth a look, and at which price another cluster would have
+// won.
 //
 // Whole runs scatter, so what just meets a deadline in the middle misses it in half of all cases.
 // The safe size comes first, where there is one: it misses the deadline in one case of ten at most.

@@ -7,7 +7,7 @@
 
 #include "profiles/software_settings.h"
 #include "sim/core/error.h"
-#include "tuner/divided_search.h"
+#include "tuner/model_parallel_search.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -38,7 +38,7 @@ Request with_best_software(const Model& model, const std::vector<Scenario>& scen
   std::vector<Request> requests{request};
   try_settings(settings.tensor_overlaps, std::optional(profiles::usual_overlap(stack, model)),
                &GivenParallelism::tp_overlap, requests);
-  if (model.is_mixture()) {
+  if (model.is_moe()) {
     try_settings(settings.dispatchers, std::optional(profiles::usual_dispatcher(stack)),
                  &GivenParallelism::dispatcher, requests);
   }
@@ -52,8 +52,8 @@ Request with_best_software(const Model& model, const std::vector<Scenario>& scen
   for (Request& tried : requests) {
     if (options.stop != nullptr && options.stop->load()) break;
     try {
-      const DividedSpace space = divided_space(tried, model, profile, extent);
-      DividedSearch search(model, scenarios, space, options);
+      const ModelParallelSpace space = model_parallel_space(tried, model, profile, extent);
+      ModelParallelSearch search(model, scenarios, space, options);
       const std::vector<Found> found = search.best(1, score);
       searched = true;
       if (found.empty() || (score && found.front().score >= *score)) continue;

@@ -6,12 +6,12 @@
 // They are few, and each combination is a search of its own, pruned by the best of those before
 // it: the answer is the best plan over all of them, with the same proof as one search has. Nobody
 // is moved to other settings unasked (Request::allow_software), because what tells them apart, a
-// few per cent, often lies within the doubt of one prediction.
+// few per cent, often lies within the uncertainty of one prediction.
 #pragma once
 
 #include <vector>
 
-#include "tuner/divided_space.h"
+#include "tuner/model_parallel_space.h"
 #include "tuner/scenarios.h"
 #include "tuner/search.h"
 

@@ -34,7 +34,7 @@ bool same_checkpointed(const sim::LayerPrograms& a, const sim::LayerPrograms& b)
          same_pass(a.layer_backward(true), b.layer_backward(true));
 }
 
-/// Sequences of one GPU in an optimizer step, cut into micro-steps in every way.
+/// Sequences of one GPU in an optimizer step, cut into micro-batches in every way.
 std::vector<Batch> batches_of(const Request& request) {
   const auto fits = [&](const Batch& batch) {
     return (!request.micro_batch || *request.micro_batch == batch.micro_batch) &&
@@ -88,7 +88,7 @@ std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_p
 
 std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) {
   if (stack.parallel.always) {
-    throw Error(fmt::format("stack is {}, which always divides the model, expected another stack",
+    throw Error(fmt::format("stack is {}, which always is model-parallel, expected another stack",
                             stack.id));
   }
   if (!request.strategies.empty()) return request.strategies;

@@ -39,7 +39,7 @@ struct Request {
   bool allow_bf16_reduce = false;
   bool allow_bf16_master = false;
   bool allow_bf16_moments = false;
-  // Of plans that divide the model (divided_space.h): sizes and choices that are held fixed, and
+  // Of model-parallel plans (model_parallel_space.h): sizes and choices that are held fixed, and
   // what of the arithmetic may change.
   GivenParallelism parallel;
   std::vector<Precision> allowed_precisions;

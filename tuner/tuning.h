@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that `tune` answers: the best plan, its rivals, why it is the best, whether it stays so, and
-// what to change when nothing fits.
+// All that `tune` answers: the best plan, its candidates, why it is the best, whether it stays so,
+// and what to change when nothing fits.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ struct TuneOptions {
   std::size_t top = 10;
 };
 
-/// The best of the candidates that lost (contest.h).
+/// The best of the candidates that lost (candidates.h).
 struct OtherFramework {
   std::string stack;                 // several: joined by " or "
   std::optional<Found> best;         // none: nothing fits, or nothing is better than the choice
@@ -51,10 +51,10 @@ struct Tuning {
   std::optional<Advice> advice;          // when nothing fits
   Counts counts;                         // of the search for all of the above but robustness
   double search_s = 0, total_s = 0;
-  bool stopped = false;  // from outside: the best so far
-  bool divided = false;  // the answer is a plan that divides the model; `others` are none then
-  std::optional<profiles::Profile> profile;  // of a divided answer
-  std::int64_t usual_global_batch = 0;       // of a divided answer, where the request gave none
+  bool stopped = false;         // from outside: the best so far
+  bool model_parallel = false;  // the answer is a model-parallel plan; `others` are none then
+  std::optional<profiles::Profile> profile;  // of a model-parallel answer
+  std::int64_t usual_global_batch = 0;  // of a model-parallel answer, where the request gave none
   std::optional<OtherFramework> other;
   std::optional<NativePlan> native;
 };

@@ -248,12 +248,12 @@ std::optional<IdealHours> IdealHoursOf::planned(const WholeRun& run,
   IdealHours result;
   result.cluster = profiles::load_gpu(gpu).usual_cluster;
   std::optional<sim::Prediction> best;
-  if (divides_model(run)) {
-    result.stack = divided_stack_of(run.software);
+  if (is_model_parallel(run)) {
+    result.stack = model_parallel_stack_of(run.software);
     const profiles::Profile& profile = profile_of(result.cluster, result.stack);
     std::vector<std::string> told;
-    best = published_division(run, request_of(run, profile.cluster.gpus_per_node, told), profile,
-                              told);
+    best =
+        published_layout(run, request_of(run, profile.cluster.gpus_per_node, told), profile, told);
     if (best) assumed = std::move(told);
   }
   if (!best && !run.experts) {

@@ -11,8 +11,8 @@
 
 #include "sim/core/error.h"
 #include "sim/core/words.h"
-#include "tuner/divided_search.h"
-#include "tuner/divided_space.h"
+#include "tuner/model_parallel_search.h"
+#include "tuner/model_parallel_space.h"
 #include "tuner/scenarios.h"
 
 namespace shardwright::tuner {
@@ -70,8 +70,8 @@ std::optional<sim::Prediction> fastest(const Request& request, const Model& mode
                                        const profiles::Profile& profile) {
   try {
     const std::vector<Scenario> scenarios{as_predicted(profile)};
-    const DividedSpace space = divided_space(request, model, profile);
-    std::vector<Found> best = DividedSearch(model, scenarios, space, {}).best(1);
+    const ModelParallelSpace space = model_parallel_space(request, model, profile);
+    std::vector<Found> best = ModelParallelSearch(model, scenarios, space, {}).best(1);
     if (best.empty()) return std::nullopt;
     return std::move(best.front().prediction);
   } catch (const Error&) {  // sizes that do not divide this model or these GPUs
@@ -81,7 +81,7 @@ std::optional<sim::Prediction> fastest(const Request& request, const Model& mode
 
 }  // namespace
 
-bool divides_model(const WholeRun& run) {
+bool is_model_parallel(const WholeRun& run) {
   return !run.data_parallel() || run.experts;
 }
 
@@ -94,7 +94,7 @@ std::string by_words(const std::string& name, std::span<const NameWord> words,
   return std::string(found == words.end() ? otherwise : found->stands_for);
 }
 
-std::string divided_stack_of(const std::string& software) {
+std::string model_parallel_stack_of(const std::string& software) {
   static constexpr std::array<NameWord, 5> kWords = {{{"deepspeed", "megatron-deepspeed"},
                                                       {"neox", "megatron-deepspeed"},
                                                       {"nanotron", "nanotron"},
@@ -103,9 +103,9 @@ std::string divided_stack_of(const std::string& software) {
   return by_words(software, kWords, "megatron-core");
 }
 
-std::optional<sim::Prediction> published_division(const WholeRun& run, Request request,
-                                                  const profiles::Profile& profile,
-                                                  std::vector<std::string>& assumed) {
+std::optional<sim::Prediction> published_layout(const WholeRun& run, Request request,
+                                                const profiles::Profile& profile,
+                                                std::vector<std::string>& assumed) {
   hold_layout(run, profile.stack, request);
   const std::int64_t stages = request.parallel.pp.value_or(1);
   const std::int64_t replica = request.parallel.tp.value_or(1) * stages;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of a published training that divided its model: tensor, pipeline and expert parallel
-// sizes as published, on software that divides models; what nobody published (micro-batch, virtual
+// sizes as published, on model-parallel frameworks; what nobody published (micro-batch, virtual
 // stages, context parallelism of 1, how much is recomputed) is searched.
 #pragma once
 
@@ -18,7 +18,7 @@
 namespace shardwright::tuner {
 
 /// Whether it divided the model, or has experts, which data parallelism alone does not express.
-bool divides_model(const profiles::WholeRun& run);
+bool is_model_parallel(const profiles::WholeRun& run);
 
 /// What a word in a published name stands for.
 struct NameWord {
@@ -31,13 +31,13 @@ std::string by_words(const std::string& name, std::span<const NameWord> words,
 
 /// The stack with tensor and pipeline parallelism that stands for what a source calls its software,
 /// by words in it; else megatron-core.
-std::string divided_stack_of(const std::string& software);
+std::string model_parallel_stack_of(const std::string& software);
 
 /// The fastest step with the published layout. `request` holds GPUs, sequence length and
 /// recomputation; its batch and layout are set here. None where nothing of that layout fits or
 /// makes sense. `run` has a model. Appends what it assumed.
-std::optional<sim::Prediction> published_division(const profiles::WholeRun& run, Request request,
-                                                  const profiles::Profile& profile,
-                                                  std::vector<std::string>& assumed);
+std::optional<sim::Prediction> published_layout(const profiles::WholeRun& run, Request request,
+                                                const profiles::Profile& profile,
+                                                std::vector<std::string>& assumed);
 
 }  // namespace shardwright::tuner

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published whole trainings against what would have been predicted: validate --whole-runs.
+// Published training runs against what would have been predicted: validate --whole-runs.
 #pragma once
 
 #include <array>

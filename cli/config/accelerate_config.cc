@@ -272,7 +272,7 @@ void read_accelerate(SettingBox& box, ImportedConfig& to) {
   if (const auto backend = box.take({"dynamo_config.dynamo_backend"});
       backend && upper(*backend) != "NO") {
     to.stack = "torch-compile";
-    box.took("stack torch-compile", to);
+    box.took("framework torch-compile", to);
   }
   assume_script(box, to);
   to.assumed.push_back(

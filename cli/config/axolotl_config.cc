@@ -196,7 +196,7 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
   static_cast<void>(box.take({"flash_attention", "sdp_attention"}));
   const bool compiles = box.take_switch({"torch_compile"}).value_or(false);
   to.stack = compiles ? "torch-compile" : "hf-eager";
-  if (compiles) box.took("stack torch-compile", to);
+  if (compiles) box.took("framework torch-compile", to);
   box.leave({"liger_fused_linear_cross_entropy"}, "give --loss-chunks for a loss in pieces", to);
   box.leave({"cut_cross_entropy"}, "give --loss-chunks for a loss in pieces", to);
   if (!box.take_switch({"sample_packing"}).value_or(false)) {

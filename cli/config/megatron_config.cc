@@ -384,16 +384,16 @@ void read_megatron(SettingBox& box, ImportedConfig& to) {
   if (!has_length && !to.knobs.seq_len)
     to.assumed.push_back("seq_length is not said: 2048 (--seq-len)");
   // Megatron-Bridge turns it on everywhere where one section says so.
-  bool divided = begins_with(box, "_common");
+  bool model_parallel = begins_with(box, "_common");
   for (const char* section : {"", "ddp.", "optimizer."}) {
     const auto on = box.take_switch({fmt::format("{}use_distributed_optimizer", section)});
-    divided = on ? *on || (divided && *section != 0) : divided;
+    model_parallel = on ? *on || (model_parallel && *section != 0) : model_parallel;
   }
-  to.strategy = fsdp      ? Strategy::kMegatronFsdp
-                : divided ? Strategy::kDistributedOptimizer
-                          : Strategy::kDdp;
-  if (fsdp || divided) box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
-  if (!fsdp && !divided)
+  to.strategy = fsdp             ? Strategy::kMegatronFsdp
+                : model_parallel ? Strategy::kDistributedOptimizer
+                                 : Strategy::kDdp;
+  if (fsdp || model_parallel) box.took(fmt::format("strategy {}", name_of(to.strategy)), to);
+  if (!fsdp && !model_parallel)
     to.assumed.push_back(
         "no use_distributed_optimizer: every rank keeps the whole optimizer state");
   static_cast<void>(Keys("overlap_grad_reduce").on(box));

@@ -52,7 +52,7 @@ std::optional<Plan> with_expandable_segments(const Plan& plan) {
   return expandable;
 }
 
-std::optional<Plan> with_more_divided(const Plan& plan) {
+std::optional<Plan> with_more_model_parallel(const Plan& plan) {
   Plan more = plan;
   switch (plan.strategy) {
     case Strategy::kDdp:
@@ -93,7 +93,7 @@ class Changer {
     const std::int64_t layers = job.model.layers;
     steps_ = {[layers, kind](const Plan& p) { return with_more_layers(p, layers, kind); },
               with_half_the_batch, with_loss_in_pieces, with_expandable_segments,
-              with_more_divided};
+              with_more_model_parallel};
   }
 
   std::optional<SmallestChange> find() {

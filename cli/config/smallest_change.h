@@ -4,7 +4,7 @@
 //
 // This is no search for the best plan (tune is): it keeps sequences, GPUs, the global batch and the
 // division of the model, and moves single knobs the way that saves memory, each no further than it
-// must: more checkpointed layers, a smaller micro-batch with more micro-steps, a loss in pieces,
+// must: more checkpointed layers, a smaller micro-batch with more micro-batches, a loss in pieces,
 // expandable segments, resharding, the optimizer in the host's memory.
 #pragma once
 

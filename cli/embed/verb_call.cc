@@ -51,7 +51,8 @@ int VerbCall::run(const std::vector<std::string>& words) {
     if (out.stream() == nullptr || err.stream() == nullptr) throw std::bad_alloc();
     int code = 0;
     {
-      const Guest guest({out.stream(), kept ? err.stream() : stderr, kept ? &wish_ : nullptr});
+      const BootstrapPeer peer(
+          {out.stream(), kept ? err.stream() : stderr, kept ? &wish_ : nullptr});
       code = run_program(count, arguments.data(), make_verbs(), absent_verbs());
     }
     if (!kept) std::fflush(stderr);

@@ -143,7 +143,7 @@ std::string fsdp_section(const Plan& plan, Wrapper wrapper, const sim::Job& inpu
 }  // namespace
 
 TrainerSettings accelerate_settings(const sim::Job& inputs, const Plan& plan) {
-  refuse_division(plan, "Accelerate");
+  refuse_model_parallel(plan, "Accelerate");
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

@@ -93,14 +93,14 @@ Json precision_section(const Plan& plan, TrainerSettings& settings) {
   return bf16;
 }
 
-/// The type in which gradients of micro-steps are summed. Outside ZeRO the engine implements only
+/// The type in which gradients of micro-batches are summed. Outside ZeRO the engine implements only
 /// that of the model (deepspeed/runtime/engine.py, "unsupported mix of model_dtype").
 void set_accumulation(const Plan& plan, TrainerSettings& settings, Json& config) {
   const bool zero = info_of(plan.strategy).zero_stage() > 0;
   if (!zero && plan.param_dtype == DType::kBf16) {
     if (plan.grad_accum > 1) {
       settings.lost("grad_accum",
-                    fmt::format("without ZeRO DeepSpeed sums the gradients of the {} micro-steps "
+                    fmt::format("without ZeRO DeepSpeed sums the gradients of the {} micro-batches "
                                 "in bf16",
                                 plan.grad_accum));
     }
@@ -132,7 +132,7 @@ Json checkpoint_section(const Plan& plan, std::int64_t layers, TrainerSettings& 
 }  // namespace
 
 TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan) {
-  refuse_division(plan, "DeepSpeed");
+  refuse_model_parallel(plan, "DeepSpeed");
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

@@ -89,9 +89,9 @@ void add_experts(const Model& model, Options& out) {
 /// The nearest of Megatron's strategies.
 Strategy megatron_strategy(Strategy strategy) {
   const StrategyInfo& info = info_of(strategy);
-  if (info.software == Software::kMegatron || info.divides == Sharded::kNothing) return strategy;
-  return info.divides == Sharded::kParameters ? Strategy::kMegatronFsdp
-                                              : Strategy::kDistributedOptimizer;
+  if (info.software == Software::kMegatron || info.shards == Sharded::kNothing) return strategy;
+  return info.shards == Sharded::kParameters ? Strategy::kMegatronFsdp
+                                             : Strategy::kDistributedOptimizer;
 }
 
 void add_data_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings,
@@ -125,7 +125,7 @@ void add_data_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSetti
   const bool gathers =
       plan.parallel.overlap_param_gather.value_or(fsdp || software.overlap_param_gather);
   if (reduces) out.on("--overlap-grad-reduce", "ddp.overlap_grad_reduce");
-  if (gathers && info_of(strategy).divides != Sharded::kNothing)
+  if (gathers && info_of(strategy).shards != Sharded::kNothing)
     out.on("--overlap-param-gather", "ddp.overlap_param_gather");
   if (plan.reduce_dtype == DType::kBf16) {
     out.add("--grad-reduce-in-bf16", "", "ddp.grad_reduce_in_fp32", "False");
@@ -184,7 +184,7 @@ void add_context(const Plan& plan, Options& out) {
 }
 
 void add_expert_parallelism(const sim::Job& inputs, const Plan& plan, Options& out) {
-  if (!inputs.model.is_mixture()) return;
+  if (!inputs.model.is_moe()) return;
   const Parallelism& p = plan.parallel;
   out.value("--expert-model-parallel-size", p.ep, "model.expert_model_parallel_size");
   out.value("--expert-tensor-parallel-size", p.etp, "model.expert_tensor_parallel_size");
@@ -259,8 +259,8 @@ void add_precision(const Plan& plan, Options& out) {
 /// What validate_args and OptimizerConfig demand of --optimizer-cpu-offload, which goes with
 /// --use-precision-aware-optimizer.
 void check_offloaded_optimizer(const Plan& plan) {
-  const bool divides = info_of(megatron_strategy(plan.strategy)).divides != Sharded::kNothing;
-  if (!divides) {
+  const bool shards = info_of(megatron_strategy(plan.strategy)).shards != Sharded::kNothing;
+  if (!shards) {
     not_in_megatron("offload", "optimizer with every rank's whole optimizer state",
                     "strategy distributed-optimizer");
   }
@@ -340,8 +340,8 @@ std::vector<std::string> recomputed_modules(const Model& model, const Plan& plan
     modules.emplace_back(name);
     told |= piece;
   };
-  if (!model.is_mixture()) also(kPieceFfn, "mlp");
-  if (model.is_mixture()) also(kPieceSwiglu, "moe_act");
+  if (!model.is_moe()) also(kPieceFfn, "mlp");
+  if (model.is_moe()) also(kPieceSwiglu, "moe_act");
   if (told != plan.pieces) {
     settings.lost(
         "recompute",
@@ -443,7 +443,7 @@ MegatronOptions megatron_model_options(const sim::Job& inputs, const Plan& plan,
   out.word("--attention-dropout", "0.0");
   out.word("--hidden-dropout", "0.0");
   out.value("--vocab-size", model.vocab);
-  if (model.is_mixture()) add_experts(model, out);
+  if (model.is_moe()) add_experts(model, out);
   if (model.mtp_layers > 0) out.value("--mtp-num-layers", model.mtp_layers);
   if (model.sliding_window > 0) {
     settings.lost("model",

@@ -44,7 +44,7 @@ const Trainer& trainer_named(const std::string& name) {
   fail_word("--format", name, names);
 }
 
-void refuse_division(const Plan& plan, std::string_view trainer) {
+void refuse_model_parallel(const Plan& plan, std::string_view trainer) {
   if (plan.offload == Offload::kOptimizer) return;  // told by the trainer's own file
   refuse_parallelism(plan, fmt::format("{} divides data alone", trainer),
                      "--format torchtitan, megatron-lm or megatron-bridge");
@@ -75,9 +75,10 @@ std::string of_layers(std::int64_t count, std::int64_t layers) {
 void remark_stack(const Plan& plan, std::string_view trainer, std::string stack,
                   TrainerSettings& settings) {
   if (plan.stack != stack) {
-    settings.lost("stack", fmt::format("the plan was made for the stack {}; {} runs other kernels "
-                                       "and allocates otherwise (stack {})",
-                                       plan.stack, trainer, stack));
+    settings.lost("stack",
+                  fmt::format("the plan was made for the framework {}; {} runs other kernels "
+                              "and allocates otherwise (framework {})",
+                              plan.stack, trainer, stack));
   }
   settings.as_run.stack = std::move(stack);
   if (plan.loss_chunks > 1) {

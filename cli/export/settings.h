@@ -57,8 +57,8 @@ TrainerSettings deepspeed_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings megatron_lm_settings(const sim::Job& inputs, const Plan& plan);
 TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& plan);
 
-/// Throws Error naming what divides the model, for a trainer that divides data alone.
-void refuse_division(const Plan& plan, std::string_view trainer);
+/// Throws Error naming what is model-parallel, for a trainer that divides data alone.
+void refuse_model_parallel(const Plan& plan, std::string_view trainer);
 
 /// How the ranks are arranged.
 struct Ranks {

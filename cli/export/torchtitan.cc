@@ -95,7 +95,7 @@ bool selects_operators(const Plan& plan, std::int64_t layers, TrainerSettings& s
   if (plan.recompute == Recompute::kPieces) {
     settings.lost("recompute",
                   fmt::format("torchtitan cannot recompute just {}; it keeps the outputs of "
-                              "attention and of every second matrix product, per operator",
+                              "attention and of every second GEMM, per operator",
                               recompute_name(plan)));
   }
   if (k < layers) {
@@ -202,7 +202,7 @@ TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
 }
 
 TitanOptions parallelism_options(const Ranks& ranks, const Plan& run) {
-  if (divides_for_titan(run)) return {};
+  if (shards_for_titan(run)) return {};
   const char* section = "parallelism";
   TitanOptions options = {
       {section, "data_parallel_replicate_degree", fmt::format("{}", ranks.replicate)},
@@ -331,8 +331,8 @@ TitanOptions in_tokens(const TitanOptions& options, const Plan& plan) {
 TrainerSettings module_settings(const sim::Job& inputs, const Plan& plan, bool counts_tokens) {
   TrainerSettings settings;
   TitanOptions options = common_options(inputs, plan, settings);
-  const TitanOptions division = titan_division(inputs, plan, settings);
-  options.insert(options.end(), division.begin(), division.end());
+  const TitanOptions layout = titan_parallelism(inputs, plan, settings);
+  options.insert(options.end(), layout.begin(), layout.end());
   if (counts_tokens) options = in_tokens(options, plan);
   const Ranks ranks = ranks_of(inputs, plan);
   const std::string policy = checkpoint_policy(plan, inputs.model.layers, settings);
@@ -371,7 +371,7 @@ TrainerSettings torchtitan_main_settings(const sim::Job& inputs, const Plan& pla
 }
 
 TrainerSettings torchtitan_toml_settings(const sim::Job& inputs, const Plan& plan) {
-  if (divides_for_titan(plan)) {
+  if (shards_for_titan(plan)) {
     refuse_parallelism(plan, "the TOML of torchtitan 0.2 is written for data parallelism only",
                        "--format torchtitan");
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One option of torchtitan, and those that divide the model.
+// One option of torchtitan, and those that are model-parallel.
 //
 // Names of ParallelismConfig and CompileConfig of 0.3 (torchtitan/config/configs.py). Stages are
 // given as lists of module names (module_fqns_per_model_part), so that they hold what the plan says
@@ -22,9 +22,9 @@ struct TitanOption {
 using TitanOptions = std::vector<TitanOption>;
 
 /// Whether the plan needs the options below.
-bool divides_for_titan(const Plan& plan);
+bool shards_for_titan(const Plan& plan);
 
 /// Empty for a plan of data parallelism. Throws Error naming what torchtitan does not have.
-TitanOptions titan_division(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings);
+TitanOptions titan_parallelism(const sim::Job& inputs, const Plan& plan, TrainerSettings& settings);
 
 }  // namespace shardwright::cli

@@ -178,7 +178,7 @@ std::string module_text(const Plan& plan, const Ranks& ranks, const ModuleNames&
 }  // namespace
 
 TrainerSettings yafsdp_settings(const sim::Job& inputs, const Plan& plan) {
-  refuse_division(plan, "YaFSDP");
+  refuse_model_parallel(plan, "YaFSDP");
   TrainerSettings settings;
   settings.as_run = plan;
   const Ranks ranks = ranks_of(inputs, plan);

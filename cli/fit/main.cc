@@ -8,7 +8,7 @@
 //
 // Without options the first reads profiles/data/published and rewrites
 // profiles/data/fitted/gpu_cost.json of the source tree; parameter sets of GPUs without rows stay
-// as they are. `steps` fits what only whole training steps show (step_parameters.json) and rewrites
+// as they are. `steps` fits what only training run steps show (step_parameters.json) and rewrites
 // the values where they live: gpu_cost.json, clusters, stacks, and the record of the fit.
 // `whole-runs` fits the production factor to whole_runs.csv and rewrites fitted/whole_runs.json;
 // `critical-batch` judges batch_laws.csv by the batches there and rewrites critical_batch.json.
@@ -241,7 +241,7 @@ void fit_step_table(const fs::path& ledger, const std::string& date, const fs::p
   fmt::print("by simulation {:.1f} % of new cells inside\n",
              100 * fitted.leave_one_out.simulated_coverage);
   fmt::print(
-      "memory       +{:.1f} -{:.1f} % ({} runs), of other software +{:.1f} -{:.1f} % ({} "
+      "memory       +{:.1f} -{:.1f} % ({} runs), of another framework +{:.1f} -{:.1f} % ({} "
       "sources)\n",
       100 * known.memory.more, 100 * known.memory.less, known.memory_runs,
       100 * known.memory_of_others.more, 100 * known.memory_of_others.less, known.memory_sources);

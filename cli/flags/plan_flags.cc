@@ -101,7 +101,7 @@ namespace {
 
 /// Flags alone move nobody to another framework as long as the usual one does what they ask for.
 bool usual_stack_does(const GivenKnobs& knobs, const Model& model, const std::string& stack) {
-  if (model.is_mixture()) return false;
+  if (model.is_moe()) return false;
   Plan asked;
   take_parallelism(knobs.parallel, asked);
   const auto of_megatron = [](Strategy strategy) {
@@ -121,7 +121,7 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   Plan plan = file.plan;
   if (!planned) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
   if (!planned && !usual_stack_does(flags.knobs, job.model, plan.stack))
-    plan.stack = profiles::usual_dividing_stack();
+    plan.stack = profiles::usual_model_parallel_stack();
   plan.stack = flags.stack.value_or(plan.stack);
   job.overrides = file.overrides;
   if (flags.node_network) {
@@ -148,7 +148,7 @@ sim::Job with_flags(const PlanFlags& flags, sim::Job job, bool planned) {
   const Plan base = with_knobs(job.plans.front(), flags.knobs, job.model.layers);
   std::vector<Strategy> strategies = flags.knobs.strategies;
   if (strategies.empty()) {
-    // Software that divides the model shards the optimizer over its replicas.
+    // Model-parallel frameworks shards the optimizer over its replicas.
     const bool own = !planned && job.profile.stack.parallel.always;
     strategies = {own ? Strategy::kDistributedOptimizer : base.strategy};
   }

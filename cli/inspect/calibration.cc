@@ -82,20 +82,19 @@ std::string inspect_calibration(const std::string& name, Form form, const Termin
                  "`shardwright calibrate` makes one from traces.");
   }
   const Calibration& calibration = *file.calibration;
-  text +=
-      "\n" +
-      lines(out,
-            fmt::format("Calibrated on {} from {}{}.", calibration.date, calibration.parent,
-                        calibration.stack.empty()
-                            ? std::string()
-                            : fmt::format("; values of the stack hold for {}", calibration.stack)));
+  text += "\n" + lines(out, fmt::format("Calibrated on {} from {}{}.", calibration.date,
+                                        calibration.parent,
+                                        calibration.stack.empty()
+                                            ? std::string()
+                                            : fmt::format("; values of the framework hold for {}",
+                                                          calibration.stack)));
   text += heading(out, "Sources") + sources_table(calibration, out);
   text += heading(out, "Errors (medians)") + groups_table(calibration, out);
   if (!calibration.values.empty()) {
     text += heading(out, "Values that moved") + values_table(calibration, out);
   }
   if (!file.measured_products.empty()) {
-    text += "\n" + lines(out, fmt::format("{} matrix products were timed; their times win over the "
+    text += "\n" + lines(out, fmt::format("{} GEMMs were timed; their times win over the "
                                           "formula.",
                                           file.measured_products.size()));
   }

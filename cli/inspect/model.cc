@@ -125,9 +125,9 @@ std::string in_words(const Model& m) {
   std::vector<std::string> parts = {
       fmt::format("{} layers of {}", m.layers, m.hidden),
       attention_words(m),
-      m.is_mixture() ? expert_words(m)
-                     : fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
-                                   name_of(m.activation)),
+      m.is_moe() ? expert_words(m)
+                 : fmt::format("{} MLP of {} ({})", m.gated_mlp ? "gated" : "plain", m.ffn,
+                               name_of(m.activation)),
       fmt::format("{} {}s a layer", m.norms_per_layer,
                   m.norm == Normalization::kRmsNorm ? "RMSNorm" : "LayerNorm"),
       bias_words(m),
@@ -186,7 +186,7 @@ ordered_json to_json(const Model& m) {
           {"sliding_window", m.sliding_window},
           {"windowed_layers", m.windowed_layers},
           {"chunked_attention", m.chunked_attention},
-          {"experts", m.is_mixture() ? to_json(m.experts, m.expert_layers()) : none},
+          {"experts", m.is_moe() ? to_json(m.experts, m.expert_layers()) : none},
           {"latent_attention", m.latent.kv_rank > 0 ? to_json(m.latent) : none},
           {"mtp_layers", m.mtp_layers},
           {"gated_mlp", m.gated_mlp},
@@ -279,7 +279,7 @@ std::string parameter_table(const Model& m, const ParameterCounts& counts, const
   row("head", counts.head);
   table.add_rule();
   row("total", total);
-  if (m.is_mixture()) row("active", counts.active(m.layers));
+  if (m.is_moe()) row("active", counts.active(m.layers));
   row("multi-token prediction beside it", counts.mtp);
   return table.render(out);
 }

@@ -41,10 +41,11 @@ Table plan_table(const Plan& plan) {
   table.add_row({"strategy", std::string(name_of(plan.strategy)), sharding_words(plan)});
   table.add_row({"GPUs", fmt::format("{}", plan.gpus), ""});
   table.add_row({"sequence", fmt::format("{}", plan.seq_len), "tokens"});
-  table.add_row({"batch", fmt::format("{} x {}", plan.micro_batch, plan.grad_accum),
-                 fmt::format("sequences a micro-step x micro-steps on each rank: {} sequences, {} "
-                             "tokens a step",
-                             sequences, sequences * plan.seq_len)});
+  table.add_row(
+      {"batch", fmt::format("{} x {}", plan.micro_batch, plan.grad_accum),
+       fmt::format("sequences a micro-batch x micro-batches on each rank: {} sequences, {} "
+                   "tokens a step",
+                   sequences, sequences * plan.seq_len)});
   table.add_row({"recompute", recompute_name(plan), checkpointing_words(plan)});
   table.add_row({"dtypes",
                  fmt::format("{}/{}/{}/{}", name_of(plan.param_dtype), name_of(plan.reduce_dtype),
@@ -55,7 +56,7 @@ Table plan_table(const Plan& plan) {
   table.add_row({"attention", std::string(name_of(plan.attention)),
                  plan.deterministic ? "deterministic: gradients are added in one order" : ""});
   table.add_row({"offload", offload_name(plan), ""});
-  table.add_row({"stack", plan.stack, "the software that runs it"});
+  table.add_row({"stack", plan.stack, "the framework that runs it"});
   return table;
 }
 

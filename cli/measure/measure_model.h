@@ -3,7 +3,7 @@
 // and imported as observations.
 //
 // A scene is a plan that is run for a few steps. The scenes vary the number of ranks (products on a
-// whole device and on a part of it, collectives of several sizes), the tokens of a micro-step
+// whole device and on a part of it, collectives of several sizes), the tokens of a micro-batch
 // (large and small products) and the length of sequences (attention). So every operation is timed
 // as it runs in training, by the executor that trains, on whatever device the site gives.
 #pragma once

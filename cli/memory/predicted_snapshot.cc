@@ -198,7 +198,7 @@ std::string unit_words(const Schedule& schedule, std::int32_t unit) {
 
 std::string predicted_snapshot(const sim::Job& job, const Plan& plan) {
   refuse_parallelism(plan, "a memory snapshot is drawn of data-parallel steps only",
-                     "a plan that does not divide the model");
+                     "a plan that does not are model-parallel");
   Plan drawn = plan;
   drawn.grad_accum = std::min(plan.grad_accum, kDrawnMicroSteps);
   const Stack& stack = job.profile.stack;

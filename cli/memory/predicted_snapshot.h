@@ -3,7 +3,7 @@
 //
 // The tensors of a step live and die as the schedule says; PyTorch's allocator, simulated, gives
 // them addresses. Every event carries the tensor and the operation it is for where a real snapshot
-// carries a stack of calls. One step is drawn, with at most two micro-steps.
+// carries a stack of calls. One step is drawn, with at most two micro-batches.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace shardwright::cli {
 
-/// A pickle. Throws Error for a plan that divides the model, whose schedules are not of tensors.
+/// A pickle. Throws Error for a model-parallel plan, whose schedules are not of tensors.
 std::string predicted_snapshot(const sim::Job& job, const Plan& plan);
 
 }  // namespace shardwright::cli

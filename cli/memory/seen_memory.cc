@@ -314,7 +314,7 @@ std::optional<SeenMemory> find_message(std::string_view log, const std::string& 
   SeenMemory seen;
   seen.source = "message";
   seen.refused = message.behind("Tried to allocate ");
-  seen.capacity = message.behind("total capacity of ");  // since PyTorch 2.1
+  seen.capacity = message.behind("total capacity of ");                     // since PyTorch 2.1
   if (!seen.capacity) seen.capacity = message.behind("total capacty of ");  // as 2.1 spells it
   if (!seen.capacity) seen.capacity = message.before(" total capacity");
   seen.free = message.behind("of which ");

@@ -152,7 +152,7 @@ class Validation {
     } catch (const Error& error) {
       // The stack of the calibration may be a file of the contributor's.
       if (stack == "native" || !is_path(stack)) throw;
-      fail(fmt::format("The stack it was calibrated with cannot be read: {}", error.what()));
+      fail(fmt::format("The framework it was calibrated with cannot be read: {}", error.what()));
     }
   }
 

@@ -148,8 +148,8 @@ std::string next_sentence(const CalibrationReport& report) {
   if (next.what.empty() || !(next.before > 0)) return "";
   constexpr double kLevel = 1.645;  // 90 % of a normal distribution
   return fmt::format(
-      "The one measurement that would help most: {}. The values' doubt leaves the time of {} "
-      "uncertain by {}; with it {}. Of that doubt, {} comes from {}.",
+      "The one measurement that would help most: {}. The values' uncertainty leaves the time of {} "
+      "uncertain by {}; with it {}. Of that uncertainty, {} comes from {}.",
       next.what, report.asked_of.empty() ? "these operations" : report.asked_of,
       plus_minus(kLevel * next.before), plus_minus(kLevel * next.after),
       percent(next.group_share, 0), name_of(next.group));

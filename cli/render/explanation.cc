@@ -29,7 +29,7 @@ std::string kernel_words(const sim::PartTimes& part) {
       shares.push_back(fmt::format("{} {}", share_of(time_s, part.kernels_s), what));
     }
   };
-  add(part.products_s, "matrix products");
+  add(part.products_s, "GEMMs");
   add(part.attention_s, "attention");
   add(part.memory_bound_s, "memory-bound kernels");
   return fmt::format("kernels run for {} ({})", duration(part.kernels_s), fmt::join(shares, ", "));

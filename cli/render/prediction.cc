@@ -8,12 +8,12 @@
 #include <functional>
 #include <set>
 
-#include "cli/render/division.h"
+#include "cli/render/model_parallel.h"
 #include "cli/render/text/bar.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
-#include "cli/render/words/division_words.h"
+#include "cli/render/words/model_parallel_words.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
@@ -46,12 +46,12 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
   constexpr std::size_t kLineColumns = 100;
   const Cluster& cluster = inputs.profile.cluster;
   const std::string head =
-      printable(fmt::format("{} on {} x {} ({}), stack {}", inputs.model_name, plan.gpus,
+      printable(fmt::format("{} on {} x {} ({}), framework {}", inputs.model_name, plan.gpus,
                             cluster.gpu.id, inputs.cluster_name, plan.stack),
                 out.utf8);
   const std::string batch =
-      fmt::format("{} x {} x {} (tokens x sequences x micro-steps) per GPU and step,", plan.seq_len,
-                  plan.micro_batch, plan.grad_accum);
+      fmt::format("{} x {} x {} (seq_len x micro-batch x grad-accum) per GPU and step,",
+                  plan.seq_len, plan.micro_batch, plan.grad_accum);
   const std::string checkpoints =
       plan.recompute == Recompute::kNone || plan.ckpt_layers == 0
           ? "no layer checkpointed"
@@ -59,7 +59,7 @@ std::string what_is_trained(const sim::Job& inputs, const Plan& plan, const Term
                         recompute_name(plan));
   const bool fits = batch.size() + 1 + checkpoints.size() <= kLineColumns;
   std::string text = head + "\n";
-  if (const std::string division = division_words(plan); !division.empty()) text += division + "\n";
+  if (const std::string layout = model_parallel_words(plan); !layout.empty()) text += layout + "\n";
   text += rack_words(inputs, plan);
   if (const std::string part = part_of_node_words(cluster, plan.gpus); !part.empty())
     text += part + "\n";
@@ -140,7 +140,7 @@ std::string time_table(const sim::Prediction& prediction, const Terminal& out) {
     const double share = value / time.iteration_s;
     table.add_row({part.name, duration(value), percent(share), bar(share, kBarColumns, out)});
   }
-  if (divides_model(prediction) && time.other_s() > 0) {
+  if (is_model_parallel(prediction) && time.other_s() > 0) {
     const double share = time.other_s() / time.iteration_s;
     table.add_row(
         {"bubble", duration(time.other_s()), percent(share), bar(share, kBarColumns, out)});
@@ -240,7 +240,7 @@ std::string prediction_text(const sim::Job& inputs, const sim::Prediction& predi
     text += line + "\n";
   text += speed_table(inputs, prediction, out);
   text += heading(out, "Where the time goes") + time_table(prediction, out);
-  text += division_text(prediction, out);
+  text += model_parallel_text(prediction, out);
   text += heading(out, "Memory of a GPU at its peak") + memory_table(prediction, out);
   text += heading(out, "What this rests on") + origins_table(inputs, prediction, out);
   return text + extrapolation_words({prediction});

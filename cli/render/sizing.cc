@@ -11,7 +11,7 @@
 #include "cli/render/text/scatter.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
-#include "cli/render/words/division_words.h"
+#include "cli/render/words/model_parallel_words.h"
 
 namespace shardwright::cli {
 namespace {
@@ -57,9 +57,9 @@ std::string money_cell(const std::optional<double>& usd, const SizingUnits& unit
 }
 
 /// "hsdp/128 2x4 k76 norm,swiglu": strategy, micro-batch x accumulation, checkpointed layers.
-/// Of a divided plan "tp8 pp8x4 cp2 1x32 k16 full".
+/// Of a model-parallel plan "tp8 pp8x4 cp2 1x32 k16 full".
 std::string plan_cell(const Plan& plan) {
-  std::string text = short_division(plan);
+  std::string text = short_layout(plan);
   if (text.empty()) text = name_of(plan.strategy);
   if (plan.shard_group > 0) text += fmt::format("/{}", plan.shard_group);
   text += fmt::format(" {}x{}", plan.micro_batch, plan.grad_accum);
@@ -232,13 +232,13 @@ std::vector<std::string> rest_sentences(const SizingReport& report, std::size_t 
   return sentences;
 }
 
-/// The software that is asked about, and that which divides the model where both are tried.
+/// The software that is asked about, and that which is model-parallel where both are tried.
 std::string software_words(const SizingReport& report) {
   const tuner::Offer& offer = report.offers.front();
   const std::string& stack = offer.profile.stack.id;
-  if (!offer.divided || offer.divided->stack.id == stack) return "stack " + stack;
-  if (report.model.is_mixture()) return "stack " + offer.divided->stack.id;
-  return fmt::format("stack {} (model parallelism: {})", stack, offer.divided->stack.id);
+  if (!offer.model_parallel || offer.model_parallel->stack.id == stack) return "framework " + stack;
+  if (report.model.is_moe()) return "framework " + offer.model_parallel->stack.id;
+  return fmt::format("framework {} (tp, pp, cp, ep: {})", stack, offer.model_parallel->stack.id);
 }
 
 }  // namespace
@@ -295,7 +295,7 @@ std::string sizing_text(const SizingReport& report, const Terminal& out) {
   if (report.best_of_each.size() > 1 || report.choice.pareto.size() > 1) {
     text += "Plans: strategy/shard group, micro-batch x accumulation, k layers checkpointed.\n";
     const auto divides = [](const Sized& option) {
-      return !short_division(option.prediction.plan).empty();
+      return !short_layout(option.prediction.plan).empty();
     };
     const std::vector<Sized>& options = report.sweep.options;
     if (std::any_of(options.begin(), options.end(), divides))

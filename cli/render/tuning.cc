@@ -11,7 +11,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
-#include "cli/render/words/division_why.h"
+#include "cli/render/words/model_parallel_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 
@@ -27,7 +27,7 @@ std::string wrapped(const std::string& text, const Terminal& out) {
 std::string job_words(const TuningQuestion& question, const tuner::Tuning& tuning) {
   const sim::Job& inputs = question.job;
   std::string text =
-      fmt::format("{} on {} x {} ({}), stack {}, sequences of {} tokens", inputs.model_name,
+      fmt::format("{} on {} x {} ({}), framework {}, sequences of {} tokens", inputs.model_name,
                   question.request.gpus, inputs.profile.cluster.gpu.id, inputs.cluster_name,
                   inputs.profile.stack.id, question.request.seq_len);
   if (question.request.global_batch)
@@ -179,7 +179,7 @@ std::string alike_words(const TuningQuestion& question) {
       words.push_back(fmt::format("{} as {}", name_of(strategy), name_of(stands_for)));
   }
   if (words.empty()) return "";
-  return fmt::format("The stack {} executes {}.", stack.id, fmt::join(words, ", "));
+  return fmt::format("The framework {} executes {}.", stack.id, fmt::join(words, ", "));
 }
 
 std::string robustness_text(const tuner::Tuning& tuning, const TuningQuestion& question,
@@ -194,7 +194,7 @@ std::string robustness_text(const tuner::Tuning& tuning, const TuningQuestion& q
 std::string count_words(const tuner::Tuning& tuning) {
   const tuner::Counts& counts = tuning.counts;
   const auto count = [](std::int64_t n) { return thousands(static_cast<double>(n)); };
-  if (tuning.divided) {
+  if (tuning.model_parallel) {
     return fmt::format(
         "{} plans in {}: {} do not fit, {} cannot be better by the lower bound, {} were predicted "
         "in full. With the reasons: {}.",
@@ -272,9 +272,10 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
     text += heading(out, "Nothing is both faster and smaller than these");
     text += pareto_table(tuning, out);
   }
-  if (tuning.divided) {
+  if (tuning.model_parallel) {
     text += heading(out, "Why: a size halved or doubled, the batch kept");
-    for (auto&& sentences : {division_sentences(question, tuning), doubt_sentences(tuning)}) {
+    for (auto&& sentences :
+         {model_parallel_sentences(question, tuning), uncertainty_sentences(tuning)}) {
       for (const std::string& sentence : sentences) text += wrapped(sentence, out);
     }
   } else if (!tuning.steps.empty()) {

@@ -174,7 +174,7 @@ std::string validation_text(const sim::Validation& validation, bool rows, const 
       out);
   if (all.suspect_time.n > 0) {
     text +=
-        paragraph(fmt::format("Apart from these, {} times that another edition of the same table "
+        paragraph(fmt::format("Apart from these, {} times that another preset of the same table "
                               "contradicts: mean error {}, worst {}.",
                               all.suspect_time.n, percent(all.suspect_time.mape),
                               percent(all.suspect_time.worst)),

@@ -99,7 +99,7 @@ std::string whole_runs_text(const tuner::WholeRunScore& score,
                {"ideal steps by"}});
   for (const ScoredWholeRun& row : score.runs) add_row(table, row);
   std::string text = heading(
-      out, "Whole trainings, in thousand GPU hours: published GPU hours, ideal steps, predicted");
+      out, "Training runs, in thousand GPU hours: published GPU hours, ideal steps, predicted");
   text += table.render(out);
   const tuner::WholeRunSummary& all = score.summary;
   std::vector<std::string> sentences;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cli/run/rank_devices.h"
-#include "exec/comm/local_meeting.h"
+#include "exec/comm/local_bootstrap.h"
 #include "exec/comm/rendezvous.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
@@ -30,17 +30,17 @@ std::string fingerprint(const RunOptions& options) {
 }
 
 RunOutcome run_one(const RunOptions& options, const Schedule& schedule, RankDevices& devices,
-                   int place, exec::Meeting& meeting, exec::TrainObserver* observer,
+                   int place, exec::Bootstrap& bootstrap, exec::TrainObserver* observer,
                    const RankBody& body) {
   const std::unique_ptr<exec::Device> device = devices.make(place);
   const auto& cuda = static_cast<const exec::CudaDevice&>(*device);
   exec::NcclOptions nccl;
   nccl.most_ctas = options.collective_sms;
-  exec::NcclWorld world(meeting, nccl);
+  exec::NcclWorld world(bootstrap, nccl);
   exec::RankGroups groups =
       world.groups(static_cast<int>(schedule.shard_ranks()), *device,
                    [&cuda](exec::StreamId stream) { return cuda.stream(stream); });
-  return body(*device, std::move(groups), meeting.rank(), observer);
+  return body(*device, std::move(groups), bootstrap.rank(), observer);
 }
 
 }  // namespace
@@ -51,9 +51,9 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
   RunOutcome outcome;
   if (options.launch.launcher == exec::Launcher::kNone) {
     const std::unique_ptr<RankDevices> devices = make_rank_devices(options, ranks);
-    exec::LocalMeetingRoom(ranks).run([&](exec::Meeting& meeting) {
-      const bool shown = meeting.rank() == 0;
-      RunOutcome mine = run_one(options, schedule, *devices, meeting.rank(), meeting,
+    exec::LocalBootstrapRoom(ranks).run([&](exec::Bootstrap& bootstrap) {
+      const bool shown = bootstrap.rank() == 0;
+      RunOutcome mine = run_one(options, schedule, *devices, bootstrap.rank(), bootstrap,
                                 shown ? &observer : nullptr, body);
       if (shown) outcome = std::move(mine);
     });
@@ -75,14 +75,14 @@ RunOutcome run_nccl(const RunOptions& options, const Schedule& schedule,
                     "the job's name can take part; give all ranks SHARDWRIGHT_MEETING_KEY",
                     rendezvous.name()));
   }
-  exec::MeetingTimes times;
+  exec::BootstrapTimes times;
   times.exchange_s = options.rank_timeout_s;
-  const std::unique_ptr<exec::Meeting> meeting =
+  const std::unique_ptr<exec::Bootstrap> bootstrap =
       exec::meet(rendezvous, options.launch, fingerprint(options), times);
   const std::unique_ptr<RankDevices> devices = make_rank_devices(options, 1);
-  exec::run_rank(*meeting, [&] {
+  exec::run_rank(*bootstrap, [&] {
     outcome = run_one(options, schedule, *devices, static_cast<int>(options.launch.local_rank),
-                      *meeting, meeting->rank() == 0 ? &observer : nullptr, body);
+                      *bootstrap, bootstrap->rank() == 0 ? &observer : nullptr, body);
   });
   return outcome;
 }

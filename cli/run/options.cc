@@ -163,7 +163,7 @@ RunOptions run_options(RunSettings& settings) {
   options.plan = run_plan(settings, document, options.model, options.launch, options.device);
   if (options.plan.stack != "native") {
     options.notes.push_back(
-        fmt::format("the plan was made for the stack {}; run executes it with the native one",
+        fmt::format("the plan was made for the framework {}; run executes it with the native one",
                     options.plan.stack));
     options.plan.stack = "native";
   }

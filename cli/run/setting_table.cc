@@ -36,7 +36,7 @@ const std::vector<SettingInfo>& setting_table() {
         {"shard-group", "N", "", "ranks that share one copy of the parameters", kHow},
         {"seq-len", "S", "", "tokens of a sequence (default: 2048 or what the model takes)", kHow},
         {"micro-batch", "B", "", "sequences per rank at a time", kHow},
-        {"grad-accum", "A", "", "micro-steps per optimizer step", kHow},
+        {"grad-accum", "A", "", "micro-batches per optimizer step", kHow},
         {"ckpt-layers", "K|all", "", "layers that recompute", kHow},
         {"recompute", "WHAT", "",
          "what they recompute: none, full, or norm,swiglu,ffn,attention,block", kHow},

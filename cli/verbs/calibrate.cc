@@ -34,10 +34,11 @@ class CalibrateVerb : public Verb {
     command.add("--base", base_, "the profile to start from: a cluster's name or file")
         .type_name("PROFILE");
     command.add("--out", out_, "write the calibrated profile").type_name("FILE");
-    command.add("--stack", stack_, "the software that was traced, if not this program")
+    command.add("--stack", stack_, "the framework that was traced, if not this program")
         .type_name("NAME");
     command
-        .add("--stack-out", stack_out_, "write the stack that a PyTorch trace shows; needs --model")
+        .add("--stack-out", stack_out_,
+             "write the framework that a PyTorch trace shows; needs --model")
         .type_name("FILE");
     command.add("--model", model_, "what was trained, for traces that do not say")
         .type_name("NAME|PATH");

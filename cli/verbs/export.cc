@@ -115,10 +115,10 @@ class ExportVerb : public Verb {
       return sentences;
     }
     const sim::Prediction& run = *as_run.prediction;
-    sentences.push_back(fmt::format("Predicted for {} with these settings ({}, stack {}): {}{}.",
-                                    trainer.title, plan_words(run.plan), run.plan.stack,
-                                    need_words(run),
-                                    run.memory.fits ? "" : ", which does not fit"));
+    sentences.push_back(
+        fmt::format("Predicted for {} with these settings ({}, framework {}): {}{}.", trainer.title,
+                    plan_words(run.plan), run.plan.stack, need_words(run),
+                    run.memory.fits ? "" : ", which does not fit"));
     return sentences;
   }
 

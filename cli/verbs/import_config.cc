@@ -139,7 +139,7 @@ class ImportConfigVerb : public Verb {
     const Model model = model_of(document.model, config);
     const std::int64_t gpus = gpus_of(config);
     if (!flags_.stack)
-      fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_mixture());
+      fall_back(config, plan_of(config, gpus, model.layers, file_), model.is_moe());
     document.plan = plan_of(config, gpus, model.layers, file_);
     import.job = resolve_onto(flags_, document);
     if (import.job.plans.size() != 1) {
@@ -174,13 +174,13 @@ class ImportConfigVerb : public Verb {
   std::int64_t gpus_of(ImportedConfig& config) const {
     if (flags_.gpus) return *flags_.gpus;
     if (config.gpus) return *config.gpus;
-    Plan divided;
-    divided = with_knobs(divided, config.knobs, 1);
-    if (config.shard) return *config.shard * config.replicate * divided.parallel.replica();
+    Plan model_parallel;
+    model_parallel = with_knobs(model_parallel, config.knobs, 1);
+    if (config.shard) return *config.shard * config.replicate * model_parallel.parallel.replica();
     const Cluster cluster = profiles::load_cluster(*flags_.cluster).cluster;
     const std::int64_t node =
         cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;
-    const std::int64_t replica = divided.parallel.replica();
+    const std::int64_t replica = model_parallel.parallel.replica();
     std::int64_t gpus = (node + replica - 1) / replica * replica;
     // A global batch that so many do not divide was made for fewer.
     const std::int64_t at_once =

@@ -19,8 +19,8 @@
 #include "cli/render/words/plan.h"
 #include "cli/verbs/outward.h"
 #include "sim/core/plan_json.h"
-#include "sim/doubt/headroom.h"
 #include "sim/predict.h"
+#include "sim/uncertainty/headroom.h"
 
 namespace shardwright::cli {
 namespace {

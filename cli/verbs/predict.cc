@@ -11,10 +11,10 @@
 
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/price_flags.h"
-#include "cli/render/division.h"
 #include "cli/render/explanation.h"
 #include "cli/render/jitter.h"
 #include "cli/render/json/json_text.h"
+#include "cli/render/model_parallel.h"
 #include "cli/render/prediction.h"
 #include "cli/render/text/text.h"
 #include "cli/render/whole_run.h"
@@ -70,7 +70,7 @@ class PredictVerb : public Verb {
     std::vector<sim::Explanation> explanations;
     if (explain_) {
       for (std::size_t i = 0; i < inputs.plans.size(); ++i) {
-        if (divides_model(predictions[i])) continue;  // told by division.h
+        if (is_model_parallel(predictions[i])) continue;  // told by division.h
         explanations.push_back(sim::explain(predictor, inputs.plans[i]));
       }
     }
@@ -124,8 +124,8 @@ class PredictVerb : public Verb {
     auto explanation = explanations.begin();
     for (std::size_t i = 0; explain_ && i < predictions.size(); ++i) {
       nlohmann::ordered_json& of = one ? document : document["predictions"][i];
-      of["explanation"] = divides_model(predictions[i]) ? losses_json(predictions[i])
-                                                        : explanation_json(*explanation++);
+      of["explanation"] = is_model_parallel(predictions[i]) ? losses_json(predictions[i])
+                                                            : explanation_json(*explanation++);
       of["explanation"]["rule_of_thumb"] = rule_of_thumb_json(inputs.model, predictions[i]);
     }
     for (std::size_t i = 0; i < jitters.size(); ++i) {
@@ -150,8 +150,8 @@ class PredictVerb : public Verb {
         fmt::print(results(), "{}", heading(out, name_of(inputs.plans[i].strategy)));
       }
       fmt::print(results(), "{}",
-                 divides_model(predictions[i]) ? losses_text(predictions[i], out)
-                                               : explanation_text(*explanation++, out));
+                 is_model_parallel(predictions[i]) ? losses_text(predictions[i], out)
+                                                   : explanation_text(*explanation++, out));
       fmt::print(results(), "{}", heading(out, "Memory by the rule of thumb"));
       for (const std::string& sentence : rule_of_thumb_sentences(inputs.model, predictions[i])) {
         for (const std::string& line : wrap(sentence, out.columns))

@@ -68,7 +68,7 @@ class ProfileVerb : public Verb {
     command.add("PROFILE", names_,
                 "clusters (calibrated profiles are clusters) or stacks: a shipped name or "
                 "the path of a file");
-    command.add("--stack", stack_, "the stack that clusters are compared with")
+    command.add("--stack", stack_, "the framework that clusters are compared with")
         .type_name("NAME")
         .shows_default();
     command.add("--cluster", cluster_, "the cluster that stacks are compared on")

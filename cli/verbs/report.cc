@@ -82,7 +82,7 @@ class ReportVerb : public Verb {
         inputs.model_name, inputs.model.layers, parameters));
   }
 
-  /// Nothing where the plan divides the model: the report has its stages instead.
+  /// Nothing where the plan is model-parallel: the report has its stages instead.
   std::optional<sim::StepTrace> predict(html::Report& report) const {
     report.inputs = resolve(flags_);
     const sim::Job& inputs = *report.inputs;
@@ -129,7 +129,7 @@ class ReportVerb : public Verb {
     if (!tuning_.empty()) rows.emplace_back("Search", tuning_);
     if (!report.inputs) return rows;
     const profiles::Profile& profile = report.inputs->profile;
-    rows.emplace_back("Profile", fmt::format("cluster {}, GPU {}, stack {}", profile.cluster.id,
+    rows.emplace_back("Profile", fmt::format("cluster {}, GPU {}, framework {}", profile.cluster.id,
                                              profile.cluster.gpu.id, profile.stack.id));
     for (const NumberOrigin& origin : number_origins(profile, report.explanation->base))
       rows.emplace_back(origin.what, origin.words);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cli/build_info.h"
-#include "cli/flags/rivals.h"
+#include "cli/flags/candidates.h"
 #include "cli/flags/tune_flags.h"
 #include "cli/interrupt.h"
 #include "cli/render/json/json_text.h"
@@ -19,8 +19,8 @@
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
 #include "sim/core/plan_json.h"
-#include "sim/doubt/headroom.h"
 #include "sim/predict.h"
+#include "sim/uncertainty/headroom.h"
 #include "tuner/scenarios.h"
 
 namespace shardwright::cli {
@@ -64,8 +64,9 @@ class TuneVerb : public Verb {
     const Plan given = job.plans.front();
     question.job = std::move(job);
     question.job.plans.clear();
-    const Rivals rivals = rivals_of(flags_.plan, question.job, question.request);
-    const tuner::Tuning tuning = search(question, rivals, context);
+    const FrameworkCandidates candidates =
+        candidates_of(flags_.plan, question.job, question.request);
+    const tuner::Tuning tuning = search(question, candidates, context);
     if (flags_.plan.plan_file) question.given = judged(question, given);
     if (tuning.profile) question.job.profile = *tuning.profile;
 
@@ -93,7 +94,7 @@ class TuneVerb : public Verb {
   }
 
  private:
-  tuner::Tuning search(const TuningQuestion& question, const Rivals& rivals,
+  tuner::Tuning search(const TuningQuestion& question, const FrameworkCandidates& candidates,
                        const Context& context) const {
     Progress progress(context.err, "tune", 0);
     const Interrupt interrupt;
@@ -107,7 +108,7 @@ class TuneVerb : public Verb {
     };
     options.robust = question.robust;
     return tuner::tune_all(question.job.model,
-                           rivals.candidates(flags_.headroom, question.request.gpus),
+                           candidates.candidates(flags_.headroom, question.request.gpus),
                            question.request, options);
   }
 

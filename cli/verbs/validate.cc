@@ -49,8 +49,7 @@ class ValidateVerb : public Verb {
     command
         .add("--ledger", ledger_, "CSV of published runs to predict (default: the one that ships)")
         .type_name("FILE");
-    command.add("--gemm", gemm_, "Also score matrix products: a CSV of measured times")
-        .type_name("FILE");
+    command.add("--gemm", gemm_, "Also score GEMMs: a CSV of measured times").type_name("FILE");
     command
         .add("--collectives", collectives_, "Also score NCCL collectives: a CSV of measured times")
         .type_name("FILE");
@@ -71,7 +70,7 @@ class ValidateVerb : public Verb {
     command
         .add_parsed(
             "--whole-runs", [this](const std::string& file) { whole_runs_ = file; },
-            "Also score published whole trainings in GPU hours (default: those that ship)")
+            "Also score published training runs in GPU hours (default: those that ship)")
         .type_name("FILE")
         .optional_value();
     command.add("--rows", rows_, "Print every row, not only the summary");
@@ -137,7 +136,7 @@ class ValidateVerb : public Verb {
           results(), "{}",
           leave_one_out_text(*left_out, coverage(validation, *left_out), rows, rows_, context.out));
     fmt::print(results(), "{}", layer_periods_text(periods, context.out));
-    if (gemm) fmt::print(results(), "{}", kernel_score_text("Matrix products", *gemm, context.out));
+    if (gemm) fmt::print(results(), "{}", kernel_score_text("GEMMs", *gemm, context.out));
     if (collectives) {
       fmt::print(results(), "{}", kernel_score_text("Collectives", *collectives, context.out));
     }

@@ -2,9 +2,9 @@
 // Ranks that are threads of one process: where they meet, and how one failure ends them all.
 //
 // Every rank brings its own device; all devices are of one kind and share an address space. A
-// collective is a meeting of host threads, never a wait of the host for a device: ranks publish
-// where their data lie and an event that says when it is there, and after the meeting each enqueues
-// the copies and sums it needs behind those events.
+// collective is a rendezvous of host threads, never a wait of the host for a device: ranks publish
+// where their data lie and an event that says when it is there, and after the rendezvous each
+// enqueues the copies and sums it needs behind those events.
 #pragma once
 
 #include <condition_variable>
@@ -46,7 +46,7 @@ class LocalWorld {
 
   int ranks_;
   int shard_ranks_;
-  std::mutex mutex_;  // of all meetings of the world
+  std::mutex mutex_;  // of all rendezvous of the world
   std::condition_variable changed_;
   bool aborted_ = false;
   int failed_rank_ = -1;

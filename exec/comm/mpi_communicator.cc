@@ -87,7 +87,7 @@ void check_mpi(int status, const char* call) {
 
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(int color, bool serialized, Device& device, MpiRollCall& roll_call);
+  MpiCommunicator(int color, bool serialized, Device& device, MpiHandshake& handshake);
   ~MpiCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -114,13 +114,14 @@ class MpiCommunicator final : public Communicator {
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool serialized_;
   Device& device_;
-  MpiRollCall& roll_call_;
+  MpiHandshake& handshake_;
   int rank_ = 0;
   int size_ = 1;
 };
 
-MpiCommunicator::MpiCommunicator(int color, bool serialized, Device& device, MpiRollCall& roll_call)
-    : serialized_(serialized), device_(device), roll_call_(roll_call) {
+MpiCommunicator::MpiCommunicator(int color, bool serialized, Device& device,
+                                 MpiHandshake& handshake)
+    : serialized_(serialized), device_(device), handshake_(handshake) {
   int world_rank = 0;
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, color, world_rank, &comm_), "MPI_Comm_split");
@@ -142,10 +143,10 @@ void MpiCommunicator::complete(const char* call, std::size_t count,
   if (serialized_) turn.lock();
   check_mpi(start(requests.data()), call);
   auto attended = std::chrono::steady_clock::now();
-  MpiRollCall::Seconds waited{0};
+  MpiHandshake::Seconds waited{0};
   constexpr std::uint32_t kPollsPerLook = 256;  // at the clock
   // A longer gap between looks means that this rank did not run, as in a job that is suspended.
-  constexpr MpiRollCall::Seconds kMostGap{1};
+  constexpr MpiHandshake::Seconds kMostGap{1};
   for (std::uint32_t polls = 1;; ++polls) {
     int done = 0;
     check_mpi(MPI_Testall(static_cast<int>(count), requests.data(), &done, MPI_STATUSES_IGNORE),
@@ -153,10 +154,10 @@ void MpiCommunicator::complete(const char* call, std::size_t count,
     if (done != 0) return;
     if (polls % kPollsPerLook == 0) {
       const auto now = std::chrono::steady_clock::now();
-      if (now - attended >= MpiRollCall::kInterval) {
-        waited += std::min<MpiRollCall::Seconds>(now - attended, kMostGap);
+      if (now - attended >= MpiHandshake::kInterval) {
+        waited += std::min<MpiHandshake::Seconds>(now - attended, kMostGap);
         attended = now;
-        roll_call_.attend(waited);
+        handshake_.attend(waited);
       }
     }
     if (serialized_) turn.unlock();
@@ -277,8 +278,8 @@ void MpiCommunicator::exchange(std::span<const std::byte> mine, std::span<std::b
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device,
-                                                    MpiRollCall& roll_call) {
-  return std::make_unique<MpiCommunicator>(color, serialized, device, roll_call);
+                                                    MpiHandshake& handshake) {
+  return std::make_unique<MpiCommunicator>(color, serialized, device, handshake);
 }
 
 }  // namespace shardwright::exec

@@ -4,14 +4,14 @@
 
 #include <memory>
 
-#include "exec/comm/mpi_roll_call.h"
+#include "exec/comm/mpi_handshake.h"
 #include "exec/communicator.h"
 
 namespace shardwright::exec {
 
 /// A communicator of all ranks that call with the same color; all ranks of the job call together.
-/// `serialized`: the MPI calls of all threads of a rank take turns. `roll_call` outlives it.
+/// `serialized`: the MPI calls of all threads of a rank take turns. `handshake` outlives it.
 std::unique_ptr<Communicator> make_mpi_communicator(int color, bool serialized, Device& device,
-                                                    MpiRollCall& roll_call);
+                                                    MpiHandshake& handshake);
 
 }  // namespace shardwright::exec

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "exec/comm/mpi_communicator.h"
-#include "exec/comm/mpi_roll_call.h"
+#include "exec/comm/mpi_handshake.h"
 #include "exec/comm/one_line.h"
 #include "sim/core/error.h"
 
@@ -25,14 +25,14 @@ MpiWorld::MpiWorld(bool streams_are_threads, double rank_timeout_s) {
     throw Error("the MPI library lets only one thread call it, expected streams to be inline",
                 ExitCode::kMissingDevice);
   }
-  roll_call_ = std::make_unique<MpiRollCall>(rank_timeout_s);
+  handshake_ = std::make_unique<MpiHandshake>(rank_timeout_s);
 }
 
 MpiWorld::~MpiWorld() {
   int finalized = 0;
   MPI_Finalized(&finalized);
   if (finalized != 0) return;
-  if (roll_call_ != nullptr) roll_call_->end();
+  if (handshake_ != nullptr) handshake_->end();
   MPI_Finalize();
 }
 
@@ -42,7 +42,7 @@ RankGroups MpiWorld::groups(int shard_ranks, Device& device) {
                             shard_ranks, ranks_));
   }
   const auto make = [&](int color) {
-    return make_mpi_communicator(color, serialized_, device, *roll_call_);
+    return make_mpi_communicator(color, serialized_, device, *handshake_);
   };
   RankGroups groups;
   groups.world = make(0);

@@ -7,7 +7,7 @@
 //
 // Data must be in host memory (the host device). Sums are made in the order of ranks, like those of
 // local ranks, to the same bits. An error on one rank is printed with its rank and ends the job;
-// when a process dies, the launcher ends the others; when one hangs, exec/comm/mpi_roll_call.h
+// when a process dies, the launcher ends the others; when one hangs, exec/comm/mpi_handshake.h
 // does.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace shardwright::exec {
 
-class MpiRollCall;
+class MpiHandshake;
 
 class MpiWorld {
  public:
@@ -40,7 +40,7 @@ class MpiWorld {
   void run(const std::function<void()>& body);
 
  private:
-  std::unique_ptr<MpiRollCall> roll_call_;
+  std::unique_ptr<MpiHandshake> handshake_;
   int rank_ = 0;
   int ranks_ = 1;
   bool serialized_ = false;

@@ -24,14 +24,14 @@ constexpr std::int64_t kFirstPort = 20000;
 constexpr std::int64_t kPorts = 12000;
 
 /// "HOST PORT SECRET" of the file that rank 0 wrote.
-std::optional<MeetingAddress> read_address(const fs::path& path, std::string& why) {
+std::optional<BootstrapAddress> read_address(const fs::path& path, std::string& why) {
   const std::optional<std::string> text = read_private_file(path, kMostFileBytes, why);
   if (!text) {
     why = fmt::format("{}: {}", path.string(), why);
     return std::nullopt;
   }
   std::istringstream words(*text);
-  MeetingAddress address;
+  BootstrapAddress address;
   std::string port;
   words >> address.host >> port >> address.secret;
   const std::optional<std::int64_t> number = parse_int64(port);
@@ -97,22 +97,22 @@ std::string Rendezvous::name() const {
   return v6 ? fmt::format("tcp://[{}]:{}", host, port) : fmt::format("tcp://{}:{}", host, port);
 }
 
-MeetingPlace Rendezvous::place() const {
-  MeetingPlace place;
+BootstrapPlace Rendezvous::place() const {
+  BootstrapPlace place;
   place.name = name();
   place.key = key;
   place.run = run;
   if (file.empty()) {
     place.port = port;
     place.port_advice = "expected a free one: choose it with MASTER_PORT or --rendezvous";
-    place.find = [address = MeetingAddress{host, port, {}}](std::string&) { return address; };
+    place.find = [address = BootstrapAddress{host, port, {}}](std::string&) { return address; };
     place.host = host;
     // Many a machine knows itself by its own name as 127.0.1.1, where ranks on others find nobody.
     if (!on_one_machine && !is_numeric_address(host) && names_loopback(host)) place.host.clear();
     return place;
   }
   if (on_one_machine) place.host = "127.0.0.1";
-  place.publish = [path = file](const MeetingAddress& address) {
+  place.publish = [path = file](const BootstrapAddress& address) {
     write_private_file(path, fmt::format("{} {} {}\n", address.host, address.port, address.secret));
   };
   place.find = [path = file](std::string& why) { return read_address(path, why); };
@@ -169,18 +169,18 @@ Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& l
                   name_of(launch.launcher), launch.ranks));
 }
 
-std::unique_ptr<Meeting> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
-                              const std::string& fingerprint, const MeetingTimes& times) {
+std::unique_ptr<Bootstrap> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
+                                const std::string& fingerprint, const BootstrapTimes& times) {
   Introduction self;
   self.rank = static_cast<int>(launch.rank);
   self.ranks = static_cast<int>(launch.ranks);
   self.fingerprint = fingerprint;
-  std::unique_ptr<Meeting> meeting = join_meeting(rendezvous.place(), self, times);
+  std::unique_ptr<Bootstrap> bootstrap = join_bootstrap(rendezvous.place(), self, times);
   if (self.rank == 0 && !rendezvous.file.empty()) {
     std::error_code ignored;
     fs::remove(rendezvous.file, ignored);
   }
-  return meeting;
+  return bootstrap;
 }
 
 }  // namespace shardwright::exec

@@ -19,7 +19,7 @@
 #include <string>
 
 #include "exec/comm/launch_environment.h"
-#include "exec/comm/tcp_meeting.h"
+#include "exec/comm/tcp_bootstrap.h"
 
 namespace shardwright::exec {
 
@@ -36,7 +36,7 @@ struct Rendezvous {
 
   /// "tcp://n0:29501" or "file:///shared/meet".
   std::string name() const;
-  MeetingPlace place() const;
+  BootstrapPlace place() const;
 };
 
 /// `wish` is "auto" or what --rendezvous accepts. Throws Error that says what the launcher does not
@@ -48,7 +48,7 @@ Rendezvous choose_rendezvous(const std::string& wish, const LaunchEnvironment& l
 std::string first_slurm_host(const std::string& list);
 
 /// All ranks with the same fingerprint at the same place.
-std::unique_ptr<Meeting> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
-                              const std::string& fingerprint, const MeetingTimes& times = {});
+std::unique_ptr<Bootstrap> meet(const Rendezvous& rendezvous, const LaunchEnvironment& launch,
+                                const std::string& fingerprint, const BootstrapTimes& times = {});
 
 }  // namespace shardwright::exec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCP connection, as little of it as meetings need. Failures of the network are values here: who
-// calls knows what they mean.
+// A TCP connection, as little of it as rendezvous need. Failures of the network are values here:
+// who calls knows what they mean.
 #pragma once
 
 #include <chrono>

@@ -116,7 +116,7 @@ std::string Products::library_version() {
 
 Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) {
   // The library is not asked for anything else when a product is added to what is in its place, and
-  // so a gradient has the same bits whichever micro-step it is of.
+  // so a gradient has the same bits whichever micro-batch it is of.
   const bool adds = p.addend.data != nullptr && p.addend.data != p.out.data;
   return {p.form,
           p.a.dtype,

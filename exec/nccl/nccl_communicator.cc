@@ -33,10 +33,11 @@ bool goes_on(ncclResult_t status) {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclGroup> group, Meeting& meeting,
-                                   const MeetingGroup& seat, Device& device, NativeStreams streams)
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
+                                   const BootstrapGroup& seat, Device& device,
+                                   NativeStreams streams)
     : group_(std::move(group)),
-      meeting_(meeting),
+      bootstrap_(bootstrap),
       seat_(seat),
       device_(device),
       streams_(std::move(streams)) {
@@ -150,15 +151,15 @@ void NcclCommunicator::register_memory(void* data, Bytes bytes) {
 }
 
 void NcclCommunicator::check() {
-  if (group_->aborted() || meeting_.failure()) throw Aborted();
+  if (group_->aborted() || bootstrap_.failure()) throw Aborted();
 }
 
 void NcclCommunicator::barrier() {
-  meeting_.exchange(seat_, {}, {});
+  bootstrap_.exchange(seat_, {}, {});
 }
 
 void NcclCommunicator::exchange(std::span<const std::byte> mine, std::span<std::byte> all) {
-  meeting_.exchange(seat_, mine, all);
+  bootstrap_.exchange(seat_, mine, all);
 }
 
 void NcclCommunicator::leave() noexcept {

@@ -15,7 +15,7 @@
 #include <memory>
 #include <span>
 
-#include "exec/comm/meeting.h"
+#include "exec/comm/bootstrap.h"
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_group.h"
 
@@ -26,9 +26,9 @@ using NativeStreams = std::function<cudaStream_t(StreamId)>;
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// `seat` is this rank's in the group's meetings on the host.
-  NcclCommunicator(std::shared_ptr<NcclGroup> group, Meeting& meeting, const MeetingGroup& seat,
-                   Device& device, NativeStreams streams);
+  /// `seat` is this rank's in the group's rendezvous on the host.
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, Bootstrap& bootstrap,
+                   const BootstrapGroup& seat, Device& device, NativeStreams streams);
   ~NcclCommunicator() override;
 
   int rank() const override { return group_->rank(); }
@@ -53,8 +53,8 @@ class NcclCommunicator final : public Communicator {
   void reduce_to(StreamId stream, const Array& whole, const Array& mine);
 
   std::shared_ptr<NcclGroup> group_;
-  Meeting& meeting_;
-  MeetingGroup seat_;
+  Bootstrap& bootstrap_;
+  BootstrapGroup seat_;
   Device& device_;
   NativeStreams streams_;
   bool left_ = false;

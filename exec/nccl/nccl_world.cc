@@ -12,23 +12,23 @@
 namespace shardwright::exec {
 namespace {
 
-// Channels of the meeting: the world's, then one for each shard and replicate group.
+// Channels of the rendezvous: the world's, then one for each shard and replicate group.
 constexpr std::uint32_t kWorldChannel = 0;
 constexpr std::uint32_t kFirstShardChannel = 1u << 8;
 constexpr std::uint32_t kFirstReplicateChannel = 1u << 28;
 
 }  // namespace
 
-NcclWorld::NcclWorld(Meeting& meeting, const NcclOptions& options)
-    : meeting_(meeting), options_(options) {
+NcclWorld::NcclWorld(Bootstrap& bootstrap, const NcclOptions& options)
+    : bootstrap_(bootstrap), options_(options) {
   ncclUniqueId mine{};
-  if (meeting.rank() == 0) check_nccl(ncclGetUniqueId(&mine), "ncclGetUniqueId");
-  std::vector<ncclUniqueId> ids(static_cast<std::size_t>(meeting.ranks()));
-  meeting.exchange({kWorldChannel, meeting.rank(), meeting.ranks()},
-                   std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(ids)));
+  if (bootstrap.rank() == 0) check_nccl(ncclGetUniqueId(&mine), "ncclGetUniqueId");
+  std::vector<ncclUniqueId> ids(static_cast<std::size_t>(bootstrap.ranks()));
+  bootstrap.exchange({kWorldChannel, bootstrap.rank(), bootstrap.ranks()},
+                     std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(ids)));
   groups_.push_back(
-      std::make_shared<NcclGroup>(meeting.ranks(), meeting.rank(), ids.front(), options,
-                                  [&meeting] { return meeting.failure().has_value(); }));
+      std::make_shared<NcclGroup>(bootstrap.ranks(), bootstrap.rank(), ids.front(), options,
+                                  [&bootstrap] { return bootstrap.failure().has_value(); }));
   watcher_ = std::thread([this] { watch(); });
 }
 
@@ -42,12 +42,12 @@ NcclWorld::~NcclWorld() {
 }
 
 RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStreams& streams) {
-  const int ranks = meeting_.ranks();
+  const int ranks = bootstrap_.ranks();
   if (shard_ranks < 1 || ranks % shard_ranks != 0) {
     throw Error(fmt::format("the shard group has {} ranks, expected a divisor of the {} ranks",
                             shard_ranks, ranks));
   }
-  const int rank = meeting_.rank();
+  const int rank = bootstrap_.rank();
   const int shard = rank / shard_ranks;
   const int place = rank % shard_ranks;
   // A group of all ranks is the world: one set of buffers and connections serves both.
@@ -64,9 +64,9 @@ RankGroups NcclWorld::groups(int shard_ranks, Device& device, const NativeStream
     }
   }
   // What failed before the watcher knew of these groups.
-  if (meeting_.failure()) throw Aborted();
-  const auto make = [&](const std::shared_ptr<NcclGroup>& group, const MeetingGroup& seat) {
-    return std::make_unique<NcclCommunicator>(group, meeting_, seat, device, streams);
+  if (bootstrap_.failure()) throw Aborted();
+  const auto make = [&](const std::shared_ptr<NcclGroup>& group, const BootstrapGroup& seat) {
+    return std::make_unique<NcclCommunicator>(group, bootstrap_, seat, device, streams);
   };
   RankGroups groups;
   groups.world = make(groups_.front(), {kWorldChannel, rank, ranks});
@@ -85,7 +85,7 @@ std::string NcclWorld::version() {
 }
 
 bool NcclWorld::look() {
-  if (meeting_.failure()) return true;
+  if (bootstrap_.failure()) return true;
   std::vector<std::shared_ptr<NcclGroup>> groups;
   {
     const std::lock_guard lock(mutex_);
@@ -95,12 +95,12 @@ bool NcclWorld::look() {
     const auto failure = group->failure();
     if (!failure) continue;
     const auto begin = std::chrono::steady_clock::now();
-    while (failure->remote && !meeting_.failure() &&
+    while (failure->remote && !bootstrap_.failure() &&
            std::chrono::steady_clock::now() - begin <
                std::chrono::duration<double>(options_.echo_s)) {
       std::this_thread::sleep_for(std::chrono::duration<double>(options_.watch_s));
     }
-    meeting_.fail(ExitCode::kFailed, failure->what);
+    bootstrap_.fail(ExitCode::kFailed, failure->what);
     return true;
   }
   return false;

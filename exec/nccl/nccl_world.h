@@ -3,9 +3,9 @@
 // them all.
 //
 // A thread of every rank looks again and again for errors that NCCL met on the device and for
-// ranks that the meeting lost; then it aborts this rank's groups, so that nobody waits for ever in
-// a kernel. The cause that is reported is the first one: an error of the network is most often the
-// echo of a rank that died, so its rank gets a moment to be found.
+// ranks that the rendezvous lost; then it aborts this rank's groups, so that nobody waits for ever
+// in a kernel. The cause that is reported is the first one: an error of the network is most often
+// the echo of a rank that died, so its rank gets a moment to be found.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "exec/comm/meeting.h"
+#include "exec/comm/bootstrap.h"
 #include "exec/communicator.h"
 #include "exec/nccl/nccl_communicator.h"
 
@@ -23,8 +23,8 @@ namespace shardwright::exec {
 
 class NcclWorld {
  public:
-  /// All ranks of the meeting make one, on the thread whose CUDA device they use.
-  explicit NcclWorld(Meeting& meeting, const NcclOptions& options = {});
+  /// All ranks of the rendezvous make one, on the thread whose CUDA device they use.
+  explicit NcclWorld(Bootstrap& bootstrap, const NcclOptions& options = {});
   ~NcclWorld();
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
@@ -39,10 +39,10 @@ class NcclWorld {
  private:
   void watch();
   void abort_all();
-  /// Whether something has failed; tells the meeting of it.
+  /// Whether something has failed; tells the rendezvous of it.
   bool look();
 
-  Meeting& meeting_;
+  Bootstrap& bootstrap_;
   NcclOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;

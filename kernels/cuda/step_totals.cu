@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     words[thread] = sum;
   }
-  // Micro-step m of rank k is number m * world_ranks + k; one thread adds them up in order, all
+  // Micro-batch m of rank k is number m * world_ranks + k; one thread adds them up in order, all
   // fetch.
   double loss = 0.0;
   std::int64_t counted = 0;

@@ -10,7 +10,7 @@
 namespace shardwright::kernels::cuda {
 
 /// As exec::StepRecords: one record a rank, ExactSum::kWords words of the sum of squares, then
-/// (loss as double, tokens as int64) of every micro-step.
+/// (loss as double, tokens as int64) of every micro-batch.
 struct StepRecordsView {
   const std::int64_t* data = nullptr;
   std::int64_t words = 0;  // of a record

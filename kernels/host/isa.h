@@ -3,7 +3,7 @@
 //
 // kernels/host/simd is compiled once for each Isa, and a table of functions is picked by what the
 // processor has, so one binary runs on any x86-64. Given the same inputs kAvx2 and kAvx512 give the
-// same bits except in matrix products, whose order of summation is the library's; kBaseline has no
+// same bits except in GEMMs, whose order of summation is the library's; kBaseline has no
 // fused multiply-add and differs in the last bits. Ranks that must agree bit for bit name one Isa.
 #pragma once
 

@@ -181,7 +181,7 @@ class Observer {
   static bool fits(WorkKind kind, std::string_view kernel) {
     if (kind != WorkKind::kGemm) return true;
     const std::string_view family = kernel_family(kernel);
-    return family == "matrix product" || family == "other";
+    return family == "GEMM" || family == "other";
   }
 
   /// Operators whose name alone does not say what they are for.

@@ -347,7 +347,7 @@ std::string_view kernel_family(std::string_view kernel) {
   if (any({"flash_fwd", "flash_bwd", "fmha", "flash::", "sdpa", "FlashAttn"})) return "attention";
   if (contains(kernel, "fbgemm")) return "other";
   if (any({"gemm", "nvjet", "splitKreduce", "gemv", "cublasLt", "s16816", "s1688"})) {
-    return "matrix product";
+    return "GEMM";
   }
   if (any({"multi_tensor_apply", "FusedAdam", "fused_adam"})) return "optimizer";
   if (any({"conv", "wgrad", "dgrad", "fprop", "winograd", "fft2d", "bn_fw", "bn_bw", "nchw"})) {

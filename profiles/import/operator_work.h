@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator of PyTorch is work for: a matrix product, attention, or so many bytes moved.
+// What an operator of PyTorch is work for: a GEMM, attention, or so many bytes moved.
 //
 // Told from the operator's name and the shapes of its arguments, never from the name of the kernel,
 // which says how the library did it. Bytes are counted as the kernel must move them at least once:
@@ -33,7 +33,7 @@ struct OperatorWork {
 /// None when the arguments do not have the form that the operator has.
 std::optional<OperatorWork> work_of(std::string_view name, const std::vector<Argument>& arguments);
 
-/// What the name of a kernel says of it, in words: "matrix product", "attention", "collective",
+/// What the name of a kernel says of it, in words: "GEMM", "attention", "collective",
 /// "copy or element-wise", "optimizer", "other".
 std::string_view kernel_family(std::string_view kernel);
 

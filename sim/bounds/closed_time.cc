@@ -69,7 +69,7 @@ class ClosedTimeBuilder {
     find_runs();
     for (const Stretch& stretch : stretches.phases) {
       Part part = part_of(stretch);
-      // Micro-steps are much alike.
+      // Micro-batches are much alike.
       const auto same = std::find_if(form.phases_.begin(), form.phases_.end(),
                                      [&part](const Part& known) { return known.like(part); });
       if (same == form.phases_.end()) {

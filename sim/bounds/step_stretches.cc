@@ -8,7 +8,7 @@
 // of another stream certainly lie in the stretch between two cuts when they start after the first
 // (they have inherited it) and the second has inherited their completion. Most operations cannot
 // change what is known: plain compute kernels between two that wait or record are passed over
-// (Stop). Of the micro-steps of an accumulation the first and the second are walked; the second
+// (Stop). Of the micro-batches of an accumulation the first and the second are walked; the second
 // stands for the others.
 //
 // closed_time.cc says what this is worth.
@@ -329,7 +329,7 @@ class StretchWalk {
     return true;
   }
 
-  /// Everything, also the micro-steps that were not walked.
+  /// Everything, also the micro-batches that were not walked.
   Stretch whole() const {
     Stretch result;
     std::array<Nanoseconds, kStreams> collective{}, kernel{};

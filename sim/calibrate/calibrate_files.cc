@@ -67,7 +67,7 @@ bool is_other(const Gpu& known, const Gpu& gpu) {
 
 /// Refuses what was recorded on another GPU than the base's: told by its counts, by its name where
 /// a file has no counts (nccl-tests), and one that no profile names unless `force`. A slice or a
-/// new edition of the base's is said.
+/// new preset of the base's is said.
 void hold_against_base(profiles::ObservationSet& set, const Gpu& gpu, const std::string& base,
                        bool force) {
   for (const profiles::ObservationSource& source : set.sources) {

@@ -56,8 +56,8 @@ void freeze_undetermined(const MatrixXd& slopes, const std::vector<Adjustable>& 
   }
 }
 
-Indices doubtful(const Indices& free, const std::vector<bool>& seen,
-                 const std::vector<Adjustable>& values) {
+Indices uncertain(const Indices& free, const std::vector<bool>& seen,
+                  const std::vector<Adjustable>& values) {
   Indices result;
   for (std::size_t j = 0; j < seen.size(); ++j) {
     if (seen[j] && !values[j].relative && std::find(free.begin(), free.end(), j) == free.end())

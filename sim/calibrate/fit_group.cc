@@ -113,7 +113,7 @@ class GroupFitter {
       for (std::size_t j = 0; j < free_.size(); ++j) at[free_[j]] = fit_.x[j];
       look_at_slopes(at);
       const MatrixXd own = mapped(fit_.covariance, free_.size(), free_.size());
-      const Indices frozen = doubtful(free_, seen_, values_);
+      const Indices frozen = uncertain(free_, seen_, values_);
       covariance_ = total_covariance(own, mapped(fit_.scale), slopes_, free_, frozen, values_);
       if (!frozen.empty() && !free_.empty()) {
         covariance_.diagonal() += moved_by_frozen(problem_, fit_, free_, frozen).cwiseAbs2();

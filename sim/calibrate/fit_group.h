@@ -8,10 +8,11 @@
 //    profile has. Frozen values never move, not in the last bit.
 // 2. Fit by least absolute deviations of logarithms (sim/fit/lad.h), from the profile's values.
 // Values that
-//    turn out wider than half of the belief, the doubt about frozen ones included, are frozen, and
-//    the fit is repeated. A leading value (of rank 0) carries the level of its rows and is judged
-//    by them alone.
-// 3. Intervals: the covariance of the fit, and what the doubt about frozen values that the same
+//    turn out wider than half of the belief, the uncertainty about frozen ones included, are
+//    frozen, and the fit is repeated. A leading value (of rank 0) carries the level of its rows and
+//    is judged by them alone.
+// 3. Intervals: the covariance of the fit, and what the uncertainty about frozen values that the
+// same
 //    rows see adds to it.
 // 4. Errors: in sample; and held out, each row predicted by a fit to the others (five folds by what
 //    the rows are; each row by itself when there are few).

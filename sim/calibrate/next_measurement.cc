@@ -203,8 +203,8 @@ NextMeasurement next_measurement(const CalibrationResult& result, const TimeOf& 
     const VectorXd step = slopes_of(profile, fit.adjustable, 1, log_time).front();
     const Eigen::Map<const Eigen::MatrixXd> posterior(fit.posterior.data(), step.size(),
                                                       step.size());
-    const VectorXd doubt = posterior * step;
-    const double own = step.dot(doubt);
+    const VectorXd uncertainty = posterior * step;
+    const double own = step.dot(uncertainty);
     variance += own;
     const std::vector<MeasuredRow> list = candidates(fit.group, result.profile, result.rows);
     const auto log_times = [&](const profiles::Profile& p) {
@@ -216,7 +216,7 @@ NextMeasurement next_measurement(const CalibrationResult& result, const TimeOf& 
     const std::vector<VectorXd> slopes = slopes_of(profile, fit.adjustable, list.size(), log_times);
     const double noise = std::max(kLeastMeasuredNoise, fit.noise);
     for (std::size_t i = 0; i < list.size(); ++i) {
-      const double gain = std::pow(slopes[i].dot(doubt), 2) /
+      const double gain = std::pow(slopes[i].dot(uncertainty), 2) /
                           (noise * noise + slopes[i].dot(posterior * slopes[i]));
       // Of equals the first, which is the smallest.
       if (gain > most * 1.001) {

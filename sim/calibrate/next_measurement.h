@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which one further measurement would narrow the prediction most.
 //
-// Every value that measurements can move has a doubt: what is believed beforehand, narrowed by the
-// rows (the covariance of fit_group.h). How much a step's time depends on each value is found by
-// moving it a little; together they give the variance of the predicted time. A candidate
+// Every value that measurements can move has a uncertainty: what is believed beforehand, narrowed
+// by the rows (the covariance of fit_group.h). How much a step's time depends on each value is
+// found by moving it a little; together they give the variance of the predicted time. A candidate
 // measurement depends on the same values: having it would reduce that variance by
 //     (g' C j)^2 / (s^2 + j' C j)
 // with g the slopes of the step, j those of the candidate, C the covariance, s the noise of one

@@ -89,7 +89,7 @@ ArenaPlan plan_arena(const Schedule& schedule) {
   plan.unit_scratch.assign(units + 1, 0);
   std::vector<Bytes>& scratch = plan.unit_scratch;
   const Bytes residual = residual_bytes(schedule);
-  // Every micro-step has the same passes; the first one says what a unit keeps.
+  // Every micro-batch has the same passes; the first one says what a unit keeps.
   std::uint32_t sized_section = 0;
   for (std::uint32_t s = 0; s < schedule.sections.size(); ++s) {
     const Section& section = schedule.sections[s];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which divisions of a model exist: every size must divide what it cuts.
+// Which parallel layouts exist: every size must divide what it cuts.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -144,7 +144,7 @@ void check_context(const Plan& plan, const Model& model) {
 void check_experts(const Plan& plan, const Model& model) {
   const Parallelism& p = plan.parallel;
   const Experts& e = model.experts;
-  if (!model.is_mixture()) {
+  if (!model.is_moe()) {
     const auto refuse = [](std::string_view knob, std::string_view value,
                            std::string_view expected) {
       throw Error(fmt::format("{} is {}, but the model has no experts, expected {}", knob, value,
@@ -174,7 +174,7 @@ void check_kept(const Plan& plan, const Model& model) {
     throw Error(fmt::format("recompute is {}, but the model has no {}, expected norm, ffn or full",
                             recompute_name(plan), lack));
   };
-  if (pieces(kPieceMoe | kPieceMoeActivation) && !model.is_mixture()) refuse("experts");
+  if (pieces(kPieceMoe | kPieceMoeActivation) && !model.is_moe()) refuse("experts");
   if (pieces(kPieceMlaUpProjection) && model.latent.kv_rank == 0) refuse("latent attention");
   if (plan.offload == Offload::kActivations && plan.recompute == Recompute::kFull &&
       plan.ckpt_layers > 0) {

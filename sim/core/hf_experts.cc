@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configs of mixtures of experts.
+// Configs of MoE models.
 #include "sim/core/hf_experts.h"
 
 #include <fmt/core.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What configs of mixtures of experts share.
+// What configs of MoE models share.
 #pragma once
 
 #include <cstdint>

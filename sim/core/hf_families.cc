@@ -217,11 +217,11 @@ Model model_from_config(const JsonReader& whole) {
     hf::require_neutral(config, entry, "this is not modelled");
   }
   Model model = family.read(config);
-  if (!model.is_mixture() &&
+  if (!model.is_moe() &&
       (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope)) {
     model.planning_only = "stretches RoPE with yarn or longrope";
   }
-  if (!model.is_mixture() && model.rope.scaling == RopeScaling::kLlama3 &&
+  if (!model.is_moe() && model.rope.scaling == RopeScaling::kLlama3 &&
       model.rope.high_freq_factor == model.rope.low_freq_factor) {
     model.planning_only = "stretches some frequencies of RoPE without a transition";
   }

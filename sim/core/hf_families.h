@@ -80,7 +80,7 @@ Model read_minimax_m2(const JsonReader& config);
 Model read_olmoe(const JsonReader& config);
 Model read_qwen3_vl_moe_text(const JsonReader& config);
 
-// Mixtures of experts (hf_experts.cc), planned only: no kernel of the executor routes tokens.
+// MoE models (hf_experts.cc), planned only: no kernel of the executor routes tokens.
 Model read_mixtral(const JsonReader& config);
 Model read_qwen2_moe(const JsonReader& config);
 Model read_qwen3_moe(const JsonReader& config);

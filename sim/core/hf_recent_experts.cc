@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configs of mixtures of experts of 2025 and 2026, with defaults of the configuration classes in
+// Configs of MoE models of 2025 and 2026, with defaults of the configuration classes in
 // Transformers 5.23; sizes of experts must be in the file.
 //
 // A bias that balances experts without being trained is a buffer in Transformers and no parameter

@@ -198,7 +198,7 @@ std::vector<PlanKnob> knobs_of_plans() {
                                                       "sequences per GPU at a time", "1",
                                                       kSearched | kFilled | kSays, kKnobMany}),
       make_knob<&Plan::grad_accum, &G::grad_accum>({"grad-accum", "grad_accum",
-                                                    "micro-steps per optimizer step", "1",
+                                                    "micro-batches per optimizer step", "1",
                                                     kSearched | kFilled | kSays, kKnobMany}),
       checkpointing_knob(), make_knob<&Plan::ckpt_stride>({"ckpt-stride", {}, {}, {}, kFileSays}),
       recompute_knob(),
@@ -238,13 +238,13 @@ std::vector<PlanKnob> knobs_of_plans() {
       // What is left to the stack cannot be said by these two.
       make_knob<&Plan::loss_chunks, &G::loss_chunks>(
           {"loss-chunks", "loss_chunks", "pieces in which logits and loss are computed",
-           "as the software does", 0, CountRange{1, 4096}}),
+           "as the framework does", 0, CountRange{1, 4096}}),
       make_knob<&Plan::allocator, &G::allocator>(
           {"allocator", "allocator", "PyTorch's allocator, or with expandable segments",
-           "as the software sets it"})};
+           "as the framework sets it"})};
 }
 
-std::vector<PlanKnob> knobs_of_division() {
+std::vector<PlanKnob> knobs_of_layout() {
   return {
       size_knob<&Q::tp, &P::tp>("tp", "tp", "tensor parallel: ranks that share every matrix"),
       sequence_parallel_knob(),
@@ -303,7 +303,7 @@ std::vector<PlanKnob> knobs_of_division() {
 const std::vector<PlanKnob>& plan_knobs() {
   static const std::vector<PlanKnob> table = [] {
     std::vector<PlanKnob> knobs = knobs_of_plans();
-    const std::vector<PlanKnob> more = knobs_of_division();
+    const std::vector<PlanKnob> more = knobs_of_layout();
     knobs.insert(knobs.end(), more.begin(), more.end());
     return knobs;
   }();

@@ -143,9 +143,9 @@ ParameterCounts count_parameters(const Model& m) {
   counts.layer_norms = m.norms_per_layer * norm_parameters(m) + inner_norm_parameters(m);
   counts.final_norm = norm_parameters(m);
   counts.head = m.tied_head ? 0 : m.vocab * m.hidden;
-  if (m.is_mixture()) count_experts(m, counts);
+  if (m.is_moe()) count_experts(m, counts);
   // A layer like the last one, the product before it, and norms of its two inputs and its output.
-  const std::int64_t last = m.is_mixture() ? counts.expert_layer() : counts.layer();
+  const std::int64_t last = m.is_moe() ? counts.expert_layer() : counts.layer();
   counts.mtp = m.mtp_layers * (last + mtp_projection(m) + 3 * norm_parameters(m));
   return counts;
 }
@@ -153,7 +153,7 @@ ParameterCounts count_parameters(const Model& m) {
 ForwardFlops forward_flops_per_token(const Model& m, std::int64_t seq_len) {
   const std::int64_t attention = attention_matrices(m);
   const std::int64_t dense = attention + mlp_matrices(m, m.ffn);
-  const std::int64_t mixed = m.is_mixture() ? attention + active_expert_matrices(m) : dense;
+  const std::int64_t mixed = m.is_moe() ? attention + active_expert_matrices(m) : dense;
   const std::int64_t expert_layers = m.expert_layers();
   const std::int64_t head = m.vocab * m.hidden;
   const std::int64_t weights = (m.layers - expert_layers) * dense + expert_layers * mixed + head +
@@ -189,7 +189,7 @@ void check_model(const Model& m) {
   }
   check.size("mtp_layers + 1", m.mtp_layers + 1, 64);
   if (m.latent.kv_rank > 0) check_latent(m, check);
-  if (m.is_mixture()) {
+  if (m.is_moe()) {
     check_experts(m, check);
     // Counted as a real number first: experts of all layers may exceed int64.
     const double experts = static_cast<double>(m.experts.count) * static_cast<double>(m.layers) *

@@ -115,13 +115,13 @@ struct Model {
   std::int64_t attention_out_dim() const {
     return latent.kv_rank > 0 ? heads * latent.v_dim : q_dim();
   }
-  bool is_mixture() const { return experts.count > 0; }
+  bool is_moe() const { return experts.count > 0; }
   bool has_experts(std::int64_t layer) const {
-    return is_mixture() && layer >= experts.first_layer &&
+    return is_moe() && layer >= experts.first_layer &&
            (layer - experts.first_layer) % experts.every == 0;
   }
   std::int64_t expert_layers() const {
-    if (!is_mixture() || layers <= experts.first_layer) return 0;
+    if (!is_moe() || layers <= experts.first_layer) return 0;
     return (layers - experts.first_layer - 1) / experts.every + 1;
   }
 };

@@ -16,7 +16,7 @@ ModelUnits::ModelUnits(const Model& model, const Parallelism& parallel) {
   };
   count(ModelUnit::kEmbedding);
   const std::int64_t norms_of_layer = count(ModelUnit::kDenseLayer);
-  if (model.is_mixture()) {
+  if (model.is_moe()) {
     count(ModelUnit::kMoeLayer);
     count(ModelUnit::kExperts);
   }

@@ -44,7 +44,7 @@ enum class OpKind : std::uint8_t {
   kPermute,
   kQuantize,
   kAllToAll,
-  // gradients of matrix products are two operations
+  // gradients of GEMMs are two operations
   kInputGradient,
   kWeightGradient,
   // sharding

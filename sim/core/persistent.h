@@ -32,7 +32,7 @@ enum class Persistent : std::uint8_t {
   kMoments,                 // first and second of Adam, of the same parameters
   kWholeParameters,         // in the compute type; the share that is the master apart
   kShardedParameters,       // the own share in the compute type: what is gathered
-  kWholeGradients,          // sums over micro-steps
+  kWholeGradients,          // sums over micro-batches
   kShardedGradients,        // likewise, of the own share
   kRotatingWeights,         // gathered units, in turn
   kGatheredWeights,         // gathered units, a place for each

@@ -49,7 +49,7 @@ void list_persistent(Schedule& schedule) {
   // Where the host has the master, what is computed with is a copy of its own.
   const bool copies = f.has_compute_copy() || !f.keeps_optimizer;
   const bool keeps = f.keeps_parameters || !f.keeps_optimizer;
-  if (keeps && f.divides != Sharded::kParameters) {
+  if (keeps && f.shards != Sharded::kParameters) {
     // Without a copy the master is the own part of the whole, and the rest lies beside it.
     list(Persistent::kWholeParameters, width * (copies ? total : total - owned));
   } else if (keeps && copies) {
@@ -150,7 +150,7 @@ void Placement::place_parameters(const Schedule& schedule, std::int64_t shard_ra
     const std::int64_t padded = schedule.unit_elements(u);
     const std::int64_t share = padded / ranks_;
     const std::int64_t first = first_[static_cast<std::size_t>(u)];
-    if (f.divides != Sharded::kParameters) {
+    if (f.shards != Sharded::kParameters) {
       const Persistent whole = copies ? Persistent::kWholeParameters : Persistent::kMaster;
       unit.parameters = at(whole, dtype, first, padded);
       unit.owned_source = unit.parameters.part(shard_rank * share, share);
@@ -213,7 +213,7 @@ void Placement::place_gradients(const Schedule& schedule, std::int64_t shard_ran
     if (f.sums_whole_gradients()) {
       unit.reduced = at(Persistent::kWholeGradients, f.sum_dtype, first, padded);
       unit.gradient_sum = unit.reduced.part(shard_rank * share, share);
-      // The first micro-step writes where the others are added.
+      // The first micro-batch writes where the others are added.
       if (f.reduce_dtype == dtype) unit.first_gradient = unit.reduced;
     } else {
       unit.gradient_sum = at(Persistent::kShardedGradients, f.sum_dtype, first / ranks_, share);

@@ -46,13 +46,13 @@ struct PlacedArray {
 struct UnitPlacement {
   PlacedArray parameters;      // what operations read
   PlacedArray gradient;        // what backward writes
-  PlacedArray first_gradient;  // the same in the first micro-step
+  PlacedArray first_gradient;  // the same in the first micro-batch
   PlacedArray reduced;         // whole: what ranks reduce; may be `gradient`
   PlacedArray owned_source;    // owned: what is gathered; may be a part of `parameters`
   PlacedArray owned_master;    // owned: what the optimizer updates; may be `owned_source`
   PlacedArray first_moment;    // owned
   PlacedArray second_moment;   // owned
-  PlacedArray gradient_sum;    // owned: the sum over ranks and micro-steps
+  PlacedArray gradient_sum;    // owned: the sum over ranks and micro-batches
   PlacedArray scratch;         // owned, in the type of `reduced`; nowhere without kReducedShard
 };
 

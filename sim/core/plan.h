@@ -24,7 +24,7 @@ enum class Recompute : std::uint8_t {
   kNone,
   kFull,         // keeps only the layer's input
   kSelectiveOp,  // torchtitan's per-operator policy: keeps attention outputs and every second
-                 // matrix product
+                 // GEMM
   kPieces        // the pieces named in Plan::pieces
 };
 
@@ -58,7 +58,7 @@ struct Plan {
   std::int64_t shard_group =
       0;  // ranks that share one copy of the parameters; 0: all (hsdp: one node)
   std::int64_t seq_len = 2048;
-  std::int64_t micro_batch = 1;  // sequences per rank and micro-step
+  std::int64_t micro_batch = 1;  // sequences per rank and micro-batch
   std::int64_t grad_accum = 1;
   std::int64_t ckpt_layers = 0;  // number of layers to which `recompute` applies
   std::int64_t ckpt_stride = 1;  // 1: the first ckpt_layers; n: every n-th layer

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of a library's algorithms serves each matrix product on a kind of GPU, as it was timed.
+// Which of a library's algorithms serves each GEMM on a kind of GPU, as it was timed.
 //
 // `measure` writes such choices into the profile of a cluster, a run keeps its own beside its
 // checkpoints; both are this one form. A choice is a place in the library's list, so it means

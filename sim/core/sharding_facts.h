@@ -39,12 +39,12 @@ struct UnitBuffers {
 };
 
 struct ShardingFacts {
-  Sharded divides = Sharded::kNothing;
+  Sharded shards = Sharded::kNothing;
   DType parameter_dtype = DType::kBf16;  // computed with and gathered
   DType reduce_dtype = DType::kFp32;
   DType master_dtype = DType::kFp32;
   DType moment_dtype = DType::kFp32;
-  DType sum_dtype = DType::kFp32;  // of gradients over micro-steps
+  DType sum_dtype = DType::kFp32;  // of gradients over micro-batches
   bool separates_norms = false;    // norms of all layers are a unit of their own
   bool keeps_optimizer = true;     // master and moments are on the device
   /// Beside the master there is, for the whole step, what is computed with: whole, or the share
@@ -67,7 +67,7 @@ struct ShardingFacts {
   /// What is computed with has another type than what is updated.
   bool has_compute_copy() const { return parameter_dtype != master_dtype; }
   /// Sums are made of whole gradients, not of shares.
-  bool sums_whole_gradients() const { return divides <= Sharded::kOptimizer; }
+  bool sums_whole_gradients() const { return shards <= Sharded::kOptimizer; }
 };
 
 }  // namespace shardwright

@@ -63,7 +63,7 @@ struct NaiveAttention {
 
 struct Stack {
   std::string id;
-  std::string family;  // the stack that this one is an edition of, or its own id
+  std::string family;  // the stack that this one is an preset of, or its own id
   std::string description;
   MemoryManager memory = MemoryManager::kCachingAllocator;
   AllocatorSettings allocator;
@@ -86,7 +86,7 @@ struct Stack {
   bool loss_upcasts_logits = true;  // logits are copied to fp32 before the loss
   bool keeps_logits = false;        // the trainer holds the model's output until backward has ended
   bool keeps_key_values = false;    // use_cache: keys and values of all layers stay as long
-  bool no_sync = false;   // gradients are reduced after the last micro-step only; until then every
+  bool no_sync = false;   // gradients are reduced after the last micro-batch only; until then every
                           // rank holds whole ones in the type of the reduction
   bool autocast = false;  // parameters and residual stream are fp32, parameters are gathered so;
                           // products cast their operands to the plan's type
@@ -101,7 +101,7 @@ struct Stack {
   double loss_chunk_tokens = 0;  // 0: all logits at once
   /// A checkpointed layer is recomputed to its end, not only as far as backward needs it.
   bool recomputes_whole_layers = false;
-  double gradient_accumulate_bytes = 12;  // per parameter: adding a micro-step's gradient
+  double gradient_accumulate_bytes = 12;  // per parameter: adding a micro-batch's gradient
 
   OptimizerImplementation optimizer;
   double gradient_norm_bytes_per_parameter = 4;  // norm; the clip's multiply is counted as 8 more

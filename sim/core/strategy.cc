@@ -18,8 +18,8 @@ constexpr std::array<StrategyInfo, kStrategyCount> kInfos = {{
 }  // namespace
 
 int StrategyInfo::zero_stage() const {
-  if (divides == Sharded::kParameters) return reshards ? 3 : 2;
-  return static_cast<int>(divides);
+  if (shards == Sharded::kParameters) return reshards ? 3 : 2;
+  return static_cast<int>(shards);
 }
 
 const StrategyInfo& info_of(Strategy strategy) {
@@ -56,7 +56,7 @@ std::string sharding_words(Strategy strategy, std::string_view group) {
   if (info.replicates()) return "every rank holds everything; gradients are reduced over all ranks";
   if (info.hybrid)
     return "everything is sharded within " + std::string(group) + " and replicated across";
-  if (info.divides == Sharded::kOptimizer) return "optimizer state is" + over;
+  if (info.shards == Sharded::kOptimizer) return "optimizer state is" + over;
   if (!info.reshards) {
     return "gradients and optimizer state are" + over +
            "; parameters stay gathered from forward to backward";

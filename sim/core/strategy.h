@@ -37,7 +37,7 @@ enum class Buffers : std::uint8_t { kNever, kNative, kAlways };
 struct StrategyInfo {
   Strategy id = Strategy::kSingle;
   std::string_view name;
-  Sharded divides = Sharded::kNothing;
+  Sharded shards = Sharded::kNothing;
   Software software = Software::kNone;
   /// Parameters are released after forward and gathered again for backward.
   bool reshards = false;
@@ -54,7 +54,7 @@ struct StrategyInfo {
   /// `tune` and `size` consider it unasked.
   bool tuned = true;
 
-  bool replicates() const { return divides == Sharded::kNothing; }
+  bool replicates() const { return shards == Sharded::kNothing; }
   /// DeepSpeed's number for what is divided between forward and backward.
   int zero_stage() const;
 };

@@ -82,8 +82,8 @@ enum class Tensor : std::uint8_t {
   kFlatGradient,        // whole
   kReduceInput,         // whole, in the type of the reduction
   kReduceOutput,        // share, likewise
-  kShardGradient,       // share: the sum over micro-steps
-  kFullGradient,        // whole: the sum over micro-steps
+  kShardGradient,       // share: the sum over micro-batches
+  kFullGradient,        // whole: the sum over micro-batches
   kOptimizerTemporary,  // of the update
   kKeyValueCache        // [T, 2K] keys and values that outlive a checkpointed layer's forward pass
 };

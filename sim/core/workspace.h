@@ -57,7 +57,7 @@ struct WorkspacePlan {
   Bytes batch_bytes = 0;
   Bytes rope_bytes = 0;
   Bytes scratch_bytes = 0;
-  Bytes exchange_bytes = 0;  // 8-byte words: exact sum, then loss and tokens of each micro-step
+  Bytes exchange_bytes = 0;  // 8-byte words: exact sum, then loss and tokens of each micro-batch
   Bytes size_bytes = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time of one matrix product on a GPU: tiles, waves and a split of k.
+// Time of one GEMM on a GPU: tiles, waves and a split of k.
 //
 // C[m,n] = A[m,k] B[k,n] is cut into tiles; each thread block computes one tile, one block runs on
 // an SM at a time, so the product takes as many waves as there are blocks per SM:
@@ -23,7 +23,7 @@
 
 namespace shardwright::sim {
 
-/// Seconds for `batch` independent m x n x k products in bf16, or in another type with the
+/// Seconds for `batch` independent m x n x k GEMMs in bf16, or in another type with the
 /// parameters of typed_gemm and `operand_bytes`; the result has 2 bytes. `sms_available` below the
 /// GPU's count models a collective that holds the rest: waves are counted anew. It is clamped to
 /// [1, sm_count]; a product with an empty dimension takes no time. Never falls when m, n, k or

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time of one matrix product on a processor, cut as the host device cuts it
+// Time of one GEMM on a processor, cut as the host device cuts it
 // (kernels/host/matmul.cc).
 //
 // C[m,n] is cut into tiles of 128 x 192, or of 64 x 96 where those would be fewer than 16; each

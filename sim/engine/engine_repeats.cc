@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the engine skips repeated layers and micro-steps: at the last compute operation of each
+// How the engine skips repeated layers and micro-batches: at the last compute operation of each
 // repetition it notes its whole state relative to the clock; two equal states mean that everything
 // in between happens again, so the clock jumps.
 #include <algorithm>

@@ -128,7 +128,7 @@ void try_checkpointing(Trials& trials, const Model& model, const Plan& plan, boo
 void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_fits) {
   try_checkpointing(trials, model, plan, plan_fits);
   if (plan.grad_accum % 2 == 0) {
-    trials.plan("twice the micro-batch, half the micro-steps", "the same batch", [](Plan& p) {
+    trials.plan("twice the micro-batch, half the micro-batches", "the same batch", [](Plan& p) {
       p.micro_batch *= 2;
       p.grad_accum /= 2;
     });
@@ -136,7 +136,7 @@ void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_f
     trials.plan("twice the micro-batch", "doubles the batch", [](Plan& p) { p.micro_batch *= 2; });
   }
   if (plan.micro_batch % 2 == 0) {
-    trials.plan("half the micro-batch, twice the micro-steps", "the same batch", [](Plan& p) {
+    trials.plan("half the micro-batch, twice the micro-batches", "the same batch", [](Plan& p) {
       p.micro_batch /= 2;
       p.grad_accum *= 2;
     });
@@ -146,7 +146,7 @@ void try_plans(Trials& trials, const Model& model, const Plan& plan, bool plan_f
                 [](Plan& p) { p.loss_chunks = kLossPieces; });
   }
   if (plan.gpus == 1) return;
-  trials.plan("twice the micro-steps", "doubles the batch", [](Plan& p) { p.grad_accum *= 2; });
+  trials.plan("twice the micro-batches", "doubles the batch", [](Plan& p) { p.grad_accum *= 2; });
   if (plan.reduce_dtype == DType::kFp32) {
     trials.plan("bf16 gradient reduction", "", [](Plan& p) { p.reduce_dtype = DType::kBf16; });
   }
@@ -164,10 +164,10 @@ void try_software(Trials& trials, const Plan& plan, const Gpu& gpu) {
   for (const std::string& name : profiles::shipped_names(profiles::DataKind::kStack)) {
     if (name == plan.stack) continue;
     const Stack stack = profiles::load_stack(name).stack;
-    if (stack.family != name) continue;  // an edition of one that is tried
+    if (stack.family != name) continue;  // an preset of one that is tried
     const bool never_ran = name == "native" && !gpu.is_processor();
     trials.profile(
-        ChangeKind::kSoftware, fmt::format("the stack {}", name),
+        ChangeKind::kSoftware, fmt::format("the framework {}", name),
         [&](Profile& p) { p.stack = stack; }, never_ran ? "never run on a GPU" : "");
   }
   trials.profile(ChangeKind::kSoftware, "a host that costs nothing", [](Profile& p) {
@@ -192,7 +192,7 @@ void try_hardware(Trials& trials, const Plan& plan, const Cluster& cluster) {
                      p.cluster.intra_link_bytes_per_s *= 2;
                    });
   }
-  trials.profile(ChangeKind::kHardware, "matrix products 20 % faster",
+  trials.profile(ChangeKind::kHardware, "GEMMs 20 % faster",
                  [](Profile& p) { p.cost.gemm.values.e *= 1.2; });
   trials.profile(ChangeKind::kHardware, "memory bandwidth 20 % higher",
                  [](Profile& p) { p.cluster.gpu.hbm_bytes_per_s *= 1.2; });

@@ -26,7 +26,7 @@ std::string_view name_of(Bound bound);
 
 struct PartTimes {
   double kernels_s = 0;       // some kernel runs ...
-  double products_s = 0;      // ... of these: matrix products,
+  double products_s = 0;      // ... of these: GEMMs,
   double attention_s = 0;     // attention,
   double memory_bound_s = 0;  // kernels that move memory
   double awaits_communication_s = 0;

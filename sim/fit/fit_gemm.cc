@@ -67,8 +67,7 @@ profiles::GemmParams fit(const std::vector<Sample>& samples, const profiles::Gpu
 GemmFit fit_gemm(const std::vector<GemmRow>& rows, const profiles::GpuRates& gpu,
                  const profiles::GemmParams& start) {
   if (rows.size() < 30)
-    throw Error(
-        fmt::format("{} matrix products of one GPU, expected at least 30 for a fit", rows.size()));
+    throw Error(fmt::format("{} GEMMs of one GPU, expected at least 30 for a fit", rows.size()));
   const std::vector<bool> contradicted = contradicted_rows(rows);
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < rows.size(); ++i)

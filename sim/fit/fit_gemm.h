@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fits the tile and wave model of sim/cost/gemm_cost.h to measured matrix products of one GPU.
+// Fits the tile and wave model of sim/cost/gemm_cost.h to measured GEMMs of one GPU.
 //
 // Minimizes the mean |log(predicted / measured)|: least absolute deviations shrug off disturbed
 // rows, logs make a microsecond kernel count like a second one. Rows that the table contradicts

@@ -6,12 +6,12 @@
 #include <set>
 
 #include "sim/core/worker_pool.h"
-#include "sim/doubt/conformal.h"
-#include "sim/doubt/extrapolation.h"
-#include "sim/doubt/memory_doubt.h"
 #include "sim/fit/held_out.h"
 #include "sim/score/error_summary.h"
 #include "sim/score/validation.h"
+#include "sim/uncertainty/conformal.h"
+#include "sim/uncertainty/extrapolation.h"
+#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
 namespace {

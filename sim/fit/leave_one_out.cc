@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "sim/core/worker_pool.h"
-#include "sim/doubt/conformal.h"
 #include "sim/score/error_summary.h"
+#include "sim/uncertainty/conformal.h"
 
 namespace shardwright::sim {
 namespace {
@@ -105,9 +105,9 @@ profiles::Novelty novelty_among(const std::vector<HeldOutRun>& others, const Hel
 bool covers(const std::vector<HeldOutRun>& others, const HeldOutRun& run, const Chips& chips,
             double log_error) {
   const profiles::Uncertainty fitted = fit_uncertainty(others, kIntervalLevel, chips);
-  Doubts doubts;
-  doubts.novelty = novelty_among(others, run, chips);
-  return std::abs(log_error) <= half_width(fitted, doubts);
+  Uncertainties uncertainties;
+  uncertainties.novelty = novelty_among(others, run, chips);
+  return std::abs(log_error) <= half_width(fitted, uncertainties);
 }
 
 /// Each run judged by an interval that has not seen it, its cell, or its source.

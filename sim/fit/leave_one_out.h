@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "profiles/uncertainty.h"
-#include "sim/doubt/conformal.h"
 #include "sim/fit/ledger_model.h"
 #include "sim/score/validation.h"
+#include "sim/uncertainty/conformal.h"
 
 namespace shardwright::sim {
 
@@ -59,7 +59,8 @@ struct LeaveOneOut {
   LeaveOneOutScore all;
   std::map<std::string, LeaveOneOutScore> by_source;
   std::vector<FittedRange> constants;
-  std::vector<profiles::HeldOutRun> runs;  // the same rows as sim/doubt/conformal.h takes them
+  std::vector<profiles::HeldOutRun>
+      runs;  // the same rows as sim/uncertainty/conformal.h takes them
   double interval_level = 0.9;
   double simulated_coverage = 0;  // of intervals for new cells, errors drawn as these runs'
   std::size_t evaluations = 0;    // of single rows

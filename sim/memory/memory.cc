@@ -60,7 +60,7 @@ AllocatedPeak allocated_peak(const Schedule& schedule) {
   walker.peak.breakdown = walker.now;
   std::int32_t micro = 0;
   for (const Section& section : schedule.sections) {
-    // Micro-steps of one section are alike: the first two and the last show every level.
+    // Micro-batches of one section are alike: the first two and the last show every level.
     for (std::int32_t step = 0; step < section.repeats; ++step, ++micro) {
       if (step == 2 && section.repeats > 3) {
         micro += section.repeats - 3;

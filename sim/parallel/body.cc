@@ -306,7 +306,7 @@ static void leave_out_last_product(const BodyWriter& w, BodyOps& list) {
   const auto last = std::find_if(list.rbegin(), list.rend(),
                                  [](const BodyOp& op) { return op.work.kind == WorkKind::kGemm; });
   // The outputs of experts are weighed, for which backward reads them.
-  if (last != list.rend() && last->kind == OpKind::kDownProjection && !w.model().is_mixture())
+  if (last != list.rend() && last->kind == OpKind::kDownProjection && !w.model().is_moe())
     list.erase(last.base() - 1, list.end());
 }
 
@@ -395,7 +395,7 @@ Body BodyWriter::layer(bool recomputed, bool experts) const {
 
 Body BodyWriter::prediction() const {
   const RankShape& s = shape_;
-  Body body = layer(false, model_.is_mixture());
+  Body body = layer(false, model_.is_moe());
   const Body last = head();
   const std::int64_t tokens = s.sharded_tokens;
   const double norms = 2 * f(tokens) * f(s.hidden);

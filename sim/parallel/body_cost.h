@@ -80,7 +80,7 @@ class BodyCosts {
     return (1 - cost.channels / static_cast<double>(kernels_.rates.sm_count)) /
            std::max(1.0, profile_.cost.contention.values.kernels);
   }
-  /// Of large products in bf16.
+  /// Of large GEMMs in bf16.
   double flops_s(double flops) const;
   double launch_s(bool backward) const;
 

@@ -24,14 +24,14 @@ BodyCollective whole(CommGroup group, Collective kind, double bytes) {
 
 bool gathers_layers(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
-  return strategy.divides == Sharded::kParameters && strategy.reshards && plan.parallel.pp == 1 &&
+  return strategy.shards == Sharded::kParameters && strategy.reshards && plan.parallel.pp == 1 &&
          stack.parallel.reshards_after_forward;
 }
 
 bool registers_buffers(const Plan& plan, const profiles::Profile& profile, const Layout& layout) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   const bool own_fsdp =
-      strategy.software == Software::kMegatron && strategy.divides == Sharded::kParameters;
+      strategy.software == Software::kMegatron && strategy.shards == Sharded::kParameters;
   return own_fsdp && profile.stack.parallel.gradients.registered_buffer_sms > 0 &&
          profile.cost.collectives.values.nvls &&
          layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
@@ -41,7 +41,7 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
                            BodyCosts& costs)
     : model_(model), plan_(plan), stack_(stack), costs_(costs) {
   const StrategyInfo& strategy = info_of(plan.strategy);
-  sharded_ = strategy.divides == Sharded::kParameters;
+  sharded_ = strategy.shards == Sharded::kParameters;
   per_layer_ = gathers_layers(plan, stack);
   copies_units_ = sharded_ && strategy.software == Software::kFsdp2;
   overlap_reduce_ =
@@ -54,7 +54,7 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
     whole_bytes_ = stack.parallel.gradients.whole_bytes;
     copied_bytes_ = stack.parallel.gradients.whole_copy_bytes;
   }
-  // Software that always divides holds weights in the compute type and says what it copies.
+  // Model-parallel frameworks holds weights in the compute type and says what it copies.
   const bool trains_full_weights = plan.numerics.lora == 0;
   casts_weights_ =
       strategy.software == Software::kDdp && !stack.parallel.always && trains_full_weights;
@@ -215,7 +215,7 @@ void DataParallel::reduce(std::int64_t stage, const std::vector<ReducedChunk>& c
 void DataParallel::gather(std::int64_t stage, const std::vector<ReducedChunk>& chunks,
                           StageTail& tail) {
   const StrategyInfo& strategy = info_of(plan_.strategy);
-  if (strategy.divides == Sharded::kNothing) return;
+  if (strategy.shards == Sharded::kNothing) return;
   const auto gathered_of = [&](const ReducedChunk& chunk) {
     return chunk.parameters + (sharded_ ? chunk.frozen_parameters : 0);
   };
@@ -265,9 +265,9 @@ StageTail DataParallel::tail(std::int64_t stage, const std::vector<ReducedChunk>
   const double times = per_layer_ ? static_cast<double>(plan_.grad_accum) : 1.0;
   tail.sent.add(sent_for(CommGroup::kShard, parameters, frozen), times);
   tail.sent.add(sent_for(CommGroup::kExpertData, experts, 0), times);
-  const bool divided = info_of(plan_.strategy).divides != Sharded::kNothing;
+  const bool model_parallel = info_of(plan_.strategy).shards != Sharded::kNothing;
   const auto ranks = [&](CommGroup group) {
-    return divided ? static_cast<double>(costs_.layout().group(group).size) : 1.0;
+    return model_parallel ? static_cast<double>(costs_.layout().group(group).size) : 1.0;
   };
   const double owned =
       parameters / ranks(CommGroup::kShard) + experts / ranks(sharded_over(ModelUnit::kExperts));

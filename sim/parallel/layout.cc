@@ -87,8 +87,9 @@ Layout layout_of(const Plan& plan, const Cluster& cluster) {
 std::int64_t rack_gpus(const Plan& plan, const profiles::Profile& profile) {
   const Cluster& cluster = profile.cluster;
   if (!is_rack(nvlink_gpus(cluster)) || !cluster.nvlink) return 0;
-  const bool divided = profile.stack.parallel.always || !beyond_data_parallel(plan).empty();
-  return divided ? layout_of(plan, cluster).domain : std::min(plan.gpus, cluster.gpus_per_node);
+  const bool model_parallel = profile.stack.parallel.always || !beyond_data_parallel(plan).empty();
+  return model_parallel ? layout_of(plan, cluster).domain
+                        : std::min(plan.gpus, cluster.gpus_per_node);
 }
 
 }  // namespace shardwright::sim

@@ -39,7 +39,7 @@ double update_bytes(const Plan& plan, double adamw_bytes) {
 double update_flops(const Model& model, const Plan& plan) {
   if (plan.numerics.optimizer != Optimizer::kMuon) return 0;
   constexpr double kSteps = 5;
-  const double wide = f(model.is_mixture() ? model.experts.ffn : model.ffn);
+  const double wide = f(model.is_moe() ? model.experts.ffn : model.ffn);
   const double m = std::min(wide, f(model.hidden)), n = std::max(wide, f(model.hidden));
   return kSteps * (4 * m + 2 * m * m / n);
 }

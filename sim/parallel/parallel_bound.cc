@@ -36,10 +36,10 @@ std::size_t mixed(std::size_t seed, std::int64_t value) {
 ChunkContent every_body(const Model& model, const Plan& plan) {
   const bool dense = model.expert_layers() < model.layers;
   const bool again = plan.recompute != Recompute::kNone && plan.ckpt_layers > 0;
-  const std::int64_t kinds = dense && model.is_mixture() ? 2 : 1;
+  const std::int64_t kinds = dense && model.is_moe() ? 2 : 1;
   ChunkContent content;
   content.layers = 2 * kinds;
-  content.expert_layers = !model.is_mixture() ? 0 : dense ? 2 : content.layers;
+  content.expert_layers = !model.is_moe() ? 0 : dense ? 2 : content.layers;
   content.recomputed = again ? kinds : 0;
   content.extra_predictions = model.mtp_layers;
   content.embedding = content.head = true;
@@ -138,7 +138,7 @@ const ParallelEngine::Bodies& ParallelEngine::known_bodies(const Plan& plan) {
 
 double ParallelEngine::least_step_s(const Plan& plan) {
   const PipelineShape shape = pipeline_shape(plan);
-  const std::vector<ChunkContent> parts = divide_layers(model_, plan, profile_.stack);
+  const std::vector<ChunkContent> parts = partition_layers(model_, plan, profile_.stack);
   place(plan);
   DataParallel data(model_, plan, profile_.stack, costs_);
   const Bodies& bodies = known_bodies(plan);

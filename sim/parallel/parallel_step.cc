@@ -64,7 +64,7 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
       stack.parallel.other_precisions ? beyond_precision(plan) : beyond_data_parallel(plan);
   if (!stack.parallel.supported && !lacks.empty()) {
     throw Error(
-        fmt::format("{}, which the stack {} does not do, expected a stack such as "
+        fmt::format("{}, which the framework {} does not do, expected a stack such as "
                     "megatron-core",
                     lacks, stack.id));
   }
@@ -89,7 +89,7 @@ void check_modelled(const Model& model, const Plan& plan, const profiles::Profil
                     "delayed, tensorwise, rowwise or block",
                     gpu.id));
   }
-  if (n.lora > 0 && model.is_mixture()) {
+  if (n.lora > 0 && model.is_moe()) {
     throw Error(
         fmt::format("lora is {}, but adapters beside experts are not modelled, expected a "
                     "dense model",
@@ -468,7 +468,7 @@ ParallelStep ParallelEngine::run(const Plan& plan, StepRecord* record) {
   const PipelineShape shape = pipeline_shape(plan);
   check_shape(shape);
   ParallelStep step;
-  step.parts = divide_layers(model_, plan, profile_.stack);
+  step.parts = partition_layers(model_, plan, profile_.stack);
   step.layers = stage_layers(shape, step.parts);
   const CudaGraphs graphs = place(plan);
   DataParallel data(model_, plan, profile_.stack, costs_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a plan that divides the model itself: bodies, pipeline, data parallelism, memory.
+// One step of a model-parallel plan: bodies, pipeline, data parallelism, memory.
 //
 // Ranks of one stage are alike, so a step has as many actors as stages. The lists of body.h are
 // timed once per kind; chunks are sums of them; the recurrence of sim/pipeline puts chunks of all

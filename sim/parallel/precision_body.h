@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What products in fp8 or nvfp4 change in a layer's list: the type they multiply in, casts of what
+// What GEMMs in fp8 or nvfp4 change in a layer's list: the type they multiply in, casts of what
 // they read, and narrower gathers.
 //
 // Products of the layers' matrices run in the plan's precision; attention, the router, norms,
@@ -27,7 +27,7 @@
 
 namespace shardwright::sim {
 
-/// How products in fp8 are scaled: tensorwise, unless the plan says otherwise.
+/// How GEMMs in fp8 are scaled: tensorwise, unless the plan says otherwise.
 Fp8Recipe fp8_recipe_of(const Plan& plan);
 /// Products are in fp8, scaled so.
 bool fp8_scaled(const Plan& plan, Fp8Recipe recipe);
@@ -45,7 +45,7 @@ bool transposes_fp8(const Stack& stack, const Gpu& gpu);
 bool gathers_narrow_weights(const Plan& plan);
 
 /// Memory traffic a step of casting a parameter, per parameter of the layers' matrices.
-/// `transposes`: products in fp8 want a transposed copy, too.
+/// `transposes`: GEMMs in fp8 want a transposed copy, too.
 double weight_cast_bytes(const Plan& plan, bool transposes);
 
 /// Bytes of one element that backward keeps of a product's input.

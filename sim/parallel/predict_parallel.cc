@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "profiles/divided_doubt.h"
+#include "profiles/model_parallel_uncertainty.h"
 #include "sim/core/error.h"
-#include "sim/doubt/intervals.h"
 #include "sim/parallel/precision_body.h"
+#include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {
 namespace {
@@ -27,10 +27,10 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
 std::string_view stands_for(const Plan& plan) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (strategy.second_shard) return name_of(Strategy::kFsdp2);
-  if (strategy.divides == Sharded::kGradients) return name_of(Strategy::kZero1);
+  if (strategy.shards == Sharded::kGradients) return name_of(Strategy::kZero1);
   const bool own = strategy.software == Software::kFsdp2 ||
                    strategy.software == Software::kMegatron ||
-                   strategy.divides != Sharded::kParameters;
+                   strategy.shards != Sharded::kParameters;
   return own ? "" : name_of(Strategy::kMegatronFsdp);
 }
 
@@ -107,7 +107,7 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   const Layout layout = layout_of(plan, profile.cluster);
   Bytes most = 0;
   for (const StageMemory& stage :
-       stage_memory(model, plan, profile, layout, divide_layers(model, plan, profile.stack))) {
+       stage_memory(model, plan, profile, layout, partition_layers(model, plan, profile.stack))) {
     most = std::max(most, whole_bytes(stage.reserved_bytes));
   }
   return most + runtime_bytes(profile, layout);
@@ -127,8 +127,8 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.sent = step.sent;
   p.communication = sum_of(p.sent);
   p.exposed_s = step.exposed_s;
-  p.extrapolated = profiles::divided_doubt().extrapolations(profile.stack.family,
-                                                            profile.cluster.gpu.id, plan.gpus);
+  p.extrapolated = profiles::model_parallel_uncertainty().extrapolations(
+      profile.stack.family, profile.cluster.gpu.id, plan.gpus);
   if (const std::string_view other = stands_for(plan); !other.empty()) {
     p.extrapolated.push_back(
         fmt::format("strategy {} where {}: its gathers and reductions are priced as those of {}",
@@ -136,13 +136,13 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   }
   const double others = published_half_width(p, model, profile, source);
   const Precision precision = plan.numerics.precision;
-  const double own = profiles::divided_doubt().half_width(
-      model.is_mixture(), precision == Precision::kFp8 || precision == Precision::kNvfp4,
+  const double own = profiles::model_parallel_uncertainty().half_width(
+      model.is_moe(), precision == Precision::kFp8 || precision == Precision::kNvfp4,
       profile.cluster.gpu.id);
   if (own > 0) p.time.scale_half_width = 0;
   set_intervals(p, profile, own > 0 ? own : others);
   // Software that also runs the other engine has published peaks of its own there.
-  const double memory_width = profiles::divided_doubt().memory_half_width;
+  const double memory_width = profiles::model_parallel_uncertainty().memory_half_width;
   if (profile.stack.parallel.always && memory_width > 0) {
     set_memory_interval(p.memory, {memory_width, memory_width});
   }

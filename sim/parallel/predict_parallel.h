@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prediction (sim/predict.h) from the step of a plan that divides the model.
+// A prediction (sim/predict.h) from the step of a model-parallel plan.
 #pragma once
 
 #include <string>

@@ -135,7 +135,7 @@ class StageWalk {
  public:
   StageWalk(const BodyWriter& writer, const Plan& plan) : plan_(plan) {
     layer_ = layer_activations(writer);
-    if (writer.model().is_mixture()) mixed_ = layer_activations(writer, true);
+    if (writer.model().is_moe()) mixed_ = layer_activations(writer, true);
     loss_ = loss_bytes(writer);
     offloaded_ = plan.offload == Offload::kActivations ? plan.offload_layers : 0;
   }
@@ -204,12 +204,12 @@ void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double
                         const Layout& layout) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
+  const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
   const double frozen =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
-  memory.of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / divided;
-  memory.of(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / divided;
-  if (strategy.divides != Sharded::kParameters) {
+  memory.of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / model_parallel;
+  memory.of(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / model_parallel;
+  if (strategy.shards != Sharded::kParameters) {
     memory.of(MemoryCategory::kParameters) = frozen + 2 * adapters;
     memory.of(MemoryCategory::kGradients) = gradient_bytes(plan, stack) * adapters;
     return;
@@ -226,14 +226,14 @@ void offload_states(StageMemory& memory, double largest_layer, const Plan& plan,
                     const Layout& layout) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
-  const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
+  const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
   const double master = f(bytes_of(plan.master_dtype));
   const double state = memory.of(MemoryCategory::kMaster) + memory.of(MemoryCategory::kOptimizer);
   // Sharded parameters are gathered from the compute copy that is left.
-  if (strategy.divides == Sharded::kParameters && plan.numerics.lora == 0)
+  if (strategy.shards == Sharded::kParameters && plan.numerics.lora == 0)
     memory.of(MemoryCategory::kParameters) = 2 / master * memory.of(MemoryCategory::kMaster);
   memory.of(MemoryCategory::kMaster) = memory.of(MemoryCategory::kOptimizer) = 0;
-  const double pieces = 2 * (master + moment_bytes(plan)) * largest_layer / divided;
+  const double pieces = 2 * (master + moment_bytes(plan)) * largest_layer / model_parallel;
   memory.of(MemoryCategory::kWorkspace) += std::min(state, pieces);
 }
 
@@ -245,7 +245,7 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
   const double master = f(bytes_of(plan.master_dtype)), moments = moment_bytes(plan);
   // The state of experts is divided by the few ranks that hold the same.
   const double expert_ranks = f(layout.group(sharded_over(ModelUnit::kExperts)).size);
-  if (strategy.divides == Sharded::kParameters) {
+  if (strategy.shards == Sharded::kParameters) {
     const bool gathered = layout.pp > 1 || !strategy.reshards;
     const double owned = held.dense() / ranks + held.experts / expert_ranks;
     memory.of(MemoryCategory::kMaster) = master * owned;
@@ -257,14 +257,14 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
         (2 + f(bytes_of(plan.reduce_dtype))) * largest_layer;
     return;
   }
-  const double divided = strategy.divides == Sharded::kNothing ? 1 : ranks;
-  const double expert_divided = strategy.divides == Sharded::kNothing ? 1 : expert_ranks;
-  const double owned = held.dense() / divided + held.experts / expert_divided;
+  const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
+  const double expert_divided = strategy.shards == Sharded::kNothing ? 1 : expert_ranks;
+  const double owned = held.dense() / model_parallel + held.experts / expert_divided;
   memory.of(MemoryCategory::kParameters) =
       2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
   memory.of(MemoryCategory::kGradients) = kept_gradient_bytes(plan, stack) * parameters;
   const GradientSoftware& gradients = stack.parallel.gradients;
-  if (strategy.divides != Sharded::kNothing && plan.reduce_dtype != DType::kFp32)
+  if (strategy.shards != Sharded::kNothing && plan.reduce_dtype != DType::kFp32)
     memory.of(MemoryCategory::kWorkspace) +=
         gradients.flattened_bytes * owned + gradients.bucket_bytes;
   // Masters of the type of the weights are the weights.
@@ -305,7 +305,7 @@ ChunkParameters chunk_parameters(const Model& model, const ModelUnits& units,
     return f(times) * f(units.elements(unit));
   };
   // A module of multi-token prediction is a layer like the last one.
-  const std::int64_t predictions = model.is_mixture() ? chunk.extra_predictions : 0;
+  const std::int64_t predictions = model.is_moe() ? chunk.extra_predictions : 0;
   const std::int64_t moe_layers = chunk.expert_layers + predictions;
   ChunkParameters result;
   result.layers = held(ModelUnit::kDenseLayer, chunk.layers - chunk.expert_layers) +

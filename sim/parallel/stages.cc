@@ -206,7 +206,8 @@ PipelineShape pipeline_shape(const Plan& plan) {
   return shape;
 }
 
-std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan, const Stack& stack) {
+std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,
+                                           const Stack& stack) {
   const auto parts = static_cast<std::size_t>(model_parts(pipeline_shape(plan)));
   std::vector<ChunkContent> chunks = plan.parallel.pp_layout.empty()
                                          ? usual_parts(model, parts, stack)

@@ -36,7 +36,8 @@ struct ChunkContent {
 PipelineShape pipeline_shape(const Plan& plan);
 
 /// By model part (sim/core/pipeline_shape.h). Throws Error where the layout does not fit the model.
-std::vector<ChunkContent> divide_layers(const Model& model, const Plan& plan, const Stack& stack);
+std::vector<ChunkContent> partition_layers(const Model& model, const Plan& plan,
+                                           const Stack& stack);
 
 /// How many layers each stage has, of chunks by model part.
 std::vector<std::int64_t> stage_layers(const PipelineShape& shape,

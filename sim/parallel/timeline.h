@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When every stage of a divided plan does what, for traces and pictures.
+// When every stage of a model-parallel plan does what, for traces and pictures.
 //
 // The step is walked again with every micro-batch kept (parallel_step.h). Slices of a stage follow
 // one another without a gap or an overlap from 0 to the end of the step: passes of chunks, blocking

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timelines of divided plans as a Chrome trace, which Perfetto (ui.perfetto.dev) opens.
+// Timelines of model-parallel plans as a Chrome trace, which Perfetto (ui.perfetto.dev) opens.
 //
 // One process for every stage, in order. Its tracks: the stage, with passes, blocking transfers,
 // labelled bubbles and the tail of the step; reductions of gradients; transfers that overlap, each

@@ -11,11 +11,11 @@
 // done. An input is known from the moment when its producer was walked, whatever its time, so the
 // order of the walk does not matter: every start is the maximum of two known times.
 //
-// Blocking transfers are meetings of neighbours, items of the program like the actions: one with
+// Blocking transfers are rendezvous of neighbours, items of the program like the actions: one with
 // the stage before ahead of a forward and behind a backward, one with the stage behind after a
 // forward and ahead of a backward. Where a backward follows its stage's forward at once (and the
-// other way round) two such meetings are one, the batched isend/irecv of 1F1B. The k-th meeting of
-// two neighbours is the k-th in the program of either.
+// other way round) two such rendezvous are one, the batched isend/irecv of 1F1B. The k-th
+// rendezvous of two neighbours is the k-th in the program of either.
 //
 // A long step repeats: times of micro-batch k and k + c differ by the same amount at every chunk
 // (the cyclicity theorem of max-plus algebra). The period c is one micro-batch, or a group of them,

@@ -95,7 +95,7 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
   if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
     throw Error(
         "deterministic is true, but only the native stack's order of sums is modelled: "
-        "expected the stack native, or a plan that is not deterministic");
+        "expected the framework native, or a plan that is not deterministic");
   }
   ProgramWriter w(model, plan, stack, tensors_);
   const TensorSet nothing;

@@ -35,8 +35,8 @@ class LayerPrograms {
   const UnitPass& layer_backward(bool checkpointed) const { return layer_backward_[checkpointed]; }
   const UnitPass& head_forward() const { return head_forward_; }
   const UnitPass& head_backward() const { return head_backward_; }
-  /// Releases, for all units at once, of what the trainer holds until the micro-step's backward has
-  /// ended. Computed at every call.
+  /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
+  /// has ended. Computed at every call.
   std::vector<MemoryAction> held(const Plan& plan, std::int64_t layers) const;
 
  private:

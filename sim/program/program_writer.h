@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the programs of units are written with: sizes of tensors, and operations with their work.
 //
-// A Product is one matrix product of the forward pass; product_backward writes what follows from it
+// A Product is one GEMM of the forward pass; product_backward writes what follows from it
 // in backward. Elementwise kernels take their traffic, launches and temporaries from the stack.
 // Read next: attention_program.cc, mlp_program.cc, head_program.cc (what is written with it).
 #pragma once

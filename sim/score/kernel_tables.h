@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of measured kernels: matrix products and collectives, as CSV files with one row each.
+// Tables of measured kernels: GEMMs and collectives, as CSV files with one row each.
 //
 // gemm.csv        gpu,m,n,k,time_us[,source]
 // collectives.csv gpu,gpus,nodes,collective,total_bytes,time_us[,source][,inter_gbps_per_node]

@@ -10,7 +10,8 @@ double backward_layer_period_s(const Schedule& schedule, const Timeline& timelin
   const std::int64_t newest = schedule.layers * 3 / 4;  // backward goes from here ...
   const std::int64_t oldest = schedule.layers / 4;      // ... down to here
   if (oldest >= newest || oldest < 1) return 0;
-  // The first backward kernel of each of the two layers; later micro-steps overwrite earlier ones.
+  // The first backward kernel of each of the two layers; later micro-batches overwrite earlier
+  // ones.
   OpId first_of_newest = -1, first_of_oldest = -1;
   std::int64_t previous_unit = -1;
   for_each_op(schedule, [&](const OpInstance& at, const Op& op) {

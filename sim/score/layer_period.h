@@ -16,7 +16,7 @@
 namespace shardwright::sim {
 
 /// Seconds between the begins of backward of neighbouring layers, averaged over the middle half of
-/// the layers in the last micro-step; 0 for models of fewer than four layers.
+/// the layers in the last micro-batch; 0 for models of fewer than four layers.
 double backward_layer_period_s(const Schedule& schedule, const Timeline& timeline);
 
 struct LayerPeriod {

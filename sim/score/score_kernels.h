@@ -2,7 +2,7 @@
 // Scores the cost models against tables of measured kernels: what `validate --gemm` and
 // `validate --collectives` print.
 //
-// Matrix products are scored at burst clocks, as benchmarks run them; the sustained factor is for
+// GEMMs are scored at burst clocks, as benchmarks run them; the sustained factor is for
 // training. Every row counts; rows that the table itself contradicts (kernel_tables.h) are also
 // left out in a second summary, because no model can be right about both sides.
 #pragma once

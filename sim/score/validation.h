@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "profiles/ledger.h"
-#include "sim/doubt/memory_doubt.h"
 #include "sim/predict.h"
+#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
 

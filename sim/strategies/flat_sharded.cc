@@ -58,7 +58,7 @@ class FlatSharded final : public ShardingStrategy {
   void before_forward(StepWriter& w) override {
     w.unit_hook();
     if (w.elements() == 0 || (!reshards_ && !w.first_micro_step())) return;
-    // The first units find their buffers in use by their own backward of the micro-step before.
+    // The first units find their buffers in use by their own backward of the micro-batch before.
     EventRef released;
     if (reshards_ && w.kind(-window_) != UnitKind::kOutside) {
       released = {forward_done_, static_cast<std::int16_t>(-window_)};
@@ -75,7 +75,7 @@ class FlatSharded final : public ShardingStrategy {
     w.unit_hook();
     if (w.elements(2) > 0) w.wait_on_compute({gradient_taken_, 2});
     if (!reshards_) {
-      // Gathers order the gradient buffers of one micro-step after those of the one before; here
+      // Gathers order the gradient buffers of one micro-batch after those of the one before; here
       // there are none.
       if (!w.first_micro_step() && w.kind() == UnitKind::kHead) {
         w.wait_on_compute({gradient_taken_, static_cast<std::int16_t>(-w.schedule().head_unit())});
@@ -109,7 +109,7 @@ class FlatSharded final : public ShardingStrategy {
     Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
                                reduced_width * elements, plan.reduce_dtype);
     scatter.waits[0] = {backward_done_, 0};
-    // The shard that the other stream completed in the micro-step before is added to.
+    // The shard that the other stream completed in the micro-batch before is added to.
     if (hybrid_ && !w.first_micro_step()) scatter.waits[1] = {finished_, 0};
     scatter.record = casts ? EventRef{finished_, 0} : EventRef{gradient_taken_, 0};
     std::uint8_t last = comm_;
@@ -120,7 +120,7 @@ class FlatSharded final : public ShardingStrategy {
       all_reduce.waits[0] = casts ? EventRef{finished_, 0} : EventRef{gradient_taken_, 0};
       last = replicate_;
     }
-    // Divide once, cast if needed, and add to what earlier micro-steps left.
+    // Divide once, cast if needed, and add to what earlier micro-batches left.
     const std::int64_t bytes =
         reduced_width + master_width + (w.first_micro_step() ? 0 : master_width);
     Op& accumulate = w.memory_op(OpKind::kAccumulate, last, Phase::kReduce, MemoryClass::kAdd,

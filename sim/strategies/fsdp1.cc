@@ -7,7 +7,7 @@
 // overlapping them; the concatenation of unit i stands behind the gather of unit i-1 on its stream
 // and the next unit's backward waits for it; the host blocks so that at most two freed units are
 // unacknowledged (limit_all_gathers). BACKWARD_PRE prefetch. SHARD_GRAD_OP keeps the gathered
-// parameters until backward. Where gradients wait for the last micro-step (no_sync) they add up
+// parameters until backward. Where gradients wait for the last micro-batch (no_sync) they add up
 // whole. Hybrid sharding shards within a group and all-reduces the shards across groups on a stream
 // of its own.
 #include "sim/strategies/states.h"

@@ -43,7 +43,7 @@ class Fsdp2 : public ShardingStrategy {
   std::uint8_t copied_out_ = 0;
 
  private:
-  /// Adds the unit's gradients to whole ones, which wait for the last micro-step.
+  /// Adds the unit's gradients to whole ones, which wait for the last micro-batch.
   void accumulate_whole(StepWriter& w);
 
   const StrategyInfo& strategy_;

@@ -5,7 +5,7 @@
 //
 // Forward gathers a unit over all W ranks, as FSDP2 does. Before it frees the gathered parameters
 // each rank copies its part among the n ranks of its node aside, and backward gathers from those
-// copies, inside the node. With P parameters in w bytes each, a rank receives in a micro-step
+// copies, inside the node. With P parameters in w bytes each, a rank receives in a micro-batch
 //   forward   w P (W-1)/W      over all ranks,
 //   backward  w P (n-1)/n      inside the node (fsdp2: w P (W-1)/W over all ranks),
 // and holds w P / n more bytes between the two passes. Reductions are as in FSDP2.

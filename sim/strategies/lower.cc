@@ -107,9 +107,9 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64_t gpus_per_node,
            const LayerPrograms& programs, Schedule& out) {
   refuse_parallelism(asked, "this schedule is of data parallelism only", "a plan without it");
-  if (model.is_mixture()) {
+  if (model.is_moe()) {
     throw Error(
-        fmt::format("model '{}' has {} experts a layer, which stack {} does not run, "
+        fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
                     "expected a stack such as megatron-core",
                     model.name, model.experts.count, stack.id));
   }
@@ -123,7 +123,7 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
     const char* why = divides ? "cannot do, because it keeps its part of the gradients only"
                               : "is not modelled with";
     throw Error(fmt::format(
-        "the stack {} reduces gradients after the last micro-step only (no_sync), which the "
+        "the framework {} reduces gradients after the last micro-batch only (no_sync), which the "
         "strategy {} {}, expected ddp, zero1, fsdp1, fsdp2, fsdp2-noreshard, hsdp or grad_accum 1",
         stack.id, name_of(plan.strategy), why));
   }

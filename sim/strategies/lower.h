@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lowers (model, plan, stack) into the Schedule of one optimizer step: the units' own operations
-// from layer_program.h, wrapped by the strategy, in host order: prologue, micro-steps (forward over
-// units 0..L+1, backward over L+1..0), then gradient norm, clip and optimizer.
+// from layer_program.h, wrapped by the strategy, in host order: prologue, micro-batches (forward
+// over units 0..L+1, backward over L+1..0), then gradient norm, clip and optimizer.
 #pragma once
 
 #include <cstdint>

@@ -30,10 +30,11 @@ bool has_schedule(Strategy strategy, const Stack& stack) {
 std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (!has_schedule(plan.strategy, stack)) {
-    throw Error(fmt::format(
-        "strategy is {}, which the stack {} does not run, expected another strategy or a stack of "
-        "PyTorch",
-        strategy.name, stack.id));
+    throw Error(
+        fmt::format("strategy is {}, which the framework {} does not run, expected another "
+                    "strategy or a stack of "
+                    "PyTorch",
+                    strategy.name, stack.id));
   }
   return kFactories[static_cast<std::size_t>(plan.strategy)](strategy, stack);
 }

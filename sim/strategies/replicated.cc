@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parameters whole on every rank: `single` (one rank, no communication) and `ddp` (gradients
-// all-reduced in buckets while backward runs, only in the last micro-step).
+// all-reduced in buckets while backward runs, only in the last micro-batch).
 //
 // PyTorch stacks keep fp32 parameters and cast them under autocast, once a forward pass; their
 // gradients come to life in backward and die with zero_grad(set_to_none). The native stack holds a

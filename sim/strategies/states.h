@@ -13,7 +13,7 @@ namespace shardwright::sim {
 inline ShardingFacts facts_of(const StrategyInfo& strategy, const StepWriter& w) {
   const Plan& plan = w.plan();
   ShardingFacts facts;
-  facts.divides = strategy.divides;
+  facts.shards = strategy.shards;
   facts.parameter_dtype = plan.param_dtype;
   facts.reduce_dtype = plan.reduce_dtype;
   facts.master_dtype = plan.master_dtype;
@@ -36,7 +36,7 @@ inline bool casts_gradients(const StepWriter& w) {
 }
 
 /// What strategies that sum whole gradients on the native stack, and otherwise have `usual` buffers
-/// for fresh ones, say about them. The first micro-step writes the sums, where they have its type;
+/// for fresh ones, say about them. The first micro-batch writes the sums, where they have its type;
 /// later ones add to sums in fp32, and need a buffer only for units that write a gradient in more
 /// than one piece (chunks of the head's tokens, a tied embedding).
 inline void sum_whole_gradients(ShardingFacts& facts, const StepWriter& w, std::int32_t usual) {

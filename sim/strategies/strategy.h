@@ -20,17 +20,17 @@ class ShardingStrategy {
   virtual ~ShardingStrategy() = default;
   /// Streams, events, and what is kept beyond operations (StepWriter::state).
   virtual void declare(StepWriter& w) = 0;
-  /// Before the first micro-step.
+  /// Before the first micro-batch.
   virtual void begin_step(StepWriter&) {}
   virtual void before_forward(StepWriter&) {}
   virtual void after_forward(StepWriter&) {}
   virtual void before_backward(StepWriter&) {}
   virtual void after_backward(StepWriter&) {}
-  /// After the last backward operation of a micro-step.
+  /// After the last backward operation of a micro-batch.
   virtual void end_micro_step(StepWriter&) {}
   /// After the optimizer has updated its shard.
   virtual void after_optimizer(StepWriter&) {}
-  /// Whether gradients may wait, whole, for the last micro-step (Stack::no_sync).
+  /// Whether gradients may wait, whole, for the last micro-batch (Stack::no_sync).
   virtual bool can_skip_reductions() const { return false; }
 };
 

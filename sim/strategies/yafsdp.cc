@@ -72,7 +72,7 @@ class Yafsdp final : public ShardingStrategy {
     w.unit_hook();
     if (w.elements() == 0) return;
     if (!reshards_ && !w.first_micro_step()) return;
-    // The first units find their buffers in use by their own backward of the micro-step before.
+    // The first units find their buffers in use by their own backward of the micro-batch before.
     EventRef released;
     if (reshards_ && w.kind(-window_) != UnitKind::kOutside) {
       released = {forward_done_, offset(-window_)};
@@ -90,7 +90,7 @@ class Yafsdp final : public ShardingStrategy {
       reduce(w, 2);
       w.wait_on_compute({gradient_taken_, 2});
     }
-    // All gradient buffers are free again once the micro-step before has reduced its norms.
+    // All gradient buffers are free again once the micro-batch before has reduced its norms.
     if (!reshards_ && !w.first_micro_step() && w.kind() == UnitKind::kHead) {
       w.wait_on_compute({reduced_, static_cast<std::int16_t>(-w.schedule().head_unit())});
     }

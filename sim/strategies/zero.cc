@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ZeRO stages. Stages 1 and 2 keep whole compute parameters and shard the optimizer (2: and the
 // gradients); gradients are reduce-scattered per unit while backward runs, stage 1 only in the last
-// micro-step; updated parameters are gathered after the optimizer (DeepSpeed: exposed) or, on the
+// micro-batch; updated parameters are gathered after the optimizer (DeepSpeed: exposed) or, on the
 // native stack, unit by unit while the next forward runs. Stage 3 is DeepSpeed's: gathers on a
 // stream of their own with no dependency on compute, unpacked by a copy, gradients copied into a
 // bucket, at most two reductions outstanding before the host blocks, and a host synchronisation
@@ -166,7 +166,7 @@ class Zero final : public ShardingStrategy {
 
 std::unique_ptr<ShardingStrategy> make_zero(const StrategyInfo& strategy, const Stack& stack) {
   const bool native = stack.memory == MemoryManager::kStatic;
-  if (native && strategy.divides == Sharded::kParameters) return make_flat_sharded(strategy);
+  if (native && strategy.shards == Sharded::kParameters) return make_flat_sharded(strategy);
   return std::make_unique<Zero>(strategy);
 }
 

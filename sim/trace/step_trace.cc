@@ -269,7 +269,7 @@ class Reader {
     return static_cast<std::uint8_t>(streams.size() - 1);
   }
 
-  /// Of a trace without roles: computed is where most matrix products run.
+  /// Of a trace without roles: computed is where most GEMMs run.
   void infer_roles() {
     if (roles_known_ || trace_.roles.empty()) return;
     std::vector<std::int64_t> products(trace_.roles.size());

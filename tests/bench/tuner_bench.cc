@@ -2,7 +2,7 @@
 // How long a whole search takes on all cores: every plan of the default space of one model and
 // cluster, the ten best different plans and the front. "plans" is the size of the space. Divided
 // searches go over tensor, pipeline, context and expert parallelism as well. Bounds and full
-// predictions of one divided plan are timed alone, on one core.
+// predictions of one model-parallel plan are timed alone, on one core.
 #include <benchmark/benchmark.h>
 
 #include <vector>
@@ -11,7 +11,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/parallel/predict_parallel.h"
-#include "tuner/divided_search.h"
+#include "tuner/model_parallel_search.h"
 #include "tuner/search.h"
 
 namespace {
@@ -58,15 +58,15 @@ void search(benchmark::State& state, const Job& job) {
   report(state, counts);
 }
 
-void divided_search(benchmark::State& state, const Job& job) {
+void model_parallel_search(benchmark::State& state, const Job& job) {
   const Model model = load_model(profiles::data_dir() / "models", job.model);
   const std::vector<tuner::Scenario> scenarios = scenarios_of(job);
   const tuner::Request request = request_of(job);
   tuner::Counts counts;
   for (auto _ : state) {
-    const tuner::DividedSpace space =
-        tuner::divided_space(request, model, scenarios.front().profile);
-    tuner::DividedSearch search(model, scenarios, space, {});
+    const tuner::ModelParallelSpace space =
+        tuner::model_parallel_space(request, model, scenarios.front().profile);
+    tuner::ModelParallelSearch search(model, scenarios, space, {});
     benchmark::DoNotOptimize(search.best(10));
     counts = search.counts();
     benchmark::DoNotOptimize(search.pareto());
@@ -88,7 +88,7 @@ Plan plan_of_405b() {
   return plan;
 }
 
-void divided_plan(benchmark::State& state, bool bound) {
+void model_parallel_plan(benchmark::State& state, bool bound) {
   const Model model = load_model(profiles::data_dir() / "models", "llama-3.1-405b");
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   const Plan plan = plan_of_405b();
@@ -98,7 +98,7 @@ void divided_plan(benchmark::State& state, bool bound) {
   state.SetItemsProcessed(state.iterations());
 }
 
-void divided_memory(benchmark::State& state) {
+void model_parallel_memory(benchmark::State& state) {
   const Model model = load_model(profiles::data_dir() / "models", "llama-3.1-405b");
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   const Plan plan = plan_of_405b();
@@ -106,15 +106,17 @@ void divided_memory(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
-constexpr Job kDivided405b{"llama-3.1-405b", "dgx-h100", "megatron-core", 1024, 8192, 512};
-constexpr Job kDividedV3{"deepseek-v3", "gb200-nvl72", "megatron-core", 1024, 4096, 8192};
-BENCHMARK_CAPTURE(divided_search, llama_3_1_405b, kDivided405b)
+constexpr Job kModelParallel405b{"llama-3.1-405b", "dgx-h100", "megatron-core", 1024, 8192, 512};
+constexpr Job kModelParallelV3{"deepseek-v3", "gb200-nvl72", "megatron-core", 1024, 4096, 8192};
+BENCHMARK_CAPTURE(model_parallel_search, llama_3_1_405b, kModelParallel405b)
     ->Unit(benchmark::kSecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(divided_search, deepseek_v3, kDividedV3)->Unit(benchmark::kSecond)->UseRealTime();
-BENCHMARK_CAPTURE(divided_plan, predicted, false)->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(divided_plan, bounded, true)->Unit(benchmark::kMicrosecond);
-BENCHMARK(divided_memory)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(model_parallel_search, deepseek_v3, kModelParallelV3)
+    ->Unit(benchmark::kSecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(model_parallel_plan, predicted, false)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(model_parallel_plan, bounded, true)->Unit(benchmark::kMicrosecond);
+BENCHMARK(model_parallel_memory)->Unit(benchmark::kMicrosecond);
 
 constexpr Job kLlama3{"llama-3-70b", "a100-80g-4xhdr200", "native", 256, 2048, 1024};
 constexpr Job kLlama3OneEach{"llama-3-70b", "a100-80g-4xhdr200", "native", 256, 2048, 256};

@@ -171,7 +171,8 @@ TEST(Export, WritesWhatTheFormatsOwnParsersRead) {
     const sim::Job inputs = inputs_for(model, "torch-eager");
     for (const Plan& plan : plans_for(inputs, "torch-eager")) {
       for (const Trainer& trainer : trainers()) {
-        if (!endings.contains(trainer.name)) continue;  // Megatron's: see divided_export_test
+        if (!endings.contains(trainer.name))
+          continue;  // Megatron's: see model_parallel_export_test
         if (trainer.name == "yafsdp" && info_of(plan.strategy).zero_stage() < 2) continue;
         const std::string text =
             trainer_file(trainer, trainer.settings(inputs, plan),

@@ -152,7 +152,7 @@ json watched(const std::string& log, int exit_code) {
   return json::parse(result.out, nullptr, false);
 }
 
-TEST(Kit, DividedPlansStartMegatron) {
+TEST(Kit, ModelParallelPlansStartMegatron) {
   const fs::path folder = testing::temp_folder() / "megatron";
   const ProgramResult result =
       kit(folder.string(),

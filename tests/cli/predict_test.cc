@@ -93,7 +93,7 @@ TEST(Predict, SaysWhereItsNumbersComeFrom) {
   Flags many = job;
   many.insert(many.end(), {"--gpus", "64"});
   const json far = predicted(many);
-  EXPECT_THAT(words_about(far, "kernels"), HasSubstr("products fitted, half of those left out"));
+  EXPECT_THAT(words_about(far, "kernels"), HasSubstr("GEMMs fitted, half of those left out"));
   EXPECT_THAT(words_about(far, "network"), HasSubstr("of that 86 % (330 to 360 of 400 GB/s"));
   EXPECT_THAT(words_about(far, "scale"), HasSubstr("3 here"));
   EXPECT_THAT(words_about(far, "scale"), HasSubstr("none of them on efa"));
@@ -352,7 +352,7 @@ TEST(Predict, AWholeRunTakesPricesThatAreGivenOrImported) {
 }
 
 TEST(Predict, NamesTheSoftwareAndWhatItWasCheckedOn) {
-  EXPECT_THAT(predict(small()).out, HasSubstr("software torch-compile, checked against"));
+  EXPECT_THAT(predict(small()).out, HasSubstr("framework torch-compile, checked against"));
   EXPECT_THAT(predict(small({"--stack", "native"})).out, HasSubstr("has never run on a GPU"));
 }
 

@@ -123,7 +123,7 @@ TEST(Size, SaysInWordsWhatToTakeAndWhatItRestsOn) {
   for (const char* words :
        {"Recommended", "Take ", "of dgx-h100", " %)", "The budget holds up to",
         "It misses the deadline", "Expect an interruption every", "critical batch",
-        "How dgx-h100 scales", "The steps are those of the software torch-compile",
+        "How dgx-h100 scales", "The steps are those of the framework torch-compile",
         "The steps alone would take", "published trainings", "All prices are on-demand ones",
         "--price dgx-h100=USD", "geometric mean"}) {
     EXPECT_THAT(result.out, HasSubstr(words));

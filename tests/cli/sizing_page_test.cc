@@ -66,7 +66,7 @@ TEST(SizingPage, SaysTheAnswerFirstAndThenTheOptions) {
   EXPECT_THAT(page, HasSubstr("shardwright size"));
   // What the document lacks has no heading.
   EXPECT_THAT(page, Not(HasSubstr("Break-even")));
-  EXPECT_THAT(page, Not(HasSubstr("What whole trainings reached")));
+  EXPECT_THAT(page, Not(HasSubstr("What training runs reached")));
 }
 
 TEST(SizingPage, ShowsTheBestOfEachAsTheDocumentHasThem) {

@@ -254,7 +254,7 @@ TEST(Tune, ATimeLimitEndsWithTheBestPlanSoFar) {
   EXPECT_EQ(run_program(never).exit_code, 3);
 }
 
-TEST(Tune, DividesWhatDataParallelismCannotTrain) {
+TEST(Tune, TakesModelParallelismWhereDataParallelismCannotTrain) {
   const std::string path = temp_path("tune_divided.json");
   const json document = tuned(large({"--out", path}));
   const json& best = document.at("best");
@@ -284,7 +284,7 @@ TEST(Tune, DividesWhatDataParallelismCannotTrain) {
   EXPECT_EQ(second.at("best").at("plan"), plan);
 }
 
-TEST(Tune, DividedAnswersFitIntoAHundredColumns) {
+TEST(Tune, ModelParallelAnswersFitIntoAHundredColumns) {
   for (const Flags& flags : {large(), large({"--allow", "fp8", "--objective", "tokens-per-dollar"}),
                              Flags{"--model", "mixtral-8x7b", "--cluster", "gb200-nvl72", "--gpus",
                                    "144", "--seq-len", "4096", "--allow", "software"}}) {

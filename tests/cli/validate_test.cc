@@ -132,7 +132,7 @@ TEST(Validate, ScoresKernelTables) {
 
   const ProgramResult text =
       validate({"--ledger", ledger, "--gemm", gemm, "--collectives", collectives});
-  EXPECT_THAT(text.out, HasSubstr("Matrix products"));
+  EXPECT_THAT(text.out, HasSubstr("GEMMs"));
   EXPECT_THAT(text.out, HasSubstr("Collectives"));
 }
 
@@ -264,9 +264,9 @@ TEST(Validate, ScoresWholeTrainings) {
   EXPECT_EQ(mpt.at("published_gpu_hours"), 100320);
   EXPECT_EQ(mpt.at("assumed").at("stack"), "mpt-eager");
   EXPECT_EQ(mpt.at("assumed").at("plan").at("gpus"), 440);
-  const json& divided = document.at("whole_runs")[1].at("assumed");
-  EXPECT_EQ(divided.at("stack"), "megatron-core");
-  EXPECT_EQ(divided.at("plan").at("pp"), 16);
+  const json& model_parallel = document.at("whole_runs")[1].at("assumed");
+  EXPECT_EQ(model_parallel.at("stack"), "megatron-core");
+  EXPECT_EQ(model_parallel.at("plan").at("pp"), 16);
   const json& analytic = document.at("whole_runs")[2].at("assumed");
   EXPECT_TRUE(analytic.at("plan").is_null());
   EXPECT_FALSE(analytic.at("notes").empty());

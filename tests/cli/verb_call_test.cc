@@ -81,9 +81,9 @@ TEST(VerbCall, AStopEndsASearchBeforeItFindsAnything) {
   EXPECT_THAT(call.messages(), HasSubstr("was stopped"));
 }
 
-TEST(Guest, SignalsStayTheHosts) {
+TEST(BootstrapPeer, SignalsStayTheHosts) {
   std::atomic<bool> wish{false};
-  const Guest guest({stdout, stderr, &wish});
+  const BootstrapPeer peer({stdout, stderr, &wish});
   void (*mine)(int) = [](int) {};
   const auto before = std::signal(SIGINT, mine);
   {
@@ -96,8 +96,8 @@ TEST(Guest, SignalsStayTheHosts) {
   std::signal(SIGINT, before);
 }
 
-TEST(Guest, IsOneOfItsThreadOnly) {
-  const Guest guest({stderr, stdout, nullptr});
+TEST(BootstrapPeer, IsOneOfItsThreadOnly) {
+  const BootstrapPeer peer({stderr, stdout, nullptr});
   EXPECT_EQ(results(), stderr);
   std::thread([] { EXPECT_EQ(results(), stdout); }).join();
 }

@@ -95,10 +95,10 @@ const std::vector<Published> kElsewhere = {
     {"llama-2-34b", 33'743'970'304},
 };
 
-// Mixtures of experts, weights without the scales of a quantization and without modules of
+// MoE models, weights without the scales of a quantization and without modules of
 // multi-token prediction: safetensors metadata on the Hub (of deepseek-v3, kimi-k2 and gpt-oss that
 // of conversions to bf16).
-const std::vector<Published> kMixtures = {
+const std::vector<Published> kMoe = {
     {"mixtral-8x7b", 46'702'792'704},      {"mixtral-8x22b", 140'620'634'112},
     {"qwen1.5-moe-a2.7b", 14'315'784'192}, {"qwen3-30b-a3b", 30'532'122'624},
     {"qwen3-235b-a22b", 235'093'634'560},  {"deepseek-v2-lite", 15'706'484'224},
@@ -125,7 +125,7 @@ std::vector<Published> all_published() {
   std::vector<Published> all = kHub;
   all.insert(all.end(), kLlmFoundry.begin(), kLlmFoundry.end());
   all.insert(all.end(), kElsewhere.begin(), kElsewhere.end());
-  all.insert(all.end(), kMixtures.begin(), kMixtures.end());
+  all.insert(all.end(), kMoe.begin(), kMoe.end());
   return all;
 }
 
@@ -177,7 +177,7 @@ TEST(BuiltinModels, MultiTokenPredictionIsBesideTheTotal) {
   EXPECT_NEAR(static_cast<double>(counts.mtp) / 1e9, 11.5, 0.15);
 }
 
-TEST(BuiltinModels, TrainingFlopsOfMixturesAsTheirPublishersCountThem) {
+TEST(BuiltinModels, TrainingFlopsOfMoeModelsAsTheirPublishersCountThem) {
   // 3 times forward in causal attention at 4,096 tokens, GFLOP a token: NVIDIA's published TFLOP/s
   // over tokens/s of Megatron-Bridge (DeepSeek-V3 with its prediction module, Qwen3).
   for (const auto& [name, gflop] : {std::pair{"deepseek-v3", 260.6},

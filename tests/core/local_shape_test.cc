@@ -32,7 +32,7 @@ std::vector<Model> all_models() {
 }
 
 bool has(const Model& model, ModelUnit unit) {
-  if (unit == ModelUnit::kMoeLayer || unit == ModelUnit::kExperts) return model.is_mixture();
+  if (unit == ModelUnit::kMoeLayer || unit == ModelUnit::kExperts) return model.is_moe();
   return unit != ModelUnit::kDenseLayer || model.expert_layers() < model.layers;
 }
 
@@ -51,7 +51,7 @@ TEST(LocalShapeTest, WeightsAreTheParametersThatAreCounted) {
     EXPECT_EQ(elements_of(model, ModelUnit::kHead), counts.head + counts.final_norm);
     EXPECT_EQ(elements_of(model, ModelUnit::kNorms),
               model.layers * counts.layer_norms + counts.final_norm);
-    if (!model.is_mixture()) continue;
+    if (!model.is_moe()) continue;
     EXPECT_EQ(elements_of(model, ModelUnit::kMoeLayer), counts.expert_layer() - counts.experts);
     EXPECT_EQ(elements_of(model, ModelUnit::kExperts), counts.experts);
   }
@@ -151,7 +151,7 @@ TEST(LocalShapeTest, ShapesOfARankAreThoseOfItsSlices) {
     for (const std::int64_t tp : {1, 2, 4, 8, 16}) {
       Plan plan;
       plan.parallel.tp = tp;
-      plan.parallel.ep = model.is_mixture() ? 2 : 1;
+      plan.parallel.ep = model.is_moe() ? 2 : 1;
       plan.gpus = tp * plan.parallel.ep;
       if (!divides(model, plan.parallel)) continue;
       SCOPED_TRACE(model.name + " tp " + std::to_string(tp));
@@ -176,7 +176,7 @@ TEST(LocalShapeTest, ShapesOfARankAreThoseOfItsSlices) {
       if (has(model, ModelUnit::kDenseLayer)) {
         EXPECT_EQ(columns[Weight::kDown], shape.ffn);
       }
-      if (!model.is_mixture()) continue;
+      if (!model.is_moe()) continue;
       EXPECT_EQ(experts[Weight::kExpertDown], shape.experts);
       EXPECT_EQ(columns[Weight::kExpertDown], shape.expert_ffn);
       EXPECT_EQ(columns[Weight::kSharedDown], shape.shared_ffn);

@@ -29,7 +29,7 @@ Schedule schedule_of(const ShardingFacts& facts, bool tied = false, bool casts =
 
 ShardingFacts sharded(std::int32_t weights) {
   ShardingFacts facts;
-  facts.divides = Sharded::kParameters;
+  facts.shards = Sharded::kParameters;
   facts.keeps_parameters = facts.keeps_sums = true;
   facts.weights.count = weights;
   facts.gradients.count = 2;
@@ -100,7 +100,7 @@ TEST(Placement, ATiedEmbeddingAndNormsApartOutliveTheRotation) {
 
 TEST(Placement, SharesOfAllRanksMakeUpTheWhole) {
   ShardingFacts facts;
-  facts.divides = Sharded::kOptimizer;
+  facts.shards = Sharded::kOptimizer;
   facts.keeps_parameters = facts.keeps_sums = true;
   facts.gradients.count = 2;
   for (const DType dtype : {DType::kFp32, DType::kBf16}) {
@@ -134,7 +134,7 @@ TEST(Placement, GradientsInTheTypeOfTheReductionNeedNoOtherBuffer) {
 // Backward adds to sums of layers in place; what others write is put together elsewhere first.
 TEST(Placement, BackwardMayWriteSumsOfWholeGradients) {
   ShardingFacts facts;
-  facts.divides = Sharded::kNothing;
+  facts.shards = Sharded::kNothing;
   facts.keeps_parameters = facts.keeps_sums = facts.sums_in_backward = true;
   facts.gradients.count = 1;
   for (const bool tied : {false, true}) {
@@ -154,7 +154,7 @@ TEST(Placement, BackwardMayWriteSumsOfWholeGradients) {
 // The master is followed by the rest of the whole, so both are one array.
 TEST(Placement, AMasterInTheWholeParametersNeedsNoPlaceOfItsOwn) {
   ShardingFacts facts;
-  facts.divides = Sharded::kGradients;
+  facts.shards = Sharded::kGradients;
   facts.parameter_dtype = DType::kFp32;
   facts.keeps_parameters = facts.keeps_sums = true;
   facts.gradients.count = 2;

@@ -47,7 +47,7 @@ TEST(PlanKnobs, WhatIsWrittenReadsBack) {
   plan.deterministic = true;
   GivenKnobs knobs;
   for (const PlanKnob& knob : plan_knobs()) {
-    // Knobs of divided plans write nothing where the plan does not divide.
+    // Knobs of model-parallel plans write nothing where the plan does not divide.
     const std::string written = knob.write ? knob.write(plan) : "";
     if (!written.empty()) knob.read(knobs, knob.name, written);
   }

@@ -190,7 +190,7 @@ TEST_F(DataTest, EveryEpochVisitsEverySequenceOnce) {
 TEST_F(DataTest, RanksShareAStepWithoutOverlapAndInAnOrderOfItsOwn) {
   const auto data = make_clm_dataset(synthetic_tokens(3, 50'000), 4, 0, 4 * 500 + 1);
   const DataOrder order(1, data->sequences());
-  // Twelve sequences: one rank with six micro-steps, three ranks with two, six ranks with one.
+  // Twelve sequences: one rank with six micro-batches, three ranks with two, six ranks with one.
   Batch alone = training_batch(*data, order, {2, 6, 1}, 24, 0);
   for (const std::int64_t ranks : {2, 3, 6}) {
     Batch joined;

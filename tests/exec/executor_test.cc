@@ -30,7 +30,7 @@ using shardwright::testing::refusal_of;
 
 using namespace testing;
 
-/// Two steps on two ranks that accumulate two micro-steps each.
+/// Two steps on two ranks that accumulate two micro-batches each.
 Training small(Strategy strategy, const Model& model) {
   Training training;
   training.model = model;

@@ -69,7 +69,7 @@ std::vector<Case> cases() {
       const std::int64_t group = strategy != Strategy::kHsdp ? 0 : ranks == 4 ? 2 : ranks;
       cases.push_back({strategy, ranks, 1, group});
     }
-    // Strategies that reduce in every micro-step also keep the order of micro-batches.
+    // Strategies that reduce in every micro-batch also keep the order of micro-batches.
     const bool whole_sums = strategy == Strategy::kDdp || strategy == Strategy::kZero1;
     const std::int64_t accum = whole_sums ? 1 : 2;
     cases.push_back({strategy, 4, accum, strategy == Strategy::kHsdp ? 2 : 0, true});

@@ -242,7 +242,7 @@ class EmulatedSite final : public cli::MeasuringSite {
 };
 
 // A profile that measure wrote on this GPU serves a run of the shapes that were measured: nothing
-// is left to be timed, also in later micro-steps.
+// is left to be timed, also in later micro-batches.
 TEST(ProductChoices, OfMeasureServeARun) {
   use_algorithms({50'000, 90'000, 10'000});
   Training training;

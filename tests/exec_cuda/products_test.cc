@@ -155,7 +155,7 @@ TEST_F(CudaProduct, KeepsAPlanForEveryShape) {
   EXPECT_EQ(products.planned_shapes(), 2u);
 }
 
-// The gradient of a later micro-step has the algorithm, and so the bits, of the first one's.
+// The gradient of a later micro-batch has the algorithm, and so the bits, of the first one's.
 TEST_F(CudaProduct, AddsInPlaceByThePlanThatWrites) {
   CudaDevice device;
   const StreamId s = device.make_stream("compute", 0);

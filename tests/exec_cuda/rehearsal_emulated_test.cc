@@ -78,7 +78,7 @@ std::size_t kernels_in(const std::vector<Call>& log) {
       log.begin(), log.end(), [](const Call& call) { return call.kind == CallKind::kKernel; }));
 }
 
-// llmq's published runs accumulate over 128 micro-steps; of them three differ.
+// llmq's published runs accumulate over 128 micro-batches; of them three differ.
 TEST(Rehearsal, GoesThroughTheFirstTwoMicroStepsAndTheLast) {
   const Logs three = log_of(true, 3, 0), five = log_of(true, 5, 1);
   EXPECT_EQ(kernels_in(five.rehearsal), kernels_in(three.rehearsal));

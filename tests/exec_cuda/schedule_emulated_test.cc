@@ -186,7 +186,7 @@ class Reader {
   }
 
   /// Ranks that meet record two events of their own, before and after the work.
-  void skip_meetings(const Op& op) {
+  void skip_bootstraps(const Op& op) {
     if (!is_collective(op)) return;
     while (next_ < calls_.size() && calls_[next_].kind == CallKind::kRecord &&
            calls_[next_].event <= communicator_events()) {
@@ -200,7 +200,7 @@ class Reader {
   void expect_work(const Op& op, const Expected& expected) {
     std::size_t count = 0;
     for (;; ++count) {
-      skip_meetings(op);
+      skip_bootstraps(op);
       if (count == expected.most || next_ == calls_.size() || !enqueues(calls_[next_])) break;
       const Call& call = calls_[next_];
       const bool named =

@@ -93,7 +93,7 @@ TrainedStep one_step(const Training& training, const Tensors& weights, int step)
   return train(from)[0];
 }
 
-/// Operations of a micro-step that round what they make to the type that is computed in.
+/// Operations of a micro-batch that round what they make to the type that is computed in.
 double roundings(const Training& training) {
   double count = 0;
   for_each_op(sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node),

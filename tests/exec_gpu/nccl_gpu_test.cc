@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "exec/comm/local_meeting.h"
+#include "exec/comm/local_bootstrap.h"
 #include "exec/cuda/cuda_device.h"
 #include "exec/nccl/nccl_world.h"
 #include "tests/exec/training.h"
@@ -16,15 +16,15 @@ namespace {
 
 using namespace testing;
 
-/// body(meeting, device, world) on every rank.
+/// body(rendezvous, device, world) on every rank.
 template <class Body>
 void on_all_gpus(Body body) {
-  LocalMeetingRoom(ranks_with_gpus()).run([&](Meeting& meeting) {
+  LocalBootstrapRoom(ranks_with_gpus()).run([&](Bootstrap& bootstrap) {
     CudaDeviceOptions options;
-    options.gpu = meeting.rank();
+    options.gpu = bootstrap.rank();
     CudaDevice device(options);
-    NcclWorld world(meeting);
-    body(meeting, device, world);
+    NcclWorld world(bootstrap);
+    body(bootstrap, device, world);
   });
 }
 
@@ -60,8 +60,8 @@ struct DeviceArray {
 
 TEST(NcclOnGpus, CollectivesOfAnySize) {
   SHARDWRIGHT_NEEDS_GPU();
-  on_all_gpus([](Meeting& meeting, CudaDevice& device, NcclWorld& world) {
-    const int ranks = meeting.ranks(), rank = meeting.rank();
+  on_all_gpus([](Bootstrap& bootstrap, CudaDevice& device, NcclWorld& world) {
+    const int ranks = bootstrap.ranks(), rank = bootstrap.rank();
     const StreamId stream = device.make_stream("communication", -1);
     RankGroups groups = world.groups(ranks, device, streams_of(device));
     for (const std::int64_t size : {1, 24, 101, 1 << 20}) {
@@ -107,12 +107,12 @@ TEST(NcclOnGpus, TrainsAsLocalRanksDo) {
     }
   };
   std::vector<StepResult> nccl, local;
-  on_all_gpus([&](Meeting& meeting, CudaDevice& device, NcclWorld& world) {
+  on_all_gpus([&](Bootstrap& bootstrap, CudaDevice& device, NcclWorld& world) {
     train_with(
         [&] {
           return world.groups(static_cast<int>(schedule.shard_ranks()), device, streams_of(device));
         },
-        device, meeting.rank(), nccl);
+        device, bootstrap.rank(), nccl);
   });
   LocalWorld world(ranks_with_gpus(), static_cast<int>(schedule.shard_ranks()));
   world.run([&](int rank) {

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "exec/comm/local_meeting.h"
+#include "exec/comm/local_bootstrap.h"
 #include "exec/host/host_device.h"
 #include "exec/nccl/nccl_world.h"
 #include "tests/exec/communicator_contract.h"
@@ -40,16 +40,16 @@ void on_all_ranks(const Nccl& with, int shard_ranks, const RankBody& body) {
   } at_the_end;
   reset_fake_nccl(with.fake);
   kernels::host::Parallel parallel(1);
-  LocalMeetingRoom(with.ranks).run([&](Meeting& meeting) {
-    HostDevice device(parallel, with.mode, static_cast<std::uint64_t>(meeting.rank()));
+  LocalBootstrapRoom(with.ranks).run([&](Bootstrap& bootstrap) {
+    HostDevice device(parallel, with.mode, static_cast<std::uint64_t>(bootstrap.rank()));
     FakeStream stream{&device, device.make_stream("communication", 0)};
     NcclOptions options;
     options.echo_s = with.echo_s;
     options.most_ctas = with.most_ctas;
-    NcclWorld world(meeting, options);
+    NcclWorld world(bootstrap, options);
     RankGroups groups =
         world.groups(shard_ranks, device, [&](StreamId) { return stream.native(); });
-    body(meeting.rank(), device, groups, stream.id);
+    body(bootstrap.rank(), device, groups, stream.id);
     device.synchronize();
     groups.world->leave();
     groups.shard->leave();

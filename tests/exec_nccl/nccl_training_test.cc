@@ -9,7 +9,7 @@
 #include <deque>
 #include <filesystem>
 
-#include "exec/comm/local_meeting.h"
+#include "exec/comm/local_bootstrap.h"
 #include "exec/nccl/nccl_world.h"
 #include "exec/train/trainer.h"
 #include "tests/exec/training.h"
@@ -50,12 +50,12 @@ std::vector<TrainedStep> train_over_nccl(const Training& training) {
   kernels::host::Parallel parallel(1);
   std::vector<TrainedStep> trained(static_cast<std::size_t>(training.steps));
   std::mutex mutex;
-  LocalMeetingRoom(static_cast<int>(training.plan.gpus)).run([&](Meeting& meeting) {
-    const int rank = meeting.rank();
+  LocalBootstrapRoom(static_cast<int>(training.plan.gpus)).run([&](Bootstrap& bootstrap) {
+    const int rank = bootstrap.rank();
     HostDevice device(parallel, training.mode,
                       100 * training.shuffle_seed + static_cast<std::uint64_t>(rank));
     FakeStreams streams(device);
-    NcclWorld world(meeting);
+    NcclWorld world(bootstrap);
     Executor executor(
         training.model, training.plan, schedule, device,
         world.groups(static_cast<int>(schedule.shard_ranks()), device, streams.native()),
@@ -165,7 +165,7 @@ TEST_P(NcclTraining, CallsAreTheCollectivesOfTheSchedule) {
     for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
       if (op.work.kind != WorkKind::kCollective || op.phase == Phase::kOptimizer) return;
       const bool all_reduces = op.kind == OpKind::kAllReduce;
-      // Sums over micro-steps are reduced once.
+      // Sums over micro-batches are reduced once.
       if (all_reduces && at.micro_step < last_reduction) return;
       ASSERT_LT(next, calls.size()) << describe(schedule, at);
       const NcclCall& call = calls[next++];
@@ -218,10 +218,10 @@ TEST(NcclTraining, ACollectiveThatHangsInTheRehearsalIsNamed) {
   std::mutex mutex;
   std::vector<std::string> said;
   const auto run = [&] {
-    LocalMeetingRoom(2).run([&](Meeting& meeting) {
+    LocalBootstrapRoom(2).run([&](Bootstrap& bootstrap) {
       HostDevice device(parallel, StreamMode::kThreads);
       FakeStreams streams(device);
-      NcclWorld world(meeting);
+      NcclWorld world(bootstrap);
       Executor executor(
           training.model, training.plan, schedule, device,
           world.groups(static_cast<int>(schedule.shard_ranks()), device, streams.native()));
@@ -236,7 +236,7 @@ TEST(NcclTraining, ACollectiveThatHangsInTheRehearsalIsNamed) {
           const std::lock_guard lock(mutex);
           said.push_back(sentence);
         }
-        meeting.fail(ExitCode::kFailed, sentence);  // a process would end here
+        bootstrap.fail(ExitCode::kFailed, sentence);  // a process would end here
       };
       exec::train(executor, training.plan, data, options, nullptr);
     });

@@ -51,7 +51,7 @@ TYPED_TEST(Linear, BiasMatchesTheOracle) {
   }
 }
 
-// To what earlier micro-steps left; the sum itself is finished before.
+// To what earlier micro-batches left; the sum itself is finished before.
 TYPED_TEST(Linear, AddsTheFinishedGradientOfABias) {
   using T = TypeParam;
   const std::int64_t rows = 70, cols = 77;

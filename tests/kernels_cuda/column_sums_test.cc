@@ -41,7 +41,7 @@ TYPED_TEST(CudaBias, MatchesTheOracle) {
   }
 }
 
-// To what earlier micro-steps left; the sum itself is finished before.
+// To what earlier micro-batches left; the sum itself is finished before.
 TYPED_TEST(CudaBias, AddsTheFinishedGradient) {
   using T = TypeParam;
   for (const std::int64_t cols : {264, 37}) {

@@ -134,7 +134,7 @@ def two_plans_stand_side_by_side(on):
 
 
 @flow
-def a_divided_model_shows_its_stages(on):
+def a_model_parallel_plan_shows_its_stages(on):
     on.page.open("#plan?model=llama-3.1-405b&cluster=dgx-h100&gpus=1024&tp=8&pp=16&global-batch=512")
     on.page.wait("document.body.dataset.details === 'done'")
     line = "predict --model llama-3.1-405b --cluster dgx-h100 --gpus 1024 --tp 8 --pp 16 --global-batch 512 --explain --json"

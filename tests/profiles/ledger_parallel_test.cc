@@ -42,7 +42,7 @@ TEST(LedgerParallel, EveryShippedRowReads) {
   }
 }
 
-TEST(LedgerParallel, RowsSayHowTheModelIsDivided) {
+TEST(LedgerParallel, RowsSayTheirParallelLayout) {
   const LedgerRow row = row_of("p1074");
   EXPECT_EQ(row.plan.parallel.tp, 4);
   EXPECT_EQ(row.plan.parallel.pp, 8);
@@ -70,23 +70,23 @@ TEST(LedgerParallel, SoftwareThatDoesNotShipHasAStandIn) {
   EXPECT_EQ(row_of("p1148").stack_called, "megatron-lm");
 }
 
-TEST(LedgerParallel, ReleasesTakeTheEditionThatFitsThemBest) {
-  const auto edition = [](const std::string& version) {
-    return load_edition("megatron-core", version).stack.id;
+TEST(LedgerParallel, ReleasesTakeThePresetThatFitsThemBest) {
+  const auto preset = [](const std::string& version) {
+    return load_preset("megatron-core", version).stack.id;
   };
-  EXPECT_EQ(edition("NeMo 24.07 with vboost"), "megatron-core-nemo-24");
-  EXPECT_EQ(edition("NeMo 24.03"), "megatron-core-nemo-24.03");
-  EXPECT_EQ(edition("25.05"), "megatron-core-nemo");
-  EXPECT_EQ(edition("NeMo 26.06"), "megatron-core-nemo-26.06");
-  EXPECT_EQ(edition("NeMo 26.06.01"), "megatron-core-nemo-26.06.01");
-  EXPECT_EQ(edition("TE 2.11, torch 2.10"), "megatron-core");
-  EXPECT_EQ(edition(""), "megatron-core");
+  EXPECT_EQ(preset("NeMo 24.07 with vboost"), "megatron-core-nemo-24");
+  EXPECT_EQ(preset("NeMo 24.03"), "megatron-core-nemo-24.03");
+  EXPECT_EQ(preset("25.05"), "megatron-core-nemo");
+  EXPECT_EQ(preset("NeMo 26.06"), "megatron-core-nemo-26.06");
+  EXPECT_EQ(preset("NeMo 26.06.01"), "megatron-core-nemo-26.06.01");
+  EXPECT_EQ(preset("TE 2.11, torch 2.10"), "megatron-core");
+  EXPECT_EQ(preset(""), "megatron-core");
   for (const char* name : {"megatron-core-nemo-26.06", "nemo-mlperf"}) {
     EXPECT_EQ(load_stack(name).stack.family, "megatron-core") << name;
   }
-  EXPECT_EQ(load_edition("megatron-core", "NeMo 26.06.01").stack.family, "megatron-core");
+  EXPECT_EQ(load_preset("megatron-core", "NeMo 26.06.01").stack.family, "megatron-core");
   for (const char* name : {"megatron-core", "aleph-alpha", "nanotron", "maxtext", "paxml"}) {
-    EXPECT_EQ(load_stack(name).stack.family, name) << "no edition of its base";
+    EXPECT_EQ(load_stack(name).stack.family, name) << "no preset of its base";
   }
 }
 
@@ -94,7 +94,7 @@ TEST(LedgerParallel, WhatRowsLeaveOutTheirSoftwareSays) {
   const LedgerRow nemo = row_of("p0101");  // fp8, delayed; says neither
   EXPECT_EQ(nemo.plan.reduce_dtype, DType::kBf16);
   EXPECT_TRUE(nemo.plan.numerics.fp8_params);
-  EXPECT_TRUE(row_of("p1175").plan.numerics.fp8_params) << "a later edition";
+  EXPECT_TRUE(row_of("p1175").plan.numerics.fp8_params) << "a later preset";
   const LedgerRow wide = row_of("p0096");  // bf16
   EXPECT_FALSE(wide.plan.numerics.fp8_params);
   const LedgerRow block = row_of("p1379");  // block scales

@@ -217,11 +217,11 @@ TEST(Ledger, ReadsWhatTheSourcesSoftwareDid) {
   row["no_sync"] = "true";
   row["kv_cache"] = "false";
   row["software"] = "torchtitan before 2024-06-12 or so";
-  row["note"] = "contradicted by another edition";
+  row["note"] = "contradicted by another preset";
   const LedgerRow told = read({row}).at(0);
   EXPECT_EQ(told.plan.allocator, AllocatorKind::kExpandable);
   EXPECT_EQ(told.plan.loss_chunks, 8);
-  EXPECT_EQ(told.suspect, "contradicted by another edition");
+  EXPECT_EQ(told.suspect, "contradicted by another preset");
   const Stack stack = stack_of(told).stack;
   EXPECT_EQ(stack.id, "torch-eager-2024-05");
   EXPECT_EQ(stack.family, "torch-eager");
@@ -233,17 +233,17 @@ TEST(Ledger, ReadsWhatTheSourcesSoftwareDid) {
   EXPECT_THROW(read({row}), Error);
 }
 
-TEST(Ledger, EditionsDifferFromTheirStackInWhatTheySay) {
+TEST(Ledger, PresetsDifferFromTheirFrameworkInWhatTheySay) {
   LedgerRow row = read_with({});
   row.plan.stack = "mpt-eager";
   EXPECT_EQ(stack_of(row).stack.id, "mpt-eager");
   row.software = "llm-foundry 2023-12, amp_bf16";
   EXPECT_EQ(stack_of(row).stack.id, "mpt-eager");
   row.software = "llm-foundry 2023-05, bf16 PURE";
-  const Stack edition = stack_of(row).stack;
-  EXPECT_EQ(edition.id, "mpt-eager-2023-05");
-  EXPECT_TRUE(edition.recomputes_whole_layers);
-  EXPECT_EQ(edition.attention_kernel, "triton");
+  const Stack preset = stack_of(row).stack;
+  EXPECT_EQ(preset.id, "mpt-eager-2023-05");
+  EXPECT_TRUE(preset.recomputes_whole_layers);
+  EXPECT_EQ(preset.attention_kernel, "triton");
 }
 
 TEST(Ledger, NamesFileLineColumnValueAndWhatIsAccepted) {

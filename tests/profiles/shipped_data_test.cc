@@ -97,7 +97,7 @@ TEST(ShippedData, PublishedPresetsAreNoStacksToChoose) {
     EXPECT_EQ(std::count(names.begin(), names.end(), file.stack.id), 0) << preset;
     expect_sourced(file.stack.id, file.stack, file.origins);
     const std::string software = file.software.substr(0, file.software.find('|'));
-    EXPECT_EQ(load_edition(file.stack.family, software).stack.id, file.stack.id);
+    EXPECT_EQ(load_preset(file.stack.family, software).stack.id, file.stack.id);
   }
 }
 

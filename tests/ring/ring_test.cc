@@ -45,7 +45,7 @@ Words tiny(const std::string& ranks, const std::string& strategy) {
           "--param-dtype", "fp32"};
 }
 
-/// Another model, sequences in a micro-step and checkpointing.
+/// Another model, sequences in a micro-batch and checkpointing.
 Words small(const std::string& ranks, const std::string& strategy) {
   return {"--model",       example("small-llama.json"),
           "--gpus",        ranks,

@@ -9,7 +9,7 @@
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {
@@ -39,10 +39,10 @@ TEST(AdaptersTest, ParametersAreRankTimesInAndOut) {
   EXPECT_DOUBLE_EQ(adapter_parameters(model, adapted(8, 1, 16), h100().stack, 80),
                    16.0 * 80 * kWidths);
   // Column-parallel matrices divide what they put out, row-parallel ones what they take.
-  const double divided =
+  const double model_parallel =
       (8192 + 10240.0 / 8) + (8192.0 / 8 + 8192) + (8192 + 57344.0 / 8) + (28672.0 / 8 + 8192);
   EXPECT_DOUBLE_EQ(adapter_parameters(model, adapted(8, 8, 16), h100().stack, 80),
-                   16 * 80 * divided);
+                   16 * 80 * model_parallel);
   EXPECT_EQ(adapter_parameters(model, plan_of(8, 1, 1, 1), h100().stack, 80), 0);
 }
 
@@ -79,7 +79,7 @@ TEST(AdaptersTest, MemoryHoldsFrozenWeightsOnceAndStateOfAdaptersAlone) {
     return step.memory[0].breakdown_bytes[static_cast<std::size_t>(category)];
   };
   const double adapters = adapter_parameters(model, plan, h100().stack, 80);
-  const ChunkContent all = divide_layers(model, plan, h100().stack).front();
+  const ChunkContent all = partition_layers(model, plan, h100().stack).front();
   const double frozen = chunk_parameters(model, ModelUnits(model, plan.parallel), all).total();
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kParameters), 2 * (frozen + adapters));
   EXPECT_DOUBLE_EQ(held(MemoryCategory::kGradients), gradient_bytes(plan, h100().stack) * adapters);
@@ -146,7 +146,7 @@ TEST(OffloadTest, TheOptimizersStatePassesOverTheLink) {
   EXPECT_EQ(offloaded.memory.breakdown_bytes[at(MemoryCategory::kMaster)], 0);
   EXPECT_EQ(offloaded.memory.breakdown_bytes[at(MemoryCategory::kOptimizer)], 0);
   EXPECT_LT(offloaded.memory.total_bytes, kept.memory.total_bytes);
-  const ChunkContent all = divide_layers(model, plan, h100().stack).front();
+  const ChunkContent all = partition_layers(model, plan, h100().stack).front();
   const double owned = chunk_parameters(model, ModelUnits(model, plan.parallel), all).total() / 8;
   const double link_s = 24 * owned / h100().cluster.gpu.pcie_bytes_per_s;
   EXPECT_NEAR(offloaded.time.optimizer_s, link_s, 0.02 * link_s);

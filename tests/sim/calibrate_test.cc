@@ -282,7 +282,7 @@ TEST(NextMeasurement, IsOfWhatTheStepDependsOnAndNobodyMeasured) {
   EXPECT_NEAR(next.group_share, 1, 1e-9);
   EXPECT_GT(next.before, 0.1);
   EXPECT_LT(next.after, 0.3 * next.before);
-  // And once it is measured, the doubt is as small as was promised.
+  // And once it is measured, the uncertainty is as small as was promised.
   auto measured = result.rows;
   measured.push_back(gather.front());
   measured.back().count = 9;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/doubt/conformal.h"
+#include "sim/uncertainty/conformal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "profiles/profile.h"
-#include "sim/doubt/memory_doubt.h"
+#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
 namespace {
@@ -132,26 +132,26 @@ TEST(Intervals, ProcessorsThatNobodyMeasuredAreKnownToAFactorOfThree) {
   EXPECT_NEAR(half_width(u, {.guessed = true}), std::log(3), 1e-12);
 }
 
-TEST(Intervals, DoubtsWiden) {
+TEST(Intervals, UncertaintiesWiden) {
   const Uncertainty u = fit_uncertainty(some_runs(), 0.9);
-  Doubts doubts;
-  doubts.novelty = Novelty::kCell;
-  const double plain = half_width(u, doubts);
-  doubts.extrapolations = 1;
-  EXPECT_EQ(half_width(u, doubts), plain);
-  doubts.extrapolations = 2;
-  EXPECT_GT(half_width(u, doubts), 1.2 * plain);
-  doubts.extrapolations = 0;
-  doubts.retries = true;
-  EXPECT_GT(half_width(u, doubts), 1.5 * plain);
-  doubts.retries = false;
-  doubts.ties_half_width = plain;
-  EXPECT_NEAR(half_width(u, doubts), std::sqrt(2.0) * plain, 1e-12);
+  Uncertainties uncertainties;
+  uncertainties.novelty = Novelty::kCell;
+  const double plain = half_width(u, uncertainties);
+  uncertainties.extrapolations = 1;
+  EXPECT_EQ(half_width(u, uncertainties), plain);
+  uncertainties.extrapolations = 2;
+  EXPECT_GT(half_width(u, uncertainties), 1.2 * plain);
+  uncertainties.extrapolations = 0;
+  uncertainties.retries = true;
+  EXPECT_GT(half_width(u, uncertainties), 1.5 * plain);
+  uncertainties.retries = false;
+  uncertainties.ties_half_width = plain;
+  EXPECT_NEAR(half_width(u, uncertainties), std::sqrt(2.0) * plain, 1e-12);
 }
 
 // Ten sources of ten runs; those of the last need up to a fifth more than was predicted, nobody
 // much less.
-TEST(MemoryDoubt, SidesAndSourcesHaveWidthsOfTheirOwn) {
+TEST(MemoryUncertainty, SidesAndSourcesHaveWidthsOfTheirOwn) {
   std::vector<PeakError> errors;
   for (int source = 0; source < 10; ++source) {
     for (int i = 0; i < 10; ++i) {
@@ -172,7 +172,7 @@ TEST(MemoryDoubt, SidesAndSourcesHaveWidthsOfTheirOwn) {
   EXPECT_LE(coverage.source_out, 91);
 }
 
-TEST(MemoryDoubt, SoftwareThatNobodyMeasuredIsKnownLess) {
+TEST(MemoryUncertainty, SoftwareThatNobodyMeasuredIsKnownLess) {
   const auto widths = [](const std::string& cluster, const std::string& stack) {
     return memory_widths(profiles::load_profile(cluster, stack));
   };

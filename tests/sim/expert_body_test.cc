@@ -172,7 +172,7 @@ TEST_F(ExpertBody, TokensThatCameOnceAreMadeRows) {
 TEST_F(ExpertBody, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   const auto optimizer = [&] {
     const auto memory = stage_memory(qwen_, plan_, profile_, layout_of(plan_, profile_.cluster),
-                                     divide_layers(qwen_, plan_, profile_.stack));
+                                     partition_layers(qwen_, plan_, profile_.stack));
     return memory[0].breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)];
   };
   const ParameterCounts counts = count_parameters(qwen_);
@@ -260,7 +260,7 @@ TEST_F(ExpertBody, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   plan_.gpus = 64;
   const auto step = [&](const char* release, const Model& m) {
     profile_ = profiles::make_profile(profiles::load_cluster("dgx-h100"),
-                                      profiles::load_edition("megatron-core", release));
+                                      profiles::load_preset("megatron-core", release));
     return step_s(m);
   };
   const double fast = step("NeMo 26.06", oss);

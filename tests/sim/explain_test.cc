@@ -78,8 +78,7 @@ TEST(Explain, FindsCommunicationAndWhatHelpsAgainstIt) {
             Bound::kCommunication);
   EXPECT_GT(find(explanation, "twice the NIC bandwidth")->gain, 0.1);
   EXPECT_GT(find(explanation, "bf16 gradient reduction")->gain, 0.1);
-  EXPECT_LT(find(explanation, "matrix products")->gain,
-            find(explanation, "twice the NIC bandwidth")->gain);
+  EXPECT_LT(find(explanation, "GEMMs")->gain, find(explanation, "twice the NIC bandwidth")->gain);
 }
 
 TEST(Explain, RanksByTokensPerSecond) {
@@ -141,10 +140,10 @@ TEST(Explain, TriesTheStrategiesThatTuneConsiders) {
 TEST(Explain, SaysWhichSoftwareNeverRan) {
   const Explanation explanation = explain_on_slow_network(plan_on(64, 4));
   const auto also = [&](const char* stack) { return find(explanation, stack)->also; };
-  ASSERT_NE(find(explanation, "the stack native"), nullptr);
-  ASSERT_NE(find(explanation, "the stack mpt-eager"), nullptr);
-  EXPECT_EQ(also("the stack native"), "never run on a GPU");
-  EXPECT_EQ(also("the stack mpt-eager"), "");
+  ASSERT_NE(find(explanation, "the framework native"), nullptr);
+  ASSERT_NE(find(explanation, "the framework mpt-eager"), nullptr);
+  EXPECT_EQ(also("the framework native"), "never run on a GPU");
+  EXPECT_EQ(also("the framework mpt-eager"), "");
 }
 
 TEST(Explain, OffersNoNetworkToOneGpu) {
@@ -154,7 +153,7 @@ TEST(Explain, OffersNoNetworkToOneGpu) {
   for (const char* what : {"NIC", "between GPUs", "reduction", "the strategy"}) {
     EXPECT_EQ(find(explanation, what), nullptr) << what;
   }
-  EXPECT_NE(find(explanation, "matrix products"), nullptr);
+  EXPECT_NE(find(explanation, "GEMMs"), nullptr);
 }
 
 TEST(Explain, RefusesAPlanThatCannotBePredicted) {

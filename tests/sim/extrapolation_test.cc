@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/doubt/extrapolation.h"
+#include "sim/uncertainty/extrapolation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "profiles/profile.h"
-#include "sim/doubt/intervals.h"
 #include "sim/predict.h"
+#include "sim/uncertainty/intervals.h"
 #include "tests/support/tiny_models.h"
 
 namespace shardwright::sim {
@@ -82,7 +82,7 @@ TEST_F(Extrapolation, NamesPairsOnlyWhenBothPartsAreKnown) {
   cluster_.gpu.id = "h100-80g";
   EXPECT_THAT(of(plan_), ElementsAre("gpu h100-80g: no training run in the ledger"));
   add_run(seen_, model_, cluster_, "native", plan_, "somebody");
-  EXPECT_THAT(of(plan_), ElementsAre("stack hf-eager with gpu h100-80g: no published run"));
+  EXPECT_THAT(of(plan_), ElementsAre("framework hf-eager with gpu h100-80g: no published run"));
   EXPECT_FALSE(seen_on_gpu(seen_, "hf-eager", "h100-80g"));
   EXPECT_TRUE(seen_on_gpu(seen_, "native", "h100-80g"));
 }

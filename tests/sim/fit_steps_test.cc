@@ -12,7 +12,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/read_file.h"
-#include "sim/doubt/conformal.h"
+#include "sim/uncertainty/conformal.h"
 #include "tests/support/not_empty.h"
 #include "tests/support/temp_folder.h"
 

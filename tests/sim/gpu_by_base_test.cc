@@ -11,7 +11,7 @@
 #include "profiles/gpu_file.h"
 #include "sim/core/error.h"
 #include "sim/predict.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::sim {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/doubt/headroom.h"
+#include "sim/uncertainty/headroom.h"
 
 #include <gtest/gtest.h>
 

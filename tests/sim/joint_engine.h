@@ -23,9 +23,10 @@ namespace shardwright::sim::testing {
 struct Instruction {
   enum class Kind : std::uint8_t { kCompute, kCollective, kSend, kReceive, kMeet, kMark };
   Kind kind = Kind::kCompute;
-  Nanoseconds takes = 0;  // compute, collective, meeting; of a send until the message is there
-  std::string key = {};  // of what ranks share: the collective, the message, the meeting; or a mark
-  int ranks = 1;         // that take part in a collective or meeting
+  Nanoseconds takes = 0;  // compute, collective, rendezvous; of a send until the message is there
+  std::string key =
+      {};         // of what ranks share: the collective, the message, the rendezvous; or a mark
+  int ranks = 1;  // that take part in a collective or rendezvous
 };
 
 class JointEngine {

@@ -30,7 +30,7 @@ Schedule backward_of(std::int64_t layers, std::int32_t micro_steps) {
 }
 
 // Kernels of 3 and 4 ns with a gap of 2 ns after every layer make a period of 9 ns, whatever the
-// first micro-step did.
+// first micro-batch did.
 TEST(LayerPeriod, IsTheDistanceBetweenNeighboursInTheLastMicroStep) {
   const Schedule schedule = backward_of(8, 2);
   Timeline timeline;

@@ -99,7 +99,7 @@ TEST(NativeSchedule, GivesTheTiedGradientABufferOfItsOwn) {
   for (const Strategy strategy : {Strategy::kSingle, Strategy::kDdp, Strategy::kZero1,
                                   Strategy::kZero2, Strategy::kFsdp2, Strategy::kYafsdp}) {
     const std::int64_t ranks = strategy == Strategy::kSingle ? 1 : 2;
-    // In one micro-step whole gradients are written where they are summed.
+    // In one micro-batch whole gradients are written where they are summed.
     const Schedule schedule = native(tied(tiny_llama()), tiny_plan(strategy, ranks, 2));
     const auto buffer = std::find_if(
         schedule.persistent.begin(), schedule.persistent.end(),

@@ -16,7 +16,7 @@
 #include "profiles/software_settings.h"
 #include "sim/core/hf_config.h"
 #include "sim/predict.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {

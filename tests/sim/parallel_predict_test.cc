@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predictions of plans that divide the model: parts add up, and software that cannot is named.
+// Predictions of model-parallel plans: parts add up, and software that cannot is named.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "profiles/divided_doubt.h"
+#include "profiles/model_parallel_uncertainty.h"
 #include "sim/core/error.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {
@@ -132,8 +132,8 @@ TEST(ParallelStepTest, ReplicatedStepsAreThoseOfTheOtherEngine) {
   }
 }
 
-TEST(ParallelStepTest, MemoryOfDividedPlansHasAWidthOfItsOwn) {
-  const double width = profiles::divided_doubt().memory_half_width;
+TEST(ParallelStepTest, MemoryOfModelParallelPlansHasAWidthOfItsOwn) {
+  const double width = profiles::model_parallel_uncertainty().memory_half_width;
   ASSERT_GT(width, 0);
   const Prediction p = predict(llama_70b(), h100(), plan_of(64, 8, 4, 64));
   const auto reserved = static_cast<double>(p.memory.peak_reserved_bytes);
@@ -142,14 +142,15 @@ TEST(ParallelStepTest, MemoryOfDividedPlansHasAWidthOfItsOwn) {
               2);
 }
 
-// Half-widths of time by what runs (profiles/data/fitted/divided_residuals.json).
-TEST(ParallelStepTest, IntervalsOfMixturesAreNoNarrowerAndThoseOfUnknownGpusWider) {
-  const profiles::DividedDoubt& doubt = profiles::divided_doubt();
-  const double dense = doubt.half_width(false, false, "h100-80g");
+// Half-widths of time by what runs (profiles/data/fitted/model_parallel_residuals.json).
+TEST(ParallelStepTest, IntervalsOfMoeModelsAreNoNarrowerAndThoseOfUnknownGpusWider) {
+  const profiles::ModelParallelUncertainty& uncertainty = profiles::model_parallel_uncertainty();
+  const double dense = uncertainty.half_width(false, false, "h100-80g");
   EXPECT_GT(dense, 0);
-  EXPECT_GE(doubt.half_width(true, false, "h100-80g"), dense);
-  EXPECT_GE(doubt.half_width(true, true, "h100-80g"), doubt.half_width(false, true, "h100-80g"));
-  EXPECT_DOUBLE_EQ(doubt.half_width(false, false, "nobody's"), 1.25 * dense);
+  EXPECT_GE(uncertainty.half_width(true, false, "h100-80g"), dense);
+  EXPECT_GE(uncertainty.half_width(true, true, "h100-80g"),
+            uncertainty.half_width(false, true, "h100-80g"));
+  EXPECT_DOUBLE_EQ(uncertainty.half_width(false, false, "nobody's"), 1.25 * dense);
   const Prediction p = predict(llama_70b(), h100(), plan_of(64, 4, 4, 64));
   EXPECT_NEAR(p.time.interval_s[1], p.time.iteration_s * std::exp(dense),
               1e-6 * p.time.iteration_s);

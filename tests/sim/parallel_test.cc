@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of plans that divide the model: groups on nodes, conservation of work, bytes and memory,
+// Steps of model-parallel plans: groups on nodes, conservation of work, bytes and memory,
 // and trends that published runs agree on.
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "sim/core/error.h"
 #include "sim/parallel/parallel_step.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {
@@ -358,7 +358,7 @@ double layer_s(const Model& model, const profiles::Profile& profile) {
 // 96 heads of 150 elements are 300 bytes each: 4 + 2 products over all scores run at the fp32 rate.
 TEST(BodyTest, HeadsThatAreNotWhole16BytesMissTheTensorCores) {
   const profiles::Profile blooms = profiles::make_profile(
-      profiles::load_cluster("dgx-a100-80g"), profiles::load_edition("megatron-deepspeed", "2022"));
+      profiles::load_cluster("dgx-a100-80g"), profiles::load_preset("megatron-deepspeed", "2022"));
   profiles::Profile newer = blooms;
   newer.stack.parallel.tensor_cores_want_16_bytes = false;
   Model model = llama_70b();
@@ -376,7 +376,7 @@ TEST(BodyTest, HeadsThatAreNotWhole16BytesMissTheTensorCores) {
 
 TEST(BodyTest, ABlockingLaunchShowsTheHostBeforeEveryKernel) {
   const profiles::Profile blooms = profiles::make_profile(
-      profiles::load_cluster("dgx-a100-80g"), profiles::load_edition("megatron-deepspeed", "2022"));
+      profiles::load_cluster("dgx-a100-80g"), profiles::load_preset("megatron-deepspeed", "2022"));
   profiles::Profile usual = blooms;
   usual.stack.parallel.blocking_launches = false;
   const Plan plan = plan_of(8, 8, 1, 1);
@@ -414,7 +414,7 @@ TEST(StagesTest, LayersAreDividedOnce) {
   for (const std::int64_t pp : {1, 2, 4, 5, 8}) {
     std::int64_t layers = 0;
     for (const ChunkContent& chunk :
-         divide_layers(model, plan_of(64 * pp, 1, pp, 64), h100().stack)) {
+         partition_layers(model, plan_of(64 * pp, 1, pp, 64), h100().stack)) {
       EXPECT_EQ(chunk.first_layer, layers);
       layers += chunk.layers;
     }
@@ -427,7 +427,7 @@ TEST(StagesTest, EmbeddingAndLossCountWhereThatDivides) {
   model.layers = 126;
   Plan plan = plan_of(512, 8, 8, 64);
   plan.parallel.virtual_stages = 8;
-  const std::vector<ChunkContent> chunks = divide_layers(model, plan, h100().stack);
+  const std::vector<ChunkContent> chunks = partition_layers(model, plan, h100().stack);
   ASSERT_EQ(chunks.size(), 64U);
   EXPECT_EQ(chunks.front().layers, 1);
   EXPECT_EQ(chunks[1].layers, 2);
@@ -440,16 +440,16 @@ TEST(StagesTest, TheChunkWithTheHeadGetsWhatEqualOnesLeave) {
   model.layers = 61;
   Plan plan = plan_of(256, 1, 4, 64);
   plan.parallel.virtual_stages = 4;
-  std::vector<ChunkContent> chunks = divide_layers(model, plan, h100().stack);
+  std::vector<ChunkContent> chunks = partition_layers(model, plan, h100().stack);
   ASSERT_EQ(chunks.size(), 16U);
   for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(chunks[i].layers, 4);
   EXPECT_EQ(chunks.back().layers, 1);
   plan.parallel.pp = 8;  // 31 of 2 would leave none
-  chunks = divide_layers(model, plan, h100().stack);
+  chunks = partition_layers(model, plan, h100().stack);
   EXPECT_EQ(chunks.front().layers, 2);
   EXPECT_EQ(chunks.back().layers, 1);
   model.mtp_layers = 1;  // "Et|(tt|)*30mL"
-  chunks = divide_layers(model, plan, h100().stack);
+  chunks = partition_layers(model, plan, h100().stack);
   EXPECT_EQ(chunks.front().layers, 1);
   for (std::size_t i = 1; i < 31; ++i) EXPECT_EQ(chunks[i].layers, 2);
   EXPECT_EQ(chunks.back().layers, 0);
@@ -463,7 +463,8 @@ TEST(StagesTest, SoftwareThatListsModulesCountsTheEndsAsLayers) {
   const profiles::Profile lists = profiles::load_profile("dgx-a100-80g", "aleph-alpha");
   const auto layers = [&](std::int64_t pp) {
     std::vector<std::int64_t> result;
-    for (const ChunkContent& chunk : divide_layers(model, plan_of(8 * pp, 1, pp, 8), lists.stack))
+    for (const ChunkContent& chunk :
+         partition_layers(model, plan_of(8 * pp, 1, pp, 8), lists.stack))
       result.push_back(chunk.layers);
     return result;
   };
@@ -484,7 +485,7 @@ TEST(StagesTest, SoftwareThatBalancesCostGivesTheHeadFewerLayers) {
   const auto layers = [&](std::int64_t pp) {
     std::vector<std::int64_t> result;
     for (const ChunkContent& chunk :
-         divide_layers(model, plan_of(8 * pp, 1, pp, 8), balances.stack))
+         partition_layers(model, plan_of(8 * pp, 1, pp, 8), balances.stack))
       result.push_back(chunk.layers);
     return result;
   };
@@ -500,7 +501,7 @@ TEST(StagesTest, LayoutStringsAreMegatrons) {
   Plan plan = plan_of(256, 1, 16, 64);
   plan.parallel.virtual_stages = 2;
   plan.parallel.pp_layout = "Et*3|(tt|)*29m|L";
-  const std::vector<ChunkContent> chunks = divide_layers(model, plan, h100().stack);
+  const std::vector<ChunkContent> chunks = partition_layers(model, plan, h100().stack);
   ASSERT_EQ(chunks.size(), 32U);
   EXPECT_EQ(chunks.front().layers, 3);
   EXPECT_TRUE(chunks.front().embedding);
@@ -508,9 +509,9 @@ TEST(StagesTest, LayoutStringsAreMegatrons) {
   EXPECT_EQ(chunks.back().layers, 0);
   EXPECT_TRUE(chunks.back().head);
   plan.parallel.pp_layout = "Et|L";
-  EXPECT_THROW(divide_layers(model, plan, h100().stack), Error);
+  EXPECT_THROW(partition_layers(model, plan, h100().stack), Error);
   plan.parallel.pp_layout = "E(t|L";
-  EXPECT_THROW(divide_layers(model, plan, h100().stack), Error);
+  EXPECT_THROW(partition_layers(model, plan, h100().stack), Error);
 }
 
 // fp32 gradients summed whole send twice 4 bytes a parameter, and gathered parameters 2.
@@ -526,7 +527,7 @@ TEST(DataParallelTest, WholeGradientsAreSummedInTheirOwnType) {
         .total();
   };
   const double parameters = chunk_parameters(model, ModelUnits(model, plan.parallel),
-                                             divide_layers(model, plan, h100().stack).front())
+                                             partition_layers(model, plan, h100().stack).front())
                                 .dense();
   EXPECT_NEAR(sent("aleph-alpha") / (parameters * 7 / 8), 2 * 4 + 2, 1e-9);
   EXPECT_NEAR(sent("megatron-core") / (parameters * 7 / 8), 4 + 2, 1e-9);

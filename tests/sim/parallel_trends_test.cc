@@ -9,7 +9,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/score/validation.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {

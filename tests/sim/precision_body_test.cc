@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What products in fp8 change in a layer: casts, and how userbuffers gather and add up beside them.
+// What GEMMs in fp8 change in a layer: casts, and how userbuffers gather and add up beside them.
 #include "sim/parallel/precision_body.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include "profiles/gpu_file.h"
 #include "sim/parallel/body_cost.h"
 #include "sim/parallel/data_parallel.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stage of a divided plan holds: activations by its place, buffers by their types, and the
-// whole model between all ranks.
+// What a stage of a model-parallel plan holds: activations by its place, buffers by their types,
+// and the whole model between all ranks.
 #include <gtest/gtest.h>
 
 #include "sim/parallel/parallel_step.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
 namespace {
@@ -17,10 +17,11 @@ TEST(StageMemoryTest, LayersKeepWhatKorthikantiCounts) {
   model.ffn = 4 * model.hidden;
   Plan plan = plan_of(8, 1, 1, 1);
   const auto kept = [&](std::int64_t tp, bool sp) {
-    Plan divided = plan;
-    divided.parallel.tp = tp;
-    if (tp > 1) divided.parallel.sp = sp;
-    return layer_activations(BodyWriter(model, divided, h100().stack)).kept / (8192.0 * 8192.0);
+    Plan model_parallel = plan;
+    model_parallel.parallel.tp = tp;
+    if (tp > 1) model_parallel.parallel.sp = sp;
+    return layer_activations(BodyWriter(model, model_parallel, h100().stack)).kept /
+           (8192.0 * 8192.0);
   };
   EXPECT_NEAR(kept(1, false), 32, 0.1);
   EXPECT_NEAR(kept(8, true), 32.0 / 8, 0.1);
@@ -148,7 +149,7 @@ TEST(StageMemoryTest, RanksHoldTheModelBetweenThem) {
   const Model model = llama_70b();
   const Plan plan = plan_of(64, 1, 8, 64);
   double total = 0;
-  for (const ChunkContent& chunk : divide_layers(model, plan, h100().stack)) {
+  for (const ChunkContent& chunk : partition_layers(model, plan, h100().stack)) {
     total += chunk_parameters(model, ModelUnits(model, plan.parallel), chunk).total();
   }
   EXPECT_DOUBLE_EQ(total, static_cast<double>(count_parameters(model).total(model.layers)));

@@ -229,7 +229,7 @@ TEST_F(StepTraceTest, RefusesAnIdentityThatIsNotTheTraces) {
   EXPECT_THAT(said([](json& d) { d["otherData"].erase("plan"); }), HasSubstr("no plan"));
 }
 
-// 10^6 micro-steps of 16384 layers would fill 12 GB before the first name is held against it.
+// 10^6 micro-batches of 16384 layers would fill 12 GB before the first name is held against it.
 TEST_F(StepTraceTest, RefusesAPlanOfFarMoreOperationsThanSlices) {
   const StepTrace trace = read_step_trace(changed([](json& d) {
     json plan = json::parse(d["otherData"]["plan"].get<std::string>());

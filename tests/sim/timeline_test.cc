@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timelines of divided plans: whole, in order, equal to the prediction, and read back from a trace.
+// Timelines of model-parallel plans: whole, in order, equal to the prediction, and read back from a
+// trace.
 #include "sim/parallel/timeline.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +15,7 @@
 #include "sim/predict.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/step_trace.h"
-#include "tests/sim/divided_plans.h"
+#include "tests/sim/model_parallel_plans.h"
 #include "tests/support/temp_folder.h"
 
 namespace shardwright::sim {

@@ -80,11 +80,11 @@ TEST_F(TrainerMemory, CachedKeysAndValuesOfCheckpointedLayersStay) {
 TEST_F(TrainerMemory, GradientsThatWaitForTheLastMicroStepAreWhole) {
   plan_.grad_accum = 4;
   const double parameters = static_cast<double>(count_parameters(model_).total(model_.layers));
-  // Whole ones in fp32 instead of an eighth of them, which comes with the last micro-step.
+  // Whole ones in fp32 instead of an eighth of them, which comes with the last micro-batch.
   const double kept = more(memory("stack.no_sync=true"), memory());
   EXPECT_GT(kept, 4 * parameters * 0.8);
   EXPECT_LT(kept, 4 * parameters * 1.01);
-  // These reduce after the last micro-step anyway.
+  // These reduce after the last micro-batch anyway.
   for (const Strategy strategy : {Strategy::kDdp, Strategy::kZero1}) {
     plan_.strategy = strategy;
     EXPECT_EQ(more(memory("stack.no_sync=true"), memory()), 0);

@@ -27,7 +27,7 @@ Offer both_ways(const char* cluster) {
   Offer offer;
   offer.name = cluster;
   offer.profile = profiles::load_profile(cluster, "torch-compile");
-  offer.divided = profiles::load_profile(cluster, "megatron-core");
+  offer.model_parallel = profiles::load_profile(cluster, "megatron-core");
   offer.usd_per_gpu_hour = 2;
   offer.price = {2, {2, 2}, "", {}};
   return offer;

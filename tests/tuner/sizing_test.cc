@@ -357,7 +357,7 @@ TEST(SizingChoice, BreakEvenIsThePriceAtWhichTheBillIsTheWinners) {
 TEST(Sizing, ExpertsAreDividedAndDataParallelismIsKeptBesideTheAnswer) {
   Offer offer = offer_of("dgx-h100");
   offer.profile = profiles::load_profile("dgx-h100", "torch-compile");
-  offer.divided = profiles::load_profile("dgx-h100", "megatron-core");
+  offer.model_parallel = profiles::load_profile("dgx-h100", "megatron-core");
   const auto option = [&](const char* name) {
     const Model model = model_of(name);
     SizingJob job = job_of(model, 1e12);
@@ -368,7 +368,7 @@ TEST(Sizing, ExpertsAreDividedAndDataParallelismIsKeptBesideTheAnswer) {
     return sweep.options.at(0);
   };
   const Sized dense = option("llama-3-8b");
-  // What shards data alone is kept beside the answer where that divides the model.
+  // What shards data alone is kept beside the answer where that is model-parallel.
   if (dense.prediction.plan.stack == "megatron-core") {
     ASSERT_TRUE(dense.plain.has_value());
     EXPECT_EQ(dense.plain->plan.stack, "torch-compile");

@@ -114,9 +114,9 @@ TEST(WholeRunIdeal, NamesOfGpusAndSoftware) {
   EXPECT_EQ(stack_of_software("llm-foundry / Composer"), "mpt-eager");
   EXPECT_EQ(stack_of_software("Megatron-LM fork"), "torch-eager");
   EXPECT_EQ(stack_of_software("custom (Meta)"), "torch-compile");
-  EXPECT_EQ(divided_stack_of("GPT-NeoX (Megatron + DeepSpeed)"), "megatron-deepspeed");
-  EXPECT_EQ(divided_stack_of("Megatron-LM fork, FlashAttention"), "megatron-core");
-  EXPECT_EQ(divided_stack_of("nanotron"), "nanotron");
+  EXPECT_EQ(model_parallel_stack_of("GPT-NeoX (Megatron + DeepSpeed)"), "megatron-deepspeed");
+  EXPECT_EQ(model_parallel_stack_of("Megatron-LM fork, FlashAttention"), "megatron-core");
+  EXPECT_EQ(model_parallel_stack_of("nanotron"), "nanotron");
 }
 
 TEST(WholeRunScore, ScoresInLogHoursAndSkipsNothingSilently) {

@@ -6,10 +6,10 @@
 #include <array>
 #include <vector>
 
-#include "cli/render/division.h"
 #include "cli/render/html/axis.h"
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
+#include "cli/render/model_parallel.h"
 #include "cli/render/text/quantity.h"
 
 namespace shardwright::cli::html {

@@ -324,7 +324,7 @@ std::string opened_picture(const sim::ParallelTimeline& timeline, std::int32_t s
   }
   if (body.empty()) return "";
   return svg(kPictureWidth, y - 8, "Operations of one layer", body) +
-         legend({{"product", "matrix product", ""},
+         legend({{"product", "GEMM", ""},
                  {"attention", "attention", ""},
                  {"memory", "memory-bound kernel", ""},
                  {"gather", "collective", ""}});

@@ -57,8 +57,8 @@ std::string head_section(const Report& report) {
                                                inputs.profile.cluster.gpu.id));
   body +=
       element("p",
-              fmt::format("{}, {} tokens a sequence; cluster {}, stack {}", name_of(plan.strategy),
-                          plan.seq_len, inputs.cluster_name, plan.stack),
+              fmt::format("{}, {} tokens a sequence; cluster {}, framework {}",
+                          name_of(plan.strategy), plan.seq_len, inputs.cluster_name, plan.stack),
               "sub");
   if (const std::string part = part_of_node_words(inputs.profile.cluster, plan.gpus); !part.empty())
     body += element("p", part, "sub");
@@ -95,7 +95,7 @@ std::string asked_section(const Report& report) {
                        ? std::string(name_of(plan.strategy))
                        : fmt::format("{}, shared by groups of {}", name_of(plan.strategy), group)},
       {"Batch",
-       fmt::format("{} × {} (sequences × micro-steps) on each {}: {} sequences, {} tokens a step",
+       fmt::format("{} × {} (sequences × micro-batches) on each {}: {} sequences, {} tokens a step",
                    plan.micro_batch, plan.grad_accum, report.stages ? "replica" : "GPU", sequences,
                    thousands(static_cast<double>(sequences * plan.seq_len)))},
       {"Checkpointing", checkpoint_row(plan, inputs.model.layers)},
@@ -103,7 +103,7 @@ std::string asked_section(const Report& report) {
                                 name_of(plan.param_dtype), name_of(plan.reduce_dtype),
                                 name_of(plan.master_dtype), name_of(plan.moment_dtype))},
       report.stages
-          ? std::vector<std::string>{"Division", division_words(plan)}
+          ? std::vector<std::string>{"Division", model_parallel_words(plan)}
           : std::vector<std::string>{"Gathers", fmt::format("{} buffers, {} gathered ahead",
                                                             plan.buffers, plan.prefetch)},
       {"Attention", std::string(name_of(plan.attention))},

@@ -42,8 +42,7 @@ std::string timeline_sections(const Report& report) {
           element("h3", fmt::format("Layer {} {}", *layer, backward ? "backward" : "forward"));
       layers += picture;
     }
-    layers +=
-        element("p", "dX and dW are the gradients of a matrix product's input and weight.", "note");
+    layers += element("p", "dX and dW are the gradients of a GEMM's input and weight.", "note");
   }
   Bytes limit = 0;
   if (report.explanation) {

@@ -23,7 +23,7 @@ struct Report {
   std::optional<sim::Job> inputs;  // with one plan
   std::optional<sim::Explanation> explanation;
   std::vector<Strip> strips;  // predicted, then measured
-  /// Of a plan that divides the model, in place of strips; the explanation has its base alone.
+  /// Of a model-parallel plan, in place of strips; the explanation has its base alone.
   std::optional<sim::ParallelTimeline> stages;
   std::optional<sim::TraceComparison> comparison;
   std::optional<TuningSummary> tuning;
@@ -42,10 +42,10 @@ std::string measured_section(const Report& report);
 std::string why_section(const Report& report);
 std::string pipeline_section(const Report& report);
 
-/// Of divided plans in place of memory_section and time_section.
+/// Of model-parallel plans in place of memory_section and time_section.
 std::string stage_memory_section(const Report& report);
 std::string cause_section(const Report& report);
 /// "tp 8, pp 4": how the model is divided, and in which precision.
-std::string division_words(const Plan& plan);
+std::string model_parallel_words(const Plan& plan);
 
 }  // namespace shardwright::cli::html

@@ -211,7 +211,7 @@ std::string sizing_page(const Json& sizing,
   body += section("Break-even: the price at which each would win", break_even(sizing));
   if (const auto knee = sizing.find("knee"); knee != sizing.end() && knee->is_object())
     body += section("How it scales", list(sentences(*knee, "why")));
-  body += section("What whole trainings reached", evidence(sizing));
+  body += section("What training runs reached", evidence(sizing));
   body += section("Behind it", list(details));
   body += section("What this rests on", list(sentences(sizing, "assumptions")));
   std::vector<std::vector<std::string>> rows;

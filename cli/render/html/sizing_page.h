@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page for whoever signs: which GPUs, how many, for how long and for how much, in one sentence;
-// then the options, the front of days and dollars, break-even prices, and what the answer rests on.
-// Two pages on paper.
+// then the options, the Pareto front of days and dollars, break-even prices, and what the answer
+// rests on. Two pages on paper.
 //
 // It is written from the document that `size --json` prints, which is a contract: what the search
 // learns to say appears there first.

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sections of a report that only plans that divide the model have.
+// Sections of a report that only model-parallel plans have.
 #include <fmt/core.h>
 
 #include <algorithm>
 
-#include "cli/render/division.h"
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/html/report_page.h"
+#include "cli/render/model_parallel.h"
 #include "cli/render/text/quantity.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/parallel/timeline_trace.h"
 
 namespace shardwright::cli::html {
 
-std::string division_words(const Plan& plan) {
+std::string model_parallel_words(const Plan& plan) {
   std::string words;
   for (const PlanKnob& knob : plan_knobs()) {
     if (!knob.write || !(knob.divides || knob.name == "offload")) continue;

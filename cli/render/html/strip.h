@@ -44,7 +44,7 @@ struct Window {
 /// A layer in the middle of the step that goes both ways; none without layers.
 std::optional<std::int32_t> middle_layer(const Strip& strip);
 /// From the layer's first kernel forward (or backward, with recomputation) to its neighbour's; with
-/// accumulation of the first micro-step forward, of the last backward.
+/// accumulation of the first micro-batch forward, of the last backward.
 std::optional<Window> layer_window(const Strip& strip, std::int32_t layer, bool backward);
 
 }  // namespace shardwright::cli::html

@@ -166,7 +166,7 @@ std::string kinds_legend(const std::set<std::string>& used) {
            {"forward", "forward"},
            {"recompute", "recompute"},
            {"backward", "backward"},
-           {"product", "matrix product"},
+           {"product", "GEMM"},
            {"attention", "attention"},
            {"memory", "memory-bound kernel"},
            {"gather", "gather of parameters"},

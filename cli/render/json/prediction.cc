@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/render/division.h"
+#include "cli/render/model_parallel.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/runs_here.h"
 #include "sim/core/plan_json.h"
@@ -87,7 +87,7 @@ Json prediction_json(const sim::Job& inputs, const sim::Prediction& prediction) 
   for (const NumberOrigin& origin : number_origins(inputs.profile, prediction))
     document["origins"].push_back({{"what", origin.what}, {"words", origin.words}});
   document["runs_here"] = runs_here_json(runs_here(inputs, prediction.plan));
-  add_division(prediction, document);
+  add_model_parallel(prediction, document);
   return document;
 }
 

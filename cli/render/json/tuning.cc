@@ -112,7 +112,7 @@ Json robustness_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
 Json rejected_json(const tuner::Tuning& tuning) {
   const tuner::Counts& counts = tuning.counts;
   const std::int64_t rest = counts.considered - counts.no_memory - counts.simulated;
-  if (tuning.divided) {
+  if (tuning.model_parallel) {
     return {{"does not fit by the stages' memory", counts.no_memory},
             {"cannot be better by the lower bound", rest}};
   }

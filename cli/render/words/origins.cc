@@ -8,12 +8,12 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
-#include "profiles/divided_doubt.h"
-#include "profiles/scale_doubt.h"
+#include "profiles/model_parallel_uncertainty.h"
+#include "profiles/scale_uncertainty.h"
 #include "sim/cost/scale.h"
-#include "sim/doubt/extrapolation.h"
-#include "sim/doubt/memory_doubt.h"
 #include "sim/parallel/predict_parallel.h"
+#include "sim/uncertainty/extrapolation.h"
+#include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::cli {
 namespace {
@@ -32,7 +32,7 @@ std::string how_known(const Provenance& from) {
 
 std::string kernels_words(const profiles::Profile& profile) {
   const profiles::GpuCost& cost = profile.cost;
-  std::vector<std::string> parts = {"products " + how_known(cost.gemm.provenance)};
+  std::vector<std::string> parts = {"GEMMs " + how_known(cost.gemm.provenance)};
   const std::string& kernel = profile.stack.attention_kernel;
   const auto own = cost.attention.find(kernel);
   const auto used = own != cost.attention.end() ? own : cost.attention.find("fa2");
@@ -70,20 +70,21 @@ std::string network_words(const profiles::Profile& profile) {
 
 /// `widened`: the interval allows for what machines of this kind were not seen to lose.
 std::string scale_words(const profiles::Profile& profile, double doublings, bool widened) {
-  const profiles::ScaleDoubt& doubt = profiles::scale_doubt();
+  const profiles::ScaleUncertainty& uncertainty = profiles::scale_uncertainty();
   std::string words = fmt::format("{} of a step for each doubling beyond a node, {:.3g} here",
                                   percent(profile.cost.contention.values.scale_loss), doublings);
-  if (!doubt.known()) return words;
+  if (!uncertainty.known()) return words;
   const std::string& network = profile.cluster.network;
-  const bool measured = doubt.measured(network);
-  words += fmt::format(", where {} published machines lost {:.1f} to {:.1f} %; {}", doubt.machines,
-                       100 * doubt.least_loss, 100 * doubt.largest_loss,
-                       measured          ? fmt::format("some of them on {}", network)
-                       : network.empty() ? "the kind of this network is not said"
-                                         : fmt::format("none of them on {}", network));
+  const bool measured = uncertainty.measured(network);
+  words +=
+      fmt::format(", where {} published machines lost {:.1f} to {:.1f} %; {}", uncertainty.machines,
+                  100 * uncertainty.least_loss, 100 * uncertainty.largest_loss,
+                  measured          ? fmt::format("some of them on {}", network)
+                  : network.empty() ? "the kind of this network is not said"
+                                    : fmt::format("none of them on {}", network));
   if (widened)
     words += fmt::format(", so the interval allows for {} a doubling",
-                         percent(doubt.half_width(network, 1)));
+                         percent(uncertainty.half_width(network, 1)));
   return words;
 }
 

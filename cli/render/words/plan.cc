@@ -3,7 +3,7 @@
 
 #include <fmt/core.h>
 
-#include "cli/render/words/division_words.h"
+#include "cli/render/words/model_parallel_words.h"
 #include "sim/core/rack.h"
 
 namespace shardwright::cli {
@@ -16,11 +16,11 @@ std::string checkpoint_words(const Plan& plan) {
 
 std::string plan_words(const Plan& plan) {
   const Plan usual;
-  // Software that divides the model has one usual strategy.
-  const std::string division = division_words(plan);
-  const bool named = division.empty() || plan.strategy != Strategy::kDistributedOptimizer;
+  // Model-parallel frameworks has one usual strategy.
+  const std::string layout = model_parallel_words(plan);
+  const bool named = layout.empty() || plan.strategy != Strategy::kDistributedOptimizer;
   std::string text = named ? std::string(name_of(plan.strategy)) : "";
-  if (!division.empty()) text += (named ? ", " : "") + division;
+  if (!layout.empty()) text += (named ? ", " : "") + layout;
   if (info_of(plan.strategy).hybrid && plan.shard_group > 0)
     text += fmt::format(" of {}", plan.shard_group);
   text += fmt::format(", {} x {}, {}", plan.micro_batch, plan.grad_accum, checkpoint_words(plan));

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/words/division_words.h"
+#include "cli/render/words/model_parallel_words.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
@@ -400,7 +400,7 @@ std::vector<std::string> savings_lines(const SizingReport& report) {
     const Strategy executed = tuner::executed_as(strategy, offer.profile.stack);
     if (executed == strategy) continue;
     lines.push_back(fmt::format(
-        "the stack {} runs {} by the schedule of {}; --stack hf-eager runs it as PyTorch does",
+        "the framework {} runs {} by the schedule of {}; --stack hf-eager runs it as PyTorch does",
         offer.profile.stack.id, name_of(strategy), name_of(executed)));
   }
   return lines;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "profiles/divided_doubt.h"
+#include "profiles/model_parallel_uncertainty.h"
 
 namespace shardwright::cli {
 namespace {
@@ -40,20 +40,21 @@ bool has_estimated_rates(const profiles::GpuCost& cost) {
 }  // namespace
 
 std::string software_sentence(const profiles::Profile& profile) {
-  // An edition is checked by its family's runs, what is only built on another stack is not.
-  const bool edition = profile.stack.id.starts_with(profile.stack.family);
-  const std::string& stack = edition ? profile.stack.family : profile.stack.id;
+  // An preset is checked by its family's runs, what is only built on another stack is not.
+  const bool preset = profile.stack.id.starts_with(profile.stack.family);
+  const std::string& stack = preset ? profile.stack.family : profile.stack.id;
   const std::string& gpu = profile.cluster.gpu.id;
   if (profile.cluster.gpu.is_processor())
     return fmt::format("The steps are those of {} on a processor.", stack);
   std::int64_t series = series_of(profile.uncertainty, stack);
   std::vector<std::string> gpus = gpus_of(profile.uncertainty, stack);
-  const profiles::DividedRuns* divided = profiles::divided_doubt().runs_of(stack);
-  if (series == 0 && divided != nullptr) {
-    series = divided->series;
-    gpus = divided->gpus;
+  const profiles::ModelParallelRuns* model_parallel =
+      profiles::model_parallel_uncertainty().runs_of(stack);
+  if (series == 0 && model_parallel != nullptr) {
+    series = model_parallel->series;
+    gpus = model_parallel->gpus;
   }
-  std::string text = fmt::format("The steps are those of the software {}", stack);
+  std::string text = fmt::format("The steps are those of the framework {}", stack);
   if (stack == "native") {
     text += ", this project's executor, which has never run on a GPU";
     if (series > 0) {
@@ -65,7 +66,7 @@ std::string software_sentence(const profiles::Profile& profile) {
   } else if (series > 0) {
     text += fmt::format(", checked against {} series of published runs of it on {}", series,
                         fmt::join(gpus, ", "));
-  } else if (!edition && profile.stack.parallel.supported) {
+  } else if (!preset && profile.stack.parallel.supported) {
     text +=
         ", whose published runs `validate --ledger profiles/data/published/parallel.csv` scores";
   } else {

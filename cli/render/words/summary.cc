@@ -86,7 +86,7 @@ std::string chance_sentence(const SizingReport& report, const Sized& option) {
   const tuner::Choice& choice = report.choice;
   if (choice.safe && choice.in_the_middle && choice.in_the_middle != choice.recommended) {
     const Sized& smaller = report.option(*choice.in_the_middle);
-    text += fmt::format("; the smallest that meets it in the middle ({}) misses {} of all cases",
+    text += fmt::format("; the cheapest that meets it in the middle ({}) misses {} of all cases",
                         size_in_brief(report, smaller), misses_words(report, smaller));
   } else if (report.goal.deadline_days && !choice.safe) {
     text += fmt::format("; nothing meets the goal with {:.0f} %", 100 * (1 - tuner::kSafeMiss));

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "cli/render/text/quantity.h"
-#include "cli/render/words/division_why.h"
+#include "cli/render/words/model_parallel_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
 
@@ -94,12 +94,12 @@ std::vector<std::string> tuning_sentences(const TuningQuestion& question,
   sentences.push_back(best_sentence(tuning));
   const std::string spare = spare_sentence(tuning, objective);
   if (!spare.empty()) sentences.push_back(spare);
-  if (tuning.divided) {
-    for (auto&& words : {doubt_sentences(tuning), division_sentences(question, tuning)})
+  if (tuning.model_parallel) {
+    for (auto&& words : {uncertainty_sentences(tuning), model_parallel_sentences(question, tuning)})
       sentences.insert(sentences.end(), words.begin(), words.end());
   }
   for (const tuner::KnobStep& step : tuning.steps) {
-    if (tuning.divided) break;
+    if (tuning.model_parallel) break;
     sentences.push_back(fmt::format("Moving {} from {} to {}: {}.", step.knob, step.from, step.to,
                                     step_words(step, objective)));
   }

@@ -6,7 +6,7 @@
 // (a Feistel network over Philox, walked until it lands inside the range) gives the n-th sequence
 // without a table, so a corpus of any size costs no memory and resuming no time.
 //
-// A step takes the next micro_batch * grad_accum * ranks sequences. Micro-step m of rank r takes
+// A step takes the next micro_batch * grad_accum * ranks sequences. Micro-batch m of rank r takes
 // micro-batch m * ranks + r of them, so what a step sees depends only on its number of sequences.
 #pragma once
 
@@ -44,8 +44,8 @@ struct BatchShape {
 Batch training_batch(const Dataset& data, const DataOrder& order, const BatchShape& shape,
                      std::int64_t position, std::int64_t rank);
 
-/// One micro-step of evaluation: sequences [first, last) of the data in their own order, as many as
-/// there is room for, then padding.
+/// One micro-batch of evaluation: sequences [first, last) of the data in their own order, as many
+/// as there is room for, then padding.
 Batch evaluation_batch(const Dataset& data, const BatchShape& shape, std::int64_t seq_len,
                        std::int64_t first, std::int64_t last, std::int64_t rank);
 

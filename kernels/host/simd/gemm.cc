@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of row-major matrices.
+// GEMMs of row-major matrices.
 //
 // C is made in blocks of 6 rows and up to kBlockVectors registers of columns, whose sums stay in
 // registers while they run over a slice of the depth; the next slice adds to C. A slice of B is

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a prediction of a model-parallel plan has beyond others: stages, the pipeline's
+// bubble, communication by group.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/render/text/terminal.h"
+#include "sim/predict.h"
+
+namespace shardwright::cli {
+
+/// Whether the prediction is of such a plan; for others the functions below say nothing.
+bool is_model_parallel(const sim::Prediction& prediction);
+
+/// What nodes that are not equally fast add to the step.
+double variation_s(const sim::Prediction& prediction);
+
+/// A table of the stages and one of the groups.
+std::string model_parallel_text(const sim::Prediction& prediction, const Terminal& out);
+
+/// Adds "stages" and "pipeline", and the groups to "communication_bytes".
+void add_model_parallel(const sim::Prediction& prediction, nlohmann::ordered_json& document);
+
+/// What the step loses, largest first: bubble, communication that is waited for by group, host.
+struct Loss {
+  std::string what;
+  double seconds = 0;
+};
+std::vector<Loss> losses_of(const sim::Prediction& prediction);
+std::string losses_text(const sim::Prediction& prediction, const Terminal& out);
+nlohmann::ordered_json losses_json(const sim::Prediction& prediction);
+
+}  // namespace shardwright::cli

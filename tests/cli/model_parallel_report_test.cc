@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// report and --trace of model-parallel plans, through the program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/files.h"
+#include "tests/support/run_program.h"
+#include "tests/support/shardwright.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+using testing::get;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::ProgramResult;
+using testing::shardwright;
+using testing::temp_path;
+using Words = std::vector<std::string>;
+
+Words with(Words arguments, const Words& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+const Words kPlan = {"--model",        "llama-3-8b", "--cluster", "dgx-h100",
+                     "--gpus",         "16",         "--tp",      "2",
+                     "--pp",           "4",          "--seq-len", "4096",
+                     "--global-batch", "16",         "--stack",   "megatron-core"};
+
+TEST(ModelParallelReport, ShowsThePipelineMemoryByStageAndTimeByCause) {
+  const ProgramResult result =
+      shardwright(with(with({"report"}, kPlan), {"--out", temp_path("stages.html")}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string page = get(temp_path("stages.html"));
+  for (const char* words : {"The pipeline", "stage 3", "bubble: waits for other stages",
+                            "tp 2, pp 4", "Memory of every stage at its peak", "Verdict: fits",
+                            "tensor communication", "pipeline communication", "The bubble takes",
+                            "layers 24 to 31, head", "forward 5: ", "backward 5: "}) {
+    EXPECT_THAT(page, HasSubstr(words));
+  }
+  EXPECT_THAT(page, Not(HasSubstr("No single change")));
+}
+
+TEST(ModelParallelReport, AStepOfVeryManyPassesStaysSmall) {
+  const ProgramResult result = shardwright({"report",
+                                            "--model",
+                                            "llama-3.1-405b",
+                                            "--cluster",
+                                            "dgx-h100",
+                                            "--gpus",
+                                            "1024",
+                                            "--seq-len",
+                                            "8192",
+                                            "--tp",
+                                            "8",
+                                            "--pp",
+                                            "8",
+                                            "--virtual-stages",
+                                            "8",
+                                            "--cp",
+                                            "2",
+                                            "--global-batch",
+                                            "4096",
+                                            "--out",
+                                            temp_path("large.html")});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(std::filesystem::file_size(temp_path("large.html")), 1000000U);
+}
+
+TEST(ModelParallelReport, TracesAreOfRanksAndRefused) {
+  const ProgramResult traced =
+      shardwright(with(with({"predict"}, kPlan), {"--trace", temp_path("stages.json")}));
+  ASSERT_EQ(traced.exit_code, 0) << traced.err;
+  const nlohmann::json trace = nlohmann::json::parse(get(temp_path("stages.json")));
+  EXPECT_GT(trace.at("traceEvents").size(), 200U);
+  EXPECT_EQ(trace.at("otherData").at("tool"), "shardwright predict");
+  for (const Words& wrong : {Words{"report", "--trace", temp_path("stages.json")},
+                             with({"report", "--measured", temp_path("stages.json")}, kPlan)}) {
+    const ProgramResult refused = shardwright(with(wrong, {"--out", temp_path("refused.html")}));
+    EXPECT_EQ(refused.exit_code, 3);
+    EXPECT_THAT(refused.err, HasSubstr("tp is 2, but"));
+  }
+}
+
+TEST(ModelParallelReport, StrategiesOfOneKindShareATrace) {
+  const Words plan = {"predict", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
+  const ProgramResult mixed =
+      shardwright(with(plan, {"--stack", "torch-compile", "--strategy",
+                              "fsdp2,distributed-optimizer", "--trace", temp_path("mixed.json")}));
+  EXPECT_EQ(mixed.exit_code, 3);
+  EXPECT_THAT(mixed.err, HasSubstr("expected strategies of one kind"));
+  const ProgramResult two = shardwright(
+      with(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
+                  "distributed-optimizer,ddp", "--trace", temp_path("two.json")}));
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_THAT(get(temp_path("two.json")), HasSubstr("predicted, ddp: stage 1 of 2"));
+}
+
+TEST(ModelParallelReport, ExplanationNamesWhatTheBusiestStageWaitsFor) {
+  const ProgramResult result = shardwright(with(with({"predict"}, kPlan), {"--explain", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json document = nlohmann::json::parse(result.out);
+  std::vector<std::string> named;
+  double lost = 0;
+  for (const nlohmann::json& loss : document.at("explanation").at("losses")) {
+    named.push_back(loss.at("what"));
+    lost += loss.at("seconds").get<double>();
+  }
+  EXPECT_THAT(named, ::testing::IsSupersetOf(
+                         {"bubble of the pipeline", "exposed tensor communication",
+                          "exposed pipeline communication", "exposed data communication", "host"}));
+  // What is not lost is computing: parts add up to the step.
+  const double compute = document.at("time_s").at("compute");
+  EXPECT_NEAR(lost + compute, document.at("iteration_time_s"), 1e-6);
+}
+
+}  // namespace
+}  // namespace shardwright::cli
