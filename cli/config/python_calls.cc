@@ -196,8 +196,9 @@ void PythonEvaluator::bind(Module& in, const PythonStatement& function, const Ca
     }
   }
   for (const auto& [key, value] : called.named) {
-    const bool has = std::any_of(function.parameters.begin(), function.parameters.end(),
-                                 [&](const PythonParameter& one) { return one.name == key; });
+    const bool has =
+        std::any_of(function.parameters.begin(), function.parameters.end(),
+                    [&name = key](const PythonParameter& one) { return one.name == name; });
     if (has) scope.names[key] = value;
     if (!has && rest != nullptr) set_on(*rest, key, value);
   }
