@@ -114,7 +114,9 @@ class Changes {
     options.criteria.headroom = way.headroom;
     const Space space = space_of(way.request, model_, profile());
     Search search(model_, scenarios_, space, options);
-    climb(search, way.request, space, model_, profile(), way.plan);
+    climb(way.plan, [&](const Found& found) {
+      return knob_steps(search, way.request, space, model_, profile(), found);
+    });
   }
 
   std::optional<Step> try_at(std::size_t index,

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -26,13 +25,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-std::vector<Scenario> scenarios_of(const profiles::Profile& profile, bool robust) {
-  std::vector<Scenario> scenarios{as_predicted(profile)};
-  if (!robust) return scenarios;
-  for (Scenario& adverse : adverse_scenarios(profile)) scenarios.push_back(std::move(adverse));
-  return scenarios;
 }
 
 /// The search over model-parallel plans of one request.
@@ -69,7 +61,12 @@ class ModelParallelTuner {
       if (tuning.top.empty()) {
         tuning.advice = advise(search_, model_, scenarios_, request_, options_.search);
       } else {
-        climb(tuning);
+        Found choice = tuning.top.front();
+        tuning.steps = climb(choice, [&](const Found& found) {
+          return model_parallel_steps(model_, scenarios_, request_, extent_, options_.search,
+                                      found);
+        });
+        put_first(tuning.top, std::move(choice), different_layouts);
         std::vector<Plan> plans;
         for (const Found& found : tuning.top) plans.push_back(found.plan());
         tuning.robustness = robustness_of(model_, adverse_scenarios(*tuning.profile), space_,
@@ -83,18 +80,6 @@ class ModelParallelTuner {
   }
 
  private:
-  /// As climb() of knob_steps.h.
-  void climb(Tuning& tuning) {
-    for (int moves = 0; moves < kMostMoves; ++moves) {
-      tuning.steps = model_parallel_steps(model_, scenarios_, request_, extent_, options_.search,
-                                          tuning.top.front());
-      const KnobStep* best = best_outside(tuning.steps);
-      if (best == nullptr) return;
-      const Found moved{best->judgement.prediction, best->judgement.score, 0};
-      tuning.top.insert(tuning.top.begin(), moved);
-    }
-  }
-
   Request software_of(Request request, Extent extent) const {
     request.stack = scenarios_.front().profile.stack.id;
     if (!request.allow_software) return request;

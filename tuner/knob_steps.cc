@@ -221,16 +221,6 @@ class Trials {
 
 }  // namespace
 
-const KnobStep* best_outside(const std::vector<KnobStep>& steps) {
-  const KnobStep* best = nullptr;
-  for (const KnobStep& step : steps) {
-    const bool gains = step.judgement.fits && step.cost < -kWorthMoving;
-    if (gains && step.freedom == Freedom::kOutside && (best == nullptr || step.cost < best->cost))
-      best = &step;
-  }
-  return best;
-}
-
 std::vector<KnobStep> knob_steps(Search& search, const Request& request, const Space& space,
                                  const Model& model, const profiles::Profile& profile,
                                  const Found& choice) {
@@ -257,14 +247,39 @@ std::vector<KnobStep> knob_steps(Search& search, const Request& request, const S
   return steps;
 }
 
-std::vector<KnobStep> climb(Search& search, const Request& request, const Space& space,
-                            const Model& model, const profiles::Profile& profile, Found& choice) {
-  std::vector<KnobStep> steps;
+namespace {
+
+constexpr int kMostMoves = 16;
+
+/// The best of the steps that nothing holds fixed, beyond the values that the search tries, and
+/// worth moving for; null where there is none.
+const KnobStep* best_outside(const std::vector<KnobStep>& steps) {
+  const KnobStep* best = nullptr;
+  for (const KnobStep& step : steps) {
+    const bool gains = step.judgement.fits && step.cost < -kWorthMoving;
+    if (gains && step.freedom == Freedom::kOutside && (best == nullptr || step.cost < best->cost))
+      best = &step;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<KnobStep> climb(Found& choice,
+                            const std::function<std::vector<KnobStep>(const Found&)>& steps_of) {
   for (int moves = 0;; ++moves) {
-    steps = knob_steps(search, request, space, model, profile, choice);
+    std::vector<KnobStep> steps = steps_of(choice);
     const KnobStep* best = best_outside(steps);
     if (best == nullptr || moves == kMostMoves) return steps;
     choice = {best->judgement.prediction, best->judgement.score, choice.family};
+  }
+}
+
+void put_first(std::vector<Found>& top, Found choice, bool (*differ)(const Plan&, const Plan&)) {
+  if (differ(choice.plan(), top.front().plan())) {
+    top.insert(top.begin(), std::move(choice));
+  } else {
+    top.front() = std::move(choice);
   }
 }
 

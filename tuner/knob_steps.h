@@ -6,6 +6,7 @@
 // holds fixed are moved too, because what holding them costs is worth knowing.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,13 @@ namespace shardwright::tuner {
 enum class Freedom : std::uint8_t {
   kSearched,    // the search had the choice and decided against it
   kFixed,       // held by the request
-  kNotAllowed,  // it changes the arithmetic or the framework's settings, which nobody allowed
+  kNotAllowed,  // it would change the arithmetic, which the request does not allow
+  kSetting,     // it would change a setting of the framework, which the request does not allow
   kOutside      // beyond the values that the search tries
 };
 
 /// Gains below it are no reason to leave the values that the search tries.
 inline constexpr double kWorthMoving = 1e-3;
-inline constexpr int kMostMoves = 16;  // of an answer to better neighbours
 
 struct KnobStep {
   std::string knob;  // as its flag is called: "ckpt-layers"
@@ -32,18 +33,19 @@ struct KnobStep {
   double cost = 0;  // its score against the choice's, minus 1
 };
 
-/// Of these steps the best of those that nothing holds fixed, beyond the values that the search
-/// tries, and worth moving for; null where there is none.
-const KnobStep* best_outside(const std::vector<KnobStep>& steps);
-
 /// Steps by knob; what contradicts the model or the cluster is left out.
 std::vector<KnobStep> knob_steps(Search& search, const Request& request, const Space& space,
                                  const Model& model, const profiles::Profile& profile,
                                  const Found& choice);
 
 /// Moves `choice` to neighbours beyond the values that the search tries, as long as one that
-/// nothing holds fixed is better; returns the steps of where it ends.
-std::vector<KnobStep> climb(Search& search, const Request& request, const Space& space,
-                            const Model& model, const profiles::Profile& profile, Found& choice);
+/// nothing holds fixed is better; returns the steps of where it ends. `steps_of` writes the steps
+/// of a plan.
+std::vector<KnobStep> climb(Found& choice,
+                            const std::function<std::vector<KnobStep>(const Found&)>& steps_of);
+
+/// The answer of a search that climbed: `choice` before the plans of `top`, in the place of the
+/// first where the two do not `differ`.
+void put_first(std::vector<Found>& top, Found choice, bool (*differ)(const Plan&, const Plan&));
 
 }  // namespace shardwright::tuner

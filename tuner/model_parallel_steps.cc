@@ -65,7 +65,7 @@ void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
     const bool fixed = (request.parallel.*given).has_value();
     const Freedom freedom = request.allow_software ? Freedom::kSearched
                             : fixed                ? Freedom::kFixed
-                                                   : Freedom::kNotAllowed;
+                                                   : Freedom::kSetting;
     neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)), freedom,
                           std::move(changed)});
   }

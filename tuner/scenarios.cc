@@ -38,4 +38,11 @@ std::vector<Scenario> adverse_scenarios(const profiles::Profile& profile) {
   return {memory_above(profile, kMemoryAbove), bandwidth_below(profile, kBandwidthBelow)};
 }
 
+std::vector<Scenario> scenarios_of(const profiles::Profile& profile, bool robust) {
+  std::vector<Scenario> scenarios{as_predicted(profile)};
+  if (!robust) return scenarios;
+  for (Scenario& adverse : adverse_scenarios(profile)) scenarios.push_back(std::move(adverse));
+  return scenarios;
+}
+
 }  // namespace shardwright::tuner

@@ -18,4 +18,8 @@ Scenario as_predicted(const profiles::Profile& profile);
 /// More memory in use, and slower links between GPUs and between nodes: one scenario for each.
 std::vector<Scenario> adverse_scenarios(const profiles::Profile& profile);
 
+/// What a search judges plans in: as predicted, and where the answer has to be `robust` in the
+/// adverse ones, too.
+std::vector<Scenario> scenarios_of(const profiles::Profile& profile, bool robust);
+
 }  // namespace shardwright::tuner

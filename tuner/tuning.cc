@@ -4,16 +4,6 @@
 #include "tuner/scenarios.h"
 
 namespace shardwright::tuner {
-namespace {
-
-std::vector<Scenario> searched(const profiles::Profile& profile,
-                               const std::vector<Scenario>& adverse, bool robust) {
-  std::vector<Scenario> scenarios{as_predicted(profile)};
-  if (robust) scenarios.insert(scenarios.end(), adverse.begin(), adverse.end());
-  return scenarios;
-}
-
-}  // namespace
 
 DataParallelTuner::DataParallelTuner(const Model& model, const profiles::Profile& profile,
                                      const Request& request, const TuneOptions& options)
@@ -22,19 +12,16 @@ DataParallelTuner::DataParallelTuner(const Model& model, const profiles::Profile
       profile_(profile),
       request_(request),
       options_(options),
-      adverse_(adverse_scenarios(profile)),
-      scenarios_(searched(profile, adverse_, options.robust)),
+      scenarios_(scenarios_of(profile, options.robust)),
       space_(space_of(request, model, profile)),
       search_(model, scenarios_, space_, options.search),
       top_(search_.best(options.top)) {
   if (top_.empty() || search_.stopped()) return;
   Found choice = top_.front();
-  steps_ = climb(search_, request, space_, model, profile, choice);
-  if (different(choice.plan(), top_.front().plan())) {
-    top_.insert(top_.begin(), std::move(choice));
-  } else {
-    top_.front() = std::move(choice);
-  }
+  steps_ = climb(choice, [&](const Found& found) {
+    return knob_steps(search_, request_, space_, model_, profile_, found);
+  });
+  put_first(top_, std::move(choice), different);
 }
 
 double DataParallelTuner::elapsed_s() const {
@@ -64,7 +51,8 @@ Tuning DataParallelTuner::answer() {
       tuning.others = other_strategies(search_, space_, choice);
       std::vector<Plan> plans;
       for (const Found& found : tuning.top) plans.push_back(found.plan());
-      tuning.robustness = robustness_of(model_, adverse_, space_, options_.search, plans);
+      tuning.robustness =
+          robustness_of(model_, adverse_scenarios(profile_), space_, options_.search, plans);
     }
   }
   tuning.stopped = search_.stopped();

@@ -82,7 +82,7 @@ class DataParallelTuner {
   const profiles::Profile& profile_;
   const Request& request_;
   const TuneOptions& options_;
-  std::vector<Scenario> adverse_, scenarios_;
+  std::vector<Scenario> scenarios_;
   Space space_;
   Search search_;
   std::vector<Found> top_;

@@ -43,14 +43,14 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
   const ParallelSoftware& software = named.stack.parallel;
   const bool is_named = flags.stack || flags.plan_file;
   const bool asked = tuner::asks_for_model_parallel(request);
-  const bool mixture = job.model.is_moe();
-  if (asked || mixture || software.always) {
+  const bool moe = job.model.is_moe();
+  if (asked || moe || software.always) {
     // The engine names what a stack that was named cannot do.
     candidates.parallel.push_back({named});
     if (!is_named && !software.always)
       candidates.parallel.push_back(
           {profile_of(job, profiles::usual_model_parallel_stack(), request.gpus)});
-    if (mixture && !asked && !software.always)
+    if (moe && !asked && !software.always)
       candidates.plain_refusal = "its engine predicts no experts";
     return candidates;
   }

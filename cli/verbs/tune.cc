@@ -113,11 +113,8 @@ class TuneVerb : public Verb {
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {
-    std::vector<tuner::Scenario> scenarios{tuner::as_predicted(question.job.profile)};
-    if (question.robust) {
-      for (tuner::Scenario& adverse : tuner::adverse_scenarios(question.job.profile))
-        scenarios.push_back(std::move(adverse));
-    }
+    const std::vector<tuner::Scenario> scenarios =
+        tuner::scenarios_of(question.job.profile, question.robust);
     return tuner::Evaluator(question.job.model, scenarios, question.criteria).judge(plan);
   }
 

@@ -371,7 +371,7 @@ TEST(Candidates, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
   const std::optional<KnobStep> overlap = step_of("tp-overlap");
   ASSERT_TRUE(overlap);
   EXPECT_EQ(overlap->from + " to " + overlap->to, "none to userbuffers");
-  EXPECT_EQ(overlap->freedom, Freedom::kNotAllowed);
+  EXPECT_EQ(overlap->freedom, Freedom::kSetting);
   EXPECT_EQ(overlap->judgement.prediction.plan.parallel.tp_overlap, TensorOverlap::kUserbuffers);
   EXPECT_LT(overlap->cost, 0);
   EXPECT_FALSE(step_of("dispatcher")) << "no experts";

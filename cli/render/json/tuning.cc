@@ -17,6 +17,7 @@ std::string_view name_of(tuner::Freedom freedom) {
     case tuner::Freedom::kFixed:
       return "fixed";
     case tuner::Freedom::kNotAllowed:
+    case tuner::Freedom::kSetting:
       return "not allowed";
     case tuner::Freedom::kOutside:
       return "outside";

@@ -107,13 +107,10 @@ std::string step_words(const tuner::KnobStep& step, tuner::Objective objective) 
                           : excess_words(step.judgement.excess_bytes, step.judgement.thrashes);
   const bool gains = step.judgement.fits && step.cost < -5e-5;
   if (gains && step.freedom == tuner::Freedom::kFixed) words += ", but it is held fixed";
-  if (gains && step.freedom == tuner::Freedom::kNotAllowed) {
-    const bool setting =
-        step.judgement.prediction.plan.parallel != Parallelism{} &&
-        (step.knob == "tp-overlap" || step.knob == "dispatcher" || step.knob == "pp-schedule");
-    words += setting ? ", but it is a setting of the framework, and --allow does not list software"
-                     : ", but it changes the arithmetic, which --allow does not list";
-  }
+  if (gains && step.freedom == tuner::Freedom::kNotAllowed)
+    words += ", but it changes the arithmetic, which --allow does not list";
+  if (gains && step.freedom == tuner::Freedom::kSetting)
+    words += ", but it is a setting of the framework, and --allow does not list software";
   if (step.judgement.fits && step.cost < -tuner::kWorthMoving &&
       step.freedom == tuner::Freedom::kOutside)
     words += fmt::format(", but the search goes no further; --{} {} tries it", step.knob,
