@@ -26,7 +26,7 @@ ModelParallelUncertainty load_model_parallel_uncertainty() {
   uncertainty.level = file.root().require<double>("level", between(0.01, 0.999));
   for (const JsonReader& entry : file.root().require_array("widths")) {
     ModelParallelWidth& width = uncertainty.widths.emplace_back();
-    width.mixture = entry.require<bool>("mixture");
+    width.moe = entry.require<bool>("mixture");
     width.narrow = entry.require<bool>("narrow");
     width.half_width = entry.require<double>("half_width", between(0.0, 10.0));
     width.cells = entry.require<std::int64_t>("cells", at_least<std::int64_t>(1));
@@ -51,10 +51,9 @@ ModelParallelUncertainty load_model_parallel_uncertainty() {
 
 }  // namespace
 
-double ModelParallelUncertainty::half_width(bool mixture, bool narrow,
-                                            const std::string& gpu) const {
+double ModelParallelUncertainty::half_width(bool moe, bool narrow, const std::string& gpu) const {
   const auto at = std::find_if(widths.begin(), widths.end(), [&](const ModelParallelWidth& width) {
-    return width.mixture == mixture && width.narrow == narrow;
+    return width.moe == moe && width.narrow == narrow;
   });
   if (at == widths.end()) return 0;
   return at->half_width * (has(gpus, gpu) ? 1 : kUnknownGpu);

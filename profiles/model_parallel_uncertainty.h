@@ -15,7 +15,7 @@
 namespace shardwright::profiles {
 
 struct ModelParallelWidth {
-  bool mixture = false;
+  bool moe = false;
   bool narrow = false;     // GEMMs in fp8 or fewer bits
   double half_width = 0;   // of the logarithm of a step's time
   std::int64_t cells = 0;  // that it was taken from
@@ -39,7 +39,7 @@ struct ModelParallelUncertainty {
   std::vector<ModelParallelRuns> stacks;
 
   /// 0 where nothing is known of such runs. `gpu`: its id.
-  double half_width(bool mixture, bool narrow, const std::string& gpu) const;
+  double half_width(bool moe, bool narrow, const std::string& gpu) const;
 
   /// Null where no run of that stack was published.
   const ModelParallelRuns* runs_of(const std::string& stack) const;

@@ -237,7 +237,7 @@ class Sweeper {
   struct Candidates {
     std::optional<Sized> best, plain;
     std::optional<LeftOut> refusal;  // of data parallelism
-    std::string divided_why;         // no plan that is model-parallel
+    std::string parallel_why;        // no plan that is model-parallel
 
     /// Later ones are larger batches or other software: they have to be worth it.
     void enter(Sized option) {
@@ -251,50 +251,52 @@ class Sweeper {
   };
 
   Outcome best_plan(const Task& task) {
-    Candidates contest;
+    Candidates candidates;
     const bool chosen = chooses_batch(job_);
     const std::vector<double> caps =
         chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
     if (!is_plain(offers_[task.offer]))
-      contest.refusal = {task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
+      candidates.refusal = {task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
     std::optional<std::int64_t> tried;
     for (const double cap : caps) {
-      if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, contest);
-      if (contest.best && contest.best->cut_short) break;
-      const bool mistake = contest.refusal && contest.refusal->lack == Lack::kBatch &&
+      if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, candidates);
+      if (candidates.best && candidates.best->cut_short) break;
+      const bool mistake = candidates.refusal && candidates.refusal->lack == Lack::kBatch &&
                            *job_.fixed.global_batch >= task.gpus;
       if (!is_model_parallel(task) || mistake) continue;
       if (std::string slow = too_slow(task); !slow.empty()) {
-        if (!contest.best && !is_plain(offers_[task.offer]))
+        if (!candidates.best && !is_plain(offers_[task.offer]))
           return LeftOut{task.offer, task.gpus, Lack::kTime, std::move(slow)};
         break;
       }
       for (const std::int64_t batch :
            chosen ? shared_batches(cap, task.gpus) : std::vector<std::int64_t>{0}) {
-        enter_divided(task, batch, contest);
+        enter_parallel(task, batch, candidates);
       }
     }
-    return outcome_of(task, std::move(contest));
+    return outcome_of(task, std::move(candidates));
   }
 
-  Outcome outcome_of(const Task& task, Candidates contest) const {
-    if (contest.best) {
-      Sized& best = *contest.best;
-      if (contest.plain && Candidates::divides(best))
-        best.plain = PlainPlan{contest.plain->prediction.plan, contest.plain->cost.days};
+  Outcome outcome_of(const Task& task, Candidates candidates) const {
+    if (candidates.best) {
+      Sized& best = *candidates.best;
+      if (candidates.plain && Candidates::divides(best))
+        best.plain = PlainPlan{candidates.plain->prediction.plan, candidates.plain->cost.days};
       return std::move(best);
     }
-    LeftOut left = contest.refusal.value_or(LeftOut{task.offer, task.gpus, Lack::kOther, ""});
-    if (contest.divided_why.empty()) return left;
+    LeftOut left = candidates.refusal.value_or(LeftOut{task.offer, task.gpus, Lack::kOther, ""});
+    if (candidates.parallel_why.empty()) return left;
     const bool nothing_known = left.lack == Lack::kOther && !is_plain(offers_[task.offer]);
-    if (nothing_known) return LeftOut{task.offer, task.gpus, Lack::kMemory, contest.divided_why};
-    left.reason += fmt::format("; model-parallel on {}: {}",
-                               offers_[task.offer].model_parallel->stack.id, contest.divided_why);
+    if (nothing_known)
+      return LeftOut{task.offer, task.gpus, Lack::kMemory, candidates.parallel_why};
+    left.reason +=
+        fmt::format("; model-parallel on {}: {}", offers_[task.offer].model_parallel->stack.id,
+                    candidates.parallel_why);
     return left;
   }
 
   void enter_plain(const Task& task, double cap, std::optional<std::int64_t>& tried,
-                   Candidates& contest) {
+                   Candidates& candidates) {
     const Request& fixed = job_.fixed;
     std::optional<std::int64_t> batch = fixed.global_batch;
     // Micro-batch and accumulation, when both are fixed, make the batch.
@@ -307,17 +309,17 @@ class Sweeper {
     if (tried && tried == batch) return;
     tried = batch;
     Outcome outcome = tune_plain(task, batch);
-    if (auto* option = std::get_if<Sized>(&outcome)) contest.enter(std::move(*option));
-    if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !contest.refusal)
-      contest.refusal = std::move(*left);
+    if (auto* option = std::get_if<Sized>(&outcome)) candidates.enter(std::move(*option));
+    if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal)
+      candidates.refusal = std::move(*left);
   }
 
-  void enter_divided(const Task& task, std::int64_t batch, Candidates& contest) {
+  void enter_parallel(const Task& task, std::int64_t batch, Candidates& candidates) {
     try {
-      std::optional<Sized> model_parallel = search_model_parallel(task, batch, contest);
-      if (model_parallel) contest.enter(*std::move(model_parallel));
+      std::optional<Sized> model_parallel = search_model_parallel(task, batch, candidates);
+      if (model_parallel) candidates.enter(*std::move(model_parallel));
     } catch (const Error& error) {
-      contest.divided_why = error.what();
+      candidates.parallel_why = error.what();
     }
   }
 
@@ -361,7 +363,7 @@ class Sweeper {
   /// The best plan that is model-parallel, where it is worth more than what there is; 0: the batch
   /// is fixed.
   std::optional<Sized> search_model_parallel(const Task& task, std::int64_t batch,
-                                             Candidates& contest) {
+                                             Candidates& candidates) {
     const Offer& offer = offers_[task.offer];
     Request request = job_.fixed;
     request.gpus = task.gpus;
@@ -378,7 +380,7 @@ class Sweeper {
     const ModelParallelSpace space = model_parallel_space(request, model_, profile, extent);
     ModelParallelSearch search(model_, scenarios, space, options);
     std::optional<double> below;
-    if (contest.best) below = seconds_to_beat(*contest.best, request.global_batch);
+    if (candidates.best) below = seconds_to_beat(*candidates.best, request.global_batch);
     const std::vector<Found> best = search.best(1, below);
     {
       const std::lock_guard lock(mutex_);
@@ -386,7 +388,7 @@ class Sweeper {
       sweep_.simulated += search.counts().simulated;
     }
     if (best.empty()) {
-      contest.divided_why = why_nothing_fits(search.nearest());
+      candidates.parallel_why = why_nothing_fits(search.nearest());
       return std::nullopt;
     }
     Sized option = sized(model_, task.offer, offer, job_, best.front());

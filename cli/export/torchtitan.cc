@@ -192,7 +192,7 @@ TitanOptions training_options(const Plan& plan, TrainerSettings& settings) {
       {section, "local_batch_size",
        number(plan.micro_batch * (plan.parallel.pp > 1 ? plan.grad_accum : 1))},
       {section, "global_batch_size", number(replicas * plan.micro_batch * plan.grad_accum),
-       fmt::format("{} {} x {} x {} micro-steps", replicas,
+       fmt::format("{} {} x {} x {} micro-batches", replicas,
                    replicas == plan.gpus ? "GPUs" : "replicas", plan.micro_batch, plan.grad_accum)},
       {section, "max_norm", "1.0"},
       {section, "dtype", dtype(all_bf16 ? DType::kBf16 : DType::kFp32)},

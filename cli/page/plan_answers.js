@@ -11,10 +11,10 @@ const intervalWords = (prediction) =>
 
 /** "yafsdp, 8 × 1, 2 layers norm" or "distributed-optimizer, tp 8, pp 16, 1 × 64", of a plan. */
 export function planWords(plan) {
-  const divided = ['tp', 'pp', 'cp', 'ep'].filter((knob) => plan[knob] > 1).map((knob) => `, ${knob} ${plan[knob]}`).join('');
+  const layout = ['tp', 'pp', 'cp', 'ep'].filter((knob) => plan[knob] > 1).map((knob) => `, ${knob} ${plan[knob]}`).join('');
   const precision = plan.precision && plan.precision !== 'bf16' ? `, ${plan.precision}` : '';
   const recomputed = plan.ckpt_layers > 0 ? `, ${plan.ckpt_layers} layers ${plan.recompute}` : '';
-  return `${plan.strategy}${divided}${precision}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
+  return `${plan.strategy}${layout}${precision}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
 }
 
 export function headline(prediction) {

@@ -14,9 +14,9 @@ const BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64]
 const SHOWN_IN_PLAN = ['model', 'cluster', 'stack', 'gpus', 'seq-len', 'micro-batch', 'grad-accum', 'ckpt-layers', 'recompute', 'strategy', 'tokens', 'price'];
 // Of a whole run, so only with its tokens.
 const OF_A_RUN = ['price', 'prices'];
-// How the model itself is divided: sliders for the numbers, the rest of the kind as --help lists it.
-const DIVIDING = {tp: 'Tensor parallel', pp: 'Pipeline stages', cp: 'Context parallel', ep: 'Expert parallel'};
-const HOW_DIVIDED = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'expert-capacity', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
+// The parallel layout: sliders for the numbers, the rest of the kind as --help lists it.
+const PARALLEL_SIZES = {tp: 'Tensor parallel', pp: 'Pipeline stages', cp: 'Context parallel', ep: 'Expert parallel'};
+const HOW_PARALLEL = ['virtual-stages', 'pp-schedule', 'sp', 'precision', 'fp8-recipe', 'fp8-params', 'dispatcher', 'expert-capacity', 'ep-overlap', 'tp-overlap', 'etp', 'cp-comm',
   'pp-layout', 'global-batch'];
 const NOT_IN_PLAN = ['json', 'explain', 'trace', 'plan', 'out', 'color', 'version'];
 const REST_MS = 140;
@@ -52,17 +52,17 @@ export class PlanView {
       modelChooser(), clusterChooser(), slider('gpus', 'GPUs', gpuStops, (plan) => plan.gpus, false),
       slider('seq-len', 'Tokens of a sequence', () => DOUBLING.slice(8).concat(32768, 65536, 131072), (plan) => plan.seq_len, false),
       slider('micro-batch', 'Sequences at a time', () => BATCHES, (plan) => plan.micro_batch),
-      slider('grad-accum', 'Micro-steps', () => DOUBLING.slice(0, 9), (plan) => plan.grad_accum),
+      slider('grad-accum', 'Accumulation', () => DOUBLING.slice(0, 9), (plan) => plan.grad_accum),
       slider('ckpt-layers', 'Layers recomputed', layerStops, (plan) => plan.ckpt_layers),
       flagInput(flagOf('predict', 'strategy'), true), flagInput(flagOf('predict', 'recompute'), true), stackChooser()];
-    this.dividing = [
-      ...Object.keys(DIVIDING).filter((name) => flagOf('predict', name)).map((name) =>
-        slider(name, DIVIDING[name], () => DOUBLING.slice(0, name === 'pp' || name === 'ep' ? 8 : 6), (plan) => plan[name] || 1)),
-      ...HOW_DIVIDED.filter((name) => flagOf('predict', name)).map((name) => flagInput(flagOf('predict', name), true))];
-    this.rest = remainingInputs('predict', [...SHOWN_IN_PLAN, ...NOT_IN_PLAN, ...Object.keys(DIVIDING), ...HOW_DIVIDED], true);
-    this.divided = fold('Divide the model: tensor, pipeline, context, experts, precision', this.dividing.map((control) => control.element));
+    this.parallelControls = [
+      ...Object.keys(PARALLEL_SIZES).filter((name) => flagOf('predict', name)).map((name) =>
+        slider(name, PARALLEL_SIZES[name], () => DOUBLING.slice(0, name === 'pp' || name === 'ep' ? 8 : 6), (plan) => plan[name] || 1)),
+      ...HOW_PARALLEL.filter((name) => flagOf('predict', name)).map((name) => flagInput(flagOf('predict', name), true))];
+    this.rest = remainingInputs('predict', [...SHOWN_IN_PLAN, ...NOT_IN_PLAN, ...Object.keys(PARALLEL_SIZES), ...HOW_PARALLEL], true);
+    this.parallel = fold('Model parallelism: tensor, pipeline, context, experts, precision', this.parallelControls.map((control) => control.element));
     return html('form', {class: 'inputs', 'aria-label': 'The plan', onsubmit: (event) => event.preventDefault()},
-      this.controls.map((control) => control.element), this.divided, fold('All settings', this.rest.element));
+      this.controls.map((control) => control.element), this.parallel, fold('All settings', this.rest.element));
   }
 
   section(name, title, ...more) {
@@ -110,11 +110,11 @@ export class PlanView {
 
   refreshInputs() {
     const plan = this.answer && this.answer.inputs.plan;
-    for (const control of [...this.controls, ...this.dividing]) control.refresh(plan);
+    for (const control of [...this.controls, ...this.parallelControls]) control.refresh(plan);
     // Unfolded once the plan divides anything; whoever folds it again is left alone.
-    const divides = [...Object.keys(DIVIDING), ...HOW_DIVIDED].some((name) => state.flags.has(name));
-    if (divides && !this.divides) this.divided.open = true;
-    this.divides = divides;
+    const isParallel = [...Object.keys(PARALLEL_SIZES), ...HOW_PARALLEL].some((name) => state.flags.has(name));
+    if (isParallel && !this.isParallel) this.parallel.open = true;
+    this.isParallel = isParallel;
     this.rest.refresh(plan);
     for (const [input, value] of [[this.tokens, state.flags.get('tokens') || ''], [this.price, priceOf(state.flags.get('cluster'))]])
       if (document.activeElement !== input) input.value = value;

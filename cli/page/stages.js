@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a divided model: the stages of its pipeline, their time and memory side by side, what the step loses to
+// Of a model-parallel plan: the stages of its pipeline, their time and memory side by side, what the step loses to
 // communication of each group, and why. All of it as the program says it; new parts and groups appear by themselves.
 import {gatherParts} from './bars.js';
 import {bytes, gib, percent, seconds, words} from './format.js';
@@ -66,7 +66,7 @@ export function stagesView({stages, pipeline, memory}) {
         gib(stage.peak_allocated_bytes), gib(stage.peak_reserved_bytes), stage.fits ? 'yes' : 'no']), 'The stages of the pipeline'))];
 }
 
-/** Groups that a divided model's ranks talk in: what each GPU sends and how long it waits. */
+/** Groups that a model-parallel plan's ranks talk in: what each GPU sends and how long it waits. */
 export function groupsView({communication_bytes: sent, exposed_communication_s: waits}) {
   if (!waits) return [];
   const groups = Object.keys(waits).filter((group) => sent[group] > 0 || waits[group] > 0);

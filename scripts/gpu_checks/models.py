@@ -9,7 +9,7 @@ from gpu_checks import machine, training
 from gpu_checks.process import TROUBLE, Failed, Skipped
 from gpu_checks.published import published
 
-# llmq publishes the last two at the length of its own runs, with many micro-steps a step.
+# llmq publishes the last two at the length of its own runs, with many micro-batches a step.
 MODELS = {"llama-3.2-1b": 4096, "llama-3.2-3b": 4096, "llama-3.1-8b": 4096, "qwen2.5-7b": 1024, "qwen2.5-1.5b": 1024}
 SEQUENCE = 4096  # of models that are not among them
 PUBLISHED_MICRO_STEPS = 8

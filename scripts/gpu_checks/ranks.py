@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny model by ranks that are threads, by NCCL and by processes: W ranks learn what one rank learns that takes W
-micro-steps. Local ranks do to the bit in fp32; NCCL adds in an order of its own."""
+micro-batches. Local ranks do to the bit in fp32; NCCL adds in an order of its own."""
 from gpu_checks import training
 from gpu_checks.process import TROUBLE, Failed, Skipped
 

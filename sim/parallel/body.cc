@@ -335,7 +335,7 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
                                (op.kind == OpKind::kCopyOut || op.kind == OpKind::kRope ||
                                 (op.work.kind == WorkKind::kGemm && latent.kv_rank > 0 &&
                                  (op.work.k == latent.kv_rank || op.work.k == latent.q_rank)));
-    const bool mixture =
+    const bool moe =
         only(plan, kPieceMoe) && second_half && experts && op.kind != OpKind::kResidual;
     if (plan.recompute == Recompute::kSelectiveOp) {
       // torchtitan keeps attention, every second product and what is reduced; elementwise kernels
@@ -364,7 +364,7 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
                      op.kind != OpKind::kResidual;
     const bool attention = !second_half && (only(plan, kPieceAttention) || only(plan, kPieceBlock));
     const bool core_only = core && only(plan, kPieceCoreAttention);
-    if (norm || activation || mlp || attention || core_only || up_projection || mixture) again(op);
+    if (norm || activation || mlp || attention || core_only || up_projection || moe) again(op);
   }
   return list;
 }

@@ -10,10 +10,10 @@ from ._words import Words
 
 
 class Plan(View):
-    """How a step is divided and run: every knob under the name of its flag. `strategy` (str), `gpus`, `seq_len`,
-    `micro_batch` (sequences of a GPU at a time), `grad_accum` (micro-steps of a step), `ckpt_layers` (layers that
+    """The parallel layout of a step and how it runs: every knob under the name of its flag. `strategy` (str), `gpus`, `seq_len`,
+    `micro_batch` (sequences of a GPU at a time), `grad_accum` (micro-batches of a step), `ckpt_layers` (layers that
     recompute), `recompute` (what they recompute), `shard_group` (GPUs that share one copy; 0: all), types, buffers;
-    `tp`, `pp`, `cp`, `ep` where the model is divided."""
+    `tp`, `pp`, `cp`, `ep` of model-parallel plans."""
 
     strategy: str
     gpus: int
@@ -110,7 +110,7 @@ class Prediction(Result):
     fractions of inputs.peak_flops; time_s: where the step goes; memory of the fullest GPU;
     communication_bytes that a GPU sends in a step; extrapolated: what lies outside all measurements, one
     sentence each. A plan that does not fit is predicted, too: memory.fits is False. With explain=True also
-    explanation; with tokens=... whole_run; of divided models stages and pipeline.
+    explanation; with tokens=... whole_run; of model-parallel plans stages and pipeline.
     """
 
     _views: ClassVar[Mapping[str, type[View]]] = {"time_s": TimeParts, "memory": Memory, "inputs": Inputs, "stages": Stage}

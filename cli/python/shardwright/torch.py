@@ -36,7 +36,7 @@ class TorchPlan:
     """A plan in PyTorch's terms.
 
     strategy: one of STRATEGIES or OF_YAFSDP; gpus: ranks it was made for; shard_group: ranks that share one copy of the parameters
-    (0: all); micro_batch: sequences a rank takes at a time; grad_accum: micro-steps of an optimizer step; ckpt_layers:
+    (0: all); micro_batch: sequences a rank takes at a time; grad_accum: micro-batches of an optimizer step; ckpt_layers:
     layers that recompute everything, every ckpt_stride-th from the first on; param_dtype and reduce_dtype: "bf16" or
     "fp32"; prediction: its time and memory; tuning: the search that found it.
     """

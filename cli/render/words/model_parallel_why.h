@@ -13,7 +13,7 @@ namespace shardwright::cli {
 std::vector<std::string> model_parallel_sentences(const TuningQuestion& question,
                                                   const tuner::Tuning& tuning);
 
-/// How the way to train that lost compares; empty where there was no contest.
+/// How the framework that lost compares; empty where there was one alone.
 std::string other_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
 
 /// How wide the prediction is and what the batch was, of a model-parallel answer.
