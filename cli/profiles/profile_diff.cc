@@ -73,7 +73,7 @@ double memory_s(const sim::KernelCosts& costs, double bytes, int kernels, double
   return sim::kernel_time_s(costs, work, {});
 }
 
-double collective_s(const Profile& profile, sim::Collective collective, std::int64_t nodes,
+double collective_s(const Profile& profile, Collective collective, std::int64_t nodes,
                     double bytes) {
   sim::CollectiveGroup group;
   group.ranks_per_node = profile.cluster.gpus_per_node;
@@ -106,15 +106,15 @@ std::vector<std::pair<std::string, double>> operations_of(const Profile& profile
       {"what the host adds to a step", stack.host.step_s}};
   if (profile.cluster.gpus_per_node > 1) {
     list.emplace_back("all_gather of 256 MiB in a node",
-                      collective_s(profile, sim::Collective::kAllGather, 1, 256 * kMiB));
+                      collective_s(profile, Collective::kAllGather, 1, 256 * kMiB));
     list.emplace_back("reduce_scatter of 512 MiB in a node",
-                      collective_s(profile, sim::Collective::kReduceScatter, 1, 512 * kMiB));
+                      collective_s(profile, Collective::kReduceScatter, 1, 512 * kMiB));
   }
   if (profile.cluster.nics_per_node > 0) {
     list.emplace_back("all_gather of 256 MiB on 8 nodes",
-                      collective_s(profile, sim::Collective::kAllGather, 8, 256 * kMiB));
+                      collective_s(profile, Collective::kAllGather, 8, 256 * kMiB));
     list.emplace_back("reduce_scatter of 512 MiB on 8 nodes",
-                      collective_s(profile, sim::Collective::kReduceScatter, 8, 512 * kMiB));
+                      collective_s(profile, Collective::kReduceScatter, 8, 512 * kMiB));
   }
   return list;
 }

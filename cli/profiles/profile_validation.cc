@@ -198,7 +198,7 @@ class Validation {
       group.ranks = group.ranks_per_node = profile.cluster.gpus_per_node;
       const sim::CollectiveCost cost =
           sim::collective_cost(profile.cost.collectives.values, sim::network_of(profile.cluster),
-                               group, sim::Collective::kAllGather, 4 * kGiB);
+                               group, Collective::kAllGather, 4 * kGiB);
       faster("all_gather of 4 GiB in a node", cost.time_s,
              cost.wire_bytes / profile.cluster.intra_link_bytes_per_s);
     }

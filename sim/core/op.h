@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "sim/core/collective.h"
+#include "sim/core/parallelism.h"
 #include "sim/core/rank_group.h"
 #include "sim/core/tensor.h"
 #include "sim/core/units.h"
@@ -39,7 +41,7 @@ enum class OpKind : std::uint8_t {
   kDownProjection,
   kHeadProjection,
   kLoss,
-  // of layers with experts and of products in fewer bits; only sim/parallel writes them yet
+  // of layers with experts and of GEMMs in fewer bits
   kRouter,
   kPermute,
   kQuantize,
@@ -103,6 +105,12 @@ struct Work {
                            // gathered or unreduced size
   double efficiency = 1;   // memory: share of the streaming bandwidth; host: unused
   double host_s = 0;       // host work of its own, beyond launches
+  // gemm
+  Precision precision = Precision::kBf16;
+  std::int64_t groups = 1;     // as many of that size, one for each expert
+  double extra_bytes = 0;      // read and written beyond operands and result
+  int starts = 1;              // kernels of it that begin one after another on the device
+  bool on_fp32_cores = false;  // of eager attention: its GEMMs miss the tensor cores
 };
 
 /// Event `name` as recorded for the unit at `offset` from the unit an operation runs for.
@@ -136,6 +144,17 @@ struct Op {
   EventRef waits[kMaxWaits];
   EventRef record;
   Work work;
+
+  // Of the lists of a unit, from which streams and events of a schedule follow.
+  CollectiveWork
+      collective;      // alone, where there is no work; with a GEMM: it runs inside in pieces
+  bool joins = false;  // waits for the collectives that are overlapped with what is before
+  /// Of a backward list: a weight gradient, which nothing later in the list reads.
+  bool deferrable = false;
+  bool keeps_high_precision = false;  // in bf16 whatever the plan's precision
+  bool narrow_input = false;          // of a GEMM: what it reads is in the plan's precision already
+  bool host_reads = false;            // the host reads a result before it issues what follows
+  bool dynamic = false;               // sizes are the device's to say: no graph of layers holds it
 };
 
 std::string_view name_of(OpKind kind);

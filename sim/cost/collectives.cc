@@ -205,12 +205,6 @@ int channels_of(int most, Protocol protocol, double bytes, double ranks) {
 
 }  // namespace
 
-std::string_view name_of(Collective collective) {
-  constexpr std::array<std::string_view, 4> kNames{"all_gather", "reduce_scatter", "all_reduce",
-                                                   "broadcast"};
-  return kNames[static_cast<std::size_t>(collective)];
-}
-
 std::string_view name_of(Algorithm algorithm) {
   constexpr std::array<std::string_view, 6> kNames{"none", "ring", "tree", "pat", "nvls", "copies"};
   return kNames[static_cast<std::size_t>(algorithm)];

@@ -25,6 +25,7 @@
 #include <string_view>
 
 #include "profiles/gpu_params.h"
+#include "sim/core/collective.h"
 
 namespace shardwright {
 struct Cluster;
@@ -32,11 +33,9 @@ struct Cluster;
 
 namespace shardwright::sim {
 
-enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
 enum class Algorithm : std::uint8_t { kNone, kRing, kTree, kPat, kNvls, kCopies };
 enum class Protocol : std::uint8_t { kNone, kLl, kLl128, kSimple };
 
-std::string_view name_of(Collective collective);
 std::string_view name_of(Algorithm algorithm);
 std::string_view name_of(Protocol protocol);
 

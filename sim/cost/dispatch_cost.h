@@ -17,21 +17,12 @@
 #include <cstdint>
 
 #include "profiles/gpu_params.h"
+#include "sim/core/collective.h"
 
 namespace shardwright::sim {
 
 /// Distinct places of a token's experts; `places` must divide `experts`.
 double distinct_places(std::int64_t experts, std::int64_t per_token, std::int64_t places);
-
-struct DispatchShape {
-  double tokens = 0;       ///< of a rank
-  double token_bytes = 0;  ///< of one row
-  std::int64_t experts = 1, per_token = 1;
-  std::int64_t ranks = 1;            ///< that share the experts
-  std::int64_t ranks_in_domain = 1;  ///< of them, that NVLink joins
-  /// Domains that a token may reach (node-limited routing); 0: all.
-  std::int64_t domains_per_token = 0;
-};
 
 struct DispatchCost {
   double time_s = 0;

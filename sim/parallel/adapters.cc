@@ -8,22 +8,22 @@
 namespace shardwright::sim {
 namespace {
 
-bool is_matrix(const BodyOp& op) {
-  return op.work.kind == WorkKind::kGemm && op.groups == 1;
+bool is_matrix(const Op& op) {
+  return op.work.kind == WorkKind::kGemm && op.work.groups == 1;
 }
 
-BodyOp narrow(BodyOp op) {
-  op.stays_wide = true;
+Op narrow(Op op) {
+  op.keeps_high_precision = true;
   return op;
 }
 
 /// Sum of two results of [m, n].
-BodyOp sum_of(const BodyWriter& w, std::int64_t m, std::int64_t n) {
+Op sum_of(const BodyWriter& w, std::int64_t m, std::int64_t n) {
   return w.memory(OpKind::kAccumulate, 3 * w.width() * f(m) * f(n), 1, w.stack().copies.add);
 }
 
 /// The adapter beside the product [m, n] = [m, k] [k, n].
-void push_adapter(const BodyWriter& w, const BodyOp& op, BodyOps& list) {
+void push_adapter(const BodyWriter& w, const Op& op, Ops& list) {
   const std::int64_t rank = w.plan().numerics.lora;
   list.push_back(narrow(w.product(op.kind, op.work.m, rank, op.work.k)));
   list.push_back(narrow(w.product(op.kind, op.work.m, op.work.n, rank)));
@@ -52,10 +52,10 @@ double adapter_parameters(const Model& model, const Plan& plan, const Stack& sta
   return f(layers) * f(plan.numerics.lora) * f(sides);
 }
 
-void add_adapters(const BodyWriter& writer, BodyOps& forward) {
+void add_adapters(const BodyWriter& writer, Ops& forward) {
   if (writer.plan().numerics.lora == 0) return;
-  BodyOps list;
-  for (const BodyOp& op : forward) {
+  Ops list;
+  for (const Op& op : forward) {
     // What leaves in pieces while it is multiplied has its adapter's part added before.
     const bool leaves = op.collective.bytes > 0 && op.collective.kind != Collective::kAllGather;
     if (is_matrix(op) && leaves) push_adapter(writer, op, list);
@@ -65,11 +65,11 @@ void add_adapters(const BodyWriter& writer, BodyOps& forward) {
   forward = std::move(list);
 }
 
-void train_adapters(const BodyWriter& writer, BodyOps& backward) {
+void train_adapters(const BodyWriter& writer, Ops& backward) {
   if (writer.plan().numerics.lora == 0) return;
   const std::int64_t rank = writer.plan().numerics.lora;
-  BodyOps list;
-  for (const BodyOp& op : backward) {
+  Ops list;
+  for (const Op& op : backward) {
     if (is_matrix(op) && op.kind == OpKind::kWeightGradient) {
       // [n, k] of m tokens: of B [n, rank] and of A [rank, k].
       list.push_back(narrow(writer.weight_gradient(op.work.k, op.work.m, rank)));
@@ -82,8 +82,8 @@ void train_adapters(const BodyWriter& writer, BodyOps& backward) {
   backward = std::move(list);
 }
 
-void freeze(BodyOps& backward) {
-  std::erase_if(backward, [](const BodyOp& op) { return op.kind == OpKind::kWeightGradient; });
+void freeze(Ops& backward) {
+  std::erase_if(backward, [](const Op& op) { return op.kind == OpKind::kWeightGradient; });
 }
 
 }  // namespace shardwright::sim

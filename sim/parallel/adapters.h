@@ -27,10 +27,10 @@ double adapter_parameters(const Model& model, const Plan& plan, const Stack& sta
 
 /// A layer's lists with adapters in place of weight gradients. The forward list is changed before
 /// what runs again is taken from it.
-void add_adapters(const BodyWriter& writer, BodyOps& forward);
-void train_adapters(const BodyWriter& writer, BodyOps& backward);
+void add_adapters(const BodyWriter& writer, Ops& forward);
+void train_adapters(const BodyWriter& writer, Ops& backward);
 
 /// Of parts without adapters: no gradients of weights.
-void freeze(BodyOps& backward);
+void freeze(Ops& backward);
 
 }  // namespace shardwright::sim

@@ -43,13 +43,13 @@ BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
   matches_async_ = overlap_ == TensorOverlap::kAsync && tensor.async_by_pattern;
 }
 
-Meets BodyWriter::gathers() const {
+Overlap BodyWriter::gathers() const {
   const bool scales_of_rows = fp8_scaled(plan_, Fp8Recipe::kRowwise);
   const bool fused = overlap_ != TensorOverlap::kNone && !(matches_async_ && scales_of_rows);
-  return fused ? Meets::kPieces : Meets::kBlocks;
+  return fused ? Overlap::kInside : Overlap::kNone;
 }
 
-void BodyWriter::copy_parts(BodyOps& list, OpKind kind) const {
+void BodyWriter::copy_parts(Ops& list, OpKind kind) const {
   if (copies_parts_) list.push_back(memory(kind, 2 * gathered_bytes(), 1, stack_.copies.copy));
 }
 
@@ -57,8 +57,8 @@ double BodyWriter::gathered_bytes() const {
   return width() * f(shape_.tokens) * f(shape_.hidden);
 }
 
-BodyOp BodyWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
-  BodyOp op;
+Op BodyWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
+  Op op;
   op.kind = kind;
   op.work.kind = WorkKind::kGemm;
   op.work.m = m;
@@ -68,27 +68,27 @@ BodyOp BodyWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int
   return op;
 }
 
-BodyOp BodyWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const {
-  BodyOp op = product(OpKind::kWeightGradient, n, k, m);
-  op.delayable = true;
+Op BodyWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const {
+  Op op = product(OpKind::kWeightGradient, n, k, m);
+  op.deferrable = true;
   if (stack_.parallel.accumulates_in_product) {
     // The kernel's epilogue reads and writes the accumulated gradient where a product that does not
     // accumulate writes its result.
-    op.extra_bytes = (2 * gradient_bytes(plan_, stack_) - width()) * f(n) * f(k);
+    op.work.extra_bytes = (2 * gradient_bytes(plan_, stack_) - width()) * f(n) * f(k);
   }
   return op;
 }
 
-BodyOp BodyWriter::elementwise(OpKind kind, const KernelGroup& group, double elements,
-                               bool backward) const {
+Op BodyWriter::elementwise(OpKind kind, const KernelGroup& group, double elements,
+                           bool backward) const {
   return memory(kind, elements * (backward ? group.backward_bytes : group.forward_bytes),
                 backward ? group.backward_kernels : group.forward_kernels,
                 backward ? group.backward_efficiency : group.forward_efficiency);
 }
 
-BodyOp BodyWriter::layer_norm(bool backward) const {
+Op BodyWriter::layer_norm(bool backward) const {
   const double elements = f(shape_.sharded_tokens) * f(shape_.hidden);
-  BodyOp op = elementwise(OpKind::kNorm, stack_.norm, elements, backward);
+  Op op = elementwise(OpKind::kNorm, stack_.norm, elements, backward);
   const ParallelSoftware& parallel = stack_.parallel;
   const double instead = backward ? parallel.checkpointed_norm_backward_bytes
                                   : parallel.checkpointed_norm_forward_bytes;
@@ -98,8 +98,8 @@ BodyOp BodyWriter::layer_norm(bool backward) const {
   return op;
 }
 
-BodyOp BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficiency) const {
-  BodyOp op;
+Op BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficiency) const {
+  Op op;
   op.kind = kind;
   op.work.kind = WorkKind::kMemory;
   op.work.bytes = static_cast<Bytes>(std::llround(bytes));
@@ -108,19 +108,19 @@ BodyOp BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficie
   return op;
 }
 
-BodyOp BodyWriter::collective(CommGroup group, Collective kind, double bytes, Meets meets) const {
-  BodyOp op;
+Op BodyWriter::collective(CommGroup group, Collective kind, double bytes, Overlap overlap) const {
+  Op op;
   op.kind = kind == Collective::kAllReduce       ? OpKind::kAllReduce
             : kind == Collective::kReduceScatter ? OpKind::kReduceScatter
                                                  : OpKind::kAllGather;
-  op.collective = {group, kind, Pattern::kCollective, meets, bytes};
+  op.collective = {group, kind, Pattern::kCollective, overlap, bytes};
   return op;
 }
 
-void BodyWriter::gather_before(BodyOps& list, BodyOp product_op, Meets meets) const {
+void BodyWriter::gather_before(Ops& list, Op product_op, Overlap overlap) const {
   if (shape_.sequence_parallel) {
-    BodyOp gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets);
-    if (meets == Meets::kPieces) {
+    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap);
+    if (overlap == Overlap::kInside) {
       product_op.collective = gather.collective;
     } else {
       list.push_back(gather);
@@ -130,20 +130,20 @@ void BodyWriter::gather_before(BodyOps& list, BodyOp product_op, Meets meets) co
   list.push_back(product_op);
 }
 
-void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
+void BodyWriter::reduce_after(Ops& list, Op product_op) const {
   if (shape_.tp == 1) {
     list.push_back(product_op);
     return;
   }
-  BodyOp reduce =
+  Op reduce =
       collective(CommGroup::kTensor,
                  shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
                  gathered_bytes());
   if (overlap_ != TensorOverlap::kNone) {
     product_op.collective = reduce.collective;
-    product_op.collective.meets = Meets::kPieces;
+    product_op.collective.overlap = Overlap::kInside;
     // What came from every rank is read, its sum written.
-    if (matches_async_) product_op.extra_bytes = gathered_bytes() * (1 + 1 / f(shape_.tp));
+    if (matches_async_) product_op.work.extra_bytes = gathered_bytes() * (1 + 1 / f(shape_.tp));
     list.push_back(product_op);
     return;
   }
@@ -155,15 +155,16 @@ void BodyWriter::reduce_after(BodyOps& list, BodyOp product_op) const {
 /// Column-parallel products of one input: the input, where it is not kept, is gathered again beside
 /// the gradient of the input, whose sum runs beside the gradient of the weight; with userbuffers by
 /// `sum_sms` SMs, unless 0.
-void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>& columns,
+void BodyWriter::column_backward(Ops& list, const std::vector<std::int64_t>& columns,
                                  int sum_sms) const {
   const bool parallel = shape_.tp > 1;
   const bool beside = stack_.parallel.async_tensor_backward ||
                       (overlap_ != TensorOverlap::kNone && !matches_async_);
-  const Meets meets = beside ? Meets::kBeside : Meets::kBlocks;
+  const Overlap overlap = beside ? Overlap::kFollowing : Overlap::kNone;
   const bool bulk = sum_sms > 0 && overlap_ == TensorOverlap::kUserbuffers;
   if (shape_.sequence_parallel && !keeps_gathered()) {
-    list.push_back(collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), meets));
+    list.push_back(
+        collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap));
     if (bulk) list.back().collective.sms = stack_.parallel.userbuffers.gather_sms;
   }
   const bool at_once = stack_.parallel.tensor.sums_gradients_at_once;
@@ -179,10 +180,10 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
   }
   if (parallel) {
     copy_parts(list, OpKind::kCopyIn);
-    BodyOp reduce =
+    Op reduce =
         collective(CommGroup::kTensor,
                    shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
-                   gathered_bytes(), meets);
+                   gathered_bytes(), overlap);
     reduce.joins = true;  // what was gathered is there before the gradient of the weight
     if (bulk) reduce.collective.sms = sum_sms;
     list.push_back(reduce);
@@ -193,26 +194,26 @@ void BodyWriter::column_backward(BodyOps& list, const std::vector<std::int64_t>&
 }
 
 /// A row-parallel product: the gradient of its output is gathered first and serves both.
-void BodyWriter::row_backward(BodyOps& list, std::int64_t rows) const {
-  const BodyOp gradient = product(OpKind::kInputGradient, shape_.tokens, rows, shape_.hidden);
+void BodyWriter::row_backward(Ops& list, std::int64_t rows) const {
+  const Op gradient = product(OpKind::kInputGradient, shape_.tokens, rows, shape_.hidden);
   gather_before(list, gradient, gathers());
   list.push_back(weight_gradient(shape_.tokens, shape_.hidden, rows));
 }
 
-void BodyWriter::attention_forward(BodyOps& list) const {
+void BodyWriter::attention_forward(Ops& list) const {
   const RankShape& s = shape_;
   const double t = f(s.tokens);
   list.push_back(layer_norm(false));
-  const Meets meets = gathers();
+  const Overlap overlap = gathers();
   const bool latent = model_.latent.kv_rank > 0;
   if (latent) {
     latent_forward(*this, list);
   } else if (model_.fused_qkv || stack_.fused_qkv) {
     gather_before(list,
                   product(OpKind::kQkvProjection, s.tokens, s.q_dim() + 2 * s.kv_dim(), s.hidden),
-                  meets);
+                  overlap);
   } else {
-    gather_before(list, product(OpKind::kQProjection, s.tokens, s.q_dim(), s.hidden), meets);
+    gather_before(list, product(OpKind::kQProjection, s.tokens, s.q_dim(), s.hidden), overlap);
     list.push_back(product(OpKind::kKProjection, s.tokens, s.kv_dim(), s.hidden));
     list.push_back(product(OpKind::kVProjection, s.tokens, s.kv_dim(), s.hidden));
   }
@@ -229,7 +230,7 @@ void BodyWriter::attention_forward(BodyOps& list) const {
   }
 }
 
-void BodyWriter::attention_backward(BodyOps& list) const {
+void BodyWriter::attention_backward(Ops& list) const {
   const RankShape& s = shape_;
   const bool latent = model_.latent.kv_rank > 0;
   const int reduce_sms = stack_.parallel.userbuffers.qkv_reduce_sms;
@@ -247,7 +248,7 @@ void BodyWriter::attention_backward(BodyOps& list) const {
   } else {
     column_backward(list, {s.q_dim(), s.kv_dim(), s.kv_dim()}, reduce_sms);
   }
-  BodyOp norm = layer_norm(true);
+  Op norm = layer_norm(true);
   norm.joins = true;
   list.push_back(norm);
   if (stack_.residual.backward_kernels > 0) {
@@ -256,15 +257,15 @@ void BodyWriter::attention_backward(BodyOps& list) const {
   }
 }
 
-void BodyWriter::mlp_forward(BodyOps& list) const {
+void BodyWriter::mlp_forward(Ops& list) const {
   const RankShape& s = shape_;
   list.push_back(layer_norm(false));
-  const Meets meets = gathers();
+  const Overlap overlap = gathers();
   const bool gated = model_.gated_mlp;
   if (gated && (model_.fused_gate_up || stack_.fused_gate_up)) {
-    gather_before(list, product(OpKind::kGateUpProjection, s.tokens, 2 * s.ffn, s.hidden), meets);
+    gather_before(list, product(OpKind::kGateUpProjection, s.tokens, 2 * s.ffn, s.hidden), overlap);
   } else {
-    gather_before(list, product(OpKind::kUpProjection, s.tokens, s.ffn, s.hidden), meets);
+    gather_before(list, product(OpKind::kUpProjection, s.tokens, s.ffn, s.hidden), overlap);
     if (gated) list.push_back(product(OpKind::kGateProjection, s.tokens, s.ffn, s.hidden));
   }
   list.push_back(elementwise(OpKind::kActivation,
@@ -277,7 +278,7 @@ void BodyWriter::mlp_forward(BodyOps& list) const {
   }
 }
 
-void BodyWriter::mlp_backward(BodyOps& list) const {
+void BodyWriter::mlp_backward(Ops& list) const {
   const RankShape& s = shape_;
   const bool gated = model_.gated_mlp;
   const int sms = stack_.parallel.userbuffers.fc1_reduce_sms;
@@ -292,7 +293,7 @@ void BodyWriter::mlp_backward(BodyOps& list) const {
   } else {
     column_backward(list, {s.ffn, s.ffn}, sms);
   }
-  BodyOp norm = layer_norm(true);
+  Op norm = layer_norm(true);
   norm.joins = true;
   list.push_back(norm);
   if (stack_.residual.backward_kernels > 0) {
@@ -302,32 +303,32 @@ void BodyWriter::mlp_backward(BodyOps& list) const {
 }
 
 /// Of the last product of a layer that runs again backward needs only what goes in, be it cast.
-static void leave_out_last_product(const BodyWriter& w, BodyOps& list) {
+static void leave_out_last_product(const BodyWriter& w, Ops& list) {
   const auto last = std::find_if(list.rbegin(), list.rend(),
-                                 [](const BodyOp& op) { return op.work.kind == WorkKind::kGemm; });
+                                 [](const Op& op) { return op.work.kind == WorkKind::kGemm; });
   // The outputs of experts are weighed, for which backward reads them.
   if (last != list.rend() && last->kind == OpKind::kDownProjection && !w.model().is_moe())
     list.erase(last.base() - 1, list.end());
 }
 
 /// What of a layer runs again before its backward.
-static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
+static Ops recomputation(const BodyWriter& w, const Ops& forward) {
   const Plan& plan = w.plan();
   if (plan.recompute == Recompute::kFull) return forward;
-  BodyOps list;
-  const auto again = [&](const BodyOp& op) {
+  Ops list;
+  const auto again = [&](const Op& op) {
     list.push_back(op);
     list.back().joins = false;
   };
   const bool compiled = w.stack().parallel.tensor.async_by_pattern;
-  BodyCollective gathered_by_q;
+  CollectiveWork gathered_by_q;
   bool second_half = false;
   int norms = 0;
   const LatentAttention& latent = w.model().latent;
   const int norms_of_attention = latent.kv_rank == 0 ? 1 : latent.q_rank > 0 ? 3 : 2;
   const bool experts = std::any_of(forward.begin(), forward.end(),
-                                   [](const BodyOp& op) { return op.kind == OpKind::kRouter; });
-  for (const BodyOp& op : forward) {
+                                   [](const Op& op) { return op.kind == OpKind::kRouter; });
+  for (const Op& op : forward) {
     if (op.kind == OpKind::kNorm && ++norms == norms_of_attention + 1) second_half = true;
     const bool core = op.kind == OpKind::kAttention;
     // Latent attention: what is made of the latent vectors. Experts: all but their residual.
@@ -351,7 +352,7 @@ static BodyOps recomputation(const BodyWriter& w, const BodyOps& forward) {
         if (op.kind == OpKind::kKProjection) list.back().collective = gathered_by_q;
         if (op.kind == OpKind::kOutputProjection) {
           list.back().collective = {};
-          list.back().extra_bytes = 0;
+          list.back().work.extra_bytes = 0;
         }
       }
       continue;
@@ -383,7 +384,7 @@ Body BodyWriter::layer(bool recomputed, bool experts) const {
   if (recomputed) body.recompute = recomputation(*this, body.forward);
   attention_backward(body.backward);
   train_adapters(*this, body.backward);
-  for (BodyOps* list : {&body.forward, &body.recompute, &body.backward}) {
+  for (Ops* list : {&body.forward, &body.recompute, &body.backward}) {
     lower_precision(*this, *list);
   }
   if (plan_.recompute == Recompute::kFull && !stack_.recomputes_whole_layers &&
@@ -399,11 +400,11 @@ Body BodyWriter::prediction() const {
   const Body last = head();
   const std::int64_t tokens = s.sharded_tokens;
   const double norms = 2 * f(tokens) * f(s.hidden);
-  BodyOps forward = {elementwise(OpKind::kNorm, stack_.norm, norms, false),
-                     product(OpKind::kUpProjection, tokens, s.hidden, 2 * s.hidden)};
+  Ops forward = {elementwise(OpKind::kNorm, stack_.norm, norms, false),
+                 product(OpKind::kUpProjection, tokens, s.hidden, 2 * s.hidden)};
   forward.insert(forward.end(), body.forward.begin(), body.forward.end());
   forward.insert(forward.end(), last.forward.begin(), last.forward.end());
-  BodyOps backward = last.backward;
+  Ops backward = last.backward;
   backward.insert(backward.end(), body.backward.begin(), body.backward.end());
   backward.push_back(product(OpKind::kInputGradient, tokens, 2 * s.hidden, s.hidden));
   backward.push_back(weight_gradient(tokens, s.hidden, 2 * s.hidden));
@@ -428,7 +429,7 @@ Body BodyWriter::embedding() const {
     body.backward.push_back(
         collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes()));
   }
-  BodyOp backward = elementwise(OpKind::kEmbedding, stack_.embedding, elements, true);
+  Op backward = elementwise(OpKind::kEmbedding, stack_.embedding, elements, true);
   // The dense gradient of the rows is added to the accumulated one.
   backward.work.bytes += static_cast<Bytes>(f(s.vocab) * f(s.hidden) *
                                             (width() + stack_.gradient_accumulate_bytes / 2));
@@ -444,7 +445,7 @@ Body BodyWriter::head() const {
   const double logits = f(s.tokens) * f(gathers ? model_.vocab : s.vocab);
   body.forward.push_back(layer_norm(false));
   gather_before(body.forward, product(OpKind::kHeadProjection, s.tokens, s.vocab, s.hidden),
-                Meets::kBlocks);
+                Overlap::kNone);
   if (gathers) {
     body.forward.push_back(
         collective(CommGroup::kTensor, Collective::kAllGather, width() * logits));
@@ -465,7 +466,7 @@ Body BodyWriter::head() const {
     body.backward.push_back(memory(OpKind::kLoss, logits * 6, 1, stack_.copies.cast));
   }
   column_backward(body.backward, {s.vocab}, 0);
-  BodyOp norm = layer_norm(true);
+  Op norm = layer_norm(true);
   norm.joins = true;
   body.backward.push_back(norm);
   if (plan_.numerics.lora > 0) freeze(body.backward);

@@ -23,59 +23,13 @@
 #include "sim/core/op.h"
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
-#include "sim/cost/collectives.h"
-#include "sim/cost/dispatch_cost.h"
 
 namespace shardwright::sim {
 
-/// How a collective and the compute stream meet.
-enum class Meets : std::uint8_t {
-  kBlocks,  // the compute stream waits for it at once
-  kBeside,  // runs beside the operations that follow, until one `joins`
-  kPieces,  // in pieces inside the product that stands with it (userbuffers, async)
-  kOthers,  // beside operations of another micro-batch, which the schedule puts there
-};
-
-/// What a group does together: NCCL's collective `kind`, every rank sends to every other one, each
-/// to its neighbour in a ring, or each sends rows to the ranks of their experts.
-enum class Pattern : std::uint8_t { kCollective, kExchange, kRingStep, kTokens };
-
-struct BodyCollective {
-  CommGroup group = CommGroup::kTensor;
-  Collective kind = Collective::kAllGather;
-  Pattern pattern = Pattern::kCollective;
-  Meets meets = Meets::kBlocks;
-  double bytes = 0;  // gathered or unreduced size; of the other patterns what a rank holds
-  /// Of sums in pieces: each piece goes to the rank that adds it up, by the copy engines.
-  bool exchanged = false;
-  // Of tokens; which ranks of the group are where is the layout's.
-  Dispatcher dispatcher = Dispatcher::kAllToAll;
-  DispatchShape tokens{};
-  int sms = 0;  // that it holds; 0: as many as its kind usually does
-};
-
-struct BodyOp {
-  OpKind kind = OpKind::kHostWork;
-  /// Of a backward list: a weight gradient, which nothing later in the list reads.
-  bool delayable = false;
-  bool joins = false;         // waits for the collectives that run beside
-  Work work;                  // kNone: a collective alone
-  double extra_bytes = 0;     // of a product: what it reads and writes beyond operands and result
-  BodyCollective collective;  // bytes 0: none; with a product: it runs inside in pieces
-  Precision precision = Precision::kBf16;  // of a product
-  bool stays_wide = false;                 // it runs in bf16 whatever the plan's precision
-  bool narrow_input = false;   // of a product: what it reads is in the plan's precision already
-  std::int64_t groups = 1;     // of a product: as many of that size, one for each expert
-  int starts = 1;              // kernels of it that begin one after another on the device
-  bool host_waits = false;     // the host reads a result before it issues what follows
-  bool on_fp32_cores = false;  // of eager attention: its products miss the tensor cores
-  bool dynamic = false;        // sizes are the device's to say: no graph of layers holds it
-};
-
-using BodyOps = std::vector<BodyOp>;
+using Ops = std::vector<Op>;
 
 struct Body {
-  BodyOps forward, recompute, backward;
+  Ops forward, recompute, backward;
 };
 
 /// Writes operations for a rank: model, plan and stack give every list its sizes.
@@ -104,15 +58,15 @@ class BodyWriter {
   }
 
   /// y[m, n] = x[m, k] W. `kind` tells which.
-  BodyOp product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const;
+  Op product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const;
   /// The gradient of a weight [n, k] from `m` tokens.
-  BodyOp weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const;
-  BodyOp elementwise(OpKind kind, const KernelGroup& group, double elements, bool backward) const;
+  Op weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const;
+  Op elementwise(OpKind kind, const KernelGroup& group, double elements, bool backward) const;
   /// Of the tokens between the matrices.
-  BodyOp layer_norm(bool backward) const;
-  BodyOp memory(OpKind kind, double bytes, int kernels, double efficiency) const;
-  BodyOp collective(CommGroup group, Collective kind, double bytes,
-                    Meets meets = Meets::kBlocks) const;
+  Op layer_norm(bool backward) const;
+  Op memory(OpKind kind, double bytes, int kernels, double efficiency) const;
+  Op collective(CommGroup group, Collective kind, double bytes,
+                Overlap overlap = Overlap::kNone) const;
 
   /// `experts` in place of the MLP.
   Body layer(bool recomputed, bool experts = false) const;
@@ -124,23 +78,23 @@ class BodyWriter {
 
   /// x of all tokens for a column-parallel product; nothing with one tensor rank or without
   /// sequence parallelism. Appends the collective, or puts it into the product that follows.
-  void gather_before(BodyOps& list, BodyOp product_op, Meets meets) const;
+  void gather_before(Ops& list, Op product_op, Overlap overlap) const;
   /// The sum of a row-parallel product: reduce-scatter or all-reduce after it.
-  void reduce_after(BodyOps& list, BodyOp product_op) const;
+  void reduce_after(Ops& list, Op product_op) const;
 
  private:
   /// How the input of a column-parallel product, or the gradient of a row-parallel one, is
   /// gathered.
-  Meets gathers() const;
+  Overlap gathers() const;
   /// Parts of several sequences, out of what was gathered or into what will be scattered.
-  void copy_parts(BodyOps& list, OpKind kind) const;
-  void attention_forward(BodyOps& list) const;
-  void attention_backward(BodyOps& list) const;
-  void mlp_forward(BodyOps& list) const;
-  void mlp_backward(BodyOps& list) const;
-  void column_backward(BodyOps& list, const std::vector<std::int64_t>& columns, int sum_sms) const;
-  void row_backward(BodyOps& list, std::int64_t rows) const;
-  void attention_core(BodyOps& list, bool backward) const;
+  void copy_parts(Ops& list, OpKind kind) const;
+  void attention_forward(Ops& list) const;
+  void attention_backward(Ops& list) const;
+  void mlp_forward(Ops& list) const;
+  void mlp_backward(Ops& list) const;
+  void column_backward(Ops& list, const std::vector<std::int64_t>& columns, int sum_sms) const;
+  void row_backward(Ops& list, std::int64_t rows) const;
+  void attention_core(Ops& list, bool backward) const;
   double gathered_bytes() const;
 
   const Model& model_;

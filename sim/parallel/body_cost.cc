@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "sim/cost/dispatch_cost.h"
 #include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
@@ -37,7 +38,7 @@ void BodyTime::add(const BodyTime& other, double times) {
   }
 }
 
-CommunicationBytes sent_bytes(const BodyCollective& collective, double ranks) {
+CommunicationBytes sent_bytes(const CollectiveWork& collective, double ranks) {
   CommunicationBytes sent;
   const double share = collective.bytes * (ranks - 1) / ranks;
   switch (collective.pattern) {
@@ -105,7 +106,7 @@ void BodyCosts::place(const Layout& layout, CudaGraphs graphs) {
       static_cast<double>(std::min(profile_.cluster.gpus_per_node, layout.ranks));
 }
 
-CollectiveCost BodyCosts::collective(const BodyCollective& c) {
+CollectiveCost BodyCosts::collective(const CollectiveWork& c) {
   CollectiveGroup group = layout_.collective_group(c.group);
   if (group.ranks <= 1 || c.bytes <= 0) return {};
   const profiles::CollectiveParams& params = profile_.cost.collectives.values;
@@ -145,7 +146,7 @@ double BodyCosts::launch_s(bool backward) const {
   return backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
 }
 
-CollectiveCost BodyCosts::tokens_to_experts(const BodyCollective& c) const {
+CollectiveCost BodyCosts::tokens_to_experts(const CollectiveWork& c) const {
   const CollectiveGroup group = layout_.collective_group(c.group);
   DispatchShape shape = c.tokens;
   shape.ranks = group.ranks;
@@ -167,43 +168,44 @@ CollectiveCost BodyCosts::tokens_to_experts(const BodyCollective& c) const {
   return result;
 }
 
-double BodyCosts::product_s(const BodyOp& op, int sms) {
+double BodyCosts::product_s(const Op& op, int sms) {
   // Shapes stay far below 2^40, precisions below 4, SMs below 2^20.
-  const auto precision = static_cast<int>(op.precision);
-  const ProductShape key{op.work.m | op.groups << 40, op.work.n, op.work.k, sms | precision << 20};
+  const auto precision = static_cast<int>(op.work.precision);
+  const ProductShape key{op.work.m | op.work.groups << 40, op.work.n, op.work.k,
+                         sms | precision << 20};
   const auto [at, fresh] = products_.try_emplace(key, 0.0);
   if (fresh) {
     const Typed& typed = typed_[static_cast<std::size_t>(precision)];
     at->second = gemm_time_s(typed.gemm.params, typed.gemm.rates, op.work.m, op.work.n, op.work.k,
-                             sms, op.groups, typed.operand_bytes);
+                             sms, op.work.groups, typed.operand_bytes);
   }
   return at->second;
 }
 
 /// One kernel for products of all experts fills the device with all of them; launched one by one,
 /// as many as there are streams share it at a time.
-double BodyCosts::products_s(const BodyOp& op, int sms) {
+double BodyCosts::products_s(const Op& op, int sms) {
   const auto at_once = std::int64_t{profile_.stack.parallel.moe.gemm_streams};
-  if (op.groups <= at_once || op.work.kernels == 1) return product_s(op, sms);
-  BodyOp some = op;
-  some.groups = at_once;
-  return product_s(some, sms) * static_cast<double>(op.groups) / static_cast<double>(at_once);
+  if (op.work.groups <= at_once || op.work.kernels == 1) return product_s(op, sms);
+  Op some = op;
+  some.work.groups = at_once;
+  return product_s(some, sms) * static_cast<double>(op.work.groups) / static_cast<double>(at_once);
 }
 
-double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
+double BodyCosts::work_s(const Op& op, const Sharing& sharing) {
   const Work* work = &op.work;
   Work once;
-  if (op.groups > 1) {
+  if (op.work.groups > 1) {
     once = op.work;
     once.kernels = 1;
     work = &once;
   }
-  double time = (op.starts - 1) * kernels_.memory.t1_s +
+  double time = (op.work.starts - 1) * kernels_.memory.t1_s +
                 kernel_time_s(kernels_, *work, sharing,
                               [&](std::int64_t, std::int64_t, std::int64_t, int sms) {
                                 return products_s(op, sms);
                               });
-  if (op.on_fp32_cores) {
+  if (op.work.on_fp32_cores) {
     const double products = work->backward ? 4 : 2;
     const int sms = std::max(1, kernels_.rates.sm_count - sharing.channels);
     const auto product = [&](const TypedGemm& of) {
@@ -215,15 +217,15 @@ double BodyCosts::work_s(const BodyOp& op, const Sharing& sharing) {
   }
   if (op.kind == OpKind::kLoss && loss_bytes_per_s_ > 0)
     return std::max(time, static_cast<double>(op.work.bytes) / loss_bytes_per_s_);
-  if (op.extra_bytes <= 0) return time;
+  if (op.work.extra_bytes <= 0) return time;
   return time +
-         op.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
+         op.work.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
 }
 
 /// The product goes piece by piece, a rank's own the last; each of the others is copied to its rank
 /// meanwhile, and one kernel adds up what came (TransformerEngine
 /// common/comm_gemm_overlap/comm_gemm_overlap.cpp, CommOverlapP2PBase::split_overlap_rs).
-double BodyCosts::exchanged_pieces_s(const BodyOp& op, double product_s) {
+double BodyCosts::exchanged_pieces_s(const Op& op, double product_s) {
   const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
   const double piece_bytes = op.collective.bytes / ranks;
   const profiles::CollectiveParams& links = profile_.cost.collectives.values;
@@ -234,7 +236,7 @@ double BodyCosts::exchanged_pieces_s(const BodyOp& op, double product_s) {
          memory_s(op.collective.bytes + piece_bytes, profile_.stack.copies.add);
 }
 
-double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
+double BodyCosts::pieces_s(const Op& op, double product_s) {
   const double together = collective(op.collective).time_s;
   const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
   const double gap = kernels_.gemm.t0_s;
@@ -250,7 +252,7 @@ double BodyCosts::pieces_s(const BodyOp& op, double product_s) {
   return std::max(slowed + together / splits, slowed / splits + together) + (splits - 1) * gap;
 }
 
-void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
+void BodyCosts::run(const Op& op, Streams& s, BodyTime& result) {
   const auto exposed = [&](CommGroup group) -> double& {
     return result.exposed_s[static_cast<std::size_t>(group)];
   };
@@ -267,19 +269,19 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
   }
   if (alone) {
     const CollectiveCost cost = collective(op.collective);
-    if (op.collective.meets == Meets::kOthers) {
+    if (op.collective.overlap == Overlap::kOtherMicroBatch) {
       s.others += cost.time_s * profile_.cost.contention.values.nvlink_collectives;
       s.others_sms += cost.time_s * cost.channels;
       s.others_bytes += cost.hbm_bytes;
       return;
     }
     const double start = std::max(s.compute, s.communication);
-    const double took = op.collective.meets == Meets::kBlocks
+    const double took = op.collective.overlap == Overlap::kNone
                             ? cost.time_s
                             : cost.time_s * profile_.cost.contention.values.nvlink_collectives;
     s.last = {0, true, start, start + took};
     s.group = op.collective.group;
-    if (op.collective.meets == Meets::kBlocks) {
+    if (op.collective.overlap == Overlap::kNone) {
       s.communication = s.last.end_s;
       exposed(s.group) += s.communication - s.compute;
       s.compute = s.communication;
@@ -296,8 +298,8 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
         std::max(duration, profile_.cost.contention.values.kernels * work_s(op, s.background));
   }
   if (op.work.kind == WorkKind::kGemm)
-    result.flops += gemm_flops(op.work.m, op.work.n, op.work.k, op.groups) *
-                    (op.groups > 1 ? 1 : op.work.kernels);
+    result.flops += gemm_flops(op.work.m, op.work.n, op.work.k, op.work.groups) *
+                    (op.work.groups > 1 ? 1 : op.work.kernels);
   if (op.collective.bytes > 0) {
     const double whole = pieces_s(op, duration);
     exposed(op.collective.group) += whole - duration;
@@ -309,22 +311,22 @@ void BodyCosts::run(const BodyOp& op, Streams& s, BodyTime& result) {
     const double beside = std::min(slowed, s.communication - s.compute);
     duration = beside + (duration - beside * duration / slowed);
   }
-  if (op.delayable) result.delayed_s += duration;
+  if (op.deferrable) result.delayed_s += duration;
   if (op.work.kind == WorkKind::kMemory) s.memory += duration;
   s.last = {0, false, s.compute, s.compute + duration};
   s.compute += duration;
-  if (op.host_waits && graphs_ != CudaGraphs::kStep) {
+  if (op.host_reads && graphs_ != CudaGraphs::kStep) {
     s.host = std::max(s.host, s.compute) + profile_.stack.parallel.host_sync_s;
     s.drained = true;
   }
 }
 
 /// What the host issues of an operation that no graph holds.
-double BodyCosts::launches_s(const BodyOp& op, bool backward) const {
+double BodyCosts::launches_s(const Op& op, bool backward) const {
   if (graphs_ == CudaGraphs::kStep || (graphs_ == CudaGraphs::kLayers && !op.dynamic)) return 0;
   const HostCosts& host = profile_.stack.host;
   if (op.work.kind == WorkKind::kNone) return host.collective_launches * host.forward_launch_s;
-  const double each = op.dynamic && op.groups > 1 && op.work.kernels > 1
+  const double each = op.dynamic && op.work.groups > 1 && op.work.kernels > 1
                           ? launch_s(backward) + profile_.stack.parallel.expert_launch_s
                           : launch_s(backward);
   return op.work.kernels * each;
@@ -337,7 +339,7 @@ Sharing BodyCosts::sharing(const CollectiveCost& cost) {
   return result;
 }
 
-BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs,
+BodyTime BodyCosts::time(const Ops& ops, bool backward, std::vector<OpRun>* runs,
                          const Sharing& resident) {
   BodyTime result;
   Streams streams;
@@ -345,7 +347,7 @@ BodyTime BodyCosts::time(const BodyOps& ops, bool backward, std::vector<OpRun>* 
   if (graphs_ == CudaGraphs::kLayers && !ops.empty())
     streams.host = profile_.stack.parallel.graph_launch_s;
   const bool blocking = profile_.stack.parallel.blocking_launches;
-  for (const BodyOp& op : ops) {
+  for (const Op& op : ops) {
     const double launches = launches_s(op, backward);
     result.host_s += launches;
     streams.host += launches;

@@ -58,12 +58,12 @@ class BodyCosts {
 
   /// `runs`, where given, takes when each operation runs. `resident`: collectives of other layers
   /// that are there all the time.
-  BodyTime time(const BodyOps& ops, bool backward, std::vector<OpRun>* runs = nullptr,
+  BodyTime time(const Ops& ops, bool backward, std::vector<OpRun>* runs = nullptr,
                 const Sharing& resident = {});
   /// What a collective leaves to kernels beside it.
   static Sharing sharing(const CollectiveCost& cost);
   /// Of one collective alone; infinite where nodes are not linked.
-  CollectiveCost collective(const BodyCollective& collective);
+  CollectiveCost collective(const CollectiveWork& collective);
   /// A message of `bytes` between neighbours in the pipeline.
   double transfer_s(std::int64_t stage, double bytes) const;
   double memory_s(double bytes, double efficiency) const;
@@ -90,14 +90,14 @@ class BodyCosts {
     TypedGemm gemm;
     double operand_bytes = 2;
   };
-  CollectiveCost tokens_to_experts(const BodyCollective& collective) const;
-  double launches_s(const BodyOp& op, bool backward) const;
-  double product_s(const BodyOp& op, int sms);
-  double products_s(const BodyOp& op, int sms);
-  double work_s(const BodyOp& op, const Sharing& sharing);
-  double exchanged_pieces_s(const BodyOp& op, double product_s);
-  double pieces_s(const BodyOp& op, double product_s);
-  void run(const BodyOp& op, Streams& streams, BodyTime& result);
+  CollectiveCost tokens_to_experts(const CollectiveWork& collective) const;
+  double launches_s(const Op& op, bool backward) const;
+  double product_s(const Op& op, int sms);
+  double products_s(const Op& op, int sms);
+  double work_s(const Op& op, const Sharing& sharing);
+  double exchanged_pieces_s(const Op& op, double product_s);
+  double pieces_s(const Op& op, double product_s);
+  void run(const Op& op, Streams& streams, BodyTime& result);
 
   profiles::Profile profile_;
   KernelCosts kernels_;
@@ -110,6 +110,6 @@ class BodyCosts {
 };
 
 /// What a rank of a group of `ranks` sends.
-CommunicationBytes sent_bytes(const BodyCollective& collective, double ranks);
+CommunicationBytes sent_bytes(const CollectiveWork& collective, double ranks);
 
 }  // namespace shardwright::sim

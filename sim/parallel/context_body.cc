@@ -34,9 +34,9 @@ double attended(const BodyWriter& w, bool backward) {
 constexpr double kTensorCoreRowBytes = 16;
 
 /// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
-BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
+Op attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
   const Plan& plan = w.plan();
-  BodyOp op;
+  Op op;
   op.kind = OpKind::kAttention;
   op.work.kind = WorkKind::kAttention;
   op.work.m = plan.micro_batch * std::max<std::int64_t>(1, heads);
@@ -53,7 +53,7 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
                                                           : parallel.score_forward_traffic_bytes));
     op.work.kernels = backward ? 9 : 7;
     const double row_bytes = w.width() * f(w.shape().head_dim);
-    op.on_fp32_cores =
+    op.work.on_fp32_cores =
         parallel.tensor_cores_want_16_bytes && std::fmod(row_bytes, kTensorCoreRowBytes) != 0;
   } else if (backward) {
     op.work.kernels = 3;
@@ -63,7 +63,7 @@ BodyOp attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens
 
 /// Recipes of models with sinks turn attention in fp8 on: what it reads is laid out by heads and
 /// cast first.
-void cast_for_attention(const BodyWriter& w, BodyOps& list, bool backward) {
+void cast_for_attention(const BodyWriter& w, Ops& list, bool backward) {
   const double input_bytes = w.stack().parallel.sinks.fp8_input_bytes;
   if (!w.model().attention_sinks || w.plan().numerics.precision != Precision::kFp8 ||
       input_bytes <= 0)
@@ -75,24 +75,24 @@ void cast_for_attention(const BodyWriter& w, BodyOps& list, bool backward) {
                           w.stack().parallel.cast_efficiency));
 }
 
-BodyOp transfer(Pattern pattern, double bytes, Meets meets) {
-  BodyOp op;
+Op transfer(Pattern pattern, double bytes, Overlap overlap) {
+  Op op;
   op.kind = OpKind::kAllGather;
-  op.collective = {CommGroup::kContext, Collective::kAllGather, pattern, meets, bytes};
+  op.collective = {CommGroup::kContext, Collective::kAllGather, pattern, overlap, bytes};
   return op;
 }
 
-void ring(const BodyWriter& w, BodyOps& list, bool backward) {
+void ring(const BodyWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim());
   for (std::int64_t step = 0; step < s.cp; ++step) {
     if (step + 1 < s.cp) {
-      BodyOp next =
-          transfer(Pattern::kRingStep, (backward && step > 0 ? 2 : 1) * kv_bytes, Meets::kBeside);
+      Op next = transfer(Pattern::kRingStep, (backward && step > 0 ? 2 : 1) * kv_bytes,
+                         Overlap::kFollowing);
       next.joins = step > 0;  // what this step reads has arrived
       list.push_back(next);
     }
-    BodyOp op = attention_op(w, s.heads, s.seq_len, backward);
+    Op op = attention_op(w, s.heads, s.seq_len, backward);
     op.joins = step > 0 && step + 1 == s.cp;
     list.push_back(op);
     if (step > 0 && !backward) {
@@ -101,20 +101,21 @@ void ring(const BodyWriter& w, BodyOps& list, bool backward) {
                               w.stack().copies.add));
     }
   }
-  if (backward) list.push_back(transfer(Pattern::kRingStep, kv_bytes, Meets::kBlocks));
+  if (backward) list.push_back(transfer(Pattern::kRingStep, kv_bytes, Overlap::kNone));
 }
 
-void gathered_ring(const BodyWriter& w, BodyOps& list, bool backward) {
+void gathered_ring(const BodyWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double queries = f(s.tokens) * f(s.q_dim());
   const double pairs = f(s.tokens) * f(s.q_dim() + s.attention_out_dim());  // keys and values
   constexpr double kSum = 4;                                                // bytes: fp32
   const auto summed = [&](double elements) { return (2 * kSum + w.width()) * elements; };
-  const Meets meets = w.stack().parallel.context.blocking_ring ? Meets::kBlocks : Meets::kBeside;
+  const Overlap overlap =
+      w.stack().parallel.context.blocking_ring ? Overlap::kNone : Overlap::kFollowing;
   list.push_back(w.memory(OpKind::kCopyIn, 2 * w.width() * pairs, 1, w.stack().copies.concatenate));
-  list.push_back(transfer(Pattern::kCollective, w.width() * pairs * f(s.cp), meets));
+  list.push_back(transfer(Pattern::kCollective, w.width() * pairs * f(s.cp), overlap));
   for (std::int64_t step = 0; step < s.cp; ++step) {
-    BodyOp op = attention_op(w, s.heads, s.seq_len, backward);
+    Op op = attention_op(w, s.heads, s.seq_len, backward);
     op.joins = !backward && step == 1;
     list.push_back(op);
     if (!backward) {
@@ -123,16 +124,16 @@ void gathered_ring(const BodyWriter& w, BodyOps& list, bool backward) {
       continue;
     }
     // The sums of the step before have arrived; they leave again put together in one tensor.
-    BodyOp sums = w.memory(OpKind::kAccumulate, summed(queries + pairs) + 2 * kSum * pairs, 3,
-                           w.stack().copies.add);
+    Op sums = w.memory(OpKind::kAccumulate, summed(queries + pairs) + 2 * kSum * pairs, 3,
+                       w.stack().copies.add);
     sums.joins = true;
     list.push_back(sums);
     list.push_back(
-        transfer(Pattern::kRingStep, kSum * pairs, step + 1 == s.cp ? Meets::kBlocks : meets));
+        transfer(Pattern::kRingStep, kSum * pairs, step + 1 == s.cp ? Overlap::kNone : overlap));
   }
 }
 
-void gathered(const BodyWriter& w, BodyOps& list, bool backward) {
+void gathered(const BodyWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim()) * f(s.cp);
   list.push_back(w.collective(CommGroup::kContext, Collective::kAllGather, kv_bytes));
@@ -141,18 +142,18 @@ void gathered(const BodyWriter& w, BodyOps& list, bool backward) {
     list.push_back(w.collective(CommGroup::kContext, Collective::kReduceScatter, kv_bytes));
 }
 
-void exchanged(const BodyWriter& w, BodyOps& list, bool backward) {
+void exchanged(const BodyWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double q_bytes = w.width() * f(s.tokens) * f(s.q_dim());
   const double qkv_bytes = q_bytes + w.width() * f(s.tokens) * 2 * f(s.kv_dim());
-  list.push_back(transfer(Pattern::kExchange, backward ? q_bytes : qkv_bytes, Meets::kBlocks));
+  list.push_back(transfer(Pattern::kExchange, backward ? q_bytes : qkv_bytes, Overlap::kNone));
   list.push_back(attention_op(w, s.heads / s.cp, s.seq_len * s.cp, backward));
-  list.push_back(transfer(Pattern::kExchange, backward ? qkv_bytes : q_bytes, Meets::kBlocks));
+  list.push_back(transfer(Pattern::kExchange, backward ? qkv_bytes : q_bytes, Overlap::kNone));
 }
 
 }  // namespace
 
-void BodyWriter::attention_core(BodyOps& list, bool backward) const {
+void BodyWriter::attention_core(Ops& list, bool backward) const {
   cast_for_attention(*this, list, backward);
   if (shape_.cp == 1) {
     list.push_back(attention_op(*this, shape_.heads, shape_.seq_len, backward));

@@ -12,8 +12,8 @@
 namespace shardwright::sim {
 namespace {
 
-BodyCollective whole(CommGroup group, Collective kind, double bytes) {
-  BodyCollective c;
+CollectiveWork whole(CommGroup group, Collective kind, double bytes) {
+  CollectiveWork c;
   c.group = group;
   c.kind = kind;
   c.bytes = bytes;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "profiles/software_settings.h"
+#include "sim/cost/dispatch_cost.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"
 
@@ -27,7 +28,7 @@ bool fused_experts(const BodyWriter& w, const ExpertShape& shape) {
 /// Operations on rows of a number that only the device knows.
 class ExpertWriter {
  public:
-  ExpertWriter(const BodyWriter& writer, BodyOps& list)
+  ExpertWriter(const BodyWriter& writer, Ops& list)
       : w_(writer),
         list_(list),
         shape_(expert_shape(writer.model(), writer.plan(), writer.stack())),
@@ -69,7 +70,7 @@ class ExpertWriter {
     add(w_.memory(OpKind::kRouter, 2 * routing_bytes(), 6, 1));
     add_wide(w_.product(OpKind::kInputGradient, whole(shape_.tokens), s.hidden, m.experts.count));
     add_wide(w_.weight_gradient(whole(shape_.tokens), m.experts.count, s.hidden));
-    BodyOp norm = w_.elementwise(OpKind::kNorm, w_.stack().norm, shape_.tokens * f(s.hidden), true);
+    Op norm = w_.elementwise(OpKind::kNorm, w_.stack().norm, shape_.tokens * f(s.hidden), true);
     norm.joins = true;
     add(norm);
     if (w_.stack().residual.backward_kernels > 0)
@@ -78,15 +79,15 @@ class ExpertWriter {
   }
 
  private:
-  void add(const BodyOp& op) { list_.push_back(op); }
+  void add(const Op& op) { list_.push_back(op); }
 
-  void add_wide(BodyOp op) {
-    op.stays_wide = true;
+  void add_wide(Op op) {
+    op.keeps_high_precision = true;
     add(op);
   }
 
   /// What a static shape would let a graph hold.
-  void add_dynamic(BodyOp op) {
+  void add_dynamic(Op op) {
     op.dynamic = shape_.dropless;
     add(op);
   }
@@ -114,8 +115,8 @@ class ExpertWriter {
 
   void wait_for_counts() {
     if (!shape_.dropless) return;
-    BodyOp counts = w_.memory(OpKind::kRouter, 4 * shape_.tokens, 2, 1);
-    counts.host_waits = true;
+    Op counts = w_.memory(OpKind::kRouter, 4 * shape_.tokens, 2, 1);
+    counts.host_reads = true;
     add_dynamic(counts);
   }
 
@@ -123,17 +124,19 @@ class ExpertWriter {
   void gather_routing() {
     const double bytes = shape_.tokens * f(w_.model().experts.count) * f(w_.plan().parallel.ep);
     add(w_.collective(CommGroup::kExpert, Collective::kAllGather, bytes,
-                      with_others() ? Meets::kOthers : Meets::kBlocks));
+                      with_others() ? Overlap::kOtherMicroBatch : Overlap::kNone));
     add(w_.memory(OpKind::kRouter, bytes, 1, 1));
   }
 
-  BodyOp transfer() const {
+  Op transfer() const {
     const Experts& e = w_.model().experts;
-    BodyOp op;
+    Op op;
     op.kind = OpKind::kAllToAll;
-    BodyCollective& c = op.collective;
+    CollectiveWork& c = op.collective;
     c.group = CommGroup::kExpert;
-    c.meets = with_others() ? Meets::kOthers : overlaps_shared() ? Meets::kBeside : Meets::kBlocks;
+    c.overlap = with_others()       ? Overlap::kOtherMicroBatch
+                : overlaps_shared() ? Overlap::kFollowing
+                                    : Overlap::kNone;
     if (dispatcher_ == Dispatcher::kAllGather) {
       c.bytes = row_bytes() * shape_.tokens * f(w_.plan().parallel.ep);
       return op;
@@ -152,7 +155,7 @@ class ExpertWriter {
 
   /// What each row counts, or the gradient of it, in fp32.
   void send_weights() {
-    BodyOp op = transfer();
+    Op op = transfer();
     op.collective.tokens.token_bytes = 4;
     op.collective.bytes = op.collective.tokens.token_bytes * sent_rows();
     add_dynamic(op);
@@ -171,7 +174,7 @@ class ExpertWriter {
       if (sorts_first && !alone()) permute();
     }
     if (!alone()) {
-      BodyOp op = transfer();
+      Op op = transfer();
       if (backward && dispatcher_ == Dispatcher::kAllGather)
         op.collective.kind = Collective::kReduceScatter;
       add_dynamic(op);
@@ -183,7 +186,7 @@ class ExpertWriter {
 
   void combine(bool backward) {
     if (!alone()) {
-      BodyOp op = transfer();
+      Op op = transfer();
       if (!backward && dispatcher_ == Dispatcher::kAllGather)
         op.collective.kind = Collective::kReduceScatter;
       add_dynamic(op);
@@ -205,18 +208,18 @@ class ExpertWriter {
     const bool once = dispatcher_ == Dispatcher::kDeepEp || dispatcher_ == Dispatcher::kHybridEp;
     if (alone() || (shape_.local_experts == 1 && !once)) return;
     const double arrived = once ? arrived_tokens() : shape_.all_rows();
-    BodyOp op = w_.memory(OpKind::kPermute, row_bytes() * (arrived + shape_.all_rows()), 1,
-                          w_.stack().parallel.permute_efficiency);
+    Op op = w_.memory(OpKind::kPermute, row_bytes() * (arrived + shape_.all_rows()), 1,
+                      w_.stack().parallel.permute_efficiency);
     op.joins = joins();
     add_dynamic(op);
   }
 
-  BodyOp grouped(BodyOp op) const {
-    op.groups = shape_.local_experts;
-    op.extra_bytes *= f(op.groups);
+  Op grouped(Op op) const {
+    op.work.groups = shape_.local_experts;
+    op.work.extra_bytes *= f(op.work.groups);
     const bool one = fused_ || w_.stack().parallel.grouped_in_one_kernel;
     op.work.kernels =
-        static_cast<std::uint16_t>(one ? 1 : std::min<std::int64_t>(op.groups, 65535));
+        static_cast<std::uint16_t>(one ? 1 : std::min<std::int64_t>(op.work.groups, 65535));
     op.dynamic = shape_.dropless;
     op.joins = joins();
     return op;
@@ -229,13 +232,13 @@ class ExpertWriter {
   void products(bool backward) {
     const std::int64_t h = w_.shape().hidden;
     if (!backward) {
-      BodyOp up = w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), h);
+      Op up = w_.product(OpKind::kUpProjection, shape_.rows, up_columns(), h);
       // Backward reads the result in bf16; FC2 and its weight gradient read the two casts.
-      if (fused_) up.extra_bytes = f(shape_.rows) * f(shape_.ffn) * both_casts();
+      if (fused_) up.work.extra_bytes = f(shape_.rows) * f(shape_.ffn) * both_casts();
       add(grouped(up));
       return;
     }
-    BodyOp gradient = w_.product(OpKind::kInputGradient, shape_.rows, h, up_columns());
+    Op gradient = w_.product(OpKind::kInputGradient, shape_.rows, h, up_columns());
     gradient.narrow_input = fused_;
     add(grouped(gradient));
     add(grouped(w_.weight_gradient(shape_.rows, up_columns(), h)));
@@ -244,16 +247,16 @@ class ExpertWriter {
   void down(bool backward) {
     const std::int64_t h = w_.shape().hidden;
     if (!backward) {
-      BodyOp product = w_.product(OpKind::kDownProjection, shape_.rows, h, shape_.ffn);
+      Op product = w_.product(OpKind::kDownProjection, shape_.rows, h, shape_.ffn);
       product.narrow_input = fused_;
       add(grouped(product));
       return;
     }
-    BodyOp gradient = w_.product(OpKind::kInputGradient, shape_.rows, shape_.ffn, h);
+    Op gradient = w_.product(OpKind::kInputGradient, shape_.rows, shape_.ffn, h);
     // FC1's result is read, and the gradient of it put out in two casts in place of one in bf16.
     if (fused_) {
-      gradient.extra_bytes = f(shape_.rows) * (f(up_columns()) * (w_.width() + both_casts()) -
-                                               f(shape_.ffn) * w_.width());
+      gradient.work.extra_bytes = f(shape_.rows) * (f(up_columns()) * (w_.width() + both_casts()) -
+                                                    f(shape_.ffn) * w_.width());
     }
     add(grouped(gradient));
     add(grouped(w_.weight_gradient(shape_.rows, h, shape_.ffn)));
@@ -292,7 +295,7 @@ class ExpertWriter {
     w_.gather_before(
         list_,
         w_.product(OpKind::kUpProjection, s.tokens, (gated ? 2 : 1) * shape_.shared_ffn, s.hidden),
-        Meets::kBlocks);
+        Overlap::kNone);
     add(w_.elementwise(OpKind::kActivation,
                        gated ? w_.stack().gated_activation : w_.stack().plain_activation,
                        f(s.tokens) * f(shape_.shared_ffn), false));
@@ -309,7 +312,7 @@ class ExpertWriter {
     const std::int64_t up = (gated ? 2 : 1) * shape_.shared_ffn;
     w_.gather_before(list_,
                      w_.product(OpKind::kInputGradient, s.tokens, shape_.shared_ffn, s.hidden),
-                     Meets::kBlocks);
+                     Overlap::kNone);
     add(w_.weight_gradient(s.tokens, s.hidden, shape_.shared_ffn));
     add(w_.elementwise(OpKind::kActivation,
                        gated ? w_.stack().gated_activation : w_.stack().plain_activation,
@@ -321,7 +324,7 @@ class ExpertWriter {
   }
 
   const BodyWriter& w_;
-  BodyOps& list_;
+  Ops& list_;
   ExpertShape shape_;
   Dispatcher dispatcher_;
   bool fused_;
@@ -340,7 +343,7 @@ LatentSizes latent_sizes(const BodyWriter& w) {
 }
 
 /// x of all tokens of a latent vector with sequence parallelism.
-void gather_latent(const BodyWriter& w, BodyOps& list, std::int64_t channels, bool backward) {
+void gather_latent(const BodyWriter& w, Ops& list, std::int64_t channels, bool backward) {
   if (!w.shape().sequence_parallel) return;
   list.push_back(w.collective(CommGroup::kTensor,
                               backward ? Collective::kReduceScatter : Collective::kAllGather,
@@ -370,15 +373,15 @@ ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stac
   return s;
 }
 
-void expert_forward(const BodyWriter& writer, BodyOps& list) {
+void expert_forward(const BodyWriter& writer, Ops& list) {
   ExpertWriter(writer, list).forward();
 }
 
-void expert_backward(const BodyWriter& writer, BodyOps& list) {
+void expert_backward(const BodyWriter& writer, Ops& list) {
   ExpertWriter(writer, list).backward();
 }
 
-void latent_forward(const BodyWriter& w, BodyOps& list) {
+void latent_forward(const BodyWriter& w, Ops& list) {
   const RankShape& s = w.shape();
   const LatentSizes z = latent_sizes(w);
   const auto norm = [&](std::int64_t channels) {
@@ -391,7 +394,7 @@ void latent_forward(const BodyWriter& w, BodyOps& list) {
     list.push_back(w.product(OpKind::kQProjection, s.tokens, z.query_heads, z.query));
   } else {
     w.gather_before(list, w.product(OpKind::kQProjection, s.tokens, z.query_heads, s.hidden),
-                    Meets::kBlocks);
+                    Overlap::kNone);
   }
   list.push_back(w.product(OpKind::kKProjection, s.sharded_tokens, z.key_value, s.hidden));
   list.push_back(norm(w.model().latent.kv_rank));
@@ -404,7 +407,7 @@ void latent_forward(const BodyWriter& w, BodyOps& list) {
                           w.stack().copies.copy));
 }
 
-void latent_backward(const BodyWriter& w, BodyOps& list) {
+void latent_backward(const BodyWriter& w, Ops& list) {
   const RankShape& s = w.shape();
   const LatentSizes z = latent_sizes(w);
   const auto both = [&](std::int64_t tokens, std::int64_t n, std::int64_t k) {

@@ -12,7 +12,7 @@ namespace {
 
 /// A list of operations and when they run.
 struct TimedList {
-  BodyOps ops;
+  Ops ops;
   std::vector<OpRun> runs;
   double device_s = 0;
 };
@@ -24,7 +24,7 @@ struct TimedBody {
 /// The same list without the operations that a schedule moves, closed up, or those alone.
 TimedList part_of(const TimedList& list, bool delayed) {
   const auto moves = [&](const OpRun& run) {
-    return list.ops[run.op].delayable && !run.communication;
+    return list.ops[run.op].deferrable && !run.communication;
   };
   /// Time of moved operations before `at`.
   const auto moved_before = [&](double at) {
@@ -106,7 +106,7 @@ class ChunkOpener {
     return std::min(end, begin + to_ns(seconds));
   }
 
-  TimedList timed(const BodyOps& ops, bool backward) {
+  TimedList timed(const Ops& ops, bool backward) {
     TimedList list;
     list.ops = ops;
     list.device_s = costs_.time(ops, backward, &list.runs).device_s;

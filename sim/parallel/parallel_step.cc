@@ -144,8 +144,9 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
   Sharing beside;
   if (gathers_layers(plan, profile_.stack)) {
     constexpr double kLarge = 1e8;
-    beside = BodyCosts::sharing(costs_.collective(
-        {CommGroup::kShard, Collective::kAllGather, Pattern::kCollective, Meets::kBeside, kLarge}));
+    beside =
+        BodyCosts::sharing(costs_.collective({CommGroup::kShard, Collective::kAllGather,
+                                              Pattern::kCollective, Overlap::kFollowing, kLarge}));
     if (registers_buffers(plan, profile_, costs_.layout()))
       beside.channels = profile_.stack.parallel.gradients.registered_buffer_sms;
   }
@@ -164,9 +165,9 @@ ParallelEngine::Bodies ParallelEngine::time_bodies(const Plan& plan,
     if (!profile_.stack.parallel.accumulates_in_product && plan.grad_accum > 1) {
       // Every gradient is added to the accumulated one by a kernel of its own.
       double weights = 0;
-      for (const BodyOp& op : body.backward) {
+      for (const Op& op : body.backward) {
         if (op.kind == OpKind::kWeightGradient)
-          weights += f(op.work.m) * f(op.work.n) * f(op.groups);
+          weights += f(op.work.m) * f(op.work.n) * f(op.work.groups);
       }
       const double added_s = costs_.memory_s(weights * profile_.stack.gradient_accumulate_bytes,
                                              profile_.stack.copies.add);

@@ -51,7 +51,7 @@ bool eager_casts(const BodyWriter& w) {
 }
 
 /// Casts of experts' rows that are launched one by one are short: they keep the stack's.
-double cast_efficiency(const BodyWriter& w, const BodyOp& product) {
+double cast_efficiency(const BodyWriter& w, const Op& product) {
   const ParallelSoftware& parallel = w.stack().parallel;
   const bool transposed =
       one_fp8_scale(w.plan()) && w.transposes_fp8() && product.work.kernels <= 1;
@@ -61,7 +61,7 @@ double cast_efficiency(const BodyWriter& w, const BodyOp& product) {
   return known > 0 ? known : parallel.cast_efficiency;
 }
 
-BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) {
+Op eager_cast(const BodyWriter& w, double elements, double copied_elements) {
   const Fp8Software& fp8 = w.stack().parallel.fp8;
   constexpr double kCopied = 2;  // bytes: one read, one written
   const int copies = copied_elements > 0 ? 2 : 0;
@@ -71,25 +71,24 @@ BodyOp eager_cast(const BodyWriter& w, double elements, double copied_elements) 
 
 /// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
 /// casts its part of it before that travels; a transpose is made of what arrives.
-BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
+Op cast_before(const BodyWriter& w, const Op& product, bool gathered) {
   const Cast cast = cast_of(w.plan(), w.transposes_fp8());
-  const double elements = f(product.work.m) * f(product.work.k) * f(product.groups);
+  const double elements = f(product.work.m) * f(product.work.k) * f(product.work.groups);
   if (eager_casts(w)) {
-    BodyOp op = eager_cast(w, elements, 0);
+    Op op = eager_cast(w, elements, 0);
     op.joins = product.joins;
     return op;
   }
   const double own = cast.bytes - cast.gathered_bytes / 2;
   const double bytes = gathered ? own / f(w.shape().tp) + cast.gathered_bytes : cast.bytes;
-  BodyOp op =
-      w.memory(OpKind::kQuantize, elements * bytes, cast.kernels, cast_efficiency(w, product));
+  Op op = w.memory(OpKind::kQuantize, elements * bytes, cast.kernels, cast_efficiency(w, product));
   // Each expert's rows are cast by kernels of their own where products are.
   if (product.work.kernels > 1) {
     op.work.kernels = static_cast<std::uint16_t>(op.work.kernels * product.work.kernels);
-    op.starts = (cast.kernels - cast.for_all) * product.work.kernels + cast.for_all;
+    op.work.starts = (cast.kernels - cast.for_all) * product.work.kernels + cast.for_all;
   }
   op.dynamic = product.dynamic;
-  op.groups = product.work.kernels > 1 ? product.groups : 1;
+  op.work.groups = product.work.kernels > 1 ? product.work.groups : 1;
   op.joins = product.joins;
   return op;
 }
@@ -97,8 +96,7 @@ BodyOp cast_before(const BodyWriter& w, const BodyOp& product, bool gathered) {
 /// TransformerEngine's norms write fp8 themselves where the scale is known before
 /// (pytorch/module/layernorm_linear.py); what is left to make is its transpose, if products want
 /// it.
-void cast_by_norm(const BodyWriter& w, const BodyOp& product, bool gathered, BodyOp& norm,
-                  BodyOp& cast) {
+void cast_by_norm(const BodyWriter& w, const Op& product, bool gathered, Op& norm, Op& cast) {
   const double elements = f(product.work.m) * f(product.work.k);
   const double own = gathered ? elements / f(w.shape().tp) : elements;
   norm.work.bytes -= static_cast<Bytes>(own);  // one byte written in place of two
@@ -123,8 +121,8 @@ bool gathers_narrow(const Plan& plan) {
 /// known before, in the settings for fp8 with delayed scaling on Hopper; in all others for fp8 the
 /// ranks exchange their pieces (NVIDIA/NeMo @0594a70 recipes/tp_overlap_configs/userbuffers.py,
 /// Megatron-Bridge @0685ff5 training/comm_overlap.py; fp8_buf in TransformerEngine's base.py).
-void reduce_narrow(const BodyWriter& w, BodyCollective& sum) {
-  if (sum.meets != Meets::kPieces || sum.kind != Collective::kReduceScatter ||
+void reduce_narrow(const BodyWriter& w, CollectiveWork& sum) {
+  if (sum.overlap != Overlap::kInside || sum.kind != Collective::kReduceScatter ||
       w.tensor_overlap() != TensorOverlap::kUserbuffers)
     return;
   const bool known = fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.transposes_fp8();
@@ -135,8 +133,8 @@ void reduce_narrow(const BodyWriter& w, BodyCollective& sum) {
   }
 }
 
-bool same_input(const BodyOp& a, const BodyOp& b) {
-  return a.work.m == b.work.m && a.work.k == b.work.k && a.groups == b.groups;
+bool same_input(const Op& a, const Op& b) {
+  return a.work.m == b.work.m && a.work.k == b.work.k && a.work.groups == b.work.groups;
 }
 
 }  // namespace
@@ -149,14 +147,14 @@ bool fp8_scaled(const Plan& plan, Fp8Recipe recipe) {
   return plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == recipe;
 }
 
-void lower_precision(const BodyWriter& writer, BodyOps& list) {
+void lower_precision(const BodyWriter& writer, Ops& list) {
   if (!narrow(writer.plan())) return;
-  BodyOps result;
-  const BodyOp* cast = nullptr;  // the product just before whose input was cast
-  bool arrives = false;          // what the next product reads is being gathered
-  bool gathered = false;         // by the operation just before
-  std::size_t after_norm = 0;    // of the result, one beyond a norm that the next product reads
-  for (BodyOp& op : list) {
+  Ops result;
+  const Op* cast = nullptr;    // the product just before whose input was cast
+  bool arrives = false;        // what the next product reads is being gathered
+  bool gathered = false;       // by the operation just before
+  std::size_t after_norm = 0;  // of the result, one beyond a norm that the next product reads
+  for (Op& op : list) {
     const bool gathers = op.collective.bytes > 0 && gathers_narrow(writer.plan()) &&
                          op.collective.group == CommGroup::kTensor &&
                          op.collective.pattern == Pattern::kCollective &&
@@ -167,8 +165,8 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       op.work.bytes = static_cast<Bytes>(f(op.work.bytes) * narrower);
     }
     gathered = gathers;
-    if (gathers && op.collective.meets != Meets::kBeside) arrives = true;
-    if (op.work.kind != WorkKind::kGemm || op.stays_wide) {
+    if (gathers && op.collective.overlap != Overlap::kFollowing) arrives = true;
+    if (op.work.kind != WorkKind::kGemm || op.keeps_high_precision) {
       cast = nullptr;  // what follows reads something else, though it may have the same size
       result.push_back(op);
       if (op.kind == OpKind::kNorm) {
@@ -178,7 +176,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       }
       continue;
     }
-    op.precision = writer.plan().numerics.precision;
+    op.work.precision = writer.plan().numerics.precision;
     op.work.efficiency *= product_share(writer);
     reduce_narrow(writer, op.collective);
     const bool forward = op.kind != OpKind::kInputGradient;
@@ -189,7 +187,7 @@ void lower_precision(const BodyWriter& writer, BodyOps& list) {
       result.push_back(eager_cast(writer, inputs, inputs + gradients));
     }
     if (!reads_again) {
-      BodyOp quantize = cast_before(writer, op, arrives);
+      Op quantize = cast_before(writer, op, arrives);
       if (after_norm > 0 && forward && norms_cast(writer))
         cast_by_norm(writer, op, arrives, result[after_norm - 1], quantize);
       if (quantize.work.bytes > 0) result.push_back(quantize);

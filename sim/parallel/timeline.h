@@ -55,7 +55,7 @@ struct Transfer {
 };
 
 struct OperationSlice {
-  BodyOp op;
+  Op op;
   Phase phase = Phase::kForward;
   BodyKind body = BodyKind::kLayer;
   std::int64_t layer = -1;  // of the model; -1: embedding, head, prediction

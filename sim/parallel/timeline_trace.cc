@@ -100,7 +100,7 @@ class StageTraceWriter {
       } else if (work.kind == WorkKind::kMemory) {
         args += fmt::format(R"(,"bytes":{})", work.bytes);
       }
-      if (op.op.groups > 1) args += fmt::format(R"(,"groups":{})", op.op.groups);
+      if (op.op.work.groups > 1) args += fmt::format(R"(,"groups":{})", op.op.work.groups);
       if (op.op.collective.bytes > 0) {
         args += fmt::format(R"(,"collective_bytes":{:.0f},"group":"{}")", op.op.collective.bytes,
                             name_of(op.op.collective.group));
@@ -195,7 +195,7 @@ std::string slice_name(const ParallelTimeline& timeline, const StageSlice& slice
 }
 
 std::string operation_name(const OperationSlice& slice) {
-  const BodyCollective& c = slice.op.collective;
+  const CollectiveWork& c = slice.op.collective;
   std::string name(shardwright::name_of(slice.op.kind));
   if (c.bytes <= 0) return name;
   const std::string_view group = name_of(c.group);

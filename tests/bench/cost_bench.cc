@@ -65,7 +65,7 @@ void memory(benchmark::State& state) {
 }
 BENCHMARK(memory);
 
-void collective(benchmark::State& state, sim::Collective kind, std::int64_t ranks) {
+void collective(benchmark::State& state, Collective kind, std::int64_t ranks) {
   const profiles::GpuCost& cost = gpu("h100-80g");
   const sim::NodeNetwork network{.bytes_per_s = 384e9};
   const sim::CollectiveGroup group{.ranks = ranks, .ranks_per_node = 8};
@@ -76,9 +76,9 @@ void collective(benchmark::State& state, sim::Collective kind, std::int64_t rank
         sim::collective_cost(cost.collectives.values, network, group, kind, bytes));
   }
 }
-BENCHMARK_CAPTURE(collective, gather_8, sim::Collective::kAllGather, 8);
-BENCHMARK_CAPTURE(collective, reduce_8, sim::Collective::kAllReduce, 8);
-BENCHMARK_CAPTURE(collective, gather_256, sim::Collective::kAllGather, 256);
-BENCHMARK_CAPTURE(collective, reduce_256, sim::Collective::kAllReduce, 256);
+BENCHMARK_CAPTURE(collective, gather_8, Collective::kAllGather, 8);
+BENCHMARK_CAPTURE(collective, reduce_8, Collective::kAllReduce, 8);
+BENCHMARK_CAPTURE(collective, gather_256, Collective::kAllGather, 256);
+BENCHMARK_CAPTURE(collective, reduce_256, Collective::kAllReduce, 256);
 
 }  // namespace

@@ -22,9 +22,9 @@ Plan adapted(std::int64_t gpus, std::int64_t tp, std::int64_t rank) {
   return plan;
 }
 
-double product_flops(const BodyOps& ops) {
+double product_flops(const Ops& ops) {
   double flops = 0;
-  for (const BodyOp& op : ops) {
+  for (const Op& op : ops) {
     if (op.work.kind == WorkKind::kGemm) flops += gemm_flops(op.work.m, op.work.n, op.work.k);
   }
   return flops;
@@ -65,7 +65,7 @@ TEST(AdaptersTest, ChecksAndRecomputationTakeTheAdaptersAlong) {
   const Body body = BodyWriter(model, plan, h100().stack).layer(true);
   EXPECT_EQ(body.recompute.size(), body.forward.size());
   const Body head = BodyWriter(model, plan, h100().stack).head();
-  for (const BodyOp& op : head.backward) EXPECT_NE(op.kind, OpKind::kWeightGradient);
+  for (const Op& op : head.backward) EXPECT_NE(op.kind, OpKind::kWeightGradient);
   EXPECT_TRUE(BodyWriter(model, plan, h100().stack).embedding().backward.empty());
 }
 

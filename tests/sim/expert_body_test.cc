@@ -38,7 +38,7 @@ class ExpertBody : public ::testing::Test {
   Body layer(const Model& m) const {
     return BodyWriter(m, plan_, profile_.stack).layer(false, true);
   }
-  BodyTime time(const BodyOps& ops, bool backward = false) {
+  BodyTime time(const Ops& ops, bool backward = false) {
     BodyCosts costs(profile_);
     costs.place(layout_of(plan_, profile_.cluster));
     return costs.time(ops, backward);
@@ -53,8 +53,8 @@ class ExpertBody : public ::testing::Test {
     }
     return "";
   }
-  static std::ptrdiff_t count(const BodyOps& ops, OpKind kind) {
-    return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) { return op.kind == kind; });
+  static std::ptrdiff_t count(const Ops& ops, OpKind kind) {
+    return std::count_if(ops.begin(), ops.end(), [&](const Op& op) { return op.kind == kind; });
   }
 
   profiles::Profile profile_ = profiles::load_profile("dgx-h100", "megatron-core");
@@ -101,8 +101,8 @@ TEST_F(ExpertBody, ProductsOfExpertsAreThoseOfTheirTokens) {
 
 TEST_F(ExpertBody, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
   const auto waits = [&] {
-    const BodyOps ops = layer(qwen_).forward;
-    return std::count_if(ops.begin(), ops.end(), [](const BodyOp& op) { return op.host_waits; });
+    const Ops ops = layer(qwen_).forward;
+    return std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.host_reads; });
   };
   EXPECT_EQ(waits(), 1);
   for (const Dispatcher dispatcher : {Dispatcher::kDeepEp, Dispatcher::kHybridEp}) {
@@ -163,7 +163,7 @@ TEST_F(ExpertBody, TokensThatCameOnceAreMadeRows) {
   EXPECT_EQ(count(body.forward, OpKind::kPermute), 2);
   EXPECT_EQ(count(body.backward, OpKind::kPermute), 2);
   const auto at = std::find_if(body.forward.begin(), body.forward.end(),
-                               [](const BodyOp& op) { return op.kind == OpKind::kPermute; });
+                               [](const Op& op) { return op.kind == OpKind::kPermute; });
   const double row = 2.0 * static_cast<double>(qwen_.hidden);
   EXPECT_NEAR(static_cast<double>(at->work.bytes) / (4096 * row), distinct_places(128, 8, 8) + 8,
               1e-3);
@@ -227,9 +227,9 @@ TEST_F(ExpertBody, BackwardOfSinksInFp8SkipsNoWindow) {
     plan_.numerics.precision = precision;
     profile_ = profiles::load_profile("gb200-nvl72", stack);
     const Body body = layer(oss);
-    const BodyOps& ops = backward ? body.backward : body.forward;
+    const Ops& ops = backward ? body.backward : body.forward;
     return std::find_if(ops.begin(), ops.end(),
-                        [](const BodyOp& op) { return op.kind == OpKind::kAttention; })
+                        [](const Op& op) { return op.kind == OpKind::kAttention; })
         ->work.attended;
   };
   const float windows = attended("megatron-core-nemo-26.06", Precision::kBf16, true);
@@ -241,9 +241,9 @@ TEST_F(ExpertBody, BackwardOfSinksInFp8SkipsNoWindow) {
 
 TEST_F(ExpertBody, ScaledAnglesLeaveTheFusedKernel) {
   const auto rope_bytes = [&](const Model& m) {
-    const BodyOps ops = layer(m).forward;
+    const Ops ops = layer(m).forward;
     return std::find_if(ops.begin(), ops.end(),
-                        [](const BodyOp& op) { return op.kind == OpKind::kRope; })
+                        [](const Op& op) { return op.kind == OpKind::kRope; })
         ->work.bytes;
   };
   const double elements = 4096.0 * (32 + 4) * 128;
@@ -284,9 +284,9 @@ TEST_F(ExpertBody, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
   EXPECT_EQ(count(body.forward, OpKind::kQuantize), count(apart.forward, OpKind::kQuantize) - 1);
   EXPECT_EQ(count(body.backward, OpKind::kQuantize), count(apart.backward, OpKind::kQuantize) - 1);
   const auto up = std::find_if(body.forward.begin(), body.forward.end(),
-                               [](const BodyOp& op) { return op.kind == OpKind::kUpProjection; });
+                               [](const Op& op) { return op.kind == OpKind::kUpProjection; });
   EXPECT_EQ(up->work.kernels, 1);
-  EXPECT_DOUBLE_EQ(up->extra_bytes, 8.0 * 4096 * 768 * 2 * 33 / 32) << "two casts with scales";
+  EXPECT_DOUBLE_EQ(up->work.extra_bytes, 8.0 * 4096 * 768 * 2 * 33 / 32) << "two casts with scales";
   EXPECT_LT(time(body.forward).device_s, time(apart.forward).device_s);
   EXPECT_LT(time(body.backward, true).device_s, time(apart.backward, true).device_s);
   EXPECT_EQ(time(body.backward, true).flops, time(apart.backward, true).flops);
@@ -305,7 +305,7 @@ TEST_F(ExpertBody, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
 TEST_F(ExpertBody, HybridEpGathersWhoChoseWhom) {
   const auto gathered = [&] {
     double bytes = 0;
-    for (const BodyOp& op : layer(qwen_).forward) {
+    for (const Op& op : layer(qwen_).forward) {
       if (op.kind == OpKind::kAllGather) bytes += op.collective.bytes;
     }
     return bytes;
@@ -323,13 +323,13 @@ TEST_F(ExpertBody, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
   const Model oss = model("gpt-oss-120b");
   profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo-26.06");
   plan_.numerics.precision = Precision::kFp8;
-  const auto before_attention = [&](const BodyOps& ops) {
+  const auto before_attention = [&](const Ops& ops) {
     const auto at = std::find_if(ops.begin(), ops.end(),
-                                 [](const BodyOp& op) { return op.kind == OpKind::kAttention; });
+                                 [](const Op& op) { return op.kind == OpKind::kAttention; });
     return *std::prev(at);
   };
   const Body body = layer(oss);
-  const BodyOp inputs = before_attention(body.forward);
+  const Op inputs = before_attention(body.forward);
   EXPECT_EQ(inputs.kind, OpKind::kQuantize);
   EXPECT_NEAR(static_cast<double>(inputs.work.bytes), 8.06 * 4096 * (64 + 8 + 8) * 64, 1);
   EXPECT_NEAR(static_cast<double>(before_attention(body.backward).work.bytes),
@@ -342,26 +342,26 @@ TEST_F(ExpertBody, CastsOfEachExpertStartOneAfterAnother) {
   plan_.numerics.precision = Precision::kFp8;
   plan_.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
   const auto cast_of_experts = [&] {
-    const BodyOps ops = layer(qwen_).forward;
-    return *std::find_if(ops.begin(), ops.end(), [](const BodyOp& op) {
-      return op.kind == OpKind::kQuantize && op.groups > 1;
+    const Ops ops = layer(qwen_).forward;
+    return *std::find_if(ops.begin(), ops.end(), [](const Op& op) {
+      return op.kind == OpKind::kQuantize && op.work.groups > 1;
     });
   };
-  BodyOp cast = cast_of_experts();
-  EXPECT_EQ(cast.starts, 5 * 16);
+  Op cast = cast_of_experts();
+  EXPECT_EQ(cast.work.starts, 5 * 16);
   const double s = time({cast}).device_s;
-  cast.starts = 1;
+  cast.work.starts = 1;
   EXPECT_NEAR(s - time({cast}).device_s, 79 * profile_.cost.memory.values.t1_s, 1e-12);
   plan_.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
-  EXPECT_EQ(cast_of_experts().starts, 16 + 2) << "scales of all are put in order at once";
+  EXPECT_EQ(cast_of_experts().work.starts, 16 + 2) << "scales of all are put in order at once";
 }
 
 TEST_F(ExpertBody, ProgramsOfTheFusedLossBoundIt) {
   const auto loss_s = [&](const char* cluster, const char* stack) {
     profile_ = profiles::load_profile(cluster, stack);
-    const BodyOps ops = BodyWriter(qwen_, plan_, profile_.stack).head().forward;
-    const auto at = std::find_if(ops.begin(), ops.end(),
-                                 [](const BodyOp& op) { return op.kind == OpKind::kLoss; });
+    const Ops ops = BodyWriter(qwen_, plan_, profile_.stack).head().forward;
+    const auto at =
+        std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::kLoss; });
     return std::pair(time({*at}).device_s, static_cast<double>(at->work.bytes));
   };
   const auto [b200, bytes] = loss_s("dgx-b200", "megatron-core-nemo");
@@ -397,9 +397,9 @@ TEST_F(ExpertBody, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
   EXPECT_EQ(count(wide.forward, OpKind::kQuantize), 0);
   // Queries, keys and values read one input; output, FC1 and FC2 another each.
   EXPECT_EQ(count(narrow.forward, OpKind::kQuantize), 4);
-  for (const BodyOp& op : narrow.forward) {
+  for (const Op& op : narrow.forward) {
     if (op.work.kind != WorkKind::kGemm) continue;
-    EXPECT_EQ(op.precision, op.kind == OpKind::kRouter ? Precision::kBf16 : Precision::kFp8);
+    EXPECT_EQ(op.work.precision, op.kind == OpKind::kRouter ? Precision::kBf16 : Precision::kFp8);
   }
 }
 
@@ -412,7 +412,7 @@ TEST_F(ExpertBody, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
   const auto first_cast = [&] {
     const Body body = BodyWriter(dense, plan_, profile_.stack).layer(false);
     return std::find_if(body.forward.begin(), body.forward.end(),
-                        [](const BodyOp& op) { return op.kind == OpKind::kQuantize; })
+                        [](const Op& op) { return op.kind == OpKind::kQuantize; })
         ->work.bytes;
   };
   const double elements = 4096.0 * 4096;

@@ -50,9 +50,9 @@ TEST(LayoutTest, RacksAreUsedInPart) {
 }
 
 /// Products of a list, in FLOPs.
-double products(const BodyOps& ops) {
+double products(const Ops& ops) {
   double flops = 0;
-  for (const BodyOp& op : ops) {
+  for (const Op& op : ops) {
     if (op.work.kind == WorkKind::kGemm) flops += gemm_flops(op.work.m, op.work.n, op.work.k);
   }
   return flops;
@@ -80,8 +80,8 @@ TEST(BodyTest, TensorRanksShareTheProductsEvenly) {
 /// Bytes that a rank sends to its group in a layer.
 double sent(const Body& body, CommGroup group, double ranks) {
   double total = 0;
-  for (const BodyOps* list : {&body.forward, &body.backward}) {
-    for (const BodyOp& op : *list) {
+  for (const Ops* list : {&body.forward, &body.backward}) {
+    for (const Op& op : *list) {
       if (op.collective.bytes > 0 && op.collective.group == group)
         total += sent_bytes(op.collective, ranks).total();
     }
@@ -153,17 +153,17 @@ Body torch_layer(const Plan& plan, const char* stack = "torch-compile", bool rec
   return BodyWriter(model, plan, profiles::load_profile("dgx-h100", stack).stack).layer(recomputed);
 }
 
-double bytes_of(const BodyOps& ops, OpKind kind) {
+double bytes_of(const Ops& ops, OpKind kind) {
   double sum = 0;
-  for (const BodyOp& op : ops) {
+  for (const Op& op : ops) {
     if (op.kind == kind) sum += static_cast<double>(op.work.bytes);
   }
   return sum;
 }
 
-std::int64_t number_of(const BodyOps& ops, OpKind kind, Meets meets) {
-  return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) {
-    return op.kind == kind && op.collective.bytes > 0 && op.collective.meets == meets;
+std::int64_t number_of(const Ops& ops, OpKind kind, Overlap overlap) {
+  return std::count_if(ops.begin(), ops.end(), [&](const Op& op) {
+    return op.kind == kind && op.collective.bytes > 0 && op.collective.overlap == overlap;
   });
 }
 
@@ -174,8 +174,10 @@ TEST(BodyTest, CompiledRingIsWaitedFor) {
   for (const char* stack : {"torch-compile", "torch-eager"}) {
     const Body body = torch_layer(plan, stack);
     const bool waits = stack == std::string_view("torch-compile");
-    EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBeside), waits ? 0 : 1) << stack;
-    EXPECT_EQ(number_of(body.backward, OpKind::kAllGather, Meets::kBeside), waits ? 0 : 4) << stack;
+    EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Overlap::kFollowing), waits ? 0 : 1)
+        << stack;
+    EXPECT_EQ(number_of(body.backward, OpKind::kAllGather, Overlap::kFollowing), waits ? 0 : 4)
+        << stack;
   }
 }
 
@@ -185,8 +187,8 @@ TEST(BodyTest, LastProductRunsAgainWhereWholeLayersDo) {
   Plan plan = torch_plan(8, 1);
   plan.recompute = Recompute::kFull;
   plan.ckpt_layers = 80;
-  const auto again = [&](const BodyOps& ops, OpKind kind) {
-    return std::count_if(ops.begin(), ops.end(), [&](const BodyOp& op) { return op.kind == kind; });
+  const auto again = [&](const Ops& ops, OpKind kind) {
+    return std::count_if(ops.begin(), ops.end(), [&](const Op& op) { return op.kind == kind; });
   };
   const Body torch = torch_layer(plan, "torch-compile", true);
   EXPECT_EQ(again(torch.recompute, OpKind::kDownProjection), 0);
@@ -209,21 +211,21 @@ TEST(BodyTest, SelectiveCheckpointsGatherAgain) {
   plan.ckpt_layers = 80;
   const auto products_again = [](const Body& body, OpKind kind) {
     return std::count_if(body.recompute.begin(), body.recompute.end(),
-                         [&](const BodyOp& op) { return op.kind == kind; });
+                         [&](const Op& op) { return op.kind == kind; });
   };
   const Body compiled = torch_layer(plan, "torch-compile", true);
-  EXPECT_EQ(number_of(compiled.recompute, OpKind::kAllGather, Meets::kBlocks), 2);
-  EXPECT_EQ(number_of(compiled.recompute, OpKind::kReduceScatter, Meets::kBlocks), 0);
+  EXPECT_EQ(number_of(compiled.recompute, OpKind::kAllGather, Overlap::kNone), 2);
+  EXPECT_EQ(number_of(compiled.recompute, OpKind::kReduceScatter, Overlap::kNone), 0);
   EXPECT_EQ(products_again(compiled, OpKind::kOutputProjection), 0) << "its sum is kept";
   EXPECT_EQ(bytes_of(compiled.recompute, OpKind::kCopyIn), 0);
   const Body eager = torch_layer(plan, "torch-eager", true);
   EXPECT_EQ(products_again(eager, OpKind::kOutputProjection), 1);
   plan.parallel.tp_overlap = TensorOverlap::kAsync;
   const Body async = torch_layer(plan, "torch-compile", true);
-  EXPECT_EQ(number_of(async.recompute, OpKind::kKProjection, Meets::kPieces), 1);
-  EXPECT_EQ(number_of(async.recompute, OpKind::kUpProjection, Meets::kPieces), 1);
+  EXPECT_EQ(number_of(async.recompute, OpKind::kKProjection, Overlap::kInside), 1);
+  EXPECT_EQ(number_of(async.recompute, OpKind::kUpProjection, Overlap::kInside), 1);
   const Body whole = torch_layer(torch_plan(1, 2), "torch-compile", true);
-  EXPECT_EQ(number_of(whole.recompute, OpKind::kAllGather, Meets::kBlocks), 0);
+  EXPECT_EQ(number_of(whole.recompute, OpKind::kAllGather, Overlap::kNone), 0);
 }
 
 // NCCL puts parts one after the other along the first dimension: with several sequences, parts of
@@ -250,22 +252,22 @@ TEST(BodyTest, AsyncTensorParallelismIsOneOfPatterns) {
   Plan plan = torch_plan(8, 1);
   plan.parallel.tp_overlap = TensorOverlap::kAsync;
   Body body = torch_layer(plan);
-  EXPECT_EQ(number_of(body.backward, OpKind::kReduceScatter, Meets::kBlocks), 2);
-  EXPECT_EQ(number_of(body.backward, OpKind::kReduceScatter, Meets::kBeside), 0);
-  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBlocks), 0);
-  for (const BodyOp& op : body.forward) {
+  EXPECT_EQ(number_of(body.backward, OpKind::kReduceScatter, Overlap::kNone), 2);
+  EXPECT_EQ(number_of(body.backward, OpKind::kReduceScatter, Overlap::kFollowing), 0);
+  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Overlap::kNone), 0);
+  for (const Op& op : body.forward) {
     if (op.kind == OpKind::kDownProjection) {
-      EXPECT_DOUBLE_EQ(op.extra_bytes, 2.0 * 8192 * 8192 * 9 / 8);
+      EXPECT_DOUBLE_EQ(op.work.extra_bytes, 2.0 * 8192 * 8192 * 9 / 8);
     }
   }
   plan.numerics.precision = Precision::kFp8;
   plan.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
   body = torch_layer(plan);
-  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBlocks), 0);
+  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Overlap::kNone), 0);
   plan.numerics.fp8_recipe = Fp8Recipe::kRowwise;
   body = torch_layer(plan);
-  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Meets::kBlocks), 2);
-  EXPECT_EQ(number_of(body.forward, OpKind::kReduceScatter, Meets::kBlocks), 0);
+  EXPECT_EQ(number_of(body.forward, OpKind::kAllGather, Overlap::kNone), 2);
+  EXPECT_EQ(number_of(body.forward, OpKind::kReduceScatter, Overlap::kNone), 0);
 }
 
 // Three gradients read and one written, or two at a time.
@@ -282,7 +284,7 @@ TEST(BodyTest, ProductsWithScalesOfRowsAreSlower) {
   plan.numerics.precision = Precision::kFp8;
   const auto efficiency = [&](Fp8Recipe recipe) {
     plan.numerics.fp8_recipe = recipe;
-    for (const BodyOp& op : torch_layer(plan).forward) {
+    for (const Op& op : torch_layer(plan).forward) {
       if (op.kind == OpKind::kDownProjection) return op.work.efficiency;
     }
     return 0.0;
@@ -313,7 +315,7 @@ TEST(BodyTest, EagerCastsTakeManyKernels) {
     plan.numerics.precision = Precision::kFp8;
     const Body body = BodyWriter(model, plan, torch.stack).layer(false);
     double bytes = 0;
-    for (const BodyOp& op : backward ? body.backward : body.forward) {
+    for (const Op& op : backward ? body.backward : body.forward) {
       if (op.kind == OpKind::kQuantize) bytes += static_cast<double>(op.work.bytes);
     }
     return bytes;
@@ -333,7 +335,7 @@ TEST(BodyTest, NormsWriteFp8WhereTheScaleIsKnown) {
   const auto bytes = [&](Fp8Recipe recipe, OpKind kind) {
     plan.numerics.fp8_recipe = recipe;
     double sum = 0;
-    for (const BodyOp& op : BodyWriter(model, plan, h100().stack).layer(false).forward) {
+    for (const Op& op : BodyWriter(model, plan, h100().stack).layer(false).forward) {
       if (op.kind == kind) sum += static_cast<double>(op.work.bytes);
     }
     return sum;
@@ -380,7 +382,7 @@ TEST(BodyTest, ABlockingLaunchShowsTheHostBeforeEveryKernel) {
   profiles::Profile usual = blooms;
   usual.stack.parallel.blocking_launches = false;
   const Plan plan = plan_of(8, 8, 1, 1);
-  const BodyOps forward = BodyWriter(llama_70b(), plan, blooms.stack).layer(false).forward;
+  const Ops forward = BodyWriter(llama_70b(), plan, blooms.stack).layer(false).forward;
   const auto time = [&](const profiles::Profile& profile) {
     BodyCosts costs(profile);
     costs.place(layout_of(plan, profile.cluster), CudaGraphs::kNone);
@@ -392,8 +394,8 @@ TEST(BodyTest, ABlockingLaunchShowsTheHostBeforeEveryKernel) {
 TEST(BodyTest, OneRankOfAKindCommunicatesNothing) {
   const Model model = llama_70b();
   const Body body = BodyWriter(model, plan_of(8, 1, 1, 1), h100().stack).layer(true);
-  for (const BodyOps* list : {&body.forward, &body.recompute, &body.backward}) {
-    for (const BodyOp& op : *list) EXPECT_EQ(op.collective.bytes, 0);
+  for (const Ops* list : {&body.forward, &body.recompute, &body.backward}) {
+    for (const Op& op : *list) EXPECT_EQ(op.collective.bytes, 0);
   }
 }
 

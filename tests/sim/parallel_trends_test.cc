@@ -135,7 +135,7 @@ TEST(ConservationTest, WhatAMemberSendsOthersReceive) {
         received[static_cast<std::size_t>((r + 1) % ranks)] += part;
       }
     }
-    BodyCollective gather;
+    CollectiveWork gather;
     gather.bytes = part * ranks;
     for (int r = 0; r < ranks; ++r) {
       EXPECT_DOUBLE_EQ(sent[static_cast<std::size_t>(r)], received[static_cast<std::size_t>(r)]);

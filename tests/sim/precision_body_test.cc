@@ -26,10 +26,10 @@ Gpu gpu_of(const char* name) {
 }
 
 /// Of a layer's two sums in forward, by userbuffers.
-std::vector<BodyCollective> sums(const Plan& plan, const char* gpu) {
+std::vector<CollectiveWork> sums(const Plan& plan, const char* gpu) {
   static const Model model = llama_70b();
-  std::vector<BodyCollective> found;
-  for (const BodyOp& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
+  std::vector<CollectiveWork> found;
+  for (const Op& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
     if (op.collective.kind == Collective::kReduceScatter) found.push_back(op.collective);
   }
   return found;
@@ -43,8 +43,7 @@ TEST(PrecisionBody, GpusThatMultiplyBothWaysNeedNoTransposes) {
   const auto bytes = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
     double sum = 0;
-    for (const BodyOp& op :
-         BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
+    for (const Op& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
       if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
     }
     return sum;
@@ -65,8 +64,7 @@ TEST(PrecisionBody, CastsThatTransposeReachWhatWasMeasured) {
   const Model model = llama_70b();
   const auto efficiency = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
-    for (const BodyOp& op :
-         BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
+    for (const Op& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
       if (op.kind == OpKind::kQuantize) return op.work.efficiency;
     }
     return 0.0;
@@ -84,11 +82,11 @@ TEST(PrecisionBody, CastsThatTransposeReachWhatWasMeasured) {
 // in bf16 with all other fp8, by the kernels of a pipeline without fp8.
 TEST(PrecisionBody, UserbuffersAddUpAsTheirSettingsSay) {
   const double whole = 2.0 * 8192 * 8192;
-  for (const BodyCollective& sum : sums(fp8_plan(4, Fp8Recipe::kDelayed), "h100-80g")) {
+  for (const CollectiveWork& sum : sums(fp8_plan(4, Fp8Recipe::kDelayed), "h100-80g")) {
     EXPECT_DOUBLE_EQ(sum.bytes, whole / 2);
     EXPECT_FALSE(sum.exchanged);
   }
-  for (const BodyCollective& sum : sums(fp8_plan(4, Fp8Recipe::kTensorwise), "h100-80g")) {
+  for (const CollectiveWork& sum : sums(fp8_plan(4, Fp8Recipe::kTensorwise), "h100-80g")) {
     EXPECT_DOUBLE_EQ(sum.bytes, whole);
     EXPECT_TRUE(sum.exchanged);
   }
@@ -110,11 +108,11 @@ TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
   const Plan plan = fp8_plan(4, Fp8Recipe::kTensorwise);
   BodyCosts costs(h100());
   costs.place(layout_of(plan, h100().cluster));
-  BodyOp product =
+  Op product =
       BodyWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
   const double alone = costs.time({product}, false).device_s;
   product.collective = {CommGroup::kTensor, Collective::kReduceScatter, Pattern::kCollective,
-                        Meets::kPieces, 2.0 * 8192 * 8192};
+                        Overlap::kInside, 2.0 * 8192 * 8192};
   const double pipeline = costs.time({product}, false).device_s;
   product.collective.exchanged = true;
   const double exchanged = costs.time({product}, false).device_s;
@@ -150,8 +148,8 @@ TEST(PrecisionBody, UserbuffersTakeFewSmsInBackward) {
     Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
     plan.parallel.tp_overlap = overlap;
     std::vector<int> held;
-    for (const BodyOp& op : BodyWriter(model, plan, h100().stack).layer(false).backward) {
-      if (op.collective.meets == Meets::kBeside) held.push_back(op.collective.sms);
+    for (const Op& op : BodyWriter(model, plan, h100().stack).layer(false).backward) {
+      if (op.collective.overlap == Overlap::kFollowing) held.push_back(op.collective.sms);
     }
     return held;
   };
@@ -167,8 +165,8 @@ TEST(PrecisionBody, FewerSmsLeaveTheProductMore) {
   costs.place(layout_of(plan, h100().cluster));
   const BodyWriter writer(model, plan, h100().stack);
   const auto beside = [&](int sms) {
-    BodyOp gather =
-        writer.collective(CommGroup::kTensor, Collective::kAllGather, 1e9, Meets::kBeside);
+    Op gather =
+        writer.collective(CommGroup::kTensor, Collective::kAllGather, 1e9, Overlap::kFollowing);
     gather.collective.sms = sms;
     std::vector<OpRun> runs;
     costs.time({gather, writer.product(OpKind::kInputGradient, 8192, 8192, 8192)}, true, &runs);

@@ -124,7 +124,7 @@ TEST(TimelineTest, OpenedOperationsLieWithinTheirPassesAndAddUpToThem) {
       }
       for (const OperationSlice& op : stage.operations) {
         ASSERT_GE(op.end_ns, op.begin_ns);
-        if (op.communication && op.op.collective.meets == Meets::kBeside) continue;
+        if (op.communication && op.op.collective.overlap == Overlap::kFollowing) continue;
         ASSERT_GE(op.begin_ns, free[false]) << operation_name(op);
         free[false] = op.end_ns;
         computing += static_cast<double>(op.end_ns - op.begin_ns);

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a group of ranks does together inside a pass of a unit, and how the compute stream and it
+// overlap.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "sim/core/parallelism.h"
+#include "sim/core/rank_group.h"
+
+namespace shardwright {
+
+enum class Collective : std::uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast };
+/// "all_gather" and so on.
+std::string_view name_of(Collective collective);
+
+/// How a collective and the compute stream meet.
+enum class Overlap : std::uint8_t {
+  kNone,             // the compute stream waits for it at once
+  kFollowing,        // overlapped with the operations that follow, until one `joins`
+  kInside,           // in pieces inside the GEMM that stands with it (userbuffers, async)
+  kOtherMicroBatch,  // with operations of another micro-batch, which the schedule puts there
+};
+
+/// What a group does together: NCCL's collective `kind`, every rank sends to every other one, each
+/// to its neighbour in a ring, or each sends rows to the ranks of their experts.
+enum class Pattern : std::uint8_t { kCollective, kExchange, kRingStep, kTokens };
+
+/// Tokens on their way to experts.
+struct DispatchShape {
+  double tokens = 0;       ///< of a rank
+  double token_bytes = 0;  ///< of one row
+  std::int64_t experts = 1, per_token = 1;
+  std::int64_t ranks = 1;            ///< that share the experts
+  std::int64_t ranks_in_domain = 1;  ///< of them, that NVLink joins
+  /// Domains that a token may reach (node-limited routing); 0: all.
+  std::int64_t domains_per_token = 0;
+};
+
+struct CollectiveWork {
+  CommGroup group = CommGroup::kTensor;
+  Collective kind = Collective::kAllGather;
+  Pattern pattern = Pattern::kCollective;
+  Overlap overlap = Overlap::kNone;
+  double bytes = 0;  // gathered or unreduced size; of the other patterns what a rank holds
+  /// Of sums in pieces: each piece goes to the rank that adds it up, by the copy engines.
+  bool exchanged = false;
+  // Of tokens; which ranks of the group are where is the layout's.
+  Dispatcher dispatcher = Dispatcher::kAllToAll;
+  DispatchShape tokens{};
+  int sms = 0;  // that it holds; 0: as many as its kind usually does
+
+  /// Nothing is sent without bytes.
+  explicit operator bool() const { return bytes > 0; }
+};
+
+}  // namespace shardwright
