@@ -17,6 +17,26 @@ CommunicationBytes sum_of(const CommunicationByGroup& groups) {
   return sum;
 }
 
+CommunicationBytes sent_bytes(const CollectiveWork& collective, double ranks) {
+  CommunicationBytes sent;
+  const double share = collective.bytes * (ranks - 1) / ranks;
+  switch (collective.pattern) {
+    case Pattern::kRingStep:
+      sent.point_to_point = collective.bytes;
+      break;
+    case Pattern::kExchange:
+    case Pattern::kTokens:
+      sent.all_to_all = share;
+      break;
+    case Pattern::kCollective:
+      if (collective.kind == Collective::kAllGather) sent.all_gather = share;
+      if (collective.kind == Collective::kReduceScatter) sent.reduce_scatter = share;
+      if (collective.kind == Collective::kAllReduce) sent.all_reduce = 2 * share;
+      break;
+  }
+  return sent;
+}
+
 double executed_flops(const Schedule& schedule) {
   double total = 0;
   for (const Section& section : schedule.sections) {
@@ -29,7 +49,9 @@ double executed_flops(const Schedule& schedule) {
         const Work& work = schedule.ops[i].work;
         const double m = static_cast<double>(work.m), n = static_cast<double>(work.n),
                      k = static_cast<double>(work.k);
-        if (work.kind == WorkKind::kGemm) in_block += 2 * m * n * k * work.kernels;
+        if (work.kind == WorkKind::kGemm)
+          in_block +=
+              2 * m * n * k * (work.groups > 1 ? static_cast<double>(work.groups) : work.kernels);
         if (work.kind == WorkKind::kAttention)
           in_block += (work.backward ? 2.5 : 1) * 4 * m * n * n * k * (work.causal ? 0.5 : 1) *
                       work.attended;
@@ -41,28 +63,38 @@ double executed_flops(const Schedule& schedule) {
   return total;
 }
 
-CommunicationBytes communication_bytes(const Schedule& schedule) {
-  CommunicationBytes bytes;
-  const auto share = [&](CommGroup group) {
-    const double n = static_cast<double>(schedule.group(group).size);
-    return (n - 1) / n;
+CommunicationByGroup communication_by_group(const Schedule& schedule) {
+  CommunicationByGroup sent;
+  const auto add = [&](CommGroup group, double ranks, const CommunicationBytes& bytes,
+                       double times) {
+    // Groups that divide the replicas are told as one.
+    const bool data = ranks > 1 && group <= CommGroup::kWorld;
+    sent[static_cast<std::size_t>(data ? CommGroup::kData : group)].add(bytes, times);
   };
   for (const Section& section : schedule.sections) {
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
       const Block& block = schedule.blocks[b];
+      const double times = static_cast<double>(block.repeats) * section.repeats;
       for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
         const Op& op = schedule.ops[i];
+        if (op.collective) {
+          const double ranks = static_cast<double>(schedule.layout.group(op.collective.group).size);
+          add(op.collective.group, ranks, sent_bytes(op.collective, ranks), times);
+          continue;
+        }
         if (op.work.kind != WorkKind::kCollective) continue;
-        const double sent = static_cast<double>(op.work.bytes) * share(op.work.group) *
-                            block.repeats * section.repeats;
-        if (op.kind == OpKind::kAllGather) bytes.all_gather += sent;
-        if (op.kind == OpKind::kReduceScatter) bytes.reduce_scatter += sent;
-        if (op.kind == OpKind::kAllReduce) bytes.all_reduce += 2 * sent;
+        const double ranks = static_cast<double>(schedule.group(op.work.group).size);
+        const double share = static_cast<double>(op.work.bytes) * ((ranks - 1) / ranks);
+        CommunicationBytes bytes;
+        if (op.kind == OpKind::kAllGather) bytes.all_gather = share;
+        if (op.kind == OpKind::kReduceScatter) bytes.reduce_scatter = share;
+        if (op.kind == OpKind::kAllReduce) bytes.all_reduce = 2 * share;
+        add(op.work.group, ranks, bytes, times);
       }
     }
   }
-  return bytes;
+  return sent;
 }
 
 }  // namespace shardwright::sim

@@ -28,7 +28,11 @@ CommunicationBytes sum_of(const CommunicationByGroup& groups);
 /// included.
 double executed_flops(const Schedule& schedule);
 
-/// A gather or scatter of S bytes over n ranks sends S (n-1)/n, an all-reduce twice that.
-CommunicationBytes communication_bytes(const Schedule& schedule);
+/// What a rank of a group of `ranks` sends.
+CommunicationBytes sent_bytes(const CollectiveWork& collective, double ranks);
+
+/// A gather or scatter of S bytes over n ranks sends S (n-1)/n, an all-reduce twice that. Groups
+/// that divide the replicas count as kData.
+CommunicationByGroup communication_by_group(const Schedule& schedule);
 
 }  // namespace shardwright::sim

@@ -85,7 +85,7 @@ struct Predictor::State {
       : model(std::move(m)),
         profile(std::move(p)),
         costs(profile),
-        programs(model, profile.stack) {}
+        programs(model, profile.stack, profile.cluster.gpu) {}
 
   Model model;
   profiles::Profile profile;
@@ -110,13 +110,45 @@ struct Predictor::State {
     };
     t.forward_s = phase(Phase::kForward) + phase(Phase::kLoss);
     t.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
-    t.tokens_per_gpu_s = tokens_per_step(plan) / t.iteration_s;
+    const auto ranks = static_cast<double>(plan.parallel.replica());
+    t.tokens_per_gpu_s = tokens_per_step(plan) / ranks / t.iteration_s;
     t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
-    t.peak_flops = profile.cluster.gpu.peak_bf16_flops /
+    t.peak_flops = peak_flops(profile.cluster.gpu, plan.numerics.precision) /
                    static_cast<double>(profile.cluster.ranks_per_device(plan.gpus));
-    t.model_flops_per_gpu = model_flops(model, plan) / t.iteration_s;
+    t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
+  }
+
+  /// Of a step whose units communicate: its schedule is timed, its memory follows formulas
+  /// (sim/parallel/stage_memory.h).
+  Prediction predict_lists(Prediction p, const PredictOptions& options) {
+    EngineOptions engine_options;
+    engine_options.skip_repeats = options.skip_repeats;
+    engine_options.in_order = !profile.cluster.gpu.overlaps_streams;
+    engine_options.timeline = options.timeline;
+    const StepTime step = engine.run(schedule, op_costs, engine_options);
+    undrained_ns = step.step_ns;
+    fill_time(p.time, p.plan, step);
+    p.sent = communication_by_group(schedule);
+    p.communication = sum_of(p.sent);
+    for (std::size_t group = 0; group < p.exposed_s.size(); ++group) {
+      const bool data = group <= static_cast<std::size_t>(CommGroup::kWorld);
+      p.exposed_s[data ? static_cast<std::size_t>(CommGroup::kData) : group] +=
+          seconds_of(step.exposed_ns[group]);
+    }
+    const TimePrediction& t = p.time;
+    p.exposed_s[static_cast<std::size_t>(CommGroup::kData)] +=
+        t.exposed_communication_s - seconds_of(step.time.exposed_ns);
+    const Layout layout = layout_of(p.plan, profile.cluster);
+    StagesOfStep stages;
+    stages.stages.push_back({t.compute_s, t.exposed_communication_s, t.host_s, t.optimizer_s, 0});
+    stages.layers.push_back(model.layers);
+    stages.memory = stage_memory(model, p.plan, profile, layout,
+                                 partition_layers(model, p.plan, profile.stack));
+    finish_parallel(p, model, profile, stages, options.source);
+    if (options.timeline != nullptr) complete(*options.timeline);
+    return p;
   }
 
   /// Adds to `step` what waiting for the allocator adds to `part`, which stands for `times` as
@@ -278,7 +310,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
   check_precision(plan, cluster.gpu);
-  s.scheduled = !goes_parallel(plan, s.profile.stack);
+  s.scheduled = !goes_parallel(s.model, plan, s.profile.stack);
   if (!s.scheduled) {
     if (options.timeline != nullptr) {
       throw Error(
@@ -289,11 +321,15 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     if (!s.parallel) s.parallel = std::make_unique<ParallelEngine>(s.model, s.profile);
     return predict_parallel(*s.parallel, s.model, s.profile, plan, options.source);
   }
-  lower(s.model, plan, s.profile.stack, cluster.gpus_per_node, s.programs.at(plan), s.schedule);
+  const bool model_parallel = !beyond_data_parallel(plan).empty();
+  if (model_parallel) check_modelled(s.model, plan, s.profile);
+  lower(s.model, plan, s.profile.stack, cluster, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 
   Prediction p;
   p.plan = plan;
+  p.scheduled = true;
+  if (model_parallel) return s.predict_lists(std::move(p), options);
   const StepTime step = s.run(plan, options, p.memory);
   if (p.memory.given_up) return p;
   s.fill_time(p.time, plan, step);
@@ -305,8 +341,8 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     p.other_tie_order_s = p.time.iteration_s + seconds_of(in_other_order.step_ns - s.undrained_ns) *
                                                    scale_factor(s.profile, plan.gpus);
   }
-  p.communication = communication_bytes(s.schedule);
-  p.sent[static_cast<std::size_t>(CommGroup::kData)] = p.communication;
+  p.sent = communication_by_group(s.schedule);
+  p.communication = sum_of(p.sent);
   p.extrapolated =
       extrapolations(s.profile.uncertainty, s.model, cluster, s.profile.stack.family, plan);
   s.fill_intervals(p, options.source);

@@ -51,8 +51,9 @@ Bounds Evaluator::bound(const Plan& family) {
     const sim::FamilyBounds form = closed_[s].family(family);
     const Bytes runtime = scenarios_[s].profile.cluster.gpu.runtime_bytes;
     const profiles::Profile& profile = scenarios_[s].profile;
-    const double at_scale =
-        sim::goes_parallel(family, profile.stack) ? 1 : sim::scale_factor(profile, family.gpus);
+    const double at_scale = sim::goes_parallel(predictors_[s].model(), family, profile.stack)
+                                ? 1
+                                : sim::scale_factor(profile, family.gpus);
     if (s == 0) {
       bounds.score.assign(form.size(), 0);
       bounds.total_bytes.resize(form.size());

@@ -75,7 +75,7 @@ double memory_s(const sim::KernelCosts& costs, double bytes, int kernels, double
 
 double collective_s(const Profile& profile, Collective collective, std::int64_t nodes,
                     double bytes) {
-  sim::CollectiveGroup group;
+  CollectiveGroup group;
   group.ranks_per_node = profile.cluster.gpus_per_node;
   group.ranks = nodes * group.ranks_per_node;
   return sim::collective_cost(profile.cost.collectives.values, sim::network_of(profile.cluster),

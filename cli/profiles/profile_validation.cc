@@ -194,7 +194,7 @@ class Validation {
     faster("A copy of 16 GiB", sim::kernel_time_s(costs, copy, {}),
            static_cast<double>(copy.bytes) / profile.cluster.gpu.hbm_bytes_per_s);
     if (profile.cluster.gpus_per_node > 1 && profile.cluster.intra_link_bytes_per_s > 0) {
-      sim::CollectiveGroup group;
+      CollectiveGroup group;
       group.ranks = group.ranks_per_node = profile.cluster.gpus_per_node;
       const sim::CollectiveCost cost =
           sim::collective_cost(profile.cost.collectives.values, sim::network_of(profile.cluster),

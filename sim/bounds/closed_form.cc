@@ -18,7 +18,7 @@ struct ClosedForm::State {
       : model(std::move(m)),
         profile(std::move(p)),
         costs(profile),
-        programs(model, profile.stack) {}
+        programs(model, profile.stack, profile.cluster.gpu) {}
 
   Model model;
   profiles::Profile profile;
@@ -43,7 +43,7 @@ struct ClosedForm::State {
   }
 
   void lower_with(const Plan& plan, Schedule& schedule, std::vector<OpCost>& op_costs) {
-    lower(model, plan, profile.stack, profile.cluster.gpus_per_node, programs.at(plan), schedule);
+    lower(model, plan, profile.stack, profile.cluster, programs.at(plan), schedule);
     costs.cost(schedule, op_costs);
   }
 };

@@ -27,6 +27,18 @@ enum class Overlap : std::uint8_t {
 /// to its neighbour in a ring, or each sends rows to the ranks of their experts.
 enum class Pattern : std::uint8_t { kCollective, kExchange, kRingStep, kTokens };
 
+/// Which ranks take part. A node here is an NVLink domain.
+struct CollectiveGroup {
+  std::int64_t ranks = 1;
+  std::int64_t ranks_per_node = 1;  ///< of this group; ranks above one node fill further ones
+  /// Groups like this one that run at the same time on each node and share its NICs; a replicate
+  /// group of hybrid sharding has one rank per node and as many groups as GPUs in a node.
+  std::int64_t groups_per_node = 1;
+  /// Ranks share one device, and collectives are copies in its memory (exec/comm/local_world.h): by
+  /// what sharing stretches a rank's copies, at least 1. 0: each has a device of its own.
+  double copies_take_turns = 0;
+};
+
 /// Tokens on their way to experts.
 struct DispatchShape {
   double tokens = 0;       ///< of a rank

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "sim/core/collective.h"
 #include "sim/core/parallelism.h"
@@ -111,6 +112,8 @@ struct Work {
   double extra_bytes = 0;      // read and written beyond operands and result
   int starts = 1;              // kernels of it that begin one after another on the device
   bool on_fp32_cores = false;  // of eager attention: its GEMMs miss the tensor cores
+  /// Of a collective over a shard group: what experts add, over the ranks that hold the same ones.
+  std::int64_t expert_bytes = 0;
 };
 
 /// Event `name` as recorded for the unit at `offset` from the unit an operation runs for.
@@ -118,6 +121,7 @@ struct EventRef {
   std::uint8_t name = 0;  // index into Schedule::event_names; 0 is "no event"
   std::int16_t offset = 0;
   explicit operator bool() const { return name != 0; }
+  bool operator==(const EventRef&) const = default;
 };
 
 inline constexpr int kMaxWaits = 4;
@@ -146,8 +150,8 @@ struct Op {
   Work work;
 
   // Of the lists of a unit, from which streams and events of a schedule follow.
-  CollectiveWork
-      collective;      // alone, where there is no work; with a GEMM: it runs inside in pieces
+  // Alone, where there is no work; with a GEMM: it runs inside in pieces.
+  CollectiveWork collective;
   bool joins = false;  // waits for the collectives that are overlapped with what is before
   /// Of a backward list: a weight gradient, which nothing later in the list reads.
   bool deferrable = false;
@@ -155,10 +159,18 @@ struct Op {
   bool narrow_input = false;          // of a GEMM: what it reads is in the plan's precision already
   bool host_reads = false;            // the host reads a result before it issues what follows
   bool dynamic = false;               // sizes are the device's to say: no graph of layers holds it
+  bool captured = false;              // a CUDA graph holds it: the host does not launch it
 };
 
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Phase phase);
+/// Whether graphs of that scope hold the operation, so that the host does not launch it.
+constexpr bool is_captured(const Op& op, CudaGraphs graphs) {
+  return graphs == CudaGraphs::kStep || (graphs == CudaGraphs::kLayers && !op.dynamic);
+}
+/// Operations of a unit in one direction, on one stream but for collectives that stand alone.
+using Ops = std::vector<Op>;
+
 constexpr bool is_collective(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter ||
          kind == OpKind::kAllReduce || kind == OpKind::kBroadcast;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a rank stands in the mesh of a plan, and which ranks form its groups: the one place that
 // simulator, executor and exports take groups from. Pure arithmetic; which of the ranks share a
-// node or a NIC is sim/parallel/layout.h's.
+// node or a NIC is sim/core/layout.h's.
 //
 // Ranks are numbered with the dimensions of Parallelism::rank_order, the fastest first. Ranks that
 // hold the same part of the dense model are counted with context parallel fastest, then data

@@ -70,6 +70,7 @@ void Schedule::clear() {
   sections.clear();
   persistent.clear();
   groups.fill({});
+  layout = {};
   sharding = {};
   unit_sizes = {};
   event_names.clear();

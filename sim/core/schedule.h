@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/core/layout.h"
 #include "sim/core/op.h"
 #include "sim/core/persistent.h"
 #include "sim/core/rank_group.h"
@@ -92,6 +93,7 @@ struct Schedule {
   std::vector<const char*> event_names;  // [0] is unused
   std::int64_t layers = 0;
   std::array<RankGroup, kCommGroups> groups{};
+  Layout layout;  // of plans whose layers communicate
   ShardingFacts sharding;
   UnitSizes unit_sizes;
 

@@ -18,13 +18,16 @@ namespace shardwright {
 struct UnitSizes {
   std::int64_t embedding = 0, layer = 0, head = 0;
   std::int64_t norms = 0;  // of all layers, where a strategy keeps them apart
+  // Of layers with experts, which the model's layers count, too: without their routed experts, and
+  // those.
+  std::int64_t moe_layers = 0, moe_layer = 0, experts = 0;
 
   /// The head's weights belong to the embedding's unit.
   bool tied() const { return head == 0; }
   /// Norms apart.
   std::int64_t largest() const { return std::max({embedding, layer, head}); }
   std::int64_t total(std::int64_t layers) const {
-    return embedding + layers * layer + head + norms;
+    return embedding + (layers - moe_layers) * layer + moe_layers * moe_layer + head + norms;
   }
 };
 

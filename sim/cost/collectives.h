@@ -39,18 +39,6 @@ enum class Protocol : std::uint8_t { kNone, kLl, kLl128, kSimple };
 std::string_view name_of(Algorithm algorithm);
 std::string_view name_of(Protocol protocol);
 
-/// Which ranks take part. A node here is an NVLink domain.
-struct CollectiveGroup {
-  std::int64_t ranks = 1;
-  std::int64_t ranks_per_node = 1;  ///< of this group; ranks above one node fill further ones
-  /// Groups like this one that run at the same time on each node and share its NICs; a replicate
-  /// group of hybrid sharding has one rank per node and as many groups as GPUs in a node.
-  std::int64_t groups_per_node = 1;
-  /// Ranks share one device, and collectives are copies in its memory (exec/comm/local_world.h): by
-  /// what sharing stretches a rank's copies, at least 1. 0: each has a device of its own.
-  double copies_take_turns = 0;
-};
-
 /// What joins the nodes, and what the node does to links inside it.
 struct NodeNetwork {
   double bytes_per_s = 0;          ///< all NICs of a node, as reached; 0: nodes are not linked

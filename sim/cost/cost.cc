@@ -47,19 +47,20 @@ double in_device_memory(const profiles::Profile& profile, std::int64_t world_ran
 }
 
 CostModel::CostModel(const profiles::Profile& profile)
-    : profile_(profile), kernels_(kernel_costs(profile)), network_(network_of(profile.cluster)) {}
+    : ops_(profile), network_(network_of(profile.cluster)) {}
 
 CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, CommGroup group,
                                      double bytes) const {
-  const std::int64_t per_node = std::min(profile_.cluster.gpus_per_node, schedule.world_ranks());
+  const std::int64_t per_node =
+      std::min(ops_.profile().cluster.gpus_per_node, schedule.world_ranks());
   const RankGroup& members = schedule.group(group);
   CollectiveGroup ranks;
   ranks.ranks = members.size;
   ranks.ranks_per_node = members.members_per_node(per_node);
   ranks.groups_per_node = std::max<std::int64_t>(1, per_node / ranks.ranks_per_node);
-  profiles::CollectiveParams params = profile_.cost.collectives.values;
-  if (profile_.cluster.devices_per_node > 0) {
-    ranks.copies_take_turns = in_device_memory(profile_, schedule.world_ranks(), params);
+  profiles::CollectiveParams params = ops_.profile().cost.collectives.values;
+  if (ops_.profile().cluster.devices_per_node > 0) {
+    ranks.copies_take_turns = in_device_memory(ops_.profile(), schedule.world_ranks(), params);
   }
   Collective collective = Collective::kAllGather;
   if (kind == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
@@ -68,53 +69,64 @@ CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, Comm
   return collective_cost(params, network_, ranks, collective, bytes);
 }
 
-double CostModel::product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
-  const auto [at, fresh] = products_.try_emplace({m, n, k, sms}, 0.0);
-  if (fresh) at->second = gemm_time_s(kernels_.gemm, kernels_.rates, m, n, k, sms);
-  return at->second;
+CollectiveCost CostModel::collective(const Schedule& schedule, const Op& op) const {
+  if (op.collective) return ops_.collective(op.collective);
+  const auto bytes = [&](std::int64_t all) {
+    return static_cast<double>(all) / static_cast<double>(op.work.kernels);
+  };
+  CollectiveCost cost = collective(schedule, op.kind, op.work.group, bytes(op.work.bytes));
+  if (op.work.expert_bytes > 0) {
+    const CollectiveCost experts =
+        collective(schedule, op.kind, CommGroup::kExpertData, bytes(op.work.expert_bytes));
+    cost.time_s += experts.time_s;
+    cost.hbm_bytes += experts.hbm_bytes;
+    cost.channels = std::max(cost.channels, experts.channels);
+  }
+  return cost;
 }
 
 CostModel::Pair CostModel::device_time(const Op& op, const Sharing& resident) {
-  const auto product = [this](std::int64_t m, std::int64_t n, std::int64_t k, int sms) {
-    return product_s(m, n, k, sms);
-  };
   const auto seconds = [&](const Sharing& sharing) {
-    return with_result_traffic(kernels_, op.work,
-                               kernel_time_s(kernels_, op.work, sharing, product));
+    const double alone_s = ops_.kernel_s(op, sharing);
+    return op.collective ? ops_.with_collective_s(op, alone_s) : alone_s;
   };
-  return {seconds({}), kernels_.contention * seconds(resident)};
+  return {seconds({}), ops_.kernels().contention * seconds(resident)};
 }
 
 Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const {
   // A ring over NVLink shares the memory system with kernels; a ring over NICs has room.
-  const bool over_nics = schedule.shard_ranks() > profile_.cluster.gpus_per_node;
-  const profiles::ContentionParams& contention = profile_.cost.contention.values;
-  const double slowdown = over_nics || !profile_.cluster.nvlink ? contention.other_collectives
-                                                                : contention.nvlink_collectives;
-  const double host_turns = turns(profile_.cluster.gpu, sharers_);
+  const bool over_nics = schedule.shard_ranks() > ops_.profile().cluster.gpus_per_node;
+  const profiles::ContentionParams& contention = ops_.profile().cost.contention.values;
+  const double slowdown = over_nics || !ops_.profile().cluster.nvlink
+                              ? contention.other_collectives
+                              : contention.nvlink_collectives;
   // In integers, so that how the step is cut into blocks leaves no trace in the last digit.
   std::int64_t busy_ns = 0, channel_ns = 0, hbm_bytes = 0;
   const auto add = [&](std::uint32_t i, std::int64_t executions) {
     const Op& op = schedule.ops[i];
     const double times = op.work.kernels;
-    const CollectiveCost cost =
-        collective(schedule, op.kind, op.work.group, static_cast<double>(op.work.bytes) / times);
+    const CollectiveCost cost = collective(schedule, op);
     if (!std::isfinite(cost.time_s)) {
-      throw Error(
-          fmt::format("cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot "
-                      "train together; at most {} can",
-                      profile_.cluster.id, schedule.world_ranks(), profile_.cluster.gpus_per_node));
+      throw Error(fmt::format(
+          "cluster {} does not link its nodes (nics_per_node is 0), so {} GPUs cannot "
+          "train together; at most {} can",
+          ops_.profile().cluster.id, schedule.world_ranks(), ops_.profile().cluster.gpus_per_node));
     }
     costs[i].alone_ns = to_ns(times * cost.time_s);
-    costs[i].contended_ns = profile_.cluster.gpu.overlaps_streams
-                                ? to_ns(times * cost.time_s * slowdown)
-                                : costs[i].alone_ns;
-    costs[i].host_ns = to_ns(times * profile_.stack.host.collective_launches *
-                             profile_.stack.host.forward_launch_s * host_turns);
+    costs[i].contended_ns =
+        ops_.profile().cluster.gpu.overlaps_streams
+            ? to_ns(times * cost.time_s * (op.collective ? ops_.stretched(true) : slowdown))
+            : costs[i].alone_ns;
+    costs[i].host_ns = to_ns(times * ops_.profile().stack.host.collective_launches *
+                             ops_.profile().stack.host.forward_launch_s * host_turns_);
+    if (op.captured) costs[i].host_ns = 0;
+    // The compute stream waits for it, so no kernel is beside it.
+    if (op.collective && op.collective.overlap == Overlap::kNone) return;
+    const int channels = op.collective.sms > 0 ? op.collective.sms : cost.channels;
     require_sum(static_cast<double>(executions) * static_cast<double>(costs[i].alone_ns) *
-                std::max(1, cost.channels));
+                std::max(1, channels));
     busy_ns += executions * costs[i].alone_ns;
-    channel_ns += executions * costs[i].alone_ns * cost.channels;
+    channel_ns += executions * costs[i].alone_ns * channels;
     hbm_bytes += executions * std::llround(times * cost.hbm_bytes);
   };
   for (const Section& section : schedule.sections) {
@@ -136,39 +148,32 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
   return resident;
 }
 
-void CostModel::share_device(const Schedule& schedule) {
-  const std::int64_t sharers = profile_.cluster.ranks_per_device(schedule.world_ranks());
-  if (sharers == sharers_) return;
-  sharers_ = sharers;
-  kernels_ = kernel_costs(profile_, sharers);
-  products_.clear();
-}
-
 void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
   costs.assign(schedule.ops.size(), {});
-  share_device(schedule);
-  const bool overlaps = profile_.cluster.gpu.overlaps_streams;
-  const double host_turns = turns(profile_.cluster.gpu, sharers_);
+  const Cluster& cluster = ops_.profile().cluster;
+  const std::int64_t sharers = cluster.ranks_per_device(schedule.world_ranks());
+  ops_.share_device(sharers);
+  ops_.place(schedule.layout);
+  host_turns_ = turns(cluster.gpu, sharers);
+  const bool overlaps = cluster.gpu.overlaps_streams;
   const Sharing resident = cost_collectives(schedule, costs);
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
     if (op.work.kind == WorkKind::kCollective) continue;
     if (op.work.kind == WorkKind::kHost) {
-      costs[i].host_ns = to_ns(op.work.host_s * host_turns);
+      costs[i].host_ns = to_ns(op.work.host_s * host_turns_);
       continue;
     }
     Pair time = device_time(op, resident);
     if (op.kind == OpKind::kOptimizer && !schedule.sharding.keeps_optimizer) {
-      const double link_s = state_passes_s(schedule, profile_.cluster.gpu);
+      const double link_s = state_passes_s(schedule, ops_.profile().cluster.gpu);
       time = {std::max(time.alone_s, link_s), std::max(time.contended_s, link_s)};
     }
     costs[i].alone_ns = to_ns(time.alone_s);
     costs[i].contended_ns =
         overlaps ? std::max(costs[i].alone_ns, to_ns(time.contended_s)) : costs[i].alone_ns;
     const bool backward = op.phase == Phase::kBackward || op.phase == Phase::kReduce;
-    const double launch =
-        backward ? profile_.stack.host.backward_launch_s : profile_.stack.host.forward_launch_s;
-    costs[i].host_ns = to_ns((op.work.host_s + op.work.kernels * launch) * host_turns);
+    costs[i].host_ns = to_ns((op.work.host_s + ops_.launches_s(op, backward)) * host_turns_);
   }
   double executions = 0, longest_ns = 0;
   for (const Section& section : schedule.sections) {

@@ -3,21 +3,18 @@
 // sharing the GPU with a collective (or, for a collective, with a kernel), and host time to issue
 // it.
 //
-// The formulas are those of work_time.h and collectives.h. A
-// collective that is resident holds as many SMs as it has channels, so products are counted in
-// waves over what is left, and its traffic through device memory is taken from memory-bound
-// kernels. Products of the same shape are looked up, not computed again: one CostModel serves many
-// plans of one profile.
+// What an operation costs alone says op_cost.h. A collective that is resident holds as many SMs as
+// it has channels, so products are counted in waves over what is left, and its traffic through
+// device memory is taken from memory-bound kernels. One CostModel serves many plans of one profile.
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "profiles/profile.h"
 #include "sim/core/schedule.h"
 #include "sim/cost/collectives.h"
-#include "sim/cost/work_time.h"
+#include "sim/cost/op_cost.h"
 #include "sim/engine/engine.h"
 
 namespace shardwright::sim {
@@ -42,19 +39,16 @@ class CostModel {
   struct Pair {
     double alone_s, contended_s;
   };
+  /// A collective of a strategy or of a unit's own, once.
+  CollectiveCost collective(const Schedule& schedule, const Op& op) const;
   /// Returns what a resident collective takes from kernels: the mean over all collectives of the
   /// step, weighted by time.
   Sharing cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const;
-  double product_s(std::int64_t m, std::int64_t n, std::int64_t k, int sms);
   Pair device_time(const Op& op, const Sharing& resident);
-  /// The costs on the part of a device that a rank of the schedule has.
-  void share_device(const Schedule& schedule);
 
-  profiles::Profile profile_;
-  KernelCosts kernels_;
+  OpCosts ops_;
   NodeNetwork network_;
-  std::int64_t sharers_ = 1;
-  std::unordered_map<ProductShape, double, ProductShapeHash> products_;
+  double host_turns_ = 1;  // by what ranks that share a device stretch the host's work
 };
 
 }  // namespace shardwright::sim

@@ -65,6 +65,7 @@ bool Engine::Impl::starts() {
     stream.running = seq;
     stream.cls = hot.cls;
     stream.phase = hot.phase;
+    stream.group = hot.group;
     stream.alone_ns = stream.remaining_ns = hot.alone_ns;
     stream.contended_ns = hot.contended_ns;
     stream.contended = false;
@@ -171,6 +172,9 @@ void Engine::Impl::account(Nanoseconds dt) {
     acc_.phase_ns[static_cast<std::size_t>(phase)] += dt;
   } else if (resident_ > 0) {
     acc_.time.exposed_ns += dt;
+    const auto last = std::find_if(streams_.rbegin(), streams_.rend(),
+                                   [](const StreamState& s) { return s.runs(Class::kCollective); });
+    acc_.exposed_ns[static_cast<std::size_t>(last->group)] += dt;
   } else {
     acc_.time.host_ns += dt;
   }
@@ -238,6 +242,7 @@ StepTime Engine::Impl::run(const Schedule& schedule, const std::vector<OpCost>& 
   result.time = acc_.time;
   result.time.host_ns += result.step_ns - now_ns_;
   result.communication_ns = acc_.communication_ns;
+  result.exposed_ns = acc_.exposed_ns;
   result.phase_ns = acc_.phase_ns;
   result.simulated_ops = simulated_;
   return result;

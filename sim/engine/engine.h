@@ -72,6 +72,8 @@ struct StepTime {
   Nanoseconds step_ns = 0;
   TimeBreakdown time;
   Nanoseconds communication_ns = 0;  // some collective is resident
+  /// Of the exposed time, by the group of what runs; of several the one whose stream came last.
+  std::array<Nanoseconds, kCommGroups> exposed_ns{};
   std::array<Nanoseconds, 7>
       phase_ns{};  // by Phase: time in which a compute-stream kernel of the phase runs
   std::int64_t simulated_ops = 0;

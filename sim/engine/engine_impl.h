@@ -43,6 +43,7 @@ class Engine::Impl {
     std::uint8_t stream, wait_count;
     Class cls;
     Phase phase;
+    CommGroup group;  // of collectives
     bool host_waits;
   };
   /// An operation that was issued.
@@ -61,6 +62,7 @@ class Engine::Impl {
     std::int32_t running = -1;
     Class cls = Class::kNone;  // of the running operation, as the three below
     Phase phase = Phase::kPrepare;
+    CommGroup group = CommGroup::kShard;
     Nanoseconds alone_ns = 0, contended_ns = 0;
     Nanoseconds remaining_ns = 0;  // in units of the current regime
     Nanoseconds begin_ns = 0;
@@ -81,6 +83,7 @@ class Engine::Impl {
     TimeBreakdown time;
     Nanoseconds communication_ns = 0;
     std::array<Nanoseconds, 7> phase_ns{};
+    std::array<Nanoseconds, kCommGroups> exposed_ns{};
   };
   struct Snapshot {
     std::vector<std::int64_t> state;

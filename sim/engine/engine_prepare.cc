@@ -37,6 +37,7 @@ void Engine::Impl::copy_operations(const std::vector<OpCost>& costs) {
     hot.record = op.record;
     hot.stream = options_.in_order ? std::uint8_t{0} : op.stream;
     hot.phase = op.phase;
+    hot.group = op.collective ? op.collective.group : op.work.group;
     hot.host_waits = op.host_waits;
     hot.cls = class_of(op, hot.alone_ns);
     hot.wait_count = 0;

@@ -84,6 +84,8 @@ void Engine::Impl::skip(std::int32_t periods, std::int32_t reps, const Snapshot&
   add(acc_.time.host_ns, t1.host_ns, t0.host_ns);
   add(acc_.time.optimizer_ns, t1.optimizer_ns, t0.optimizer_ns);
   add(acc_.communication_ns, now.accumulated.communication_ns, before.accumulated.communication_ns);
+  for (std::size_t i = 0; i < acc_.exposed_ns.size(); ++i)
+    add(acc_.exposed_ns[i], now.accumulated.exposed_ns[i], before.accumulated.exposed_ns[i]);
   for (std::size_t i = 0; i < acc_.phase_ns.size(); ++i)
     add(acc_.phase_ns[i], now.accumulated.phase_ns[i], before.accumulated.phase_ns[i]);
   // Whatever may still be waited for moves along with the clock.

@@ -26,8 +26,6 @@
 
 namespace shardwright::sim {
 
-using Ops = std::vector<Op>;
-
 struct Body {
   Ops forward, recompute, backward;
 };

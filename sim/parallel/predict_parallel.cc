@@ -8,6 +8,7 @@
 #include "profiles/model_parallel_uncertainty.h"
 #include "sim/core/error.h"
 #include "sim/parallel/precision_body.h"
+#include "sim/strategies/lower.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {
@@ -63,8 +64,9 @@ void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& p
 }
 
 void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& plan,
-                 const Layout& layout, const ParallelStep& step) {
+                 const Layout& layout, const StagesOfStep& step) {
   MemoryPrediction& m = p.memory;
+  m.by_formula = true;
   m.usable_bytes = profile.cluster.memory_bytes_per_rank(plan.gpus);
   m.runtime_bytes = runtime_bytes(profile, layout);
   std::size_t fullest = 0;
@@ -98,8 +100,8 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
 
 }  // namespace
 
-bool goes_parallel(const Plan& plan, const Stack& stack) {
-  return stack.parallel.always || !beyond_data_parallel(plan).empty();
+bool goes_parallel(const Model& model, const Plan& plan, const Stack& stack) {
+  return !has_schedule(plan, model, stack);
 }
 
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile,
@@ -113,27 +115,13 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   return most + runtime_bytes(profile, layout);
 }
 
-Prediction predict_parallel(ParallelEngine& engine, const Model& model,
-                            const profiles::Profile& profile, const Plan& plan,
-                            const std::string& source) {
-  const ParallelStep step = engine.run(plan);
-  Prediction p;
-  p.plan = plan;
-  fill_time(p.time, model, profile, plan, step);
-  fill_memory(p, profile, plan, layout_of(plan, profile.cluster), step);
-  p.pipeline.bubble = step.bubble;
+void finish_parallel(Prediction& p, const Model& model, const profiles::Profile& profile,
+                     const StagesOfStep& stages, const std::string& source) {
+  const Plan& plan = p.plan;
+  fill_memory(p, profile, plan, layout_of(plan, profile.cluster), stages);
   p.pipeline.micro_batches = plan.grad_accum;
-  p.pipeline.steady_state_after = step.steady_state_after;
-  p.sent = step.sent;
-  p.communication = sum_of(p.sent);
-  p.exposed_s = step.exposed_s;
   p.extrapolated = profiles::model_parallel_uncertainty().extrapolations(
       profile.stack.family, profile.cluster.gpu.id, plan.gpus);
-  if (const std::string_view other = stands_for(plan); !other.empty()) {
-    p.extrapolated.push_back(
-        fmt::format("strategy {} where {}: its gathers and reductions are priced as those of {}",
-                    name_of(plan.strategy), beyond_data_parallel(plan), other));
-  }
   const double others = published_half_width(p, model, profile, source);
   const Precision precision = plan.numerics.precision;
   const double own = profiles::model_parallel_uncertainty().half_width(
@@ -141,10 +129,30 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
       profile.cluster.gpu.id);
   if (own > 0) p.time.scale_half_width = 0;
   set_intervals(p, profile, own > 0 ? own : others);
-  // Software that also runs the other engine has published peaks of its own there.
+  // Software that also runs plans of data parallelism has published peaks of its own there.
   const double memory_width = profiles::model_parallel_uncertainty().memory_half_width;
   if (profile.stack.parallel.always && memory_width > 0) {
     set_memory_interval(p.memory, {memory_width, memory_width});
+  }
+}
+
+Prediction predict_parallel(ParallelEngine& engine, const Model& model,
+                            const profiles::Profile& profile, const Plan& plan,
+                            const std::string& source) {
+  ParallelStep step = engine.run(plan);
+  Prediction p;
+  p.plan = plan;
+  fill_time(p.time, model, profile, plan, step);
+  p.pipeline.bubble = step.bubble;
+  p.pipeline.steady_state_after = step.steady_state_after;
+  p.sent = step.sent;
+  p.communication = sum_of(p.sent);
+  p.exposed_s = step.exposed_s;
+  finish_parallel(p, model, profile, {step.stages, step.layers, step.memory}, source);
+  if (const std::string_view other = stands_for(plan); !other.empty()) {
+    p.extrapolated.push_back(
+        fmt::format("strategy {} where {}: its gathers and reductions are priced as those of {}",
+                    name_of(plan.strategy), beyond_data_parallel(plan), other));
   }
   return p;
 }

@@ -2,15 +2,27 @@
 // A prediction (sim/predict.h) from the step of a model-parallel plan.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {
 
-/// Whether the plan goes this engine rather than that of data-parallel steps.
-bool goes_parallel(const Plan& plan, const Stack& stack);
+/// Whether the plan is predicted without a schedule of its step.
+bool goes_parallel(const Model& model, const Plan& plan, const Stack& stack);
+
+/// What each stage of a step does and holds.
+struct StagesOfStep {
+  std::vector<StageTime> stages;
+  std::vector<std::int64_t> layers;
+  std::vector<StageMemory> memory;
+};
+/// Memory and intervals of a model-parallel plan whose times are known.
+void finish_parallel(Prediction& p, const Model& model, const profiles::Profile& profile,
+                     const StagesOfStep& stages, const std::string& source);
 
 /// What the fullest stage takes of a GPU, runtime included: MemoryPrediction::total_bytes without
 /// the rest of the prediction.

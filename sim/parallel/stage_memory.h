@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "profiles/profile.h"
+#include "sim/core/layout.h"
 #include "sim/core/model_units.h"
 #include "sim/core/schedule.h"
 #include "sim/parallel/body.h"
-#include "sim/parallel/layout.h"
 #include "sim/parallel/stages.h"
 
 namespace shardwright::sim {

@@ -2,6 +2,8 @@
 #include "sim/program/layer_program.h"
 
 #include "sim/core/error.h"
+#include "sim/parallel/body.h"
+#include "sim/program/list_pass.h"
 #include "sim/program/program_writer.h"
 #include "sim/program/unit_programs.h"
 
@@ -81,7 +83,7 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
   };
   std::int64_t checkpointed = 0;
   for (std::int64_t layer = 0; layer < layers; ++layer) checkpointed += plan.checkpointed(layer);
-  release(layer_forward_[true], Tensor::kKeyValueCache, checkpointed);
+  release(layer_forward_[false][true], Tensor::kKeyValueCache, checkpointed);
   for (const Tensor logits : {Tensor::kLogits, Tensor::kLogitsFloat}) {
     UnitPass both = head_forward_;
     both.memory.insert(both.memory.end(), head_backward_.memory.begin(),
@@ -91,7 +93,40 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
   return releases;
 }
 
-LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack) {
+LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack,
+                             const Gpu& gpu) {
+  if (beyond_data_parallel(plan).empty() && !model.is_moe()) {
+    write_programs(model, plan, stack);
+  } else {
+    write_lists(model, plan, stack, gpu);
+  }
+}
+
+void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stack& stack,
+                                const Gpu& gpu) {
+  const BodyWriter writer(model, plan, stack, gpu);
+  const auto usual = parallel_word<CudaGraphs>(stack.parallel.cuda_graphs);
+  ListPass pass(stack.parallel,
+                plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone)));
+  const auto write = [&](const Body& body, UnitPass& forward, UnitPass& backward) {
+    pass.append(body.forward, Phase::kForward);
+    forward = pass.take();
+    pass.append(body.recompute, Phase::kRecompute);
+    pass.append(body.backward, Phase::kBackward);
+    backward = pass.take();
+  };
+  write(writer.embedding(), embedding_forward_, embedding_backward_);
+  for (const bool experts : {false, true}) {
+    if (experts && !model.is_moe()) break;
+    for (const bool checkpointed : {false, true}) {
+      write(writer.layer(checkpointed && plan.recompute != Recompute::kNone, experts),
+            layer_forward_[experts][checkpointed], layer_backward_[experts][checkpointed]);
+    }
+  }
+  write(writer.head(), head_forward_, head_backward_);
+}
+
+void LayerPrograms::write_programs(const Model& model, const Plan& plan, const Stack& stack) {
   if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
     throw Error(
         "deterministic is true, but only the native stack's order of sums is modelled: "
@@ -113,16 +148,16 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
   for (const bool checkpointed : {false, true}) {
     const TensorSet kept =
         checkpointed ? kept_tensors(model, plan, forward, needed, tensors_) : needed;
-    layer_forward_[checkpointed] = with_lifetimes(forward, tensors_, nothing, kept, false);
+    layer_forward_[false][checkpointed] = with_lifetimes(forward, tensors_, nothing, kept, false);
     const bool to_the_end =
         checkpointed && stack.recomputes_whole_layers && plan.recompute == Recompute::kFull;
     Program both = to_the_end ? whole_recomputation(forward, w)
                               : without_handing_on(recomputation(forward, needed, kept), w);
     both.insert(both.end(), backward.begin(), backward.end());
-    layer_backward_[checkpointed] = with_lifetimes(both, tensors_, kept, nothing, true);
+    layer_backward_[false][checkpointed] = with_lifetimes(both, tensors_, kept, nothing, true);
   }
   // Of other layers backward keeps keys and values anyway.
-  if (stack.keeps_key_values) keep_after(layer_forward_[true], Tensor::kKeyValueCache);
+  if (stack.keeps_key_values) keep_after(layer_forward_[false][true], Tensor::kKeyValueCache);
 
   const HeadProgram head = head_program(w);
   head_forward_ = with_lifetimes(head.forward, tensors_, nothing, head.kept, false);

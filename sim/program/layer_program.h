@@ -27,12 +27,17 @@ namespace shardwright::sim {
 /// strategy and of the number of GPUs, so that a search builds it once for many plans.
 class LayerPrograms {
  public:
-  LayerPrograms(const Model& model, const Plan& plan, const Stack& stack);
+  /// `gpu` says how GEMMs in fp8 want their operands; without one, with a transposed copy.
+  LayerPrograms(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {});
 
   const UnitPass& embedding_forward() const { return embedding_forward_; }
   const UnitPass& embedding_backward() const { return embedding_backward_; }
-  const UnitPass& layer_forward(bool checkpointed) const { return layer_forward_[checkpointed]; }
-  const UnitPass& layer_backward(bool checkpointed) const { return layer_backward_[checkpointed]; }
+  const UnitPass& layer_forward(bool checkpointed, bool experts = false) const {
+    return layer_forward_[experts][checkpointed];
+  }
+  const UnitPass& layer_backward(bool checkpointed, bool experts = false) const {
+    return layer_backward_[experts][checkpointed];
+  }
   const UnitPass& head_forward() const { return head_forward_; }
   const UnitPass& head_backward() const { return head_backward_; }
   /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
@@ -40,11 +45,13 @@ class LayerPrograms {
   std::vector<MemoryAction> held(const Plan& plan, std::int64_t layers) const;
 
  private:
+  void write_programs(const Model& model, const Plan& plan, const Stack& stack);
+  void write_lists(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu);
   void keep_after(UnitPass& pass, Tensor tensor);
 
   ProgramTensors tensors_;
   UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
-  UnitPass layer_forward_[2], layer_backward_[2];
+  UnitPass layer_forward_[2][2], layer_backward_[2][2];  // by experts and checkpointed
 };
 
 }  // namespace shardwright::sim

@@ -17,8 +17,8 @@ namespace shardwright::sim {
 /// Not thread-safe.
 class ProgramCache {
  public:
-  /// Of one model on one stack; both outlive the cache.
-  ProgramCache(const Model& model, const Stack& stack);
+  /// Of one model on one stack and GPU, which outlive the cache.
+  ProgramCache(const Model& model, const Stack& stack, const Gpu& gpu);
   ~ProgramCache();
 
   /// Stays valid as long as the cache.
@@ -28,6 +28,7 @@ class ProgramCache {
   struct Table;
   const Model& model_;
   const Stack& stack_;
+  const Gpu& gpu_;
   std::unique_ptr<Table> table_;
 };
 

@@ -30,6 +30,11 @@ struct ProgramTensor {
   MemoryCategory category = MemoryCategory::kActivations;
 };
 
+/// What stands in a pass for the stream of its own collectives, and for their events; the writer of
+/// a schedule gives them numbers.
+inline constexpr std::uint8_t kUnitCommunication = 0xff;
+enum class UnitEvent : std::uint8_t { kComputed = 0xfd, kArrived = 0xfe, kArrivedToo = 0xff };
+
 /// The operations of one unit in one direction, with lifetimes.
 struct UnitPass {
   std::vector<Op> ops;

@@ -104,9 +104,19 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 
 }  // namespace
 
-void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64_t gpus_per_node,
+bool has_schedule(const Plan& plan, const Model& model, const Stack& stack) {
+  if (stack.parallel.always) return false;
+  if (beyond_data_parallel(plan).empty()) return true;
+  const Numerics& n = plan.numerics;
+  return plan.parallel.pp == 1 && !model.is_moe() && n.lora == 0 &&
+         n.optimizer == Optimizer::kAdamw && plan.offload != Offload::kActivations &&
+         has_schedule(plan.strategy, stack);
+}
+
+void lower(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
            const LayerPrograms& programs, Schedule& out) {
-  refuse_parallelism(asked, "this schedule is of data parallelism only", "a plan without it");
+  if (!beyond_data_parallel(asked).empty() && !has_schedule(asked, model, stack))
+    refuse_parallelism(asked, "no schedule of such a step is written", "a plan without it");
   if (model.is_moe()) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
@@ -127,7 +137,7 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64
         "strategy {} {}, expected ddp, zero1, fsdp1, fsdp2, fsdp2-noreshard, hsdp or grad_accum 1",
         stack.id, name_of(plan.strategy), why));
   }
-  StepWriter w(model, plan, stack, gpus_per_node, programs, out);
+  StepWriter w(model, plan, stack, cluster, programs, out);
   strategy->declare(w);
   if (stack.memory == MemoryManager::kStatic)
     out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
@@ -153,7 +163,9 @@ Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
                std::int64_t gpus_per_node) {
   Schedule out;
   const LayerPrograms programs(model, plan, stack);
-  lower(model, plan, stack, gpus_per_node, programs, out);
+  Cluster cluster;
+  cluster.gpus_per_node = gpus_per_node;
+  lower(model, plan, stack, cluster, programs, out);
   return out;
 }
 

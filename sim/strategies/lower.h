@@ -16,12 +16,16 @@ namespace shardwright::sim {
 
 /// Whether the stack runs the strategy; otherwise lower throws Error.
 bool has_schedule(Strategy strategy, const Stack& stack);
+/// Whether lower() writes the plan's step. Not yet: steps of pipelines, of experts and of adapters,
+/// and of software that always divides the model.
+bool has_schedule(const Plan& plan, const Model& model, const Stack& stack);
 
 /// Fills `out` (reusing its memory). `programs` must come from the same model, stack and plan shape
 /// (micro_batch, seq_len, recompute, attention, param_dtype).
-void lower(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
+void lower(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
            const LayerPrograms& programs, Schedule& out);
 
+/// On nodes of `gpus_per_node`.
 Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
                std::int64_t gpus_per_node);
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "sim/core/check.h"
-#include "sim/core/rank_mesh.h"
+#include "sim/core/model_units.h"
 
 namespace shardwright::sim {
 
@@ -22,6 +22,39 @@ int pieces_of(std::int64_t tensor_bytes) {
   return pieces;
 }
 
+/// In the order of UnitEvent.
+constexpr const char* kUnitEvents[] = {"computed", "arrived", "arrived_too"};
+
+/// The host's waits name events of a pass, too.
+bool pass_communicates(const UnitPass& pass) {
+  return std::any_of(pass.ops.begin(), pass.ops.end(), [](const Op& op) {
+    return op.record.name >= static_cast<std::uint8_t>(UnitEvent::kComputed);
+  });
+}
+
+/// What a rank of the mesh holds of a unit, as a strategy lays it out over `ranks`.
+std::int64_t unit_elements(const Model& model, ModelUnit unit, const Parallelism& parallel,
+                           const UnitLayout& layout, std::int64_t ranks) {
+  std::int64_t elements = 0, rest = 0;
+  for (const WeightShape& weight : weights_of(model, unit)) {
+    if (weight.is_norm && layout.separates_norms) continue;
+    const WeightSlices slices = slices_of(model, weight, parallel);
+    const std::int64_t held = slices.elements(weight);
+    const bool pads = layout.pads_rows && weight.is_matrix() && weight.weight != Weight::kPositions;
+    if (!pads) {
+      rest += held;
+      continue;
+    }
+    const std::int64_t columns = slices.each.along == SliceAlong::kColumns
+                                     ? slices.each.of(weight.columns).size()
+                                     : weight.columns;
+    elements += round_up(held / columns, ranks) * columns;
+  }
+  // Norms and biases of a layer are padded together.
+  const bool is_layer = unit == ModelUnit::kDenseLayer || unit == ModelUnit::kMoeLayer;
+  return elements + (layout.pads_rows && is_layer ? round_up(rest, ranks) : rest);
+}
+
 /// Of a product whose result is added to the sum of gradients, as sim/cost/result_traffic.h reads
 /// it.
 Bytes traffic_with_sum(const Work& work) {
@@ -33,16 +66,14 @@ Bytes traffic_with_sum(const Work& work) {
 }  // namespace
 
 StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
-                       std::int64_t gpus_per_node, const LayerPrograms& programs, Schedule& out)
+                       const Cluster& cluster, const LayerPrograms& programs, Schedule& out)
     : model_(model), plan_(plan), stack_(stack), programs_(programs), schedule_(out) {
   schedule_.clear();
   schedule_.layers = model.layers;
-  const std::int64_t shard = resolved_shard_group(plan, gpus_per_node);
-  const bool second = info_of(plan.strategy).second_shard;
-  const RankMesh mesh(plan, shard, second ? std::min(gpus_per_node, shard) : 1);
-  for (const CommGroup group :
-       {CommGroup::kWorld, CommGroup::kShard, CommGroup::kReplicate, CommGroup::kSecondShard}) {
-    schedule_.group(group) = mesh.group(group);
+  schedule_.layout = layout_of(plan, cluster);
+  for (const CommGroup group : {CommGroup::kWorld, CommGroup::kShard, CommGroup::kReplicate,
+                                CommGroup::kSecondShard, CommGroup::kExpertData}) {
+    schedule_.group(group) = schedule_.layout.group(group);
   }
   schedule_.event_names.push_back("");
   stream("compute", StreamRole::kCompute, 0);
@@ -51,36 +82,29 @@ StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
 
 void StepWriter::set_layout(const UnitLayout& layout) {
   layout_ = layout;
-  const ParameterCounts counts = count_parameters(model_);
   const std::int64_t n = schedule_.shard_ranks();
-  const std::int64_t c = model_.hidden;
   const auto pad = [n](std::int64_t elements) { return elements == 0 ? 0 : round_up(elements, n); };
-  const std::int64_t layer_norms = layout.separates_norms ? 0 : counts.layer_norms;
-  const std::int64_t final_norm = layout.separates_norms ? 0 : counts.final_norm;
-  std::int64_t layer = pad(counts.layer_matrices + counts.layer_biases + layer_norms);
-  std::int64_t vocabulary = counts.embedding;
-  std::int64_t head = counts.head;
-  if (layout.pads_rows) {
-    const auto rows = [n](std::int64_t r, std::int64_t columns) {
-      return round_up(r, n) * columns;
-    };
-    const std::int64_t mlp = model_.gated_mlp ? 2 : 1;
-    layer = rows(model_.q_dim(), c) + 2 * rows(model_.kv_dim(), c) + rows(c, model_.q_dim()) +
-            mlp * rows(model_.ffn, c) + rows(c, model_.ffn) +
-            pad(counts.layer_biases + layer_norms);
-    vocabulary = rows(model_.vocab, c);
-    head = counts.head == 0 ? 0 : rows(model_.vocab, c);
-  }
-  if (layout.wraps_embedding_and_head) {
-    elements_ = {0, pad(vocabulary + counts.positions + (counts.head == 0 ? final_norm : 0)), layer,
-                 counts.head == 0 ? 0 : pad(head + final_norm)};
-  } else {
-    elements_ = {0, pad(vocabulary + counts.positions + head + final_norm), layer, 0};
-  }
+  const auto elements = [&](ModelUnit unit) {
+    return unit_elements(model_, unit, plan_.parallel, layout, n);
+  };
+  const std::int64_t embedding = elements(ModelUnit::kEmbedding);
+  const std::int64_t head = elements(ModelUnit::kHead);
   UnitSizes& sizes = schedule_.unit_sizes;
-  sizes = {elements_[1], elements_[2], elements_[3]};
-  if (layout.separates_norms)
-    sizes.norms = pad(model_.layers * counts.layer_norms + counts.final_norm);
+  sizes = {};
+  sizes.layer = pad(elements(ModelUnit::kDenseLayer));
+  const bool own_head = layout.wraps_embedding_and_head && !model_.tied_head;
+  sizes.embedding = pad(own_head ? embedding : embedding + head);
+  sizes.head = own_head ? pad(head) : 0;
+  if (model_.is_moe()) {
+    sizes.moe_layers = model_.expert_layers();
+    sizes.moe_layer = pad(elements(ModelUnit::kMoeLayer));
+    sizes.experts =
+        round_up(elements(ModelUnit::kExperts), schedule_.group(CommGroup::kExpertData).size);
+  }
+  if (layout.separates_norms) {
+    sizes.norms = pad(ModelUnits(model_, plan_.parallel).elements(ModelUnit::kNorms));
+  }
+  elements_ = {0, sizes.embedding, sizes.layer, sizes.head, sizes.moe_layer};
   total_elements_ = sizes.total(model_.layers);
 }
 
@@ -97,7 +121,8 @@ std::uint8_t StepWriter::event(const char* name) {
 
 UnitKind StepWriter::kind_at(std::int32_t unit) const {
   if (unit == 0) return UnitKind::kEmbedding;
-  if (unit >= 1 && unit <= model_.layers) return UnitKind::kLayer;
+  if (unit >= 1 && unit <= model_.layers)
+    return model_.has_experts(unit - 1) ? UnitKind::kMoeLayer : UnitKind::kLayer;
   return unit == model_.layers + 1 ? UnitKind::kHead : UnitKind::kOutside;
 }
 
@@ -112,7 +137,7 @@ std::int64_t StepWriter::elements(int offset) {
 }
 
 bool StepWriter::checkpointed(std::int32_t unit) const {
-  return kind_at(unit) == UnitKind::kLayer && plan_.checkpointed(unit - 1);
+  return is_layer(kind_at(unit)) && plan_.checkpointed(unit - 1);
 }
 
 void StepWriter::begin_on_compute(Op& op) {
@@ -199,11 +224,26 @@ void StepWriter::unit_hook() {
   pending_hook_s_ += stack_.host.unit_hook_s;
 }
 
+void StepWriter::number(Op& op) {
+  const auto numbered = [&](EventRef& event) {
+    const int index = event.name - static_cast<int>(UnitEvent::kComputed);
+    if (index >= 0) event.name = unit_events_[static_cast<std::size_t>(index)];
+  };
+  for (EventRef& wait : op.waits) numbered(wait);
+  numbered(op.record);
+  if (op.stream == kUnitCommunication) op.stream = unit_stream_;
+}
+
 void StepWriter::compute_pass(const UnitPass& pass) {
   const auto first = static_cast<std::uint32_t>(schedule_.ops.size());
+  if (unit_stream_ == 0 && pass_communicates(pass)) {
+    unit_stream_ = stream("model-parallel", StreamRole::kCommunication, 0);
+    for (std::size_t i = 0; i < unit_events_.size(); ++i) unit_events_[i] = event(kUnitEvents[i]);
+  }
   const std::uint32_t block_first = schedule_.blocks.back().first_op;
   // What has been asked of the next operation on the compute stream is the first one's to do.
   schedule_.ops.insert(schedule_.ops.end(), pass.ops.begin(), pass.ops.end());
+  for (std::size_t i = first; i < schedule_.ops.size(); ++i) number(schedule_.ops[i]);
   begin_on_compute(schedule_.ops[first]);
   if (sums_in_backward()) {
     for (std::size_t i = first; i < schedule_.ops.size(); ++i) {
@@ -368,7 +408,7 @@ const UnitPass& StepWriter::forward_pass() const {
     case UnitKind::kHead:
       return programs_.head_forward();
     default:
-      return programs_.layer_forward(checkpointed(unit_));
+      return programs_.layer_forward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
   }
 }
 
@@ -379,7 +419,7 @@ const UnitPass& StepWriter::backward_pass() const {
     case UnitKind::kHead:
       return programs_.head_backward();
     default:
-      return programs_.layer_backward(checkpointed(unit_));
+      return programs_.layer_backward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
   }
 }
 

@@ -18,7 +18,10 @@
 
 namespace shardwright::sim {
 
-enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kLayer, kHead };
+enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kLayer, kHead, kMoeLayer };
+constexpr bool is_layer(UnitKind kind) {
+  return kind == UnitKind::kLayer || kind == UnitKind::kMoeLayer;
+}
 
 /// How a strategy lays out parameters in units.
 struct UnitLayout {
@@ -30,7 +33,7 @@ struct UnitLayout {
 
 class StepWriter {
  public:
-  StepWriter(const Model& model, const Plan& plan, const Stack& stack, std::int64_t gpus_per_node,
+  StepWriter(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
              const LayerPrograms& programs, Schedule& out);
 
   const Plan& plan() const { return plan_; }
@@ -41,7 +44,7 @@ class StepWriter {
   bool first_micro_step() const { return first_micro_; }
   /// Whether the unit's backward adds to the sums of gradients itself.
   bool sums_in_backward() {
-    return schedule_.sharding.sums_in_backward && !first_micro_ && kind() == UnitKind::kLayer;
+    return schedule_.sharding.sums_in_backward && !first_micro_ && is_layer(kind());
   }
   bool last_micro_step() const { return last_micro_; }
 
@@ -123,6 +126,8 @@ class StepWriter {
     UnitKind answer;
   };
   bool checkpointed(std::int32_t unit) const;
+  /// Gives the stream and events of a pass's own collectives their numbers in the schedule.
+  void number(Op& op);
   /// Waits and host time that were put off go to an operation of the compute stream, the last one.
   void begin_on_compute(Op& op);
 
@@ -132,7 +137,7 @@ class StepWriter {
   const LayerPrograms& programs_;
   Schedule& schedule_;
   UnitLayout layout_;
-  std::array<std::int64_t, 4> elements_{};
+  std::array<std::int64_t, 5> elements_{};
   std::int64_t total_elements_ = 0;
   bool first_micro_ = true;
   bool last_micro_ = true;
@@ -140,9 +145,11 @@ class StepWriter {
   std::vector<Query> queries_;
   std::vector<EventRef> compute_waits_;
   double pending_hook_s_ = 0;
-  std::array<std::array<Bytes, 4>, kTensorCount> acquired_bytes_{};  // by tensor and kind of unit
+  std::array<std::array<Bytes, 5>, kTensorCount> acquired_bytes_{};  // by tensor and kind of unit
   std::array<MemoryCategory, kTensorCount> category_{};
   std::uint32_t last_compute_op_ = 0;
+  std::uint8_t unit_stream_ = 0;  // of the units' own collectives; 0: none yet
+  std::array<std::uint8_t, 3> unit_events_{};
 };
 
 }  // namespace shardwright::sim

@@ -68,7 +68,7 @@ BENCHMARK(memory);
 void collective(benchmark::State& state, Collective kind, std::int64_t ranks) {
   const profiles::GpuCost& cost = gpu("h100-80g");
   const sim::NodeNetwork network{.bytes_per_s = 384e9};
-  const sim::CollectiveGroup group{.ranks = ranks, .ranks_per_node = 8};
+  const CollectiveGroup group{.ranks = ranks, .ranks_per_node = 8};
   double bytes = 1e3;
   for (auto _ : state) {
     bytes = bytes < 1e9 ? bytes * 1.1 : 1e3;

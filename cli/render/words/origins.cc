@@ -107,7 +107,7 @@ std::string width_words(const profiles::Profile& profile, const sim::Prediction&
 std::string memory_words(const profiles::Profile& profile, const sim::Prediction& prediction) {
   const sim::MemoryPrediction& memory = prediction.memory;
   const char* how = "every tensor and the allocator replayed";
-  if (sim::goes_parallel(prediction.plan, profile.stack)) {
+  if (prediction.memory.by_formula) {
     how = "tensors of the fullest stage counted by formula, fragmentation estimated";
   } else if (profile.stack.memory == MemoryManager::kStatic) {
     how = "every tensor at its place in planned arenas";
@@ -126,7 +126,7 @@ std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
   const Plan& plan = prediction.plan;
   std::vector<NumberOrigin> origins = {{"kernels", kernels_words(profile)}};
   const double doublings = sim::doublings_beyond_node(cluster, plan.gpus);
-  const bool scaled = doublings > 0 && !sim::goes_parallel(plan, profile.stack);
+  const bool scaled = doublings > 0 && prediction.scheduled;
   const bool widened = prediction.time.scale_half_width > 0;
   if (doublings > 0) {
     origins.push_back({"network", network_words(profile)});

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/layout.h"
+#include "sim/core/layout.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "sim/core/rack.h"
 
-namespace shardwright::sim {
+namespace shardwright {
 namespace {
 
 std::int64_t domain_of(const Plan& plan, const Cluster& cluster) {
@@ -53,7 +53,10 @@ CollectiveGroup Layout::transfer_group(std::int64_t stage) const {
 }
 
 Layout layout_of(const Plan& plan, const Cluster& cluster) {
-  Layout layout{RankMesh(plan, shard_of(plan, cluster))};
+  const std::int64_t shard_ranks = shard_of(plan, cluster);
+  const std::int64_t in_node = std::max<std::int64_t>(1, cluster.gpus_per_node / plan.parallel.tp);
+  const bool second = info_of(plan.strategy).second_shard;
+  Layout layout{RankMesh(plan, shard_ranks, second ? std::min(in_node, shard_ranks) : 1)};
   layout.domain = domain_of(plan, cluster);
   const auto set = [&](CommGroup which, std::int64_t in_domain) {
     layout.in_domain_[static_cast<std::size_t>(which)] = std::max<std::int64_t>(1, in_domain);
@@ -84,12 +87,11 @@ Layout layout_of(const Plan& plan, const Cluster& cluster) {
   return layout;
 }
 
-std::int64_t rack_gpus(const Plan& plan, const profiles::Profile& profile) {
-  const Cluster& cluster = profile.cluster;
+std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster, const Stack& stack) {
   if (!is_rack(nvlink_gpus(cluster)) || !cluster.nvlink) return 0;
-  const bool model_parallel = profile.stack.parallel.always || !beyond_data_parallel(plan).empty();
+  const bool model_parallel = stack.parallel.always || !beyond_data_parallel(plan).empty();
   return model_parallel ? layout_of(plan, cluster).domain
                         : std::min(plan.gpus, cluster.gpus_per_node);
 }
 
-}  // namespace shardwright::sim
+}  // namespace shardwright

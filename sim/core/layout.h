@@ -10,13 +10,13 @@
 #include <array>
 #include <cstdint>
 
-#include "profiles/profile.h"
 #include "sim/core/cluster.h"
+#include "sim/core/collective.h"
 #include "sim/core/plan.h"
 #include "sim/core/rank_mesh.h"
-#include "sim/cost/collectives.h"
+#include "sim/core/stack.h"
 
-namespace shardwright::sim {
+namespace shardwright {
 
 struct Layout : RankMesh {
   std::int64_t domain = 1;  // ranks that NVLink joins, of those that are used
@@ -37,6 +37,6 @@ Layout layout_of(const Plan& plan, const Cluster& cluster);
 
 /// GPUs of each rack that NVLink joins (sim/core/rack.h) which the plan takes; 0 where a domain of
 /// NVLink is one board.
-std::int64_t rack_gpus(const Plan& plan, const profiles::Profile& profile);
+std::int64_t rack_gpus(const Plan& plan, const Cluster& cluster, const Stack& stack);
 
-}  // namespace shardwright::sim
+}  // namespace shardwright

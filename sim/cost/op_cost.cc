@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cost/op_cost.h"
+
+#include <algorithm>
+
+#include "sim/cost/dispatch_cost.h"
+#include "sim/cost/result_traffic.h"
+#include "sim/parallel/precision_body.h"
+
+namespace shardwright::sim {
+namespace {
+
+/// Kernels that leave copies to the memory engines reach what links give whatever SMs they hold.
+profiles::DispatchParams hybrid_params(const profiles::Profile& profile) {
+  profiles::DispatchParams params = profile.cost.dispatch.values;
+  params.token_s = 0;
+  params.link_bytes_per_s =
+      profile.stack.parallel.moe.hybridep_link_share * profile.cost.exchange.values.bytes_per_s;
+  params.sm_bytes_per_s = params.link_bytes_per_s;
+  return params;
+}
+
+}  // namespace
+
+OpCosts::OpCosts(const profiles::Profile& profile)
+    : profile_(profile), network_(network_of(profile.cluster)) {
+  set_kernels();
+}
+
+void OpCosts::set_kernels() {
+  kernels_ = kernel_costs(profile_, sharers_);
+  gemms_.clear();
+  const Gpu& gpu = profile_.cluster.gpu;
+  // A machine with GEMMs of its own was measured as it is.
+  const TrainingLoad load =
+      loaded_ && kernels_.measured.empty() ? gpu.training_load : TrainingLoad{};
+  kernels_.gemm.e *= load.gemm_share;
+  kernels_.memory.stream_efficiency *= load.stream_share;
+  kernels_.memory.reduce_efficiency *= load.stream_share;
+  loss_bytes_per_s_ = profile_.stack.parallel.loss.row_per_block
+                          ? gpu.row_kernel_sm_bytes_per_s * kernels_.rates.sm_count
+                          : 0;
+  const profiles::LowPrecisionParams& low = profile_.cost.low_precision.values;
+  const auto typed = [&](Precision precision, double share, double operand_bytes) {
+    const double peak = peak_flops(gpu, precision) / static_cast<double>(sharers_);
+    Typed& of = typed_[static_cast<std::size_t>(precision)];
+    of = {{kernels_.gemm, kernels_.rates}, operand_bytes};
+    if (peak > 0) of.gemm = typed_gemm(kernels_.gemm, kernels_.rates, peak, share);
+  };
+  typed(Precision::kBf16, 1, 2);
+  typed(Precision::kFp16, 1, 2);
+  typed(Precision::kFp8, low.fp8_share, 1);
+  typed(Precision::kNvfp4, low.nvfp4_share, 0.5625);
+}
+
+void OpCosts::place(const Layout& layout) {
+  layout_ = layout;
+  if (loaded_ != (layout.ranks > 1)) {
+    loaded_ = layout.ranks > 1;
+    set_kernels();
+  }
+  // What a node of the collective model brings to the network: the NICs of the whole domain.
+  network_ = network_of(profile_.cluster);
+  network_.bytes_per_s *=
+      static_cast<double>(layout.domain) /
+      static_cast<double>(std::min(profile_.cluster.gpus_per_node, layout.ranks));
+}
+
+void OpCosts::share_device(std::int64_t sharers) {
+  if (sharers == sharers_) return;
+  sharers_ = sharers;
+  set_kernels();
+}
+
+CollectiveCost OpCosts::collective(const CollectiveWork& work) const {
+  CollectiveGroup group = layout_.collective_group(work.group);
+  if (group.ranks <= 1 || work.bytes <= 0) return {};
+  const profiles::CollectiveParams& params = profile_.cost.collectives.values;
+  switch (work.pattern) {
+    case Pattern::kCollective:
+      return collective_cost(params, network_, group, work.kind, work.bytes);
+    case Pattern::kExchange:
+      // Every rank sends its part over its own link: what a gather of as many bytes moves.
+      return collective_cost(params, network_, group, Collective::kAllGather, work.bytes);
+    case Pattern::kTokens:
+      return tokens_to_experts(work);
+    case Pattern::kRingStep:
+      break;
+  }
+  const bool leaves = group.ranks_per_node < group.ranks;
+  group.ranks = 2;
+  group.ranks_per_node = leaves ? 1 : 2;
+  group.groups_per_node = std::max<std::int64_t>(1, layout_.domain / group.ranks_per_node);
+  return collective_cost(params, network_, group, Collective::kAllGather, 2 * work.bytes);
+}
+
+CollectiveCost OpCosts::tokens_to_experts(const CollectiveWork& work) const {
+  const CollectiveGroup group = layout_.collective_group(work.group);
+  DispatchShape shape = work.tokens;
+  shape.ranks = group.ranks;
+  shape.ranks_in_domain = std::min(group.ranks, group.ranks_per_node);
+  // Every rank of a domain sends at the same time.
+  const double nic =
+      network_.bytes_per_s / static_cast<double>(std::max<std::int64_t>(1, layout_.domain));
+  const profiles::GpuCost& cost = profile_.cost;
+  const DispatchCost sent = work.dispatcher == Dispatcher::kAllToAll
+                                ? exchange_cost(cost.exchange.values, shape, nic)
+                            : work.dispatcher == Dispatcher::kHybridEp
+                                ? dispatch_cost(hybrid_params(profile_), shape, nic, work.sms)
+                                : dispatch_cost(cost.dispatch.values, shape, nic, work.sms);
+  CollectiveCost result;
+  result.time_s = sent.time_s;
+  result.wire_bytes = sent.sent_bytes;
+  result.hbm_bytes = 2 * sent.sent_bytes;
+  result.channels = sent.sms;
+  return result;
+}
+
+Sharing OpCosts::sharing(const CollectiveCost& cost) {
+  Sharing result;
+  result.channels = cost.channels;
+  result.hbm_bytes_per_s = cost.time_s > 0 ? cost.hbm_bytes / cost.time_s : 0;
+  return result;
+}
+
+double OpCosts::transfer_s(std::int64_t stage, double bytes) const {
+  return collective_cost(profile_.cost.collectives.values, network_, layout_.transfer_group(stage),
+                         Collective::kAllGather, 2 * bytes)
+      .time_s;
+}
+
+double OpCosts::memory_s(double bytes, double efficiency) const {
+  return memory_time_s(kernels_.memory, kernels_.rates, bytes, efficiency);
+}
+
+double OpCosts::flops_s(double flops) const {
+  return flops / (kernels_.rates.peak_flops * kernels_.gemm.e);
+}
+
+double OpCosts::launch_s(bool backward) const {
+  const HostCosts& host = profile_.stack.host;
+  return backward ? host.backward_launch_s : host.forward_launch_s;
+}
+
+double OpCosts::launches_s(const Op& op, bool backward) const {
+  if (op.captured) return 0;
+  const HostCosts& host = profile_.stack.host;
+  const bool in_list = op.work.kind == WorkKind::kNone && op.collective;
+  if (in_list || op.work.kind == WorkKind::kCollective)
+    return host.collective_launches * host.forward_launch_s;
+  const double each = op.dynamic && op.work.groups > 1 && op.work.kernels > 1
+                          ? launch_s(backward) + profile_.stack.parallel.expert_launch_s
+                          : launch_s(backward);
+  return op.work.kernels * each;
+}
+
+double OpCosts::gemm_s(const Op& op, std::int64_t groups, int sms) {
+  // Shapes stay far below 2^40, precisions below 4, SMs below 2^20.
+  const auto precision = static_cast<int>(op.work.precision);
+  const ProductShape key{op.work.m | groups << 40, op.work.n, op.work.k, sms | precision << 20};
+  const auto [at, fresh] = gemms_.try_emplace(key, 0.0);
+  if (fresh) {
+    const Typed& typed = typed_[static_cast<std::size_t>(precision)];
+    at->second = gemm_time_s(typed.gemm.params, typed.gemm.rates, op.work.m, op.work.n, op.work.k,
+                             sms, groups, typed.operand_bytes);
+  }
+  return at->second;
+}
+
+/// One kernel for GEMMs of all experts fills the device with all of them; launched one by one, as
+/// many as there are streams share it at a time.
+double OpCosts::gemms_s(const Op& op, int sms) {
+  const auto at_once = std::int64_t{profile_.stack.parallel.moe.gemm_streams};
+  const std::int64_t groups = op.work.groups;
+  if (groups <= at_once || op.work.kernels == 1) return gemm_s(op, groups, sms);
+  return gemm_s(op, at_once, sms) * static_cast<double>(groups) / static_cast<double>(at_once);
+}
+
+double OpCosts::kernel_s(const Op& op, const Sharing& sharing) {
+  const Work* work = &op.work;
+  Work once;
+  if (op.work.groups > 1) {
+    once = op.work;
+    once.kernels = 1;
+    work = &once;
+  }
+  double time = (op.work.starts - 1) * kernels_.memory.t1_s +
+                kernel_time_s(kernels_, *work, sharing,
+                              [&](std::int64_t, std::int64_t, std::int64_t, int sms) {
+                                return gemms_s(op, sms);
+                              });
+  if (op.work.on_fp32_cores) {
+    const double gemms = work->backward ? 4 : 2;
+    const int sms = std::max(1, kernels_.rates.sm_count - sharing.channels);
+    const auto alone_s = [&](const TypedGemm& of) {
+      return gemm_time_s(of.params, of.rates, work->n, work->n, work->k, sms, work->m);
+    };
+    const double fp32_flops = kernels_.rates.peak_flops / kernels_.fp32_slowdown;
+    time += gemms * (alone_s(typed_gemm(kernels_.gemm, kernels_.rates, fp32_flops, 1)) -
+                     alone_s({kernels_.gemm, kernels_.rates}));
+  }
+  if (op.kind == OpKind::kLoss && loss_bytes_per_s_ > 0)
+    return std::max(time, static_cast<double>(op.work.bytes) / loss_bytes_per_s_);
+  if (op.work.extra_bytes > 0) {
+    time +=
+        op.work.extra_bytes / (kernels_.rates.hbm_bytes_per_s * kernels_.memory.stream_efficiency);
+  }
+  return with_result_traffic(kernels_, op.work, time);
+}
+
+/// The GEMM goes piece by piece, a rank's own the last; each of the others is copied to its rank
+/// meanwhile, and one kernel adds up what came (TransformerEngine
+/// common/comm_gemm_overlap/comm_gemm_overlap.cpp, CommOverlapP2PBase::split_overlap_rs).
+double OpCosts::exchanged_pieces_s(const Op& op, double gemm_s) const {
+  const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
+  const double piece_bytes = op.collective.bytes / ranks;
+  const profiles::CollectiveParams& links = profile_.cost.collectives.values;
+  const double send_s = links.simple.base_s + piece_bytes / links.simple.bytes_per_s;
+  const double part_s = gemm_s / ranks;
+  const double last_s = std::max(gemm_s - part_s + send_s, part_s + (ranks - 1) * send_s);
+  return std::max(gemm_s, last_s) + (ranks - 1) * kernels_.gemm.t0_s +
+         memory_s(op.collective.bytes + piece_bytes, profile_.stack.copies.add);
+}
+
+double OpCosts::with_collective_s(const Op& op, double gemm_s) {
+  const double together = collective(op.collective).time_s;
+  const double ranks = static_cast<double>(layout_.group(op.collective.group).size);
+  const double gap = kernels_.gemm.t0_s;
+  if (op.collective.kind == Collective::kAllGather) {
+    return std::max(gemm_s, together + gemm_s / ranks) + (ranks - 1) * gap;
+  }
+  if (op.collective.exchanged) return exchanged_pieces_s(op, gemm_s);
+  const TensorSoftware& tensor = profile_.stack.parallel.tensor;
+  const double splits = tensor.overlap_splits;
+  Sharing sharing;
+  sharing.channels = tensor.overlap_sms;
+  const double slowed = kernel_s(op, sharing);
+  return std::max(slowed + together / splits, slowed / splits + together) + (splits - 1) * gap;
+}
+
+}  // namespace shardwright::sim

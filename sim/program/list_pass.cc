@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/program/list_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shardwright::sim {
+namespace {
+
+EventRef reference(UnitEvent event) {
+  return {static_cast<std::uint8_t>(event), 0};
+}
+
+}  // namespace
+
+Op& ListPass::push(const Op& op, Phase phase) {
+  Op& pushed = pass_.ops.emplace_back(op);
+  pushed.phase = phase;
+  pushed.captured = is_captured(op, graphs_);
+  pushed.work.host_s += std::exchange(host_s_, 0);
+  return pushed;
+}
+
+void ListPass::wait(Op& op, UnitEvent event) const {
+  for (EventRef& wait : op.waits) {
+    if (wait == reference(event)) return;
+    if (wait) continue;
+    wait = reference(event);
+    return;
+  }
+}
+
+/// A place in the compute stream that takes no time.
+Op& ListPass::mark(Phase phase) {
+  Op marker;
+  marker.work.kernels = 0;
+  computed_ = pass_.ops.size();
+  return push(marker, phase);
+}
+
+void ListPass::record_computed(Phase phase) {
+  if (computed_ == kNone) mark(phase);
+  pass_.ops[computed_].record = reference(UnitEvent::kComputed);
+}
+
+void ListPass::push_collective(const Op& op, Phase phase) {
+  if (op.joins && in_flight_) awaited_ = true;
+  const bool waits_for_first = awaited_;
+  const UnitEvent first = last_;
+  const bool with_list = op.collective.overlap == Overlap::kOtherMicroBatch;
+  if (!with_list) record_computed(phase);
+  Op& pushed = push(op, phase);
+  pushed.work.kind = WorkKind::kCollective;
+  pushed.work.group = op.collective.group;
+  pushed.stream = kUnitCommunication;
+  if (!with_list) wait(pushed, UnitEvent::kComputed);
+  last_ = last_ == UnitEvent::kArrived ? UnitEvent::kArrivedToo : UnitEvent::kArrived;
+  pushed.record = reference(last_);
+  in_flight_ = true;
+  awaited_ = op.collective.overlap == Overlap::kNone;
+  // In order: whoever waits for this one has waited for those before it.
+  if (waits_for_first && !awaited_) wait(mark(phase), first);
+}
+
+void ListPass::push_compute(const Op& op, Phase phase) {
+  if (op.joins && in_flight_) awaited_ = true;
+  Op& pushed = push(op, phase);
+  if (std::exchange(awaited_, false)) {
+    wait(pushed, last_);
+    in_flight_ = false;
+  }
+  computed_ = pass_.ops.size() - 1;
+}
+
+/// The host goes on when the last operation has ended.
+void ListPass::wait_for_device(Phase phase) {
+  record_computed(phase);
+  Op host;
+  host.phase = phase;
+  host.host_waits = true;
+  host.work.kind = WorkKind::kHost;
+  host.work.host_s = software_.host_sync_s;
+  host.waits[0] = reference(UnitEvent::kComputed);
+  pass_.ops.push_back(host);
+}
+
+void ListPass::join(Phase phase) {
+  if (!in_flight_) return;
+  awaited_ = in_flight_ = false;
+  wait(mark(phase), last_);
+}
+
+void ListPass::append(const Ops& list, Phase phase) {
+  if (list.empty()) return;
+  if (graphs_ == CudaGraphs::kLayers) host_s_ += software_.graph_launch_s;
+  // What a strategy asks of the next operation that computes is the first one's to do.
+  if (list.front().work.kind == WorkKind::kNone) mark(phase);
+  for (const Op& op : list) {
+    if (op.work.kind == WorkKind::kNone) {
+      if (op.collective) push_collective(op, phase);
+    } else {
+      push_compute(op, phase);
+    }
+    const bool reads = op.host_reads && graphs_ != CudaGraphs::kStep;
+    if (reads || software_.blocking_launches) wait_for_device(phase);
+  }
+  join(phase);
+}
+
+UnitPass ListPass::take() {
+  // What it records of the whole pass is the last one's.
+  const bool ends = computed_ != kNone && computed_ + 1 == pass_.ops.size();
+  if (!ends || pass_.ops.back().record)
+    mark(pass_.ops.empty() ? Phase::kForward : pass_.ops.back().phase);
+  computed_ = kNone;
+  return std::exchange(pass_, {});
+}
+
+}  // namespace shardwright::sim
