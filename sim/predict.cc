@@ -100,7 +100,7 @@ struct Predictor::State {
 
   void fill_time(TimePrediction& t, const Plan& plan, const StepTime& step) const {
     const double simulated_s = seconds_of(step.step_ns);
-    t.iteration_s = simulated_s * scale_factor(profile, plan.gpus);
+    t.iteration_s = simulated_s * scale_factor(profile, plan);
     t.compute_s = seconds_of(step.time.compute_ns);
     t.exposed_communication_s = seconds_of(step.time.exposed_ns) + (t.iteration_s - simulated_s);
     t.host_s = seconds_of(step.time.host_ns);
@@ -339,7 +339,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     other.skip_repeats = options.skip_repeats;
     const StepTime in_other_order = s.other_engine.run(s.schedule, s.op_costs, other);
     p.other_tie_order_s = p.time.iteration_s + seconds_of(in_other_order.step_ns - s.undrained_ns) *
-                                                   scale_factor(s.profile, plan.gpus);
+                                                   scale_factor(s.profile, plan);
   }
   p.sent = communication_by_group(s.schedule);
   p.communication = sum_of(p.sent);

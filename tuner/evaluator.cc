@@ -53,7 +53,7 @@ Bounds Evaluator::bound(const Plan& family) {
     const profiles::Profile& profile = scenarios_[s].profile;
     const double at_scale = sim::goes_parallel(predictors_[s].model(), family, profile.stack)
                                 ? 1
-                                : sim::scale_factor(profile, family.gpus);
+                                : sim::scale_factor(profile, family);
     if (s == 0) {
       bounds.score.assign(form.size(), 0);
       bounds.total_bytes.resize(form.size());

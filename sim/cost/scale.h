@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "profiles/profile.h"
+#include "sim/core/plan.h"
 
 namespace shardwright::sim {
 
@@ -18,10 +19,12 @@ inline double doublings_beyond_node(const Cluster& cluster, std::int64_t gpus) {
   return std::log2(static_cast<double>(gpus) / static_cast<double>(cluster.gpus_per_node));
 }
 
-/// Time of a step on `gpus` over that of the simulated rank, at least 1.
-inline double scale_factor(const profiles::Profile& profile, std::int64_t gpus) {
-  return 1 +
-         profile.cost.contention.values.scale_loss * doublings_beyond_node(profile.cluster, gpus);
+/// Time of a step over that of the simulated rank, at least 1. Replicas of several GPUs wait for
+/// each other in every layer, and their published runs show no loss beyond that.
+inline double scale_factor(const profiles::Profile& profile, const Plan& plan) {
+  if (plan.parallel.replica() > 1) return 1;
+  return 1 + profile.cost.contention.values.scale_loss *
+                 doublings_beyond_node(profile.cluster, plan.gpus);
 }
 
 }  // namespace shardwright::sim

@@ -112,7 +112,12 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
     pass.append(body.forward, Phase::kForward);
     forward = pass.take();
     pass.append(body.recompute, Phase::kRecompute);
-    pass.append(body.backward, Phase::kBackward);
+    Ops list = body.backward;
+    // Whether a GEMM adds to the sum of gradients is the strategy's to say.
+    for (Op& op : list) {
+      if (op.kind == OpKind::kWeightGradient) op.work.extra_bytes = 0;
+    }
+    pass.append(list, Phase::kBackward);
     backward = pass.take();
   };
   write(writer.embedding(), embedding_forward_, embedding_backward_);

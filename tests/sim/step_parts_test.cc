@@ -133,7 +133,7 @@ TEST(StepParts, AddUpToThePredictedStep) {
     }
     // Parts are of one rank alone; what many ranks lose by waiting for the slowest comes on top.
     const double lost =
-        prediction.time.iteration_s * (1 - 1 / scale_factor(predictor.profile(), plan.gpus));
+        prediction.time.iteration_s * (1 - 1 / scale_factor(predictor.profile(), plan));
     EXPECT_NEAR(sum + lost, prediction.time.iteration_s, 1e-8) << name_of(strategy);
     EXPECT_NEAR(waits + lost, prediction.time.exposed_communication_s, 1e-3 * sum)
         << name_of(strategy);
