@@ -91,6 +91,15 @@ CommunicationByGroup communication_by_group(const Schedule& schedule) {
         if (op.kind == OpKind::kReduceScatter) bytes.reduce_scatter = share;
         if (op.kind == OpKind::kAllReduce) bytes.all_reduce = 2 * share;
         add(op.work.group, ranks, bytes, times);
+        if (op.work.expert_bytes == 0) continue;
+        CollectiveWork experts;
+        experts.group = CommGroup::kExpertData;
+        experts.kind = op.kind == OpKind::kAllReduce       ? Collective::kAllReduce
+                       : op.kind == OpKind::kReduceScatter ? Collective::kReduceScatter
+                                                           : Collective::kAllGather;
+        experts.bytes = static_cast<double>(op.work.expert_bytes);
+        const double holders = static_cast<double>(schedule.group(experts.group).size);
+        add(CommGroup::kData, holders, sent_bytes(experts, holders), times);
       }
     }
   }

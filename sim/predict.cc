@@ -47,6 +47,31 @@ void check_precision(const Plan& plan, const Gpu& gpu) {
                   gpu.id));
 }
 
+/// What the compute stream cannot do side by side: its kernels, and collectives that it waits for
+/// at once; or what the host has to issue. The step begins with host work of its own.
+Nanoseconds least_ns(const Schedule& schedule, const std::vector<OpCost>& costs) {
+  Nanoseconds device = 0, host = 0;
+  for (const Section& section : schedule.sections) {
+    for (std::uint32_t b = 0; b < section.block_count; ++b) {
+      const Block& block = schedule.blocks[section.first_block + b];
+      Nanoseconds on_device = 0, on_host = 0;
+      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+        const Op& op = schedule.ops[i];
+        on_host += costs[i].host_ns;
+        const bool exposed = op.work.kind == WorkKind::kCollective && op.collective &&
+                             op.collective.overlap == Overlap::kNone;
+        if ((op.stream == 0 && op.work.kind != WorkKind::kHost) || exposed)
+          on_device += costs[i].alone_ns;
+      }
+      const std::int64_t times = std::int64_t{block.repeats} * section.repeats;
+      device += times * on_device;
+      host += times * on_host;
+    }
+  }
+  const Nanoseconds first = schedule.ops.empty() ? 0 : costs.front().host_ns;
+  return std::max(first + device, host);
+}
+
 double tokens_per_step(const Plan& plan) {
   return static_cast<double>(plan.seq_len * plan.micro_batch) *
          static_cast<double>(plan.grad_accum);
@@ -118,6 +143,11 @@ struct Predictor::State {
     t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
     t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
+  }
+
+  ParallelEngine& stages() {
+    if (!parallel) parallel = std::make_unique<ParallelEngine>(model, profile);
+    return *parallel;
   }
 
   /// Of a step whose units communicate: its schedule is timed, its memory follows formulas
@@ -310,7 +340,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
   check_precision(plan, cluster.gpu);
-  s.scheduled = !goes_parallel(s.model, plan, s.profile.stack);
+  s.scheduled = !goes_parallel(plan, s.profile.stack);
   if (!s.scheduled) {
     if (options.timeline != nullptr) {
       throw Error(
@@ -318,17 +348,15 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
                       "parallelism only",
                       beyond_data_parallel(plan)));
     }
-    if (!s.parallel) s.parallel = std::make_unique<ParallelEngine>(s.model, s.profile);
-    return predict_parallel(*s.parallel, s.model, s.profile, plan, options.source);
+    return predict_parallel(s.stages(), s.model, s.profile, plan, options.source);
   }
-  const bool model_parallel = !beyond_data_parallel(plan).empty();
+  const bool model_parallel = !beyond_data_parallel(plan).empty() || s.model.is_moe();
   if (model_parallel) check_modelled(s.model, plan, s.profile);
   lower(s.model, plan, s.profile.stack, cluster, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);
 
   Prediction p;
   p.plan = plan;
-  p.scheduled = true;
   if (model_parallel) return s.predict_lists(std::move(p), options);
   const StepTime step = s.run(plan, options, p.memory);
   if (p.memory.given_up) return p;
@@ -348,6 +376,15 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   s.fill_intervals(p, options.source);
   if (options.timeline != nullptr) s.complete(*options.timeline);
   return p;
+}
+
+double Predictor::least_s(const Plan& plan) {
+  State& s = *state_;
+  if (goes_parallel(plan, s.profile.stack)) return s.stages().least_step_s(plan);
+  lower(s.model, plan, s.profile.stack, s.profile.cluster, s.programs.at(plan), s.schedule);
+  s.scheduled = false;
+  s.costs.cost(s.schedule, s.op_costs);
+  return seconds_of(least_ns(s.schedule, s.op_costs)) * scale_factor(s.profile, plan);
 }
 
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,

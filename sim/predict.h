@@ -83,7 +83,6 @@ struct PipelinePrediction {
 
 struct Prediction {
   Plan plan;
-  bool scheduled = false;  // its step was written down and simulated operation by operation
   TimePrediction time;
   MemoryPrediction memory;
   CommunicationBytes communication;  // of all groups
@@ -121,6 +120,9 @@ class Predictor {
 
   /// Throws Error when the plan contradicts the model or the cluster.
   Prediction predict(const Plan& plan, const PredictOptions& options = {});
+  /// At most the time that predict() gives, at a small part of its cost. The plan must be one that
+  /// predict() takes.
+  double least_s(const Plan& plan);
   /// The schedule of the last predict(); null where the plan was predicted without one
   /// (goes_parallel()).
   const Schedule* schedule() const;

@@ -51,7 +51,7 @@ Bounds Evaluator::bound(const Plan& family) {
     const sim::FamilyBounds form = closed_[s].family(family);
     const Bytes runtime = scenarios_[s].profile.cluster.gpu.runtime_bytes;
     const profiles::Profile& profile = scenarios_[s].profile;
-    const double at_scale = sim::goes_parallel(predictors_[s].model(), family, profile.stack)
+    const double at_scale = sim::goes_parallel(family, profile.stack)
                                 ? 1
                                 : sim::scale_factor(profile, family);
     if (s == 0) {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "sim/core/error.h"
-#include "sim/parallel/parallel_step.h"
 #include "sim/parallel/predict_parallel.h"
 
 namespace shardwright::tuner {
@@ -38,8 +37,7 @@ class ModelParallelSearch::Worker {
  public:
   Worker(const Model& model, const std::vector<Scenario>& scenarios, const Criteria& criteria)
       : model_(model), scenarios_(scenarios), criteria_(criteria) {
-    for (const Scenario& scenario : scenarios)
-      engines_.push_back(std::make_unique<sim::ParallelEngine>(model, scenario.profile));
+    for (const Scenario& scenario : scenarios) predictors_.emplace_back(model, scenario.profile);
   }
 
   /// Never above the score of this plan.
@@ -47,7 +45,7 @@ class ModelParallelSearch::Worker {
     double worst = 0;
     if (criteria_.objective == Objective::kHeadroom) return static_cast<double>(total_bytes(plan));
     for (std::size_t s = 0; s < scenarios_.size(); ++s)
-      worst = std::max(worst, score(s, plan, engines_[s]->least_step_s(plan), 0));
+      worst = std::max(worst, score(s, plan, predictors_[s].least_s(plan), 0));
     return worst;
   }
 
@@ -78,7 +76,7 @@ class ModelParallelSearch::Worker {
     Judgement judgement;
     for (std::size_t s = 0; s < scenarios_.size(); ++s) {
       const Scenario& scenario = scenarios_[s];
-      sim::Prediction p = sim::predict_parallel(*engines_[s], model_, scenario.profile, plan, "");
+      sim::Prediction p = predictors_[s].predict(plan);
       const Bytes total = scaled(p.memory.total_bytes, scenario.memory_factor);
       judgement.score = std::max(judgement.score, score(s, plan, p.time.iteration_s, total));
       if (s > 0) continue;
@@ -105,7 +103,7 @@ class ModelParallelSearch::Worker {
   const Model& model_;
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;
-  std::vector<std::unique_ptr<sim::ParallelEngine>> engines_;
+  std::vector<sim::Predictor> predictors_;
   std::unordered_map<std::uint64_t, Bytes> total_bytes_;
 };
 

@@ -71,7 +71,7 @@ void write_stages(const std::string& path, const TraceNotes& notes, const sim::J
 
 void write_trace_of(const std::string& path, const std::string& verb, const sim::Job& inputs) {
   const auto divides = [&](const Plan& plan) {
-    return sim::goes_parallel(inputs.model, plan, inputs.profile.stack);
+    return sim::goes_parallel(plan, inputs.profile.stack);
   };
   const auto count = std::count_if(inputs.plans.begin(), inputs.plans.end(), divides);
   if (count > 0 && count < std::ssize(inputs.plans)) {

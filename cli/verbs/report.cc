@@ -92,7 +92,7 @@ class ReportVerb : public Verb {
     }
     const Plan& plan = inputs.plans.front();
     sim::Predictor predictor(inputs.model, inputs.profile);
-    if (sim::goes_parallel(inputs.model, plan, inputs.profile.stack)) {
+    if (sim::goes_parallel(plan, inputs.profile.stack)) {
       report.explanation.emplace().base = predictor.predict(plan);
       report.stages = sim::parallel_timeline(inputs.model, inputs.profile, plan);
       return std::nullopt;

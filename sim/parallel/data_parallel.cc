@@ -43,7 +43,6 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
   const StrategyInfo& strategy = info_of(plan.strategy);
   sharded_ = strategy.shards == Sharded::kParameters;
   per_layer_ = gathers_layers(plan, stack);
-  copies_units_ = sharded_ && strategy.software == Software::kFsdp2;
   overlap_reduce_ =
       plan.parallel.overlap_grad_reduce.value_or(sharded_ || stack.parallel.overlap_grad_reduce);
   overlap_gather_ =
@@ -103,17 +102,6 @@ double DataParallel::reduce_s(double parameters, double expert_parameters) {
                                 gradient_bytes_ * expert_parameters))
               .time_s;
   return time;
-}
-
-double DataParallel::gathered_copy_s(double parameters) const {
-  return copies_units_ ? costs_.memory_s(2 * parameter_bytes_ * parameters, stack_.copies.copy) : 0;
-}
-
-double DataParallel::reduced_copy_s(double parameters) const {
-  constexpr double kProduct = 2;  // bytes of a weight gradient
-  return copies_units_
-             ? costs_.memory_s((kProduct + gradient_bytes_) * parameters, stack_.copies.copy)
-             : 0;
 }
 
 double DataParallel::cast_weights_s(double parameters) const {

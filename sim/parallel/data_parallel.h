@@ -66,10 +66,6 @@ class DataParallel {
   /// Gathers of `parameters`, and the sum of their gradients.
   double gather_s(double parameters, double expert_parameters = 0);
   double reduce_s(double parameters, double expert_parameters = 0);
-  /// FSDP2 copies what was gathered into parameters, and gradients, cast on the way, into the
-  /// reduction's input, both on the compute stream (torch/distributed/fsdp). 0 for other software.
-  double gathered_copy_s(double parameters) const;
-  double reduced_copy_s(double parameters) const;
   /// Of a micro-batch with parameters that are not sharded: weights cast by autocast, and gradients
   /// that no kernel adds up copied to where they are reduced. 0 for software that does neither.
   double cast_weights_s(double parameters) const;
@@ -91,8 +87,7 @@ class DataParallel {
   const Plan& plan_;
   const Stack& stack_;
   BodyCosts& costs_;
-  bool per_layer_ = false, copies_units_ = false, sharded_ = false, overlap_reduce_ = false,
-       overlap_gather_ = false;
+  bool per_layer_ = false, sharded_ = false, overlap_reduce_ = false, overlap_gather_ = false;
   bool casts_weights_ = false, copies_gradients_ = false;
   double stretched_ = 1, lost_share_ = 0;  // lost_share_: of passes beside a collective
   std::vector<ReductionSpan>* reductions_ = nullptr;

@@ -208,20 +208,16 @@ void ParallelEngine::add_sharded_layers(const Plan& plan, const ChunkContent& co
   const double gather =
       data.gather_s((held.dense() + adapters) / layers, held.experts / layers) * layers;
   const double reduce = data.reduce_s(trained / layers, held.experts / layers) * layers;
-  const auto hide = [&](BodyTime& pass, double beside_s, double alone, double copies_s) {
-    pass.device_s += copies_s;
-    beside_s = std::max(beside_s + copies_s, pass.device_s);
+  const auto hide = [&](BodyTime& pass, double beside_s, double alone) {
+    beside_s = std::max(beside_s, pass.device_s);
     const double communication = data.stretched() * alone;
     const double both = std::min(communication, beside_s);
     const double late = std::max(0.0, communication - beside_s) + alone / layers;
     pass.device_s += both * (1 - pass.device_s / beside_s) + late;
     pass.exposed_s[at(CommGroup::kData)] += late;
   };
-  const double all = held.dense() + held.experts + adapters;
-  const double copied_out = data.gathered_copy_s(all);
-  hide(times.forward, times.forward_beside_s, gather, copied_out);
-  hide(times.backward, times.backward_beside_s, gather + reduce,
-       copied_out + data.reduced_copy_s(trained + held.experts));
+  hide(times.forward, times.forward_beside_s, gather);
+  hide(times.backward, times.backward_beside_s, gather + reduce);
 }
 
 ParallelEngine::ChunkPasses ParallelEngine::time_chunk(const Plan& plan, const Bodies& bodies,

@@ -100,8 +100,8 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
 
 }  // namespace
 
-bool goes_parallel(const Model& model, const Plan& plan, const Stack& stack) {
-  return !has_schedule(plan, model, stack);
+bool goes_parallel(const Plan& plan, const Stack& stack) {
+  return !has_schedule(plan, stack);
 }
 
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile,

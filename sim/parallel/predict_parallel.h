@@ -12,7 +12,7 @@
 namespace shardwright::sim {
 
 /// Whether the plan is predicted without a schedule of its step.
-bool goes_parallel(const Model& model, const Plan& plan, const Stack& stack);
+bool goes_parallel(const Plan& plan, const Stack& stack);
 
 /// What each stage of a step does and holds.
 struct StagesOfStep {

@@ -108,9 +108,7 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
   const auto usual = parallel_word<CudaGraphs>(stack.parallel.cuda_graphs);
   ListPass pass(stack.parallel,
                 plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone)));
-  const auto write = [&](const Body& body, UnitPass& forward, UnitPass& backward) {
-    pass.append(body.forward, Phase::kForward);
-    forward = pass.take();
+  const auto append_backward = [&](const Body& body) {
     pass.append(body.recompute, Phase::kRecompute);
     Ops list = body.backward;
     // Whether a GEMM adds to the sum of gradients is the strategy's to say.
@@ -118,6 +116,11 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
       if (op.kind == OpKind::kWeightGradient) op.work.extra_bytes = 0;
     }
     pass.append(list, Phase::kBackward);
+  };
+  const auto write = [&](const Body& body, UnitPass& forward, UnitPass& backward) {
+    pass.append(body.forward, Phase::kForward);
+    forward = pass.take();
+    append_backward(body);
     backward = pass.take();
   };
   write(writer.embedding(), embedding_forward_, embedding_backward_);
@@ -128,7 +131,16 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
             layer_forward_[experts][checkpointed], layer_backward_[experts][checkpointed]);
     }
   }
-  write(writer.head(), head_forward_, head_backward_);
+  // Modules of multi-token prediction go with the head.
+  const Body head = writer.head();
+  const Body prediction = model.mtp_layers > 0 ? writer.prediction() : Body{};
+  for (std::int64_t i = 0; i < model.mtp_layers; ++i)
+    pass.append(prediction.forward, Phase::kForward);
+  pass.append(head.forward, Phase::kForward);
+  head_forward_ = pass.take();
+  append_backward(head);
+  for (std::int64_t i = 0; i < model.mtp_layers; ++i) append_backward(prediction);
+  head_backward_ = pass.take();
 }
 
 void LayerPrograms::write_programs(const Model& model, const Plan& plan, const Stack& stack) {

@@ -48,7 +48,7 @@ class FlatSharded final : public ShardingStrategy {
   void begin_step(StepWriter& w) override {
     const Plan& plan = w.plan();
     if (!has_compute_copy(plan)) return;
-    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    const std::int64_t owned = w.total_owned();
     w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
                 cast_bytes(plan.master_dtype, plan.param_dtype) * owned,
                 bytes_of(plan.master_dtype) * owned)
@@ -93,10 +93,10 @@ class FlatSharded final : public ShardingStrategy {
   void after_backward(StepWriter& w) override {
     w.release_weight_gradients();
     w.record_on_compute(backward_done_);
-    if (w.elements() == 0) return;
+    const std::int64_t elements = w.trained();
+    if (elements == 0) return;
     const Plan& plan = w.plan();
-    const std::int64_t elements = w.elements();
-    const std::int64_t owned = elements / w.shard_ranks();
+    const std::int64_t owned = w.trained_owned();
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
     const bool casts = casts_gradients(w);

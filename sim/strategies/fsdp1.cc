@@ -79,13 +79,13 @@ class Fsdp1 final : public ShardingStrategy {
   }
 
   void after_backward(StepWriter& w) override {
-    const std::int64_t elements = w.elements();
+    const std::int64_t elements = w.trained();
     if (elements == 0) return;
     const Plan& plan = w.plan();
     const std::int64_t width = bytes_of(plan.param_dtype);
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
-    const std::int64_t owned = elements / w.shard_ranks();
+    const std::int64_t owned = w.trained_owned();
     const bool skips = w.stack().no_sync && plan.grad_accum > 1;
     w.record_on_compute(backward_done_);
 
@@ -163,7 +163,7 @@ class Fsdp1 final : public ShardingStrategy {
   /// Without synchronization autograd adds to the whole flat gradient, in the type that it computes
   /// in.
   void add_to_whole(StepWriter& w) {
-    const std::int64_t bytes = bytes_of(w.plan().param_dtype) * w.elements();
+    const std::int64_t bytes = bytes_of(w.plan().param_dtype) * w.trained();
     w.acquire(Tensor::kFlatGradient, 0, bytes, unshard_, MemoryCategory::kGradientBuffers);
     w.memory_op(OpKind::kAccumulate, unshard_, Phase::kReduce, MemoryClass::kAdd, 3 * bytes, bytes)
         .record = {concatenated_, 0};
@@ -180,7 +180,7 @@ class Fsdp1 final : public ShardingStrategy {
   void gather(StepWriter& w, int offset, Phase phase) {
     const Plan& plan = w.plan();
     const std::int64_t elements = w.elements(offset);
-    const std::int64_t owned = elements / w.shard_ranks();
+    const std::int64_t owned = w.owned(offset);
     const auto at = static_cast<std::int8_t>(offset);
     if (has_compute_copy(plan)) {
       Op& cast = w.memory_op(OpKind::kCastShard, pre_unshard_, phase, MemoryClass::kCast,

@@ -60,13 +60,13 @@ void Fsdp2::before_backward(StepWriter& w) {
 }
 
 void Fsdp2::after_backward(StepWriter& w) {
-  const std::int64_t elements = w.elements();
+  const std::int64_t elements = w.trained();
   if (elements == 0) return;
   const Plan& plan = w.plan();
   const std::int64_t width = bytes_of(plan.param_dtype);
   const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
   const std::int64_t master_width = bytes_of(plan.master_dtype);
-  const std::int64_t owned = elements / w.shard_ranks();
+  const std::int64_t owned = w.trained_owned();
   const bool skips = w.stack().no_sync && plan.grad_accum > 1;
   if (skips && !w.last_micro_step()) {
     accumulate_whole(w);
@@ -111,7 +111,7 @@ void Fsdp2::after_backward(StepWriter& w) {
 }
 
 void Fsdp2::accumulate_whole(StepWriter& w) {
-  const std::int64_t elements = w.elements();
+  const std::int64_t elements = w.trained();
   const std::int64_t width = bytes_of(w.plan().param_dtype);
   const std::int64_t kept = bytes_of(w.plan().reduce_dtype);
   w.memory_op(OpKind::kAccumulate, 0, Phase::kReduce, MemoryClass::kAdd,
@@ -139,7 +139,7 @@ void Fsdp2::regather(StepWriter& w, int offset, EventRef after) {
 
 void Fsdp2::gather_shards(StepWriter& w, int offset, Phase phase, EventRef after) {
   const Plan& plan = w.plan();
-  const std::int64_t owned = w.elements(offset) / w.shard_ranks();
+  const std::int64_t owned = w.owned(offset);
   const std::int64_t cast =
       has_compute_copy(plan) ? cast_bytes(plan.master_dtype, plan.param_dtype) : 0;
   gather(w, offset, phase, (cast + 2 * bytes_of(plan.param_dtype)) * owned, {shard_ready_, 0},

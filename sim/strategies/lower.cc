@@ -8,6 +8,8 @@
 #include "sim/core/error.h"
 #include "sim/core/placement.h"
 #include "sim/core/workspace.h"
+#include "sim/parallel/optimizer_state.h"
+#include "sim/parallel/precision_body.h"
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -60,11 +62,34 @@ void write_micro_steps(StepWriter& w, ShardingStrategy& strategy, bool first, bo
   w.end_section(repeats);
 }
 
+/// GEMMs of an optimizer that makes matrices orthogonal, as many flops in squares.
+void write_orthogonal_update(StepWriter& w, const Model& model, std::int64_t owned) {
+  const double flops = static_cast<double>(owned) * update_flops(model, w.plan());
+  if (flops <= 0) return;
+  constexpr std::int64_t kSide = 4096;
+  Op& op = w.op(OpKind::kOptimizer, 0, Phase::kOptimizer);
+  op.work.kind = WorkKind::kGemm;
+  op.work.m = op.work.n = kSide;
+  op.work.k = static_cast<std::int64_t>(flops / (2.0 * kSide * kSide));
+  op.work.efficiency = w.stack().gemm_efficiency;
+}
+
+/// Weights are cast to fewer bits before the first micro-batch of the next step.
+void write_weight_cast(StepWriter& w, const Gpu& gpu) {
+  const double bytes = weight_cast_bytes(w.plan(), transposes_fp8(w.stack(), gpu));
+  if (bytes <= 0) return;
+  Op& cast =
+      w.memory_op(OpKind::kQuantize, 0, Phase::kOptimizer, MemoryClass::kStream,
+                  static_cast<std::int64_t>(bytes * static_cast<double>(w.total_elements())), 0);
+  cast.work.efficiency = w.stack().parallel.cast_efficiency;
+}
+
 /// Gradient norm, clip and update of the owned shard.
-void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
+void write_optimizer(StepWriter& w, ShardingStrategy& strategy, const Model& model,
+                     const Gpu& gpu) {
   const Plan& plan = w.plan();
   const Stack& stack = w.stack();
-  const std::int64_t owned = w.total_elements() / w.shard_ranks();
+  const std::int64_t owned = w.total_trained_owned();
   const std::int64_t master = bytes_of(plan.master_dtype);
   const std::int64_t tensors = w.schedule().sharding.update_tensors;
   w.begin_section();
@@ -79,9 +104,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
   const bool native = stack.memory == MemoryManager::kStatic;
   w.memory_op(OpKind::kClip, 0, Phase::kOptimizer, MemoryClass::kScale,
               native ? 0 : 2 * master * owned, 0);
-  const double state_width =
-      (2.0 * static_cast<double>(bytes_of(plan.moment_dtype)) + static_cast<double>(master)) /
-      kFp32StateBytes;
+  const double state_width = (moment_bytes(plan) + static_cast<double>(master)) / kFp32StateBytes;
   const double optimizer_bytes =
       stack.optimizer.bytes_per_parameter * state_width * static_cast<double>(owned);
   Op& update = w.memory_op(OpKind::kOptimizer, 0, Phase::kOptimizer, MemoryClass::kStream,
@@ -94,6 +117,8 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
       0xffff));
   const auto temporary = static_cast<std::int64_t>(stack.optimizer.temporary_master_copies *
                                                    static_cast<double>(master * owned));
+  write_orthogonal_update(w, model, owned);
+  write_weight_cast(w, gpu);
   w.acquire(Tensor::kOptimizerTemporary, 0, temporary, 0, MemoryCategory::kOptimizer);
   w.release(Tensor::kOptimizerTemporary, 0);
   strategy.after_optimizer(w);
@@ -104,20 +129,18 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 
 }  // namespace
 
-bool has_schedule(const Plan& plan, const Model& model, const Stack& stack) {
+bool has_schedule(const Plan& plan, const Stack& stack) {
   if (stack.parallel.always) return false;
   if (beyond_data_parallel(plan).empty()) return true;
-  const Numerics& n = plan.numerics;
-  return plan.parallel.pp == 1 && !model.is_moe() && n.lora == 0 &&
-         n.optimizer == Optimizer::kAdamw && plan.offload != Offload::kActivations &&
+  return plan.parallel.pp == 1 && plan.offload != Offload::kActivations &&
          has_schedule(plan.strategy, stack);
 }
 
 void lower(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
            const LayerPrograms& programs, Schedule& out) {
-  if (!beyond_data_parallel(asked).empty() && !has_schedule(asked, model, stack))
+  if (!beyond_data_parallel(asked).empty() && !has_schedule(asked, stack))
     refuse_parallelism(asked, "no schedule of such a step is written", "a plan without it");
-  if (model.is_moe()) {
+  if (model.is_moe() && !stack.parallel.supported) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
                     "expected a stack such as megatron-core",
@@ -155,7 +178,7 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, const Clus
     if (micro_steps > 2) write_micro_steps(w, *strategy, false, false, micro_steps - 2);
     write_micro_steps(w, *strategy, false, true, 1);
   }
-  write_optimizer(w, *strategy);
+  write_optimizer(w, *strategy, model, cluster.gpu);
   list_persistent(out);
 }
 

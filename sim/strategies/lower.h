@@ -16,9 +16,9 @@ namespace shardwright::sim {
 
 /// Whether the stack runs the strategy; otherwise lower throws Error.
 bool has_schedule(Strategy strategy, const Stack& stack);
-/// Whether lower() writes the plan's step. Not yet: steps of pipelines, of experts and of adapters,
-/// and of software that always divides the model.
-bool has_schedule(const Plan& plan, const Model& model, const Stack& stack);
+/// Whether lower() writes the plan's step. Not yet: steps of pipelines, activations on the host,
+/// and software that always divides the model.
+bool has_schedule(const Plan& plan, const Stack& stack);
 
 /// Fills `out` (reusing its memory). `programs` must come from the same model, stack and plan shape
 /// (micro_batch, seq_len, recompute, attention, param_dtype).

@@ -56,7 +56,7 @@ class Replicated final : public ShardingStrategy {
 
   void after_backward(StepWriter& w) override {
     const Plan& plan = w.plan();
-    const std::int64_t elements = w.elements();
+    const std::int64_t elements = w.trained();
     if (elements > 0) {
       const std::int64_t width = gradient_width(plan);
       const std::int64_t written = bytes_of(gradient_dtype(plan, w.stack()));
@@ -78,7 +78,7 @@ class Replicated final : public ShardingStrategy {
     if (!reduces_ || !w.last_micro_step() || elements == 0) return;
     const std::int64_t bytes = gradient_width(plan) * elements;
     Op& reduce = w.collective(OpKind::kAllReduce, comm_, Phase::kReduce, bytes, plan.reduce_dtype);
-    reduce.work.group = CommGroup::kWorld;
+    reduce.work.group = CommGroup::kReplicate;
     reduce.work.kernels = static_cast<std::uint16_t>(
         std::max<std::int64_t>(1, ceil_div(bytes, native_ ? bytes : kBucketBytes)));
     reduce.waits[0] = {backward_done_, 0};

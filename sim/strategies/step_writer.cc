@@ -5,6 +5,7 @@
 
 #include "sim/core/check.h"
 #include "sim/core/model_units.h"
+#include "sim/parallel/adapters.h"
 
 namespace shardwright::sim {
 
@@ -104,8 +105,36 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   if (layout.separates_norms) {
     sizes.norms = pad(ModelUnits(model_, plan_.parallel).elements(ModelUnit::kNorms));
   }
-  elements_ = {0, sizes.embedding, sizes.layer, sizes.head, sizes.moe_layer};
-  total_elements_ = sizes.total(model_.layers);
+  Elements& of_head = elements_[static_cast<std::size_t>(UnitKind::kHead)];
+  elements_ = {};
+  elements_[static_cast<std::size_t>(UnitKind::kEmbedding)].dense = sizes.embedding;
+  elements_[static_cast<std::size_t>(UnitKind::kLayer)].dense = sizes.layer;
+  of_head.dense = sizes.head;
+  elements_[static_cast<std::size_t>(UnitKind::kMoeLayer)] = {sizes.moe_layer, sizes.experts};
+  if (model_.mtp_layers > 0) {
+    // Modules of multi-token prediction: a projection and a layer like the last one, each.
+    const ModelUnits units(model_, plan_.parallel);
+    const Elements layer =
+        model_.is_moe() ? Elements{sizes.moe_layer, sizes.experts} : Elements{sizes.layer, 0};
+    of_head.dense += model_.mtp_layers * (layer.dense + pad(units.prediction_projection()));
+    of_head.experts += model_.mtp_layers * layer.experts;
+  }
+  total_ = {sizes.total(model_.layers) + of_head.dense - sizes.head,
+            sizes.moe_layers * sizes.experts + of_head.experts};
+  set_trained();
+}
+
+void StepWriter::set_trained() {
+  trained_ = elements_;
+  total_trained_ = total_;
+  if (plan_.numerics.lora == 0) return;
+  const auto adapters = static_cast<std::int64_t>(adapter_parameters(model_, plan_, stack_, 1));
+  const std::int64_t of_layer = round_up(adapters, shard_ranks());
+  trained_ = {};
+  trained_[static_cast<std::size_t>(UnitKind::kLayer)].dense = of_layer;
+  elements_[static_cast<std::size_t>(UnitKind::kLayer)].dense += of_layer;
+  total_trained_ = {model_.layers * of_layer, 0};
+  total_.dense += model_.layers * of_layer;
 }
 
 std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
@@ -134,6 +163,38 @@ UnitKind StepWriter::kind(int offset) {
 
 std::int64_t StepWriter::elements(int offset) {
   return elements_of(kind(offset));
+}
+std::int64_t StepWriter::owned(int offset) {
+  return owned_of(elements_[static_cast<std::size_t>(kind(offset))]);
+}
+std::int64_t StepWriter::trained(int offset) {
+  return trained_[static_cast<std::size_t>(kind(offset))].all();
+}
+std::int64_t StepWriter::trained_owned(int offset) {
+  return owned_of(trained_[static_cast<std::size_t>(kind(offset))]);
+}
+
+void StepWriter::split_experts(const Block& block) {
+  for (std::size_t i = block.first_op; i < schedule_.ops.size(); ++i) {
+    Op& op = schedule_.ops[i];
+    if (op.work.kind != WorkKind::kCollective || op.collective || op.target == kNormUnit) continue;
+    const Elements& of = op.phase == Phase::kOptimizer
+                             ? total_
+                             : elements_[static_cast<std::size_t>(kind_at(unit_ + op.target))];
+    if (of.experts == 0) continue;
+    const auto part = [&](double share) {
+      return static_cast<std::int64_t>(static_cast<double>(op.work.bytes) * share);
+    };
+    const double experts = static_cast<double>(of.experts);
+    if (op.work.group == CommGroup::kShard || shard_ranks() == 1) {
+      op.work.expert_bytes = part(experts / static_cast<double>(of.all()));
+      op.work.bytes -= op.work.expert_bytes;
+    } else if (op.work.group == CommGroup::kReplicate) {
+      // All ranks with the same experts have added theirs up already.
+      op.work.bytes =
+          part(static_cast<double>(of.dense) / static_cast<double>(shard_ranks() * owned_of(of)));
+    }
+  }
 }
 
 bool StepWriter::checkpointed(std::int32_t unit) const {
@@ -309,8 +370,7 @@ void StepWriter::release_all(Tensor tensor, std::int64_t bytes, MemoryCategory c
 }
 
 void StepWriter::release_shard_gradients() {
-  release_all(Tensor::kShardGradient,
-              bytes_of(plan_.master_dtype) * (total_elements_ / schedule_.shard_ranks()),
+  release_all(Tensor::kShardGradient, bytes_of(plan_.master_dtype) * total_trained_owned(),
               MemoryCategory::kGradients);
 }
 
@@ -375,6 +435,7 @@ void StepWriter::end_block() {
     schedule_.blocks.pop_back();
     return;
   }
+  if (total_.experts > 0) split_experts(block);
   // Stable, and quick for what is nearly in order.
   std::vector<MemoryAction>& memory = schedule_.memory;
   for (std::size_t i = block.first_action + 1; i < memory.size(); ++i) {

@@ -57,18 +57,26 @@ class StepWriter {
 
   // Questions about the unit at `offset` from the current one.
   UnitKind kind(int offset = 0);
-  /// Parameters gathered and reduced as this unit, padded to a multiple of the shard group; 0
-  /// outside.
+  /// Parameters gathered as this unit, padded to a multiple of the groups that share them; 0
+  /// outside. With their routed experts, which fewer ranks share.
   std::int64_t elements(int offset = 0);
+  /// What this rank has of them.
+  std::int64_t owned(int offset = 0);
+  /// Of the unit, what has gradients: all but what adapters leave frozen.
+  std::int64_t trained(int offset = 0);
+  std::int64_t trained_owned(int offset = 0);
   std::int64_t elements_of(UnitKind kind) const {
-    return elements_[static_cast<std::size_t>(kind)];
+    return elements_[static_cast<std::size_t>(kind)].all();
   }
   /// The head's weights belong to the embedding's unit.
   bool tied() const { return schedule_.unit_sizes.tied(); }
   /// Norm weights that form a unit of their own, padded; 0 when they live in their layers.
   std::int64_t norm_elements() const { return schedule_.unit_sizes.norms; }
-  /// All parameters of the model, padded.
-  std::int64_t total_elements() const { return total_elements_; }
+  /// All parameters of the model, padded; what this rank has of them; what is trained.
+  std::int64_t total_elements() const { return total_.dense + total_.experts; }
+  std::int64_t total_owned() const { return owned_of(total_); }
+  std::int64_t total_trained() const { return total_trained_.dense + total_trained_.experts; }
+  std::int64_t total_trained_owned() const { return owned_of(total_trained_); }
 
   // Operations. References are valid until the next operation is written.
   Op& op(OpKind kind, std::uint8_t stream, Phase phase);
@@ -121,6 +129,17 @@ class StepWriter {
   UnitKind kind_at(std::int32_t unit) const;
 
  private:
+  /// Parameters over the shard group, and routed experts over the ranks that hold the same ones.
+  struct Elements {
+    std::int64_t dense = 0, experts = 0;
+    std::int64_t all() const { return dense + experts; }
+  };
+  std::int64_t owned_of(const Elements& of) const {
+    return of.dense / shard_ranks() + of.experts / schedule_.group(CommGroup::kExpertData).size;
+  }
+  void set_trained();
+  /// Of the block's collectives, what goes over the groups of experts.
+  void split_experts(const Block& block);
   struct Query {
     int offset;
     UnitKind answer;
@@ -137,8 +156,8 @@ class StepWriter {
   const LayerPrograms& programs_;
   Schedule& schedule_;
   UnitLayout layout_;
-  std::array<std::int64_t, 5> elements_{};
-  std::int64_t total_elements_ = 0;
+  std::array<Elements, 5> elements_{}, trained_{};  // by kind of unit
+  Elements total_, total_trained_;
   bool first_micro_ = true;
   bool last_micro_ = true;
   std::int32_t unit_ = 0;

@@ -53,7 +53,7 @@ class Yafsdp final : public ShardingStrategy {
 
   void begin_step(StepWriter& w) override {
     const Plan& plan = w.plan();
-    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    const std::int64_t owned = w.total_owned();
     if (has_compute_copy(plan)) {
       w.memory_op(OpKind::kCastShard, 0, Phase::kPrepare, MemoryClass::kCast,
                   cast_bytes(plan.master_dtype, plan.param_dtype) * owned,
@@ -104,8 +104,8 @@ class Yafsdp final : public ShardingStrategy {
     const std::int64_t width = bytes_of(w.plan().param_dtype);
     if (w.stack().memory == MemoryManager::kCachingAllocator && w.elements() > 0) {
       // Weight gradients leave autograd in tensors of their own.
-      w.memory_op(OpKind::kCopyIn, 0, Phase::kBackward, MemoryClass::kCopy,
-                  2 * width * w.elements(), 0);
+      w.memory_op(OpKind::kCopyIn, 0, Phase::kBackward, MemoryClass::kCopy, 2 * width * w.trained(),
+                  0);
     }
     w.release_weight_gradients();
     w.record_on_compute(backward_done_);
@@ -117,7 +117,7 @@ class Yafsdp final : public ShardingStrategy {
     reduce_norms(w);
     if (!w.last_micro_step()) return;
     w.wait_on_compute({reduced_, 0});
-    const std::int64_t owned = w.total_elements() / w.shard_ranks();
+    const std::int64_t owned = w.total_trained_owned();
     if (native_) return;  // divides when it clips
     const std::int64_t master = bytes_of(w.plan().master_dtype);
     w.memory_op(OpKind::kScale, 0, Phase::kReduce, MemoryClass::kScale, 2 * master * owned,
@@ -137,16 +137,17 @@ class Yafsdp final : public ShardingStrategy {
   }
 
   void reduce(StepWriter& w, int at) {
-    reduce_flat(w, at, w.elements(at), {backward_done_, offset(at)});
+    reduce_flat(w, at, w.trained(at), w.trained_owned(at), {backward_done_, offset(at)});
   }
 
   void reduce_norms(StepWriter& w) {
-    reduce_flat(w, kNormUnit, w.norm_elements(), {backward_done_, 0});
+    reduce_flat(w, kNormUnit, w.norm_elements(), w.norm_elements() / w.shard_ranks(),
+                {backward_done_, 0});
   }
 
-  void reduce_flat(StepWriter& w, int at, std::int64_t elements, EventRef ready) {
+  void reduce_flat(StepWriter& w, int at, std::int64_t elements, std::int64_t owned,
+                   EventRef ready) {
     const Plan& plan = w.plan();
-    const std::int64_t owned = elements / w.shard_ranks();
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
     const std::int8_t event_offset = at == kNormUnit ? std::int8_t{0} : offset(at);

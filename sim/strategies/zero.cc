@@ -79,7 +79,7 @@ class Zero final : public ShardingStrategy {
   }
 
   void after_backward(StepWriter& w) override {
-    const std::int64_t elements = w.elements();
+    const std::int64_t elements = w.trained();
     w.record_on_compute(backward_done_);
     if (elements == 0) {
       w.release_weight_gradients();
@@ -88,7 +88,7 @@ class Zero final : public ShardingStrategy {
     const Plan& plan = w.plan();
     const std::int64_t width = bytes_of(gradient_dtype(plan, w.stack()));
     const std::int64_t reduced = bytes_of(plan.reduce_dtype);
-    const std::int64_t owned = elements / w.shard_ranks();
+    const std::int64_t owned = w.trained_owned();
     // Into the bucket (stage 1 accumulates whole gradients), cast on the way.
     const bool accumulates = stage_ == 1 && !w.first_micro_step() && !w.sums_in_backward();
     const std::int64_t bytes = (width + reduced + (accumulates ? reduced : 0)) * elements;
@@ -126,11 +126,11 @@ class Zero final : public ShardingStrategy {
   void after_optimizer(StepWriter& w) override {
     if (native_ || stage_ == 3) return;
     const Plan& plan = w.plan();
-    const std::int64_t bytes = bytes_of(plan.param_dtype) * w.total_elements();
+    const std::int64_t bytes = bytes_of(plan.param_dtype) * w.total_trained();
     w.record_on_compute(updated_);
     Op& op = w.collective(OpKind::kAllGather, gather_stream_, Phase::kOptimizer, bytes,
                           plan.param_dtype);
-    op.work.kernels = static_cast<std::uint16_t>(ceil_div(w.total_elements(), kBucketElements));
+    op.work.kernels = static_cast<std::uint16_t>(ceil_div(w.total_trained(), kBucketElements));
     op.waits[0] = {updated_, 0};
   }
 

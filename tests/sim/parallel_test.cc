@@ -403,7 +403,10 @@ TEST(BodyCostTest, GpusKeepLessUnderTheLoadOfATraining) {
   const auto kept = [](const char* cluster) {
     const profiles::Profile profile = profiles::load_profile(cluster, "megatron-core");
     const KernelCosts alone = kernel_costs(profile);
-    return memory_time_s(alone.memory, alone.rates, 1e10, 1) / BodyCosts(profile).memory_s(1e10, 1);
+    OpCosts costs(profile);
+    EXPECT_EQ(costs.memory_s(1e10, 1), memory_time_s(alone.memory, alone.rates, 1e10, 1));
+    costs.place(layout_of(plan_of(8, 1, 1, 1), profile.cluster));
+    return memory_time_s(alone.memory, alone.rates, 1e10, 1) / costs.memory_s(1e10, 1);
   };
   EXPECT_EQ(kept("dgx-h100"), 1);
   const TrainingLoad load = profiles::load_gpu("b200").gpu.training_load;
