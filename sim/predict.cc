@@ -350,7 +350,8 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
     }
     return predict_parallel(s.stages(), s.model, s.profile, plan, options.source);
   }
-  const bool model_parallel = !beyond_data_parallel(plan).empty() || s.model.is_moe();
+  const bool model_parallel =
+      s.profile.stack.parallel.always || !beyond_data_parallel(plan).empty() || s.model.is_moe();
   if (model_parallel) check_modelled(s.model, plan, s.profile);
   lower(s.model, plan, s.profile.stack, cluster, s.programs.at(plan), s.schedule);
   s.costs.cost(s.schedule, s.op_costs);

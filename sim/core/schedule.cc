@@ -90,7 +90,8 @@ std::string describe(const Schedule& schedule, const OpInstance& instance) {
       names_unit ? unit_name(schedule, schedule.target(op, instance.unit)) + "." : "";
   text += name_of(op.phase);
   text += ".";
-  if (op.kind == OpKind::kInputGradient || op.kind == OpKind::kWeightGradient) {
+  const bool is_gradient = op.kind == OpKind::kInputGradient || op.kind == OpKind::kWeightGradient;
+  if (is_gradient && op.of != OpKind::kHostWork) {
     text += name_of(op.of);
     text += ".";
   }

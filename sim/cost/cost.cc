@@ -86,11 +86,10 @@ CollectiveCost CostModel::collective(const Schedule& schedule, const Op& op) con
 }
 
 CostModel::Pair CostModel::device_time(const Op& op, const Sharing& resident) {
-  const auto seconds = [&](const Sharing& sharing) {
-    const double alone_s = ops_.kernel_s(op, sharing);
-    return op.collective ? ops_.with_collective_s(op, alone_s) : alone_s;
-  };
-  return {seconds({}), ops_.kernels().contention * seconds(resident)};
+  const double alone_s = ops_.kernel_s(op);
+  const double contended_s = ops_.kernels().contention * ops_.kernel_s(op, resident);
+  if (!op.collective) return {alone_s, contended_s};
+  return {ops_.with_collective_s(op, alone_s), ops_.with_collective_s(op, contended_s)};
 }
 
 Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost>& costs) const {
@@ -122,7 +121,8 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     if (op.captured) costs[i].host_ns = 0;
     // The compute stream waits for it, so no kernel is beside it.
     if (op.collective && op.collective.overlap == Overlap::kNone) return;
-    const int channels = op.collective.sms > 0 ? op.collective.sms : cost.channels;
+    const bool said = op.collective.sms > 0 && (op.collective || registered_);
+    const int channels = said ? op.collective.sms : cost.channels;
     require_sum(static_cast<double>(executions) * static_cast<double>(costs[i].alone_ns) *
                 std::max(1, channels));
     busy_ns += executions * costs[i].alone_ns;
@@ -154,6 +154,8 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
   const std::int64_t sharers = cluster.ranks_per_device(schedule.world_ranks());
   ops_.share_device(sharers);
   ops_.place(schedule.layout);
+  // Buffers that NCCL knows help the switch of NVLink to add, where it can.
+  registered_ = ops_.profile().cost.collectives.values.nvls;
   host_turns_ = turns(cluster.gpu, sharers);
   const bool overlaps = cluster.gpu.overlaps_streams;
   const Sharing resident = cost_collectives(schedule, costs);

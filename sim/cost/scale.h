@@ -6,6 +6,7 @@
 // (profiles/scale_uncertainty.h); what is in it is left open.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "profiles/profile.h"
@@ -22,6 +23,12 @@ inline double doublings_beyond_node(const Cluster& cluster, std::int64_t gpus) {
 /// Time of a step over that of the simulated rank, at least 1. Replicas of several GPUs wait for
 /// each other in every layer, and their published runs show no loss beyond that.
 inline double scale_factor(const profiles::Profile& profile, const Plan& plan) {
+  const ParallelSoftware& software = profile.stack.parallel;
+  if (software.always) {
+    const double nodes = std::ceil(static_cast<double>(plan.gpus) /
+                                   static_cast<double>(profile.cluster.gpus_per_node));
+    return 1 + software.step_jitter_per_doubling * std::log2(std::max(1.0, nodes));
+  }
   if (plan.parallel.replica() > 1) return 1;
   return 1 + profile.cost.contention.values.scale_loss *
                  doublings_beyond_node(profile.cluster, plan.gpus);

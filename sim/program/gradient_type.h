@@ -2,8 +2,9 @@
 // In which type backward writes weight gradients, for the programs that count its traffic and the
 // strategies that reduce them.
 //
-// Where gradients are reduced in fp32, the native stack's products write fp32: nothing is rounded
-// to bf16 and widened again. Frameworks write the compute type and cast.
+// Where gradients are reduced in fp32, GEMMs of the native framework, and of those that add to the
+// sum of gradients themselves, write fp32: nothing is rounded to bf16 and widened again. Others
+// write the compute type and cast.
 #pragma once
 
 #include "sim/core/dtype.h"
@@ -13,7 +14,9 @@
 namespace shardwright::sim {
 
 inline DType gradient_dtype(const Plan& plan, const Stack& stack) {
-  const bool straight = stack.memory == MemoryManager::kStatic && plan.reduce_dtype == DType::kFp32;
+  const bool adds = stack.parallel.always && stack.parallel.accumulates_in_product;
+  const bool straight =
+      (adds || stack.memory == MemoryManager::kStatic) && plan.reduce_dtype == DType::kFp32;
   return straight ? plan.reduce_dtype : plan.param_dtype;
 }
 

@@ -95,7 +95,7 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
 
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack,
                              const Gpu& gpu) {
-  if (beyond_data_parallel(plan).empty() && !model.is_moe()) {
+  if (!stack.parallel.always && beyond_data_parallel(plan).empty() && !model.is_moe()) {
     write_programs(model, plan, stack);
   } else {
     write_lists(model, plan, stack, gpu);
@@ -113,7 +113,7 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
     Ops list = body.backward;
     // Whether a GEMM adds to the sum of gradients is the strategy's to say.
     for (Op& op : list) {
-      if (op.kind == OpKind::kWeightGradient) op.work.extra_bytes = 0;
+      if (op.kind == OpKind::kWeightGradient && !stack.parallel.always) op.work.extra_bytes = 0;
     }
     pass.append(list, Phase::kBackward);
   };
@@ -130,6 +130,11 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
       write(writer.layer(checkpointed && plan.recompute != Recompute::kNone, experts),
             layer_forward_[experts][checkpointed], layer_backward_[experts][checkpointed]);
     }
+  }
+  if (plan.parallel.ep_overlap.value_or(false)) {
+    Plan waits = plan;
+    waits.parallel.ep_overlap = false;
+    alone_ = std::make_unique<LayerPrograms>(model, waits, stack, gpu);
   }
   // Modules of multi-token prediction go with the head.
   const Body head = writer.head();

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sim/core/model.h"
@@ -38,6 +39,8 @@ class LayerPrograms {
   const UnitPass& layer_backward(bool checkpointed, bool experts = false) const {
     return layer_backward_[experts][checkpointed];
   }
+  /// The same where no other micro-batch hides what travels; itself where none ever does.
+  const LayerPrograms& alone() const { return alone_ ? *alone_ : *this; }
   const UnitPass& head_forward() const { return head_forward_; }
   const UnitPass& head_backward() const { return head_backward_; }
   /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
@@ -50,6 +53,7 @@ class LayerPrograms {
   void keep_after(UnitPass& pass, Tensor tensor);
 
   ProgramTensors tensors_;
+  std::unique_ptr<LayerPrograms> alone_;
   UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
   UnitPass layer_forward_[2][2], layer_backward_[2][2];  // by experts and checkpointed
 };

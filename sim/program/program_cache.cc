@@ -29,7 +29,7 @@ ProgramCache::ProgramCache(const Model& model, const Stack& stack, const Gpu& gp
 ProgramCache::~ProgramCache() = default;
 
 const LayerPrograms& ProgramCache::at(const Plan& plan) {
-  if (!beyond_data_parallel(plan).empty() || model_.is_moe()) {
+  if (stack_.parallel.always || !beyond_data_parallel(plan).empty() || model_.is_moe()) {
     const ListKey key(plan);
     const auto known = table_->lists.find(key);
     if (known != table_->lists.end()) return known->second;

@@ -23,6 +23,11 @@ class FlatSharded final : public ShardingStrategy {
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = false, .pads_rows = false});
     const Plan& plan = w.plan();
+    const Layout& layout = w.layout();
+    const bool in_domain =
+        layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
+    if (strategy_.software == Software::kMegatron && in_domain)
+      registered_sms_ = w.stack().parallel.gradients.registered_buffer_sms;
     tied_ = w.tied();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
@@ -108,6 +113,7 @@ class FlatSharded final : public ShardingStrategy {
     }
     Op& scatter = w.collective(OpKind::kReduceScatter, comm_, Phase::kReduce,
                                reduced_width * elements, plan.reduce_dtype);
+    scatter.collective.sms = registered_sms_;
     scatter.waits[0] = {backward_done_, 0};
     // The shard that the other stream completed in the micro-batch before is added to.
     if (hybrid_ && !w.first_micro_step()) scatter.waits[1] = {finished_, 0};
@@ -144,7 +150,8 @@ class FlatSharded final : public ShardingStrategy {
     const DType dtype = w.plan().param_dtype;
     const auto at = static_cast<std::int8_t>(offset);
     Op& op =
-        w.collective(OpKind::kAllGather, comm_, phase, bytes_of(dtype) * w.elements(offset), dtype);
+        w.collective(OpKind::kAllGather, comm_, phase, w.gathered_bytes(w.elements(offset)), dtype);
+    op.collective.sms = registered_sms_;
     op.target = at;
     op.waits[0] = released;
     op.waits[1] = {shard_ready_, at};
@@ -155,6 +162,7 @@ class FlatSharded final : public ShardingStrategy {
   bool reshards_, hybrid_;
   bool tied_ = false;
   int buffers_ = 2;
+  int registered_sms_ = 0;  // that its collectives hold inside one NVLink domain; 0: as usual
   int window_ = 2;
   std::uint8_t comm_ = 0, replicate_ = 0;
   std::uint8_t shard_ready_ = 0, gathered_ = 0, forward_done_ = 0, backward_done_ = 0,

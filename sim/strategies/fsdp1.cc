@@ -191,7 +191,7 @@ class Fsdp1 final : public ShardingStrategy {
       w.acquire(Tensor::kCastedShard, offset, bytes_of(plan.param_dtype) * owned, pre_unshard_,
                 MemoryCategory::kParameters);
     }
-    Op& op = w.collective(OpKind::kAllGather, comm_, phase, bytes_of(plan.param_dtype) * elements,
+    Op& op = w.collective(OpKind::kAllGather, comm_, phase, w.gathered_bytes(elements),
                           plan.param_dtype);
     op.target = at;
     op.waits[0] = {shard_cast_, at};

@@ -149,7 +149,7 @@ void Fsdp2::gather_shards(StepWriter& w, int offset, Phase phase, EventRef after
 void Fsdp2::gather(StepWriter& w, int offset, Phase phase, std::int64_t copied_bytes,
                    EventRef ready, EventRef after, CommGroup group) {
   const DType dtype = w.plan().param_dtype;
-  const std::int64_t bytes = bytes_of(dtype) * w.elements(offset);
+  const std::int64_t bytes = w.gathered_bytes(w.elements(offset));
   const auto at = static_cast<std::int8_t>(offset);
   Op& in = w.memory_op(OpKind::kCastShard, copy_in_, phase, MemoryClass::kCast, copied_bytes, 0,
                        {ready, after});

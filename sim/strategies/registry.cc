@@ -23,7 +23,7 @@ constexpr std::array<Factory, kStrategyCount> kFactories = {
 
 bool has_schedule(Strategy strategy, const Stack& stack) {
   const StrategyInfo& info = info_of(strategy);
-  if (info.software == Software::kMegatron) return false;  // sim/parallel predicts it
+  if (info.software == Software::kMegatron) return stack.parallel.always;
   return info.native || stack.memory != MemoryManager::kStatic;
 }
 
@@ -35,6 +35,10 @@ std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& s
                     "strategy or a stack of "
                     "PyTorch",
                     strategy.name, stack.id));
+  }
+  if (stack.parallel.always) {
+    return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy)
+                                                   : make_distributed_optimizer(strategy, stack);
   }
   return kFactories[static_cast<std::size_t>(plan.strategy)](strategy, stack);
 }

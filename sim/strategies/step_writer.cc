@@ -6,6 +6,7 @@
 #include "sim/core/check.h"
 #include "sim/core/model_units.h"
 #include "sim/parallel/adapters.h"
+#include "sim/parallel/precision_body.h"
 
 namespace shardwright::sim {
 
@@ -172,6 +173,10 @@ std::int64_t StepWriter::trained(int offset) {
 }
 std::int64_t StepWriter::trained_owned(int offset) {
   return owned_of(trained_[static_cast<std::size_t>(kind(offset))]);
+}
+
+std::int64_t StepWriter::gathered_bytes(std::int64_t elements) const {
+  return (gathers_narrow_weights(plan_) ? 1 : bytes_of(plan_.param_dtype)) * elements;
 }
 
 void StepWriter::split_experts(const Block& block) {
@@ -463,24 +468,27 @@ void StepWriter::set_micro_step(bool first, bool last) {
 }
 
 const UnitPass& StepWriter::forward_pass() const {
+  // Forward of a micro-batch runs with backward of the one before it.
+  const LayerPrograms& programs = first_micro_ ? programs_.alone() : programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
-      return programs_.embedding_forward();
+      return programs.embedding_forward();
     case UnitKind::kHead:
-      return programs_.head_forward();
+      return programs.head_forward();
     default:
-      return programs_.layer_forward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
+      return programs.layer_forward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
   }
 }
 
 const UnitPass& StepWriter::backward_pass() const {
+  const LayerPrograms& programs = last_micro_ ? programs_.alone() : programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
-      return programs_.embedding_backward();
+      return programs.embedding_backward();
     case UnitKind::kHead:
-      return programs_.head_backward();
+      return programs.head_backward();
     default:
-      return programs_.layer_backward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
+      return programs.layer_backward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
   }
 }
 

@@ -39,6 +39,7 @@ class StepWriter {
   const Plan& plan() const { return plan_; }
   const Stack& stack() const { return stack_; }
   std::int64_t layers() const { return schedule_.layers; }
+  const Layout& layout() const { return schedule_.layout; }
   std::int64_t shard_ranks() const { return schedule_.shard_ranks(); }
   std::int64_t replicate_ranks() const { return schedule_.replicate_ranks(); }
   bool first_micro_step() const { return first_micro_; }
@@ -47,6 +48,9 @@ class StepWriter {
     return schedule_.sharding.sums_in_backward && !first_micro_ && is_layer(kind());
   }
   bool last_micro_step() const { return last_micro_; }
+
+  /// Of so many parameters, as they travel: what stays in fp8 is gathered so.
+  std::int64_t gathered_bytes(std::int64_t elements) const;
 
   // Declarations.
   void set_layout(const UnitLayout& layout);

@@ -129,7 +129,7 @@ class Yafsdp final : public ShardingStrategy {
 
   void gather(StepWriter& w, Phase phase, EventRef released) {
     const DType dtype = w.plan().param_dtype;
-    const std::int64_t bytes = bytes_of(dtype) * w.elements();
+    const std::int64_t bytes = w.gathered_bytes(w.elements());
     Op& op = w.collective(OpKind::kAllGather, comm_, phase, bytes, dtype);
     op.waits[0] = released;
     op.record = {gathered_, 0};
