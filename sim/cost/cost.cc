@@ -121,7 +121,9 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
     if (op.captured) costs[i].host_ns = 0;
     // The compute stream waits for it, so no kernel is beside it.
     if (op.collective && op.collective.overlap == Overlap::kNone) return;
-    const bool said = op.collective.sms > 0 && (op.collective || registered_);
+    // What a unit overlaps itself is beside few of its kernels, which cost() finds.
+    if (op.collective && op.collective.overlap == Overlap::kFollowing) return;
+    const bool said = op.collective.sms > 0 && registered_;
     const int channels = said ? op.collective.sms : cost.channels;
     require_sum(static_cast<double>(executions) * static_cast<double>(costs[i].alone_ns) *
                 std::max(1, channels));
@@ -159,14 +161,23 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
   host_turns_ = turns(cluster.gpu, sharers);
   const bool overlaps = cluster.gpu.overlaps_streams;
   const Sharing resident = cost_collectives(schedule, costs);
+  const Sharing* beside = &resident;
+  Sharing own;  // of a collective that the unit overlaps with kernels that follow
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
-    if (op.work.kind == WorkKind::kCollective) continue;
+    if (op.work.kind == WorkKind::kCollective) {
+      if (!op.collective || op.collective.overlap != Overlap::kFollowing) continue;
+      own = OpCosts::sharing(collective(schedule, op));
+      if (op.collective.sms > 0) own.channels = op.collective.sms;
+      beside = &own;
+      continue;
+    }
+    if (op.joins || op.work.kind == WorkKind::kNone) beside = &resident;
     if (op.work.kind == WorkKind::kHost) {
       costs[i].host_ns = to_ns(op.work.host_s * host_turns_);
       continue;
     }
-    Pair time = device_time(op, resident);
+    Pair time = device_time(op, *beside);
     if (op.kind == OpKind::kOptimizer && !schedule.sharding.keeps_optimizer) {
       const double link_s = state_passes_s(schedule, ops_.profile().cluster.gpu);
       time = {std::max(time.alone_s, link_s), std::max(time.contended_s, link_s)};
