@@ -2,8 +2,8 @@
 // How one replica of a model is divided over GPUs, beside data parallelism: tensor, pipeline,
 // context and expert parallel, with the choices that belong to each.
 //
-// The defaults divide nothing; a Plan that leaves them goes the engine of data-parallel steps
-// (sim/strategies), any other goes sim/parallel. What may be combined with what, for a model, is
+// The defaults divide nothing. Steps without a pipeline are written down by sim/strategies, others
+// by sim/parallel. What may be combined with what, for a model, is
 // said by check_parallelism; which ranks form a group is sim/core/rank_mesh.h's. Optional values
 // that are not given follow the software (sim/core/stack.h).
 #pragma once

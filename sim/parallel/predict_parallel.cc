@@ -23,10 +23,11 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
          whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
 }
 
-/// The strategy whose gathers and reductions stand for those of the plan's, where this engine has
-/// no schedule of its own for it; empty where it has.
-std::string_view stands_for(const Plan& plan) {
+/// The strategy whose gathers and reductions stand for those of the plan's, in software that has
+/// none of that name and in pipelines; empty where the strategy's own are meant.
+std::string_view stands_for(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
+  if (!stack.parallel.always && has_schedule(plan, stack)) return "";
   if (strategy.second_shard) return name_of(Strategy::kFsdp2);
   if (strategy.shards == Sharded::kGradients) return name_of(Strategy::kZero1);
   const bool own = strategy.software == Software::kFsdp2 ||
@@ -122,6 +123,13 @@ void finish_parallel(Prediction& p, const Model& model, const profiles::Profile&
   p.pipeline.micro_batches = plan.grad_accum;
   p.extrapolated = profiles::model_parallel_uncertainty().extrapolations(
       profile.stack.family, profile.cluster.gpu.id, plan.gpus);
+  if (const std::string_view other = stands_for(plan, profile.stack); !other.empty()) {
+    const std::string beyond = beyond_data_parallel(plan);
+    p.extrapolated.push_back(fmt::format(
+        "strategy {} {}: its gathers and reductions are priced as those of {}",
+        name_of(plan.strategy),
+        beyond.empty() ? "in framework " + profile.stack.id : "where " + beyond, other));
+  }
   const double others = published_half_width(p, model, profile, source);
   const Precision precision = plan.numerics.precision;
   const double own = profiles::model_parallel_uncertainty().half_width(
@@ -149,11 +157,6 @@ Prediction predict_parallel(ParallelEngine& engine, const Model& model,
   p.communication = sum_of(p.sent);
   p.exposed_s = step.exposed_s;
   finish_parallel(p, model, profile, {step.stages, step.layers, step.memory}, source);
-  if (const std::string_view other = stands_for(plan); !other.empty()) {
-    p.extrapolated.push_back(
-        fmt::format("strategy {} where {}: its gathers and reductions are priced as those of {}",
-                    name_of(plan.strategy), beyond_data_parallel(plan), other));
-  }
   return p;
 }
 

@@ -58,6 +58,19 @@ TEST(ScheduledParallel, NoTwoStrategiesAreOneNumberBesideTensorParallelism) {
   }
 }
 
+TEST(ScheduledParallel, MegatronsOwnThreeStrategiesDifferBesideTensorParallelism) {
+  Predictor predictor(eight_layers(), h100());
+  std::set<double> found;
+  for (const Strategy strategy :
+       {Strategy::kDdp, Strategy::kDistributedOptimizer, Strategy::kMegatronFsdp}) {
+    Plan plan = plan_of(64, 2, 1, 4);
+    plan.strategy = strategy;
+    found.insert(predictor.predict(plan).time.iteration_s);
+    EXPECT_LE(predictor.least_s(plan), *found.rbegin());
+  }
+  EXPECT_EQ(found.size(), 3U);
+}
+
 TEST(ScheduledParallel, PartsOfTheStepAndOfItsCommunicationAddUp) {
   Predictor predictor(eight_layers(), compiled());
   for (const Strategy strategy : kTold) {

@@ -36,7 +36,6 @@ std::vector<Plan> plans_of_every_schedule() {
   recomputed.ckpt_layers = 40;
   Plan deferred = scheduled(PipelineKind::kInterleaved, 5);
   deferred.parallel.tp_overlap = TensorOverlap::kUserbuffers;
-  Plan whole = plan_of(8, 8, 1, 4);
   return {scheduled(PipelineKind::kGpipe, 1),
           scheduled(PipelineKind::kOneForwardOneBackward, 1),
           scheduled(PipelineKind::kInterleaved, 5),
@@ -44,8 +43,7 @@ std::vector<Plan> plans_of_every_schedule() {
           scheduled(PipelineKind::kZbv, 2),
           scheduled(PipelineKind::kDualpipe, 2),
           recomputed,
-          deferred,
-          whole};
+          deferred};
 }
 
 std::string words(const Plan& plan) {
