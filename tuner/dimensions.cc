@@ -95,7 +95,6 @@ void add_settings(const std::vector<Enum>& settings, std::optional<Enum> usual,
 
 }  // namespace
 
-/// Divisors of `whole`, smallest first; only `fixed`, where it is given.
 std::vector<std::int64_t> divisors(std::int64_t whole, std::optional<std::int64_t> fixed) {
   std::vector<std::int64_t> result;
   for (std::int64_t d = 1; d <= whole; ++d) {

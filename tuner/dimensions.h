@@ -17,11 +17,12 @@ struct Batch {
   std::int64_t micro_batch = 1, grad_accum = 1;
 };
 
-/// Types and optimizer: what changes the arithmetic.
+/// Types that change the arithmetic.
 struct Arithmetic {
   DType reduce_dtype = DType::kFp32, master_dtype = DType::kFp32, moment_dtype = DType::kFp32;
 };
 
+/// Divisors of `whole`, smallest first; only `fixed`, where it is given.
 std::vector<std::int64_t> divisors(std::int64_t whole, std::optional<std::int64_t> fixed = {});
 
 /// The strategy whose schedule `strategy` has on this stack: itself, or the one that stands for
@@ -52,13 +53,12 @@ std::vector<Numerics> numerics_of(const Request& request, const Model& model,
 std::vector<Arithmetic> arithmetics_of(const Request& request);
 
 /// Settings of the framework: those of the request and, where it allows others, every combination
-/// of what it leaves open. `tensor_overlap` and `dispatcher` are left as the framework has them
-/// first.
+/// of what it leaves open, the usual ones first.
 std::vector<GivenParallelism> settings_of(const Request& request, const Model& model,
                                           const Stack& stack);
 
-/// The batch of one rank in an optimizer step, cut into micro-batches in every way; `sequences`
-/// are the step's, 0: nobody says.
+/// The sequences of one rank, or of one of `replicas`, in an optimizer step, cut into micro-batches
+/// in every way. `sequences` are the step's; 0: micro-batch and accumulation say.
 std::vector<Batch> batches_of_rank(const Request& request);
 std::vector<Batch> batches_of_replicas(const Request& request, std::int64_t sequences,
                                        std::int64_t replicas);

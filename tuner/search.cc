@@ -55,13 +55,15 @@ Search::Search(const Search& kinder, std::size_t framework, const Scenario& scen
       told_(begin_),
       pool_(options.threads) {
   start();
+  const bool alone = kinder.frameworks_[framework].scenarios.size() == 1;
   candidates_.reserve(settings_.size());
   for (std::uint32_t i = 0; i < kinder.settings_.size(); ++i) {
     if (kinder.settings_[i].framework != framework) continue;
     Candidate& candidate = candidates_.emplace_back();
     candidate.setting = static_cast<std::uint32_t>(candidates_.size() - 1);
     candidate.stage = Stage::kPromised;
-    if (i < kinder.candidates_.size()) candidate.key = kinder.candidates_[i].key;
+    // Bounds of the worst of several scenarios are none of one of them.
+    if (alone && i < kinder.candidates_.size()) candidate.key = kinder.candidates_[i].key;
   }
 }
 

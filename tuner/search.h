@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -195,12 +196,14 @@ class Search {
 
   // search_settle.cc: how many layers must be recomputed, where replays decide.
   bool is_settled(const Candidate& candidate) const;
-  std::optional<std::int32_t> settled(std::uint32_t setting, std::int16_t policy);
+  std::optional<std::int32_t> settled(std::uint32_t setting, std::int16_t policy,
+                                      double give_up = std::numeric_limits<double>::infinity());
+  bool postpones(const Candidate& of, std::int32_t step, double give_up);
   std::optional<std::int32_t> layers_needed(std::uint32_t setting, std::int16_t policy);
   std::optional<std::uint32_t> with_flash_attention(std::uint32_t setting) const;
   std::optional<std::int32_t> first_that_fits(const Candidate& of, std::int32_t begin,
                                               std::int32_t end);
-  std::optional<std::int32_t> least_that_fits(const Candidate& of);
+  std::optional<std::int32_t> least_that_fits(const Candidate& of, double give_up);
   bool is_hopeless(const Candidate& of);
   void measure_shortages();
 

@@ -179,6 +179,14 @@ class Search::Best {
     std::push_heap(queue_.begin(), queue_.end(), later_);
   }
 
+  /// Of whoever is in front without the one that is.
+  double next_key() const {
+    double key = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 1; i < std::min<std::size_t>(3, queue_.size()); ++i)
+      key = std::min(key, candidate(queue_[i]).key);
+    return key;
+  }
+
   void report(std::uint32_t i) {
     answers_.push_back(search_.found(candidate(i)));
     if (terms_.step > 0) {
@@ -191,7 +199,12 @@ class Search::Best {
 
   void settle() {
     const auto count = static_cast<std::uint32_t>(search_.candidates_.size());
-    search_.settled(candidate(queue_.front()).setting, candidate(queue_.front()).policy);
+    const std::uint32_t front = queue_.front();
+    search_.settled(candidate(front).setting, candidate(front).policy, next_key());
+    if (!search_.is_settled(candidate(front))) {  // another one asks again
+      pop();
+      search_.candidates_[front].stage = Stage::kGone;
+    }
     for (auto i = count; i < search_.candidates_.size(); ++i) {
       if (is_wanted(i)) push(i);
     }

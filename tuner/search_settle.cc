@@ -60,7 +60,7 @@ bool Search::is_hopeless(const Candidate& of) {
 /// The step that recomputes least and fits, `of` the first whose bound does. Memory falls with
 /// every layer but for what the allocator makes of it, which a few layers more or less decide:
 /// those next to the edge are replayed one by one, the others are taken to do as the edge does.
-std::optional<std::int32_t> Search::least_that_fits(const Candidate& of) {
+std::optional<std::int32_t> Search::least_that_fits(const Candidate& of, double give_up) {
   const std::int32_t begin = of.step, end = steps(of) + 1;
   const auto up_to = [end](std::int32_t i) { return std::min(end, i + kStepsAtOnce); };
   if (const auto fits = first_that_fits(of, begin, up_to(begin))) return fits;
@@ -73,8 +73,26 @@ std::optional<std::int32_t> Search::least_that_fits(const Candidate& of) {
     const auto fits = first_that_fits(of, middle, next);
     if (!fits || *fits > middle) low = fits.value_or(next);
     found = fits.value_or(found);
+    if (low < found && postpones(of, low, give_up)) return std::nullopt;
   }
   return first_that_fits(of, found - std::min(found - begin, kStepsAtEdge), found).value_or(found);
+}
+
+/// Whether the plan of this step, the first that may still fit, is no better than others promise to
+/// be; then it becomes a candidate, and the rest is asked again when it is in front.
+bool Search::postpones(const Candidate& of, std::int32_t step, double give_up) {
+  if (give_up == std::numeric_limits<double>::infinity()) return false;
+  Candidate open = of;
+  open.step = step;
+  const double score = evaluator(0, of.setting).simulate(plan_of(open));
+  if (score <= give_up) return false;
+  count_simulated(open);
+  open.stage = Stage::kSimulated;
+  open.key = std::max(open.key, score);
+  open.bytes =
+      evaluator(0, of.setting).least_memory(plan_of(open), family_of(of.setting, of.policy)).bytes;
+  candidates_.push_back(open);
+  return true;
 }
 
 std::optional<std::uint32_t> Search::with_flash_attention(std::uint32_t setting) const {
@@ -98,7 +116,8 @@ std::optional<std::int32_t> Search::layers_needed(std::uint32_t setting, std::in
 
 /// None is wanted of a policy when the same plan without recomputation fits, or with the attention
 /// that keeps less and so recomputes less. Otherwise the plan that is becomes a candidate.
-std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t policy) {
+std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t policy,
+                                            double give_up) {
   const std::uint64_t family = family_of(setting, policy);
   if (const auto at = settled_.find(family); at != settled_.end()) return at->second;
   settled_[family] = std::nullopt;
@@ -117,7 +136,12 @@ std::optional<std::int32_t> Search::settled(std::uint32_t setting, std::int16_t 
     Outcome aside;
     first = fewest(evaluator(0, setting), of, 1, std::numeric_limits<Bytes>::max(), aside);
     if (first) {
-      least = least_that_fits(*first);
+      const std::size_t count = candidates_.size();
+      least = least_that_fits(*first, give_up);
+      if (!least && candidates_.size() > count) {  // postponed
+        settled_.erase(family);
+        return std::nullopt;
+      }
       // Those that were not replayed are taken not to fit, since others do not.
       const std::int32_t end = least.value_or(steps(of) + 1);
       for (of.step = first->step; of.step < end && !stopped(); ++of.step) {

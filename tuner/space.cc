@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "profiles/software_settings.h"
 #include "sim/core/divisors.h"
 #include "sim/core/error.h"
 #include "sim/core/rack.h"
