@@ -4,17 +4,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <utility>
 
 #include "sim/core/error.h"
 #include "sim/core/units.h"
-#include "tuner/knob_steps.h"
+#include "tuner/space.h"
+#include "tuner/steps.h"
 
 namespace shardwright::tuner {
 
 namespace {
+
+bool is_power_of_two(std::int64_t value) {
+  return std::has_single_bit(static_cast<std::uint64_t>(value));
+}
 
 std::string plural(std::int64_t count, const char* one, const char* several) {
   return fmt::format("{} {}", count, count == 1 ? one : several);
@@ -23,26 +29,34 @@ std::string plural(std::int64_t count, const char* one, const char* several) {
 /// Searches with something changed.
 class Changes {
  public:
-  Changes(const Model& model, const std::vector<Scenario>& scenarios, const Request& request,
-          const SearchOptions& options)
-      : model_(model), scenarios_(scenarios), request_(request), options_(options) {
+  Changes(const Model& model, const std::vector<Framework>& frameworks, const Request& request,
+          const SearchOptions& options, bool robust)
+      : model_(model),
+        frameworks_(frameworks),
+        request_(request),
+        options_(options),
+        robust_(robust) {
     options_.progress = nullptr;
   }
 
   const Request& request() const { return request_; }
-  const profiles::Profile& profile() const { return scenarios_.front().profile; }
+  const profiles::Profile& profile() const { return *frameworks_.front().profile; }
+  const Criteria& criteria() const { return options_.criteria; }
+  bool robust() const { return robust_; }
   bool stopped() const { return options_.stop != nullptr && options_.stop->load(); }
 
+  struct Terms {
+    std::optional<double> headroom;  // otherwise each framework's own
+    std::optional<Objective> objective;
+    bool robust = false;
+  };
+  Terms terms() const { return {std::nullopt, std::nullopt, robust_}; }
+
   /// The best plan of the request; none when nothing fits or it contradicts itself.
-  std::optional<Found> best(const Request& changed) const {
-    return best(changed, scenarios_, options_.criteria);
-  }
-  std::optional<Found> best(const Request& changed, const std::vector<Scenario>& scenarios,
-                            const Criteria& criteria) const {
-    SearchOptions options = options_;
-    options.criteria = criteria;
+  std::optional<Found> best(const Request& changed) const { return best(changed, terms()); }
+  std::optional<Found> best(const Request& changed, const Terms& terms) const {
     try {
-      Search search(model_, scenarios, space_of(changed, model_, profile()), options);
+      Search search = search_of(changed, terms);
       std::vector<Found> found = search.best(1);
       if (!found.empty()) return std::move(found.front());
     } catch (const Error&) {  // such a change makes no sense here
@@ -60,7 +74,7 @@ class Changes {
     way.what = std::move(what);
     way.flags = std::move(flags);
     way.request = changed;
-    way.headroom = options_.criteria.headroom;
+    way.robust = robust_;
     const Plan& plan = found.plan();
     way.gpu_s_per_token =
         found.prediction.time.iteration_s * static_cast<double>(plan.gpus) / tokens_per_step(plan);
@@ -107,15 +121,20 @@ class Changes {
   }
 
  private:
+  Search search_of(const Request& request, const Terms& terms) const {
+    SearchOptions options = options_;
+    options.criteria.objective = terms.objective.value_or(options.criteria.objective);
+    std::vector<FrameworkPlans> plans = plans_of(request, model_, frameworks_, terms.robust);
+    for (FrameworkPlans& own : plans) own.headroom = terms.headroom.value_or(own.headroom);
+    return {model_, std::move(plans), options};
+  }
+
   /// The plan of a way is what a search of its request answers.
   void improve(Way& way) const {
     if (stopped()) return;
-    SearchOptions options = options_;
-    options.criteria.headroom = way.headroom;
-    const Space space = space_of(way.request, model_, profile());
-    Search search(model_, scenarios_, space, options);
+    Search search = search_of(way.request, {way.headroom, std::nullopt, way.robust});
     climb(way.plan, [&](const Found& found) {
-      return knob_steps(search, way.request, space, model_, profile(), found);
+      return steps_of(search, model_, way.request, options_, found);
     });
   }
 
@@ -128,11 +147,34 @@ class Changes {
   }
 
   const Model& model_;
-  const std::vector<Scenario>& scenarios_;
+  const std::vector<Framework>& frameworks_;
   const Request& request_;
   SearchOptions options_;
+  bool robust_;
   std::vector<Way> ways_;
 };
+
+template <typename Now>
+void free_size(Changes& changes, const char* flag,
+               std::optional<std::int64_t> GivenParallelism::*given, Now now) {
+  if (!(changes.request().parallel.*given)) return;
+  Request changed = changes.request();
+  (changed.parallel.*given).reset();
+  const std::optional<Found> found = changes.best(changed);
+  if (!found) return;
+  const std::string words = fmt::format("{} {}", flag, now(found->plan()));
+  changes.add(words, "--" + words, changed, *found);
+}
+
+void free_sizes(Changes& changes) {
+  using G = GivenParallelism;
+  free_size(changes, "tp", &G::tp, [](const Plan& p) { return p.parallel.tp; });
+  free_size(changes, "pp", &G::pp, [](const Plan& p) { return p.parallel.pp; });
+  free_size(changes, "cp", &G::cp, [](const Plan& p) { return p.parallel.cp; });
+  free_size(changes, "ep", &G::ep, [](const Plan& p) { return p.parallel.ep; });
+  free_size(changes, "virtual-stages", &G::virtual_stages,
+            [](const Plan& p) { return p.parallel.virtual_stages; });
+}
 
 void free_layers(Changes& changes, const Model& model) {
   const Request& request = changes.request();
@@ -183,11 +225,13 @@ void free_micro_batch(Changes& changes) {
 void free_others(Changes& changes) {
   const Request& request = changes.request();
   if (!request.strategies.empty() || request.shard_group) {
-    Request changed = request;
+    // A strategy that is held keeps ranks from sharing more than data, and so it stays.
+    Request changed = asks_for_model_parallel(request) ? request : sharing_data_alone(request);
     changed.strategies.clear();
     changed.shard_group.reset();
     if (const std::optional<Found> found = changes.best(changed)) {
       const Plan& plan = found->plan();
+      changed.parallel = request.parallel;
       changed.strategies = {plan.strategy};
       std::string what = fmt::format("the strategy {}", name_of(plan.strategy));
       std::string flags = fmt::format("--strategy {}", name_of(plan.strategy));
@@ -263,8 +307,10 @@ void add_gpus(Changes& changes) {
   std::vector<std::int64_t> counts;
   for (std::int64_t gpus = request.gpus + 1; gpus <= most; ++gpus) {
     if (gpus > node ? gpus % node != 0 : node % gpus != 0) continue;
-    if (request.global_batch && *request.global_batch % gpus != 0) continue;
-    counts.push_back(gpus);
+    // Replicas that several ranks share take batches that not every rank has a part of.
+    const bool doubled = gpus % request.gpus == 0 && is_power_of_two(gpus / request.gpus);
+    if (!request.global_batch || *request.global_batch % gpus == 0 || doubled)
+      counts.push_back(gpus);
   }
   const auto step = changes.least(counts.size(), [&](std::size_t i) {
     Request changed = request;
@@ -319,30 +365,47 @@ void change_arithmetic(Changes& changes) {
   }
 }
 
-/// The most head-room that can be kept, where what was asked for cannot.
-void lower_headroom(Changes& changes, const std::vector<Scenario>& scenarios, Criteria criteria) {
-  if (criteria.headroom <= 0) return;
-  const double asked = criteria.headroom;
-  const std::optional<Found> smallest =
-      changes.best(changes.request(), scenarios, {Objective::kHeadroom, 0});
-  if (!smallest) return;
-  const auto usable = static_cast<double>(smallest->prediction.memory.usable_bytes);
-  criteria.headroom = std::floor((1 - smallest->score / usable) * 1000) / 1000;
-  const std::optional<Found> found = changes.best(changes.request(), scenarios, criteria);
-  if (!found) return;
-  changes.add(fmt::format("head-room of {:.1f} % instead of {:.1f} %", 100 * criteria.headroom,
-                          100 * asked),
-              fmt::format("--headroom {:.1f}%", 100 * criteria.headroom), changes.request(),
-              *found);
-  changes.last().headroom = criteria.headroom;
+/// Moments of 8 bits, which frameworks have that divide more than data.
+void narrow_moments(Changes& changes, const Search& search) {
+  const Request& request = changes.request();
+  if (!search.frameworks().front().space.always_shares_batch || request.parallel.optimizer ||
+      !request.allowed_optimizers.empty()) {
+    return;
+  }
+  Request changed = request;
+  changed.parallel.optimizer = Optimizer::kAdamw8bit;
+  changes.keep("8-bit AdamW (changes the arithmetic)", "--optimizer adamw-8bit", changed,
+               changes.best(changed));
 }
 
-void trust_the_prediction(Changes& changes, const std::vector<Scenario>& scenarios,
-                          const Criteria& criteria) {
-  if (scenarios.size() == 1) return;
-  const std::vector<Scenario> first{scenarios.front()};
-  if (const std::optional<Found> found = changes.best(changes.request(), first, criteria)) {
+/// The most head-room that can be kept, where what was asked for cannot.
+void lower_headroom(Changes& changes) {
+  const double asked = changes.criteria().headroom;
+  if (asked <= 0) return;
+  Changes::Terms terms = changes.terms();
+  terms.headroom = 0;
+  if (!changes.best(changes.request(), terms)) return;
+  terms.objective = Objective::kHeadroom;
+  const std::optional<Found> smallest = changes.best(changes.request(), terms);
+  if (!smallest) return;
+  const auto usable = static_cast<double>(smallest->prediction.memory.usable_bytes);
+  terms.objective.reset();
+  terms.headroom = std::floor((1 - smallest->score / usable) * 1000) / 1000;
+  const std::optional<Found> found = changes.best(changes.request(), terms);
+  if (!found) return;
+  changes.add(
+      fmt::format("head-room of {:.1f} % instead of {:.1f} %", 100 * *terms.headroom, 100 * asked),
+      fmt::format("--headroom {:.1f}%", 100 * *terms.headroom), changes.request(), *found);
+  changes.last().headroom = *terms.headroom;
+}
+
+void trust_the_prediction(Changes& changes) {
+  if (!changes.robust()) return;
+  Changes::Terms terms = changes.terms();
+  terms.robust = false;
+  if (const std::optional<Found> found = changes.best(changes.request(), terms)) {
     changes.add("no margin for errors of the prediction", "no --robust", changes.request(), *found);
+    changes.last().robust = false;
   }
 }
 
@@ -357,31 +420,37 @@ Request all_free(const Request& request) {
   changed.buffers.reset();
   changed.attention.reset();
   changed.loss_chunks.reset();
+  GivenParallelism& sizes = changed.parallel;
+  sizes.tp = sizes.pp = sizes.cp = sizes.ep = sizes.etp = sizes.virtual_stages = std::nullopt;
   return changed;
 }
 
 bool holds_knobs(const Request& request) {
   return !request.strategies.empty() || request.shard_group || request.micro_batch ||
          request.ckpt_layers || request.recompute || request.buffers || request.attention ||
-         request.loss_chunks;
+         request.loss_chunks || request.parallel.tp || request.parallel.pp || request.parallel.cp ||
+         request.parallel.ep || request.parallel.etp || request.parallel.virtual_stages;
 }
 
 }  // namespace
 
-Advice advise(Search& search, const Model& model, const std::vector<Scenario>& scenarios,
-              const Request& request, const SearchOptions& options, std::size_t count) {
+Advice advise(Search& search, const Model& model, const std::vector<Framework>& frameworks,
+              const Request& request, const SearchOptions& options, bool robust,
+              std::size_t count) {
   Advice advice;
   if (const std::optional<Overshoot> nearest = search.nearest())
-    advice.closest = search.judge({nearest->plan}).front();
-  Changes changes(model, scenarios, request, options);
+    advice.closest = search.judge({nearest->plan}, nearest->framework).front();
+  Changes changes(model, frameworks, request, options, robust);
+  free_sizes(changes);
   free_layers(changes, model);
   free_micro_batch(changes);
   free_others(changes);
-  lower_headroom(changes, scenarios, options.criteria);
-  trust_the_prediction(changes, scenarios, options.criteria);
+  lower_headroom(changes);
+  trust_the_prediction(changes);
   shorten_sequence(changes);
   add_gpus(changes);
   change_arithmetic(changes);
+  narrow_moments(changes, search);
   if (!changes.empty() || changes.stopped() || !holds_knobs(request)) {
     advice.ways = std::move(changes).cheapest(count);
     return advice;
@@ -390,12 +459,13 @@ Advice advise(Search& search, const Model& model, const std::vector<Scenario>& s
   // No single change is enough: let go of every knob, and if need be change the job as well.
   const std::string freed = "every knob left to the search";
   const Request free = all_free(request);
-  Changes together(model, scenarios, free, options);
+  Changes together(model, frameworks, free, options, robust);
   together.keep(freed, "none of the knobs", free, together.best(free));
   if (together.empty()) {
     shorten_sequence(together);
     add_gpus(together);
     change_arithmetic(together);
+    narrow_moments(together, search);
   }
   advice.ways = std::move(together).cheapest(count);
   for (Way& way : advice.ways) {

@@ -3,9 +3,9 @@
 // possible, so that something does.
 //
 // Every way is tried, not guessed: a search with one thing changed, by the smallest amount that
-// lets a plan fit. Knobs that are held fixed give way, then what is trained and on what (sequence
-// length, number of GPUs), then the arithmetic. Ways are compared by the GPU time that a token
-// takes afterwards.
+// lets a plan of any framework fit. Knobs that are held fixed give way, then what is trained and on
+// what (sequence length, number of GPUs), then the arithmetic. Ways are compared by the GPU time
+// that a token takes afterwards.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tuner/search.h"
+#include "tuner/frameworks.h"
 
 namespace shardwright::tuner {
 
@@ -22,10 +22,11 @@ namespace shardwright::tuner {
 inline constexpr std::int64_t kMostGpus = 16384;
 
 struct Way {
-  std::string what;   // "7 more checkpointed layers (27)"
-  std::string flags;  // what to change on the command line: "--ckpt-layers 27"
-  Request request;    // as changed
-  double headroom = 0;
+  std::string what;                // "7 more checkpointed layers (27)"
+  std::string flags;               // what to change on the command line: "--ckpt-layers 27"
+  Request request;                 // as changed
+  std::optional<double> headroom;  // where it is what changed
+  bool robust = false;
   Found plan;  // the best of what fits then
   double gpu_s_per_token = 0;
 };
@@ -35,8 +36,9 @@ struct Advice {
   std::vector<Way> ways;             // cheapest first
 };
 
-/// `search` found nothing that fits in the space of `request`. At most `count` ways.
-Advice advise(Search& search, const Model& model, const std::vector<Scenario>& scenarios,
-              const Request& request, const SearchOptions& options, std::size_t count = 3);
+/// `search` found nothing that fits in the plans of `request`. At most `count` ways.
+Advice advise(Search& search, const Model& model, const std::vector<Framework>& frameworks,
+              const Request& request, const SearchOptions& options, bool robust,
+              std::size_t count = 3);
 
 }  // namespace shardwright::tuner

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sim/core/error.h"
+#include "tuner/dimensions.h"
 
 namespace shardwright::tuner {
 

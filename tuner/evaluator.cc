@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "sim/core/check.h"
-#include "sim/cost/scale.h"
-#include "sim/parallel/predict_parallel.h"
 
 namespace shardwright::tuner {
 
@@ -24,10 +22,7 @@ Evaluator::Evaluator(const Model& model, const std::vector<Scenario>& scenarios,
                      const Criteria& criteria)
     : scenarios_(scenarios), criteria_(criteria) {
   SHARDWRIGHT_CHECK(!scenarios.empty(), "no scenario to judge plans in");
-  for (const Scenario& scenario : scenarios) {
-    closed_.emplace_back(model, scenario.profile);
-    predictors_.emplace_back(model, scenario.profile);
-  }
+  for (const Scenario& scenario : scenarios) simulators_.emplace_back(model, scenario.profile);
 }
 
 double Evaluator::score(std::size_t scenario, const Plan& plan, double step_s,
@@ -41,39 +36,30 @@ Bytes Evaluator::allowed_bytes(std::size_t scenario, std::int64_t ranks) const {
   return static_cast<Bytes>(std::floor(static_cast<double>(usable) * (1 - criteria_.headroom)));
 }
 
-bool Evaluator::replays() const {
-  return scenarios_.front().profile.stack.memory == MemoryManager::kCachingAllocator;
+double Evaluator::least_score(const Plan& plan, std::uint64_t family) {
+  if (criteria_.objective == Objective::kHeadroom)
+    return static_cast<double>(least_memory(plan, family).bytes);
+  double worst = 0;
+  for (std::size_t s = 0; s < scenarios_.size(); ++s)
+    worst = std::max(worst, score(s, plan, simulators_[s].least_step_s(plan, family), 0));
+  return worst;
 }
 
-Bounds Evaluator::bound(const Plan& family) {
-  Bounds bounds;
+Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan, std::uint64_t family) {
+  LeastMemory least{0, std::numeric_limits<Bytes>::min()};
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
-    const sim::FamilyBounds form = closed_[s].family(family);
-    const Bytes runtime = scenarios_[s].profile.cluster.gpu.runtime_bytes;
-    const profiles::Profile& profile = scenarios_[s].profile;
-    const double at_scale = sim::goes_parallel(family, profile.stack)
-                                ? 1
-                                : sim::scale_factor(profile, family);
-    if (s == 0) {
-      bounds.score.assign(form.size(), 0);
-      bounds.total_bytes.resize(form.size());
-      bounds.may_fit.assign(form.size(), true);
-    }
-    for (std::size_t k = 0; k < form.size(); ++k) {
-      const Bytes total = scaled(form.allocated_bytes[k] + runtime, scenarios_[s].memory_factor);
-      if (s == 0) bounds.total_bytes[k] = total;
-      bounds.may_fit[k] = bounds.may_fit[k] && total <= allowed_bytes(s, family.gpus);
-      const double step_s = static_cast<double>(form.step_ns[k]) * 1e-9 * at_scale;
-      bounds.score[k] = std::max(bounds.score[k], score(s, family, step_s, total));
-    }
+    const Bytes total =
+        scaled(simulators_[s].least_bytes(plan, family), scenarios_[s].memory_factor);
+    if (s == 0) least.bytes = total;
+    least.excess_bytes = std::max(least.excess_bytes, total - allowed_bytes(s, plan.gpus));
   }
-  return bounds;
+  return least;
 }
 
 double Evaluator::simulate(const Plan& plan) {
   double worst = 0;
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
-    const sim::Prediction p = predictors_[s].predict(plan, {.reserved = false});
+    const sim::Prediction p = simulators_[s].predict(plan, {.reserved = false});
     const Bytes total = scaled(p.memory.total_bytes, scenarios_[s].memory_factor);
     worst = std::max(worst, score(s, plan, p.time.iteration_s, total));
   }
@@ -95,7 +81,7 @@ Judgement Evaluator::judge(const Plan& plan, bool gives_up) {
     sim::PredictOptions options;
     if (gives_up && scenarios_[s].memory_factor >= 1)
       options.most_bytes = allowed_bytes(s, plan.gpus);
-    sim::Prediction p = predictors_[s].predict(plan, options);
+    sim::Prediction p = simulators_[s].predict(plan, options);
     if (p.memory.given_up) {
       judgement.fits = judgement.complete = false;
       return judgement;

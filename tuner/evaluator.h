@@ -2,19 +2,19 @@
 // Judges one plan under one or several scenarios: what the prediction may be off by, or another
 // network. A plan is as good as the worst scenario leaves it, and fits when it fits in all of them.
 //
-// Three judgements, each dearer and sharper than the one before: bounds of a whole family (closed
-// form), the event simulation, and the full prediction with the caching allocator replayed. A score
-// never falls from one to the next. Not thread-safe: one Evaluator for each thread.
+// Three judgements, each dearer and sharper than the one before: bounds, the simulated step, and
+// the full prediction with the caching allocator replayed. A score never falls from one to the
+// next. Not thread-safe: one Evaluator for each thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "profiles/profile.h"
-#include "sim/bounds/closed_form.h"
 #include "sim/core/model.h"
-#include "sim/predict.h"
 #include "tuner/objective.h"
+#include "tuner/simulator.h"
 
 namespace shardwright::tuner {
 
@@ -34,37 +34,37 @@ struct Criteria {
   bool recompute_for_speed = false;
 };
 
-/// By number of checkpointed layers.
-struct Bounds {
-  std::vector<double> score;       // at most the score of the plan
-  std::vector<Bytes> total_bytes;  // at most what the plan uses, runtime included
-  std::vector<bool> may_fit;
-};
-
 struct Judgement {
   sim::Prediction prediction;  // in the first scenario
   double score = 0;            // the worst of all scenarios
   bool fits = true;            // in all scenarios, with the headroom, and without thrashing
-  bool thrashes =
-      false;  // the allocator must empty its cache in every step, though memory is enough
+  /// The allocator must empty its cache in every step, though memory is enough.
+  bool thrashes = false;
   Bytes excess_bytes = 0;  // beyond what may be used, in the worst scenario; negative: to spare
   bool complete = true;    // otherwise it does not fit, and nothing else is known
 };
 
 class Evaluator {
  public:
-  /// `scenarios` outlives the evaluator; the first one is what is predicted.
+  /// `model` and `scenarios` outlive the evaluator; the first scenario is what is predicted.
   Evaluator(const Model& model, const std::vector<Scenario>& scenarios, const Criteria& criteria);
 
-  Bounds bound(const Plan& family);
-  /// Score by the event simulation; memory is not judged.
+  /// At most the score of the plan; `family` as of Simulator.
+  double least_score(const Plan& plan, std::uint64_t family);
+  /// At most what the plan uses in the first scenario, and how far beyond what it may it is at
+  /// least, in the worst of all.
+  struct LeastMemory {
+    Bytes bytes = 0, excess_bytes = 0;
+  };
+  LeastMemory least_memory(const Plan& plan, std::uint64_t family);
+  /// Score by the simulated step; memory is not judged.
   double simulate(const Plan& plan);
   Judgement judge(const Plan& plan);
   /// The same of a plan that fits; of others sooner, and perhaps no more than that they do not.
   Judgement judge_whether_fits(const Plan& plan);
 
-  /// Whether the full prediction knows more about a plan than bounds and simulation do.
-  bool replays() const;
+  /// Whether the full prediction knows more of the plan's memory than least_memory() does.
+  bool replays(const Plan& plan) const { return !simulators_.front().knows_bytes(plan); }
 
  private:
   double score(std::size_t scenario, const Plan& plan, double step_s, Bytes total_bytes) const;
@@ -73,8 +73,7 @@ class Evaluator {
 
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;
-  std::vector<sim::ClosedForm> closed_;
-  std::vector<sim::Predictor> predictors_;
+  std::vector<Simulator> simulators_;
 };
 
 }  // namespace shardwright::tuner

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/knob_steps.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,8 @@
 
 #include "sim/core/error.h"
 #include "sim/core/units.h"
+#include "tuner/dimensions.h"
+#include "tuner/steps.h"
 
 namespace shardwright::tuner {
 
@@ -54,9 +54,13 @@ class Trials {
         {std::move(knob), std::move(from), std::move(to), freedom, std::move(plan), rank_});
   }
 
-  static Freedom tried(const std::vector<int>& values, int value) {
-    return std::find(values.begin(), values.end(), value) != values.end() ? Freedom::kSearched
-                                                                          : Freedom::kOutside;
+  /// Whether plans whose ranks share the same were searched with this value.
+  template <typename Number>
+  Freedom tried(Number Plan::*knob, Number value) const {
+    const bool is_tried = std::any_of(
+        space_.plans.begin(), space_.plans.end(),
+        [&](const Plan& plan) { return plan.*knob == value && plan.parallel == choice_.parallel; });
+    return is_tried ? Freedom::kSearched : Freedom::kOutside;
   }
 
   template <typename Number>
@@ -74,7 +78,7 @@ class Trials {
       plan.buffers = count;
       if (space_.fills_buffers) plan.prefetch = count - 1;
       add("buffers", fmt::format("{}", choice_.buffers), fmt::format("{}", count),
-          request_.buffers ? Freedom::kFixed : tried(space_.buffers, count), plan);
+          request_.buffers ? Freedom::kFixed : tried(&Plan::buffers, count), plan);
     }
     const Freedom ahead = request_.prefetch ? Freedom::kFixed : Freedom::kOutside;
     if (choice_.prefetch > 0)
@@ -134,10 +138,7 @@ class Trials {
   /// The next divisors of a GPU's sequences; where no batch is asked for, the next sizes.
   void batch() {
     const auto micro = [&](std::int64_t size) {
-      if (request_.micro_batch) return Freedom::kFixed;
-      const bool is_tried = std::any_of(space_.batches.begin(), space_.batches.end(),
-                                        [size](const Batch& b) { return b.micro_batch == size; });
-      return is_tried ? Freedom::kSearched : Freedom::kOutside;
+      return request_.micro_batch ? Freedom::kFixed : tried(&Plan::micro_batch, size);
     };
     const std::int64_t now = choice_.micro_batch;
     const std::int64_t own = now * choice_.grad_accum;
@@ -191,12 +192,10 @@ class Trials {
     const auto words = [](const Plan& p) {
       return p.loss_chunks > 1 ? fmt::format("{}", p.loss_chunks) : std::string("1");
     };
-    const bool searched = space_.loss_chunks.size() > 1;
-    add("loss-chunks", words(choice_), words(plan),
-        request_.loss_chunks ? Freedom::kFixed
-        : searched           ? Freedom::kSearched
-                             : Freedom::kOutside,
-        plan);
+    const Freedom freedom = request_.loss_chunks    ? Freedom::kFixed
+                            : plan.loss_chunks == 1 ? tried(&Plan::loss_chunks, std::int64_t{0})
+                                                    : tried(&Plan::loss_chunks, plan.loss_chunks);
+    add("loss-chunks", words(choice_), words(plan), freedom, plan);
   }
 
   void dtype(const char* knob, std::optional<DType> fixed, bool allowed, DType Plan::*member) {
@@ -221,13 +220,14 @@ class Trials {
 
 }  // namespace
 
-std::vector<KnobStep> knob_steps(Search& search, const Request& request, const Space& space,
-                                 const Model& model, const profiles::Profile& profile,
+std::vector<KnobStep> knob_steps(Search& search, const Model& model, const Request& request,
                                  const Found& choice) {
-  std::vector<Trial> trials = Trials(request, space, model, profile, choice.plan()).all();
+  const FrameworkPlans& framework = search.frameworks()[choice.framework];
+  const profiles::Profile& profile = framework.scenarios.front().profile;
+  std::vector<Trial> trials = Trials(request, framework.space, model, profile, choice.plan()).all();
   std::vector<Plan> plans;
   for (const Trial& trial : trials) plans.push_back(trial.plan);
-  std::vector<Judgement> judgements = search.judge(plans);
+  std::vector<Judgement> judgements = search.judge(plans, choice.framework);
 
   const auto better = [](const Judgement& a, const Judgement& b) {
     if (a.fits != b.fits) return a.fits;
@@ -245,42 +245,6 @@ std::vector<KnobStep> knob_steps(Search& search, const Request& request, const S
                     trials[i].freedom,         std::move(judgements[i]),  cost};
   }
   return steps;
-}
-
-namespace {
-
-constexpr int kMostMoves = 16;
-
-/// The best of the steps that nothing holds fixed, beyond the values that the search tries, and
-/// worth moving for; null where there is none.
-const KnobStep* best_outside(const std::vector<KnobStep>& steps) {
-  const KnobStep* best = nullptr;
-  for (const KnobStep& step : steps) {
-    const bool gains = step.judgement.fits && step.cost < -kWorthMoving;
-    if (gains && step.freedom == Freedom::kOutside && (best == nullptr || step.cost < best->cost))
-      best = &step;
-  }
-  return best;
-}
-
-}  // namespace
-
-std::vector<KnobStep> climb(Found& choice,
-                            const std::function<std::vector<KnobStep>(const Found&)>& steps_of) {
-  for (int moves = 0;; ++moves) {
-    std::vector<KnobStep> steps = steps_of(choice);
-    const KnobStep* best = best_outside(steps);
-    if (best == nullptr || moves == kMostMoves) return steps;
-    choice = {best->judgement.prediction, best->judgement.score, choice.family};
-  }
-}
-
-void put_first(std::vector<Found>& top, Found choice, bool (*differ)(const Plan&, const Plan&)) {
-  if (differ(choice.plan(), top.front().plan())) {
-    top.insert(top.begin(), std::move(choice));
-  } else {
-    top.front() = std::move(choice);
-  }
 }
 
 }  // namespace shardwright::tuner

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why not the others: the best plan of every strategy that was not chosen, or, of one that does not
+// Why not the others: the best plan of every strategy that was not chosen, ranks sharing the same
+// as the choice does, or, of one that does not
 // fit at all, the plan that comes closest.
 #pragma once
 

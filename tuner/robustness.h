@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "tuner/model_parallel_space.h"
 #include "tuner/search.h"
 
 namespace shardwright::tuner {
@@ -34,12 +33,10 @@ struct Robustness {
   bool flips(std::size_t plan, std::size_t in_case, double behind) const;
 };
 
-/// Searches the space again in every scenario of `cases`, each by itself. `options` as of the
-/// search that found `plans`; its progress is not told.
-Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases, const Space& space,
-                         SearchOptions options, const std::vector<Plan>& plans);
-Robustness robustness_of(const Model& model, const std::vector<Scenario>& cases,
-                         const ModelParallelSpace& space, SearchOptions options,
+/// Searches the plans of a framework of `search` again in every scenario of `cases`, each by itself
+/// and none kinder than what `search` was asked. `options` as of that search; progress is not told.
+Robustness robustness_of(const Search& search, std::size_t framework,
+                         const std::vector<Scenario>& cases, SearchOptions options,
                          const std::vector<Plan>& plans);
 
 }  // namespace shardwright::tuner

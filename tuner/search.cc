@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the search knows of its candidates and how it learns more: bounds of whole families first,
-// then, for those that are asked about, simulations and full predictions (sharpen), and the number
-// of layers that a family must recompute (settle). search_best.cc decides who is asked about.
+// What the search knows of its candidates and how it learns more: bounds of all plans that
+// recompute nothing first, then, for those that are asked about, the ways to recompute,
+// simulations and full predictions. search_best.cc decides who is asked about, search_settle.cc how
+// many layers must be recomputed where only the allocator's replay can tell.
 //
-// Three judgements of a plan, each dearer than the last by an order of magnitude: the closed form
-// costs a microsecond a plan, since a family of plans that differ in their checkpointed layers is
-// lowered twice and the rest are straight lines; the simulated step costs tens of microseconds; the
-// full prediction replays the allocator. None is ever below the one before, so a candidate's key,
-// the largest of those that were made, only rises.
-//
-// Replays are most of what a search costs where little fits, so most plans of a family are never
-// replayed: memory falls with every layer that is recomputed. The allocator alone may turn that
-// round, by a few layers near the edge, which are replayed (settle); whatever lies beyond them does
-// as they do. tests/tuner/search_test.cc replays all of them. A replay ends as soon as it shows
-// that its plan does not fit; by how much is asked only where nothing fits.
+// Recomputation only adds work, so a plan without it bounds all that recompute, and fewer layers
+// bound more of them; and every layer that is recomputed takes less memory. So of each policy the
+// plan with the fewest layers whose memory may fit comes first, found by bisection, and those that
+// recompute more follow it one by one, as far as anybody asks for them.
 #include "tuner/search.h"
 
 #include <algorithm>
@@ -21,50 +15,76 @@
 #include <tuple>
 #include <utility>
 
+#include "sim/core/error.h"
+
 namespace shardwright::tuner {
 
 namespace {
 
-constexpr std::size_t kFamiliesPerRound = 256;
-constexpr std::size_t kFamiliesInARow = 16;  // by one thread: neighbours share a schedule
-constexpr std::uint32_t kLayersAtOnce = 2;   // replayed, one for each of two threads
-constexpr std::uint32_t kLayersAtEdge = 4;
-constexpr double kParetoStep = 0.005;
+constexpr std::size_t kPlansPerRound = 4096;
+constexpr std::size_t kPlansInARow = 32;  // by one thread: neighbours share schedules and lists
 constexpr Bytes kFits = std::numeric_limits<Bytes>::max();
-
-auto kind_of(const Plan& plan) {
-  return std::make_tuple(plan.strategy, plan.shard_group, plan.micro_batch, plan.grad_accum,
-                         plan.recompute, plan.pieces, plan.reduce_dtype, plan.master_dtype,
-                         plan.moment_dtype);
-}
-
-Plan without_recomputation(Plan plan) {
-  plan.recompute = Recompute::kNone;
-  plan.pieces = 0;
-  return plan;
-}
 
 }  // namespace
 
-bool different(const Plan& a, const Plan& b) {
-  return kind_of(a) != kind_of(b);
-}
+Search::Search(const Model& model, std::vector<Scenario> scenarios, Space space,
+               const SearchOptions& options)
+    : Search(model, {{std::move(scenarios), std::move(space), options.criteria.headroom}},
+             options) {}
 
-Search::Search(const Model& model, const std::vector<Scenario>& scenarios, const Space& space,
+Search::Search(const Model& model, std::vector<FrameworkPlans> frameworks,
                const SearchOptions& options)
     : model_(model),
-      scenarios_(scenarios),
+      frameworks_(std::move(frameworks)),
       options_(options),
       begin_(std::chrono::steady_clock::now()),
       told_(begin_),
-      families_(families_of(space, model, scenarios.front().profile)),
       pool_(options.threads) {
-  for (std::size_t i = 0; i < pool_.size(); ++i)
-    evaluators_.push_back(std::make_unique<Evaluator>(model_, scenarios_, options_.criteria));
-  std::map<decltype(kind_of(Plan{})), std::size_t> kinds;
-  for (const Family& family : families_)
-    kinds_.push_back(kinds.emplace(kind_of(family.plan), kinds.size()).first->second);
+  start();
   bound_all();
+}
+
+Search::Search(const Search& kinder, std::size_t framework, const Scenario& scenario,
+               const SearchOptions& options)
+    : model_(kinder.model_),
+      frameworks_{{{scenario},
+                   kinder.frameworks_[framework].space,
+                   kinder.frameworks_[framework].headroom}},
+      options_(options),
+      begin_(std::chrono::steady_clock::now()),
+      told_(begin_),
+      pool_(options.threads) {
+  start();
+  const bool alone = kinder.frameworks_[framework].scenarios.size() == 1;
+  candidates_.reserve(settings_.size());
+  for (std::uint32_t i = 0; i < kinder.settings_.size(); ++i) {
+    if (kinder.settings_[i].framework != framework) continue;
+    Candidate& candidate = candidates_.emplace_back();
+    candidate.setting = static_cast<std::uint32_t>(candidates_.size() - 1);
+    candidate.stage = Stage::kPromised;
+    // Bounds of the worst of several scenarios are none of one of them.
+    if (alone && i < kinder.candidates_.size()) candidate.key = kinder.candidates_[i].key;
+  }
+}
+
+void Search::start() {
+  evaluators_.resize(pool_.size());
+  for (std::size_t f = 0; f < frameworks_.size(); ++f) {
+    const FrameworkPlans& framework = frameworks_[f];
+    Criteria criteria = options_.criteria;
+    criteria.headroom = framework.headroom;
+    for (std::vector<Evaluator>& own : evaluators_)
+      own.emplace_back(model_, framework.scenarios, criteria);
+    counts_.considered += framework.space.size();
+    const bool sparing =
+        criteria.objective != Objective::kHeadroom && !criteria.recompute_for_speed &&
+        framework.scenarios.front().profile.stack.memory == MemoryManager::kCachingAllocator;
+    for (std::size_t i = 0; i < framework.space.plans.size(); ++i) {
+      settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
+                           evaluators_.front()[f].replays(framework.space.plans[i]), sparing});
+    }
+  }
+  shortages_.assign(settings_.size(), {kFits});
 }
 
 Search::~Search() = default;
@@ -79,302 +99,297 @@ void Search::tell(const char* doing) {
   if (now - told_ < std::chrono::milliseconds(50)) return;
   told_ = now;
   options_.progress({doing, counts_.considered, std::chrono::duration<double>(now - begin_).count(),
-                     best_so_far_ ? &best_so_far_->prediction : nullptr});
+                     best_so_far_ != nullptr ? &best_so_far_->prediction : nullptr});
+}
+
+const Space& Search::space(std::uint32_t setting) const {
+  return frameworks_[settings_[setting].framework].space;
+}
+
+const Plan& Search::plan_of(std::uint32_t setting) const {
+  return space(setting).plans[settings_[setting].plan];
+}
+
+Plan Search::plan_of(const Candidate& c) const {
+  const Space& own = space(c.setting);
+  if (c.policy == kNothing) return plan_of(c.setting);
+  return own.at(plan_of(c.setting), own.recomputations[static_cast<std::size_t>(c.policy)], c.step);
+}
+
+std::int32_t Search::steps(const Candidate& c) const {
+  const Space& own = space(c.setting);
+  return static_cast<std::int32_t>(
+      own.steps(plan_of(c.setting), own.recomputations[static_cast<std::size_t>(c.policy)]));
+}
+
+void Search::bound(Evaluator& evaluator, Candidate& candidate) {
+  candidate.stage = Stage::kOpen;
+  // Recomputation takes more time, but less memory: nothing is known of that yet.
+  if (options_.criteria.objective == Objective::kHeadroom) return;
+  try {
+    candidate.key = std::max(
+        candidate.key,
+        evaluator.least_score(plan_of(candidate.setting), family_of(candidate.setting, kNothing)));
+  } catch (const Error&) {
+    candidate.stage = Stage::kGone;  // makes no sense with this batch
+  }
 }
 
 void Search::bound_all() {
-  overshoots_.resize(families_.size());
-  std::vector<Bounds> bounds;
-  for (std::size_t first = 0; first < families_.size(); first += kFamiliesPerRound) {
-    // Not before there is something to answer with.
-    if (!candidates_.empty() && stopped()) {
+  candidates_.resize(settings_.size());
+  for (std::size_t first = 0; first < candidates_.size(); first += kPlansPerRound) {
+    if (first > 0 && stopped()) {
       cut_short_ = true;
-      break;
+      candidates_.resize(first);
+      return;
     }
-    const std::size_t count = std::min(kFamiliesPerRound, families_.size() - first);
-    bounds.assign(count, {});
-    pool_.run(
-        count,
-        [&](std::size_t worker, std::size_t i) {
-          bounds[i] = evaluators_[worker]->bound(families_[first + i].plan);
-        },
-        kFamiliesInARow);
-    for (std::size_t i = 0; i < count; ++i) collect(first + i, bounds[i]);
+    const auto work = [&](std::size_t worker, std::size_t i) {
+      Candidate& candidate = candidates_[first + i];
+      candidate.setting = static_cast<std::uint32_t>(first + i);
+      bound(evaluator(worker, candidate.setting), candidate);
+    };
+    pool_.run(std::min(kPlansPerRound, candidates_.size() - first), work, kPlansInARow);
     tell("bounding");
   }
-  while (first_candidate_.size() <= families_.size())
-    first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));
-  fewest_layers_.assign(families_.size(), kNotSettled);
 }
 
-void Search::collect(std::size_t f, const Bounds& bounds) {
-  const Family& family = families_[f];
-  const double usable = static_cast<double>(
-      scenarios_.front().profile.cluster.memory_bytes_per_rank(family.plan.gpus));
-  const auto allowed = static_cast<Bytes>(usable * (1 - options_.criteria.headroom));
-  overshoots_[f] = {family.plan, kFits};
-  first_candidate_.push_back(static_cast<std::uint32_t>(candidates_.size()));
-  counts_.considered += family.size();
-  for (std::int64_t k = family.least; k <= family.most; ++k) {
-    const auto i = static_cast<std::size_t>(k);
-    if (bounds.may_fit[i]) {
-      candidates_.push_back({bounds.score[i], bounds.total_bytes[i], static_cast<std::uint32_t>(f),
-                             static_cast<std::int32_t>(k), Stage::kBounded});
-      continue;
-    }
-    ++counts_.no_memory;
-    const Bytes excess = bounds.total_bytes[i] - allowed;
-    if (excess < overshoots_[f].excess_bytes) overshoots_[f] = {family.at(k), excess};
-  }
-}
-
-Plan Search::plan_of(const Candidate& candidate) const {
-  return families_[candidate.family].at(candidate.ckpt_layers);
-}
-
-void Search::reject(Candidate& candidate, Bytes excess_bytes) {
-  candidate.stage = Stage::kRejected;
-  Overshoot& least = overshoots_[candidate.family];
-  if (excess_bytes < least.excess_bytes) least = {plan_of(candidate), excess_bytes};
-}
-
-bool Search::take(std::uint32_t index, Judgement judgement) {
-  Candidate& candidate = candidates_[index];
-  ++counts_.predicted;
-  if (!judgement.fits) {
-    ++counts_.no_reserve;
-    if (judgement.complete) {
-      reject(candidate, judgement.excess_bytes);
-    } else {
-      candidate.stage = Stage::kRejected;
-      unmeasured_.push_back(index);
-    }
-    return false;
-  }
-  candidate.stage = Stage::kJudged;
-  candidate.key = std::max(candidate.key, judgement.score);
-  judged_[index] = std::move(judgement);
-  if (!best_so_far_ || candidate.key < best_so_far_->score) best_so_far_ = found(index);
-  return true;
-}
-
-void Search::sharpen(const std::vector<std::uint32_t>& batch, bool fully) {
-  const bool replays = evaluators_.front()->replays() && !fully;
-  std::vector<double> scores(batch.size());
-  std::vector<Judgement> judgements(batch.size());
-  const auto simulates = [&](std::size_t i) {
-    return replays && candidates_[batch[i]].stage == Stage::kBounded;
+std::optional<Search::Candidate> Search::fewest(Evaluator& evaluator, Candidate of,
+                                                std::int32_t step, Bytes limit, Outcome& outcome) {
+  const std::uint64_t family = family_of(of.setting, of.policy);
+  const auto memory_at = [&](std::int32_t at) {
+    of.step = at;
+    return evaluator.least_memory(plan_of(of), family);
   };
-  pool_.run(batch.size(), [&](std::size_t worker, std::size_t i) {
-    const Plan plan = plan_of(candidates_[batch[i]]);
-    if (simulates(i)) {
-      scores[i] = evaluators_[worker]->simulate(plan);
+  const auto may_fit = [limit](const Evaluator::LeastMemory& memory) {
+    return memory.excess_bytes <= 0 && memory.bytes <= limit;
+  };
+  std::int32_t low = step, high = steps(of);
+  if (low > high) return std::nullopt;
+  Evaluator::LeastMemory memory = memory_at(high);
+  if (!may_fit(memory)) {
+    outcome.misfits += high - low + 1;
+    outcome.shortages.push_back({memory.excess_bytes, high, of.policy});
+    return std::nullopt;
+  }
+  while (low < high) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (const auto at_middle = memory_at(middle); may_fit(at_middle)) {
+      high = middle;
+      memory = at_middle;
     } else {
-      judgements[i] = evaluators_[worker]->judge_whether_fits(plan);
+      low = middle + 1;
     }
+  }
+  outcome.misfits += high - step;
+  of.step = high;
+  of.stage = Stage::kBounded;
+  of.bytes = memory.bytes;
+  of.key = std::max(of.key, evaluator.least_score(plan_of(of), family));
+  return of;
+}
+
+void Search::open_policies(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) {
+  const auto policies = static_cast<std::int16_t>(space(candidate.setting).recomputations.size());
+  const bool most =
+      options_.criteria.objective == Objective::kHeadroom && !settings_[candidate.setting].replays;
+  for (std::int16_t policy = 0; policy < policies; ++policy) {
+    Candidate of = candidate;
+    of.policy = policy;
+    of.spare = candidate.stage == Stage::kRest;
+    std::optional<Candidate> first = fewest(evaluator, of, most ? steps(of) : 1, kFits, outcome);
+    while (first) {
+      outcome.next.push_back(*first);
+      if (options_.criteria.objective != Objective::kHeadroom) break;
+      // Bytes fall as layers are added, so none bounds those that follow.
+      outcome.next.back().followed = true;
+      first = fewest(evaluator, of, first->step + 1, kFits, outcome);
+    }
+  }
+}
+
+void Search::open(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) {
+  if (space(candidate.setting).recomputes_nothing) {
+    const Evaluator::LeastMemory memory =
+        evaluator.least_memory(plan_of(candidate.setting), family_of(candidate.setting, kNothing));
+    if (memory.excess_bytes <= 0) {
+      Candidate nothing = candidate;
+      nothing.stage = Stage::kBounded;
+      nothing.followed = true;
+      nothing.bytes = memory.bytes;
+      if (options_.criteria.objective == Objective::kHeadroom)
+        nothing.key = static_cast<double>(memory.bytes);
+      outcome.next.push_back(nothing);
+      const Setting& setting = settings_[candidate.setting];
+      if (setting.spares && !setting.replays) {  // it fits, so nothing else is wanted
+        outcome.next.push_back(candidate);
+        outcome.next.back().stage = Stage::kRest;
+        return;
+      }
+    } else {
+      ++outcome.misfits;
+      outcome.shortages.push_back({memory.excess_bytes, 0, kNothing});
+    }
+  }
+  open_policies(evaluator, candidate, outcome);
+}
+
+/// The plan that recomputes one step more than this one.
+void Search::follow(Evaluator& evaluator, const Candidate& candidate, Bytes limit,
+                    Outcome& outcome) {
+  Candidate of = candidate;
+  of.spare = true;
+  Outcome aside;  // those left out are larger than somebody wants, not than memory
+  if (const auto next = fewest(evaluator, of, candidate.step + 1, limit, aside))
+    outcome.next.push_back(*next);
+}
+
+Search::Outcome Search::look(std::size_t worker, const Candidate& candidate, bool sparing,
+                             Bytes limit) {
+  Outcome outcome;
+  Evaluator& own = evaluator(worker, candidate.setting);
+  if (candidate.stage == Stage::kPromised) {
+    outcome.next.push_back(candidate);
+    bound(own, outcome.next.back());
+    return outcome;
+  }
+  if (candidate.stage == Stage::kOpen) {
+    open(own, candidate, outcome);
+    return outcome;
+  }
+  if (candidate.stage == Stage::kRest) {
+    open_policies(own, candidate, outcome);
+    return outcome;
+  }
+  if (!candidate.followed && !sparing) follow(own, candidate, limit, outcome);
+  if (candidate.bytes > limit || judged_.contains(key_of(candidate))) return outcome;
+  const Plan plan = plan_of(candidate);
+  if (candidate.stage == Stage::kBounded && settings_[candidate.setting].replays) {
+    outcome.score = own.simulate(plan);
+  } else {
+    outcome.judgement = own.judge_whether_fits(plan);
+  }
+  return outcome;
+}
+
+void Search::look_at(const std::vector<std::uint32_t>& batch, bool sparing, Bytes limit) {
+  std::vector<Outcome> outcomes(batch.size());
+  pool_.run(batch.size(), [&](std::size_t worker, std::size_t i) {
+    const Candidate& candidate = candidates_[batch[i]];
+    outcomes[i] = look(worker, candidate, sparing && settings_[candidate.setting].spares, limit);
   });
   for (std::size_t i = 0; i < batch.size(); ++i) {
     Candidate& candidate = candidates_[batch[i]];
-    if (candidate.stage == Stage::kBounded) ++counts_.simulated;
-    if (simulates(i)) {
-      candidate.stage = Stage::kSimulated;
-      candidate.key = std::max(candidate.key, scores[i]);
-      continue;
-    }
-    take(batch[i], std::move(judgements[i]));
+    if (!(sparing && settings_[candidate.setting].spares)) candidate.followed = true;
+    take(batch[i], std::move(outcomes[i]));
   }
   tell("simulating");
 }
 
-Found Search::found(std::uint32_t index) const {
-  const Candidate& candidate = candidates_[index];
-  return {judged_.at(index).prediction, candidate.key, candidate.family};
-}
-
-bool Search::spares_recomputation() const {
-  const Criteria& criteria = options_.criteria;
-  return evaluators_.front()->replays() && !criteria.recompute_for_speed &&
-         criteria.objective != Objective::kHeadroom;
-}
-
-bool Search::is_spare(const Candidate& candidate) const {
-  const std::int32_t fewest = fewest_layers_[candidate.family];
-  return fewest != kNotSettled && candidate.ckpt_layers != fewest;
-}
-
-std::optional<std::size_t> Search::family_like(const Plan& plan) const {
-  for (std::size_t f = 0; f < families_.size(); ++f) {
-    if (families_[f].plan == plan) return f;
+void Search::take(std::uint32_t index, Outcome outcome) {
+  const Candidate candidate = candidates_[index];
+  counts_.no_memory += outcome.misfits;
+  for (const Shortage& shortage : outcome.shortages) note(candidate.setting, shortage);
+  if (candidate.stage <= Stage::kRest) {
+    candidates_[index].stage = Stage::kGone;
+  } else if (outcome.score) {
+    count_simulated(candidate);
+    candidates_[index].stage = Stage::kSimulated;
+    candidates_[index].key = std::max(candidate.key, *outcome.score);
+  } else {
+    if (outcome.judgement) keep(candidate, *std::move(outcome.judgement));
+    const auto known = judged_.find(key_of(candidate));
+    if (known != judged_.end()) {
+      Candidate& now = candidates_[index];
+      now.stage = known->second ? Stage::kJudged : Stage::kGone;
+      if (known->second) {
+        now.key = std::max(now.key, known->second->score);
+        now.bytes = known->second->prediction.memory.total_bytes;
+      }
+    }
   }
-  return std::nullopt;
+  candidates_.insert(candidates_.end(), outcome.next.begin(), outcome.next.end());
 }
 
-/// How many layers plans like these recompute at least, where they fit.
-std::optional<std::int32_t> Search::layers_needed(const Plan& like) {
-  for (const Plan& plan : {without_recomputation(like), like}) {
-    const std::optional<std::size_t> family = family_like(plan);
-    if (!family) continue;
-    settle(*family);
-    if (fewest_layers_[*family] >= 0) return fewest_layers_[*family];
-  }
-  return std::nullopt;
+void Search::count_simulated(const Candidate& candidate) {
+  counts_.simulated += simulated_.insert(key_of(candidate)).second ? 1 : 0;
 }
 
-/// The first of these candidates that fits, each judged in full; all of one family.
-std::optional<std::uint32_t> Search::first_that_fits(std::uint32_t begin, std::uint32_t end) {
-  std::vector<std::uint32_t> unknown;
-  for (std::uint32_t i = begin; i < end; ++i) {
-    const Stage stage = candidates_[i].stage;
-    if (stage != Stage::kRejected && stage != Stage::kJudged) unknown.push_back(i);
+bool Search::keep(const Candidate& candidate, Judgement judgement) {
+  count_simulated(candidate);
+  ++counts_.predicted;
+  std::optional<Judgement>& kept = judged_[key_of(candidate)];
+  if (!judgement.fits) {
+    ++counts_.no_reserve;
+    if (judgement.complete) {
+      note(candidate.setting, {judgement.excess_bytes, candidate.step, candidate.policy});
+    } else {
+      unmeasured_.push_back(candidate);
+    }
+    return false;
   }
-  sharpen(unknown, true);
-  for (std::uint32_t i = begin; i < end; ++i) {
-    if (candidates_[i].stage == Stage::kJudged) return i;
-  }
-  return std::nullopt;
-}
-
-/// Whether not even those plans of a family fit that recompute most.
-bool Search::is_hopeless(std::size_t family) {
-  const std::uint32_t begin = first_candidate_[family];
-  std::uint32_t end = first_candidate_[family + 1];
-  const std::uint32_t edge = end - std::min(end - begin, kLayersAtEdge);
-  while (end > edge) {
-    const std::uint32_t next = end - std::min(end - edge, kLayersAtOnce);
-    if (first_that_fits(next, end)) return false;
-    end = next;
-  }
+  kept = std::move(judgement);
+  if (best_so_far_ == nullptr || kept->score < best_so_far_->score) best_so_far_ = &*kept;
   return true;
 }
 
-/// The candidate of a family that recomputes least and fits. Its memory falls with every layer but
-/// for what the allocator makes of it, which a few layers more or less decide: those next to the
-/// edge are replayed one by one, the others are taken to do as the edge does.
-std::optional<std::uint32_t> Search::least_that_fits(std::size_t family) {
-  const std::uint32_t begin = first_candidate_[family], end = first_candidate_[family + 1];
-  const auto up_to = [end](std::uint32_t i) { return std::min(end, i + kLayersAtOnce); };
-  if (const auto fits = first_that_fits(begin, up_to(begin))) return fits;
-  if (is_hopeless(family)) return std::nullopt;
-  std::uint32_t low = up_to(begin), found = end - 1;
-  while (candidates_[found].stage == Stage::kRejected) --found;
-  while (low < found && !stopped()) {
-    const std::uint32_t middle = low + (found - low) / 2;
-    const std::uint32_t next = std::min(up_to(middle), found);
-    const auto fits = first_that_fits(middle, next);
-    if (!fits || *fits > middle) low = fits.value_or(next);
-    found = fits.value_or(found);
-  }
-  const std::uint32_t edge = found - std::min(found - begin, kLayersAtEdge);
-  return first_that_fits(edge, found).value_or(found);
+void Search::note(std::uint32_t setting, const Shortage& shortage) {
+  if (shortage.excess_bytes < shortages_[setting].excess_bytes) shortages_[setting] = shortage;
 }
 
-/// Those of a family that were not replayed but are taken not to fit, since others do not.
-void Search::reject_before(std::uint32_t found, std::size_t family) {
-  for (std::uint32_t i = first_candidate_[family]; i < found; ++i) {
-    const Stage stage = std::exchange(candidates_[i].stage, Stage::kRejected);
-    if (stage == Stage::kBounded) ++counts_.no_memory;  // others count as simulated
-  }
+const Judgement* Search::judged(const Candidate& c) const {
+  const auto known = judged_.find(key_of(c));
+  return known == judged_.end() || !known->second ? nullptr : &*known->second;
 }
 
-/// Finds the fewest layers that a family must recompute; none is wanted when the same plan without
-/// recomputation fits, or with the attention that keeps less and so recomputes less.
-void Search::settle(std::size_t family) {
-  if (fewest_layers_[family] != kNotSettled) return;
-  fewest_layers_[family] = kNone;
-  const Plan& plan = families_[family].plan;
-  if (plan.recompute != Recompute::kNone && layers_needed(without_recomputation(plan))) return;
-  const auto fits = least_that_fits(family);
-  if (fits) fewest_layers_[family] = candidates_[*fits].ckpt_layers;
-  if (!stopped()) reject_before(fits.value_or(first_candidate_[family + 1]), family);
-  if (plan.attention == AttentionKind::kEager && fewest_layers_[family] > 0) {
-    Plan flash = plan;
-    flash.attention = AttentionKind::kFlash;
-    const std::optional<std::int32_t> needed = layers_needed(flash);
-    if (needed && *needed < fewest_layers_[family]) fewest_layers_[family] = kNone;
-  }
+Found Search::found(const Candidate& candidate) const {
+  const Judgement& judgement = *judged(candidate);
+  return {judgement.prediction, judgement.score, settings_[candidate.setting].framework};
 }
 
-std::vector<Found> Search::pareto() {
-  // In order of memory; a plan belongs to the front when nothing smaller, of as plain an
-  // arithmetic, is as fast.
-  std::vector<std::uint32_t> order;
-  for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
-    if (candidates_[i].stage != Stage::kRejected) order.push_back(i);
-  }
-  std::sort(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return std::make_pair(candidates_[a].total_bytes, a) <
-           std::make_pair(candidates_[b].total_bytes, b);
+bool Search::is_spare(const Candidate& candidate) const {
+  if (!settings_[candidate.setting].spares) return false;
+  if (candidate.spare || candidate.stage == Stage::kRest) return true;
+  const auto at = settled_.find(family_of(candidate.setting, candidate.policy));
+  return at != settled_.end() && at->second != candidate.step;
+}
+
+std::vector<Judgement> Search::judge(const std::vector<Plan>& plans, std::size_t framework) {
+  std::vector<Judgement> judgements(plans.size());
+  pool_.run(plans.size(), [&](std::size_t worker, std::size_t i) {
+    judgements[i] = evaluators_[worker][framework].judge(plans[i]);
   });
-  constexpr int kArithmetics = 3;
-  double best[kArithmetics];
-  std::fill(std::begin(best), std::end(best), std::numeric_limits<double>::infinity());
-  const auto changes = [this](std::uint32_t i) {
-    return arithmetic_changes(families_[candidates_[i].family].plan);
-  };
-  const auto belongs = [&](std::uint32_t i) {
-    return candidates_[i].stage != Stage::kRejected &&
-           candidates_[i].key < best[changes(i)] * (1 - kParetoStep);
-  };
-  std::vector<std::uint32_t> front;
-  std::size_t at = 0;
-  while (at < order.size() && !stopped()) {
-    std::vector<std::uint32_t> window, batch;
-    for (; at < order.size() && window.size() < kSimulationsPerRound; ++at) {
-      if (!belongs(order[at])) continue;
-      window.push_back(order[at]);
-      if (candidates_[order[at]].stage == Stage::kBounded) batch.push_back(order[at]);
-    }
-    sharpen(batch);
-    for (const std::uint32_t i : window) {
-      if (!belongs(i)) continue;
-      for (int c = changes(i); c < kArithmetics; ++c)
-        best[c] = std::min(best[c], candidates_[i].key);
-      front.push_back(i);
-    }
-  }
-  if (evaluators_.front()->replays()) {
-    std::vector<std::uint32_t> batch;
-    for (const std::uint32_t i : front) {
-      if (candidates_[i].stage == Stage::kSimulated) batch.push_back(i);
-    }
-    sharpen(batch);
-  }
-  std::vector<Found> result;
-  for (const std::uint32_t i : front) {
-    if (candidates_[i].stage == Stage::kJudged) result.push_back(found(i));
-  }
-  std::stable_sort(result.begin(), result.end(),
-                   [](const Found& a, const Found& b) { return a.score < b.score; });
-  return result;
+  return judgements;
 }
 
-/// By how much the rejected plans do not fit, where their replay ended with that they do not.
-void Search::measure_overshoots() {
-  std::vector<Plan> plans;
-  for (const std::uint32_t i : unmeasured_) plans.push_back(plan_of(candidates_[i]));
-  const std::vector<Judgement> judgements = judge(plans);
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    reject(candidates_[unmeasured_[i]], judgements[i].excess_bytes);
+/// By how much those plans do not fit whose replay ended with that they do not.
+void Search::measure_shortages() {
+  std::vector<Judgement> judgements(unmeasured_.size());
+  pool_.run(unmeasured_.size(), [&](std::size_t worker, std::size_t i) {
+    const Candidate& candidate = unmeasured_[i];
+    judgements[i] = evaluator(worker, candidate.setting).judge(plan_of(candidate));
+  });
+  for (std::size_t i = 0; i < unmeasured_.size(); ++i) {
+    note(unmeasured_[i].setting,
+         {judgements[i].excess_bytes, unmeasured_[i].step, unmeasured_[i].policy});
+  }
   unmeasured_.clear();
 }
 
-std::optional<Overshoot> Search::nearest(const std::function<bool(const Plan&)>& wanted) {
-  measure_overshoots();
-  std::optional<Overshoot> least;
-  for (std::size_t f = 0; f < families_.size(); ++f) {
-    if (overshoots_[f].excess_bytes == kFits || (wanted && !wanted(families_[f].plan))) continue;
-    if (!least || overshoots_[f].excess_bytes < least->excess_bytes) least = overshoots_[f];
+std::optional<Overshoot> Search::nearest(const Wanted& wanted) {
+  measure_shortages();
+  std::optional<std::uint32_t> least;
+  for (std::uint32_t i = 0; i < settings_.size(); ++i) {
+    if (shortages_[i].excess_bytes == kFits || (wanted && !wanted(plan_of(i)))) continue;
+    if (!least || shortages_[i].excess_bytes < shortages_[*least].excess_bytes) least = i;
   }
-  if (least) least->excess_bytes = evaluators_.front()->judge(least->plan).excess_bytes;
-  return least;
-}
-
-std::vector<Judgement> Search::judge(const std::vector<Plan>& plans) {
-  std::vector<Judgement> judgements(plans.size());
-  pool_.run(plans.size(), [&](std::size_t worker, std::size_t i) {
-    judgements[i] = evaluators_[worker]->judge(plans[i]);
-  });
-  return judgements;
+  if (!least) return std::nullopt;
+  Candidate closest;
+  closest.setting = *least;
+  closest.step = shortages_[*least].step;
+  closest.policy = shortages_[*least].policy;
+  const Plan plan = plan_of(closest);
+  return Overshoot{plan, evaluator(0, *least).judge(plan).excess_bytes,
+                   settings_[*least].framework};
 }
 
 }  // namespace shardwright::tuner

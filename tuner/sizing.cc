@@ -18,10 +18,8 @@
 #include "sim/core/rack.h"
 #include "sim/core/worker_pool.h"
 #include "sim/uncertainty/headroom.h"
-#include "tuner/model_parallel_search.h"
 #include "tuner/search.h"
 #include "tuner/size_batches.h"
-#include "tuner/space_limits.h"
 
 namespace shardwright::tuner {
 
@@ -376,12 +374,10 @@ class Sweeper {
     options.threads = 1;
     options.stop = options_.stop;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
-    const Extent extent = is_plain(offer) ? Extent::kModelParallel : Extent::kAll;
-    const ModelParallelSpace space = model_parallel_space(request, model_, profile, extent);
-    ModelParallelSearch search(model_, scenarios, space, options);
+    Search search(model_, scenarios, space_of(request, model_, profile), options);
     std::optional<double> below;
     if (candidates.best) below = seconds_to_beat(*candidates.best, request.global_batch);
-    const std::vector<Found> best = search.best(1, below);
+    const std::vector<Found> best = search.best(1, nullptr, below);
     {
       const std::lock_guard lock(mutex_);
       sweep_.considered += search.counts().considered;
@@ -413,8 +409,8 @@ class Sweeper {
     options.threads = 1;
     options.stop = options_.stop;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
-    const Space space = without_misfits(space_of(request, model_, profile), model_, profile);
-    Search search(model_, scenarios, space, options);
+    Search search(model_, scenarios, space_of(sharing_data_alone(request), model_, profile),
+                  options);
     const std::vector<Found> best = search.best(1);
     {
       const std::lock_guard lock(mutex_);

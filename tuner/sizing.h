@@ -26,8 +26,8 @@
 #include "profiles/profile.h"
 #include "sim/core/model.h"
 #include "sim/predict.h"
+#include "tuner/request.h"
 #include "tuner/run_cost.h"
-#include "tuner/space.h"
 
 namespace shardwright::tuner {
 

@@ -4,352 +4,383 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <string_view>
 #include <utility>
 
+#include "sim/core/divisors.h"
 #include "sim/core/error.h"
-#include "sim/program/layer_program.h"
+#include "sim/core/rack.h"
+#include "sim/parallel/stages.h"
+#include "tuner/dimensions.h"
+#include "tuner/simulator.h"
 
 namespace shardwright::tuner {
-
 namespace {
 
-constexpr std::int64_t kMicroBatches[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+constexpr std::int64_t kFewestTokens = 1024;  // of a rank's sequence, with context parallelism
+constexpr std::int64_t kMostStages = 128;
+constexpr std::int64_t kLargeVocabulary = 65536;
 constexpr int kBuffers[] = {2, 3, 4};
 
-bool same_pass(const sim::UnitPass& a, const sim::UnitPass& b) {
-  const auto same_op = [](const Op& x, const Op& y) {
-    return x.kind == y.kind && x.phase == y.phase && x.of == y.of && x.work.bytes == y.work.bytes &&
-           x.work.m == y.work.m && x.work.n == y.work.n && x.work.k == y.work.k;
-  };
-  const auto same_action = [](const MemoryAction& x, const MemoryAction& y) {
-    return x.op == y.op && x.acquire == y.acquire && x.tensor == y.tensor && x.bytes == y.bytes;
-  };
-  return std::equal(a.ops.begin(), a.ops.end(), b.ops.begin(), b.ops.end(), same_op) &&
-         std::equal(a.memory.begin(), a.memory.end(), b.memory.begin(), b.memory.end(),
-                    same_action);
+bool is_power_of_two(std::int64_t value) {
+  return std::has_single_bit(static_cast<std::uint64_t>(value));
 }
 
-bool same_checkpointed(const sim::LayerPrograms& a, const sim::LayerPrograms& b) {
-  return same_pass(a.layer_forward(true), b.layer_forward(true)) &&
-         same_pass(a.layer_backward(true), b.layer_backward(true));
-}
+/// Combines the values of all dimensions.
+class Writer {
+ public:
+  Writer(const Request& request, const Model& model, const profiles::Profile& profile, Space& space)
+      : request_(request),
+        model_(model),
+        profile_(profile),
+        space_(space),
+        numerics_(numerics_of(request, model, profile, space.base)),
+        arithmetics_(arithmetics_of(request)),
+        shard_groups_(request.shard_group
+                          ? std::vector<std::int64_t>{*request.shard_group}
+                          : shard_groups_of(request.gpus, profile.cluster.gpus_per_node)),
+        shares_(shares_replicas()) {}
 
-/// Sequences of one GPU in an optimizer step, cut into micro-batches in every way.
-std::vector<Batch> batches_of(const Request& request) {
-  const auto fits = [&](const Batch& batch) {
-    return (!request.micro_batch || *request.micro_batch == batch.micro_batch) &&
-           (!request.grad_accum || *request.grad_accum == batch.grad_accum);
-  };
-  std::vector<Batch> batches;
-  if (!request.global_batch) {
-    const std::int64_t accumulated = request.grad_accum.value_or(1);
-    if (request.micro_batch) return {{*request.micro_batch, accumulated}};
-    for (const std::int64_t micro_batch : kMicroBatches)
-      batches.push_back({micro_batch, accumulated});
-    return batches;
+  void write() {
+    for (const GivenParallelism& given : settings_of(request_, model_, profile_.stack)) {
+      given_ = given;
+      base_ = space_.base;
+      take_parallelism(given, base_);
+      write_meshes();
+    }
   }
-  const std::int64_t global = *request.global_batch;
-  if (global % request.gpus != 0) {
-    const std::int64_t below = global / request.gpus * request.gpus;
-    throw Error(fmt::format("--global-batch is {}, expected a multiple of the {} GPUs: {}", global,
-                            request.gpus,
-                            below == 0 ? fmt::format("at least {}", request.gpus)
-                                       : fmt::format("{} or {}", below, below + request.gpus)));
-  }
-  const std::int64_t own = global / request.gpus;
-  for (std::int64_t micro_batch = 1; micro_batch <= own; ++micro_batch) {
-    const Batch batch{micro_batch, own / micro_batch};
-    if (own % micro_batch == 0 && fits(batch)) batches.push_back(batch);
-  }
-  if (!batches.empty()) return batches;
-  if (request.micro_batch && request.grad_accum) {
+
+  [[noreturn]] void refuse() const {
+    if (first_error_) throw *first_error_;
+    if (!space_.always_shares_batch) {
+      if (batches_of_rank(request_).empty()) throw Error(batch_refusal(request_));
+      throw Error(fmt::format(
+          "there is no plan to search: hsdp needs a --shard-group of at least 2 that divides the "
+          "{} GPUs and is less than all of them",
+          request_.gpus));
+    }
     throw Error(fmt::format(
-        "--micro-batch {} with --grad-accum {} on {} GPUs makes a batch of {} sequences, but "
-        "--global-batch is {}; leave one of them out",
-        *request.micro_batch, *request.grad_accum, request.gpus,
-        *request.micro_batch * *request.grad_accum * request.gpus, global));
+        "no parallel layout of {} GPUs gives every replica an equal part of {} sequences with what "
+        "is held fixed, expected another --global-batch, or fewer sizes that are given",
+        request_.gpus, batch()));
   }
-  throw Error(fmt::format(
-      "{} is {}, expected a divisor of the {} sequences that each of {} GPUs has of a "
-      "--global-batch of {}",
-      request.micro_batch ? "--micro-batch" : "--grad-accum",
-      request.micro_batch ? *request.micro_batch : *request.grad_accum, own, request.gpus, global));
-}
 
-std::vector<std::int64_t> shard_groups_of(std::int64_t gpus, std::int64_t gpus_per_node) {
-  std::vector<std::int64_t> groups;
-  for (std::int64_t group = 2; group < gpus; ++group) {
-    if (gpus % group != 0) continue;
-    if (gpus > gpus_per_node && gpus_per_node % group != 0 && group % gpus_per_node != 0) continue;
-    groups.push_back(group);
+ private:
+  /// Whether ranks may share more than data.
+  bool shares_replicas() const {
+    const Stack& stack = profile_.stack;
+    if (stack.parallel.always || model_.is_moe() || asks_for_model_parallel(request_)) return true;
+    return stack.parallel.supported && request_.gpus > 1 &&
+           profile_.cluster.devices_per_node == 0 && !asks_for_data_parallel(request_);
   }
-  return groups;
-}
 
-std::vector<Strategy> strategies_of(const Request& request, const Stack& stack) {
-  if (stack.parallel.always) {
-    throw Error(fmt::format("stack is {}, which always is model-parallel, expected another stack",
-                            stack.id));
+  std::int64_t batch() const { return request_.global_batch.value_or(space_.usual_global_batch); }
+
+  void write_meshes() {
+    const std::int64_t joined = std::min(nvlink_gpus(profile_.cluster), request_.gpus);
+    for (const std::int64_t tp : divisors(request_.gpus, given_.tp)) {
+      if (tp > 1 && !shares_) break;
+      if (!given_.tp && tp > joined) break;
+      for (const std::int64_t cp : divisors(request_.gpus / tp, given_.cp)) {
+        if (cp > 1 && !shares_) break;
+        const std::int64_t fewest = request_.coarse ? 4 * kFewestTokens : kFewestTokens;
+        if (!given_.cp && cp > 1 && request_.seq_len / cp < fewest) break;
+        for (const std::int64_t pp : divisors(request_.gpus / tp / cp, given_.pp)) {
+          if (pp > model_.layers || (pp > 1 && !shares_)) break;
+          if (given_.pp || tries_stages(pp)) write_stages(tp, cp, pp);
+        }
+      }
+    }
   }
-  if (!request.strategies.empty()) return request.strategies;
-  if (request.gpus == 1) return {Strategy::kSingle};
-  std::vector<Strategy> strategies;
-  for (const Strategy strategy : all_strategies()) {
+
+  bool tries_stages(std::int64_t pp) const {
+    if (request_.coarse && !is_power_of_two(pp)) return false;
+    return pp <= kMostStages &&
+           (is_power_of_two(pp) || model_.layers % pp == 0 || (model_.layers + 2) % pp == 0);
+  }
+
+  /// Chunks of a stage: those that cut the layers evenly, and powers of two.
+  std::vector<std::int64_t> virtual_stages(std::int64_t pp) const {
+    if (given_.virtual_stages) return {*given_.virtual_stages};
+    const bool interleaves =
+        !given_.pp_schedule || info_of(*given_.pp_schedule).takes_virtual_stages();
+    if (pp == 1 || !interleaves || !given_.pp_layout.value_or("").empty()) return {1};
+    std::vector<std::int64_t> result;
+    if (!given_.pp_schedule) result.push_back(1);
+    // Embedding and head count as a layer each where that divides (sim/parallel/stages.h).
+    for (std::int64_t v = 2; v * pp <= model_.layers + 2; ++v) {
+      const std::int64_t parts = v * pp;
+      const bool evenly = model_.layers % parts == 0 || (model_.layers + 2) % parts == 0;
+      const bool tried = is_power_of_two(v) && parts <= model_.layers;
+      if (request_.coarse ? is_power_of_two(v) && (evenly || tried) : evenly || tried)
+        result.push_back(v);
+    }
+    return result;
+  }
+
+  std::vector<std::int64_t> expert_ranks(std::int64_t ranks) const {
+    if (!model_.is_moe()) return {given_.ep.value_or(1)};
+    std::vector<std::int64_t> result;
+    for (const std::int64_t ep : divisors(model_.experts.count, given_.ep)) {
+      if (given_.ep || ranks % ep == 0) result.push_back(ep);
+    }
+    return result;
+  }
+
+  std::vector<std::int64_t> expert_tensor_ranks(std::int64_t tp, std::int64_t ranks) const {
+    if (given_.etp) return {*given_.etp};
+    if (!model_.is_moe() || tp == 1 || ranks % tp != 0 || request_.coarse) return {1};
+    return {1, tp};
+  }
+
+  /// Whether a setting of the framework that the search chose makes no difference here.
+  bool ignores_settings(const Parallelism& p) const {
+    const GivenParallelism& asked = request_.parallel;
+    return (given_.tp_overlap != asked.tp_overlap && !p.sequence_parallel()) ||
+           (given_.dispatcher != asked.dispatcher && p.ep == 1) ||
+           (given_.pp_schedule != asked.pp_schedule && p.pp == 1);
+  }
+
+  void write_stages(std::int64_t tp, std::int64_t cp, std::int64_t pp) {
+    const std::int64_t replicas = request_.gpus / (tp * cp * pp);
+    const bool alone = tp * cp * pp == 1 && !space_.always_shares_batch;
+    const std::vector<Batch> batches =
+        alone ? batches_of_rank(request_) : batches_of_replicas(request_, batch(), replicas);
+    if (batches.empty()) return;
+    Plan plan = base_;
+    Parallelism& p = plan.parallel;
+    p.tp = tp;
+    p.cp = cp;
+    p.pp = pp;
+    if (pp == 1) p.pp_schedule.reset();
+    for (const std::int64_t chunks : virtual_stages(pp)) {
+      p.virtual_stages = chunks;
+      for (const std::int64_t ep : expert_ranks(tp * cp * replicas)) {
+        p.ep = ep;
+        for (const std::int64_t etp : expert_tensor_ranks(tp, tp * cp * replicas / ep)) {
+          p.etp = etp;
+          if (!ignores_settings(p)) write_plans(plan, batches);
+        }
+      }
+    }
+  }
+
+  void write_plans(Plan plan, const std::vector<Batch>& batches) {
+    for (const Numerics& numerics : numerics_) {
+      plan.numerics = numerics;
+      scheduled_ = schedules_units(plan, model_, profile_.stack);
+      const bool act = strategies_act(plan, profile_.stack);
+      for (const Strategy strategy : act ? strategies_of(request_, profile_.stack)
+                                         : strategies_beside(request_, profile_.stack)) {
+        plan.strategy = strategy;
+        if (act || takes(strategy, plan.parallel)) write_shard_groups(plan, batches);
+      }
+    }
+  }
+
+  /// Megatron's FSDP and pipelines exclude each other (its guide names tp, ep and cp beside FSDP),
+  /// and PyTorch's keeps parameters gathered between the stages of one: unless somebody asks for
+  /// it.
+  bool takes(Strategy strategy, const Parallelism& p) const {
     const StrategyInfo& info = info_of(strategy);
-    if (!info.tuned || info.one_rank || executed_as(strategy, stack) != strategy) continue;
-    if (request.shard_group && *request.shard_group < request.gpus && !info.hybrid) continue;
-    strategies.push_back(strategy);
+    return p.pp == 1 || !info.reshards || (given_.pp && !request_.strategies.empty());
   }
-  return strategies;
-}
 
-std::vector<DType> dtypes_of(std::optional<DType> fixed, bool allow_bf16) {
-  if (fixed) return {*fixed};
-  if (allow_bf16) return {DType::kFp32, DType::kBf16};
-  return {DType::kFp32};
-}
-
-void set_layers(const Request& request, const Model& model, Space& space) {
-  const std::int64_t most = ceil_div(model.layers, request.ckpt_stride);
-  space.least_layers = 1;
-  space.most_layers = most;
-  if (request.recompute && request.recompute->recompute == Recompute::kNone) {
-    if (request.ckpt_layers.value_or(0) > 0) {
-      throw Error(fmt::format("--ckpt-layers is {}, but --recompute is none, expected 0",
-                              *request.ckpt_layers));
-    }
-    space.most_layers = 0;
-  }
-  if (!request.ckpt_layers) return;
-  if (*request.ckpt_layers > most) {
-    throw Error(fmt::format("--ckpt-layers is {}, expected 0 to {}, the layers of the model",
-                            *request.ckpt_layers, most));
-  }
-  space.recomputes_nothing = *request.ckpt_layers == 0;
-  space.least_layers = std::max<std::int64_t>(1, *request.ckpt_layers);
-  space.most_layers = *request.ckpt_layers;
-}
-
-/// Each plan once for every value of a knob; `values_of` says which values make sense for it.
-template <class Knob, class ValuesOf>
-void expand(std::vector<Plan>& plans, ValuesOf values_of, Knob Plan::*knob) {
-  std::vector<Plan> expanded;
-  for (const Plan& plan : plans) {
-    for (const Knob& value : values_of(plan)) expanded.emplace_back(plan).*knob = value;
-  }
-  plans = std::move(expanded);
-}
-
-std::vector<Plan> with_batches(const std::vector<Plan>& plans, const std::vector<Batch>& batches) {
-  std::vector<Plan> expanded;
-  for (const Plan& plan : plans) {
-    for (const Batch& batch : batches) {
-      Plan& written = expanded.emplace_back(plan);
-      written.micro_batch = batch.micro_batch;
-      written.grad_accum = batch.grad_accum;
+  void write_shard_groups(Plan plan, const std::vector<Batch>& batches) {
+    const std::vector<std::int64_t> whole{space_.base.shard_group};
+    const bool hybrid = scheduled_ && info_of(plan.strategy).hybrid;
+    for (const std::int64_t group : hybrid ? shard_groups_ : whole) {
+      plan.shard_group = group;
+      for (const Batch& batch : batches) {
+        plan.micro_batch = batch.micro_batch;
+        plan.grad_accum = batch.grad_accum;
+        if (&batch == &batches.front() && !is_legal(plan)) break;
+        if (runs(plan)) write_arithmetics(plan);
+      }
     }
   }
-  return expanded;
-}
 
-}  // namespace
-
-Request request_holding(const GivenKnobs& knobs, const Model& model) {
-  Request request;
-  request.parallel = knobs.parallel;
-  if (knobs.offload) {
-    request.offload = knobs.offload->what;
-    request.offload_layers = knobs.offload->layers;
+  bool is_legal(Plan plan) {
+    try {
+      check_plan(plan, model_, profile_.cluster.gpus_per_node);
+      if (!scheduled_) (void)sim::partition_layers(model_, plan, profile_.stack);
+    } catch (const Error& error) {
+      if (!first_error_) first_error_ = error;
+      return false;
+    }
+    return true;
   }
-  request.seq_len = knobs.seq_len.value_or(usual_seq_len(model));
-  request.strategies = knobs.strategies;
-  request.shard_group = knobs.shard_group;
-  request.micro_batch = knobs.micro_batch;
-  request.grad_accum = knobs.grad_accum;
-  if (knobs.ckpt_layers) request.ckpt_layers = knobs.ckpt_layers->of(model.layers);
-  request.recompute = knobs.recompute;
-  request.buffers = knobs.buffers;
-  request.prefetch = knobs.prefetch;
-  request.attention = knobs.attention;
-  request.deterministic = knobs.deterministic.value_or(false);
-  request.loss_chunks = knobs.loss_chunks;
-  request.allocator = knobs.allocator.value_or(request.allocator);
-  request.reduce_dtype = knobs.reduce_dtype;
-  request.master_dtype = knobs.master_dtype;
-  request.moment_dtype = knobs.moment_dtype;
-  request.param_dtype = knobs.param_dtype.value_or(request.param_dtype);
-  return request;
-}
 
-Plan Family::at(std::int64_t ckpt_layers) const {
-  Plan chosen = plan;
-  chosen.ckpt_layers = ckpt_layers;
-  return chosen;
-}
-
-Strategy executed_as(Strategy strategy, const Stack& stack) {
-  if (stack.memory != MemoryManager::kStatic) return strategy;
-  return info_of(strategy).native_twin.value_or(strategy);
-}
-
-bool uses_buffers(Strategy strategy, const Stack& stack) {
-  const bool native = stack.memory == MemoryManager::kStatic;
-  const Buffers buffers = info_of(executed_as(strategy, stack)).buffers;
-  return buffers == Buffers::kAlways || (native && buffers == Buffers::kNative);
-}
-
-int arithmetic_changes(const Plan& plan) {
-  return (plan.reduce_dtype == DType::kBf16 ? 1 : 0) + (plan.master_dtype == DType::kBf16 ? 1 : 0) +
-         (plan.moment_dtype == DType::kBf16 ? 1 : 0);
-}
-
-std::vector<Recomputation> recomputations_of(const Model& model, const Plan& base,
-                                             const Stack& stack) {
-  std::vector<Recomputation> candidates{{Recompute::kFull, 0}};
-  // PyTorch checkpoints modules or, in torchtitan's way, operators; pieces need an executor of our
-  // kind.
-  const bool pieces = stack.memory == MemoryManager::kStatic;
-  const bool operators = pieces || stack.id == "torch-eager" || stack.id == "torch-compile";
-  if (operators) candidates.push_back({Recompute::kSelectiveOp, 0});
-  if (pieces) {
-    for (std::uint8_t set = 1; set < kPieceBlock; ++set)
-      candidates.push_back({Recompute::kPieces, set});
+  /// Megatron's groups of interleaved micro-batches are whole; other schedules say what they need.
+  bool runs(const Plan& plan) const {
+    const Parallelism& p = plan.parallel;
+    if (p.pp == 1) return true;
+    if (!given_.pp_schedule) return p.virtual_stages == 1 || plan.grad_accum % p.pp == 0;
+    try {
+      check_shape(sim::pipeline_shape(plan));
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
   }
-  std::vector<Recomputation> distinct;
-  std::vector<sim::LayerPrograms> known;
-  Plan plan = base;
-  plan.recompute = Recompute::kNone;
-  const sim::LayerPrograms none(model, plan, stack);
-  for (const Recomputation& candidate : candidates) {
-    plan.recompute = candidate.recompute;
-    plan.pieces = candidate.pieces;
-    sim::LayerPrograms programs(model, plan, stack);
-    const auto same = [&](const sim::LayerPrograms& other) {
-      return same_checkpointed(programs, other);
-    };
-    const bool keeps_all = same_pass(programs.layer_forward(true), none.layer_forward(false)) &&
-                           same_pass(programs.layer_backward(true), none.layer_backward(false));
-    if (keeps_all || std::any_of(known.begin(), known.end(), same)) continue;
-    distinct.push_back(candidate);
-    known.push_back(std::move(programs));
-  }
-  return distinct;
-}
 
-Space space_of(const Request& request, const Model& model, const profiles::Profile& profile) {
-  Space space;
-  Plan& base = space.base;
+  void write_arithmetics(Plan plan) {
+    for (const Arithmetic& one : arithmetics_) {
+      plan.reduce_dtype = one.reduce_dtype;
+      plan.master_dtype = one.master_dtype;
+      plan.moment_dtype = one.moment_dtype;
+      write_units(plan);
+    }
+  }
+
+  /// What only units that are scheduled one by one tell apart.
+  void write_units(Plan plan) {
+    const bool arenas = profile_.stack.memory == MemoryManager::kStatic;
+    std::vector<AttentionKind> attentions{request_.attention.value_or(AttentionKind::kFlash)};
+    // This project's executor keeps no scores.
+    if (!request_.attention && scheduled_ && !arenas) attentions.push_back(AttentionKind::kEager);
+    std::vector<std::int64_t> loss_chunks{request_.loss_chunks.value_or(plan.loss_chunks)};
+    // Logits of a large vocabulary may be most of the peak.
+    if (!request_.loss_chunks && scheduled_ && !arenas && model_.vocab >= kLargeVocabulary)
+      loss_chunks.push_back(kLossChunks);
+    std::vector<int> buffers{request_.buffers.value_or(plan.buffers)};
+    if (!request_.buffers && scheduled_ && uses_buffers(plan.strategy, profile_.stack))
+      buffers.assign(std::begin(kBuffers), std::end(kBuffers));
+    for (const AttentionKind attention : attentions) {
+      for (const std::int64_t chunks : loss_chunks) {
+        for (const int count : buffers) {
+          Plan& written = space_.plans.emplace_back(plan);
+          written.attention = attention;
+          written.loss_chunks = chunks;
+          written.buffers = count;
+          if (space_.fills_buffers && scheduled_) written.prefetch = count - 1;
+        }
+      }
+    }
+  }
+
+  const Request& request_;
+  const Model& model_;
+  const profiles::Profile& profile_;
+  Space& space_;
+  std::vector<Numerics> numerics_;
+  std::vector<Arithmetic> arithmetics_;
+  std::vector<std::int64_t> shard_groups_;
+  bool shares_;
+  GivenParallelism given_;  // with the settings that are tried
+  Plan base_;
+  bool scheduled_ = false;
+  std::optional<Error> first_error_;
+};
+
+Plan base_of(const Request& request, const profiles::Profile& profile) {
+  Plan base;
   base.gpus = request.gpus;
   base.seq_len = request.seq_len;
   base.param_dtype = request.param_dtype;
   base.offload = request.offload;
+  base.offload_layers = request.offload_layers;
+  base.shard_group = request.shard_group.value_or(0);
+  base.attention = request.attention.value_or(AttentionKind::kFlash);
+  base.allocator = request.allocator;
   base.ckpt_stride = request.ckpt_stride;
   base.deterministic = request.deterministic;
+  base.prefetch = request.prefetch.value_or(base.prefetch);
+  base.recompute = Recompute::kNone;
   base.stack = request.stack.empty() ? profile.stack.id : request.stack;
-  if (request.prefetch) base.prefetch = *request.prefetch;
-  space.fills_buffers = !request.prefetch;
-  space.strategies = strategies_of(request, profile.stack);
-  if (request.shard_group) {
-    base.shard_group = *request.shard_group;
-    space.shard_groups = {*request.shard_group};
-  } else {
-    space.shard_groups = shard_groups_of(request.gpus, profile.cluster.gpus_per_node);
-  }
-  space.batches = batches_of(request);
-  space.reduce_dtypes = dtypes_of(request.reduce_dtype, request.allow_bf16_reduce);
-  space.master_dtypes = dtypes_of(request.master_dtype, request.allow_bf16_master);
-  space.moment_dtypes = dtypes_of(request.moment_dtype, request.allow_bf16_moments);
-  space.attentions = {AttentionKind::kFlash};
-  // What runs from arenas is this project's executor, which keeps no scores.
-  if (profile.stack.memory != MemoryManager::kStatic) {
-    space.attentions.push_back(AttentionKind::kEager);
-  }
-  if (request.attention) space.attentions = {*request.attention};
-  base.allocator = request.allocator;
-  space.loss_chunks = {base.loss_chunks};
-  // Logits of a large vocabulary may be most of the peak.
-  if (profile.stack.memory != MemoryManager::kStatic && model.vocab >= kLargeVocabulary)
-    space.loss_chunks.push_back(kLossChunks);
-  if (request.loss_chunks) space.loss_chunks = {*request.loss_chunks};
-  space.buffers.assign(std::begin(kBuffers), std::end(kBuffers));
-  if (request.buffers) space.buffers = {*request.buffers};
-  set_layers(request, model, space);
-  if (space.most_layers == 0) {
-    space.recomputes_nothing = true;
-  } else if (request.recompute) {
-    space.recomputations = {*request.recompute};
-  } else {
-    space.recomputations = recomputations_of(model, base, profile.stack);
-  }
-  return space;
+  take_parallelism(request.parallel, base);
+  return base;
 }
 
-std::vector<Family> families_of(const Space& space, const Model& model,
-                                const profiles::Profile& profile) {
-  std::vector<Family> families;
-  std::optional<Error> first_error;
-  const auto add = [&](Plan plan, std::int64_t least, std::int64_t most) {
-    plan.ckpt_layers = most;
-    try {
-      check_plan(plan, model, profile.cluster.gpus_per_node);
-    } catch (const Error& error) {
-      if (!first_error) first_error = error;
-      return;
-    }
-    plan.ckpt_layers = 0;
-    families.push_back({std::move(plan), least, most});
-  };
-  const auto add_recomputations = [&](Plan plan) {
-    if (space.recomputes_nothing) {
-      plan.recompute = Recompute::kNone;
-      plan.pieces = 0;
-      add(plan, 0, 0);
-    }
-    for (const Recomputation& recomputation : space.recomputations) {
-      plan.recompute = recomputation.recompute;
-      plan.pieces = recomputation.pieces;
-      add(plan, space.least_layers, space.most_layers);
-    }
-  };
-  std::vector<Plan> plans{space.base};
-  expand(
-      plans, [&](const Plan&) { return space.strategies; }, &Plan::strategy);
-  const std::vector<std::int64_t> whole{space.base.shard_group};
-  expand(
-      plans,
-      [&](const Plan& plan) { return info_of(plan.strategy).hybrid ? space.shard_groups : whole; },
-      &Plan::shard_group);
-  plans = with_batches(plans, space.batches);
-  expand(
-      plans, [&](const Plan&) { return space.reduce_dtypes; }, &Plan::reduce_dtype);
-  expand(
-      plans, [&](const Plan&) { return space.master_dtypes; }, &Plan::master_dtype);
-  expand(
-      plans, [&](const Plan&) { return space.moment_dtypes; }, &Plan::moment_dtype);
-  expand(
-      plans, [&](const Plan&) { return space.attentions; }, &Plan::attention);
-  expand(
-      plans, [&](const Plan&) { return space.loss_chunks; }, &Plan::loss_chunks);
-  const bool one_size = space.buffers.size() == 1;  // what the user fixes is kept as given
-  const std::vector<int> usual{space.base.buffers};
-  expand(
-      plans,
-      [&](const Plan& plan) {
-        return one_size || uses_buffers(plan.strategy, profile.stack) ? space.buffers : usual;
-      },
-      &Plan::buffers);
-  for (Plan& plan : plans) {
-    if (space.fills_buffers) plan.prefetch = plan.buffers - 1;
-    add_recomputations(plan);
+/// Throws Error for a size that does not divide `whole`, with the nearest that do.
+void check_divides(std::string_view name, std::optional<std::int64_t> size, std::int64_t whole,
+                   std::string_view what) {
+  if (!size || whole % *size == 0) return;
+  throw Error(fmt::format("{} is {}, which does not divide the {} {}, expected {}", name, *size,
+                          whole, what, nearest_divisors(*size, whole)));
+}
+
+void check_sizes(const Request& request, const Model& model) {
+  check_divides("tp", request.parallel.tp, request.gpus, "GPUs");
+  check_divides("pp", request.parallel.pp, request.gpus, "GPUs");
+  check_divides("cp", request.parallel.cp, request.gpus, "GPUs");
+  if (model.experts.count > 0)
+    check_divides("ep", request.parallel.ep, model.experts.count, "experts");
+}
+
+void set_recomputation(const Request& request, const Model& model, const Stack& stack,
+                       Space& space) {
+  space.layers = ceil_div(model.layers, request.ckpt_stride);
+  space.pieces_of_all_layers = stack.memory != MemoryManager::kStatic;
+  const bool none = request.recompute && request.recompute->recompute == Recompute::kNone;
+  if (none && request.ckpt_layers.value_or(0) > 0) {
+    throw Error(fmt::format("--ckpt-layers is {}, but --recompute is none, expected 0",
+                            *request.ckpt_layers));
   }
-  if (families.empty()) {
-    if (first_error) throw *first_error;
-    throw Error(fmt::format(
-        "there is no plan to search: hsdp needs a --shard-group of at least 2 that divides the {} "
-        "GPUs and is less than all of them",
-        space.base.gpus));
+  if (request.ckpt_layers.value_or(0) > space.layers) {
+    throw Error(fmt::format("--ckpt-layers is {}, expected 0 to {}, the layers of the model",
+                            *request.ckpt_layers, space.layers));
   }
-  return families;
+  space.ckpt_layers = request.ckpt_layers;
+  if (none || request.ckpt_layers == 0) return;
+  space.recomputes_nothing = !request.ckpt_layers;
+  space.recomputations = request.recompute ? std::vector<Recomputation>{*request.recompute}
+                                           : recomputations_of(model, space.base, stack);
+  if (request.offload == Offload::kActivations && !request.recompute) {
+    // Layers that run again keep nothing to offload.
+    std::erase_if(space.recomputations,
+                  [](const Recomputation& one) { return one.recompute == Recompute::kFull; });
+  }
+}
+
+}  // namespace
+
+std::int64_t Space::steps(const Plan& plan, const Recomputation& recomputation) const {
+  if (ckpt_layers) return 1;
+  if (recomputation.recompute == Recompute::kPieces && pieces_of_all_layers) return 1;
+  return ceil_div(layers, plan.parallel.pp * plan.parallel.virtual_stages);
+}
+
+Plan Space::at(const Plan& plan, const Recomputation& recomputation, std::int64_t step) const {
+  Plan result = plan;
+  result.recompute = recomputation.recompute;
+  result.pieces = recomputation.pieces;
+  result.ckpt_layers = ckpt_layers.value_or(step * layers / steps(plan, recomputation));
+  return result;
+}
+
+std::int64_t Space::size() const {
+  std::int64_t count = 0;
+  for (const Plan& plan : plans) {
+    count += recomputes_nothing ? 1 : 0;
+    for (const Recomputation& one : recomputations) count += steps(plan, one);
+  }
+  return count;
+}
+
+bool Space::assumes_batch(const Plan& plan) const {
+  return usual_global_batch > 0 && (always_shares_batch || plan.parallel.replica() > 1);
+}
+
+Space space_of(const Request& request, const Model& model, const profiles::Profile& profile) {
+  Space space;
+  space.base = base_of(request, profile);
+  space.fills_buffers = !request.prefetch;
+  check_sizes(request, model);
+  check_framework(space.base, model, profile);
+  set_recomputation(request, model, profile.stack, space);
+  space.strategies = strategies_act(space.base, profile.stack)
+                         ? strategies_of(request, profile.stack)
+                         : strategies_beside(request, profile.stack);
+  space.always_shares_batch =
+      profile.stack.parallel.always || model.is_moe() || asks_for_model_parallel(request);
+  if (!request.global_batch && !request.grad_accum)
+    space.usual_global_batch = usual_batch(request, model);
+  Writer writer(request, model, profile, space);
+  writer.write();
+  if (space.plans.empty()) writer.refuse();
+  return space;
 }
 
 }  // namespace shardwright::tuner

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that `tune` answers: the best plan, its candidates, why it is the best, whether it stays so,
-// and what to change when nothing fits.
+// All that `tune` answers: the best plan, whatever framework runs it, its candidates, why it is the
+// best, whether it stays so, and what to change when nothing fits.
+//
+// All frameworks are one search. A preference for the plan that changes less is a sentence beside
+// the answer (OtherFramework::within_uncertainty), never the answer.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tuner/advice.h"
-#include "tuner/knob_steps.h"
+#include "tuner/frameworks.h"
 #include "tuner/other_strategies.h"
 #include "tuner/robustness.h"
-#include "tuner/scenarios.h"
 #include "tuner/search.h"
+#include "tuner/steps.h"
 
 namespace shardwright::tuner {
 
@@ -23,7 +25,16 @@ struct TuneOptions {
   std::size_t top = 10;
 };
 
-/// The best of the candidates that lost (candidates.h).
+/// Whose plans are searched. The first is the one that data parallelism alone would take.
+struct Frameworks {
+  std::vector<Framework> searched;
+  std::string refusal;  // why the first has no plan of data parallelism alone, in words
+  /// This project's executor, where it trains such a model; null elsewhere.
+  const profiles::Profile* native = nullptr;
+};
+
+/// What the answer is compared with: data parallelism alone on the first framework; where that is
+/// the answer, the other frameworks.
 struct OtherFramework {
   std::string stack;                 // several: joined by " or "
   std::optional<Found> best;         // none: nothing fits, or nothing is better than the choice
@@ -42,8 +53,8 @@ struct NativePlan {
 };
 
 struct Tuning {
-  std::vector<Strategy> strategies;  // of the space
-  std::vector<Found> top;            // best first; empty: nothing fits
+  std::vector<Strategy> strategies;  // of the answer's framework
+  std::vector<Found> top;            // of it, best first; empty: nothing fits
   std::vector<Found> pareto;
   std::vector<KnobStep> steps;
   std::vector<OtherStrategy> others;
@@ -51,46 +62,27 @@ struct Tuning {
   std::optional<Advice> advice;          // when nothing fits
   Counts counts;                         // of the search for all of the above but robustness
   double search_s = 0, total_s = 0;
-  bool stopped = false;         // from outside: the best so far
-  bool model_parallel = false;  // the answer is a model-parallel plan; `others` are none then
-  std::optional<profiles::Profile> profile;  // of a model-parallel answer
-  std::int64_t usual_global_batch = 0;  // of a model-parallel answer, where the request gave none
+  bool stopped = false;                      // from outside: the best so far
+  bool model_parallel = false;               // the steps are sizes, halved and doubled
+  std::optional<profiles::Profile> profile;  // of the answer
+  std::int64_t usual_global_batch = 0;       // of the answer, where the request gave none
   std::optional<OtherFramework> other;
   std::optional<NativePlan> native;
 };
 
-/// The search over data-parallel plans of one request.
-class DataParallelTuner {
- public:
-  /// All of it outlives the tuner. Throws Error when the request contradicts itself, the model or
-  /// the cluster.
-  DataParallelTuner(const Model& model, const profiles::Profile& profile, const Request& request,
-                    const TuneOptions& options);
-  /// The best plans, best first; empty: nothing fits.
-  const std::vector<Found>& top() const { return top_; }
-  bool stopped() const { return search_.stopped(); }
-  /// Where nothing fits, the plan that comes closest.
-  std::optional<Judgement> closest();
-  /// With the reasons.
-  Tuning answer();
-
- private:
-  double elapsed_s() const;
-
-  std::chrono::steady_clock::time_point begin_;
-  const Model& model_;
-  const profiles::Profile& profile_;
-  const Request& request_;
-  const TuneOptions& options_;
-  std::vector<Scenario> scenarios_;
-  Space space_;
-  Search search_;
-  std::vector<Found> top_;
-  std::vector<KnobStep> steps_;  // of the best plan
-};
-
-/// Of data parallelism alone. Throws Error as DataParallelTuner does.
+/// Throws Error when the request contradicts itself, the model or the cluster, or when no framework
+/// does what it holds fixed.
+Tuning tune(const Model& model, const Frameworks& frameworks, const Request& request,
+            const TuneOptions& options = {});
+/// Of one framework.
 Tuning tune(const Model& model, const profiles::Profile& profile, const Request& request,
             const TuneOptions& options = {});
+
+/// Whether a plan is better than another by more than both predictions are uncertain: half-widths
+/// of logarithms in quadrature, without the uncertainty of the machine's loss with scale, which is
+/// the same for both. Scores are those of the predictions.
+bool is_better_beyond_uncertainty(const sim::Prediction& better, double score,
+                                  const sim::Prediction& other, double other_score,
+                                  Objective objective);
 
 }  // namespace shardwright::tuner

@@ -19,7 +19,6 @@
 #include "tuner/run_cost.h"
 #include "tuner/scenarios.h"
 #include "tuner/search.h"
-#include "tuner/space_limits.h"
 #include "tuner/whole_run_layout.h"
 
 namespace shardwright::tuner {
@@ -100,8 +99,7 @@ void share_batch(std::int64_t node, Request& request, std::vector<std::string>& 
 std::optional<sim::Prediction> best_of(const Request& request, const Model& model,
                                        const profiles::Profile& profile) {
   const std::vector<Scenario> scenarios{as_predicted(profile)};
-  const Space space = without_misfits(space_of(request, model, profile), model, profile);
-  Search search(model, scenarios, space, {});
+  Search search(model, scenarios, space_of(sharing_data_alone(request), model, profile), {});
   const std::vector<Found> best = search.best(1);
   if (best.empty()) return std::nullopt;
   return best.front().prediction;

@@ -11,9 +11,8 @@
 
 #include "sim/core/error.h"
 #include "sim/core/words.h"
-#include "tuner/model_parallel_search.h"
-#include "tuner/model_parallel_space.h"
 #include "tuner/scenarios.h"
+#include "tuner/search.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -70,8 +69,8 @@ std::optional<sim::Prediction> fastest(const Request& request, const Model& mode
                                        const profiles::Profile& profile) {
   try {
     const std::vector<Scenario> scenarios{as_predicted(profile)};
-    const ModelParallelSpace space = model_parallel_space(request, model, profile);
-    std::vector<Found> best = ModelParallelSearch(model, scenarios, space, {}).best(1);
+    std::vector<Found> best =
+        Search(model, scenarios, space_of(request, model, profile), {}).best(1);
     if (best.empty()) return std::nullopt;
     return std::move(best.front().prediction);
   } catch (const Error&) {  // sizes that do not divide this model or these GPUs

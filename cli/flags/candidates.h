@@ -8,22 +8,17 @@
 #include <vector>
 
 #include "cli/flags/plan_flags.h"
-#include "tuner/candidates.h"
-#include "tuner/space.h"
+#include "tuner/request.h"
+#include "tuner/tuning.h"
 
 namespace shardwright::cli {
 
 struct FrameworkCandidates {
-  struct Parallel {
-    profiles::Profile profile;
-    tuner::Extent extent = tuner::Extent::kAll;
-  };
-  std::optional<profiles::Profile> plain;  // as tuner::Candidates
-  std::vector<Parallel> parallel;
-  std::string plain_refusal;
+  std::vector<profiles::Profile> searched;  // as tuner::Frameworks
+  std::string refusal;
   std::optional<profiles::Profile> native;  // this project's executor, where it trains the model
 
-  tuner::Candidates candidates(std::optional<double> headroom, std::int64_t gpus) const;
+  tuner::Frameworks frameworks(std::optional<double> headroom, std::int64_t gpus) const;
 };
 
 /// `job` is resolve_base()'s and `request` what its flags hold fixed. Throws Error where the

@@ -107,9 +107,9 @@ class TuneVerb : public Verb {
       progress.update(now.configurations, progress_note(now));
     };
     options.robust = question.robust;
-    return tuner::tune_all(question.job.model,
-                           candidates.candidates(flags_.headroom, question.request.gpus),
-                           question.request, options);
+    return tuner::tune(question.job.model,
+                       candidates.frameworks(flags_.headroom, question.request.gpus),
+                       question.request, options);
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {

@@ -11,7 +11,6 @@
 #include "sim/core/hf_config.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/parallel/predict_parallel.h"
-#include "tuner/model_parallel_search.h"
 #include "tuner/search.h"
 
 namespace {
@@ -58,22 +57,6 @@ void search(benchmark::State& state, const Job& job) {
   report(state, counts);
 }
 
-void model_parallel_search(benchmark::State& state, const Job& job) {
-  const Model model = load_model(profiles::data_dir() / "models", job.model);
-  const std::vector<tuner::Scenario> scenarios = scenarios_of(job);
-  const tuner::Request request = request_of(job);
-  tuner::Counts counts;
-  for (auto _ : state) {
-    const tuner::ModelParallelSpace space =
-        tuner::model_parallel_space(request, model, scenarios.front().profile);
-    tuner::ModelParallelSearch search(model, scenarios, space, {});
-    benchmark::DoNotOptimize(search.best(10));
-    counts = search.counts();
-    benchmark::DoNotOptimize(search.pareto());
-  }
-  report(state, counts);
-}
-
 /// tp 8, pp 8 with 8 chunks, cp 2: the plan of Llama 3.1's training.
 Plan plan_of_405b() {
   Plan plan;
@@ -108,12 +91,10 @@ void model_parallel_memory(benchmark::State& state) {
 
 constexpr Job kModelParallel405b{"llama-3.1-405b", "dgx-h100", "megatron-core", 1024, 8192, 512};
 constexpr Job kModelParallelV3{"deepseek-v3", "gb200-nvl72", "megatron-core", 1024, 4096, 8192};
-BENCHMARK_CAPTURE(model_parallel_search, llama_3_1_405b, kModelParallel405b)
+BENCHMARK_CAPTURE(search, llama_3_1_405b, kModelParallel405b)
     ->Unit(benchmark::kSecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(model_parallel_search, deepseek_v3, kModelParallelV3)
-    ->Unit(benchmark::kSecond)
-    ->UseRealTime();
+BENCHMARK_CAPTURE(search, deepseek_v3, kModelParallelV3)->Unit(benchmark::kSecond)->UseRealTime();
 BENCHMARK_CAPTURE(model_parallel_plan, predicted, false)->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(model_parallel_plan, bounded, true)->Unit(benchmark::kMicrosecond);
 BENCHMARK(model_parallel_memory)->Unit(benchmark::kMicrosecond);

@@ -363,7 +363,8 @@ TEST(Tune, SaysWhatMakesNoSense) {
                HasSubstr("--recompute is none"));
   expect_error(refused(job({"--strategy", "fsdp2", "--shard-group", "4"})), 3,
                HasSubstr("shard_group is 4"));
-  expect_error(refused({"--model", "llama-3-8b", "--cluster", "dgx-h100", "--global-batch", "100"}),
+  expect_error(refused({"--model", "llama-3-8b", "--cluster", "dgx-h100", "--global-batch", "100",
+                        "--stack", "hf-eager"}),
                3, AllOf(HasSubstr("--global-batch is 100"), HasSubstr("96 or 104")));
   expect_error(refused({"--cluster", "dgx-h100"}), 2, HasSubstr("--model is missing"));
   expect_error(refused(job({"--objctive", "time"})), 2, HasSubstr("did you mean '--objective'"));

@@ -77,7 +77,9 @@ TEST(VerbCall, SeveralAtOnceAnswerAsOneAfterTheOther) {
 TEST(VerbCall, AStopEndsASearchBeforeItFindsAnything) {
   VerbCall call;
   call.stop();
-  EXPECT_EQ(call.run({"tune", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--json"}), 1);
+  EXPECT_EQ(call.run({"tune", "--model", "llama-3.1-405b", "--cluster", "dgx-h100", "--gpus", "8",
+                      "--json"}),
+            1);
   EXPECT_THAT(call.messages(), HasSubstr("was stopped"));
 }
 

@@ -8,13 +8,15 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
+#include "sim/core/plan_json.h"
 #include "tests/support/not_empty.h"
+#include "tests/tuner/every_plan.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -40,20 +42,25 @@ Exhaustive exhaust(const Model& model, const std::vector<Scenario>& scenarios, c
                    const Criteria& criteria) {
   Exhaustive result;
   Evaluator evaluator(model, scenarios, criteria);
-  bool fits_without = false;  // the plan like this one that recomputes nothing
-  for (const Family& family : families_of(space, model, scenarios.front().profile)) {
-    const bool none = family.plan.recompute == Recompute::kNone;
-    bool first = none || !fits_without;
-    if (none) fits_without = false;
-    for (std::int64_t k = family.least; k <= family.most; ++k) {
-      const Judgement judgement = evaluator.judge(family.at(k));
-      ++result.plans;
-      if (!judgement.fits) continue;
-      ++result.fit;
-      result.best = std::min(result.best, judgement.score);
-      if (first) result.best_sparing = std::min(result.best_sparing, judgement.score);
-      first = false;
-      fits_without = fits_without || none;
+  const auto judge = [&](const Plan& plan) {
+    const Judgement judgement = evaluator.judge(plan);
+    ++result.plans;
+    if (!judgement.fits) return std::optional<double>();
+    ++result.fit;
+    result.best = std::min(result.best, judgement.score);
+    return std::optional(judgement.score);
+  };
+  for (const Plan& plan : space.plans) {
+    std::optional<double> without;
+    if (space.recomputes_nothing) without = judge(plan);
+    result.best_sparing = std::min(result.best_sparing, without.value_or(result.best_sparing));
+    for (const Recomputation& one : space.recomputations) {
+      bool first = !without;
+      for (std::int64_t step = 1; step <= space.steps(plan, one); ++step) {
+        const std::optional<double> score = judge(space.at(plan, one, step));
+        if (score && first) result.best_sparing = std::min(result.best_sparing, *score);
+        first = first && !score;
+      }
     }
   }
   return result;
@@ -180,18 +187,13 @@ struct TightSpace {
   std::int64_t sequences = 4;  // a GPU and step
 };
 
-/// The fewest layers that each family recomputes where it fits, all of its plans replayed.
-std::map<std::size_t, std::int64_t> replayed_fewest(const Model& model,
-                                                    const std::vector<Scenario>& scenarios,
-                                                    const std::vector<Family>& families) {
-  std::map<std::size_t, std::int64_t> fewest;
-  Evaluator evaluator(model, scenarios, {});
-  for (std::size_t f = 0; f < families.size(); ++f) {
-    for (std::int64_t k = families[f].least; k <= families[f].most && !fewest.contains(f); ++k) {
-      if (evaluator.judge(families[f].at(k)).fits) fewest[f] = k;
-    }
+/// The fewest steps of a policy that fit, all of its plans replayed.
+std::optional<std::int64_t> replayed_fewest(Evaluator& evaluator, const Space& space,
+                                            const Plan& plan, const Recomputation& policy) {
+  for (std::int64_t step = 1; step <= space.steps(plan, policy); ++step) {
+    if (evaluator.judge(space.at(plan, policy, step)).fits) return step;
   }
-  return fewest;
+  return std::nullopt;
 }
 
 TEST(Search, RefusesUnseenOnlyWhatReplayingEveryPlanRefuses) {
@@ -201,32 +203,31 @@ TEST(Search, RefusesUnseenOnlyWhatReplayingEveryPlanRefuses) {
   for (const TightSpace& tight : spaces) {
     const Model model = small_model(tight.layers);
     const std::vector<Scenario> scenarios = predicted_on(tight.cluster, tight.stack);
+    Evaluator evaluator(model, scenarios, {});
     Request request;
     request.gpus = tight.gpus;
     request.seq_len = tight.seq_len;
     request.global_batch = tight.sequences * tight.gpus;
     request.attention = AttentionKind::kFlash;
     request.strategies = {Strategy::kFsdp1, Strategy::kFsdp2, Strategy::kZero2};
-    const Space space = space_of(request, model, scenarios.front().profile);
-    Search search(model, scenarios, space, {});
-    const auto expected = replayed_fewest(model, scenarios, search.families());
-    for (std::size_t f = 0; f < search.families().size(); ++f) {
-      const Plan& plan = search.families()[f].plan;
-      if (plan.recompute == Recompute::kNone) continue;
-      Plan without = plan;
-      without.recompute = Recompute::kNone;
-      const auto found =
-          search.best(1, [&](const Plan& other) { return other == plan || other == without; });
-      const std::size_t none = f - 1 - (plan.recompute == Recompute::kSelectiveOp ? 1 : 0);
-      ASSERT_EQ(search.families()[none].plan, without);
-      const auto least = expected.contains(none) ? expected.find(none) : expected.find(f);
-      ASSERT_EQ(found.empty(), least == expected.end()) << f;
-      if (found.empty()) {
-        ++refused;
-        continue;
+    Space space = space_of(request, model, scenarios.front().profile);
+    const std::vector<Recomputation> policies = space.recomputations;
+    for (const Recomputation& policy : policies) {
+      space.recomputations = {policy};
+      Search search(model, scenarios, space, {});
+      for (const Plan& plan : space.plans) {
+        const auto found = search.best(1, [&](const Plan& other) { return other == plan; });
+        const bool without = evaluator.judge(plan).fits;
+        const auto least = without ? std::optional<std::int64_t>(0)
+                                   : replayed_fewest(evaluator, space, plan, policy);
+        ASSERT_EQ(found.empty(), !least) << plan_to_json(plan).dump();
+        if (found.empty()) {
+          ++refused;
+          continue;
+        }
+        EXPECT_EQ(found.front().plan().ckpt_layers, *least) << plan_to_json(plan).dump();
+        edges += *least > 1 ? 1 : 0;
       }
-      EXPECT_EQ(found.front().plan().ckpt_layers, least->second) << tight.cluster << ' ' << f;
-      edges += least->second > 1 ? 1 : 0;
     }
   }
   EXPECT_GT(refused, 0U);
@@ -343,7 +344,8 @@ TEST(Search, ASearchStoppedOnTheWayIsNoBetterThanAWholeOne) {
   EXPECT_GE(stopped.front().score, whole.front().score);
 }
 
-/// No plan of the space is better than a plan of the front in everything, by more than a step.
+/// Of every plan that fits, the front has one that is no slower and takes at most a step more
+/// memory.
 TEST(Search, TheFrontLeavesNothingBetterOut) {
   const Model model = small_model(10);
   const std::vector<Scenario> scenarios = predicted_on("dgx-h100", "native");
@@ -352,24 +354,28 @@ TEST(Search, TheFrontLeavesNothingBetterOut) {
   request.global_batch = 64;
   request.strategies = {Strategy::kYafsdp, Strategy::kHsdp, Strategy::kZero1};
   request.attention = AttentionKind::kFlash;
-  request.allow_bf16_moments = true;
   const Space space = space_of(request, model, scenarios.front().profile);
   Search search(model, scenarios, space, {});
-  const std::vector<Found> front = search.pareto();
+  constexpr double kStep = 0.05;
+  const std::vector<Found> front = search.pareto(nullptr, 100, kStep);
   ASSERT_GT(front.size(), 3U);
+  for (std::size_t i = 1; i < front.size(); ++i) {
+    EXPECT_GE(front[i].score, front[i - 1].score);
+    EXPECT_LT(front[i].prediction.memory.total_bytes, front[i - 1].prediction.memory.total_bytes);
+  }
   Evaluator evaluator(model, scenarios, {});
   const auto covers = [](const Found& found, const Judgement& judgement) {
-    return found.prediction.memory.total_bytes <= judgement.prediction.memory.total_bytes &&
-           arithmetic_changes(found.plan()) <= arithmetic_changes(judgement.prediction.plan) &&
-           found.score <= judgement.score * 1.0051;
+    const auto bytes = [](const sim::Prediction& p) {
+      return static_cast<double>(p.memory.total_bytes);
+    };
+    return bytes(found.prediction) * (1 - kStep) <= bytes(judgement.prediction) &&
+           found.score <= judgement.score;
   };
-  for (const Family& family : not_empty(search.families())) {
-    for (std::int64_t k = family.least; k <= family.most; ++k) {
-      const Judgement judgement = evaluator.judge(family.at(k));
-      if (!judgement.fits) continue;
-      EXPECT_TRUE(std::any_of(front.begin(), front.end(),
-                              [&](const Found& found) { return covers(found, judgement); }));
-    }
+  for (const Plan& plan : not_empty(every_plan(space))) {
+    const Judgement judgement = evaluator.judge(plan);
+    if (!judgement.fits) continue;
+    EXPECT_TRUE(std::any_of(front.begin(), front.end(),
+                            [&](const Found& found) { return covers(found, judgement); }));
   }
 }
 

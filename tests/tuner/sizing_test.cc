@@ -21,7 +21,6 @@
 #include "tuner/search.h"
 #include "tuner/size_batches.h"
 #include "tuner/sizing_choice.h"
-#include "tuner/space_limits.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -130,39 +129,6 @@ TEST(Sizing, WhatDoesNotFitSaysHowFarItIs) {
   }();
   ASSERT_EQ(contradiction.left_out.size(), 1U);
   EXPECT_THAT(contradiction.left_out.front().reason, HasSubstr("--micro-batch is 3"));
-}
-
-TEST(Sizing, WithoutMisfitsTheBestPlanIsTheSameAndFewerAreLookedAt) {
-  struct Case {
-    const char *model, *cluster, *stack;
-    std::int64_t gpus;
-  };
-  for (const Case& c :
-       {Case{"llama-2-70b", "dgx-h100", "native", 32},
-        Case{"llama-2-70b", "a100-80g-4xhdr200", "torch-eager", 32},
-        Case{"llama-3-8b", "l40s-pcie8", "native", 8}, Case{"llama-3-8b", "dgx-h200", "native", 8},
-        Case{"gpt2", "dgx-h100", "native", 4}}) {
-    const Model model = model_of(c.model);
-    const std::vector<Scenario> scenarios{
-        {"as predicted", profiles::load_profile(c.cluster, c.stack)}};
-    Request request;
-    request.gpus = c.gpus;
-    request.seq_len = c.gpus == 4 ? 1024 : 4096;
-    request.global_batch = 16 * c.gpus;
-    request.attention = AttentionKind::kFlash;
-    const Space space = space_of(request, model, scenarios.front().profile);
-    const Space fewer = without_misfits(space, model, scenarios.front().profile);
-    Search all(model, scenarios, space, {}), some(model, scenarios, fewer, {});
-    const std::vector<Found> a = all.best(1), b = some.best(1);
-    ASSERT_EQ(a.size(), 1U) << c.model;
-    ASSERT_EQ(b.size(), 1U) << c.model;
-    EXPECT_EQ(a.front().plan(), b.front().plan()) << c.model;
-    const std::int64_t left_out = all.counts().considered - some.counts().considered;
-    EXPECT_EQ(all.counts().no_memory - some.counts().no_memory, left_out) << "only what misfits";
-    if (c.gpus == 32) {
-      EXPECT_GT(left_out, some.counts().considered / 2);
-    }
-  }
 }
 
 TEST(Sizing, TheAnswerDoesNotDependOnThreadsOrOrder) {

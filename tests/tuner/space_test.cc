@@ -13,6 +13,8 @@
 #include "sim/core/hf_config.h"
 #include "sim/strategies/lower.h"
 #include "tests/support/not_empty.h"
+#include "tests/tuner/every_plan.h"
+#include "tuner/dimensions.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -91,17 +93,14 @@ TEST(Space, BuffersAreFilledUnlessPrefetchIsFixed) {
   request.gpus = 16;
   request.global_batch = 64;
   std::set<int> buffers;
-  for (const Family& family :
-       not_empty(families_of(space_of(request, model, profile), model, profile))) {
-    EXPECT_EQ(family.plan.prefetch, family.plan.buffers - 1);
-    buffers.insert(family.plan.buffers);
+  for (const Plan& plan : not_empty(space_of(request, model, profile).plans)) {
+    EXPECT_EQ(plan.prefetch, plan.buffers - 1);
+    buffers.insert(plan.buffers);
   }
   EXPECT_GT(buffers.size(), 1u);
   request.prefetch = 0;
-  for (const Family& family :
-       not_empty(families_of(space_of(request, model, profile), model, profile))) {
-    EXPECT_EQ(family.plan.prefetch, 0);
-  }
+  for (const Plan& plan : not_empty(space_of(request, model, profile).plans))
+    EXPECT_EQ(plan.prefetch, 0);
 }
 
 // More cannot be gathered ahead than there are buffers for; less can.
@@ -131,19 +130,15 @@ TEST(Space, EveryPlanIsThereOnce) {
   request.allow_bf16_moments = true;
   const Model model = llama();
   std::set<std::string> seen;
-  for (const Family& family :
-       not_empty(families_of(space_of(request, model, profile), model, profile))) {
-    for (std::int64_t k = family.least; k <= family.most; ++k) {
-      const Plan plan = family.at(k);
-      EXPECT_EQ(plan.micro_batch * plan.grad_accum * plan.gpus, 128);
-      EXPECT_TRUE(plan.recompute == Recompute::kNone ? k == 0 : k > 0);
-      std::string text = std::string(name_of(plan.strategy)) + recompute_name(plan);
-      for (const std::int64_t value :
-           {plan.shard_group, plan.micro_batch, plan.ckpt_layers, std::int64_t{plan.buffers},
-            bytes_of(plan.moment_dtype), std::int64_t{plan.attention == AttentionKind::kEager}})
-        text += " " + std::to_string(value);
-      EXPECT_TRUE(seen.insert(text).second) << text;
-    }
+  for (const Plan& plan : not_empty(every_plan(space_of(request, model, profile)))) {
+    EXPECT_EQ(plan.micro_batch * plan.grad_accum * plan.gpus, 128);
+    EXPECT_TRUE(plan.recompute == Recompute::kNone ? plan.ckpt_layers == 0 : plan.ckpt_layers > 0);
+    std::string text = std::string(name_of(plan.strategy)) + recompute_name(plan);
+    for (const std::int64_t value :
+         {plan.shard_group, plan.micro_batch, plan.ckpt_layers, std::int64_t{plan.buffers},
+          bytes_of(plan.moment_dtype), std::int64_t{plan.attention == AttentionKind::kEager}})
+      text += " " + std::to_string(value);
+    EXPECT_TRUE(seen.insert(text).second) << text;
   }
   EXPECT_GT(seen.size(), 1000U);
 }
@@ -155,9 +150,8 @@ TEST(Space, ArithmeticChangesOnlyWhereAllowed) {
   for (const bool allowed : {false, true}) {
     request.allow_bf16_reduce = request.allow_bf16_master = request.allow_bf16_moments = allowed;
     int most = 0;
-    for (const Family& family :
-         not_empty(families_of(space_of(request, model, profile), model, profile)))
-      most = std::max(most, arithmetic_changes(family.plan));
+    for (const Plan& plan : not_empty(space_of(request, model, profile).plans))
+      most = std::max(most, arithmetic_changes(plan));
     EXPECT_EQ(most, allowed ? 3 : 0);
   }
 }
@@ -175,11 +169,9 @@ TEST(Space, WhatIsGivenIsHeldFixed) {
   request.buffers = 5;
   request.attention = AttentionKind::kEager;
   request.reduce_dtype = DType::kBf16;
-  const std::vector<Family> families =
-      families_of(space_of(request, model, profile), model, profile);
-  ASSERT_EQ(families.size(), 1U);
-  EXPECT_EQ(families[0].size(), 1);
-  const Plan plan = families[0].at(families[0].least);
+  const std::vector<Plan> plans = every_plan(space_of(request, model, profile));
+  ASSERT_EQ(plans.size(), 1U);
+  const Plan& plan = plans.front();
   EXPECT_EQ(plan.strategy, Strategy::kHsdp);
   EXPECT_EQ(plan.shard_group, 8);
   EXPECT_EQ(plan.micro_batch, 3);
@@ -206,7 +198,7 @@ class Contradiction : public ::testing::Test {
  protected:
   std::string message() {
     try {
-      families_of(space_of(request_, model_, profile_), model_, profile_);
+      (void)space_of(request_, model_, profile_);
     } catch (const Error& error) {
       return error.what();
     }

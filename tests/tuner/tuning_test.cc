@@ -152,17 +152,19 @@ TEST(Tuning, AChoiceThatFlipsIsMarkedAndRobustAvoidsIt) {
 }
 
 /// The way, applied, fits; by a tuning of its own and by a prediction.
-void expect_fits(const Model& model, const profiles::Profile& profile, const Way& way) {
+void expect_fits(const Model& model, const profiles::Profile& profile, const Way& way,
+                 double asked) {
+  const double headroom = way.headroom.value_or(asked);
   TuneOptions options;
-  options.search.criteria.headroom = way.headroom;
+  options.search.criteria.headroom = headroom;
   options.top = 1;
-  const DataParallelTuner alone(model, profile, way.request, options);
-  ASSERT_FALSE(alone.top().empty()) << way.what;
-  EXPECT_EQ(alone.top().front().plan(), way.plan.plan()) << way.what;
+  const Tuning alone = tune(model, profile, way.request, options);
+  ASSERT_FALSE(alone.top.empty()) << way.what;
+  EXPECT_EQ(alone.top.front().plan(), way.plan.plan()) << way.what;
   const sim::MemoryPrediction memory = sim::predict(model, profile, way.plan.plan()).memory;
   EXPECT_TRUE(memory.fits) << way.what;
   EXPECT_LE(static_cast<double>(memory.total_bytes),
-            (1 - way.headroom) * static_cast<double>(memory.usable_bytes))
+            (1 - headroom) * static_cast<double>(memory.usable_bytes))
       << way.what;
 }
 
@@ -218,7 +220,7 @@ TEST(Tuning, AdviceAppliedFits) {
     ASSERT_FALSE(ways.empty());
     EXPECT_LE(ways.size(), 3U);
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      expect_fits(model, profile, ways[i]);
+      expect_fits(model, profile, ways[i], c.headroom);
       if (i > 0) {
         EXPECT_GE(ways[i].gpu_s_per_token, ways[i - 1].gpu_s_per_token);
       }

@@ -12,6 +12,7 @@
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
+#include "tuner/dimensions.h"
 
 namespace shardwright::cli {
 namespace {

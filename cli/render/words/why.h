@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "tuner/knob_steps.h"
 #include "tuner/objective.h"
 #include "tuner/other_strategies.h"
+#include "tuner/steps.h"
 
 namespace shardwright::cli {
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/model_parallel_steps.h"
-
 #include <fmt/core.h>
 
 #include <array>
@@ -11,6 +9,8 @@
 #include "profiles/software_settings.h"
 #include "sim/core/error.h"
 #include "sim/core/worker_pool.h"
+#include "tuner/frameworks.h"
+#include "tuner/steps.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -36,8 +36,8 @@ struct Neighbour {
   Request request;  // that holds it
 };
 
-/// The layout of `plan`, its software and its arithmetic; chunks, micro-batch and recomputation as
-/// the request has them.
+/// The layout of `plan`, its strategy, its settings and its arithmetic; chunks, micro-batch and
+/// recomputation as the request has them.
 Request holding(Request request, const Plan& plan) {
   for (const Size& size : kSizes) {
     if (size.of_layout) request.parallel.*size.given = plan.parallel.*size.member;
@@ -50,6 +50,11 @@ Request holding(Request request, const Plan& plan) {
   request.moment_dtype = plan.moment_dtype;
   request.parallel.precision = plan.numerics.precision;
   request.parallel.optimizer = plan.numerics.optimizer;
+  request.parallel.tp_overlap = plan.parallel.tp_overlap;
+  request.parallel.dispatcher = plan.parallel.dispatcher;
+  request.parallel.pp_schedule = plan.parallel.pp_schedule;
+  request.allow_software = false;
+  request.stack = plan.stack;
   return request;
 }
 
@@ -63,9 +68,9 @@ void add_settings(const char* knob, const std::vector<Enum>& settings, Enum now,
     Request changed = held;
     changed.parallel.*given = setting;
     const bool fixed = (request.parallel.*given).has_value();
-    const Freedom freedom = request.allow_software ? Freedom::kSearched
-                            : fixed                ? Freedom::kFixed
-                                                   : Freedom::kSetting;
+    const Freedom freedom = fixed                    ? Freedom::kFixed
+                            : request.allow_software ? Freedom::kSearched
+                                                     : Freedom::kSetting;
     neighbours.push_back({knob, std::string(name_of(now)), std::string(name_of(setting)), freedom,
                           std::move(changed)});
   }
@@ -93,6 +98,13 @@ void add_software(const Request& request, const Request& held, const Model& mode
   }
 }
 
+/// Of a strategy that is held fixed and that the search tries without a pipeline only.
+bool is_unasked_pipeline(const Size& size, std::int64_t to, const Request& request,
+                         const Plan& plan) {
+  return size.given == &GivenParallelism::pp && to > 1 && !request.parallel.pp &&
+         !request.strategies.empty() && info_of(plan.strategy).reshards;
+}
+
 std::vector<Neighbour> neighbours_of(const Request& request, const Model& model, const Plan& plan,
                                      const Stack& stack) {
   std::vector<Neighbour> neighbours;
@@ -106,10 +118,11 @@ std::vector<Neighbour> neighbours_of(const Request& request, const Model& model,
     if (!size.of_layout && plan.parallel.pp == 1) continue;
     const std::int64_t now = plan.parallel.*size.member;
     for (const std::int64_t to : {now / 2, 2 * now}) {
-      if (to < 1) continue;
+      if (to < 1 || is_unasked_pipeline(size, to, request, plan)) continue;
       Request changed = held;
       changed.parallel.*size.given = to;
       bool fixed = (request.parallel.*size.given).has_value();
+      if (size.given == &GivenParallelism::pp) changed.strategies = request.strategies;
       if (to == 1 && size.given == &GivenParallelism::pp) {
         fixed = fixed || request.parallel.virtual_stages;
         changed.parallel.virtual_stages.reset();
@@ -139,13 +152,11 @@ std::vector<Neighbour> neighbours_of(const Request& request, const Model& model,
 
 /// The best plan of a neighbour; where none fits the one that comes closest. Nothing where there is
 /// no such neighbour.
-std::optional<Judgement> judged(const Model& model, const std::vector<Scenario>& scenarios,
-                                const SearchOptions& options, const Request& request,
-                                Extent extent) {
+std::optional<Judgement> judged(const FrameworkPlans& framework, const Model& model,
+                                const Request& request, const SearchOptions& options) {
   try {
-    const ModelParallelSpace space =
-        model_parallel_space(request, model, scenarios.front().profile, extent);
-    ModelParallelSearch search(model, scenarios, space, options);
+    Search search(model, {plans_of(request, model, framework.scenarios, framework.headroom)},
+                  options);
     std::vector<Found> best = search.best(1);
     if (best.empty()) {
       const std::optional<Overshoot> nearest = search.nearest();
@@ -163,18 +174,17 @@ std::optional<Judgement> judged(const Model& model, const std::vector<Scenario>&
 
 }  // namespace
 
-std::vector<KnobStep> model_parallel_steps(const Model& model,
-                                           const std::vector<Scenario>& scenarios,
-                                           const Request& request, Extent extent,
-                                           const SearchOptions& options, const Found& choice) {
+std::vector<KnobStep> size_steps(const FrameworkPlans& framework, const Model& model,
+                                 const Request& request, const SearchOptions& options,
+                                 const Found& choice) {
   std::vector<Neighbour> neighbours =
-      neighbours_of(request, model, choice.plan(), scenarios.front().profile.stack);
+      neighbours_of(request, model, choice.plan(), framework.scenarios.front().profile.stack);
   std::vector<std::optional<Judgement>> judgements(neighbours.size());
   SearchOptions quietly = options;
   quietly.progress = nullptr;
   quietly.threads = 1;
   for_each_index(neighbours.size(), static_cast<unsigned>(options.threads), [&](std::size_t i) {
-    judgements[i] = judged(model, scenarios, quietly, neighbours[i].request, extent);
+    judgements[i] = judged(framework, model, neighbours[i].request, quietly);
   });
   std::vector<KnobStep> steps;
   for (std::size_t i = 0; i < neighbours.size(); ++i) {

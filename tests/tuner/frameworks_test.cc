@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search over model-parallel plans loses nothing by what it prunes: on small spaces every plan
-// is predicted in full and none that fits is better than the answer. And its bound is one, its
-// answer does not depend on threads, its front has no plan too many, its space no plan twice.
-#include "tuner/model_parallel_search.h"
+// The answer is the best plan of all frameworks, whatever they share replicas by: bounds are
+// bounds, spaces hold no plan twice, what is given is held, and what is said beside the answer is
+// true.
+#include "tuner/frameworks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,9 +20,11 @@
 #include "sim/core/plan_json.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
+#include "tests/support/not_empty.h"
+#include "tests/tuner/every_plan.h"
 #include "tests/tuner/models.h"
-#include "tuner/candidates.h"
 #include "tuner/scenarios.h"
+#include "tuner/tuning.h"
 
 namespace shardwright::tuner {
 namespace {
@@ -48,7 +50,7 @@ struct Small {
   Model model;
   std::vector<Scenario> scenarios;
   Request request;
-  ModelParallelSpace space;
+  Space space;
 
   explicit Small(const SmallSearch& c) : model(model_of(c.model, c.layers)) {
     profiles::Profile profile = profiles::load_profile(c.cluster, c.stack);
@@ -59,107 +61,65 @@ struct Small {
     request.global_batch = c.global_batch;
     request.allow_bf16_moments = c.allows;
     if (c.allows) request.allowed_precisions = {Precision::kFp8};
-    space = model_parallel_space(request, model, profile);
+    space = space_of(request, model, profile);
   }
   const profiles::Profile& profile() const { return scenarios.front().profile; }
-  ModelParallelSearch search(int threads = 1) const {
+  Search search(int threads = 1) const {
     SearchOptions options;
     options.threads = threads;
-    return ModelParallelSearch(model, scenarios, space, options);
+    return {model, scenarios, space, options};
   }
-  std::vector<Plan> every_plan() const {
-    std::vector<Plan> plans;
-    for (const ParallelLayout& layout : space.layouts) {
-      if (space.recomputes_nothing) plans.push_back(space.plan(layout));
-      for (const Recomputation& one : space.recomputations) {
-        for (std::int64_t step = 1; step <= space.steps(layout, one); ++step)
-          plans.push_back(space.plan(layout, one, step));
-      }
-    }
-    return plans;
-  }
+  std::vector<Plan> every_plan() const { return tuner::every_plan(space); }
 };
 
-class ModelParallelSpaces : public ::testing::TestWithParam<SmallSearch> {};
+class SmallSpaces : public ::testing::TestWithParam<SmallSearch> {};
 
-TEST_P(ModelParallelSpaces, NoPlanOfTheSpaceIsBetterThanTheAnswer) {
+TEST_P(SmallSpaces, TheBoundIsOne) {
   const Small small(GetParam());
-  ModelParallelSearch search = small.search();
-  const std::vector<Found> found = search.best(1);
-  sim::Predictor predictor(small.model, small.profile());
-  double best = std::numeric_limits<double>::infinity();
-  std::int64_t misfits = 0, recomputing = 0;
-  const std::vector<Plan> plans = small.every_plan();
-  for (const Plan& plan : plans) {
-    const sim::Prediction p = predictor.predict(plan);
-    misfits += p.memory.fits ? 0 : 1;
-    if (!p.memory.fits) continue;
-    best = std::min(best, p.time.iteration_s / tokens_per_step(plan));
-  }
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_DOUBLE_EQ(found.front().score, best);
-  EXPECT_TRUE(found.front().prediction.memory.fits);
-  recomputing = found.front().plan().ckpt_layers;
-  EXPECT_EQ(std::ssize(plans), search.counts().considered);
-  EXPECT_LT(search.counts().simulated, search.counts().considered / 2) << "it prunes";
-  EXPECT_LE(search.counts().no_memory, misfits);
-  RecordProperty("recomputed_layers", static_cast<int>(recomputing));
-}
-
-TEST_P(ModelParallelSpaces, TheBoundIsOne) {
-  const Small small(GetParam());
-  sim::ParallelEngine warm(small.model, small.profile());
+  Simulator warm(small.model, small.profile());
   double closest = 0;
+  std::uint64_t family = 0;
   for (const Plan& plan : small.every_plan()) {
-    const double least = warm.least_step_s(plan);
-    const double step = sim::ParallelEngine(small.model, small.profile()).run(plan).step_s;
+    const double least = warm.least_step_s(plan, ++family);
+    const sim::Prediction p = Simulator(small.model, small.profile()).predict(plan);
+    const double step = p.time.iteration_s;
     ASSERT_LE(least, step * (1 + 1e-12)) << plan_to_json(plan).dump();
-    ASSERT_EQ(warm.run(plan).step_s, step)
+    ASSERT_LE(warm.least_bytes(plan, family), p.memory.total_bytes);
+    ASSERT_EQ(warm.predict(plan).time.iteration_s, step)
         << "what is kept between plans: " << plan_to_json(plan).dump();
     closest = std::max(closest, least / step);
   }
   EXPECT_GT(closest, 0.9) << "a bound that says something";
 }
 
-TEST_P(ModelParallelSpaces, EveryPlanIsThereOnceAndLegal) {
+TEST_P(SmallSpaces, EveryPlanIsThereOnceAndLegal) {
   const Small small(GetParam());
   std::set<std::string> known;
   for (const Plan& plan : small.every_plan()) {
     EXPECT_TRUE(known.insert(plan_to_json(plan).dump()).second) << plan_to_json(plan).dump();
     EXPECT_NO_THROW(check_plan(plan, small.model, small.profile().cluster.gpus_per_node));
-    EXPECT_EQ(plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum,
+    ASSERT_EQ(plan.gpus / plan.parallel.replica() * plan.micro_batch * plan.grad_accum,
               *small.request.global_batch);
   }
 }
 
-TEST_P(ModelParallelSpaces, TheAnswerDoesNotDependOnThreads) {
+TEST_P(SmallSpaces, TheAnswerDoesNotDependOnThreads) {
   const Small small(GetParam());
-  ModelParallelSearch one = small.search(1), two = small.search(2);
+  Search one = small.search(1), two = small.search(2);
   const std::vector<Found> a = one.best(5), b = two.best(5);
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].plan(), b[i].plan());
     EXPECT_EQ(a[i].score, b[i].score);
     EXPECT_GE(a[i].score, a[i > 0 ? i - 1 : 0].score);
-    for (std::size_t j = 0; j < i; ++j) EXPECT_TRUE(different_layouts(a[i].plan(), a[j].plan()));
+    for (std::size_t j = 0; j < i; ++j) EXPECT_TRUE(different(a[i].plan(), a[j].plan()));
   }
   EXPECT_EQ(one.counts().simulated, two.counts().simulated);
   EXPECT_EQ(one.counts().no_memory, two.counts().no_memory);
 }
 
-TEST_P(ModelParallelSpaces, TheFrontFallsInMemoryAsItRisesInTime) {
-  const Small small(GetParam());
-  ModelParallelSearch search = small.search();
-  const std::vector<Found> front = search.pareto();
-  ASSERT_FALSE(front.empty());
-  for (std::size_t i = 1; i < front.size(); ++i) {
-    EXPECT_GE(front[i].score, front[i - 1].score);
-    EXPECT_LT(front[i].prediction.memory.total_bytes, front[i - 1].prediction.memory.total_bytes);
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(
-    Small, ModelParallelSpaces,
+    Small, SmallSpaces,
     ::testing::Values(
         SmallSearch{"roomy", "llama-3-8b", 6, "dgx-h100", "megatron-core", 16, 4096, 16, 80},
         SmallSearch{"tight", "llama-3-70b", 6, "dgx-h100", "megatron-core", 8, 4096, 16, 24, true},
@@ -168,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         SmallSearch{"rack", "llama-3-8b", 4, "gb200-nvl72", "megatron-core", 144, 2048, 288, 40}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-TEST(ModelParallelSearch, TheBoundHoldsForEverySchedule) {
+TEST(Frameworks, TheBoundHoldsForEverySchedule) {
   const Model model = model_of("llama-3-8b", 16);
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   sim::ParallelEngine engine(model, profile);
@@ -193,11 +153,11 @@ TEST(ModelParallelSearch, TheBoundHoldsForEverySchedule) {
   }
 }
 
-class ModelParallelRequest : public ::testing::Test {
+class FixedSizes : public ::testing::Test {
  protected:
   std::string refusal() const {
     try {
-      (void)model_parallel_space(request, model, profile);
+      (void)space_of(request, model, profile);
     } catch (const Error& error) {
       return error.what();
     }
@@ -206,14 +166,14 @@ class ModelParallelRequest : public ::testing::Test {
   Model model = model_of("llama-3-8b", 32);
   profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   Request request;
-  ModelParallelRequest() {
+  FixedSizes() {
     request.gpus = 64;
     request.seq_len = 4096;
     request.global_batch = 128;
   }
 };
 
-TEST_F(ModelParallelRequest, SizesThatCutUnevenlyAreNamedWithTheNearest) {
+TEST_F(FixedSizes, SizesThatCutUnevenlyAreNamedWithTheNearest) {
   request.parallel.tp = 64;
   EXPECT_THAT(refusal(), HasSubstr("tp is 64, which does not divide 32 heads"));
   request.parallel.tp = 6;
@@ -228,32 +188,34 @@ TEST_F(ModelParallelRequest, SizesThatCutUnevenlyAreNamedWithTheNearest) {
   EXPECT_THAT(refusal(), HasSubstr("virtual_stages is 2, but pp is 1"));
 }
 
-TEST_F(ModelParallelRequest, WhatIsGivenIsHeldFixed) {
+TEST_F(FixedSizes, WhatIsGivenIsHeldFixed) {
   request.parallel.tp = 4;
   request.parallel.pp = 2;
   request.micro_batch = 2;
-  for (const ParallelLayout& layout : model_parallel_space(request, model, profile).layouts) {
-    EXPECT_EQ(layout.tp, 4);
-    EXPECT_EQ(layout.pp, 2);
-    EXPECT_EQ(layout.micro_batch, 2);
+  for (const Plan& plan : not_empty(space_of(request, model, profile).plans)) {
+    EXPECT_EQ(plan.parallel.tp, 4);
+    EXPECT_EQ(plan.parallel.pp, 2);
+    EXPECT_EQ(plan.micro_batch, 2);
   }
 }
 
-TEST_F(ModelParallelRequest, WithoutABatchOneThatAllReplicasShareIsAssumed) {
+TEST_F(FixedSizes, WithoutABatchOneThatAllReplicasShareIsAssumed) {
   request.global_batch.reset();
   request.gpus = 96;
-  const ModelParallelSpace space = model_parallel_space(request, model, profile);
+  const Space space = space_of(request, model, profile);
   EXPECT_GT(space.usual_global_batch, 0);
   EXPECT_EQ(space.usual_global_batch % 3, 0) << "replicas of 96 GPUs come in threes";
 }
 
-TEST_F(ModelParallelRequest, TypesThatTheGpuLacksAreNoChoice) {
+TEST_F(FixedSizes, TypesThatTheGpuLacksAreNoChoice) {
   request.allowed_precisions = {Precision::kFp8, Precision::kNvfp4};
-  const ModelParallelSpace space = model_parallel_space(request, model, profile);
-  EXPECT_EQ(space.arithmetics.size(), 2U) << "an H100 has fp8 and no nvfp4";
+  const Space space = space_of(request, model, profile);
+  std::set<Precision> precisions;
+  for (const Plan& plan : space.plans) precisions.insert(plan.numerics.precision);
+  EXPECT_EQ(precisions, (std::set{Precision::kBf16, Precision::kFp8}));
 }
 
-TEST(Candidates, GainsWithinTheUncertaintyAreToldApart) {
+TEST(Frameworks, GainsWithinTheUncertaintyAreToldApart) {
   sim::Prediction model_parallel, plain;
   model_parallel.time.iteration_s = plain.time.iteration_s = 10;
   model_parallel.time.interval_s[1] = 13;
@@ -273,30 +235,26 @@ TEST(Candidates, GainsWithinTheUncertaintyAreToldApart) {
                                            Objective::kTime));
 }
 
-TEST(Candidates, WhereDataParallelismWinsItsAnswerIsTheSameToTheDigit) {
+TEST(Frameworks, WhereDataParallelismWinsTheOthersAreNamed) {
   const Model model = model_of("llama-3-8b", 32);
-  const profiles::Profile plain = profiles::load_profile("dgx-h100", "torch-compile");
-  const profiles::Profile model_parallel = profiles::load_profile("dgx-h100", "megatron-core");
+  const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
   Request request;
   request.gpus = 16;
   request.seq_len = 4096;
   request.global_batch = 64;
-  const Tuning alone = tune(model, plain, request);
-  const Tuning both = tune_all(model, {&plain, "", {{&plain, 0, Extent::kModelParallel}}}, request);
+  const Tuning alone = tune(model, torch, sharing_data_alone(request));
+  const Tuning answer = tune(model, torch, request);
   ASSERT_FALSE(alone.top.empty());
-  EXPECT_FALSE(both.model_parallel);
-  ASSERT_EQ(alone.top.size(), both.top.size());
-  for (std::size_t i = 0; i < alone.top.size(); ++i) {
-    EXPECT_EQ(alone.top[i].plan(), both.top[i].plan());
-    EXPECT_EQ(alone.top[i].score, both.top[i].score);
-  }
-  EXPECT_EQ(alone.counts.simulated, both.counts.simulated);
-  ASSERT_TRUE(both.other);
-  EXPECT_EQ(both.other->stack, "torch-compile");
-  EXPECT_FALSE(both.other->best) << "none is better";
+  EXPECT_FALSE(alone.other);
+  EXPECT_FALSE(answer.model_parallel);
+  EXPECT_EQ(alone.top.front().plan(), answer.top.front().plan());
+  EXPECT_EQ(alone.top.front().score, answer.top.front().score);
+  ASSERT_TRUE(answer.other);
+  EXPECT_EQ(answer.other->stack, "torch-compile");
+  EXPECT_FALSE(answer.other->best) << "none is better";
 }
 
-TEST(Candidates, TheLeastScoreIsTheAnswerWhoeverRunsIt) {
+TEST(Frameworks, TheLeastScoreIsTheAnswerWhoeverRunsIt) {
   const Model model = model_of("llama-3-8b", 32);
   const profiles::Profile torch = profiles::load_profile("dgx-h100", "torch-compile");
   const profiles::Profile megatron = profiles::load_profile("dgx-h100", "megatron-core");
@@ -304,15 +262,15 @@ TEST(Candidates, TheLeastScoreIsTheAnswerWhoeverRunsIt) {
   request.gpus = 8;
   request.seq_len = 8192;
   request.global_batch = 64;
-  const Tuning plain = tune(model, torch, request);
-  const Tuning parallel = tune_all(model, {nullptr, "", {{&megatron, 0}}}, request);
-  const Tuning all =
-      tune_all(model, {&torch, "", {{&torch, 0, Extent::kModelParallel}, {&megatron, 0}}}, request);
+  const Tuning plain = tune(model, torch, sharing_data_alone(request));
+  const Tuning parallel = tune(model, megatron, request);
+  const Tuning all = tune(model, {{{&torch, 0}, {&megatron, 0}}, "", nullptr}, request);
   ASSERT_FALSE(plain.top.empty());
   ASSERT_LT(parallel.top.front().score, plain.top.front().score);
   EXPECT_LE(all.top.front().score, parallel.top.front().score);
   EXPECT_TRUE(all.model_parallel);
   ASSERT_TRUE(all.other && all.other->best);
+  EXPECT_EQ(all.other->best->score, plain.top.front().score);
   EXPECT_GT(all.other->cost, 0);
   // A gain that both predictions are uncertain of is said beside the answer.
   EXPECT_EQ(all.other->within_uncertainty,
@@ -321,7 +279,7 @@ TEST(Candidates, TheLeastScoreIsTheAnswerWhoeverRunsIt) {
                                           Objective::kTime));
 }
 
-TEST(Candidates, FewerSequencesThanGpusDivideTheModel) {
+TEST(Frameworks, FewerSequencesThanGpusDivideTheModel) {
   const Model model = model_of("llama-3-8b", 32);
   const profiles::Profile plain = profiles::load_profile("dgx-h100", "torch-compile");
   const profiles::Profile model_parallel = profiles::load_profile("dgx-h100", "megatron-core");
@@ -329,7 +287,7 @@ TEST(Candidates, FewerSequencesThanGpusDivideTheModel) {
   request.gpus = 64;
   request.seq_len = 4096;
   request.global_batch = 32;
-  const Tuning answer = tune_all(model, {&plain, "", {{&model_parallel, 0}}}, request);
+  const Tuning answer = tune(model, {{{&plain, 0}, {&model_parallel, 0}}, "", nullptr}, request);
   EXPECT_TRUE(answer.model_parallel);
   ASSERT_FALSE(answer.top.empty());
   EXPECT_GT(answer.top.front().plan().parallel.replica(), 1);
@@ -356,10 +314,10 @@ struct LongSequences {
     request.seq_len = 8192;
     request.global_batch = 64;
   }
-  Tuning answer() const { return tune_all(model, {nullptr, "", {{&model_parallel, 0}}}, request); }
+  Tuning answer() const { return tune(model, model_parallel, request); }
 };
 
-TEST(Candidates, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
+TEST(Frameworks, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
   LongSequences asked;
   asked.request.parallel.tp = 8;
   const auto step_of = [&](const std::string& knob) -> std::optional<KnobStep> {
@@ -380,16 +338,14 @@ TEST(Candidates, StepsTrySettingsOfTheSoftwareThatTheSearchLeaves) {
 }
 
 // Each combination searched alone: none is better than the answer.
-TEST(Candidates, AllowedSettingsOfTheSoftwareAreAllTried) {
+TEST(Frameworks, AllowedSettingsOfTheSoftwareAreAllTried) {
   const Model model = model_of("mixtral-8x7b", 8);
   const profiles::Profile model_parallel = profiles::load_profile("dgx-h100", "megatron-core");
   Request request;
   request.gpus = 32;
   request.seq_len = 4096;
   request.global_batch = 64;
-  const auto answer_of = [&](const Request& asked) {
-    return tune_all(model, {nullptr, "", {{&model_parallel, 0}}}, asked);
-  };
+  const auto answer_of = [&](const Request& asked) { return tune(model, model_parallel, asked); };
   double best = std::numeric_limits<double>::infinity();
   for (const TensorOverlap overlap : {TensorOverlap::kNone, TensorOverlap::kUserbuffers}) {
     for (const Dispatcher dispatcher : {Dispatcher::kAllGather, Dispatcher::kAllToAll,
@@ -412,7 +368,7 @@ TEST(Candidates, AllowedSettingsOfTheSoftwareAreAllTried) {
   EXPECT_EQ(answer_of(request).top.at(0).plan().parallel.dispatcher, Dispatcher::kAllGather);
 }
 
-TEST(Candidates, ModelParallelAnswersSayWhetherTheyHoldWhenThePredictionWasTooKind) {
+TEST(Frameworks, ModelParallelAnswersSayWhetherTheyHoldWhenThePredictionWasTooKind) {
   const LongSequences asked;
   const Tuning answer = asked.answer();
   ASSERT_TRUE(answer.robustness);
@@ -434,14 +390,14 @@ TEST(Candidates, ModelParallelAnswersSayWhetherTheyHoldWhenThePredictionWasTooKi
   EXPECT_GT(answer.robustness->stress[0][1].score, answer.top[0].score);
 }
 
-TEST(Candidates, WhenNothingFitsTheWaysOutDo) {
+TEST(Frameworks, WhenNothingFitsTheWaysOutDo) {
   const Model model = model_of("llama-3-70b", 80);
   const profiles::Profile model_parallel = profiles::load_profile("dgx-h100", "megatron-core");
   Request request;
   request.gpus = 8;
   request.seq_len = 4096;
   request.global_batch = 64;
-  const Tuning answer = tune_all(model, {nullptr, "", {{&model_parallel, 0}}}, request);
+  const Tuning answer = tune(model, model_parallel, request);
   EXPECT_TRUE(answer.top.empty());
   ASSERT_TRUE(answer.advice);
   ASSERT_TRUE(answer.advice->closest);

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a search is asked: the options that are held fixed, and what it may change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "sim/core/plan.h"
+#include "sim/core/plan_knobs.h"
+
+namespace shardwright::tuner {
+
+/// What is held fixed. A knob that is not given is searched.
+struct Request {
+  std::int64_t gpus = 8;
+  std::int64_t seq_len = 2048;
+  std::optional<std::int64_t> global_batch;  // sequences per optimizer step, of all GPUs
+  std::vector<Strategy> strategies;          // empty: all
+  std::optional<std::int64_t> shard_group, micro_batch, grad_accum, ckpt_layers;
+  std::optional<Recomputation> recompute;
+  std::optional<int> buffers, prefetch;
+  std::optional<AttentionKind> attention;
+  std::optional<std::int64_t> loss_chunks;
+  AllocatorKind allocator = AllocatorKind::kStack;
+  // Not given: fp32, or both where allowed.
+  std::optional<DType> reduce_dtype, master_dtype, moment_dtype;
+  bool allow_bf16_reduce = false;
+  bool allow_bf16_master = false;
+  bool allow_bf16_moments = false;
+  GivenParallelism parallel;
+  std::vector<Precision> allowed_precisions;
+  std::vector<Optimizer> allowed_optimizers;
+  bool allow_software = false;  // settings of the framework beyond its usual ones
+  std::int64_t offload_layers = 0;
+  bool coarse = false;  // fewer values of each size: enough to compare clusters
+  DType param_dtype = DType::kBf16;
+  Offload offload = Offload::kNone;
+  std::int64_t ckpt_stride = 1;
+  bool deterministic = false;
+  std::string stack;  // as plans are to name it; empty: by its id
+};
+
+/// Every knob that was given, held fixed; sequences as long as usual for the model unless given.
+/// The number of GPUs, the global batch and the stack are left to the caller.
+Request request_holding(const GivenKnobs& knobs, const Model& model);
+
+/// Whether the request holds something fixed that belongs to tensor, pipeline, context or expert
+/// parallelism, to other precisions or to LoRA.
+bool asks_for_model_parallel(const Request& request);
+
+/// Whether it holds something fixed that makes no difference beside tensor, pipeline or context
+/// parallelism.
+bool asks_for_data_parallel(const Request& request);
+
+/// The same question on ranks that share nothing but data: tp, pp, cp and ep are 1.
+Request sharing_data_alone(Request request);
+
+}  // namespace shardwright::tuner

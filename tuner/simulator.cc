@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/simulator.h"
+
+#include "sim/cost/scale.h"
+#include "sim/parallel/predict_parallel.h"
+
+namespace shardwright::tuner {
+
+bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
+  const Parallelism& p = plan.parallel;
+  if (stack.parallel.always || model.is_moe() || p.replica() * p.ep != 1) return false;
+  return beyond_data_parallel(plan).empty();
+}
+
+bool strategies_act(const Plan& plan, const Stack& stack) {
+  return !stack.parallel.always && !sim::goes_parallel(plan, stack);
+}
+
+void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile) {
+  if (!schedules_units(plan, model, profile.stack)) sim::check_modelled(model, plan, profile);
+}
+
+Simulator::Simulator(const Model& model, const profiles::Profile& profile)
+    : model_(model), profile_(profile) {}
+
+sim::Predictor& Simulator::predictor() {
+  if (!predictor_) predictor_ = std::make_unique<sim::Predictor>(model_, profile_);
+  return *predictor_;
+}
+
+sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& options) {
+  return predictor().predict(plan, options);
+}
+
+const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {
+  const auto [at, is_new] = families_.try_emplace(family);
+  if (is_new) {
+    if (!closed_) closed_ = std::make_unique<sim::ClosedForm>(model_, profile_);
+    at->second = closed_->family(plan);
+  }
+  return at->second;
+}
+
+double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
+  if (!schedules_units(plan, model_, profile_.stack)) return predictor().least_s(plan);
+  const sim::FamilyBounds& known = bounds(plan, family);
+  return static_cast<double>(known.step_ns[static_cast<std::size_t>(plan.ckpt_layers)]) * 1e-9 *
+         sim::scale_factor(profile_, plan);
+}
+
+Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
+  if (!schedules_units(plan, model_, profile_.stack))
+    return sim::parallel_memory_bytes(model_, profile_, plan);
+  const sim::FamilyBounds& known = bounds(plan, family);
+  return known.allocated_bytes[static_cast<std::size_t>(plan.ckpt_layers)] +
+         profile_.cluster.gpu.runtime_bytes;
+}
+
+bool Simulator::knows_bytes(const Plan& plan) const {
+  return profile_.stack.memory == MemoryManager::kStatic ||
+         !schedules_units(plan, model_, profile_.stack);
+}
+
+}  // namespace shardwright::tuner
