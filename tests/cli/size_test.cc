@@ -100,6 +100,18 @@ TEST(Size, PrintsTheContractsDocument) {
   EXPECT_LE(recommended.at("probability").at("deadline").get<double>(), 0.1);
   EXPECT_GT(recommended.at("probability").at("deadline").get<double>(), 0);
   EXPECT_LE(document.at("in_the_middle").at("gpus"), recommended.at("gpus"));
+  // Of its cluster nothing smaller meets the goal, or does so safely.
+  const json &smallest = document.at("smallest"), &safe = document.at("smallest_safe");
+  EXPECT_TRUE(smallest.at("meets").at("deadline").get<bool>());
+  EXPECT_TRUE(safe.at("meets").at("safely").get<bool>());
+  for (const json& option : document.at("options")) {
+    const json& meets = option.at("meets");
+    if (option.at("cluster") != recommended.at("cluster") || option.at("over_critical_batch") ||
+        !meets.at("deadline") || !meets.at("budget"))
+      continue;
+    EXPECT_GE(option.at("gpus"), smallest.at("gpus"));
+    EXPECT_TRUE(!meets.at("safely") || option.at("gpus") >= safe.at("gpus"));
+  }
   for (const json& even : document.at("break_even")) {
     EXPECT_NE(even.at("cluster"), recommended.at("cluster"));
     EXPECT_GT(even.at("break_even_usd_per_gpu_hour").get<double>(), 0);
