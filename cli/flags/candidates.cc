@@ -41,7 +41,8 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
   FrameworkCandidates candidates;
   const profiles::Profile& named = job.profile;
   const ParallelSoftware& software = named.stack.parallel;
-  const bool is_named = flags.stack || flags.plan_file;
+  // Who fine-tunes stays in the framework that is usual for it.
+  const bool is_named = flags.stack || flags.plan_file || fine_tunes(flags.task, flags.knobs);
   const bool asked = tuner::asks_for_model_parallel(request);
   const bool moe = job.model.is_moe();
   if (asked || moe || software.always) {
