@@ -128,13 +128,15 @@ class TuneVerb : public Verb {
     const sim::Job job = question.job;
     tuner::Tuning tuning;
     const std::vector<const ToldFramework*> named = asked_frameworks(question);
-    if (named.empty()) {
+    const std::vector<FrameworkPlan> plans = framework_plans(job, asked, named, frameworks);
+    // Knobs of a plan that no trainer can be told are predicted all the same where none is named.
+    const bool implied = flags_.frameworks.empty();
+    if (named.empty() || (implied && plans.front().asked.empty())) {
       const FrameworkCandidates candidates =
           candidates_of(flags_.plan, question.job, question.request);
       tuning = search(question, candidates.candidates(flags_.headroom, question.request.gpus),
                       limit.flag(), context);
     } else {
-      const std::vector<FrameworkPlan> plans = framework_plans(job, asked, named, frameworks);
       const FrameworkPlan& best = best_of_frameworks(plans);
       question.request = best.asked[best.found.index].request;
       question.request.stack = best.profile.stack.id;

@@ -194,15 +194,25 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   EXPECT_EQ(thumb.at("words").size(), 2U);
   EXPECT_EQ(explanation.at("parts")[1].at("part"), "backward");
   EXPECT_EQ(explanation.at("parts")[1].at("bound_by"), "communication");
+  // What somebody can do first: of the plan, of the machine, other software last; the best first.
   double previous = 1e9;
+  std::size_t kind = 0;
+  const std::vector<std::string> kinds{"plan", "hardware", "software"};
   for (const json& change : not_empty(explanation.at("changes"))) {
+    while (change.at("of") != kinds[kind]) {
+      ASSERT_LT(++kind, kinds.size()) << change.at("of");
+      previous = 1e9;
+    }
     EXPECT_LE(change.at("tokens_per_s_gain").get<double>(), previous);
     previous = change.at("tokens_per_s_gain");
   }
+  EXPECT_EQ(kind, 2U);
   const ProgramResult text = predict(main_job({"--strategy", "yafsdp,fsdp2", "--explain"}));
   EXPECT_THAT(text.out, HasSubstr("is bound by communication"));
   EXPECT_THAT(text.out, HasSubstr("twice the NIC bandwidth"));
   EXPECT_THAT(text.out, HasSubstr("bf16 gradient reduction"));
+  EXPECT_THAT(text.out, HasSubstr("Other software: "));
+  EXPECT_THAT(text.out, Not(HasSubstr("in software, ")));
 }
 
 TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {

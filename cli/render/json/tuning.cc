@@ -192,7 +192,9 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
   document["seconds"] = tuning.search_s;
   document["seconds_with_reasons"] = tuning.total_s;
   document["rejected"] = rejected_json(tuning);
-  document["why"] = tuning_sentences(question, tuning);
+  const std::vector<std::string> why = tuning_sentences(question, tuning);
+  document["lead"] = top.empty() ? why.front() : lead_sentence(question, tuning);
+  document["why"] = why;
   document["knobs"] = knobs_json(tuning);
   document["strategies"] = strategies_json(inputs, tuning);
   if (tuning.other) document["other_software"] = other_json(inputs, *tuning.other);
