@@ -215,6 +215,22 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   EXPECT_THAT(text.out, Not(HasSubstr("in software, ")));
 }
 
+// Columns that compare strategies name their software, and what is foreign to the framework says
+// so.
+TEST(Predict, ColumnsNameTheirSoftware) {
+  const ProgramResult text = predict({"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus",
+                                      "16", "--strategy", "yafsdp,fsdp2,distributed-optimizer"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("YaFSDP on torch-compile"), HasSubstr("FSDP2 on"),
+                              HasSubstr("Megatron on torch-compile"),
+                              HasSubstr("--stack megatron-core prices Megatron itself")));
+  // What holds of one column is not said of all.
+  EXPECT_THAT(text.out, HasSubstr("Extrapolated (distributed-optimizer): "));
+  // FSDP2 with tensor parallelism stays in PyTorch.
+  const json tp = predicted({"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16",
+                             "--strategy", "fsdp2", "--tp", "2"});
+  EXPECT_EQ(tp.at("inputs").at("plan").at("stack"), "torch-compile");
+}
+
 TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {
   const Flags flags = small({"--gpus", "16", "--jitter", "0.03"});
   const json document = predicted(flags);
