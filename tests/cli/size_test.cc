@@ -267,6 +267,41 @@ TEST(Size, PublishedTrainingsOfTheModelAreTold) {
   EXPECT_LT(interval[1].get<double>() / interval[0].get<double>(), 2.7);
 }
 
+// What teams published of their trainings, asked as they trained, lies in intervals that tell a
+// buyer something: DeepSeek-V3 (pre-training), Llama 3.1 405B, Llama 3 70B and 8B.
+TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
+  struct Training {
+    const char *model, *tokens, *seq_len, *cluster, *gpus;
+    double gpu_hours;
+    Flags more;
+  };
+  const std::vector<Training> trainings{
+      {"deepseek-v3",
+       "14.8T",
+       "4k",
+       "h800-8x400",
+       "2048",
+       2.664e6,
+       {"--precision", "fp8", "--fp8-recipe", "block", "--pp", "16", "--pp-schedule", "dualpipe",
+        "--ep", "64", "--ep-overlap", "on", "--dispatcher", "deepep", "--tp", "1", "--global-batch",
+        "15360"}},
+      {"llama-3.1-405b", "15.6T", "8k", "dgx-h100", "16384", 30.84e6, {}},
+      {"llama-3-70b", "15T", "8k", "dgx-h100", "8192", 6.4e6, {}},
+      {"llama-3-8b", "15T", "8k", "dgx-h100", "512", 1.3e6, {}}};
+  for (const Training& one : trainings) {
+    Flags flags{"--model",   one.model,    "--tokens",  one.tokens, "--seq-len",
+                one.seq_len, "--clusters", one.cluster, "--gpus",   one.gpus};
+    flags.insert(flags.end(), one.more.begin(), one.more.end());
+    const json option = sized(flags).at("options")[0];
+    const double hours = 24 * option.at("gpus").get<double>();
+    const double low = hours * option.at("days_interval")[0].get<double>();
+    const double high = hours * option.at("days_interval")[1].get<double>();
+    EXPECT_LE(low, one.gpu_hours) << one.model;
+    EXPECT_GE(high, one.gpu_hours) << one.model;
+    EXPECT_LT(high / low, 2.7) << one.model;
+  }
+}
+
 TEST(Size, SaysWhenItRecommendsAPartOfANode) {
   const Flags flags{"--model", "gpt2", "--tokens",   "1e9",    "--clusters", "dgx-h100",
                     "--gpus",  "7",    "--strategy", "yafsdp", "--seq-len",  "1024"};
