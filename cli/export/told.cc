@@ -157,6 +157,8 @@ tuner::Request limited(const ToldFramework& framework, tuner::Request request,
       cannot(framework, "buffers", fmt::format("{}", *request.buffers), "2");
     request.buffers = 2;
   }
+  if (limits.always && request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone)
+    cannot(framework, "quantize", name_of(*request.parallel.quantize), "none");
   if (request.offload == Offload::kOptimizer && !limits.offloads && !limits.always)
     cannot(framework, "offload", "optimizer", "none");
   if (request.parallel.optimizer == Optimizer::kAdamw8bit && !limits.eight_bit)

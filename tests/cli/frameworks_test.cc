@@ -99,6 +99,8 @@ TEST(Frameworks, WhatOneCannotBeToldIsOneSentence) {
                "strategy is yafsdp, which torchtitan cannot be told");
   expect_error(run(kEight, {"--for", "torchtitan", "--lora", "8"}), 3,
                "lora is 8, which torchtitan cannot be told, expected accelerate or megatron");
+  expect_error(run(kEight, {"--for", "megatron", "--task", "qlora"}), 3,
+               "quantize is nf4, which Megatron cannot be told, expected none");
   expect_error(run(kEight, {"--for", "horovod"}), 3, "--for is 'horovod'");
   expect_error(run(kEight, {"--for", "megatron", "--stack", "nanotron"}), 2,
                "--for and --stack both name the framework");
