@@ -14,6 +14,8 @@ void describe(FieldList& fields, Operations& operations) {
                "the least that an operator reports", positive);
     fields.add("most_mtbf_gpu_hours", &operations.most_mtbf_gpu_hours, "h",
                "the most that an operator reports", positive);
+    fields.add("least_useful_share", &operations.least_useful_share, "",
+               "of its time, that a large training reports", between(0.0, 1.0));
     fields.add("restart_s", &operations.restart_s, "s",
                "from an interruption to the next step, without the work that is repeated",
                between(0.0, 1e9));

@@ -14,6 +14,7 @@ namespace shardwright::profiles {
 struct Operations {
   double mtbf_gpu_hours = 0;  // GPU hours between interruptions of a run
   double least_mtbf_gpu_hours = 0, most_mtbf_gpu_hours = 0;  // of what operators report
+  double least_useful_share = 0;   // of its time, that a large training reports
   double restart_s = 0;            // from an interruption to the next step
   double gpu_bytes_per_s = 0;      // that each GPU writes of a checkpoint, all at once
   double storage_bytes_per_s = 0;  // that storage as it is sold takes of all of them together

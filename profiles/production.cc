@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numbers>
 
 #include "profiles/data_dir.h"
 #include "sim/core/atomic_file.h"
@@ -19,6 +20,7 @@ constexpr std::string_view kProductionSchema = "shardwright.whole_runs/1.1";
 constexpr double kWidestLog = 10;  // of a logarithm
 constexpr double kSmallJobHours = 3e4;
 constexpr double kLargeModel = 4e10;  // parameters
+constexpr double kStepLevel = 0.9;    // of the intervals of steps
 
 double to_four_decimals(double value) {
   return std::round(value * 1e4) / 1e4;
@@ -71,6 +73,15 @@ FittedWholeRun read_fitted_run(const JsonReader& from) {
 
 }  // namespace
 
+double normal_half_width(double level) {
+  double low = 0, high = 10;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erf(middle / std::numbers::sqrt2) < level ? low : high) = middle;
+  }
+  return low;
+}
+
 double small_in_large(double parameters, double ideal_gpu_hours) {
   return std::max(0.0, portable_log(ideal_gpu_hours / kSmallJobHours)) *
          std::max(0.0, portable_log(kLargeModel / parameters));
@@ -87,12 +98,14 @@ ProductionFactor factor_of(const Production& production, double parameters, doub
       production.log_factor + production.small_model * small_in_large(parameters, ideal_gpu_hours));
   factor.beyond_fit = outside(parameters, production.parameters_range) ||
                       outside(peak_flops, production.peak_range);
-  // The fitted width holds the typical step's: that is taken out and the step's own put in.
-  const double step = step_half_width > 0 ? step_half_width : production.step_half_width;
+  // The fitted width holds the typical step's: that is taken out and the step's own put in. Both
+  // are intervals of 90 %, and made ones of the factor's level.
+  const double wider = normal_half_width(production.level) / normal_half_width(kStepLevel);
+  const double typical = wider * production.step_half_width;
+  const double step = step_half_width > 0 ? wider * step_half_width : typical;
   for (std::size_t end = 0; end < 2; ++end) {
     const double width = production.half_widths[end];
-    const double squared =
-        width * width - production.step_half_width * production.step_half_width + step * step;
+    const double squared = width * width - typical * typical + step * step;
     factor.half_widths[end] = std::sqrt(std::max(squared, step * step));
   }
   return factor;

@@ -73,6 +73,9 @@ struct Production {
 /// How much a job is one of a small model on many GPUs; 0 for large models and for small jobs.
 double small_in_large(double parameters, double ideal_gpu_hours);
 
+/// Standard deviations on either side of the middle that hold `level` of a normal distribution.
+double normal_half_width(double level);
+
 /// Whole hours over ideal ones: the middle, and the half-widths of its logarithm, below and above,
 /// together with that of the step's own interval (0: the typical one).
 struct ProductionFactor {

@@ -11,4 +11,8 @@ std::string usual_model_parallel_stack() {
   return "megatron-core";
 }
 
+std::string usual_fine_tuning_stack() {
+  return "hf-trainer";
+}
+
 }  // namespace shardwright::profiles

@@ -16,4 +16,7 @@ std::string usual_stack(const Cluster& cluster);
 /// that kind were made.
 std::string usual_model_parallel_stack();
 
+/// Of fine-tuning: hf-trainer, Transformers' Trainer and those built on it (TRL, axolotl).
+std::string usual_fine_tuning_stack();
+
 }  // namespace shardwright::profiles

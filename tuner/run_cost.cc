@@ -16,16 +16,6 @@ namespace {
 
 constexpr double kDaySeconds = 86400;
 constexpr double kHoursPerDay = 24;
-/// Standard deviations on either side of the middle that hold `level` of a normal distribution.
-double normal_half_width(double level) {
-  double low = 0, high = 10;
-  for (int i = 0; i < 60; ++i) {
-    const double middle = (low + high) / 2;
-    (std::erf(middle / std::numbers::sqrt2) < level ? low : high) = middle;
-  }
-  return low;
-}
-
 constexpr double kLeastShare = 1e-3;  // of useful time: below it a run has no end to speak of
 
 Goodput goodput_on(const Model& model, const Plan& plan, std::int64_t gpus,
@@ -63,7 +53,7 @@ double scale_factor(const Model& model, const Plan& plan, const RunConditions& c
 /// Logarithms of what the fewest and the most interruptions that operators report make of days.
 std::array<double, 2> failure_widths(const Model& model, const Plan& plan,
                                      const RunConditions& conditions, std::int64_t gpus_per_node,
-                                     double expected) {
+                                     const Goodput& own, double expected) {
   const auto with = [&](double mtbf_gpu_hours) {
     if (mtbf_gpu_hours <= 0) return 0.0;
     RunConditions other = conditions;
@@ -71,7 +61,10 @@ std::array<double, 2> failure_widths(const Model& model, const Plan& plan,
     return portable_log(scale_factor(model, plan, other, gpus_per_node) / expected);
   };
   const auto [least, most] = conditions.mtbf_range;
-  return {std::min(0.0, with(most)), std::max(0.0, with(least))};
+  double worst = with(least);
+  if (conditions.least_useful_share > 0)
+    worst = std::min(worst, portable_log(own.share / conditions.least_useful_share));
+  return {std::min(0.0, with(most)), std::max(0.0, worst)};
 }
 
 void add_money(RunCost& cost, std::int64_t gpus, const profiles::Price& price) {
@@ -112,6 +105,7 @@ RunConditions usual_conditions(const Model& model, double tokens, std::int64_t s
   conditions.production = profiles::load_production();
   conditions.mtbf_gpu_hours = operations.mtbf_gpu_hours;
   conditions.mtbf_range = {operations.least_mtbf_gpu_hours, operations.most_mtbf_gpu_hours};
+  conditions.least_useful_share = operations.least_useful_share;
   conditions.restart_s = operations.restart_s;
   conditions.gpu_bytes_per_s = operations.gpu_bytes_per_s;
   conditions.storage_bytes_per_s = operations.storage_bytes_per_s;
@@ -144,7 +138,9 @@ double probability_above(double limit, double middle, const std::array<double, 2
   const double distance = portable_log(limit / middle);
   const double half_width = std::abs(portable_log(interval[distance < 0 ? 0 : 1] / middle));
   if (half_width <= 0) return distance < 0 ? 1 : 0;
-  return (1 - std::erf(distance / half_width * normal_half_width(level) / std::numbers::sqrt2)) / 2;
+  return (1 - std::erf(distance / half_width * profiles::normal_half_width(level) /
+                       std::numbers::sqrt2)) /
+         2;
 }
 
 RunCost run_cost(const Model& model, const sim::Prediction& prediction, double peak_flops,
@@ -168,7 +164,8 @@ RunCost run_cost(const Model& model, const sim::Prediction& prediction, double p
   cost.tokens_factor =
       tokens_factor(tokens_per_step(plan), conditions.free_tokens, conditions.critical_tokens);
   cost.days = cost.ideal_days * cost.tokens_factor * cost.production.middle * cost.scale_factor;
-  const auto failures = failure_widths(model, plan, conditions, gpus_per_node, cost.scale_factor);
+  const auto failures =
+      failure_widths(model, plan, conditions, gpus_per_node, cost.goodput, cost.scale_factor);
   for (std::size_t end = 0; end < 2; ++end) {
     const double width = cost.production.half_widths[end];
     const double both = std::sqrt(width * width + failures[end] * failures[end]);

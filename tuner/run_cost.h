@@ -44,6 +44,9 @@ struct RunConditions {
   double mtbf_gpu_hours = 0, restart_s = 0;
   /// Least and most of it that operators report; zeros where it is known.
   std::array<double, 2> mtbf_range{};
+  /// Of the time, below which no large training reports to have come, however often it failed; 0:
+  /// not asked.
+  double least_useful_share = 0;
   /// Hours that a node runs before its provider takes it away; 0: it does not (spot does).
   double preemption_node_hours = 0;
   double gpu_bytes_per_s = 0;          // of a checkpoint

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -255,7 +256,7 @@ class Sweeper {
         chosen ? batch_caps(job_, task.gpus) : std::vector<double>{0.0};
     if (!is_plain(offers_[task.offer]))
       candidates.refusal = {task.offer, task.gpus, Lack::kOther, "its engine predicts no experts"};
-    std::optional<std::int64_t> tried;
+    std::set<std::optional<std::int64_t>> tried;
     for (const double cap : caps) {
       if (is_plain(offers_[task.offer])) enter_plain(task, cap, tried, candidates);
       if (candidates.best && candidates.best->cut_short) break;
@@ -293,23 +294,27 @@ class Sweeper {
     return left;
   }
 
-  void enter_plain(const Task& task, double cap, std::optional<std::int64_t>& tried,
+  void enter_plain(const Task& task, double cap, std::set<std::optional<std::int64_t>>& tried,
                    Candidates& candidates) {
     const Request& fixed = job_.fixed;
-    std::optional<std::int64_t> batch = fixed.global_batch;
+    std::vector<std::optional<std::int64_t>> batches{fixed.global_batch};
     // Micro-batch and accumulation, when both are fixed, make the batch.
-    if (!batch && !(fixed.micro_batch && fixed.grad_accum)) {
+    if (!fixed.global_batch && !(fixed.micro_batch && fixed.grad_accum)) {
       const double sequences =
           cap > 0 ? cap : job_.run.usual_tokens / static_cast<double>(fixed.seq_len);
-      batch = plain_batch(sequences,
-                          task.gpus * fixed.micro_batch.value_or(1) * fixed.grad_accum.value_or(1));
+      const std::int64_t unit =
+          task.gpus * fixed.micro_batch.value_or(1) * fixed.grad_accum.value_or(1);
+      batches.clear();
+      for (const std::int64_t batch : plain_batches(sequences, unit)) batches.emplace_back(batch);
+      if (cap <= 0) batches.resize(1);
     }
-    if (tried && tried == batch) return;
-    tried = batch;
-    Outcome outcome = tune_plain(task, batch);
-    if (auto* option = std::get_if<Sized>(&outcome)) candidates.enter(std::move(*option));
-    if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal)
-      candidates.refusal = std::move(*left);
+    for (const std::optional<std::int64_t>& batch : batches) {
+      if (!tried.insert(batch).second) continue;
+      Outcome outcome = tune_plain(task, batch);
+      if (auto* option = std::get_if<Sized>(&outcome)) candidates.enter(std::move(*option));
+      if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal)
+        candidates.refusal = std::move(*left);
+    }
   }
 
   void enter_parallel(const Task& task, std::int64_t batch, Candidates& candidates) {

@@ -126,6 +126,16 @@ Choice choose(const std::vector<Sized>& options, const Goal& goal) {
   choice.recommended = recommend(options, among, goal, meets_safely);
   choice.safe = goal.deadline_days && choice.recommended;
   if (!choice.recommended) choice.recommended = choice.in_the_middle;
+  const auto fewest_gpus = [](const Sized& option) { return option.gpus(); };
+  const auto fewest = [&](bool (*wanted)(const Sized&, const Goal&)) {
+    return least(options, among, fewest_gpus, [&](const Sized& option) {
+      return option.offer == options[*choice.recommended].offer && wanted(option, goal);
+    });
+  };
+  if (choice.recommended && goal.deadline_days) {
+    choice.smallest = fewest(meets);
+    choice.smallest_safe = fewest(meets_safely);
+  }
   const auto priced = [](const Sized& option) { return option.cost.usd.has_value(); };
   const auto in_time = [&](const Sized& option) { return meets_deadline(option, goal); };
   const auto in_budget = [&](const Sized& option) { return meets_budget(option, goal); };

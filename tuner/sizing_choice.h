@@ -51,6 +51,8 @@ struct Choice {
   std::optional<std::size_t> recommended;
   /// What `recommended` were if chances did not matter; the same where nothing is safe.
   std::optional<std::size_t> in_the_middle;
+  /// Of the cluster that is recommended the fewest GPUs that meet the goal, and that do so safely.
+  std::optional<std::size_t> smallest, smallest_safe;
   bool safe = false;  // there is a deadline and the recommended option meets it safely
   std::optional<std::size_t> cheapest, fastest;  // of all
   std::optional<std::size_t> cheapest_in_time;   // of those that meet the deadline

@@ -99,11 +99,9 @@ void take_adapter(SettingBox& box, ImportedConfig& to) {
   static_cast<void>(box.take({"lora_dropout"}));
   const bool four = box.take_switch({"load_in_4bit"}).value_or(word == "qlora");
   const bool eight = box.take_switch({"load_in_8bit"}).value_or(false);
-  if (four || eight) {
-    to.not_taken.push_back({four ? "load_in_4bit" : "load_in_8bit", "true",
-                            fmt::format("the frozen weights are predicted in bf16, not in {} bits: "
-                                        "less memory is taken than predicted",
-                                        four ? 4 : 8)});
+  if (to.knobs.parallel.lora && (four || eight)) {
+    to.knobs.parallel.quantize = four ? Quantize::kNf4 : Quantize::kInt8;
+    box.took(fmt::format("frozen weights in {}", name_of(*to.knobs.parallel.quantize)), to);
   }
   const std::size_t modules = box.take_section("lora_target_modules");
   const bool linear = box.take_switch({"lora_target_linear"}).value_or(false);

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/plan_json.h"
+#include "tuner/lighter_training.h"
 
 namespace shardwright::cli {
 namespace {
@@ -86,10 +88,33 @@ std::optional<Plan> with_optimizer_offloaded(const Plan& plan) {
   return offloaded;
 }
 
+std::optional<Plan> with_8bit_moments(const Plan& plan) {
+  if (plan.numerics.optimizer != Optimizer::kAdamw || plan.numerics.lora > 0) return std::nullopt;
+  Plan narrow = plan;
+  narrow.numerics.optimizer = Optimizer::kAdamw8bit;
+  return narrow;
+}
+
+/// Adapters, then over weights in eight and in four bits.
+std::optional<Plan> with_adapters(const Plan& plan, bool dense) {
+  Plan adapted = plan;
+  Numerics& n = adapted.numerics;
+  if (!dense || n.quantize == Quantize::kNf4) return std::nullopt;
+  if (n.lora == 0) {
+    n.lora = tuner::kUsualLoraRank;
+    n.optimizer = Optimizer::kAdamw;
+    adapted.offload = Offload::kNone;
+  } else {
+    n.quantize = n.quantize == Quantize::kNone ? Quantize::kInt8 : Quantize::kNf4;
+  }
+  return adapted;
+}
+
 class Changer {
  public:
   Changer(const sim::Job& job, const Plan& plan, ConfigFormat::Layers kind)
-      : job_(job), plan_(plan) {
+      : job_(job), plan_(plan), trainer_(job.profile) {
+    trainer_.stack = profiles::load_stack(profiles::usual_fine_tuning_stack()).stack;
     const std::int64_t layers = job.model.layers;
     steps_ = {[layers, kind](const Plan& p) { return with_more_layers(p, layers, kind); },
               with_half_the_batch, with_loss_in_pieces, with_expandable_segments,
@@ -99,8 +124,15 @@ class Changer {
   std::optional<SmallestChange> find() {
     search();
     if (!best_) {
-      // What copies to the host cost is not in the prediction: the last resort.
+      // What copies to the host cost is not in the prediction.
       steps_.emplace_back(with_optimizer_offloaded);
+      steps_.emplace_back(with_8bit_moments);
+      search();
+    }
+    if (!best_) {
+      // The last resort: no longer every weight is trained.
+      steps_.emplace_back(
+          [dense = !job_.model.is_moe()](const Plan& p) { return with_adapters(p, dense); });
       search();
     }
     if (!best_) return std::nullopt;
@@ -111,7 +143,12 @@ class Changer {
   std::optional<sim::Prediction> predicted(const Plan& plan) const {
     try {
       check_plan(plan, job_.model, job_.profile.cluster.gpus_per_node);
-      return sim::predict(job_.model, job_.profile, plan);
+      // A framework that has no adapters or other optimizers runs under the one that adds them.
+      const bool own = plan.numerics == plan_.numerics || job_.profile.stack.parallel.supported;
+      if (own) return sim::predict(job_.model, job_.profile, plan);
+      Plan there = plan;
+      there.stack = trainer_.stack.id;
+      return sim::predict(job_.model, trainer_, there);
     } catch (const Error&) {
       return std::nullopt;  // the stack has no such plan
     }
@@ -162,6 +199,7 @@ class Changer {
 
   const sim::Job& job_;
   const Plan& plan_;
+  profiles::Profile trainer_;  // the job's with the usual framework of fine-tuning
   std::vector<Step> steps_;
   std::optional<sim::Prediction> best_;
 };
@@ -170,14 +208,17 @@ class Changer {
 
 std::vector<KnobChange> changes_between(const Plan& from, const Plan& to) {
   const nlohmann::ordered_json before = plan_to_json(from), after = plan_to_json(to);
-  const auto text = [](const nlohmann::ordered_json& value) {
-    if (value.is_null()) return std::string("the framework's own");
+  const auto text = [](const std::string& knob, const nlohmann::ordered_json& value) {
+    if (value.is_null()) {
+      const bool of_framework = knob == "loss_chunks" || knob == "allocator";
+      return std::string(of_framework ? "the framework's own" : "none");
+    }
     return value.is_string() ? value.get<std::string>() : value.dump();
   };
   std::vector<KnobChange> changes;
   for (const auto& [knob, value] : after.items()) {
     const nlohmann::ordered_json old = before.contains(knob) ? before.at(knob) : nullptr;
-    if (old != value) changes.push_back({knob, text(old), text(value)});
+    if (old != value) changes.push_back({knob, text(knob, old), text(knob, value)});
   }
   return changes;
 }

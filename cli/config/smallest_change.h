@@ -5,7 +5,8 @@
 // This is no search for the best plan (tune is): it keeps sequences, GPUs, the global batch and the
 // division of the model, and moves single knobs the way that saves memory, each no further than it
 // must: more checkpointed layers, a smaller micro-batch with more micro-batches, a loss in pieces,
-// expandable segments, resharding, the optimizer in the host's memory.
+// expandable segments, resharding; where none of these is enough, the optimizer in the host's
+// memory or in 8 bits; and as the last resort adapters, over quantized weights if need be.
 #pragma once
 
 #include <optional>

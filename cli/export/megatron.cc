@@ -190,6 +190,12 @@ TrainerSettings megatron_bridge_settings(const sim::Job& inputs, const Plan& pla
   std::string text;
   if (torch) text += "import torch\n";
   const bool lora = plan.numerics.lora > 0;
+  if (plan.numerics.quantize != Quantize::kNone) {
+    settings.lost("quantize",
+                  fmt::format("{}; Megatron-Bridge keeps frozen weights in the model's type",
+                              name_of(plan.numerics.quantize)));
+    settings.as_run.numerics.quantize = Quantize::kNone;
+  }
   if (lora) text += "from megatron.bridge.peft.lora import LoRA\n";
   if (recipe != nullptr) {
     text += fmt::format("from megatron.bridge.recipes.{} import {} as recipe\n", recipe->module,

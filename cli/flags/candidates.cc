@@ -38,7 +38,9 @@ FrameworkCandidates candidates_of(const PlanFlags& flags, const sim::Job& job,
   FrameworkCandidates candidates;
   const profiles::Profile& named = job.profile;
   candidates.searched.push_back(named);
-  const bool is_named = flags.stack || flags.plan_file || named.stack.parallel.always;
+  // Who fine-tunes stays in the framework that is usual for it.
+  const bool is_named = flags.stack || flags.plan_file || named.stack.parallel.always ||
+                        fine_tunes(flags.task, flags.knobs);
   const bool asked = tuner::asks_for_model_parallel(request);
   const bool moe = job.model.is_moe();
   const bool alone = request.gpus == 1 || named.cluster.devices_per_node > 0;

@@ -62,6 +62,18 @@ void PlanFlags::declare(Command& command, bool searched) {
   text("--model", model, "NAME|PATH", "a built-in model, or a Hugging Face config.json or folder");
   text("--cluster", cluster, "NAME|PATH", "a shipped cluster (see inspect clusters) or a file");
   command.add("--gpus", gpus, "GPUs in all (default: one node)", {1, 1 << 20}).group(kWhat);
+  command
+      .add_parsed(
+          "--task",
+          [this](const std::string& word) {
+            task = parse_training_task(word);
+            take_task(*task, knobs);
+          },
+          "what is trained: every weight (pretrain, sft), adapters of rank 16 (lora), or these "
+          "over "
+          "weights in nf4 (qlora); fine-tuning runs on hf-trainer unless --stack says otherwise")
+      .type_name(training_task_words())
+      .group(kWhat);
   for (const PlanKnob& knob : plan_knobs()) {
     if (!knob.read) continue;
     const std::string flag = fmt::format("--{}", knob.name);
@@ -119,7 +131,13 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   require("--cluster", flags.cluster, file.cluster, "dgx-h100");
   sim::Job job = sim::job_of(file, flags.plan_file.value_or(""), flags.model, flags.cluster);
   Plan plan = file.plan;
-  if (!planned) plan.stack = profiles::usual_stack(job.cluster_file.cluster);
+  check_task(flags.task, flags.knobs);
+  if (!planned) {
+    const Cluster& cluster = job.cluster_file.cluster;
+    plan.stack = fine_tunes(flags.task, flags.knobs) && !cluster.gpu.is_processor()
+                     ? profiles::usual_fine_tuning_stack()
+                     : profiles::usual_stack(cluster);
+  }
   if (!planned && !usual_stack_does(flags.knobs, job.model, plan.stack))
     plan.stack = profiles::usual_model_parallel_stack();
   plan.stack = flags.stack.value_or(plan.stack);

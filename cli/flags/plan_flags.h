@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/flags/command_line.h"
+#include "cli/flags/training_task.h"
 #include "sim/core/plan_knobs.h"
 #include "sim/job.h"
 
@@ -21,6 +22,7 @@ struct PlanFlags {
   std::optional<std::string> model, cluster, stack, plan_file;
   std::optional<std::int64_t> gpus, global_batch;
   GivenKnobs knobs;
+  std::optional<TrainingTask> task;
   std::vector<std::string> overrides;  // --set
   std::optional<double> node_network;  // bytes per second of a whole node
 

@@ -8,8 +8,10 @@
 #include <array>
 #include <vector>
 
+#include "cli/export/told.h"
 #include "sim/core/error.h"
 #include "sim/core/parse_number.h"
+#include "tuner/lighter_training.h"
 
 namespace shardwright::cli {
 namespace {
@@ -107,6 +109,19 @@ void TuneFlags::declare(Command& command) {
                       "dispatchers: {} (default: none)",
                       fmt::join(allowed_words(), ", ")))
       .type_name("WHAT");
+  std::vector<std::string_view> names;
+  for (const ToldFramework& framework : told_frameworks()) names.push_back(framework.name);
+  command
+      .add_parsed(
+          "--for",
+          [this](const std::string& words) {
+            for (const std::string& word : split_commas(words))
+              frameworks.emplace_back(told_framework(word).name);
+          },
+          fmt::format("stay in what these frameworks can be told: {} (default: any; every answer "
+                      "has a line for each)",
+                      fmt::join(names, ", ")))
+      .type_name("NAME[,NAME]");
   command.add("--robust", robust,
               "the best in the worst case of: as predicted, memory 5 % above it, bandwidth "
               "20 % below it");
@@ -136,6 +151,7 @@ void hold_numerics(const Numerics& numerics, GivenParallelism& held) {
   if (!held.optimizer && numerics.optimizer != Optimizer::kAdamw)
     held.optimizer = numerics.optimizer;
   if (!held.lora && numerics.lora > 0) held.lora = numerics.lora;
+  if (!held.quantize && numerics.quantize != Quantize::kNone) held.quantize = numerics.quantize;
 }
 
 }  // namespace
@@ -157,6 +173,13 @@ tuner::Request request_of(const TuneFlags& flags, const sim::Job& job) {
   request.allowed_precisions = flags.allowed_precisions;
   request.allowed_optimizers = flags.allowed_optimizers;
   request.allow_software = flags.allow_software;
+  const bool one = request.gpus == 1 && !job.profile.stack.parallel.always;
+  if (one && request.parallel.lora && request.strategies.empty())
+    request.strategies = {Strategy::kSingle};
+  const bool batch_is_given =
+      flags.global_batch || flags.plan.plan_file || (knobs.micro_batch && knobs.grad_accum);
+  if (fine_tunes(flags.plan.task, knobs) && !batch_is_given)
+    request.global_batch = tuner::fine_tuning_batch(request.gpus);
   if (flags.plan.plan_file) {
     // The job of the file; its knobs are what is searched.
     if (!knobs.param_dtype) request.param_dtype = plan.param_dtype;

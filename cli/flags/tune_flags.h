@@ -22,6 +22,7 @@ struct TuneFlags {
   bool allow_bf16_reduce = false, allow_bf16_master = false, allow_bf16_moments = false;
   std::vector<Precision> allowed_precisions;
   std::vector<Optimizer> allowed_optimizers;
+  std::vector<std::string> frameworks;  // --for
   bool allow_software = false;
   bool robust = false;
   bool recompute_for_speed = false;

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 // Of these the document says the same elsewhere, or nobody asks an assistant for them; the least
 // missed first.
-constexpr std::array<std::string_view, 16> kBesides = {"options",
+constexpr std::array<std::string_view, 18> kBesides = {"options",
                                                        "left_out",
                                                        "pareto",
                                                        "simulated",
@@ -30,6 +30,8 @@ constexpr std::array<std::string_view, 16> kBesides = {"options",
                                                        "cheapest",
                                                        "fastest",
                                                        "in_the_middle",
+                                                       "smallest",
+                                                       "smallest_safe",
                                                        "robustness",
                                                        "assumptions",
                                                        "timeline",

@@ -4,6 +4,7 @@ import {BuyView} from './buy_view.js';
 import {knownFlags, readCatalogue} from './catalogue.js';
 import {ConsoleView} from './console_view.js';
 import {Engine} from './engine.js';
+import {FineTuneView} from './fine_tune_view.js';
 import {GivenFiles} from './given_files.js';
 import {stateOfLink} from './link.js';
 import {brief} from './plan_answers.js';
@@ -13,7 +14,7 @@ import {changed, files, listen, state} from './store.js';
 import {fold, html, measureRoom} from './svg.js';
 import {presentLink, TakeAway} from './take_away.js';
 
-const VIEWS = {plan: 'Plan', buy: 'Buy', console: 'Command line'};
+const VIEWS = {plan: 'Plan', tune: 'Fine-tune', buy: 'Buy', console: 'Command line'};
 const FIRST = [['model', 'llama-3-8b'], ['cluster', 'dgx-h100'], ['gpus', '64'], ['tokens', '15T'], ['deadline', '60d']];
 const LINK_REST_MS = 300;
 
@@ -35,11 +36,12 @@ class App {
     this.search = new Search(engine);
     this.plan = new PlanView(engine, this.search);
     this.buy = new BuyView(engine, this.plan);
+    this.fine = new FineTuneView(engine);
     this.console = new ConsoleView(engine);
     window.shardwrightConsole = this.console;  // whoever automates the page reads results there to the byte
-    this.take = new TakeAway(engine, this.plan, this.buy, say);
-    document.getElementById('inputs').append(this.given.element, progress.element, this.plan.inputs, this.buy.inputs);
-    document.getElementById('answers').append(this.plan.answers, this.buy.answers, this.console.element, this.take.element);
+    this.take = new TakeAway(engine, this.plan, this.buy, this.fine, say);
+    document.getElementById('inputs').append(this.given.element, progress.element, this.plan.inputs, this.fine.inputs, this.buy.inputs);
+    document.getElementById('answers').append(this.plan.answers, this.fine.answers, this.buy.answers, this.console.element, this.take.element);
     for (const [view, label] of Object.entries(VIEWS)) {
       document.getElementById('views').append(html('button', {type: 'button', 'data-view': view, onclick: () => {
         state.view = view;
@@ -71,6 +73,7 @@ class App {
     if (what === 'view' || what === 'flags') {
       this.search.refresh();
       this.buy.refreshInputs();
+      this.fine.refreshInputs();
       if (state.view === 'plan') this.plan.update();
     }
     if (what === 'room' && measureRoom(document.getElementById('answers'))) {
@@ -94,6 +97,7 @@ class App {
     for (const button of document.querySelectorAll('#views button')) button.setAttribute('aria-pressed', String(button.dataset.view === view));
     this.plan.inputs.hidden = this.plan.answers.hidden = view !== 'plan';
     this.buy.inputs.hidden = this.buy.answers.hidden = view !== 'buy';
+    this.fine.inputs.hidden = this.fine.answers.hidden = view !== 'tune';
     this.console.element.hidden = view !== 'console';
     this.take.element.hidden = view === 'console';
     document.getElementById('inputs').hidden = view === 'console';

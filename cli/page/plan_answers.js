@@ -12,9 +12,11 @@ const intervalWords = (prediction) =>
 /** "yafsdp, 8 × 1, 2 layers norm" or "distributed-optimizer, tp 8, pp 16, 1 × 64", of a plan. */
 export function planWords(plan) {
   const layout = ['tp', 'pp', 'cp', 'ep'].filter((knob) => plan[knob] > 1).map((knob) => `, ${knob} ${plan[knob]}`).join('');
+  const base = plan.quantize && plan.quantize !== 'none' ? ` over ${plan.quantize}` : '';
+  const adapters = plan.lora > 0 ? `, lora ${plan.lora}${base}` : '';
   const precision = plan.precision && plan.precision !== 'bf16' ? `, ${plan.precision}` : '';
   const recomputed = plan.ckpt_layers > 0 ? `, ${plan.ckpt_layers} layers ${plan.recompute}` : '';
-  return `${plan.strategy}${layout}${precision}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
+  return `${plan.strategy}${layout}${precision}${adapters}, ${plan.micro_batch} × ${plan.grad_accum}${recomputed}`;
 }
 
 export function headline(prediction) {
@@ -101,8 +103,15 @@ export function fillDetails(sections, rows) {
 function whyOf({sentences, losses, changes, parts}) {
   return [sentences ? html('ul', {}, sentences.map((sentence) => html('li', {}, sentence))) : null,
     ...(losses && losses.length ? [html('h3', {}, 'What the step loses, beside its products'), lossesList(losses)] : []),
-    ...(changes && changes.length ? [html('h3', {}, 'What one change would buy, in tokens a second'), changesList(changes)] : []),
+    ...changesOf(changes || []),
     parts ? fold('The parts of the step as a table', partsTable(parts)) : null].filter(Boolean);
+}
+
+/** Of plan and machine; nobody moves to another framework on this advice, so those are folded. */
+function changesOf(changes) {
+  const [software, own] = [true, false].map((wanted) => changes.filter((change) => (change.of === 'software') === wanted));
+  return [...(own.length ? [html('h3', {}, 'What one change would buy, in tokens a second'), changesList(own)] : []),
+    software.length ? fold('The same plan on other software', changesList(software)) : null].filter(Boolean);
 }
 
 function partsTable(parts) {

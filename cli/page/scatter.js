@@ -33,7 +33,7 @@ export function scatter({points, label, xName, yName, xText, yText, xGoal, yGoal
   const xMarks = marksOf(xLow, xHigh, width / 60);
   const grid = [
     ...xMarks.map((mark) => svg('g', {}, svg('line', {x1: x(mark), x2: x(mark), y1: TOP, y2: HEIGHT - BOTTOM, class: 'grid'}),
-      text(x(mark), HEIGHT - BOTTOM + 15, xText(mark), {class: 'soft', 'text-anchor': 'middle'}))),
+      markBelow(xText(mark), x(mark), width))),
     ...yMarks.map((mark) => svg('g', {}, svg('line', {x1: LEFT, x2: right, y1: y(mark), y2: y(mark), class: 'grid'}),
       text(LEFT - 6, y(mark) + 4, yText(mark), {class: 'soft', 'text-anchor': 'end'}))),
     text(right, HEIGHT - 6, xName, {class: 'soft', 'text-anchor': 'end'}), text(2, 11, yName, {class: 'soft'})];
@@ -46,6 +46,12 @@ export function scatter({points, label, xName, yName, xText, yText, xGoal, yGoal
   const dots = [...points].sort((one, other) => order.indexOf(one.kind) - order.indexOf(other.kind))
     .map((point) => dot(point, x(point.x), y(point.y), LEFT));
   return picture(width, HEIGHT, label, ...grid, ...goals, path, ...dots);
+}
+
+/** The label of a mark of the lower axis; at the right edge it ends there. */
+function markBelow(label, x, width) {
+  const beyond = x + (label.length * LETTER) / 2 > width - 2;
+  return text(beyond ? width - 2 : x, HEIGHT - BOTTOM + 15, label, {class: 'soft', 'text-anchor': beyond ? 'end' : 'middle'});
 }
 
 /** Beside its point, wherever there is room for all of it. */

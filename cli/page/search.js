@@ -88,10 +88,10 @@ export class Search {
       return;
     }
     this.adopt(tuning.best.plan);
-    this.found.replaceChildren(html('p', {class: 'answer'}, tuning.why[0]),
+    this.found.replaceChildren(html('p', {class: 'answer'}, tuning.lead),
       html('p', {class: 'note'}, `${grouped(tuning.considered)} plans considered, ${grouped(tuning.simulated)} simulated, in ${seconds(tuning.seconds, 3)}. The best is on show now.`),
       html('h3', {}, 'Why this one'), html('ul', {}, tuning.why.slice(1).map((sentence) => html('li', {}, sentence))),
-      html('h3', {}, 'The next best'), this.topTable(tuning.top), ...this.front(tuning));
+      ...this.frameworks(tuning), html('h3', {}, 'The next best'), this.topTable(tuning.top), ...this.front(tuning));
   }
 
   adopt(plan) {
@@ -110,6 +110,15 @@ export class Search {
     return table(['plan', 'a step', 'to the best', 'memory', 'MFU', ''], top.map(({plan, prediction}) => [
       planWords(plan), seconds(prediction.iteration_time_s), signedPercent(prediction.iteration_time_s / tokensOfStep(plan) / best - 1),
       gib(prediction.memory.total_bytes), percent(prediction.mfu, 1), this.button(plan)]), 'The best plans');
+  }
+
+  /** What each framework can be told at best. */
+  frameworks({frameworks}) {
+    const told = (frameworks || []).filter((one) => one.plan);
+    if (!told.length) return [];
+    return [html('h3', {}, 'In your framework'), table(['framework', 'its best plan', 'tokens a second', 'to the best', 'memory', ''], told.map((one) => [
+      one.framework, planWords(one.plan), grouped(one.tokens_per_s), signedPercent(one.cost), gib(one.total_bytes), this.button(one.plan)]),
+    'The best plan that each framework can be told')];
   }
 
   front(tuning) {

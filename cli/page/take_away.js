@@ -29,8 +29,8 @@ function travelling() {
 export const presentLink = () => linkOf(state, travelling());
 
 export class TakeAway {
-  constructor(engine, plan, buy, say) {
-    Object.assign(this, {engine, plan, buy, say});
+  constructor(engine, plan, buy, fine, say) {
+    Object.assign(this, {engine, plan, buy, fine, say});
     const button = (id, label, act) => html('button', {type: 'button', id, onclick: () => this.trying(act)}, label);
     this.line = html('code', {id: 'command-line', tabindex: 0});
     const formats = (flagOf('export', 'format') || {choices: []}).choices;
@@ -57,6 +57,7 @@ export class TakeAway {
   }
 
   words() {
+    if (state.view === 'tune') return this.fine.words();
     return state.view === 'buy' ? this.buy.words() : this.plan.words().filter((word) => word !== '--json');
   }
 
@@ -129,6 +130,10 @@ export class TakeAway {
     if (state.view === 'buy') {
       if (!this.buy.text) throw new Error('There is nothing to take yet: find GPUs first.');
       download('sizing.json', this.buy.text);
+      return;
+    }
+    if (state.view === 'tune') {
+      download('tuning.json', (await this.engine.search([...this.fine.words(), '--json'])).stdout);
       return;
     }
     const answer = await this.engine.ask(this.plan.words());

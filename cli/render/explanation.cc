@@ -99,10 +99,28 @@ const sim::Change* best(const std::vector<sim::Change>& changes, sim::ChangeKind
   return at == changes.end() ? nullptr : &*at;
 }
 
+/// What somebody can do first: of the plan, then of the machine; nobody moves to another framework
+/// for a few percent. Each kind the best first.
+std::vector<sim::Change> by_reach(std::vector<sim::Change> changes) {
+  const auto rank = [](const sim::Change& change) {
+    switch (change.kind) {
+      case sim::ChangeKind::kPlan:
+        return 0;
+      case sim::ChangeKind::kHardware:
+        return 1;
+      case sim::ChangeKind::kSoftware:
+        break;
+    }
+    return 2;
+  };
+  std::stable_sort(changes.begin(), changes.end(),
+                   [&](const sim::Change& a, const sim::Change& b) { return rank(a) < rank(b); });
+  return changes;
+}
+
 std::string best_sentence(const std::vector<sim::Change>& changes) {
   std::vector<std::string> words;
-  for (const sim::ChangeKind kind :
-       {sim::ChangeKind::kPlan, sim::ChangeKind::kSoftware, sim::ChangeKind::kHardware}) {
+  for (const sim::ChangeKind kind : {sim::ChangeKind::kPlan, sim::ChangeKind::kHardware}) {
     if (const sim::Change* change = best(changes, kind)) {
       words.push_back(fmt::format("in {}, {}: {:+.0f} % tokens/s", name_of(kind),
                                   change_words(*change), 100 * change->gain));
@@ -137,7 +155,7 @@ std::vector<std::string> explanation_sentences(const sim::Explanation& explanati
   }
   if (std::string ties = ties_sentence(explanation.base); !ties.empty())
     sentences.push_back(std::move(ties));
-  const std::vector<sim::Change>& changes = explanation.changes;
+  const std::vector<sim::Change> changes = by_reach(explanation.changes);
   if (!explanation.base.memory.fits) {
     const auto saves = std::find_if(changes.begin(), changes.end(),
                                     [](const sim::Change& change) { return change.fits; });
@@ -163,13 +181,23 @@ std::string explanation_text(const sim::Explanation& explanation, const Terminal
                {"tokens/s", Align::kRight},
                {"memory", Align::kRight},
                {"fits"}});
-  for (const sim::Change& change : explanation.changes) {
+  std::vector<std::string> software;
+  for (const sim::Change& change : by_reach(explanation.changes)) {
+    if (change.kind == sim::ChangeKind::kSoftware) {
+      software.push_back(fmt::format("{} {:+.0f} %{}", change_words(change), 100 * change.gain,
+                                     change.fits ? "" : " (does not fit)"));
+      continue;
+    }
     table.add_row({change_words(change), std::string(name_of(change.kind)),
                    duration(change.iteration_s), fmt::format("{:+.1f} %", 100 * change.gain),
                    bytes(change.total_bytes),
                    change.fits ? Cell("yes", Style::kGreen) : Cell("no", Style::kRed)});
   }
-  return text + table.render(out);
+  text += table.render(out);
+  if (software.empty()) return text;
+  const std::string others = fmt::format("Other software: {}.", fmt::join(software, ", "));
+  for (const std::string& line : wrap(others, out.columns)) text += line + "\n";
+  return text;
 }
 
 Json explanation_json(const sim::Explanation& explanation) {
@@ -189,7 +217,7 @@ Json explanation_json(const sim::Explanation& explanation) {
                      {"reductions_s", part.reductions_s}});
   }
   Json changes = Json::array();
-  for (const sim::Change& change : explanation.changes) {
+  for (const sim::Change& change : by_reach(explanation.changes)) {
     changes.push_back({{"change", change.what},
                        {"of", name_of(change.kind)},
                        {"also", change.also.empty() ? Json(nullptr) : Json(change.also)},

@@ -223,7 +223,16 @@ std::string extrapolation_words(const std::vector<sim::Prediction>& predictions)
   std::string text;
   for (const sim::Prediction& prediction : predictions) {
     for (const std::string& what : prediction.extrapolated) {
-      if (seen.insert(what).second) text += fmt::format("Extrapolated: {}\n", what);
+      if (!seen.insert(what).second) continue;
+      std::vector<std::string_view> whose;
+      for (const sim::Prediction& other : predictions) {
+        const std::vector<std::string>& all = other.extrapolated;
+        if (std::find(all.begin(), all.end(), what) != all.end())
+          whose.push_back(name_of(other.plan.strategy));
+      }
+      const bool of_all = whose.size() == predictions.size();
+      text += fmt::format("Extrapolated{}: {}\n",
+                          of_all ? "" : fmt::format(" ({})", fmt::join(whose, ", ")), what);
     }
   }
   return text;
@@ -259,6 +268,8 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
     table.add_row(std::move(cells));
   };
   const double first_s = predictions.front().time.iteration_s;
+  row("software",
+      [&](const auto& p) { return Cell(strategy_software(p.plan, inputs.profile.stack)); });
   row("iteration time", [](const auto& p) { return Cell(duration(p.time.iteration_s)); });
   row("interval", [](const auto& p) {
     return Cell(
@@ -304,6 +315,9 @@ std::string comparison_text(const sim::Job& inputs, const std::vector<sim::Predi
                       peak_words(predictions.front().time),
                       peak_type_words(inputs.profile.cluster.gpu, predictions.front().plan),
                       100 * predictions.front().time.interval_level);
+  for (const std::string& line :
+       wrap(foreign_strategy_sentence(predictions, inputs.profile.stack), out.columns))
+    text += line.empty() ? "" : line + "\n";
   text += "Where the numbers come from: predict with one of them says it.\n";
   return text + extrapolation_words(predictions);
 }

@@ -170,6 +170,28 @@ std::string strategies_table(const TuningQuestion& question, const tuner::Tuning
   return table.render(out);
 }
 
+std::string frameworks_table(const TuningQuestion& question, const tuner::Tuning& tuning,
+                             const Terminal& out) {
+  Table table({{"--for", Align::kLeft},
+               {"its best plan", Align::kLeft},
+               {"tokens/s", Align::kRight},
+               {"memory", Align::kRight},
+               {"against the best", Align::kRight}});
+  for (const FrameworkLine& line : question.frameworks) {
+    if (!line.best) {
+      if (line.refusal.empty())
+        table.add_row({line.name, "nothing that it can be told fits", "", "", ""});
+      continue;
+    }
+    const sim::Prediction& p = line.best->prediction;
+    const double cost = line.best->score / tuning.top.front().score - 1;
+    table.add_row({line.name + (line.name == "native" ? " (no GPU yet)" : ""), plan_words(p.plan),
+                   thousands(p.time.tokens_per_s), bytes(p.memory.total_bytes),
+                   cost_words(question.criteria.objective, cost)});
+  }
+  return table.render(out);
+}
+
 std::string alike_words(const TuningQuestion& question) {
   if (!question.request.strategies.empty() || question.request.gpus == 1) return "";
   const Stack& stack = question.job.profile.stack;
@@ -213,13 +235,13 @@ std::string count_words(const tuner::Tuning& tuning) {
 
 std::string advice_text(const TuningQuestion& question, const tuner::Tuning& tuning,
                         const Terminal& out) {
-  std::string text = wrapped(job_words(question, tuning), out);
-  text += paint(out, Style::kRed, "Nothing fits.") + "\n";
-  for (const std::string& sentence : tuning_sentences(question, tuning))
-    text += wrapped(sentence, out);
+  std::vector<std::string> sentences = tuning_sentences(question, tuning);
+  std::string text = paint(out, Style::kRed, wrapped(sentences.front(), out));
+  text += wrapped(job_words(question, tuning), out);
+  for (std::size_t i = 1; i < sentences.size(); ++i) text += wrapped(sentences[i], out);
   const std::vector<tuner::Way>& ways = tuning.advice->ways;
   if (ways.empty()) return text;
-  text += heading(out, "The cheapest ways to make it fit, by GPU hours a 10^9 tokens");
+  text += heading(out, "Ways to make it fit");
   Table table({{"change", Align::kLeft},
                {"flags", Align::kLeft},
                {"then the best plan is", Align::kLeft},
@@ -258,6 +280,7 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
     text += paint(out, Style::kYellow, "Interrupted: this is the best so far, not the optimum.");
     text += "\n";
   }
+  if (!tuning.stopped) text += wrapped(lead_sentence(question, tuning), out);
   text += wrapped(job_words(question, tuning), out);
   text += wrapped("Searched for " + goal_words(question) + ".", out);
   text += heading(out, "The best plan");
@@ -265,6 +288,12 @@ std::string tuning_text(const TuningQuestion& question, const tuner::Tuning& tun
   const std::string spare = spare_sentence(tuning, question.criteria.objective);
   if (!spare.empty()) text += "\n" + wrapped(spare, out);
   if (question.given) text += "\n" + wrapped(given_words(question, tuning), out);
+  if (const std::string packing = packing_sentence(question); !packing.empty())
+    text += "\n" + wrapped(packing, out);
+  if (!question.frameworks.empty()) {
+    text += heading(out, "In your framework: the best that each can be told");
+    text += frameworks_table(question, tuning, out);
+  }
   if (tuning.top.size() > 1) {
     text += heading(out, fmt::format("The {} best plans of different kinds", tuning.top.size()));
     text += top_table(question, tuning, out);

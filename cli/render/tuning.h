@@ -15,12 +15,21 @@
 namespace shardwright::cli {
 
 /// What was asked of the search; `job.plans` is empty.
+/// What one framework can be told at best, beside the answer.
+struct FrameworkLine {
+  std::string name, title;
+  std::optional<tuner::Found> best;  // none: nothing fits, or `refusal`
+  std::string refusal;
+};
+
 struct TuningQuestion {
   sim::Job job;
   tuner::Request request;
   tuner::Criteria criteria;
   bool robust = false;
   std::optional<tuner::Judgement> given;  // the plan of --plan, for comparison
+  std::vector<FrameworkLine> frameworks;
+  bool fine_tunes = false;
 };
 
 /// The whole answer.
@@ -35,6 +44,15 @@ std::vector<std::string> tuning_sentences(const TuningQuestion& question,
 
 /// What would be better still, but is left out unless recomputation is asked for speed; or nothing.
 std::string spare_sentence(const tuner::Tuning& tuning, tuner::Objective objective);
+
+/// Where nothing fits: what does, by the first of the ways out.
+std::string way_out_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
+
+/// The answer in a sentence, and what it costs to stay in PyTorch's own frameworks.
+std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& tuning);
+
+/// What fine-tuning on short examples loses without packing; empty for other training.
+std::string packing_sentence(const TuningQuestion& question);
 
 /// One sentence for a search that found nothing that fits: the nearest plan that would.
 std::string nothing_fits_sentence(const tuner::Tuning& tuning);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -131,11 +132,36 @@ class ImportMemoryVerb : public Verb {
     return sentences;
   }
 
+  /// What would have fitted, in the first sentence.
+  void say_verdict(const Held& held, const std::function<void(const std::string&)>& say) const {
+    if (held.fits) {
+      say("It fitted.");
+    } else if (held.fix) {
+      std::vector<std::string> words;
+      for (const KnobChange& change : held.fix->changes)
+        words.push_back(fmt::format("{} {} -> {}", change.knob,
+                                    change.from == "null" ? "not set" : change.from, change.to));
+      const bool tight = held.fix_verdict == sim::MemoryVerdict::kTight;
+      say(fmt::format(
+          "This would have fitted: {}. Then {} of {} in all by prediction ({}), {:.0f} tokens/s "
+          "per GPU instead of {:.0f}.",
+          fmt::join(words, ", "), gib_words(held.fix->prediction.memory.total_bytes),
+          gib_words(held.capacity),
+          tight ? "tight: by the interval of memory it may fail"
+                : fmt::format("{:.1f} % are kept free for what predictions miss",
+                              100 * held.headroom),
+          held.fix->prediction.time.tokens_per_gpu_s, held.prediction.time.tokens_per_gpu_s));
+    } else {
+      say("No change of one or two knobs would have fitted; shardwright tune searches all plans.");
+    }
+  }
+
   void show(const SeenMemory& seen, const std::optional<Held>& held, const Terminal& out) const {
     const auto say = [&](const std::string& text) {
       for (const std::string& line : wrap(printable(text, out.utf8), out.columns))
         fmt::print(results(), "{}\n", line);
     };
+    if (held) say_verdict(*held, say);
     Table table({{"", Align::kLeft}, {"", Align::kRight}});
     const auto add = [&](const char* what, const std::optional<Bytes>& bytes) {
       if (bytes) table.add_row({what, gib_words(*bytes)});
@@ -173,26 +199,6 @@ class ImportMemoryVerb : public Verb {
           fmt::format("It needed at least {}, {:.1f} % more than predicted; other plans are taken "
                       "to need as much more.",
                       gib_words(held->needed), (held->excess - 1) * 100));
-    }
-    if (held->fits) {
-      say("It fitted.");
-    } else if (held->fix) {
-      std::vector<std::string> words;
-      for (const KnobChange& change : held->fix->changes)
-        words.push_back(fmt::format("{} {} -> {}", change.knob,
-                                    change.from == "null" ? "not set" : change.from, change.to));
-      const bool tight = held->fix_verdict == sim::MemoryVerdict::kTight;
-      say(fmt::format(
-          "This would have fitted: {}. Then {} of {} in all by prediction ({}), {:.0f} tokens/s "
-          "per GPU instead of {:.0f}.",
-          fmt::join(words, ", "), gib_words(held->fix->prediction.memory.total_bytes),
-          gib_words(held->capacity),
-          tight ? "tight: by the interval of memory it may fail"
-                : fmt::format("{:.1f} % are kept free for what predictions miss",
-                              100 * held->headroom),
-          held->fix->prediction.time.tokens_per_gpu_s, held->prediction.time.tokens_per_gpu_s));
-    } else {
-      say("No change of one or two knobs would have fitted; shardwright tune searches all plans.");
     }
   }
 

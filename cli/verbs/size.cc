@@ -23,6 +23,7 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/hf_config.h"
 #include "tuner/same_model.h"
+#include "tuner/size_batches.h"
 
 namespace shardwright::cli {
 namespace {
@@ -162,7 +163,7 @@ class SizeVerb : public Verb {
     job.gpus = flags_.plan.gpus;
     job.max_gpus = flags_.max_gpus.value_or(job.max_gpus);
     job.run = conditions(report, job.fixed.seq_len);
-    if (tuner::chooses_batch(job)) job.run.free_tokens = job.run.usual_tokens;
+    if (tuner::chooses_batch(job)) job.run.free_tokens = tuner::uncounted_tokens(job.run);
   }
 
   tuner::RunConditions conditions(const SizingReport& report, std::int64_t seq_len) const {

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/build_info.h"
+#include "cli/export/framework_plans.h"
 #include "cli/flags/candidates.h"
 #include "cli/flags/tune_flags.h"
 #include "cli/interrupt.h"
@@ -18,9 +22,12 @@
 #include "cli/time_limit.h"
 #include "cli/trace/trace_file.h"
 #include "cli/verbs/verbs.h"
+#include "profiles/usual_stack.h"
 #include "sim/core/plan_json.h"
+#include "sim/core/rack.h"
 #include "sim/predict.h"
 #include "sim/uncertainty/headroom.h"
+#include "tuner/lighter_training.h"
 #include "tuner/scenarios.h"
 
 namespace shardwright::cli {
@@ -61,12 +68,12 @@ class TuneVerb : public Verb {
         flags_.headroom.value_or(sim::asked_headroom(job.profile, question.request.gpus)),
         flags_.recompute_for_speed};
     question.robust = flags_.robust;
+    question.fine_tunes = fine_tunes(flags_.plan.task, flags_.plan.knobs);
     const Plan given = job.plans.front();
     question.job = std::move(job);
     question.job.plans.clear();
-    const FrameworkCandidates candidates =
-        candidates_of(flags_.plan, question.job, question.request);
-    const tuner::Tuning tuning = search(question, candidates, context);
+    tuner::Tuning tuning = answer(question, context);
+    if (tuning.top.empty() && tuning.advice && !tuning.stopped) add_lighter_ways(question, tuning);
     if (flags_.plan.plan_file) question.given = judged(question, given);
     if (tuning.profile) question.job.profile = *tuning.profile;
 
@@ -94,22 +101,108 @@ class TuneVerb : public Verb {
   }
 
  private:
-  tuner::Tuning search(const TuningQuestion& question, const FrameworkCandidates& candidates,
-                       const Context& context) const {
-    Progress progress(context.err, "tune", 0);
+  /// Frameworks that the answer has to stay in; fine-tuning is Accelerate's where nobody says.
+  std::vector<const ToldFramework*> asked_frameworks(const TuningQuestion& question) const {
+    std::vector<const ToldFramework*> frameworks;
+    for (const std::string& name : flags_.frameworks) frameworks.push_back(&told_framework(name));
+    if (!frameworks.empty() && flags_.plan.stack)
+      throw Error("--for and --stack both name the framework, expected one of them.",
+                  ExitCode::kUsage);
+    const bool named = flags_.plan.stack || flags_.plan.plan_file;
+    const bool fine = fine_tunes(flags_.plan.task, flags_.plan.knobs);
+    if (frameworks.empty() && !named && fine && !question.job.model.is_moe())
+      frameworks.push_back(&told_framework("accelerate"));
+    return frameworks;
+  }
+
+  tuner::Tuning answer(TuningQuestion& question, const Context& context) const {
     const Interrupt interrupt;
     const TimeLimit limit(interrupt.flag(), flags_.time_limit);
+    FrameworkSearch frameworks;
+    frameworks.options.criteria = question.criteria;
+    frameworks.options.threads = static_cast<int>(flags_.threads);
+    frameworks.options.stop = &limit.flag();
+    frameworks.headroom = flags_.headroom;
+    frameworks.robust = question.robust;
+    const tuner::Request asked = question.request;
+    const sim::Job job = question.job;
+    tuner::Tuning tuning;
+    const std::vector<const ToldFramework*> named = asked_frameworks(question);
+    const std::vector<FrameworkPlan> plans = framework_plans(job, asked, named, frameworks);
+    // Knobs of a plan that no trainer can be told are predicted all the same where none is named.
+    const bool implied = flags_.frameworks.empty();
+    if (named.empty() || (implied && plans.front().asked.empty())) {
+      const FrameworkCandidates candidates =
+          candidates_of(flags_.plan, question.job, question.request);
+      tuning = search(question, candidates.frameworks(flags_.headroom, question.request.gpus),
+                      limit.flag(), context);
+    } else {
+      const FrameworkPlan& best = best_of_frameworks(plans);
+      question.request = tuner::request_of(best.asked[best.found.index]);
+      question.request.stack = best.profile.stack.id;
+      question.criteria.headroom = best.headroom;
+      question.job.profile = best.profile;
+      for (std::string& value : overrides_of(*best.framework))
+        question.job.overrides.push_back(std::move(value));
+      tuning = search(question, frameworks_for(best), limit.flag(), context);
+    }
+    if (tuning.stopped) return tuning;
+    if (tuning.top.empty()) {
+      question.request = asked;
+    } else {
+      std::vector<const ToldFramework*> all;
+      for (const ToldFramework& framework : told_frameworks()) all.push_back(&framework);
+      for (FrameworkPlan& plan : framework_plans(job, asked, all, frameworks)) {
+        question.frameworks.push_back({std::string(plan.framework->name),
+                                       std::string(plan.framework->title),
+                                       std::move(plan.found.best), plan.found.refusal});
+      }
+    }
+    return tuning;
+  }
+
+  tuner::Tuning search(const TuningQuestion& question, const tuner::Frameworks& frameworks,
+                       const std::atomic<bool>& stop, const Context& context) const {
+    Progress progress(context.err, "tune", 0);
     tuner::TuneOptions options;
     options.search.criteria = question.criteria;
     options.search.threads = static_cast<int>(flags_.threads);
-    options.search.stop = &limit.flag();
+    options.search.stop = &stop;
     options.search.progress = [&](const tuner::SearchProgress& now) {
       progress.update(now.configurations, progress_note(now));
     };
     options.robust = question.robust;
-    return tuner::tune(question.job.model,
-                       candidates.frameworks(flags_.headroom, question.request.gpus),
-                       question.request, options);
+    return tuner::tune(question.job.model, frameworks, question.request, options);
+  }
+
+  /// Optimizer states in fewer bits or elsewhere, adapters: of the framework that was named, or of
+  /// the usual one for fine-tuning.
+  void add_lighter_ways(const TuningQuestion& question, tuner::Tuning& tuning) const {
+    const bool named = flags_.plan.stack || flags_.plan.plan_file;
+    const Model& model = question.job.model;
+    const auto telling = [&](const tuner::Request& request) -> std::vector<tuner::AskedPlans> {
+      if (!named) return trainer_requests(request, model);
+      const bool asks = tuner::asks_for_model_parallel(request);
+      return {{request, asks ? tuner::Extent::kAll : tuner::Extent::kDataAlone}};
+    };
+    profiles::Profile profile =
+        named ? question.job.profile
+              : profiles::make_profile(question.job.cluster_file,
+                                       profiles::load_stack(profiles::usual_fine_tuning_stack()),
+                                       question.job.overrides);
+    profile.cluster = filled(std::move(profile.cluster), question.request.gpus);
+    tuner::SearchOptions options;
+    options.criteria = question.criteria;
+    options.threads = static_cast<int>(flags_.threads);
+    std::vector<tuner::Way>& ways = tuning.advice->ways;
+    for (tuner::Way& way : tuner::lighter_ways(model, tuner::scenarios_of(profile, question.robust),
+                                               question.request, options, telling)) {
+      const bool known = std::any_of(ways.begin(), ways.end(), [&](const tuner::Way& other) {
+        return other.flags == way.flags;
+      });
+      if (!known) ways.push_back(std::move(way));
+    }
+    tuner::rank_ways(ways, question.request.gpus);
   }
 
   static tuner::Judgement judged(const TuningQuestion& question, const Plan& plan) {

@@ -203,6 +203,17 @@ void check_numerics(const Plan& plan) {
                             name_of(n.precision)));
   }
   if (n.lora < 0) throw Error(fmt::format("lora is {}, expected 0 or a rank", n.lora));
+  if (n.quantize == Quantize::kNone) return;
+  if (n.lora == 0) {
+    throw Error(
+        fmt::format("quantize is {}, but the model itself is trained, expected lora with a "
+                    "rank",
+                    name_of(n.quantize)));
+  }
+  if (n.precision == Precision::kFp8 || n.precision == Precision::kNvfp4) {
+    throw Error(fmt::format("quantize is {}, but precision is {}, expected precision bf16 or fp16",
+                            name_of(n.quantize), name_of(n.precision)));
+  }
 }
 
 }  // namespace

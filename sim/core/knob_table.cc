@@ -295,7 +295,9 @@ std::vector<PlanKnob> knobs_of_layout() {
                                      "the model itself",
                                      kZeroInFile,
                                      kKnobMany,
-                                     "RANK"})};
+                                     "RANK"}),
+      make_knob<&N::quantize, &P::quantize>(
+          {"quantize", {}, "keep the weights that adapters leave frozen in fewer bits", "none"})};
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ constexpr std::array<std::string_view, 5> kWords<Fp8Recipe> = {"delayed", "tenso
 template <>
 constexpr std::array<std::string_view, 4> kWords<Optimizer> = {"adamw", "adamw-8bit", "muon",
                                                                "sgd"};
+template <>
+constexpr std::array<std::string_view, 4> kWords<Quantize> = {"none", "nf4", "int8", "fp8"};
 
 }  // namespace
 
@@ -66,6 +68,7 @@ SHARDWRIGHT_WORDS(CudaGraphs);
 SHARDWRIGHT_WORDS(Precision);
 SHARDWRIGHT_WORDS(Fp8Recipe);
 SHARDWRIGHT_WORDS(Optimizer);
+SHARDWRIGHT_WORDS(Quantize);
 #undef SHARDWRIGHT_WORDS
 
 std::string beyond_data_parallel(const Plan& plan) {

@@ -68,6 +68,8 @@ struct Parallelism {
 enum class Precision : std::uint8_t { kBf16, kFp16, kFp8, kNvfp4 };
 enum class Fp8Recipe : std::uint8_t { kDelayed, kTensorwise, kRowwise, kBlock, kMxfp8 };
 enum class Optimizer : std::uint8_t { kAdamw, kAdamw8bit, kMuon, kSgd };
+/// How frozen weights are kept beside adapters: four bits in blocks (QLoRA), or eight.
+enum class Quantize : std::uint8_t { kNone, kNf4, kInt8, kFp8 };
 
 struct Numerics {
   Precision precision = Precision::kBf16;
@@ -75,6 +77,7 @@ struct Numerics {
   bool fp8_params = false;  // parameters are kept and gathered in fp8
   Optimizer optimizer = Optimizer::kAdamw;
   std::int64_t lora = 0;  // rank of the adapters that are trained; 0: the model itself is
+  Quantize quantize = Quantize::kNone;  // the frozen weights of the layers
 
   bool operator==(const Numerics&) const = default;
   bool plain() const { return *this == Numerics{}; }
@@ -89,6 +92,7 @@ std::string_view name_of(CudaGraphs graphs);
 std::string_view name_of(Precision precision);
 std::string_view name_of(Fp8Recipe recipe);
 std::string_view name_of(Optimizer optimizer);
+std::string_view name_of(Quantize quantize);
 
 /// Nothing for a word that is none of them; words_of gives those that are, joined by ", ".
 template <typename Enum>

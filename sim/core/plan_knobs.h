@@ -52,6 +52,7 @@ struct GivenParallelism {
   std::optional<Precision> precision;
   std::optional<Fp8Recipe> fp8_recipe;
   std::optional<Optimizer> optimizer;
+  std::optional<Quantize> quantize;
   std::optional<std::string> pp_layout, rank_order;
 };
 

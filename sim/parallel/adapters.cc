@@ -82,6 +82,51 @@ void train_adapters(const BodyWriter& writer, Ops& backward) {
   backward = std::move(list);
 }
 
+double quantized_weight_bytes(Quantize quantize) {
+  switch (quantize) {
+    case Quantize::kNf4:
+      // A scale of 8 bits for 64 weights, and one of 32 bits for 256 of these.
+      return (4 + 8.0 / 64 + 32.0 / (64 * 256)) / 8;
+    case Quantize::kInt8:
+    case Quantize::kFp8:
+      return 1 + 4.0 / 128;  // a scale in fp32 for 128 weights
+    case Quantize::kNone:
+      break;
+  }
+  return 2;
+}
+
+double largest_matrix(const Model& model, const Plan& plan) {
+  double largest = 0;
+  for (const WeightShape& weight : weights_of(model, ModelUnit::kDenseLayer)) {
+    if (!weight.is_matrix()) continue;
+    const Slice slice = slices_of(model, weight, plan.parallel).each;
+    const double rows =
+        f(slice.along == SliceAlong::kRows ? slice.of(weight.rows).size() : weight.rows);
+    const double columns =
+        f(slice.along == SliceAlong::kColumns ? slice.of(weight.columns).size() : weight.columns);
+    largest = std::max(largest, rows * columns);
+  }
+  return largest;
+}
+
+void dequantize(const BodyWriter& writer, Ops& list) {
+  const Quantize quantize = writer.plan().numerics.quantize;
+  if (quantize == Quantize::kNone) return;
+  constexpr double kWritten = 2;
+  Ops result;
+  for (const Op& op : list) {
+    if (is_matrix(op) && !op.keeps_high_precision && op.kind != OpKind::kWeightGradient) {
+      const double bytes = quantized_weight_bytes(quantize) + kWritten;
+      Op made = writer.memory(OpKind::kQuantize, bytes * f(op.work.n) * f(op.work.k), 1,
+                              writer.stack().parallel.cast_efficiency);
+      result.push_back(made);
+    }
+    result.push_back(op);
+  }
+  list = std::move(result);
+}
+
 void freeze(Ops& backward) {
   std::erase_if(backward, [](const Op& op) { return op.kind == OpKind::kWeightGradient; });
 }

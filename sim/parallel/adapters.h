@@ -12,6 +12,11 @@
 // do. Under tensor parallelism A of a column-parallel and B of a row-parallel matrix are whole on
 // every rank; the sums of their gradients over the tensor group, once a step, are left out, and so
 // are the narrow activations A x.
+//
+// Frozen weights may be quantized (QLoRA, Dettmers et al. 2023): four bits in blocks of 64 whose
+// scales are quantized in turn, or eight with a scale a block. They are kept and gathered so, and
+// before each product, forward and backward, made bf16 anew; embedding, norms and head stay bf16.
+// Products in int8 itself (LLM.int8()) are not modelled.
 #pragma once
 
 #include "sim/core/model.h"
@@ -24,6 +29,16 @@ namespace shardwright::sim {
 /// Of a rank, in `layers` layers; 0 without adapters.
 double adapter_parameters(const Model& model, const Plan& plan, const Stack& stack,
                           std::int64_t layers);
+
+/// Bytes of a frozen weight of the layers as --quantize keeps it, its scales included.
+double quantized_weight_bytes(Quantize quantize);
+
+/// The largest matrix of a layer on a rank, which products read in bf16: one at a time is made of a
+/// quantized one.
+double largest_matrix(const Model& model, const Plan& plan);
+
+/// Puts before every product of a frozen matrix what makes bf16 of its quantized weights.
+void dequantize(const BodyWriter& writer, Ops& list);
 
 /// A layer's lists with adapters in place of weight gradients. The forward list is changed before
 /// what runs again is taken from it.

@@ -386,6 +386,7 @@ Body BodyWriter::layer(bool recomputed, bool experts) const {
   train_adapters(*this, body.backward);
   for (Ops* list : {&body.forward, &body.recompute, &body.backward}) {
     lower_precision(*this, *list);
+    dequantize(*this, *list);
   }
   if (plan_.recompute == Recompute::kFull && !stack_.recomputes_whole_layers &&
       plan_.numerics.lora == 0) {

@@ -49,6 +49,8 @@ DataParallel::DataParallel(const Model& model, const Plan& plan, const Stack& st
       plan.parallel.overlap_param_gather.value_or(sharded_ || stack.parallel.overlap_param_gather);
   gradient_bytes_ = gradient_bytes(plan, stack);
   if (gathers_narrow_weights(plan)) parameter_bytes_ = 1;
+  if (plan.numerics.quantize != Quantize::kNone)
+    parameter_bytes_ = quantized_weight_bytes(plan.numerics.quantize);
   if (!sharded_) {
     whole_bytes_ = stack.parallel.gradients.whole_bytes;
     copied_bytes_ = stack.parallel.gradients.whole_copy_bytes;

@@ -198,15 +198,18 @@ PipelineShape shortened(PipelineShape shape) {
   return shape;
 }
 
-/// Frozen weights once, in the compute type; state of the adapters alone.
+/// Frozen weights once, in the compute type or as they are quantized; state of the adapters alone.
 void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double adapters,
-                        double largest_layer, const Plan& plan, const Stack& stack, const Gpu& gpu,
-                        const Layout& layout) {
+                        double largest_layer, const Model& model, const Plan& plan,
+                        const Stack& stack, const Gpu& gpu, const Layout& layout) {
   const StrategyInfo& strategy = info_of(plan.strategy);
   const double ranks = f(layout.group(CommGroup::kShard).size);
   const double model_parallel = strategy.shards == Sharded::kNothing ? 1 : ranks;
-  const double frozen =
-      2 * (held.embedding + held.head) + weight_bytes(plan, gpu) * (held.layers + held.experts);
+  const bool quantized = plan.numerics.quantize != Quantize::kNone;
+  const double each =
+      quantized ? quantized_weight_bytes(plan.numerics.quantize) : weight_bytes(plan, gpu);
+  const double frozen = 2 * (held.embedding + held.head) + each * (held.layers + held.experts);
+  if (quantized) memory.of(MemoryCategory::kWorkspace) += 2 * largest_matrix(model, plan);
   memory.of(MemoryCategory::kMaster) = f(bytes_of(plan.master_dtype)) * adapters / model_parallel;
   memory.of(MemoryCategory::kOptimizer) = moment_bytes(plan) * adapters / model_parallel;
   if (strategy.shards != Sharded::kParameters) {
@@ -217,8 +220,11 @@ void add_adapter_states(StageMemory& memory, const ChunkParameters& held, double
   const bool gathered = layout.pp > 1 || !strategy.reshards;
   memory.of(MemoryCategory::kParameters) = frozen / ranks;
   memory.of(MemoryCategory::kGradients) = f(bytes_of(plan.reduce_dtype)) * adapters / ranks;
+  const double travels = quantized ? each : 2;
   memory.of(MemoryCategory::kGatherBuffers) =
-      2 * (gathered ? held.total() + adapters : 2 * largest_layer);
+      gathered
+          ? travels * (held.layers + held.experts) + 2 * (held.embedding + held.head + adapters)
+          : travels * 2 * largest_layer;
 }
 
 /// The state is the host's; what is on its way is in two pieces of a layer.
@@ -366,7 +372,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
     }
     const Gpu& gpu = profile.cluster.gpu;
     if (plan.numerics.lora > 0) {
-      add_adapter_states(memory, all, adapters, largest, plan, stack, gpu, layout);
+      add_adapter_states(memory, all, adapters, largest, model, plan, stack, gpu, layout);
     } else {
       add_states(memory, all, largest, plan, stack, gpu, layout);
     }

@@ -176,6 +176,11 @@ std::int64_t StepWriter::trained_owned(int offset) {
 }
 
 std::int64_t StepWriter::gathered_bytes(std::int64_t elements) const {
+  const Quantize quantize = plan_.numerics.quantize;
+  if (quantize != Quantize::kNone) {
+    return static_cast<std::int64_t>(quantized_weight_bytes(quantize) *
+                                     static_cast<double>(elements));
+  }
   return (gathers_narrow_weights(plan_) ? 1 : bytes_of(plan_.param_dtype)) * elements;
 }
 

@@ -78,10 +78,13 @@ TEST(ImportShapes, QloraOfAxolotlIsLora) {
   EXPECT_EQ(answer.at("plan").at("stack"), "hf-trainer");
   EXPECT_THAT(assumed(answer), HasSubstr("framework hf-trainer"));
   EXPECT_THAT(assumed(answer), HasSubstr("bf16 is auto"));
-  EXPECT_TRUE(leaves(answer, "load_in_4bit"));
-  // 8 billion parameters of which adapters alone are trained: 15 GiB of weights and what is kept.
+  EXPECT_FALSE(leaves(answer, "load_in_4bit"));
+  EXPECT_EQ(answer.at("plan").at("quantize"), "nf4");
+  // 7 billion parameters of layers in four bits, one of embedding and head in bf16.
   EXPECT_TRUE(answer.at("prediction").at("memory").at("fits"));
-  EXPECT_LT(answer.at("prediction").at("memory").at("total_bytes").get<double>(), 40.0 * (1 << 30));
+  const json& held = answer.at("prediction").at("memory").at("breakdown_bytes");
+  EXPECT_NEAR(held.at("parameters").get<double>() / (1 << 30),
+              6.98 * 0.516 / 1.074 + 2 * 1.05 / 1.074, 0.3);
 }
 
 TEST(ImportShapes, OtherTrainingsOfAxolotlAreRefused) {

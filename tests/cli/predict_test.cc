@@ -194,15 +194,41 @@ TEST(Predict, ExplainsWhatBoundsTheStepAndWhatOneChangeBuys) {
   EXPECT_EQ(thumb.at("words").size(), 2U);
   EXPECT_EQ(explanation.at("parts")[1].at("part"), "backward");
   EXPECT_EQ(explanation.at("parts")[1].at("bound_by"), "communication");
+  // What somebody can do first: of the plan, of the machine, other software last; the best first.
   double previous = 1e9;
+  std::size_t kind = 0;
+  const std::vector<std::string> kinds{"plan", "hardware", "software"};
   for (const json& change : not_empty(explanation.at("changes"))) {
+    while (change.at("of") != kinds[kind]) {
+      ASSERT_LT(++kind, kinds.size()) << change.at("of");
+      previous = 1e9;
+    }
     EXPECT_LE(change.at("tokens_per_s_gain").get<double>(), previous);
     previous = change.at("tokens_per_s_gain");
   }
+  EXPECT_EQ(kind, 2U);
   const ProgramResult text = predict(main_job({"--strategy", "yafsdp,fsdp2", "--explain"}));
   EXPECT_THAT(text.out, HasSubstr("is bound by communication"));
   EXPECT_THAT(text.out, HasSubstr("twice the NIC bandwidth"));
   EXPECT_THAT(text.out, HasSubstr("bf16 gradient reduction"));
+  EXPECT_THAT(text.out, HasSubstr("Other software: "));
+  EXPECT_THAT(text.out, Not(HasSubstr("in software, ")));
+}
+
+// Columns that compare strategies name their software, and what is foreign to the framework says
+// so.
+TEST(Predict, ColumnsNameTheirSoftware) {
+  const ProgramResult text = predict({"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus",
+                                      "16", "--strategy", "yafsdp,fsdp2,distributed-optimizer"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("YaFSDP on torch-compile"), HasSubstr("FSDP2 on"),
+                              HasSubstr("Megatron on torch-compile"),
+                              HasSubstr("--stack megatron-core prices Megatron itself")));
+  // What holds of one column is not said of all.
+  EXPECT_THAT(text.out, HasSubstr("Extrapolated (distributed-optimizer): "));
+  // FSDP2 with tensor parallelism stays in PyTorch.
+  const json tp = predicted({"--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--gpus", "16",
+                             "--strategy", "fsdp2", "--tp", "2"});
+  EXPECT_EQ(tp.at("inputs").at("plan").at("stack"), "torch-compile");
 }
 
 TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {

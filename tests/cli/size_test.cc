@@ -100,6 +100,18 @@ TEST(Size, PrintsTheContractsDocument) {
   EXPECT_LE(recommended.at("probability").at("deadline").get<double>(), 0.1);
   EXPECT_GT(recommended.at("probability").at("deadline").get<double>(), 0);
   EXPECT_LE(document.at("in_the_middle").at("gpus"), recommended.at("gpus"));
+  // Of its cluster nothing smaller meets the goal, or does so safely.
+  const json &smallest = document.at("smallest"), &safe = document.at("smallest_safe");
+  EXPECT_TRUE(smallest.at("meets").at("deadline").get<bool>());
+  EXPECT_TRUE(safe.at("meets").at("safely").get<bool>());
+  for (const json& option : document.at("options")) {
+    const json& meets = option.at("meets");
+    if (option.at("cluster") != recommended.at("cluster") || option.at("over_critical_batch") ||
+        !meets.at("deadline") || !meets.at("budget"))
+      continue;
+    EXPECT_GE(option.at("gpus"), smallest.at("gpus"));
+    EXPECT_TRUE(!meets.at("safely") || option.at("gpus") >= safe.at("gpus"));
+  }
   for (const json& even : document.at("break_even")) {
     EXPECT_NE(even.at("cluster"), recommended.at("cluster"));
     EXPECT_GT(even.at("break_even_usd_per_gpu_hour").get<double>(), 0);
@@ -253,6 +265,41 @@ TEST(Size, PublishedTrainingsOfTheModelAreTold) {
   EXPECT_GT(hours * interval[1].get<double>() / days, published);
   EXPECT_LT(hours * interval[0].get<double>() / days, published);
   EXPECT_LT(interval[1].get<double>() / interval[0].get<double>(), 2.7);
+}
+
+// What teams published of their trainings, asked as they trained, lies in intervals that tell a
+// buyer something: DeepSeek-V3 (pre-training), Llama 3.1 405B, Llama 3 70B and 8B.
+TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
+  struct Training {
+    const char *model, *tokens, *seq_len, *cluster, *gpus;
+    double gpu_hours;
+    Flags more;
+  };
+  const std::vector<Training> trainings{
+      {"deepseek-v3",
+       "14.8T",
+       "4k",
+       "h800-8x400",
+       "2048",
+       2.664e6,
+       {"--precision", "fp8", "--fp8-recipe", "block", "--pp", "16", "--pp-schedule", "dualpipe",
+        "--ep", "64", "--ep-overlap", "on", "--dispatcher", "deepep", "--tp", "1", "--global-batch",
+        "15360"}},
+      {"llama-3.1-405b", "15.6T", "8k", "dgx-h100", "16384", 30.84e6, {}},
+      {"llama-3-70b", "15T", "8k", "dgx-h100", "8192", 6.4e6, {}},
+      {"llama-3-8b", "15T", "8k", "dgx-h100", "512", 1.3e6, {}}};
+  for (const Training& one : trainings) {
+    Flags flags{"--model",   one.model,    "--tokens",  one.tokens, "--seq-len",
+                one.seq_len, "--clusters", one.cluster, "--gpus",   one.gpus};
+    flags.insert(flags.end(), one.more.begin(), one.more.end());
+    const json option = sized(flags).at("options")[0];
+    const double hours = 24 * option.at("gpus").get<double>();
+    const double low = hours * option.at("days_interval")[0].get<double>();
+    const double high = hours * option.at("days_interval")[1].get<double>();
+    EXPECT_LE(low, one.gpu_hours) << one.model;
+    EXPECT_GE(high, one.gpu_hours) << one.model;
+    EXPECT_LT(high / low, 2.7) << one.model;
+  }
 }
 
 TEST(Size, SaysWhenItRecommendsAPartOfANode) {

@@ -376,6 +376,21 @@ def a_buyer_asks_for_gpus(on):
     assert "does not fit" not in on.page.text("#headline").lower()
 
 
+@flow
+def one_card_is_answered_with_a_plan(on):
+    on.page.open("#tune?model=llama-3.1-8b&cluster=rtx-4090-pcie8&gpus=1&seq-len=2048")
+    on.page.press("#find-ways")
+    on.page.wait("[...document.querySelectorAll('#answers td')].filter((one) => /lora 16/.test(one.textContent)).length === 2", 120)
+    answer = on.page.text("#answers")
+    assert "Training every weight of llama-3.1-8b does not fit on 1 x rtx-4090; LoRA of rank 16 does" in answer, answer
+    assert on.page.text("#command-line").startswith("shardwright tune --model llama-3.1-8b"), on.page.text("#command-line")
+    on.pictures and on.picture_set("fine_tune")
+    on.page.js("[...document.querySelectorAll('button')].filter((one) => one.textContent === 'see the plan' && one.offsetParent).pop().click()")
+    on.page.settled()
+    on.page.wait("/quantize=nf4/.test(location.hash)")
+    assert "does not fit" not in on.page.text("#headline").lower(), on.page.text("#headline")
+
+
 HOSTILE = {
     "broken.json": ('{"model_type": "llama", ', "is no JSON"),
     "other.json": ('{"hello": 1}', "expected a model"),

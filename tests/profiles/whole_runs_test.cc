@@ -112,6 +112,7 @@ TEST(Production, TheFileSurvivesWritingAndReading) {
 
 TEST(Production, TheStepsOwnIntervalTakesThePlaceOfTheTypicalOne) {
   Production production;
+  production.level = 0.9;  // as steps have it
   production.log_factor = std::log(1.5);
   production.half_widths = {0.4, 0.5};
   production.step_half_width = 0.3;
@@ -128,6 +129,13 @@ TEST(Production, TheStepsOwnIntervalTakesThePlaceOfTheTypicalOne) {
   EXPECT_FALSE(of(1e10, 3e14, 0).beyond_fit);
   EXPECT_TRUE(of(1e10, 2e15, 0).beyond_fit);
   EXPECT_TRUE(of(1e12, 3e14, 0).beyond_fit);
+  // 1.960 standard deviations hold 95 %, 1.645 hold 90 %.
+  production.level = 0.95;
+  EXPECT_NEAR(normal_half_width(0.95), 1.960, 1e-3);
+  const double wider = 1.95996 / 1.64485;
+  EXPECT_NEAR(of(1e10, 3e14, 0.3).half_widths[1], 0.5, 1e-12);
+  EXPECT_NEAR(of(1e10, 3e14, 0.1).half_widths[1], std::sqrt(0.25 - wider * wider * (0.09 - 0.01)),
+              1e-5);
   EXPECT_EQ(factor_of({}, 1e10, 3e14, 1e4, 0.1).middle, 1);
 }
 

@@ -105,6 +105,84 @@ TEST(AdaptersTest, ShardedWeightsAreGatheredAndAdaptersSummed) {
   EXPECT_NEAR(sent, (63.0 / 64) * (2 * 2 * (frozen + adapters) + 4 * adapters), 1e-6 * sent);
 }
 
+// Llama 3 70B: layers in four bits with scales of 0.127 bits, embedding and head in bf16.
+TEST(AdaptersTest, QuantizedWeightsAreKeptAndGatheredInFewerBits) {
+  const Model model = llama_70b();
+  Plan plan = adapted(8, 8, 16);
+  plan.strategy = Strategy::kDdp;
+  ParallelEngine engine(model, h100());
+  const ParallelStep wide = engine.run(plan);
+  plan.numerics.quantize = Quantize::kNf4;
+  const ParallelStep narrow = engine.run(plan);
+  const auto held = [](const ParallelStep& step, MemoryCategory category) {
+    return step.memory[0].breakdown_bytes[static_cast<std::size_t>(category)];
+  };
+  const ChunkContent all = partition_layers(model, plan, h100().stack).front();
+  const ChunkParameters frozen = chunk_parameters(model, ModelUnits(model, plan.parallel), all);
+  const double each = (4 + 0.127) / 8;
+  EXPECT_NEAR(held(wide, MemoryCategory::kParameters) - held(narrow, MemoryCategory::kParameters),
+              (2 - each) * frozen.layers, 1e-4 * frozen.layers);
+  // One matrix at a time is made bf16: gate or up, an eighth of it on each rank.
+  EXPECT_DOUBLE_EQ(
+      held(narrow, MemoryCategory::kWorkspace) - held(wide, MemoryCategory::kWorkspace),
+      2 * 28672.0 * 8192 / 8);
+  Plan sharded = adapted(64, 1, 16);
+  sharded.strategy = Strategy::kMegatronFsdp;
+  const auto gathered = [&](Quantize quantize) {
+    sharded.numerics.quantize = quantize;
+    return engine.run(sharded).sent[static_cast<std::size_t>(CommGroup::kData)].all_gather;
+  };
+  EXPECT_NEAR(gathered(Quantize::kNf4) / gathered(Quantize::kNone), each / 2, 1e-3);
+  EXPECT_NEAR(gathered(Quantize::kInt8) / gathered(Quantize::kNone), 0.5, 0.02);
+}
+
+// Every product of a frozen matrix reads its weights in bf16, which are made before it: forward,
+// again where a layer runs again, and backward. No weight gradient, and no adapter, does.
+TEST(AdaptersTest, QuantizedWeightsAreMadeWideBeforeEachProduct) {
+  const Model model = llama_70b();
+  Plan plan = adapted(8, 1, 16);
+  plan.recompute = Recompute::kFull;
+  plan.ckpt_layers = 80;
+  const auto made = [](const Ops& ops) {
+    double bytes = 0;
+    for (const Op& op : ops) {
+      if (op.kind == OpKind::kQuantize) bytes += static_cast<double>(op.work.bytes);
+    }
+    return bytes;
+  };
+  const Body wide = BodyWriter(model, plan, h100().stack).layer(true);
+  EXPECT_EQ(made(wide.forward), 0);
+  plan.numerics.quantize = Quantize::kInt8;
+  const Body body = BodyWriter(model, plan, h100().stack).layer(true);
+  const double matrices = 8192.0 * 10240 + 8192.0 * 8192 + 8192.0 * 57344 + 28672.0 * 8192;
+  for (const Ops* ops : {&body.forward, &body.recompute, &body.backward})
+    EXPECT_NEAR(made(*ops), (2 + 1.03125) * matrices, 10);
+  ParallelEngine engine(model, h100());
+  const double eight = engine.run(plan).step_s;
+  plan.numerics.quantize = Quantize::kNone;
+  EXPECT_GT(eight, engine.run(plan).step_s);
+  EXPECT_LT(eight, 1.5 * engine.run(plan).step_s);
+}
+
+TEST(AdaptersTest, OnlyFrozenWeightsAreQuantized) {
+  const Model model = llama_70b();
+  Plan plan = plan_of(8, 1, 1, 1);
+  plan.numerics.quantize = Quantize::kNf4;
+  const auto why = [&] {
+    try {
+      check_plan(plan, model, 8);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(why(), HasSubstr("quantize is nf4, but the model itself is trained, expected lora"));
+  plan.numerics.lora = 16;
+  EXPECT_EQ(why(), "");
+  plan.numerics.precision = Precision::kFp8;
+  EXPECT_THAT(why(), HasSubstr("precision is fp8, expected precision bf16"));
+}
+
 // 2/3 of the products remain; norms, activations and attention do too, and adapters add sums of
 // whole activations.
 TEST(AdaptersTest, TrainingAdaptersTakesBetweenTwoThirdsAndAllOfTheTime) {

@@ -87,6 +87,23 @@ TEST(RunCost, RatesOfFailuresThatOperatorsReportAreInTheInterval) {
               std::exp(-std::hypot(0.5, std::log(scale(80000) / scale(32000)))), 1e-9);
 }
 
+// However often its machines fail, no large training reports that less than this was useful.
+TEST(RunCost, TheLeastUsefulShareThatIsReportedBoundsTheInterval) {
+  RunConditions conditions = conditions_of(1.5, 0.5);
+  conditions.mtbf_range = {8000, 80000};
+  const auto ratio = [&](double least) {
+    conditions.least_useful_share = least;
+    const RunCost cost =
+        run_cost(model_of("llama-3-8b"), step_of(16384, 256e6), 989.4e12, conditions, {});
+    EXPECT_GT(cost.goodput.share, 0.8);
+    return std::make_pair(std::log(cost.days_interval[1] / cost.days), cost.goodput.share);
+  };
+  const auto [bounded, share] = ratio(0.77);
+  EXPECT_NEAR(bounded, std::hypot(0.5, std::log(share / 0.77)), 1e-9);
+  EXPECT_GT(ratio(0).first, bounded);
+  EXPECT_NEAR(ratio(0.99).first, 0.5, 1e-9);
+}
+
 TEST(RunCost, WithoutAFittedFactorOnlyFailuresAreAdded) {
   RunConditions conditions = conditions_of(1, 0);
   const RunCost cost = run_cost(model_of("llama-3-8b"), step_of(64, 1e6), 989.4e12, conditions, {});

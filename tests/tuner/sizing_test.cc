@@ -103,8 +103,6 @@ TEST(Sizing, TheBatchIsRespectedOrNamedAsTheReason) {
   EXPECT_THAT(result.left_out.back().reason, HasSubstr("too small for 256 GPUs"));
 
   job.fixed.global_batch.reset();
-  EXPECT_EQ(plain_batch(1024, 72), 1008);
-  EXPECT_EQ(plain_batch(1024, 1 << 20), 1 << 20);  // grows where it must
   job.max_gpus = 16384;
   const Sweep all = sweep(model, {offer_of("dgx-h100")}, job);
   EXPECT_TRUE(all.options.back().over_critical);
@@ -298,6 +296,8 @@ TEST(SizingChoice, SearchesWholeNodesUntilNothingLiesBetween) {
   ASSERT_TRUE(choice.safe);
   EXPECT_EQ(options[*choice.in_the_middle].gpus(), 136);  // 130.03 would do
   EXPECT_EQ(options[*choice.recommended].gpus(), 184);    // 178.4 would do: 21.87 days
+  EXPECT_EQ(options[*choice.smallest].gpus(), 136);
+  EXPECT_EQ(options[*choice.smallest_safe].gpus(), 184);
   EXPECT_TRUE(sizes_to_try(options, offers, {}).empty());
   // With a budget alone the largest that it pays: 256 GPUs are 1.256 M.
   const Goal budget{.budget_usd = 1.3e6};

@@ -227,7 +227,7 @@ class Sizing(Result):
     HTML page for whoever signs.
     """
 
-    _views: ClassVar[Mapping[str, type[View]]] = {key: Option for key in ("options", "pareto", "recommended", "cheapest", "in_the_middle")}
+    _views: ClassVar[Mapping[str, type[View]]] = {key: Option for key in ("options", "pareto", "recommended", "cheapest", "in_the_middle", "smallest", "smallest_safe")}
     options: list[Option]
     pareto: list[Option]
     recommended: Optional[Option]

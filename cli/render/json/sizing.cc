@@ -203,6 +203,8 @@ Json sizing_json(const SizingReport& report) {
                 {"pareto", Json::array()},
                 {"recommended", option_or_null(report, report.choice.recommended)},
                 {"recommended_is_safe", report.choice.safe},
+                {"smallest", option_or_null(report, report.choice.smallest)},
+                {"smallest_safe", option_or_null(report, report.choice.smallest_safe)},
                 {"in_the_middle", option_or_null(report, report.choice.in_the_middle)},
                 {"break_even", break_even_json(report)},
                 {"savings", savings_json(report)},

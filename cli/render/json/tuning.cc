@@ -150,6 +150,27 @@ Json ways_json(const sim::Job& inputs, const tuner::Tuning& tuning) {
   return all;
 }
 
+/// What each framework can be told at best; of those that have a plan at all.
+Json frameworks_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
+  Json all = Json::array();
+  for (const FrameworkLine& line : question.frameworks) {
+    Json one{{"framework", line.name}};
+    if (line.best) {
+      const sim::Prediction& p = line.best->prediction;
+      one["plan"] = plan_to_json(p.plan);
+      one["iteration_time_s"] = p.time.iteration_s;
+      one["tokens_per_s"] = p.time.tokens_per_s;
+      one["total_bytes"] = p.memory.total_bytes;
+      one["cost"] = line.best->score / tuning.top.front().score - 1;
+    } else {
+      one["plan"] = nullptr;
+      one["refusal"] = line.refusal.empty() ? "nothing that it can be told fits" : line.refusal;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 }  // namespace
 
 Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
@@ -172,7 +193,9 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
   document["seconds"] = tuning.search_s;
   document["seconds_with_reasons"] = tuning.total_s;
   document["rejected"] = rejected_json(tuning);
-  document["why"] = tuning_sentences(question, tuning);
+  const std::vector<std::string> why = tuning_sentences(question, tuning);
+  document["lead"] = top.empty() ? why.front() : lead_sentence(question, tuning);
+  document["why"] = why;
   document["knobs"] = knobs_json(tuning);
   document["strategies"] = strategies_json(inputs, tuning);
   if (tuning.other) document["other_software"] = other_json(inputs, *tuning.other);
@@ -184,6 +207,7 @@ Json tuning_json(const TuningQuestion& question, const tuner::Tuning& tuning) {
         plan_and_prediction(job_of_native(inputs, *tuning.native), tuning.native->best.prediction));
     document["runs_here"] = std::move(native);
   }
+  if (!question.frameworks.empty()) document["frameworks"] = frameworks_json(question, tuning);
   document["if_off"] = robustness_json(inputs, tuning);
   if (question.given) {
     Json given = plan_and_prediction(inputs, question.given->prediction);

@@ -29,6 +29,13 @@ std::string model_parallel_words(const Plan& plan) {
     words.emplace_back(name_of(plan.numerics.precision));
   if (plan.numerics.optimizer != Optimizer::kAdamw)
     words.emplace_back(name_of(plan.numerics.optimizer));
+  const Numerics& numerics = plan.numerics;
+  if (numerics.lora > 0) {
+    words.push_back(
+        numerics.quantize == Quantize::kNone
+            ? fmt::format("lora {}", numerics.lora)
+            : fmt::format("lora {} over {}", numerics.lora, name_of(numerics.quantize)));
+  }
   if (words.empty()) return "";
   if (p.replica() < plan.gpus) add("dp", plan.gpus / p.replica());
   return fmt::format("{}", fmt::join(words, ", "));

@@ -122,10 +122,10 @@ std::string energy_sentence(const SizingReport& report, const Sized& option) {
       energy.kwh(report.offer_of(option).profile.cluster.gpu.id, option.cost.gpu_hours);
   if (!kwh) return "";
   return fmt::format(
-      "That is about {:.3g} MWh (board power, {:g} times for the rest of the node, PUE {:g}) and "
-      "{:.3g} t of CO2 at {:g} kg a kWh.",
-      *kwh / 1e3, energy.rest_of_node, energy.pue, *kwh * energy.grid_kg_per_kwh / 1e3,
-      energy.grid_kg_per_kwh);
+      "That is about {} MWh (board power, {:g} times for the rest of the node, PUE {:g}) and "
+      "{} t of CO2 at {:g} kg a kWh.",
+      thousands(*kwh / 1e3), energy.rest_of_node, energy.pue,
+      thousands(*kwh * energy.grid_kg_per_kwh / 1e3), energy.grid_kg_per_kwh);
 }
 
 /// Published trainings of the very model.

@@ -83,4 +83,42 @@ std::string software_sentence(const profiles::Profile& profile) {
   return text + ".";
 }
 
+std::string strategy_software(const Plan& plan, const Stack& stack) {
+  if (stack.parallel.always) return stack.id;
+  const auto whose = [](Software software) -> std::string_view {
+    switch (software) {
+      case Software::kDdp:
+        return "DDP";
+      case Software::kDeepSpeed:
+        return "DeepSpeed";
+      case Software::kFsdp1:
+        return "FSDP1";
+      case Software::kFsdp2:
+        return "FSDP2";
+      case Software::kYafsdp:
+        return "YaFSDP";
+      case Software::kMegatron:
+        return "Megatron";
+      case Software::kNone:
+        break;
+    }
+    return "one GPU";
+  };
+  return fmt::format("{} on {}", whose(info_of(plan.strategy).software), stack.id);
+}
+
+std::string foreign_strategy_sentence(const std::vector<sim::Prediction>& predictions,
+                                      const Stack& stack) {
+  if (stack.parallel.always) return "";
+  for (const sim::Prediction& prediction : predictions) {
+    const StrategyInfo& strategy = info_of(prediction.plan.strategy);
+    if (strategy.software != Software::kMegatron) continue;
+    return fmt::format(
+        "{} is Megatron's, and is priced here with the kernels of {}, so that strategies alone are "
+        "compared; --stack megatron-core prices Megatron itself.",
+        strategy.name, stack.id);
+  }
+  return "";
+}
+
 }  // namespace shardwright::cli

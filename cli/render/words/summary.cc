@@ -84,10 +84,15 @@ std::string chance_sentence(const SizingReport& report, const Sized& option) {
   if (misses.empty()) return "";
   std::string text = fmt::format("It misses {} of all cases", misses);
   const tuner::Choice& choice = report.choice;
-  if (choice.safe && choice.in_the_middle && choice.in_the_middle != choice.recommended) {
-    const Sized& smaller = report.option(*choice.in_the_middle);
-    text += fmt::format("; the cheapest that meets it in the middle ({}) misses {} of all cases",
-                        size_in_brief(report, smaller), misses_words(report, smaller));
+  if (choice.safe && choice.smallest && choice.smallest != choice.recommended) {
+    const Sized& smallest = report.option(*choice.smallest);
+    text += fmt::format("; the smallest that meets the goal in the middle ({}) misses {}",
+                        size_in_brief(report, smallest), misses_words(report, smallest));
+    if (choice.smallest_safe && choice.smallest_safe != choice.recommended) {
+      text += fmt::format(", the smallest that meets it with {:.0f} % is {}",
+                          100 * (1 - tuner::kSafeMiss),
+                          size_in_brief(report, report.option(*choice.smallest_safe)));
+    }
   } else if (report.goal.deadline_days && !choice.safe) {
     text += fmt::format("; nothing meets the goal with {:.0f} %", 100 * (1 - tuner::kSafeMiss));
   }

@@ -2,6 +2,7 @@
 #include "cli/render/tuning.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "cli/render/words/model_parallel_why.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/why.h"
+#include "tuner/lighter_training.h"
 
 namespace shardwright::cli {
 namespace {
@@ -70,6 +72,49 @@ std::string spare_sentence(const tuner::Tuning& tuning, tuner::Objective objecti
       plan_words(tuning.pareto.front().plan()), cost_words(objective, gain));
 }
 
+std::string way_out_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
+  if (!tuning.advice || tuning.advice->ways.empty()) return "Nothing fits.";
+  const tuner::Way& way = tuning.advice->ways.front();
+  const sim::Prediction& p = way.plan.prediction;
+  const std::string on =
+      fmt::format("{} x {}", question.request.gpus, question.job.profile.cluster.gpu.id);
+  const bool asks_for_all = !question.request.parallel.lora;
+  const std::string start =
+      tuner::trains_adapters(way) && asks_for_all
+          ? fmt::format("Training every weight of {} does not fit on {}; {} does",
+                        question.job.model_name, on, way.what)
+          : fmt::format("Nothing fits on {} as it was asked for; with {} this does", on, way.what);
+  return fmt::format("{}: {}, {} of {} of memory, {} tokens/s ({}).", start, plan_words(p.plan),
+                     bytes(p.memory.total_bytes), bytes(p.memory.usable_bytes),
+                     thousands(p.time.tokens_per_s), way.flags);
+}
+
+std::string lead_sentence(const TuningQuestion& question, const tuner::Tuning& tuning) {
+  const sim::Prediction& p = tuning.top.front().prediction;
+  std::string text = fmt::format("Take {} on {}: {} tokens/s, {} of {} of memory.",
+                                 plan_words(p.plan), p.plan.stack, thousands(p.time.tokens_per_s),
+                                 bytes(p.memory.total_bytes), bytes(p.memory.usable_bytes));
+  std::vector<std::string> others;
+  for (const FrameworkLine& line : question.frameworks) {
+    const bool asked_for = line.name == "torchtitan" || line.name == "fsdp2";
+    if (!asked_for || !line.best || line.best->plan() == p.plan) continue;
+    others.push_back(fmt::format(
+        "with {} {}, {}", line.title, plan_words(line.best->plan()),
+        cost_words(question.criteria.objective, line.best->score / tuning.top.front().score - 1)));
+  }
+  if (others.empty()) return text;
+  others.front().front() = 'W';
+  return text + fmt::format(" {}.", fmt::join(others, "; "));
+}
+
+std::string packing_sentence(const TuningQuestion& question) {
+  if (!question.fine_tunes) return "";
+  return fmt::format(
+      "Tokens count padding: pack short examples into sequences of {} tokens (packing of TRL, "
+      "sample_packing of axolotl), and these rates are those of real tokens.",
+      question.request.seq_len);
+}
+
 std::string nothing_fits_sentence(const tuner::Tuning& tuning) {
   std::string text = fmt::format("none of {} plans fits",
                                  thousands(static_cast<double>(tuning.counts.considered)));
@@ -84,6 +129,7 @@ std::vector<std::string> tuning_sentences(const TuningQuestion& question,
                                           const tuner::Tuning& tuning) {
   std::vector<std::string> sentences;
   if (tuning.top.empty()) {
+    sentences.push_back(way_out_sentence(question, tuning));
     if (tuning.advice && tuning.advice->closest)
       sentences.push_back(closest_sentence(*tuning.advice));
     if (tuning.advice && tuning.advice->ways.empty())

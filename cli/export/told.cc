@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/export/told.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "sim/core/error.h"
+#include "sim/core/words.h"
+
+namespace shardwright::cli {
+namespace {
+
+using S = Strategy;
+
+/// What layers may recompute.
+enum class Layers : std::uint8_t {
+  kAny,             // any policy in any number of layers
+  kFull,            // whole layers, any number
+  kAllOrNone,       // whole layers, all or none
+  kAllOrOperators,  // or the per-operator policy in all
+};
+
+struct Limits {
+  std::vector<Strategy> strategies{};  // empty: all
+  Layers layers = Layers::kAny;
+  std::optional<DType> reduce_dtype{};
+  bool chunks_loss = false, offloads = false, eight_bit = false, two_buffers = false;
+  std::vector<Strategy> model_parallel{};  // of model-parallel plans; empty: there are none
+  bool always = false;                     // the model-parallel engine predicts all plans
+};
+
+Limits limits_of(std::string_view name, bool adapters) {
+  if (name == "torchtitan") {
+    return {.strategies = {S::kFsdp2, S::kFsdp2NoReshard, S::kHsdp, S::kDdp},
+            .layers = Layers::kAllOrOperators,
+            .reduce_dtype = DType::kFp32,
+            .chunks_loss = true,
+            .model_parallel = {S::kFsdp2, S::kFsdp2NoReshard}};
+  }
+  if (name == "fsdp2") {
+    return {
+        .strategies = {S::kFsdp2, S::kFsdp2NoReshard}, .layers = Layers::kAny, .chunks_loss = true};
+  }
+  if (name == "megatron") {
+    return {.model_parallel = {S::kDistributedOptimizer, S::kMegatronFsdp}, .always = true};
+  }
+  if (name == "accelerate" && adapters) {
+    return {.strategies = {S::kDdp, S::kFsdp2, S::kFsdp2NoReshard},
+            .layers = Layers::kAllOrNone,
+            .chunks_loss = true,
+            .offloads = true,
+            .eight_bit = true};
+  }
+  if (name == "accelerate") {
+    return {.strategies = {S::kFsdp2, S::kFsdp2NoReshard, S::kFsdp1, S::kFsdp1GradOp, S::kHsdp},
+            .layers = Layers::kAllOrNone,
+            .reduce_dtype = DType::kBf16};
+  }
+  if (name == "deepspeed") {
+    return {.strategies = {S::kZero3, S::kZero2, S::kZero1},
+            .layers = Layers::kAllOrNone,
+            .offloads = true};
+  }
+  if (name == "yafsdp")
+    return {
+        .strategies = {S::kYafsdp, S::kYafsdpZero2}, .layers = Layers::kFull, .two_buffers = true};
+  return {.chunks_loss = true};  // native
+}
+
+[[noreturn]] void cannot(const ToldFramework& framework, std::string_view knob,
+                         std::string_view value, std::string_view expected) {
+  throw Error(fmt::format("{} is {}, which {} cannot be told, expected {}", knob, value,
+                          framework.title, expected));
+}
+
+std::string names_of(const std::vector<Strategy>& strategies) {
+  std::vector<std::string_view> names;
+  for (const Strategy strategy : strategies) names.push_back(name_of(strategy));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Those of `allowed` that the request leaves open.
+std::vector<Strategy> common(const ToldFramework& framework, const std::vector<Strategy>& asked,
+                             const std::vector<Strategy>& allowed) {
+  if (allowed.empty()) return asked;
+  if (asked.empty()) return allowed;
+  std::vector<Strategy> both;
+  std::copy_if(asked.begin(), asked.end(), std::back_inserter(both), [&](Strategy strategy) {
+    return std::find(allowed.begin(), allowed.end(), strategy) != allowed.end();
+  });
+  if (both.empty()) cannot(framework, "strategy", names_of(asked), names_of(allowed));
+  return both;
+}
+
+/// The policies for all layers, or none of them, that the request leaves open.
+std::vector<Recompute> policies_of(Layers layers) {
+  if (layers == Layers::kAllOrOperators)
+    return {Recompute::kNone, Recompute::kSelectiveOp, Recompute::kFull};
+  return {Recompute::kNone, Recompute::kFull};
+}
+
+std::vector<tuner::Request> recomputing(const ToldFramework& framework,
+                                        const tuner::Request& request, Layers layers,
+                                        std::int64_t model_layers) {
+  if (layers == Layers::kAny) return {request};
+  const auto asks = [&](Recompute policy, std::int64_t count) {
+    const bool counts = !request.ckpt_layers || *request.ckpt_layers == count;
+    return counts && (!request.recompute || request.recompute->recompute == policy);
+  };
+  std::vector<tuner::Request> requests;
+  if (layers == Layers::kFull) {
+    if (!request.recompute || request.recompute->recompute == Recompute::kFull ||
+        request.recompute->recompute == Recompute::kNone) {
+      tuner::Request whole = request;
+      if (!whole.recompute) whole.recompute = Recomputation{Recompute::kFull, 0};
+      requests.push_back(std::move(whole));
+    }
+  } else {
+    for (const Recompute policy : policies_of(layers)) {
+      const std::int64_t count = policy == Recompute::kNone ? 0 : model_layers;
+      if (!asks(policy, count)) continue;
+      tuner::Request one = request;
+      one.recompute = Recomputation{policy, 0};
+      one.ckpt_layers = count;
+      requests.push_back(std::move(one));
+    }
+  }
+  if (requests.empty()) {
+    cannot(framework, "recomputation in some layers",
+           request.ckpt_layers ? fmt::format("{} of {}", *request.ckpt_layers, model_layers)
+                               : std::string("another policy"),
+           "all layers or none");
+  }
+  return requests;
+}
+
+tuner::Request limited(const ToldFramework& framework, tuner::Request request,
+                       const Limits& limits) {
+  if (limits.reduce_dtype) {
+    if (request.reduce_dtype && *request.reduce_dtype != *limits.reduce_dtype)
+      cannot(framework, "reduce_dtype", name_of(*request.reduce_dtype),
+             name_of(*limits.reduce_dtype));
+    request.reduce_dtype = limits.reduce_dtype;
+  }
+  if (!limits.chunks_loss && !limits.always) {
+    if (request.loss_chunks.value_or(1) > 1)
+      cannot(framework, "loss_chunks", fmt::format("{}", *request.loss_chunks), "1");
+    request.loss_chunks = 1;
+  }
+  if (limits.two_buffers) {
+    if (request.buffers.value_or(2) != 2)
+      cannot(framework, "buffers", fmt::format("{}", *request.buffers), "2");
+    request.buffers = 2;
+  }
+  if (limits.always && request.parallel.quantize.value_or(Quantize::kNone) != Quantize::kNone)
+    cannot(framework, "quantize", name_of(*request.parallel.quantize), "none");
+  if (request.offload == Offload::kOptimizer && !limits.offloads && !limits.always)
+    cannot(framework, "offload", "optimizer", "none");
+  if (request.parallel.optimizer == Optimizer::kAdamw8bit && !limits.eight_bit)
+    cannot(framework, "optimizer", "adamw-8bit", "adamw");
+  return request;
+}
+
+/// Sizes that stay 1 where a framework shards data alone.
+void keep_whole(const ToldFramework& framework, tuner::Request& request) {
+  GivenParallelism& p = request.parallel;
+  const auto one = [&](const char* name, std::optional<std::int64_t>& size) {
+    if (size.value_or(1) != 1) cannot(framework, name, fmt::format("{}", *size), "1");
+    size = 1;
+  };
+  one("tp", p.tp);
+  one("pp", p.pp);
+  one("cp", p.cp);
+  one("ep", p.ep);
+}
+
+}  // namespace
+
+const std::vector<ToldFramework>& told_frameworks() {
+  static const std::vector<ToldFramework> all = {
+      {"torchtitan", "torchtitan", "torchtitan", "torch-compile", ""},
+      {"fsdp2", "a PyTorch script with FSDP2", "", "torch-compile", ""},
+      {"megatron", "Megatron", "megatron-bridge", "megatron-core", "megatron-core"},
+      {"accelerate", "Accelerate", "accelerate", "hf-eager", "hf-trainer"},
+      {"deepspeed", "DeepSpeed", "deepspeed", "hf-eager", ""},
+      {"yafsdp", "YaFSDP", "yafsdp", "hf-eager", ""},
+      {"native", "this program", "", "native", ""}};
+  return all;
+}
+
+const ToldFramework& told_framework(const std::string& name) {
+  std::vector<std::string> names;
+  for (const ToldFramework& framework : told_frameworks()) {
+    if (framework.name == name) return framework;
+    names.emplace_back(framework.name);
+  }
+  fail_word("--for", name, names);
+}
+
+std::string stack_of(const ToldFramework& framework, const tuner::Request& request) {
+  if (!request.parallel.lora) return std::string(framework.stack);
+  if (framework.adapters_on.empty()) {
+    throw Error(fmt::format("lora is {}, which {} cannot be told, expected accelerate or megatron",
+                            *request.parallel.lora, framework.title));
+  }
+  return std::string(framework.adapters_on);
+}
+
+std::vector<std::string> overrides_of(const ToldFramework& framework) {
+  // Accelerate's policy wraps the layers' class alone (accelerate.cc).
+  if (framework.name == "accelerate") return {"stack.wraps_embedding_and_head=false"};
+  return {};
+}
+
+std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
+                                             const tuner::Request& request, const Model& model) {
+  const bool adapters = request.parallel.lora.has_value();
+  const Limits limits = limits_of(framework.name, adapters);
+  const tuner::Request plain = limited(framework, request, limits);
+  const bool asks = tuner::asks_for_model_parallel(request) || model.is_moe();
+  const bool only_one = request.gpus == 1;
+  std::vector<tuner::AskedPlans> asked;
+  if (adapters && !limits.always) return trainer_requests(request, model);
+  if (limits.always) {
+    tuner::Request one = plain;
+    if (!request.strategies.empty())
+      one.strategies = common(framework, request.strategies, limits.model_parallel);
+    for (tuner::Request& each : recomputing(framework, one, limits.layers, model.layers))
+      asked.push_back({std::move(each), tuner::Extent::kAll});
+    return asked;
+  }
+  if (limits.model_parallel.empty()) {
+    tuner::Request whole = plain;
+    keep_whole(framework, whole);
+  }
+  if (!asks) {
+    tuner::Request one = plain;
+    one.strategies = only_one ? std::vector<Strategy>{S::kSingle}
+                              : common(framework, request.strategies, limits.strategies);
+    for (tuner::Request& each : recomputing(framework, one, limits.layers, model.layers))
+      asked.push_back({std::move(each), tuner::Extent::kDataAlone});
+  }
+  if (!limits.model_parallel.empty() && !only_one) {
+    tuner::Request one = plain;
+    one.strategies = common(framework, request.strategies, limits.model_parallel);
+    if (!one.parallel.cp_comm) one.parallel.cp_comm = ContextComm::kAllGather;
+    for (tuner::Request& each : recomputing(framework, one, limits.layers, model.layers))
+      asked.push_back({std::move(each), tuner::Extent::kModelParallel});
+  }
+  if (asked.empty()) {
+    throw Error(fmt::format(
+        "{} shards data alone, but {}, expected torchtitan or megatron", framework.title,
+        model.is_moe() ? "the model has experts" : "model parallelism is asked for"));
+  }
+  return asked;
+}
+
+std::vector<tuner::AskedPlans> trainer_requests(const tuner::Request& request, const Model& model) {
+  const ToldFramework& trainer = told_framework("accelerate");
+  const Limits limits = limits_of(trainer.name, true);
+  tuner::Request one = request;
+  one.strategies = request.gpus == 1 ? std::vector<Strategy>{S::kSingle}
+                                     : common(trainer, request.strategies, limits.strategies);
+  keep_whole(trainer, one);
+  const tuner::Extent extent =
+      tuner::asks_for_model_parallel(one) ? tuner::Extent::kAll : tuner::Extent::kDataAlone;
+  std::vector<tuner::AskedPlans> asked;
+  for (tuner::Request& each : recomputing(trainer, one, limits.layers, model.layers))
+    asked.push_back({std::move(each), extent});
+  return asked;
+}
+
+}  // namespace shardwright::cli

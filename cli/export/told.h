@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a framework can be told of a plan, as requests to the search: every plan of them is followed
+// to the letter by what `export` writes for it (settings.h), so a search that stays in them finds
+// the best that the framework does.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/model.h"
+#include "tuner/best_of_requests.h"
+
+namespace shardwright::cli {
+
+struct ToldFramework {
+  std::string_view name;         // as --for takes it
+  std::string_view title;        // as people write it
+  std::string_view format;       // of `export`; empty: none, a script of one's own does it
+  std::string_view stack;        // whose steps are predicted
+  std::string_view adapters_on;  // the same where adapters are trained; empty: it has none
+};
+
+/// All of them, in the order of the documentation.
+const std::vector<ToldFramework>& told_frameworks();
+/// Throws Error naming --for and the word.
+const ToldFramework& told_framework(const std::string& name);
+
+/// The framework that runs a request's plans, and what of the profile it sets.
+std::string stack_of(const ToldFramework& framework, const tuner::Request& request);
+std::vector<std::string> overrides_of(const ToldFramework& framework);
+
+/// `request` in the words of the framework. Throws Error where it holds something fixed that the
+/// framework cannot be told.
+std::vector<tuner::AskedPlans> told_requests(const ToldFramework& framework,
+                                             const tuner::Request& request, const Model& model);
+
+/// The same for Transformers' Trainer and those built on it, which have other optimizers, too.
+std::vector<tuner::AskedPlans> trainer_requests(const tuner::Request& request, const Model& model);
+
+}  // namespace shardwright::cli
