@@ -13,6 +13,7 @@
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "sim/core/check.h"
+#include "sim/core/error.h"
 #include "sim/core/workspace.h"
 
 namespace shardwright::exec {
@@ -195,6 +196,17 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
       }
     });
   });
+}
+
+void CudaDevice::quantize(StreamId, Matrix, const kernels::Fp8Matrix&, const kernels::Fp8Matrix&) {
+  enqueue(
+      [] { throw Error("precision is fp8, which run trains on the host only, expected bf16"); });
+}
+
+void CudaDevice::fp8_product(StreamId, const kernels::Fp8Matrix&, const kernels::Fp8Matrix&,
+                             const Addends&, Matrix) {
+  enqueue(
+      [] { throw Error("precision is fp8, which run trains on the host only, expected bf16"); });
 }
 
 void CudaDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,

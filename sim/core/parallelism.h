@@ -76,6 +76,8 @@ struct Numerics {
   Optimizer optimizer = Optimizer::kAdamw;
   std::int64_t lora = 0;  // rank of the adapters that are trained; 0: the model itself is
 
+  Fp8Recipe recipe() const { return fp8_recipe.value_or(Fp8Recipe::kTensorwise); }
+
   bool operator==(const Numerics&) const = default;
   bool plain() const { return *this == Numerics{}; }
 };

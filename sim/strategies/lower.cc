@@ -7,6 +7,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/placement.h"
+#include "sim/core/trained_precision.h"
 #include "sim/core/workspace.h"
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
@@ -106,7 +107,8 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy) {
 
 void lower(const Model& model, const Plan& asked, const Stack& stack, std::int64_t gpus_per_node,
            const LayerPrograms& programs, Schedule& out) {
-  refuse_parallelism(asked, "this schedule is of data parallelism only", "a plan without it");
+  refuse_parallelism(stack.memory == MemoryManager::kStatic ? with_products_in_bf16(asked) : asked,
+                     "this schedule is of data parallelism only", "a plan without it");
   if (model.is_moe()) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
