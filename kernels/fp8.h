@@ -99,6 +99,11 @@ constexpr float row_scale(float largest, Fp8Format format) {
   return std::bit_cast<float>(ordinary ? bits & 0x7f800000u : bits);
 }
 
+/// What results are multiplied by; one and the same NaN for all.
+constexpr float inverse_scale(float scale) {
+  return scale == scale ? 1 / scale : std::bit_cast<float>(0x7fc00000u);
+}
+
 inline constexpr std::uint8_t kE8m0Nan = 0xff;
 
 /// The exponent of what a block is divided by: 2^(code - 127).

@@ -70,7 +70,7 @@ void quantize_tensor(Parallel& parallel, const ProductRows<T>& rows, const Fp8Ma
       });
   const float scale = tensor_scale(std::bit_cast<float>(largest.load()), to.format);
   to.floats()[0] = std::bit_cast<float>(largest.load());
-  to.floats()[1] = 1 / scale;
+  to.floats()[1] = inverse_scale(scale);
   parallel.for_ranges(
       to.rows, kFp8Rows, [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
         float* buffer = scratch.floats(kFp8Rows * kFp8Chunk);
@@ -97,7 +97,7 @@ void quantize_rows(Parallel& parallel, const ProductRows<T>& rows, const Fp8Matr
         float scale[kFp8Rows];
         for (std::int64_t r = 0; r < end - begin; ++r) {
           scale[r] = row_scale(std::bit_cast<float>(largest[r]), to.format);
-          to.floats()[begin + r] = 1 / scale[r];
+          to.floats()[begin + r] = inverse_scale(scale[r]);
         }
         for_chunks(kernels, rows, to, begin, end, buffer, [&](std::int64_t col, std::int64_t size) {
           for (std::int64_t r = 0; r < end - begin; ++r) {
@@ -112,6 +112,8 @@ template <class T>
 void quantize_blocks(Parallel& parallel, const ProductRows<T>& rows, const Fp8Matrix& to) {
   const Kernels& kernels = parallel.kernels();
   const std::int64_t blocks = to.cols / kFp8Block;
+  // Scales of a tile that no block has.
+  std::fill_n(to.exponents(), block_scales(to.rows, to.cols), std::uint8_t{0});
   parallel.for_ranges(
       to.rows, kFp8Rows, [&](std::int64_t begin, std::int64_t end, Scratch& scratch) {
         float* buffer = scratch.floats(kFp8Rows * kFp8Chunk);
