@@ -164,6 +164,8 @@ class Device {
                              float* scratch) = 0;
 
   // Products in fp8.
+  /// Whether products take an operand whose codes are turned, so that none of a transpose are made.
+  virtual bool multiplies_turned(kernels::Fp8Scaling) const { return false; }
   /// Codes and scales of a matrix as it is and of its transpose, scaled and rounded alike where one
   /// scale serves all of it. One that has no codes is not made.
   virtual void quantize(StreamId stream, Matrix from, const kernels::Fp8Matrix& rows,

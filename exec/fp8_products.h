@@ -11,6 +11,9 @@
 // of what is there now: of the whole weight, as it was gathered, and of the tokens of one
 // micro-batch of one rank. So W ranks multiply what one rank that accumulates W micro-batches does,
 // to the bit and without any collective; two micro-batches joined into one have other scales.
+//
+// Backward wants transposes of what forward reads. Where a device multiplies codes both ways
+// (multiplies_turned) it is handed those of rows instead.
 #pragma once
 
 #include <cstddef>
@@ -42,12 +45,15 @@ class Fp8Products {
   kernels::Fp8Matrix operand(const Place& place, std::int64_t rows, std::int64_t cols,
                              kernels::Fp8Format format) const;
   kernels::Fp8Format gradient_format() const;
+  /// The operand of a product that adds along the other dimension of a matrix, made of its rows.
+  static kernels::Fp8Matrix turned(kernels::Fp8Matrix rows);
 
   Device& device_;
   StreamId stream_;
   kernels::Fp8Scaling scaling_;
+  bool turns_;  // no transposes are made
   Place left_, right_, gradient_;
-  const void* quantized_gradient_ = nullptr;  // whose transpose is in gradient_
+  const void* quantized_gradient_ = nullptr;  // what is in gradient_, turned
 };
 
 }  // namespace shardwright::exec

@@ -147,6 +147,9 @@ struct Fp8Matrix {
   std::int64_t cols = 0;
   Fp8Format format = Fp8Format::kE4M3;
   Fp8Scaling scaling = Fp8Scaling::kTensor;
+  /// The codes are those of the transpose, [cols, rows]: one scale serves both ways, and some GPUs
+  /// multiply them so.
+  bool turned = false;
 
   float* floats() const { return static_cast<float*>(scales); }
   std::uint8_t* exponents() const { return static_cast<std::uint8_t*>(scales); }

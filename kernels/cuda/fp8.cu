@@ -7,7 +7,7 @@ namespace shardwright::kernels::cuda {
 namespace {
 
 constexpr int kFp8Tile = 64;
-constexpr int kSegment = 16;  // neighbours that a thread codes: 16 bytes
+constexpr int kSegment = kFp8Multiple;
 constexpr int kSegments = kFp8Tile / kSegment;
 /// Odd, so that columns of a tile lie in different banks.
 constexpr int kTileStride = kFp8Tile + 1;

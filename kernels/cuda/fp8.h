@@ -13,9 +13,12 @@
 
 namespace shardwright::kernels::cuda {
 
+/// Of which rows and columns are multiples: what a thread codes at a time.
+inline constexpr std::int64_t kFp8Multiple = 16;
+
 /// `rows` is `from`, `columns` its transpose, both scaled and rounded alike; one without codes is
-/// not made. Codes are aligned to 16 bytes and scales to 4, rows and columns multiples of 16, with
-/// blocks of 32.
+/// not made. Codes are aligned to 16 bytes and scales to 4; rows and columns are multiples of 16,
+/// with blocks of 32.
 void quantize(cudaStream_t stream, host::Matrix<const BFloat16> from, const Fp8Matrix& rows,
               const Fp8Matrix& columns);
 
