@@ -185,10 +185,10 @@ void quantize(Parallel& parallel, Matrix<const T> from, bool transposed, const F
 template <class C>
 void fp8_matmul(Parallel& parallel, const Fp8Matrix& a, const Fp8Matrix& b, Matrix<C> out,
                 Store mode) {
-  SHARDWRIGHT_CHECK(
-      a.rows == out.rows && b.rows == out.cols && a.cols == b.cols && a.scaling == b.scaling,
-      "matmul of fp8 [{}, {}] and [{}, {}] into [{}, {}]", a.rows, a.cols, b.rows, b.cols, out.rows,
-      out.cols);
+  SHARDWRIGHT_CHECK(a.rows == out.rows && b.rows == out.cols && a.cols == b.cols &&
+                        a.scaling == b.scaling && !a.turned && !b.turned,
+                    "matmul of fp8 [{}, {}] and [{}, {}] into [{}, {}]", a.rows, a.cols, b.rows,
+                    b.cols, out.rows, out.cols);
   const Kernels& kernels = parallel.kernels();
   const std::int64_t down = ceil_div(out.rows, kFp8Tile), across = ceil_div(out.cols, kFp8Tile);
   parallel.run(down * across, [&](std::int64_t task, Scratch& scratch) {

@@ -17,8 +17,8 @@ namespace shardwright::kernels::host {
 template <class T>
 void quantize(Parallel& parallel, Matrix<const T> from, bool transposed, const Fp8Matrix& to);
 
-/// out[m, n] = a[m, k] b[n, k]^T, both scaled alike; rounded once. The order of sums is that of
-/// rows and columns of the operands alone, as in matmul.h.
+/// out[m, n] = a[m, k] b[n, k]^T, both scaled alike and not turned; rounded once. The order of sums
+/// is that of rows and columns of the operands alone, as in matmul.h.
 template <class C>
 void fp8_matmul(Parallel& parallel, const Fp8Matrix& a, const Fp8Matrix& b, Matrix<C> out,
                 Store mode = Store::kOverwrite);
