@@ -46,6 +46,8 @@ class Workspace {
   DeviceBatch batch(std::int64_t micro_step) const;
   RopeTables rope() const;
   void* scratch() const { return base_ + plan_.scratch_offset; }
+  /// For operands of products in fp8: plan_fp8_workspace's bytes, where the plan has such products.
+  std::byte* fp8() const { return base_ + plan_.fp8_offset; }
   const WorkspacePlan& plan() const { return plan_; }
 
   /// The record that this rank sends, and the table of all ranks' records.

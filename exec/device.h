@@ -23,6 +23,7 @@
 #include "exec/step_record.h"
 #include "kernels/adamw.h"
 #include "kernels/attention_shape.h"
+#include "kernels/fp8.h"
 #include "sim/core/model.h"
 #include "sim/core/units.h"
 
@@ -161,6 +162,17 @@ class Device {
   /// `adds` likewise. The scratch holds kPartialSums * cols floats.
   virtual void bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool adds,
                              float* scratch) = 0;
+
+  // Products in fp8.
+  /// Whether products take an operand whose codes are turned, so that none of a transpose are made.
+  virtual bool multiplies_turned(kernels::Fp8Scaling) const { return false; }
+  /// Codes and scales of a matrix as it is and of its transpose, scaled and rounded alike where one
+  /// scale serves all of it. One that has no codes is not made.
+  virtual void quantize(StreamId stream, Matrix from, const kernels::Fp8Matrix& rows,
+                        const kernels::Fp8Matrix& columns) = 0;
+  /// out[m, n] = a[m, k] b[n, k]^T + addends.
+  virtual void fp8_product(StreamId stream, const kernels::Fp8Matrix& a,
+                           const kernels::Fp8Matrix& b, const Addends& addends, Matrix out) = 0;
 
   // Attention on packed heads.
   /// Turns query and key heads in place by their tokens' positions; `backward` the other way.

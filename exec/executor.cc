@@ -10,13 +10,17 @@
 
 #include "sim/core/check.h"
 #include "sim/core/error.h"
+#include "sim/core/trained_precision.h"
 
 namespace shardwright::exec {
 
 namespace {
 
-Schedule checked(Schedule schedule, const Plan& plan, const RankGroups& groups) {
-  refuse_parallelism(plan, "the executor runs data parallelism only", "a plan without it");
+Schedule checked(Schedule schedule, const Model& model, const Plan& plan,
+                 const RankGroups& groups) {
+  refuse_parallelism(with_products_in_bf16(plan), "the executor runs data parallelism only",
+                     "a plan without it");
+  check_trained_precision(model, plan);
   if (plan.attention != AttentionKind::kFlash) {
     throw Error(fmt::format("attention is {}, expected flash: the executor has no other",
                             name_of(plan.attention)));
@@ -81,7 +85,7 @@ Executor::Executor(const Model& model, const Plan& plan, Schedule schedule, Devi
                    RankGroups groups, const ExecutorOptions& options)
     : model_(model),
       plan_(plan),
-      schedule_(checked(std::move(schedule), plan, groups)),
+      schedule_(checked(std::move(schedule), model, plan, groups)),
       device_(device),
       groups_(std::move(groups)),
       options_(options),

@@ -72,6 +72,10 @@ ModelOps::ModelOps(const Model& model, const Plan& plan, const Sharding& shardin
       packed_cols_(columns_of(Tensor::kQkv, model)),
       attention_(attention_shape_of(model, plan)),
       row_count_(tokens_) {
+  if (plan.numerics.precision == Precision::kFp8) {
+    fp8_.emplace(plan_fp8_workspace(model, tokens_), workspace.fp8(), plan.numerics.recipe(),
+                 device, stream);
+  }
   embedding_scale_ =
       dtype_ == DType::kFp32
           ? model.embedding_scale
@@ -99,6 +103,7 @@ void ModelOps::run(const Op& op, std::int32_t unit) {
   });
   SHARDWRIGHT_CHECK(entry != std::end(kTable), "the executor has no {} {}", name_of(op.phase),
                     name_of(op.kind));
+  if (fp8_ && op.kind != OpKind::kWeightGradient) fp8_->forget();
   (this->*entry->call)(op, unit);
 }
 
@@ -297,22 +302,27 @@ void ModelOps::activation_backward(const Op& op, std::int32_t unit) {
 void ModelOps::product(const Op& op, std::int32_t unit) {
   const WeightTensors& t = tensors_of(op, unit);
   const Matrix residual = op.in[1] ? rows(op.in[1], unit) : Matrix();
-  device_.linear_forward(stream_, rows(op.in[0], unit), weight(op, unit),
-                         {residual, parameter(t.bias, t.rows)}, rows(op.out[0], unit));
+  const Addends addends{residual, parameter(t.bias, t.rows)};
+  const Matrix x = rows(op.in[0], unit), y = rows(op.out[0], unit);
+  if (Fp8Products* products = fp8(op)) return products->forward(x, weight(op, unit), addends, y);
+  device_.linear_forward(stream_, x, weight(op, unit), addends, y);
 }
 
 // in: gradient of y; out: gradient of x
 void ModelOps::input_gradient(const Op& op, std::int32_t unit) {
-  device_.linear_input_gradient(stream_, rows(op.in[0], unit), weight(op, unit),
-                                rows(op.out[0], unit));
+  const Matrix d_y = rows(op.in[0], unit), d_x = rows(op.out[0], unit);
+  if (Fp8Products* products = fp8(op)) return products->input_gradient(d_y, weight(op, unit), d_x);
+  device_.linear_input_gradient(stream_, d_y, weight(op, unit), d_x);
 }
 
 // in: gradient of y, x; out: the gradient's slot, which for native schedules has no place of its
 // own. Later chunks of tokens are added.
 void ModelOps::weight_gradient(const Op& op, std::int32_t unit) {
-  device_.linear_weight_gradient(stream_, rows(op.in[0], unit), rows(op.in[1], unit),
-                                 gradient(op, unit),
-                                 first_row_ > 0 || adds(tensors_of(op, unit).first));
+  const Matrix d_y = rows(op.in[0], unit), x = rows(op.in[1], unit);
+  const bool sums = first_row_ > 0 || adds(tensors_of(op, unit).first);
+  if (Fp8Products* products = fp8(op))
+    return products->weight_gradient(d_y, x, gradient(op, unit), sums);
+  device_.linear_weight_gradient(stream_, d_y, x, gradient(op, unit), sums);
 }
 
 // in: gradient of y

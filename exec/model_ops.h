@@ -13,11 +13,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "exec/activations.h"
 #include "exec/batch.h"
 #include "exec/device.h"
+#include "exec/fp8_products.h"
 #include "exec/recorder.h"
 #include "exec/sharding.h"
 #include "sim/core/model.h"
@@ -97,6 +99,8 @@ class ModelOps {
   /// A single tensor; without data when there is none.
   Array parameter(int tensor, std::int64_t size) const;
   Array parameter_gradient(int tensor, std::int64_t size) const;
+  /// Where products of this weight are in fp8: those of layers; null: in the parameters' type.
+  Fp8Products* fp8(const Op& op) { return fp8_ && op.weight != Weight::kHead ? &*fp8_ : nullptr; }
   /// Whether a tensor's gradient is added to what earlier micro-batches left.
   bool adds(int tensor) const;
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
@@ -113,6 +117,7 @@ class ModelOps {
   std::int64_t tokens_;
   std::int64_t packed_cols_;
   kernels::AttentionShape attention_;
+  std::optional<Fp8Products> fp8_;
   double embedding_scale_ = 1;  // in the type of parameters, as transformers have it
   std::int64_t micro_step_ = 0;
   DeviceBatch batch_;

@@ -96,7 +96,7 @@ ExecutionOffer execution_offer() {
   offer.gpu_problem = std::move(found.problem);
   for (exec::cuda::UsableGpu& gpu : found.usable) {
     offer.gpus.push_back({gpu.index, std::move(gpu.name), gpu.memory_bytes, gpu.multiprocessors,
-                          std::move(gpu.pci_address)});
+                          std::move(gpu.pci_address), gpu.compute_major, gpu.compute_minor});
   }
 #endif
   return offer;

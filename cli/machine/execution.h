@@ -25,6 +25,8 @@ struct OfferedGpu {
   Bytes memory_bytes = 0;
   int multiprocessors = 0;
   std::string pci_address;
+  int compute_major = 0;
+  int compute_minor = 0;
 };
 
 struct ExecutionOffer {

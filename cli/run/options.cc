@@ -13,6 +13,7 @@
 #ifdef SHARDWRIGHT_HAS_CUDA
 #include "exec/cuda/attention.h"
 #endif
+#include "exec/fp8_gpus.h"
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
@@ -66,6 +67,16 @@ bool times_products(const RunSettings& settings, DeviceKind device, bool determi
     return false;
   }
   return word == "timed" || (word == "auto" && !deterministic);
+}
+
+void require_fp8(const RunOptions& options) {
+  const Numerics& numerics = options.plan.numerics;
+  if (numerics.precision != Precision::kFp8) return;
+  for (const OfferedGpu& gpu : options.gpus) {
+    const std::string why =
+        exec::why_no_fp8(gpu.name, gpu.compute_major, gpu.compute_minor, numerics.recipe());
+    if (!why.empty()) throw Error(why, ExitCode::kMissingDevice);
+  }
 }
 
 exec::TrainOptions train_options(const RunSettings& settings) {
@@ -190,6 +201,7 @@ RunOptions run_options(RunSettings& settings) {
     options.product_choices = cluster_file_of(options).product_choices;
   }
   if (options.device == DeviceKind::kCuda) options.gpus = std::move(offer.gpus);
+  require_fp8(options);
   if (options.transport == Transport::kLocal && options.plan.gpus > kMostLocalRanks) {
     settings.fail("ranks",
                   fmt::format("at most {} when ranks are threads of one process", kMostLocalRanks));

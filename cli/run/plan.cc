@@ -7,6 +7,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/plan_knobs.h"
+#include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
 namespace {
@@ -74,7 +75,7 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   const bool from_file = !file.empty();
   Plan plan = document.plan;
   if (from_file)
-    refuse_parallelism(plan, "run trains with data parallelism only",
+    refuse_parallelism(with_products_in_bf16(plan), "run trains with data parallelism only",
                        fmt::format("a plan without it in {}", file));
   if (!from_file) {
     plan.ckpt_layers = 0;
@@ -90,7 +91,9 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
 
   const GivenKnobs knobs = given_knobs(settings, model);
   if (!knobs.strategies.empty()) plan.strategy = knobs.strategies.front();
+  if (!from_file && knobs.parallel.precision == Precision::kFp8) plan.param_dtype = DType::kBf16;
   plan = with_knobs(std::move(plan), knobs, model.layers);
+  check_trained_precision(model, plan);
   if (from_file || settings.given("ranks")) keep_batch(settings, before, launch, plan);
 
   const std::string origin = from_file ? file : "default";
@@ -99,6 +102,8 @@ Plan run_plan(RunSettings& settings, const PlanDocument& document, const Model& 
   for (const PlanKnob& knob : plan_knobs()) {
     const std::string key(knob.name);
     if (!knob.write || !settings.knows(key)) continue;
+    // Without fp8 layers multiply in the parameters' type.
+    if (key == "precision" && plan.numerics.precision != Precision::kFp8) continue;
     std::string value = knob.write(plan);
     if (!value.empty()) settings.decide(key, std::move(value), origin);
   }

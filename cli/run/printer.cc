@@ -41,10 +41,14 @@ std::string run_head(const RunOptions& options, const exec::Data& data,
   const Plan& plan = options.plan;
   const auto parameters =
       static_cast<double>(count_parameters(options.model).total(options.model.layers));
-  std::string text = fmt::format("{}, {} parameters, {} on {}, {} compute{}\n",
+  const std::string products =
+      plan.numerics.precision == Precision::kFp8
+          ? fmt::format(", layers multiply in fp8 ({})", name_of(plan.numerics.recipe()))
+          : "";
+  std::string text = fmt::format("{}, {} parameters, {} on {}, {} compute{}{}\n",
                                  printable(options.model_name, true), thousands(parameters),
                                  name_of(plan.strategy), where(options), name_of(plan.param_dtype),
-                                 attention.why.empty() ? "" : ", " + attention.why);
+                                 products, attention.why.empty() ? "" : ", " + attention.why);
   const std::int64_t sequences = plan.gpus * plan.micro_batch * plan.grad_accum;
   text += fmt::format("a step has {} sequences of {} tokens; data: {}\n", sequences, plan.seq_len,
                       data.train->describe());

@@ -46,6 +46,12 @@ const std::vector<SettingInfo>& setting_table() {
         {"master-dtype", "DTYPE", "",
          "of the parameters that the optimizer updates; bf16 by stochastic rounding", kHow},
         {"moment-dtype", "DTYPE", "", "of Adam's moments", kHow},
+        {"precision", "WORD", "",
+         "what layers multiply in: bf16, or fp8 with bf16 elsewhere (default: the parameters' "
+         "type)",
+         kHow},
+        {"fp8-recipe", "WORD", "",
+         "how operands are scaled: tensorwise, rowwise or mxfp8 (default: tensorwise)", kHow},
         {"buffers", "N", "", "rotating gather buffers", kHow},
         {"prefetch", "N", "", "units gathered ahead", kHow},
         {"deterministic", "on|off", "",

@@ -28,6 +28,7 @@
 #include "sim/core/chrome_trace.h"
 #include "sim/core/read_file.h"
 #include "sim/core/trace_identity.h"
+#include "sim/core/trained_precision.h"
 #include "sim/cost/planned_attention.h"
 #include "sim/job.h"
 #include "sim/predict.h"
@@ -134,13 +135,14 @@ Predicted lower_and_predict(RunOptions& options, bool packs_documents) {
     profile.stack.packs_documents = packs_documents;
     predicted.attention = sim::planned_attention(options.model, options.plan, profile);
     predicted.cluster_file = file_of(profile, options, predicted);
-    sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
+    if (options.plan.numerics.precision != Precision::kFp8)
+      sim::count_measured_products(predicted.utilisation, profile, options.plan.param_dtype);
     predicted.step_s = sim::predict(options.model, profile, options.plan, fast).time.iteration_s;
   } catch (const Error& error) {
     options.notes.push_back(
         fmt::format("no step time is predicted for {}: {}", options.predicted_for, error.what()));
   }
-  check_plan(options.plan, options.model, predicted.gpus_per_node);
+  check_plan(with_products_in_bf16(options.plan), options.model, predicted.gpus_per_node);
   predicted.schedule = sim::lower(options.model, options.plan, profiles::load_stack("native").stack,
                                   predicted.gpus_per_node);
   return predicted;

@@ -95,6 +95,9 @@ CudaDevice::CurrentGpu::CurrentGpu(int gpu) {
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options)
     : options_(options), current_gpu_(options.gpu) {
+  cudaDeviceProp properties{};
+  SHARDWRIGHT_CUDA(cudaGetDeviceProperties(&properties, options_.gpu));
+  compute_major_ = properties.major;
   enable_peer_access(options_.gpu, options_.peers);
   staging_ = cuda::allocate_pinned(kStagingBytes);
 }

@@ -68,6 +68,7 @@ class CudaDevice final : public Device {
   DType logits_dtype(DType parameters) const override { return parameters; }
 #include "exec/device_operations.inc"
 
+  bool multiplies_turned(kernels::Fp8Scaling scaling) const override;
   /// For communicators that enqueue work of their own.
   cudaStream_t stream(StreamId id) const {
     return streams_[static_cast<std::size_t>(id)].handle.get();
@@ -143,6 +144,7 @@ class CudaDevice final : public Device {
 
   CudaDeviceOptions options_;
   CurrentGpu current_gpu_;
+  int compute_major_ = 0;
   Bytes allocated_ = 0;
   Bytes peak_ = 0;
   Failure failure_;

@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "exec/cuda/cuda_device.h"
+#include "exec/fp8_gpus.h"
 #include "exec/typed.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/cross_entropy.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/fp8.h"
 #include "kernels/cuda/layernorm.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
@@ -194,6 +196,33 @@ void CudaDevice::norm_backward(StreamId stream, Heads x, const Norm& norm, const
             pointer<G>(d_weight.data), scratch, x.stride, norm.offset, store(adds));
       }
     });
+  });
+}
+
+bool CudaDevice::multiplies_turned(kernels::Fp8Scaling scaling) const {
+  return scaling == kernels::Fp8Scaling::kTensor && multiplies_fp8_both_ways(compute_major_);
+}
+
+void CudaDevice::quantize(StreamId stream, Matrix from, const kernels::Fp8Matrix& rows,
+                          const kernels::Fp8Matrix& columns) {
+  enqueue([&] {
+    const auto scaling = rows.codes != nullptr ? rows.scaling : columns.scaling;
+    const std::int64_t unit =
+        scaling == kernels::Fp8Scaling::kBlocks ? kernels::kFp8Block : kc::kFp8Multiple;
+    SHARDWRIGHT_CHECK(from.dtype == DType::kBf16 && from.rows % unit == 0 && from.cols % unit == 0,
+                      "{} x {} {} in fp8", from.rows, from.cols, name_of(from.dtype));
+    kc::quantize(this->stream(stream), matrix_of<const kernels::BFloat16>(from), rows, columns);
+  });
+}
+
+void CudaDevice::fp8_product(StreamId stream, const kernels::Fp8Matrix& a,
+                             const kernels::Fp8Matrix& b, const Addends& addends, Matrix out) {
+  enqueue([&] {
+    cuda::Product product = cuda::fp8_product_of(a, b, out);
+    product.addend = addends.matrix;
+    product.bias = addends.bias.data;
+    const Stream& s = at(stream);
+    products_.run(product, s.scratch, s.scratch_bytes, s.handle.get());
   });
 }
 

@@ -43,11 +43,14 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kFp32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
+cudaDataType_t type_of(kernels::Fp8Format format) {
+  return format == kernels::Fp8Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 /// The row-major matrix as a column-major one: cols x rows.
-Layout layout_of(const Matrix& m) {
+Layout layout_of(const Matrix& m, cudaDataType_t type) {
   cublasLtMatrixLayout_t layout = nullptr;
-  SHARDWRIGHT_CUBLAS(cublasLtMatrixLayoutCreate(&layout, type_of(m.dtype),
-                                                static_cast<std::uint64_t>(m.cols),
+  SHARDWRIGHT_CUBLAS(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(m.cols),
                                                 static_cast<std::uint64_t>(m.rows), m.stride));
   return Layout(layout);
 }
@@ -74,6 +77,35 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
       cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
+/// Scales of rows are those of both operands; the library's first one is our second.
+void set_scale_modes(cublasLtMatmulDesc_t desc, const Fp8Operands& fp8) {
+  if (fp8.a.scaling == kernels::Fp8Scaling::kTensor) return;  // what it takes for granted
+  const std::int32_t mode = fp8.a.scaling == kernels::Fp8Scaling::kRows
+                                ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                : CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+}
+
+void set_scales(cublasLtMatmulDesc_t desc, const Fp8Operands& fp8) {
+  const auto scales = [](const kernels::Fp8Matrix& m) -> const void* {
+    return m.scaling == kernels::Fp8Scaling::kTensor ? m.floats() + 1 : m.scales;
+  };
+  set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales(fp8.b));
+  set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales(fp8.a));
+}
+
+/// "fp8 e5m2 e4m3 tensor", or nothing.
+std::string fp8_words(const std::optional<Fp8Operands>& fp8) {
+  if (!fp8) return "";
+  constexpr const char* kScalings[] = {"tensor", "rows", "blocks"};
+  const auto format = [](const kernels::Fp8Matrix& m) {
+    return m.format == kernels::Fp8Format::kE4M3 ? "e4m3" : "e5m2";
+  };
+  return fmt::format("fp8 {} {} {}", format(fp8->a), format(fp8->b),
+                     kScalings[static_cast<int>(fp8->a.scaling)]);
+}
+
 std::int64_t depth_of(const Product& p) {
   return p.form == ProductForm::kTN ? p.a.rows : p.a.cols;
 }
@@ -88,6 +120,23 @@ void check_shapes(const Product& p) {
 }
 
 }  // namespace
+
+Product fp8_product_of(const kernels::Fp8Matrix& a, const kernels::Fp8Matrix& b, Matrix out) {
+  SHARDWRIGHT_CHECK(a.cols == b.cols && a.scaling == b.scaling && (!a.turned || b.turned),
+                    "a product in fp8 of {} x {} and {} x {}", a.rows, a.cols, b.rows, b.cols);
+  // Codes count as elements; the type of their matrices is looked at nowhere.
+  const auto codes = [](const kernels::Fp8Matrix& m) {
+    return m.turned ? Matrix(m.codes, DType::kBf16, m.cols, m.rows)
+                    : Matrix(m.codes, DType::kBf16, m.rows, m.cols);
+  };
+  Product product;
+  product.form = a.turned ? ProductForm::kTN : b.turned ? ProductForm::kNN : ProductForm::kNT;
+  product.a = codes(a);
+  product.b = codes(b);
+  product.out = out;
+  product.fp8 = {a, b};
+  return product;
+}
 
 struct Products::Plan {
   Description description;
@@ -135,18 +184,19 @@ Products::Key Products::key_of(const Product& p, Bytes workspace_bytes) {
           alignment_of(p.out.data),
           adds,
           p.bias != nullptr,
-          workspace_bytes};
+          workspace_bytes,
+          fp8_words(p.fp8)};
 }
 
 std::string Products::words_of(const Key& key) {
   const auto& [form, a, b, out, m, n, k, a_stride, b_stride, out_stride, addend_stride, a_aligned,
-               b_aligned, addend_aligned, out_aligned, adds, biased, workspace] = key;
+               b_aligned, addend_aligned, out_aligned, adds, biased, workspace, fp8] = key;
   constexpr const char* kForms[] = {"NT", "NN", "TN"};
-  return fmt::format("{} {} {} {} {}x{}x{} strides {} {} {} {} alignments {} {} {} {}{}{} in {}",
-                     kForms[static_cast<int>(form)], name_of(a), name_of(b), name_of(out), m, n, k,
-                     a_stride, b_stride, out_stride, addend_stride, a_aligned, b_aligned,
-                     addend_aligned, out_aligned, adds ? " adds" : "", biased ? " biased" : "",
-                     workspace);
+  const std::string operands = fp8.empty() ? fmt::format("{} {}", name_of(a), name_of(b)) : fp8;
+  return fmt::format("{} {} {} {}x{}x{} strides {} {} {} {} alignments {} {} {} {}{}{} in {}",
+                     kForms[static_cast<int>(form)], operands, name_of(out), m, n, k, a_stride,
+                     b_stride, out_stride, addend_stride, a_aligned, b_aligned, addend_aligned,
+                     out_aligned, adds ? " adds" : "", biased ? " biased" : "", workspace);
 }
 
 void Products::use(const std::vector<ProductChoice>& choices) {
@@ -174,10 +224,14 @@ std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace
     set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.out.dtype));
     set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
-  made->a = layout_of(p.a);
-  made->b = layout_of(p.b);
-  made->out = layout_of(p.out);
-  made->addend = layout_of(p.addend.data != nullptr ? p.addend : p.out);
+  if (p.fp8) {
+    set_scale_modes(description, *p.fp8);
+    set_scales(description, *p.fp8);
+  }
+  made->a = layout_of(p.a, p.fp8 ? type_of(p.fp8->a.format) : type_of(p.a.dtype));
+  made->b = layout_of(p.b, p.fp8 ? type_of(p.fp8->b.format) : type_of(p.b.dtype));
+  made->out = layout_of(p.out, type_of(p.out.dtype));
+  made->addend = layout_of(p.addend.data != nullptr ? p.addend : p.out, type_of(p.out.dtype));
 
   cublasLtMatmulPreference_t preference = nullptr;
   SHARDWRIGHT_CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
@@ -200,7 +254,8 @@ std::unique_ptr<Products::Plan> Products::plan(const Product& p, Bytes workspace
       preference, kMostProductCandidates, found.data(), &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
     throw Error(fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {} in {}{}: {}",
-                            p.out.rows, p.out.cols, depth_of(p), name_of(p.a.dtype),
+                            p.out.rows, p.out.cols, depth_of(p),
+                            p.fp8 ? fp8_words(p.fp8) : std::string(name_of(p.a.dtype)),
                             p.bias != nullptr ? " with a bias" : "", cublasLtGetStatusName(status)),
                 ExitCode::kFailed);
   }
@@ -264,6 +319,7 @@ void Products::run(const Product& p, void* workspace, Bytes workspace_bytes, cud
   if (p.bias != nullptr) {
     set(planned->description.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
   }
+  if (p.fp8) set_scales(planned->description.get(), *p.fp8);
   if (fresh && times_ && !chosen_.contains(planned->choice.product)) {
     time_candidates(p, *planned, workspace, workspace_bytes, stream);
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of row-major matrices through cuBLASLt.
 //
-// bf16 and fp32 operands, fp32 sums (never TF32), results rounded once. What the library needs to
+// bf16, fp32 and fp8 operands, fp32 sums (never TF32), results rounded once; fp8 with the scales of
+// kernels/fp8.h, and without the library's faster, coarser sums. What the library needs to
 // know about a shape is made once, when the shape is first asked for: descriptions, and an
 // algorithm: the first that the library's heuristics offer, or the one that a choice names. Choices
 // are made by timing (time_choices) and handed on (exec/cuda/product_choices.h), so a shape's
@@ -17,11 +18,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "exec/array.h"
+#include "kernels/fp8.h"
 #include "sim/core/product_choices.h"
 
 namespace shardwright::exec::cuda {
@@ -32,13 +35,23 @@ enum class ProductForm : std::uint8_t {
   kTN   // out[M, N] = a[K, M]^T b[K, N]
 };
 
+/// What the codes of a product in fp8 are.
+struct Fp8Operands {
+  kernels::Fp8Matrix a, b;
+};
+
 struct Product {
   ProductForm form = ProductForm::kNT;
   Matrix a, b;
   Matrix addend;               // of out's type and shape, may be out; without data nothing is added
   const void* bias = nullptr;  // N numbers of out's type, or null
   Matrix out;
+  /// In fp8, a and b are codes, a byte each, whatever type they are called.
+  std::optional<Fp8Operands> fp8 = {};
 };
+
+/// [m, k] times [n, k]^T. Codes that are turned stand as the form says.
+Product fp8_product_of(const kernels::Fp8Matrix& a, const kernels::Fp8Matrix& b, Matrix out);
 
 class Products {
  public:
@@ -67,10 +80,12 @@ class Products {
 
  private:
   struct Plan;
-  // form, types, M, N, K, strides, alignments, whether it adds and is biased, workspace
-  using Key = std::tuple<ProductForm, DType, DType, DType, std::int64_t, std::int64_t, std::int64_t,
-                         std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::uint32_t,
-                         std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, Bytes>;
+  // form, types, M, N, K, strides, alignments, whether it adds and is biased, workspace, and what
+  // of fp8 the operands are
+  using Key =
+      std::tuple<ProductForm, DType, DType, DType, std::int64_t, std::int64_t, std::int64_t,
+                 std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::uint32_t,
+                 std::uint32_t, std::uint32_t, std::uint32_t, bool, bool, Bytes, std::string>;
   static Key key_of(const Product& product, Bytes workspace_bytes);
   static std::string words_of(const Key& key);
   std::unique_ptr<Plan> plan(const Product& product, Bytes workspace_bytes) const;

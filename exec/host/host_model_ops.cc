@@ -6,6 +6,7 @@
 #include "kernels/host/attention.h"
 #include "kernels/host/cross_entropy.h"
 #include "kernels/host/embedding.h"
+#include "kernels/host/fp8.h"
 #include "kernels/host/layernorm.h"
 #include "kernels/host/linear.h"
 #include "kernels/host/rmsnorm.h"
@@ -152,6 +153,31 @@ void HostDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool a
     with_types({d_y.dtype, d_bias.dtype}, [&]<class T, class G>() {
       host::bias_gradient<T, G>(parallel_, matrix_of<const T>(d_y), pointer<G>(d_bias.data),
                                 scratch, store(adds));
+    });
+  });
+}
+
+void HostDevice::quantize(StreamId stream, Matrix from, const kernels::Fp8Matrix& rows,
+                          const kernels::Fp8Matrix& columns) {
+  enqueue(stream, [=, this] {
+    with_types({from.dtype}, [&]<class T>() {
+      if (rows.codes != nullptr)
+        host::quantize<T>(parallel_, matrix_of<const T>(from), false, rows);
+      if (columns.codes != nullptr)
+        host::quantize<T>(parallel_, matrix_of<const T>(from), true, columns);
+    });
+  });
+}
+
+void HostDevice::fp8_product(StreamId stream, const kernels::Fp8Matrix& a,
+                             const kernels::Fp8Matrix& b, const Addends& addends, Matrix out) {
+  const bool adds = addends.matrix.data != nullptr;
+  if (adds && addends.matrix.data != out.data) copy_rows(stream, addends.matrix, out);
+  enqueue(stream, [=, this, bias = addends.bias] {
+    with_types({out.dtype}, [&]<class R>() {
+      host::fp8_matmul<R>(parallel_, a, b, matrix_of<R>(out), store(adds));
+      if (bias.data == nullptr) return;
+      host::bias_forward<R>(parallel_, pointer<R>(bias.data), matrix_of<R>(out));
     });
   });
 }

@@ -79,6 +79,8 @@ struct Numerics {
   std::int64_t lora = 0;  // rank of the adapters that are trained; 0: the model itself is
   Quantize quantize = Quantize::kNone;  // the frozen weights of the layers
 
+  Fp8Recipe recipe() const { return fp8_recipe.value_or(Fp8Recipe::kTensorwise); }
+
   bool operator==(const Numerics&) const = default;
   bool plain() const { return *this == Numerics{}; }
 };

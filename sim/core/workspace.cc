@@ -35,6 +35,34 @@ Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64
   return std::max(rows, (whole_batch ? batch : 1) * key_heads * key_head);
 }
 
+Bytes fp8_operand_bytes(std::int64_t rows, std::int64_t cols) {
+  constexpr std::int64_t kBlock = 32, kTileRows = 128, kTileBlocks = 4;
+  const Bytes row_scales = 4 * rows + 8;
+  const Bytes block_scales =
+      round_up(rows, kTileRows) * round_up(ceil_div(cols, kBlock), kTileBlocks);
+  return round_up(rows * cols, kArenaAlignment) +
+         round_up(std::max(row_scales, block_scales), kArenaAlignment);
+}
+
+Fp8Workspace plan_fp8_workspace(const Model& model, std::int64_t tokens) {
+  struct Product {
+    std::int64_t out, in;
+  };
+  const Product products[] = {{model.q_dim() + 2 * model.kv_dim(), model.hidden},
+                              {model.hidden, model.q_dim()},
+                              {(model.gated_mlp ? 2 : 1) * model.ffn, model.hidden},
+                              {model.hidden, model.ffn}};
+  Fp8Workspace w;
+  for (const auto& [out, in] : products) {
+    w.left_bytes =
+        std::max({w.left_bytes, fp8_operand_bytes(tokens, in), fp8_operand_bytes(tokens, out)});
+    w.right_bytes = std::max({w.right_bytes, fp8_operand_bytes(out, in), fp8_operand_bytes(in, out),
+                              fp8_operand_bytes(in, tokens)});
+    w.gradient_bytes = std::max(w.gradient_bytes, fp8_operand_bytes(out, tokens));
+  }
+  return w;
+}
+
 WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   const std::int64_t tokens = plan.micro_batch * plan.seq_len;
   WorkspacePlan w;
@@ -55,7 +83,10 @@ WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
 
   w.rope_offset = w.batch_offset + round_up(w.batch_bytes, kArenaAlignment);
   w.scratch_offset = w.rope_offset + round_up(w.rope_bytes, kArenaAlignment);
-  w.exchange_offset = w.scratch_offset + round_up(w.scratch_bytes, kArenaAlignment);
+  w.fp8_offset = w.scratch_offset + round_up(w.scratch_bytes, kArenaAlignment);
+  if (plan.numerics.precision == Precision::kFp8)
+    w.fp8_bytes = plan_fp8_workspace(model, tokens).size_bytes();
+  w.exchange_offset = w.fp8_offset + round_up(w.fp8_bytes, kArenaAlignment);
   w.size_bytes = w.exchange_offset + round_up(plan.gpus * w.exchange_bytes + 64, kArenaAlignment);
   return w;
 }

@@ -48,15 +48,29 @@ inline constexpr Bytes kMostAttentionWorkspace = Bytes{1} << 30;
 /// first.
 inline constexpr std::int64_t kOrderedAttentionBlocks = std::int64_t{2} * 170;
 
+/// Room for a matrix in fp8 and its scales, however it is scaled.
+Bytes fp8_operand_bytes(std::int64_t rows, std::int64_t cols);
+
+/// Room for the operands of one product of a layer in fp8, each the largest of all products'.
+struct Fp8Workspace {
+  Bytes left_bytes = 0;      // [tokens, in] of forward, [tokens, out] of the input gradient
+  Bytes right_bytes = 0;     // [out, in], [in, out]; [in, tokens] of the weight gradient
+  Bytes gradient_bytes = 0;  // [out, tokens], made for the weight gradient with the former
+  Bytes size_bytes() const { return left_bytes + right_bytes + gradient_bytes; }
+};
+Fp8Workspace plan_fp8_workspace(const Model& model, std::int64_t tokens);
+
 /// Places within the workspace, all multiples of kArenaAlignment.
 struct WorkspacePlan {
   Bytes batch_offset = 0;     // int32 [4][grad_accum][B*T]: tokens, targets, positions, first keys
   Bytes rope_offset = 0;      // fp32 [2][T][rotated/2]: cosines, sines
   Bytes scratch_offset = 0;   // of one operation on the compute stream; products use all of it
+  Bytes fp8_offset = 0;       // plan_fp8_workspace, where layers multiply in fp8
   Bytes exchange_offset = 0;  // one record of exchange_bytes per rank, then 64 bytes of results
   Bytes batch_bytes = 0;
   Bytes rope_bytes = 0;
   Bytes scratch_bytes = 0;
+  Bytes fp8_bytes = 0;
   Bytes exchange_bytes = 0;  // 8-byte words: exact sum, then loss and tokens of each micro-batch
   Bytes size_bytes = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/placement.h"
+#include "sim/core/trained_precision.h"
 #include "sim/core/workspace.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
@@ -185,10 +186,16 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, const Clus
 Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
                std::int64_t gpus_per_node) {
   Schedule out;
-  const LayerPrograms programs(model, plan, stack);
+  const bool is_static = stack.memory == MemoryManager::kStatic;
+  const Plan walked = is_static ? with_products_in_bf16(plan) : plan;
+  const LayerPrograms programs(model, walked, stack);
   Cluster cluster;
   cluster.gpus_per_node = gpus_per_node;
-  lower(model, plan, stack, cluster, programs, out);
+  lower(model, walked, stack, cluster, programs, out);
+  if (is_static) {
+    out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
+    list_persistent(out);
+  }
   return out;
 }
 

@@ -25,7 +25,8 @@ bool has_schedule(const Plan& plan, const Stack& stack);
 void lower(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
            const LayerPrograms& programs, Schedule& out);
 
-/// On nodes of `gpus_per_node`.
+/// On nodes of `gpus_per_node`, as the executor walks it: the operations of layers in fp8 are those
+/// of bf16, with room for the operands that it casts.
 Schedule lower(const Model& model, const Plan& plan, const Stack& stack,
                std::int64_t gpus_per_node);
 

@@ -33,12 +33,15 @@ Utilisation utilisation_of(const Model& model, const Plan& plan, const UsedGpus&
   use.gpus = static_cast<double>(std::min(gpus.count, plan.gpus));
   const std::optional<Gpu> gpu = profiles::known_gpu(gpus.kind);
   if (!gpu) return use;
+  const bool fp8 = plan.numerics.precision == Precision::kFp8;
   const bool bf16 = plan.param_dtype == DType::kBf16;
-  const double peak = bf16 ? gpu->peak_bf16_flops : gpu->peak_fp32_flops;
+  const double peak = fp8    ? gpu->peak_fp8_flops
+                      : bf16 ? gpu->peak_bf16_flops
+                             : gpu->peak_fp32_flops;
   use.gpu = gpu->id;
   use.peak_flops = use.gpus * peak;
   use.basis = fmt::format("{:.0f} x {}, {:.0f} TFLOP/s dense {} each", use.gpus, gpus.kind.name,
-                          peak / 1e12, name_of(plan.param_dtype));
+                          peak / 1e12, fp8 ? name_of(Precision::kFp8) : name_of(plan.param_dtype));
   return use;
 }
 

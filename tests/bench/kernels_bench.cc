@@ -10,6 +10,7 @@
 #include "kernels/host/attention.h"
 #include "kernels/host/cross_entropy.h"
 #include "kernels/host/elementwise.h"
+#include "kernels/host/fp8.h"
 #include "kernels/host/linear.h"
 #include "kernels/host/rmsnorm.h"
 #include "kernels/random.h"
@@ -68,6 +69,34 @@ BENCHMARK(matmul_bench<float, Layout::kNN>)->Apply(matmul_shapes);
 BENCHMARK(matmul_bench<float, Layout::kTN>)->Apply(matmul_shapes);
 BENCHMARK(matmul_bench<BFloat16, Layout::kNT>)->Apply(matmul_shapes);
 BENCHMARK(matmul_bench<BFloat16, Layout::kTN>)->Apply(matmul_shapes);
+
+template <Fp8Scaling kScaling>
+void fp8_matmul_bench(benchmark::State& state) {
+  const std::int64_t m = state.range(0), n = state.range(1), k = state.range(2);
+  Parallel parallel(static_cast<int>(state.range(3)));
+  const auto a = random_values<BFloat16>(m * k, 1), b = random_values<BFloat16>(n * k, 2);
+  std::vector<BFloat16> c(static_cast<std::size_t>(m * n));
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>((m + n) * k));
+  std::vector<float> scales(static_cast<std::size_t>(
+      (fp8_scale_bytes(kScaling, m, k) + fp8_scale_bytes(kScaling, n, k)) / 4));
+  const Fp8Matrix left{codes.data(), scales.data(), m, k, Fp8Format::kE4M3, kScaling};
+  const Fp8Matrix right{codes.data() + m * k,
+                        scales.data() + fp8_scale_bytes(kScaling, m, k) / 4,
+                        n,
+                        k,
+                        Fp8Format::kE4M3,
+                        kScaling};
+  for (auto _ : state) {
+    quantize<BFloat16>(parallel, {a.data(), m, k}, false, left);
+    quantize<BFloat16>(parallel, {b.data(), n, k}, false, right);
+    fp8_matmul<BFloat16>(parallel, left, right, {c.data(), m, n});
+    benchmark::DoNotOptimize(c.data());
+  }
+  set_flops(state, 2.0 * static_cast<double>(m * n * k));
+}
+BENCHMARK(fp8_matmul_bench<Fp8Scaling::kTensor>)->Apply(matmul_shapes);
+BENCHMARK(fp8_matmul_bench<Fp8Scaling::kRows>)->Apply(matmul_shapes);
+BENCHMARK(fp8_matmul_bench<Fp8Scaling::kBlocks>)->Apply(matmul_shapes);
 
 /// Work of causal attention: half of the two products of T x T x D per head; backward has five.
 double attention_flops(const AttentionShape& s, double products) {

@@ -112,6 +112,55 @@ TEST_F(RunTest, TrainsWithMasterWeightsInBf16) {
   EXPECT_EQ(model_of("out"), model);
 }
 
+// Layers in fp8, the rest in bf16: the memory that is planned, another loss than in bf16, and the
+// same model on two ranks, on one, and from a checkpoint.
+TEST_F(RunTest, TrainsWithLayersInFp8) {
+  const Words flags{"--precision", "fp8", "--fp8-recipe", "rowwise", "--json"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), flags.begin(), flags.end());
+    return more;
+  };
+  const ProgramResult result = run(small("two", with({"--save-every", "4"})));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json summary = json::parse(result.out);
+  EXPECT_EQ(summary["plan"]["precision"], "fp8");
+  EXPECT_EQ(summary["plan"]["fp8_recipe"], "rowwise");
+  EXPECT_EQ(summary["plan"]["param_dtype"], "bf16");
+  EXPECT_EQ(summary["peak_memory_bytes"], summary["planned_memory_bytes"]);
+  EXPECT_THAT(result.err, HasSubstr("bf16 compute, layers multiply in fp8 (rowwise)"));
+  const ProgramResult bf16 = run(small("bf16", {"--param-dtype", "bf16", "--json"}));
+  ASSERT_EQ(bf16.exit_code, 0) << bf16.err;
+  const double loss = summary["loss"], wide = json::parse(bf16.out)["loss"];
+  EXPECT_NE(loss, wide);
+  EXPECT_NEAR(loss, wide, 0.02 * wide);
+
+  ASSERT_EQ(run(small("one", with({"--ranks", "1", "--grad-accum", "2"}))).exit_code, 0);
+  EXPECT_EQ(model_of("one"), model_of("two"));
+  const std::string whole = model_of("two");
+  fs::remove_all(folder_ / "two" / "checkpoints" / "step-000008");
+  const ProgramResult again = run({SHARDWRIGHT_BINARY, "run", "--config", at("two/run.ini"),
+                                   "--resume", "auto", "--overwrite", "yes"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(model_of("two"), whole);
+}
+
+TEST_F(RunTest, SaysWhichFp8ItDoesNotTrain) {
+  const auto refused = [&](const Words& more, const char* sentence) {
+    const ProgramResult result = run(small("out", more));
+    EXPECT_EQ(result.exit_code, 3) << sentence;
+    EXPECT_THAT(result.err, HasSubstr(sentence));
+  };
+  refused({"--precision", "fp8", "--fp8-recipe", "delayed"},
+          "fp8_recipe is delayed, which run does not train with, expected tensorwise, rowwise or "
+          "mxfp8");
+  refused({"--precision", "nvfp4"},
+          "precision is nvfp4, which run does not train in, expected bf16");
+  refused({"--precision", "fp8", "--fp8-recipe", "mxfp8"},
+          "the intermediate size is 48, expected a multiple of 32 for precision fp8 (mxfp8)");
+  refused({"--precision", "fp8", "--param-dtype", "fp32"}, "param_dtype is fp32, expected bf16");
+  refused({"--fp8-recipe", "mxfp8"}, "fp8_recipe is mxfp8, but precision is bf16");
+}
+
 TEST_F(RunTest, BoundsWhatCollectivesTakeByANumberOrNotAtAll) {
   const ProgramResult result = run(small("out", {"--collective-sms", "0"}));
   EXPECT_EQ(result.exit_code, 3);

@@ -59,6 +59,15 @@ TEST(RunsHere, TheCommandIsOneThatRunTakes) {
   EXPECT_THAT(call.results(), AllOf(HasSubstr("strategy = yafsdp"), HasSubstr("ranks = 2")));
 }
 
+TEST(RunsHere, LayersInFp8AreTrained) {
+  const json here =
+      runs_here_of({"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--stack",
+                    "native", "--precision", "fp8", "--fp8-recipe", "rowwise"});
+  EXPECT_TRUE(here.at("possible").get<bool>()) << here;
+  EXPECT_THAT(here.at("command").get<std::string>(),
+              HasSubstr(" --precision fp8 --fp8-recipe rowwise"));
+}
+
 TEST(RunsHere, ARefusalNamesWhatIsInTheWay) {
   const auto why_not = [](const std::vector<std::string>& more) {
     std::vector<std::string> flags{"--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "8"};
@@ -67,6 +76,8 @@ TEST(RunsHere, ARefusalNamesWhatIsInTheWay) {
   };
   EXPECT_THAT(why_not({"--tp", "2"}), HasSubstr("tp is 2"));
   EXPECT_THAT(why_not({"--lora", "8"}), HasSubstr("lora is 8"));
+  EXPECT_THAT(why_not({"--precision", "fp8", "--fp8-recipe", "block"}),
+              HasSubstr("expected tensorwise, rowwise or mxfp8"));
   EXPECT_THAT(why_not({"--strategy", "fsdp2-hpz"}), HasSubstr("fsdp2-hpz"));
   EXPECT_THAT(why_not({"--offload", "optimizer"}), HasSubstr("on the device"));
 }

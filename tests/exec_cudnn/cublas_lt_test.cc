@@ -69,4 +69,29 @@ TEST(CublasLt, MakesAHandleOnlyForAGpu) {
   }
 }
 
+TEST(CublasLt, TakesWhatItIsToldOfProductsInFp8) {
+  cublasLtMatmulDesc_t desc = nullptr;
+  ASSERT_EQ(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    return cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof value);
+  };
+  const float scale = 1;
+  const void* where = &scale;
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER})
+    EXPECT_EQ(set(attribute, where), CUBLAS_STATUS_SUCCESS);
+  for (const std::int32_t mode :
+       {CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0}) {
+    EXPECT_EQ(set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode), CUBLAS_STATUS_SUCCESS);
+  }
+  EXPECT_EQ(set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, std::int64_t{0}), CUBLAS_STATUS_INVALID_VALUE);
+  for (const cudaDataType_t type : {CUDA_R_8F_E4M3, CUDA_R_8F_E5M2}) {
+    cublasLtMatrixLayout_t layout = nullptr;
+    ASSERT_EQ(cublasLtMatrixLayoutCreate(&layout, type, 64, 32, 64), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublasLtMatrixLayoutDestroy(layout), CUBLAS_STATUS_SUCCESS);
+  }
+  EXPECT_EQ(cublasLtMatmulDescDestroy(desc), CUBLAS_STATUS_SUCCESS);
+}
+
 }  // namespace

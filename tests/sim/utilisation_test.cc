@@ -34,6 +34,10 @@ TEST(Utilisation, CountsTheGpusThatAreUsed) {
   EXPECT_FALSE(shared.of_products(1.0)) << "nothing was measured";
   EXPECT_FALSE(utilisation_of(model, plan, {}).mfu(1.0)) << "the host has no data sheet";
   EXPECT_EQ(own.basis, "4 x NVIDIA H200, 989 TFLOP/s dense bf16 each");
+  plan.numerics.precision = Precision::kFp8;
+  const Utilisation fp8 = utilisation_of(model, plan, UsedGpus{kH200, 8});
+  EXPECT_DOUBLE_EQ(fp8.peak_flops, 4 * 1.9789e15);
+  EXPECT_EQ(fp8.basis, "4 x NVIDIA H200, 1979 TFLOP/s dense fp8 each");
 }
 
 }  // namespace

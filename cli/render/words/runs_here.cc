@@ -8,15 +8,17 @@
 
 #include "sim/core/plan_knobs.h"
 #include "sim/core/trained_families.h"
+#include "sim/core/trained_precision.h"
 
 namespace shardwright::cli {
 namespace {
 
 std::string why_not(const Model& model, const Plan& plan) {
-  const std::string beyond = beyond_data_parallel(plan);
+  const std::string beyond = beyond_data_parallel(with_products_in_bf16(plan));
   if (!beyond.empty()) return fmt::format("{}, and run trains with data parallelism only", beyond);
   if (!is_trained_family(model.family))
     return fmt::format("the executor trains no models of the family {}", model.family);
+  if (std::string why = untrained_precision(model, plan); !why.empty()) return why;
   const StrategyInfo& strategy = info_of(plan.strategy);
   if (!strategy.native && !strategy.native_twin)
     return fmt::format("the strategy {} has no schedule on the native stack", strategy.name);
@@ -42,7 +44,8 @@ std::string command_of(const sim::Job& inputs, const Plan& plan) {
       fmt::format("shardwright run --model {} --ranks {}", quoted(inputs.model_name), plan.gpus);
   for (const std::string_view name :
        {"strategy", "shard-group", "seq-len", "micro-batch", "grad-accum", "ckpt-layers",
-        "recompute", "param-dtype", "reduce-dtype", "moment-dtype", "buffers", "prefetch"}) {
+        "recompute", "param-dtype", "reduce-dtype", "moment-dtype", "buffers", "prefetch",
+        "precision", "fp8-recipe"}) {
     const PlanKnob& knob = plan_knob(name);
     const std::string value = knob.write(plan);
     const bool says = name == "strategy" || name == "seq-len" || name == "param-dtype";

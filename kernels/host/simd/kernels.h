@@ -10,6 +10,7 @@
 
 #include "kernels/attention_shape.h"
 #include "kernels/bf16.h"
+#include "kernels/fp8.h"
 #include "kernels/host/isa.h"
 #include "kernels/host/rows.h"
 #include "kernels/random.h"
@@ -181,6 +182,11 @@ struct Kernels {
   /// Rounds stochastically with the 16 bits of random[i] from bit `shift` on.
   void (*narrow_stochastic)(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
                             std::int64_t n);
+  /// The bits of the largest |x|; a NaN is larger than all numbers.
+  std::uint32_t (*largest_magnitude)(const float* x, std::int64_t n);
+  /// Rounds `scale` times the numbers.
+  void (*to_fp8)(Fp8Format, const float* in, float scale, std::uint8_t* out, std::int64_t n);
+  void (*from_fp8)(Fp8Format, const std::uint8_t* in, float scale, float* out, std::int64_t n);
   TypedKernels<float> fp32;
   TypedKernels<BFloat16> bf16;
 

@@ -51,5 +51,8 @@ void random_words(const RandomStream&, std::uint64_t first, std::uint64_t count,
                   std::uint32_t* out);
 void narrow_stochastic(const float* in, const std::uint32_t* random, int shift, BFloat16* out,
                        std::int64_t n);
+std::uint32_t largest_magnitude(const float* x, std::int64_t n);
+void to_fp8(Fp8Format, const float* in, float scale, std::uint8_t* out, std::int64_t n);
+void from_fp8(Fp8Format, const std::uint8_t* in, float scale, float* out, std::int64_t n);
 
 }  // namespace shardwright::kernels::host::SHARDWRIGHT_ISA

@@ -33,6 +33,9 @@ Kernels make_kernels(Isa isa) {
           .block_squares = &block_squares,
           .random_words = &random_words,
           .narrow_stochastic = &narrow_stochastic,
+          .largest_magnitude = &largest_magnitude,
+          .to_fp8 = &to_fp8,
+          .from_fp8 = &from_fp8,
           .fp32 = typed<float>(),
           .bf16 = typed<BFloat16>()};
 }

@@ -18,7 +18,12 @@ enum cublasStatus_t : int {
   CUBLAS_STATUS_NOT_SUPPORTED = 15
 };
 enum cublasOperation_t : int { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
-enum cudaDataType_t : int { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t : int {
+  CUDA_R_32F = 0,
+  CUDA_R_16BF = 14,
+  CUDA_R_8F_E4M3 = 28,
+  CUDA_R_8F_E5M2 = 29
+};
 enum cublasComputeType_t : int { CUBLAS_COMPUTE_32F = 68 };
 
 enum cublasLtMatmulDescAttributes_t : int {
@@ -26,7 +31,16 @@ enum cublasLtMatmulDescAttributes_t : int {
   CUBLASLT_MATMUL_DESC_TRANSB = 4,
   CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
-  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+  CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,
+  CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32
+};
+enum cublasLtMatmulMatrixScale_t : int {
+  CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0,
+  CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 = 2,
+  CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F = 3
 };
 enum cublasLtEpilogue_t : int { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
 enum cublasLtReductionScheme_t : int {

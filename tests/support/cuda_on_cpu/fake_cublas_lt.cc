@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "tests/support/cuda_on_cpu/cublasLt.h"
 #include "tests/support/cuda_on_cpu/fake_cuda.h"
 
-// What the library answers for: layouts, transposes, scales, bias, alignments and workspaces. Its
+// What the library answers for: layouts, transposes, scales, bias, alignments and workspaces, and
+// which products in fp8 a GPU has. Its
 // algorithms are numbered; the third adds from the end of k, so that its sums have other bits than
 // those of the others. A fourth, on machines whose clock knows one, wants operands aligned to 256
 // bytes.
@@ -22,6 +25,8 @@ struct cublasLtMatmulDescOpaque_t {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   cudaDataType_t bias_type = CUDA_R_32F;
   const void* bias = nullptr;
+  const void* scales[2] = {};  // of both operands in fp8
+  std::int32_t scale_modes[2] = {};
 };
 struct cublasLtMatrixLayoutOpaque_t {
   cudaDataType_t type;
@@ -39,6 +44,50 @@ constexpr std::uint32_t kWideAlignment = 256;
 std::atomic<std::int64_t> with_zeros{0};
 constexpr std::uint64_t kMagic = 0x5348415244;  // marks algorithms that the heuristic gave
 
+bool is_fp8(cudaDataType_t type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+float fp8_value(std::uint8_t code, cudaDataType_t type) {
+  const int mantissa_bits = type == CUDA_R_8F_E4M3 ? 3 : 2, bias = type == CUDA_R_8F_E4M3 ? 7 : 15;
+  const int exponent = (code & 0x7f) >> mantissa_bits;
+  const int mantissa = code & ((1 << mantissa_bits) - 1);
+  if ((code & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
+                              : std::ldexp(static_cast<float>(mantissa + (1 << mantissa_bits)),
+                                           exponent - bias - mantissa_bits);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+/// Where the documentation of cuBLAS puts the exponent of a block: tiles of 128 x 4, row-major.
+std::int64_t exponent_offset(std::int64_t outer, std::int64_t inner, std::int64_t blocks) {
+  const std::int64_t inner_dim = (blocks + 3) / 4 * 4;
+  const std::int64_t tile = (outer / 128 * 128 * inner_dim) + inner / 4 * 4 * 128;
+  return tile + outer % 32 * 16 + outer % 128 / 32 * 4 + inner % 4;
+}
+
+/// Scales of an operand in fp8: what the number at `depth` of row or column `outer` is multiplied
+/// by within a sum, and what the finished sum is.
+struct Scales {
+  const void* data;
+  std::int32_t mode;
+  std::int64_t depth;
+
+  float within(std::int64_t outer, std::int64_t at) const {
+    if (data == nullptr || mode != CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0) return 1;
+    const int exponent =
+        static_cast<const std::uint8_t*>(data)[exponent_offset(outer, at / 32, depth / 32)];
+    return exponent == 255 ? std::numeric_limits<float>::quiet_NaN()
+                           : std::ldexp(1.0f, exponent - 127);
+  }
+  float of_sum(std::int64_t outer) const {
+    if (data == nullptr || mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0) return 1;
+    return static_cast<const float*>(
+        data)[mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F ? outer : 0];
+  }
+};
+
 struct Operand {
   const void* data;
   cublasLtMatrixLayoutOpaque_t layout;
@@ -46,6 +95,8 @@ struct Operand {
   float at(std::int64_t row, std::int64_t col) const {
     const std::int64_t i = row + col * layout.ld;
     if (layout.type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+    if (is_fp8(layout.type))
+      return fp8_value(static_cast<const std::uint8_t*>(data)[i], layout.type);
     const std::uint32_t bits = static_cast<const std::uint16_t*>(data)[i];
     return std::bit_cast<float>(bits << 16);
   }
@@ -83,7 +134,29 @@ bool fits(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaq
   const std::int64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols;
   const std::int64_t n = tb ? b.rows : b.cols, l = tb ? b.cols : b.rows;
   return k == l && d.rows == m && d.cols == n && c.rows == m && c.cols == n && c.type == d.type &&
-         a.type == b.type;
+         (a.type == b.type || (is_fp8(a.type) && is_fp8(b.type)));
+}
+
+/// What the documentation of cublasLtMatmul says of fp8: sizes, layouts and scales by GPU.
+bool multiplies(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaque_t& a,
+                const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& d) {
+  if (!is_fp8(a.type)) return true;
+  cudaDeviceProp gpu{};
+  cudaGetDeviceProperties(&gpu, cuda_on_cpu::current_gpu());
+  const int capability = 10 * gpu.major + gpu.minor;
+  const bool tn = desc.transa == CUBLAS_OP_T && desc.transb == CUBLAS_OP_N;
+  const bool both_ways = gpu.major == 10 || gpu.major == 11;
+  const std::int32_t mode = desc.scale_modes[0];
+  const bool scales =
+      mode == desc.scale_modes[1] &&
+      (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F ||
+       (mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && capability == 90 && tn) ||
+       (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && capability >= 100 && tn &&
+        a.rows % 32 == 0));
+  return capability >= 89 && scales && (tn || both_ways) &&
+         !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && a.rows % 16 == 0 &&
+         a.cols % 16 == 0 && d.cols % 16 == 0 && desc.scales[0] != nullptr &&
+         desc.scales[1] != nullptr;
 }
 
 template <class T>
@@ -153,6 +226,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
       return set(desc->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return set(desc->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(desc->scales[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(desc->scales[1], value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return set(desc->scale_modes[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return set(desc->scale_modes[1], value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return set(desc->bias_type, value, bytes);
   }
@@ -205,6 +286,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   cuda_on_cpu::log_call(std::move(asked));
   if (handle->gpu != cuda_on_cpu::current_gpu()) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!fits(*desc, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!multiplies(*desc, *a, *b, *d)) return CUBLAS_STATUS_NOT_SUPPORTED;
   for (int i = 0; i < kAlgorithms && i < requested; ++i) {
     const bool is_aligned =
         std::all_of(std::begin(preference->alignment), std::end(preference->alignment),
@@ -248,7 +330,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
                               void* workspace, std::size_t workspace_bytes, cudaStream_t stream) {
-  if (!fits(*desc, *a_layout, *b_layout, *c_layout, *d_layout) || algo == nullptr ||
+  if (!fits(*desc, *a_layout, *b_layout, *c_layout, *d_layout) ||
+      !multiplies(*desc, *a_layout, *b_layout, *d_layout) || algo == nullptr ||
       algo->data[0] != kMagic || algo->data[6] > workspace_bytes ||
       (algo->data[6] > 0 && workspace == nullptr)) {
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -274,6 +357,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const float keep = *static_cast<const float*>(beta);
   const bool ta = what.transa == CUBLAS_OP_T, tb = what.transb == CUBLAS_OP_T;
   const std::int64_t depth = ta ? left.layout.rows : left.layout.cols;
+  const Scales left_scales{what.scales[0], what.scale_modes[0], depth};
+  const Scales right_scales{what.scales[1], what.scale_modes[1], depth};
   cuda_on_cpu::Call call;
   call.name = "cublasLtMatmul";
   call.to = d;
@@ -295,10 +380,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         float sum = 0;
         for (std::int64_t step = 0; step < depth; ++step) {
           const std::int64_t i = backwards ? depth - 1 - step : step;
-          sum +=
-              (ta ? left.at(i, row) : left.at(row, i)) * (tb ? right.at(col, i) : right.at(i, col));
+          sum += (ta ? left.at(i, row) : left.at(row, i)) * left_scales.within(row, i) *
+                 ((tb ? right.at(col, i) : right.at(i, col)) * right_scales.within(col, i));
         }
-        sum *= scale;
+        sum *= scale * left_scales.of_sum(row) * right_scales.of_sum(col);
         if (keep != 0) sum += keep * added.at(row, col);
         if (biased) sum += bias.at(row, 0);
         store(d, out, row, col, sum);

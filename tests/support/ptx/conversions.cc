@@ -2,6 +2,7 @@
 // cvt between the types that kernels use.
 #include <cmath>
 
+#include "tests/oracle/fp8.h"
 #include "tests/support/ptx/operations.h"
 
 namespace ptx {
@@ -19,6 +20,19 @@ std::uint16_t bf16(float value) {
 template <class To, class From>
 void add_plain_conversion(Operations& table, const std::string& opcode) {
   table[opcode] = lanewise<To, From>([](From from) { return static_cast<To>(from); });
+}
+
+using shardwright::kernels::Fp8Format;
+
+/// The first number in the upper half.
+template <Fp8Format kFormat>
+void add_fp8_conversion(Operations& table, const std::string& opcode) {
+  table[opcode] = lanewise<std::uint16_t, float, float>([](float high, float low) {
+    const auto code = [](float value) {
+      return shardwright::kernels::reference::nearest_fp8(kFormat, static_cast<double>(value));
+    };
+    return static_cast<std::uint16_t>(code(high) << 8 | code(low));
+  });
 }
 
 }  // namespace
@@ -41,6 +55,8 @@ void add_conversions(Operations& table) {
   table["cvt.rn.bf16x2.f32"] = lanewise<std::uint32_t, float, float>([](float high, float low) {
     return static_cast<std::uint32_t>(std::uint32_t{bf16(high)} << 16 | bf16(low));
   });
+  add_fp8_conversion<Fp8Format::kE4M3>(table, "cvt.rn.satfinite.e4m3x2.f32");
+  add_fp8_conversion<Fp8Format::kE5M2>(table, "cvt.rn.satfinite.e5m2x2.f32");
 }
 
 }  // namespace ptx

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads, stores, atomic sums and asynchronous copies.
+// Loads, stores, atomic sums and maxima, and asynchronous copies.
 #include <cstring>
 #include <string_view>
 
@@ -40,17 +40,26 @@ void store_values(Warp& warp, const Instruction& i, std::uint32_t mask) {
   });
 }
 
+template <class T>
+T sum(T a, T b) {
+  return static_cast<T>(a + b);
+}
+template <class T>
+T larger(T a, T b) {
+  return a > b ? a : b;
+}
+
 /// Lanes one after the other, with what each found before.
-template <class T, Space kSpace>
-void atomic_add(Warp& warp, const Instruction& i, std::uint32_t mask) {
+template <class T, Space kSpace, auto kJoin>
+void atomic(Warp& warp, const Instruction& i, std::uint32_t mask) {
   for_lanes(mask, [&](unsigned lane) {
     const std::uint64_t address =
         warp.row(i.row[1])[lane] + static_cast<std::uint64_t>(i.offset[0]);
     std::byte* at = warp.reach(kSpace, address, sizeof(T), lane);
     T old;
     std::memcpy(&old, at, sizeof old);
-    const T sum = static_cast<T>(old + from_bits<T>(warp.row(i.row[2])[lane]));
-    std::memcpy(at, &sum, sizeof sum);
+    const T joined = kJoin(old, from_bits<T>(warp.row(i.row[2])[lane]));
+    std::memcpy(at, &joined, sizeof joined);
     warp.row(i.row[0])[lane] = to_bits(old);
   });
 }
@@ -132,10 +141,11 @@ bool decode_access(const std::string& opcode, Instruction& instruction) {
 }
 
 void add_atomics_and_copies(Operations& table) {
-  table["atom.shared.add.u64"] = {atomic_add<std::uint64_t, Space::kShared>};
-  table["atom.global.add.u64"] = {atomic_add<std::uint64_t, Space::kGlobal>};
-  table["atom.shared.add.u32"] = {atomic_add<std::uint32_t, Space::kShared>};
-  table["atom.global.add.u32"] = {atomic_add<std::uint32_t, Space::kGlobal>};
+  table["atom.shared.add.u64"] = {atomic<std::uint64_t, Space::kShared, &sum<std::uint64_t>>};
+  table["atom.global.add.u64"] = {atomic<std::uint64_t, Space::kGlobal, &sum<std::uint64_t>>};
+  table["atom.shared.add.u32"] = {atomic<std::uint32_t, Space::kShared, &sum<std::uint32_t>>};
+  table["atom.global.max.u32"] = {atomic<std::uint32_t, Space::kGlobal, &larger<std::uint32_t>>};
+  table["atom.global.add.u32"] = {atomic<std::uint32_t, Space::kGlobal, &sum<std::uint32_t>>};
   table["cp.async.cg.shared.global"] = {copy_later};
   table["cp.async.commit_group"] = {commit};
   table["cp.async.wait_group"] = {wait_for_groups};
