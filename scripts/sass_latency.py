@@ -6,7 +6,7 @@ of six scoreboards (loads, special functions, shared memory) it waits before it.
 sum of its stalls, and for each wait what the awaited unit still needs. With few warps on a scheduler, which is what kernels
 with 255 registers have, these latencies are what bounds them. WAIT_CYCLES is calibrated on one published figure:
 FlashAttention-2's forward pass on H100, built alike (two warps a scheduler, mma.sync), measures 309 to 370 TFLOP/s
-(arXiv:2407.08608, figure 5), and with 25 cycles a wait ours comes to 321."""
+(arXiv:2407.08608, figure 5). When the constant was set, with 25 cycles a wait, ours came to 321."""
 import re
 
 WAIT_CYCLES = 25

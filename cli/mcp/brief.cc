@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 // Of these the document says the same elsewhere, or nobody asks an assistant for them; the least
 // missed first.
-constexpr std::array<std::string_view, 18> kBesides = {"options",
+constexpr std::array<std::string_view, 21> kBesides = {"options",
                                                        "left_out",
                                                        "pareto",
                                                        "simulated",
@@ -35,7 +35,10 @@ constexpr std::array<std::string_view, 18> kBesides = {"options",
                                                        "robustness",
                                                        "assumptions",
                                                        "timeline",
-                                                       "considered"};
+                                                       "considered",
+                                                       "if_off",
+                                                       "other_software",
+                                                       "runs_here"};
 // Of every option of `size`.
 constexpr std::array<std::string_view, 12> kOfOptions = {"plan",
                                                          "price",

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "sim/core/check.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t kVector = 8;          // bf16 numbers in the 16 bytes of a copy
 constexpr std::int64_t kMostBlocks = 65535;  // along y and z of a grid
+constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max() - 256;
 
 Bytes delta_bytes(const AttentionShape& shape) {
   const Bytes bytes = 4 * shape.tokens() * shape.heads;
@@ -33,7 +35,7 @@ class FlashAttention : public Attention {
     }
     if (!(s.scale > 0.0)) return fmt::format("takes a positive scale, not {}", s.scale);
     if (s.heads > kMostBlocks || s.batch > kMostBlocks ||
-        s.seq > std::numeric_limits<std::int32_t>::max() - 256) {
+        std::max({s.seq, problem.packed_stride, problem.out_stride}) > kMostTokens) {
       return "has no launch for so many tokens, heads or sequences";
     }
     return {};

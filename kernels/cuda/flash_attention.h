@@ -16,8 +16,9 @@ struct FlashShape {
   int seq = 0;
   int heads = 0;
   int kv_heads = 0;
-  std::int64_t packed_stride = 0;
-  std::int64_t out_stride = 0;
+  int group = 0;  // query heads of a key head
+  int packed_stride = 0;
+  int out_stride = 0;
   float scale = 1.0f;
 };
 

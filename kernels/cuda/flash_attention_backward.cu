@@ -18,9 +18,13 @@
 // In kernel 2 one of them computes P and adds up dV, the other one computes dS and adds up dK; each
 // keeps its rows of K or of V in registers and does two of the four products. P goes from the first
 // to the second through shared memory, in fp32 and in the layout of registers; the second works one
-// tile behind the first. In kernel 3 both keep the rows of Q and dO, compute dS for half of a
-// tile's keys each, exchange it, and add up half of dQ's columns each, one tile behind. Tiles are
-// in a ring, so that one barrier a tile is enough.
+// tile behind the first, and brings the tiles, for exponentials leave the first no time. Each has a
+// loop of its own. In kernel 3 both keep the rows of Q and dO, compute dS for half of a tile's keys
+// each, exchange it, and add up half of dQ's columns each, one tile behind. Tiles are in a ring, so
+// that one barrier a tile is enough.
+//
+// What bounds them then is how long a warp waits, for there are two on a scheduler. So tiles that
+// need no mask, nearly all, have loops of their own, with addresses that move by constants.
 #include "kernels/cuda/flash_attention.h"
 #include "kernels/cuda/flash_backward_keys.h"
 #include "kernels/cuda/flash_backward_queries.h"
@@ -87,8 +91,9 @@ void launch_backward(const AttentionProblem& problem, const AttentionBackward& a
   const Backward parameters{.shape = {.seq = static_cast<int>(s.seq),
                                       .heads = static_cast<int>(s.heads),
                                       .kv_heads = static_cast<int>(s.kv_heads),
-                                      .packed_stride = problem.packed_stride,
-                                      .out_stride = problem.out_stride,
+                                      .group = static_cast<int>(s.group()),
+                                      .packed_stride = static_cast<int>(problem.packed_stride),
+                                      .out_stride = static_cast<int>(problem.out_stride),
                                       .scale = static_cast<float>(s.scale)},
                             .packed = static_cast<const Bf16*>(arrays.packed),
                             .first_key = arrays.first_key,

@@ -28,7 +28,7 @@ struct Forward {
 
 template <int kD>
 constexpr std::size_t shared_bytes() {
-  return std::size_t{kQueries + 2 * kKeys} * kD * sizeof(Bf16);
+  return std::size_t{kQueries + 2 * kKeys} * kPitch<kD> * sizeof(Bf16);
 }
 
 /// Sets the scores of keys that a query does not see to minus infinity. First keys are read again
@@ -99,15 +99,15 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kKeys / 8][4], fl
 template <int kD>
 __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p) {
   Bf16* const q_tile = dynamic_shared<Bf16>();
-  Bf16* const k_tile = q_tile + kQueries * kD;
-  Bf16* const v_tile = k_tile + kKeys * kD;
+  Bf16* const k_tile = q_tile + kQueries * kPitch<kD>;
+  Bf16* const v_tile = k_tile + kKeys * kPitch<kD>;
   __shared__ int2 scratch[kFlashWarps];
 
   const FlashShape& s = p.shape;
   // The longest rows first, so that the short ones fill the end.
   const int query0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries;
   const int head = static_cast<int>(blockIdx.y), sequence = static_cast<int>(blockIdx.z);
-  const int kv_head = head / (s.heads / s.kv_heads);
+  const int kv_head = head / s.group;
   const Bf16* const packed =
       p.packed + static_cast<std::int64_t>(sequence) * s.seq * s.packed_stride;
   const Bf16* const q = packed + head * kD;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
       p.first_key == nullptr ? nullptr : p.first_key + static_cast<std::int64_t>(sequence) * s.seq;
 
   const int query_end = min(query0 + kQueries, s.seq);
-  const int2 span = block_span<kQueries>(first_key, query0, query_end, scratch);
+  const int2 span = first_key_span<kQueries>(first_key, query0, query_end, scratch);
   const int first_tile = span.x / kKeys;
   int tile = (query_end - 1) / kKeys;
 
@@ -142,6 +142,9 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
     }
   }
 
+  const Bf16* const q_lane = q_tile + chunk_at<kD>(row0, 0) + lane_of_rows<kD>();
+  const Bf16* const k_lane = k_tile + lane_of_columns<kD>();
+  const Bf16* const v_lane = v_tile + lane_of_rows<kD>();
   const float scale = s.scale * kLog2E;
   for (; tile >= first_tile; --tile) {
     const int key0 = tile * kKeys;
@@ -163,10 +166,10 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
     for (int d = 0; d < kD / 16; ++d) {
       FragmentA a[kRowTiles];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) a[m] = load_a<kD>(q_tile, row0 + 16 * m, d);
+      for (int m = 0; m < kRowTiles; ++m) a[m] = load_a<kD>(q_lane, 16 * m, d);
 #pragma unroll
       for (int n = 0; n < kKeys / 8; n += 2) {
-        const FragmentB b = load_b_transposed<kD>(k_tile, 8 * n, d);
+        const FragmentB b = load_b_transposed<kD>(k_lane, 8 * n, d);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           mma_16x8x16(scores[m][n], a[m].r, b.r[0]);
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
     for (int key = 0; key < kKeys / 16; ++key) {
 #pragma unroll
       for (int n = 0; n < kD / 8; n += 2) {
-        const FragmentB b = load_b<kD>(v_tile, 16 * key, n / 2);
+        const FragmentB b = load_b<kD>(v_lane, 16 * key, n / 2);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           mma_16x8x16(out[m][n], left[m][key].r, b.r[0]);
@@ -223,7 +226,8 @@ __global__ void __launch_bounds__(kFlashThreads) flash_forward_kernel(Forward p)
         statistics[query] = largest[m][half] * s.scale + logf(total);
       }
     }
-    store_rows<kD>(out[m], factor, q_tile, row0 + 16 * m, rows, s.out_stride, query0, s.seq);
+    store_rows<kD>(out[m], factor, q_tile, row0 + 16 * m, rows, s.out_stride, query0, s.seq,
+                   lane_index());
   }
 }
 
@@ -234,8 +238,9 @@ void launch_forward(const AttentionProblem& problem, const AttentionForward& arr
   const Forward parameters{.shape = {.seq = static_cast<int>(s.seq),
                                      .heads = static_cast<int>(s.heads),
                                      .kv_heads = static_cast<int>(s.kv_heads),
-                                     .packed_stride = problem.packed_stride,
-                                     .out_stride = problem.out_stride,
+                                     .group = static_cast<int>(s.group()),
+                                     .packed_stride = static_cast<int>(problem.packed_stride),
+                                     .out_stride = static_cast<int>(problem.out_stride),
                                      .scale = static_cast<float>(s.scale)},
                            .packed = static_cast<const Bf16*>(arrays.packed),
                            .first_key = arrays.first_key,

@@ -34,6 +34,39 @@ __host__ __device__ constexpr int span_count(int seq) {
   return (seq + kFlashSpanQueries - 1) / kFlashSpanQueries;
 }
 
+/// Which thread of which block this is, read where it is used: the compiler would keep what follows
+/// from it in registers that loops need.
+struct Again {
+  int thread, rows, head, sequence;
+
+  __device__ __forceinline__ Again() {
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+    thread = static_cast<int>(threadIdx.x);
+    rows = static_cast<int>(blockIdx.x);
+    head = static_cast<int>(blockIdx.y);
+    sequence = static_cast<int>(blockIdx.z);
+#else
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(rows));
+    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(head));
+    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(sequence));
+#endif
+  }
+  __device__ __forceinline__ int lane() const {
+    return thread % kWarpLanes;
+  }
+  __device__ __forceinline__ int warp() const {
+    return thread / kWarpLanes;
+  }
+};
+
+/// Has the number be in a register from here on.
+__device__ __forceinline__ void settle([[maybe_unused]] int& number) {
+#ifndef SHARDWRIGHT_CUDA_ON_CPU
+  asm volatile("" : "+r"(number));
+#endif
+}
+
 /// 32 rows of a warp as A fragments: most steps along D in registers, the last kSpare ones in
 /// shared memory, in the same layout.
 template <int kD, int kSpare>
@@ -46,11 +79,12 @@ struct KeptRows {
   /// From rows [row, row + 32) of a tile; `place` has kSpareSize for each warp.
   __device__ KeptRows(const Bf16* tile, int row, uint4* place, int warp)
       : spare(kSpare > 0 ? place + warp * kSpareSize + lane_index() : nullptr) {
+    const Bf16* const lane = tile + chunk_at<kD>(row, 0) + lane_of_rows<kD>();
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
-        const FragmentA a = load_a<kD>(tile, row + 16 * m, k);
+        const FragmentA a = load_a<kD>(lane, 16 * m, k);
         if (k < kInRegisters) {
           registers[m][k] = a;
         } else {
@@ -67,10 +101,11 @@ struct KeptRows {
   }
 };
 
-/// result = kept rows times the transpose of rows [row, row + 16) of a tile.
+/// result = kept rows times the transpose of rows [row, row + 16) of a tile; `lane` lies
+/// lane_of_columns behind its beginning.
 template <int kD, int kSpare>
 __device__ __forceinline__ void multiply_kept(float (&result)[2][2][4],
-                                              const KeptRows<kD, kSpare>& kept, const Bf16* tile,
+                                              const KeptRows<kD, kSpare>& kept, const Bf16* lane,
                                               int row) {
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
@@ -82,7 +117,7 @@ __device__ __forceinline__ void multiply_kept(float (&result)[2][2][4],
   }
 #pragma unroll
   for (int k = 0; k < kD / 16; ++k) {
-    const FragmentB b = load_b_transposed<kD>(tile, row, k);
+    const FragmentB b = load_b_transposed<kD>(lane, row, k);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       const FragmentA a = kept.at(m, k);

@@ -4,142 +4,208 @@
 #pragma once
 
 #include "kernels/cuda/flash_backward.h"
+#include "kernels/cuda/flash_query_ring.h"
 
 namespace shardwright::kernels::cuda::flash_gradient {
 
-/// Where a block that owns keys is on its walk: a query head of the group and a tile of queries.
-struct Walk {
-  int member;
-  int tile;
-  int newest;  // first key that a query of the tile has
-};
-
-/// The next tile, `walk.tile` included, that sees some key up to `last_key`; behind the last one
-/// walk.member is `members`.
-__device__ __forceinline__ Walk seeing(Walk walk, const int2* spans, int first_tile, int tiles,
-                                       int members, int last_key) {
-  for (;; ++walk.tile) {
-    if (walk.tile >= tiles) {
-      ++walk.member;
-      walk.tile = first_tile;
-    }
-    if (spans == nullptr || walk.member >= members) return walk;
-    static_assert(kStep == kFlashSpanQueries);
-    const int2 span = spans[walk.tile];
-    walk.newest = span.y;
-    if (span.x <= last_key) return walk;
-  }
-}
-
-/// Sets transposed scores of keys [key0, key0 + 32) and queries [query0, query0 + 16) to minus
-/// infinity where a query does not see a key. `first` is the queries' first keys.
-__device__ __forceinline__ void mask_transposed(float (&scores)[2][2][4], int key0, int query0,
-                                                const int* first) {
-  const int g = lane_index() / 4, t = lane_index() % 4;
+/// Sets transposed scores of a warp's 32 keys and of queries [query0, query0 + 16) to minus
+/// infinity where a query does not see a key. `first` is this lane's queries' first keys.
+__device__ __forceinline__ void mask_transposed(float (&scores)[2][2][4], int query0,
+                                                const int4& first) {
+  const Again again;
+  const int key = again.rows * kRows + again.warp() % kPairs * kPairRows + again.lane() / 4;
+  const int newer = key - (query0 + again.lane() % 4 * 2);  // of this lane's first ones
+  const int unseen[4] = {first.x - key, first.y - key, first.z - key, first.w - key};
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const int column = 8 * n + 2 * t;
-    const int2 from = *reinterpret_cast<const int2*>(first + column);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int key = key0 + 16 * m + g + i / 2 * 8;
+        const int down = 16 * m + i / 2 * 8, across = 8 * n + i % 2;
         // Not ||: a branch an element would cost more than the products do.
-        const bool hidden =
-            (key > query0 + column + i % 2) | (key < (i % 2 == 0 ? from.x : from.y));
+        const bool hidden = (newer > across - down) | (unseen[2 * n + i % 2] > down);
         scores[m][n][i] = hidden ? minus_infinity() : scores[m][n][i];
       }
     }
   }
 }
 
-/// The places of the kv kernel's shared memory.
+/// sum[32 x kD] += left[32 x 16], rounded to bf16, times rows [row, row + 16) of a tile; `lane`
+/// lies lane_of_rows behind its beginning.
 template <int kD>
-struct KvShared {
-  static constexpr int kTile = kStep * kD;
-  static constexpr int kExchanged = 2 * kStep / 8 * kWarpLanes;  // float4 of a pair
-  static constexpr std::size_t kWalkBytes =
-      2 * kRing * kTile * sizeof(Bf16) + 2 * kPairs * kExchanged * sizeof(float4);
-  static constexpr std::size_t kEndBytes = 2 * kRows * kD * sizeof(Bf16);
-  static constexpr std::size_t kBytes = kWalkBytes > kEndBytes ? kWalkBytes : kEndBytes;
+__device__ __forceinline__ void add_product(float (&sum)[2][kD / 8][4],
+                                            const float (&left)[2][2][4], const Bf16* lane,
+                                            int row) {
+  const FragmentA a[2] = {to_a(left[0][0], left[0][1]), to_a(left[1][0], left[1][1])};
+#pragma unroll
+  for (int n = 0; n < kD / 8; n += 2) {
+    const FragmentB b = load_b<kD>(lane, row, n / 2);
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      mma_16x8x16(sum[m][n], a[m].r, b.r[0]);
+      mma_16x8x16(sum[m][n + 1], a[m].r, b.r[1]);
+    }
+  }
+}
 
-  Bf16* q;              // [kRing][kTile]
-  Bf16* d_out;          // the same
-  float4* exchange;     // [2][kPairs][kExchanged]
-  Bf16 *keys, *values;  // [kRows][kD], before and after the walk, in the same place
+/// What one of a pair's two warps knows on its walk.
+template <int kD>
+struct KvWarp {
+  static constexpr int kTile = KvShared<kD>::kTile;
+  static constexpr int kParity = kPairs * KvShared<kD>::kExchanged;
+  // Where this lane begins in the tile it is at, of the ring that meets the kept rows and of the
+  // one that makes the sums; in their RowRing row, of lse or of delta; and in what the pair
+  // exchanges.
+  const Bf16* scored;
+  const Bf16* added;
+  const float* rows;
+  float4* exchange;
+  const QueryTiles& tiles;
+  int members;  // query heads of the group
+  float scale;  // of scores before exp2
+  const KeptRows<kD, 0>& kept;
+  float (&sum)[2][kD / 8][4];
+  int stage = 0, parity = 0;
 
-  explicit __device__ KvShared(Bf16* base)
-      : q(base),
-        d_out(base + kRing * kTile),
-        exchange(reinterpret_cast<float4*>(base + 2 * kRing * kTile)),
-        keys(base),
-        values(base + kRows * kD) {}
+  /// Of this lane's queries among [16 k, 16 k + 16) of the tile, or their first keys.
+  template <class Pack>
+  __device__ __forceinline__ Pack of_rows(int k, int array = 0) const {
+    return *reinterpret_cast<const Pack*>(rows + array * kRing * kStep + 16 * k);
+  }
+  __device__ __forceinline__ void next() {
+    const bool turns = stage == kRing - 1;
+    const int on = turns ? 1 - kRing : 1;
+    scored += on * kTile;
+    added += on * kTile;
+    rows += on * kStep;
+    exchange += parity == 0 ? kParity : -kParity;
+    stage = turns ? 0 : stage + 1;
+    parity ^= 1;
+  }
+
+  /// dV += P^T dO; P is for the other warp of the pair.
+  template <bool kMasked>
+  __device__ __forceinline__ void add_values(int tile) {
+#pragma unroll(kMasked ? 1 : 2)
+    for (int k = 0; k < kStep / 16; ++k) {
+      float scores[2][2][4];
+      multiply_kept<kD>(scores, kept, scored, 16 * k);
+      if constexpr (kMasked) {
+        mask_transposed(scores, tile * kStep + 16 * k, of_rows<int4>(k, RowRing::kFirst));
+      }
+      const float4 lse = of_rows<float4>(k);
+      const float base[4] = {lse.x * kLog2E, lse.y * kLog2E, lse.z * kLog2E, lse.w * kLog2E};
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          float(&c)[4] = scores[m][n];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) c[i] = fast_exp2(c[i] * scale - base[2 * n + i % 2]);
+          exchange[(4 * k + 2 * n + m) * kWarpLanes] = make_float4(c[0], c[1], c[2], c[3]);
+        }
+      }
+      add_product<kD>(sum, scores, added, 16 * k);
+    }
+  }
+
+  /// dK += dS^T Q, with P of the other warp.
+  template <bool kHot>
+  __device__ __forceinline__ void add_keys() {
+#pragma unroll(kHot ? 2 : 1)
+    for (int k = 0; k < kStep / 16; ++k) {
+      float scores[2][2][4];
+      multiply_kept<kD>(scores, kept, scored, 16 * k);
+      const float4 delta = of_rows<float4>(k);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float2 less = n == 0 ? make_float2(delta.x, delta.y) : make_float2(delta.z, delta.w);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const float4 probability = exchange[(4 * k + 2 * n + m) * kWarpLanes];
+          float(&c)[4] = scores[m][n];
+          c[0] = probability.x * (c[0] - less.x);
+          c[1] = probability.y * (c[1] - less.y);
+          c[2] = probability.z * (c[2] - less.x);
+          c[3] = probability.w * (c[3] - less.y);
+        }
+      }
+      add_product<kD>(sum, scores, added, 16 * k);
+    }
+  }
+
+  __device__ __forceinline__ void walk_for_values() {
+    for (int heads_left = members; heads_left > 0; --heads_left) {
+      int tile = tiles.first, stop = tiles.plain_begin;
+      settle(stop);
+      while (true) {
+        for (; tile < stop; ++tile) {
+          block_barrier();
+          add_values<true>(tile);
+          next();
+        }
+        if (tile == tiles.end) break;
+        for (int left = tiles.plain_end - tile; left > 0; --left) {
+          block_barrier();
+          add_values<false>(0);
+          next();
+        }
+        tile = tiles.plain_end;
+        stop = tiles.end;
+        settle(stop);
+      }
+    }
+    block_barrier();
+  }
+
+  /// One turn behind the other warp.
+  __device__ __forceinline__ void walk_for_keys(QueryRing<kD> ring) {
+    ring.load();
+    ring.turn();
+    if (ring.more()) ring.load();
+    while (ring.more()) {
+      for (int left = ring.left_of_head(); left > 0; --left) {
+        ring.turn();
+        ring.load_within_head();
+        add_keys<true>();
+        next();
+      }
+      ring.next_head();
+    }
+    // Two tiles are left, or the only one.
+    for (int left = min(members * (tiles.end - tiles.first), 2); left > 0; --left) {
+      ring.turn();
+      add_keys<false>();
+      next();
+    }
+  }
 };
 
 template <int kD>
 __global__ void __launch_bounds__(kBlockThreads, 1) flash_backward_kv_kernel(Backward p) {
-  constexpr int kTile = kStep * kD;
+  __shared__ int2 scratch[kWarps];
+  __shared__ QueryTiles tiles;
   const KvShared<kD> shared(dynamic_shared<Bf16>());
-  alignas(8) __shared__ float lse[kRing][kStep], delta[kRing][kStep];
-  alignas(8) __shared__ int first[kRing][kStep];
 
   const FlashShape& s = p.shape;
   const int key0 = static_cast<int>(blockIdx.x) * kRows;
   const int kv_head = static_cast<int>(blockIdx.y), sequence = static_cast<int>(blockIdx.z);
-  const int group = s.heads / s.kv_heads;
   const std::int64_t token0 = static_cast<std::int64_t>(sequence) * s.seq;
   const Bf16* const packed = p.packed + token0 * s.packed_stride;
-  const int2* const spans =
-      p.first_key == nullptr
-          ? nullptr
-          : p.workspace.spans + static_cast<std::int64_t>(sequence) * span_count(s.seq);
-  const int first_tile = key0 / kStep, tiles = (s.seq + kStep - 1) / kStep;
-  const int last_key = min(key0 + kRows, s.seq) - 1;
 
   // The same for all lanes of a warp, which the compiler cannot know of threadIdx.
   const int warp = __shfl_sync(0xffffffffu, warp_index(), 0);
   const bool sums_values = warp < kPairs;  // else keys
   const int row0 = warp % kPairs * kPairRows;
 
-  // What thread i of the first kStep knows of query i of a tile; queries behind the end have a
-  // probability of 0.
-  struct Row {
-    float lse, delta;
-    int first;
-  };
-  const auto begin_load = [&](const Walk& walk, int stage) {
-    const int head = kv_head * group + walk.member;
-    load_tile<kD, kStep, kBlockThreads>(shared.q + stage * kTile, packed + head * kD,
-                                        s.packed_stride, walk.tile * kStep, s.seq);
-    load_tile<kD, kStep, kBlockThreads>(shared.d_out + stage * kTile,
-                                        p.d_out + token0 * s.out_stride + head * kD, s.out_stride,
-                                        walk.tile * kStep, s.seq);
-    cp_async_commit();
-    const int query = walk.tile * kStep + static_cast<int>(threadIdx.x);
-    Row row{-minus_infinity(), 0.0f, 0};
-    if (static_cast<int>(threadIdx.x) < kStep && query < s.seq) {
-      const std::int64_t at =
-          (static_cast<std::int64_t>(sequence) * s.heads + head) * s.seq + query;
-      row.lse = p.statistics[at] * kLog2E;
-      row.delta = p.workspace.delta[at];
-      if (spans != nullptr) row.first = p.first_key[token0 + query];
-    }
-    return row;
-  };
-  const auto end_load = [&](const Row& row, int stage) {
-    if (threadIdx.x < kStep) {
-      lse[stage][threadIdx.x] = row.lse;
-      delta[stage][threadIdx.x] = row.delta;
-      first[stage][threadIdx.x] = row.first;
-    }
-  };
-
   load_tile<kD, kRows, kBlockThreads>(shared.keys, packed + (s.heads + kv_head) * kD,
                                       s.packed_stride, key0, s.seq);
   load_tile<kD, kRows, kBlockThreads>(shared.values, packed + (s.heads + s.kv_heads + kv_head) * kD,
                                       s.packed_stride, key0, s.seq);
   cp_async_commit();
+  const QueryTiles found = query_tiles(p, sequence, key0, scratch);
+  if (threadIdx.x == 0) tiles = found;
   cp_async_wait<0>();
   __syncthreads();
   // This warp's rows of K, or of V.
@@ -155,103 +221,35 @@ __global__ void __launch_bounds__(kBlockThreads, 1) flash_backward_kv_kernel(Bac
   }
   __syncthreads();  // The walk takes the place of keys and values.
 
-  const int t = lane_index() % 4;
-  const float scale = s.scale * kLog2E;
-  Walk walk = seeing({0, first_tile, 0}, spans, first_tile, tiles, group, last_key);
-  int stage = 0, parity = 0;
-  bool has_previous = false;
-  if (walk.member < group) end_load(begin_load(walk, stage), stage);
-  while (walk.member < group || has_previous) {
-    const bool has_current = walk.member < group;
-    Walk next = walk;
-    ++next.tile;
-    if (has_current) next = seeing(next, spans, first_tile, tiles, group, last_key);
-    const int next_stage = stage == kRing - 1 ? 0 : stage + 1;
-    const int previous_stage = stage == 0 ? kRing - 1 : stage - 1;
-    cp_async_wait<0>();
-    // The current tile is there, P of the previous one, too, and nobody needs the one before it.
-    __syncthreads();
-    Row row{};
-    const bool more = has_current && next.member < group;
-    if (more) row = begin_load(next, next_stage);
-
-    if (sums_values ? has_current : has_previous) {
-      const int at = sums_values ? stage : previous_stage;
-      const Bf16* const q_tile = shared.q + at * kTile;
-      const Bf16* const d_out_tile = shared.d_out + at * kTile;
-      float4* const exchange = shared.exchange +
-                               ((sums_values ? parity : parity ^ 1) * kPairs + warp % kPairs) *
-                                   KvShared<kD>::kExchanged +
-                               lane_index();
-      // 16 queries after the others: registers are what this kernel is short of.
-#pragma unroll 1
-      for (int k = 0; k < kStep / 16; ++k) {
-        float scores[2][2][4];  // P^T, or dS^T
-        multiply_kept<kD>(scores, kept, sums_values ? q_tile : d_out_tile, 16 * k);
-        if (sums_values) {
-          const int query0 = walk.tile * kStep + 16 * k;
-          if (query0 < key0 + row0 + kPairRows - 1 || walk.newest > key0) {
-            mask_transposed(scores, key0 + row0, query0, first[at] + 16 * k);
-          }
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const float2 base = *reinterpret_cast<const float2*>(&lse[at][16 * k + 8 * n + 2 * t]);
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {
-              float(&c)[4] = scores[m][n];
-              c[0] = fast_exp2(c[0] * scale - base.x);
-              c[1] = fast_exp2(c[1] * scale - base.y);
-              c[2] = fast_exp2(c[2] * scale - base.x);
-              c[3] = fast_exp2(c[3] * scale - base.y);
-              exchange[(4 * k + 2 * n + m) * kWarpLanes] = make_float4(c[0], c[1], c[2], c[3]);
-            }
-          }
-        } else {
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const float2 less =
-                *reinterpret_cast<const float2*>(&delta[at][16 * k + 8 * n + 2 * t]);
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {
-              const float4 probability = exchange[(4 * k + 2 * n + m) * kWarpLanes];
-              float(&c)[4] = scores[m][n];
-              c[0] = probability.x * (c[0] - less.x);
-              c[1] = probability.y * (c[1] - less.y);
-              c[2] = probability.z * (c[2] - less.x);
-              c[3] = probability.w * (c[3] - less.y);
-            }
-          }
-        }
-        const FragmentA left[2] = {to_a(scores[0][0], scores[0][1]),
-                                   to_a(scores[1][0], scores[1][1])};
-        const Bf16* const right = sums_values ? d_out_tile : q_tile;
-#pragma unroll
-        for (int n = 0; n < kD / 8; n += 2) {
-          const FragmentB b = load_b<kD>(right, 16 * k, n / 2);
-#pragma unroll
-          for (int m = 0; m < 2; ++m) {
-            mma_16x8x16(sum[m][n], left[m].r, b.r[0]);
-            mma_16x8x16(sum[m][n + 1], left[m].r, b.r[1]);
-          }
-        }
-      }
-    }
-
-    if (more) end_load(row, next_stage);
-    has_previous = has_current;
-    walk = next;
-    stage = next_stage;
-    parity ^= 1;
+  const int row_array = sums_values ? RowRing::kLse : RowRing::kDelta;
+  KvWarp<kD> walk{
+      .scored = in_one_register((sums_values ? shared.q : shared.d_out) + lane_of_columns<kD>()),
+      .added = in_one_register((sums_values ? shared.d_out : shared.q) + lane_of_rows<kD>()),
+      .rows = in_one_register(shared.rows + row_array * kRing * kStep + 4 * (lane_index() % 4)),
+      .exchange = in_one_register(shared.exchange + warp % kPairs * KvShared<kD>::kExchanged +
+                                  lane_index()),
+      .tiles = tiles,
+      .members = s.group,
+      .scale = s.scale * kLog2E,
+      .kept = kept,
+      .sum = sum};
+  if (sums_values) {
+    walk.walk_for_values();
+  } else {
+    walk.walk_for_keys(QueryRing<kD>(p, shared, tiles, kv_head, sequence, warp - kPairs));
   }
   __syncthreads();  // The results take the place of the walk.
-  Bf16* const d_packed = p.d_packed + token0 * s.packed_stride;
-  const float by = sums_values ? 1.0f : s.scale;
+  const Again again;
+  const bool stores_values = again.warp() < kPairs;
+  const float by = stores_values ? 1.0f : s.scale;
   const float factor[2] = {by, by};
-  const int head = s.heads + kv_head + (sums_values ? s.kv_heads : 0);
+  const int head = s.heads + again.head + (stores_values ? s.kv_heads : 0);
+  Bf16* const to = p.d_packed + std::int64_t{again.sequence} * s.seq * s.packed_stride + head * kD;
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
-    store_rows<kD>(sum[m], factor, sums_values ? shared.values : shared.keys, row0 + 16 * m,
-                   d_packed + head * kD, s.packed_stride, key0, s.seq);
+    store_rows<kD>(sum[m], factor, stores_values ? shared.values : shared.keys,
+                   again.warp() % kPairs * kPairRows + 16 * m, to, s.packed_stride,
+                   again.rows * kRows, s.seq, again.lane());
   }
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiles of attention in shared memory and in the registers of a warp. For .cu files only.
 //
-// A tile holds rows of D bf16 numbers in chunks of 16 bytes. Chunk c of row r lies at place
-// c ^ (r % 8) of its row: the 8 rows of an ldmatrix, one chunk of each, are then in 8 different
-// groups of banks, and so are the rows that a warp writes when it stages results.
+// A tile holds rows of D bf16 numbers in chunks of 16 bytes, and one chunk more that nobody uses:
+// the 8 rows of an ldmatrix, one chunk of each, are then in 8 different groups of banks, and so are
+// the rows that a warp writes when it stages results. All chunks of a tile that a lane reads lie
+// constants apart, so that one register holds the address of them all.
 //
 // Each warp owns whole rows of a product's result, in the C layout of kernels/cuda/mma.h. A result
 // that is an operand of the next product becomes an A fragment without leaving the registers:
@@ -50,31 +51,52 @@ __device__ __forceinline__ float fast_exp2(float x) {
 #endif
 }
 
+/// From row to row of a tile.
+template <int kD>
+inline constexpr int kPitch = kD + 8;
+
 /// Where a chunk of 8 numbers lies in a tile.
 template <int kD>
 __device__ __forceinline__ int chunk_at(int row, int chunk) {
-  return row * kD + ((chunk ^ (row & 7)) * 8);
+  return row * kPitch<kD> + chunk * 8;
 }
+
+/// How kThreads threads of a block copy tiles: each the same chunk of every kPass-th row.
+template <int kD, int kRows, int kThreads>
+struct TileCopy {
+  static constexpr int kChunks = kD / 8, kPass = kThreads / kChunks;
+  static_assert(kRows % kPass == 0);
+
+  __device__ __forceinline__ static int row(int thread) { return thread / kChunks; }
+  /// Of a thread's first chunk, in the tile and in rows that lie `stride` apart.
+  __device__ __forceinline__ static int place(int thread) {
+    return chunk_at<kD>(row(thread), thread % kChunks);
+  }
+  __device__ __forceinline__ static std::int64_t source(int thread, int first, int stride) {
+    return std::int64_t{first + row(thread)} * stride + thread % kChunks * 8;
+  }
+
+  /// Begins to copy from there to there. The array ends `rows_left` rows behind this thread's
+  /// first; rows from there on become zeros.
+  __device__ __forceinline__ static void begin(Bf16* to, const Bf16* from, int stride,
+                                               int rows_left) {
+#pragma unroll
+    for (int i = 0; i < kRows / kPass; ++i) {
+      cp_async<16>(to + i * kPass * kPitch<kD>, from, i * kPass < rows_left);
+      from += std::int64_t{kPass} * stride;
+    }
+  }
+};
 
 /// Begins to copy rows [first, first + kRows) of an array into a tile; those from `end` on become
 /// zeros. All kThreads threads of the block take part.
 template <int kD, int kRows, int kThreads = kFlashThreads>
-__device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* array, std::int64_t stride,
-                                          int first, int end) {
-  // A thread copies the same chunk of every kPass-th row. kPass is a multiple of 8, so that the
-  // places in the tile are a constant apart.
-  constexpr int kChunks = kD / 8, kPass = kThreads / kChunks;
-  static_assert(kRows % kPass == 0 && kPass % 8 == 0);
-  const int row = static_cast<int>(threadIdx.x) / kChunks;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
-  Bf16* const to = tile + chunk_at<kD>(row, chunk);
-  const Bf16* from = array + (first + row) * stride + chunk * 8;
-#pragma unroll
-  for (int i = 0; i < kRows / kPass; ++i) {
-    const bool inside = first + row + i * kPass < end;
-    cp_async_16(to + i * kPass * kD, inside ? from : array, inside);
-    from += kPass * stride;
-  }
+__device__ __forceinline__ void load_tile(Bf16* tile, const Bf16* array, int stride, int first,
+                                          int end) {
+  using Copy = TileCopy<kD, kRows, kThreads>;
+  const int thread = static_cast<int>(threadIdx.x);
+  Copy::begin(tile + Copy::place(thread), array + Copy::source(thread, first, stride), stride,
+              end - first - Copy::row(thread));
 }
 
 struct FragmentA {
@@ -85,21 +107,26 @@ struct FragmentB {
   std::uint32_t r[2][2];
 };
 
-/// Where this lane's row of an ldmatrix lies, for chunks `2 k + chunk` of rows `row + rows`: the
-/// place of chunk 2 k is that of chunk 0 with the bits of k turned, so one number serves them all.
+/// Where in a tile this lane's row of an ldmatrix lies, of A and of B: 8 rows down, then 8 columns
+/// on.
 template <int kD>
-__device__ __forceinline__ const Bf16* lane_row(const Bf16* tile, int row, int k, int rows,
-                                                int chunk) {
-  const int at = chunk_at<kD>(rows + lane_index() % 8, chunk);
-  return tile + row * kD + (at ^ (k * 16));
+__device__ __forceinline__ int lane_of_rows() {
+  const int matrix = lane_index() / 8;
+  return chunk_at<kD>(matrix % 2 * 8 + lane_index() % 8, matrix / 2);
+}
+/// The same of the transpose of B: 8 columns on, then 8 rows down.
+template <int kD>
+__device__ __forceinline__ int lane_of_columns() {
+  const int matrix = lane_index() / 8;
+  return chunk_at<kD>(matrix / 2 * 8 + lane_index() % 8, matrix % 2);
 }
 
-/// A = rows [row, row + 16) and columns [16 k, 16 k + 16) of the tile; row is a multiple of 16.
+/// A = rows [row, row + 16) and columns [16 k, 16 k + 16) of a tile. `lane` lies lane_of_rows
+/// behind its beginning: with constant rows and columns one register serves for all of a tile.
 template <int kD>
-__device__ __forceinline__ FragmentA load_a(const Bf16* tile, int row, int k) {
-  const int matrix = lane_index() / 8;
+__device__ __forceinline__ FragmentA load_a(const Bf16* lane, int row, int k) {
   FragmentA a;
-  ldmatrix_x4(a.r, lane_row<kD>(tile, row, k, matrix % 2 * 8, matrix / 2));
+  ldmatrix_x4(a.r, lane + chunk_at<kD>(row, 2 * k));
   return a;
 }
 
@@ -107,21 +134,20 @@ __device__ __forceinline__ FragmentB as_b(const std::uint32_t (&r)[4]) {
   return {{{r[0], r[1]}, {r[2], r[3]}}};
 }
 
-/// B = the transpose of these rows and columns: result columns are rows of the tile.
+/// B = the transpose of these rows and columns: result columns are rows of the tile. `lane` lies
+/// lane_of_columns behind its beginning.
 template <int kD>
-__device__ __forceinline__ FragmentB load_b_transposed(const Bf16* tile, int row, int k) {
-  const int matrix = lane_index() / 8;
+__device__ __forceinline__ FragmentB load_b_transposed(const Bf16* lane, int row, int k) {
   std::uint32_t registers[4];
-  ldmatrix_x4(registers, lane_row<kD>(tile, row, k, matrix / 2 * 8, matrix % 2));
+  ldmatrix_x4(registers, lane + chunk_at<kD>(row, 2 * k));
   return as_b(registers);
 }
 
-/// B = rows [row, row + 16) and columns [16 col, 16 col + 16) as they are.
+/// B = rows [row, row + 16) and columns [16 col, 16 col + 16) as they are; `lane` as of A.
 template <int kD>
-__device__ __forceinline__ FragmentB load_b(const Bf16* tile, int row, int col) {
-  const int matrix = lane_index() / 8;
+__device__ __forceinline__ FragmentB load_b(const Bf16* lane, int row, int col) {
   std::uint32_t registers[4];
-  ldmatrix_x4_transposed(registers, lane_row<kD>(tile, row, col, matrix % 2 * 8, matrix / 2));
+  ldmatrix_x4_transposed(registers, lane + chunk_at<kD>(row, 2 * col));
   return as_b(registers);
 }
 
@@ -129,45 +155,6 @@ __device__ __forceinline__ FragmentB load_b(const Bf16* tile, int row, int col) 
 __device__ __forceinline__ FragmentA to_a(const float (&left)[4], const float (&right)[4]) {
   return {{pack_bf16(left[0], left[1]), pack_bf16(left[2], left[3]), pack_bf16(right[0], right[1]),
            pack_bf16(right[2], right[3])}};
-}
-
-/// result[16 x 8 kTiles] = a tile's rows [row, row + 16) times the transpose of the first
-/// 8 kTiles rows of another.
-template <int kD, int kTiles>
-__device__ __forceinline__ void multiply_transposed(float (&result)[kTiles][4], const Bf16* a_tile,
-                                                    int row, const Bf16* b_tile) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) result[n][i] = 0.0f;
-  }
-#pragma unroll
-  for (int k = 0; k < kD / 16; ++k) {
-    const FragmentA a = load_a<kD>(a_tile, row, k);
-#pragma unroll
-    for (int n = 0; n < kTiles; n += 2) {
-      const FragmentB b = load_b_transposed<kD>(b_tile, 8 * n, k);
-      mma_16x8x16(result[n], a.r, b.r[0]);
-      mma_16x8x16(result[n + 1], a.r, b.r[1]);
-    }
-  }
-}
-
-/// result[16 x kD] += left[16 x 8 kTiles], rounded to bf16, times the first 8 kTiles rows of a
-/// tile.
-template <int kD, int kTiles>
-__device__ __forceinline__ void multiply_add(float (&result)[kD / 8][4],
-                                             const float (&left)[kTiles][4], const Bf16* tile) {
-#pragma unroll
-  for (int k = 0; k < kTiles / 2; ++k) {
-    const FragmentA a = to_a(left[2 * k], left[2 * k + 1]);
-#pragma unroll
-    for (int n = 0; n < kD / 8; n += 2) {
-      const FragmentB b = load_b<kD>(tile, 16 * k, n / 2);
-      mma_16x8x16(result[n], a.r, b.r[0]);
-      mma_16x8x16(result[n + 1], a.r, b.r[1]);
-    }
-  }
 }
 
 /// Writes result[16 x 8 kTiles] times `factor[0]` (rows g) and `factor[1]` (rows g + 8) to rows
@@ -178,8 +165,8 @@ template <int kD, int kTiles>
 __device__ __forceinline__ void store_rows(const float (&result)[kTiles][4],
                                            const float (&factor)[2], Bf16* tile, int row,
                                            Bf16* array, std::int64_t stride, int first, int end,
-                                           int first_chunk = 0) {
-  const int g = lane_index() / 4, t = lane_index() % 4;
+                                           int lane, int first_chunk = 0) {
+  const int g = lane / 4, t = lane % 4;
   __syncwarp();
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
@@ -194,7 +181,7 @@ __device__ __forceinline__ void store_rows(const float (&result)[kTiles][4],
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 16 * kTiles / kWarpLanes; ++i) {
-    const int item = i * kWarpLanes + lane_index();
+    const int item = i * kWarpLanes + lane;
     const int r = row + item / kTiles, chunk = first_chunk + item % kTiles;
     if (first + r < end) {
       *reinterpret_cast<uint4*>(array + (first + r) * stride + chunk * 8) =
@@ -203,7 +190,7 @@ __device__ __forceinline__ void store_rows(const float (&result)[kTiles][4],
   }
 }
 
-/// The least and greatest of `span` over the lanes of a warp.
+/// The least x and the greatest y of the lanes of a warp.
 __device__ __forceinline__ int2 warp_span(int2 span) {
 #pragma unroll
   for (int distance = kWarpLanes / 2; distance > 0; distance /= 2) {
@@ -213,19 +200,10 @@ __device__ __forceinline__ int2 warp_span(int2 span) {
   return span;
 }
 
-/// Of first_key over queries [first, min(first + kRows, end)); null means 0 everywhere. All threads
-/// of the kWarps warps take part and get it; `scratch` is shared and free again after the block's
-/// next barrier.
-template <int kRows, int kWarps>
-__device__ __forceinline__ int2 block_span(const std::int32_t* first_key, int first, int end,
-                                           int2 (&scratch)[kWarps]) {
-  if (first_key == nullptr) return {0, 0};
-  int2 span = {end, 0};
-  for (int i = static_cast<int>(threadIdx.x); i < kRows && first + i < end;
-       i += kWarps * kWarpLanes) {
-    span.x = min(span.x, first_key[first + i]);
-    span.y = max(span.y, first_key[first + i]);
-  }
+/// The least x and the greatest y of the threads of kWarps warps, all of which take part and get
+/// it; `scratch` is shared and free again after the block's next barrier.
+template <int kWarps>
+__device__ __forceinline__ int2 block_span(int2 span, int2 (&scratch)[kWarps]) {
   span = warp_span(span);
   if (lane_index() == 0) scratch[warp_index()] = span;
   __syncthreads();
@@ -236,6 +214,20 @@ __device__ __forceinline__ int2 block_span(const std::int32_t* first_key, int fi
     span.y = max(span.y, scratch[i].y);
   }
   return span;
+}
+
+/// Of first_key over queries [first, min(first + kRows, end)); null means 0 everywhere.
+template <int kRows, int kWarps>
+__device__ __forceinline__ int2 first_key_span(const std::int32_t* first_key, int first, int end,
+                                               int2 (&scratch)[kWarps]) {
+  if (first_key == nullptr) return {0, 0};
+  int2 span = {end, 0};
+  for (int i = static_cast<int>(threadIdx.x); i < kRows && first + i < end;
+       i += kWarps * kWarpLanes) {
+    span.x = min(span.x, first_key[first + i]);
+    span.y = max(span.y, first_key[first + i]);
+  }
+  return block_span(span, scratch);
 }
 
 }  // namespace shardwright::kernels::cuda

@@ -57,6 +57,19 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* shared) {
 }
 #endif
 
+/// The same pointer into shared memory, in a register of its own: the compiler cannot take it apart
+/// into the sum it was, whose parts would each take a register in a loop.
+template <class T>
+__device__ __forceinline__ T* in_one_register(T* shared) {
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+  return shared;
+#else
+  std::uint32_t address = shared_address(shared);
+  asm volatile("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
+#endif
+}
+
 /// Four 8 x 8 matrices into one register each. Lane l points at row l % 8 of matrix l / 8: 16 bytes
 /// of shared memory, aligned to 16. All 32 lanes take part.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
@@ -106,18 +119,27 @@ __device__ __forceinline__ void ldmatrix_x2_transposed(std::uint32_t (&r)[2], co
 #endif
 }
 
-/// Begins to copy 16 bytes from global to shared memory past the L1 cache, or to write zeros when
-/// `valid` is false (nothing is read then, but `global` must still be an address of the array).
-/// Both addresses are multiples of 16.
-__device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid = true) {
+/// Begins to copy 4 or 16 bytes from global to shared memory (16 of them past the L1 cache), or to
+/// write zeros when `valid` is false; then `global` may be any address. Both addresses are
+/// multiples of kBytes.
+template <int kBytes>
+__device__ __forceinline__ void cp_async(void* shared, const void* global, bool valid = true) {
+  static_assert(kBytes == 4 || kBytes == 16);
 #ifdef SHARDWRIGHT_CUDA_ON_CPU
-  cuda_on_cpu::async_copy(shared, valid ? global : nullptr);
+  cuda_on_cpu::async_copy(shared, valid ? global : nullptr, kBytes);
 #else
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(bytes)
-               : "memory");
+  const int bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :
+                 : "r"(shared_address(shared)), "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+  }
 #endif
 }
 
@@ -138,6 +160,16 @@ __device__ __forceinline__ void cp_async_wait() {
   cuda_on_cpu::async_wait(kLeft);
 #else
   asm volatile("cp.async.wait_group %0;" : : "n"(kLeft) : "memory");
+#endif
+}
+
+/// __syncthreads for warps that meet from different places of the code, as often as each other: the
+/// hardware counts arrivals, but __syncthreads promises nothing when warps take different branches.
+__device__ __forceinline__ void block_barrier() {
+#ifdef SHARDWRIGHT_CUDA_ON_CPU
+  __syncthreads();
+#else
+  asm volatile("bar.sync 0;" ::: "memory");
 #endif
 }
 

@@ -9,10 +9,12 @@ from gpu_checks import machine, training
 from gpu_checks.process import TROUBLE, Failed, Skipped
 from gpu_checks.published import published
 
-# llmq publishes the last two at the length of its own runs, with many micro-batches a step.
-MODELS = {"llama-3.2-1b": 4096, "llama-3.2-3b": 4096, "llama-3.1-8b": 4096, "qwen2.5-7b": 1024, "qwen2.5-1.5b": 1024}
+# llmq publishes the Qwen models at the length of its own runs, with many micro-batches a step; torchtitan the last two.
+MODELS = {"llama-3.2-1b": 4096, "llama-3.2-3b": 4096, "llama-3.1-8b": 4096, "qwen2.5-7b": 1024, "qwen2.5-1.5b": 1024,
+          "llama-3-8b": 8192, "llama-2-7b": 2048}
+ONLY_BESIDE_OTHERS = {"llama-3-8b", "llama-2-7b"}  # on as many GPUs as others published
 SEQUENCE = 4096  # of models that are not among them
-PUBLISHED_MICRO_STEPS = 8
+MICRO_STEPS = {"qwen2.5-7b": 8, "qwen2.5-1.5b": 8}
 STEPS = 12
 WORTH = 0.9  # wider types are taken unless narrower ones are more than a tenth faster
 # What is kept of a parameter, the widest first: moments, then master weights and gradients, too, in bf16.
@@ -44,7 +46,7 @@ def plan_for(check, model, cluster, gpus, report_row):
     """The best plan of `tune` in bf16; Skipped where none fits."""
     found, refused = {}, ""
     memory = ["--set", f"gpu.memory_bytes={check.machine['gpus'][0]['memory_bytes']}"]
-    steps = ["--grad-accum", PUBLISHED_MICRO_STEPS] if sequence_of(model) != SEQUENCE else []
+    steps = ["--grad-accum", MICRO_STEPS[model]] if model in MICRO_STEPS else []
     for states, types in STATES.items():
         path = check.scratch / f"{model}-{gpus}-{states.replace(' ', '-')}.plan.json"
         path.unlink(missing_ok=True)
@@ -109,8 +111,10 @@ def check_models(check, report):
     gpus = len(check.machine["gpus"])
     for model in check.options.models:
         for count in sorted({1, gpus}):
-            row = {"model": model, "gpus": count, "sequence": sequence_of(model),
-                   "published": published(check.programs.data, cluster, model, count, sequence_of(model))}
+            other = published(check.programs.data, cluster, model, count, sequence_of(model))
+            if other is None and model in ONLY_BESIDE_OTHERS:
+                continue
+            row = {"model": model, "gpus": count, "sequence": sequence_of(model), "published": other}
             report["runs"].append(row)
             try:
                 plan = plan_for(check, model, cluster, count, row)

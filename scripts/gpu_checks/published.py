@@ -12,16 +12,29 @@ def gpu_of(data, cluster):
         return ""
 
 
-def published(data, cluster, model, gpus, sequence, source="llmq"):
-    """The row's id, tokens a second of one GPU and where that stands; None where nobody published such a run."""
+# Who published runs that ours stand beside: how their sources begin, and on which similar GPU where not on this one.
+AUTHORS = ("llmq", "torchtitan")
+SIMILAR = {"torchtitan": {"h100-80g": "h100-96g-500w"}}
+
+
+def rate_of(row):
+    return float(row["tokens_per_gpu_s"] or 0)
+
+
+def published(data, cluster, model, gpus, sequence):
+    """Of the fastest such run: whose it is, the row's id, tokens a second of one GPU, where that stands, and on which GPU
+    where it is only similar; None where nobody published one."""
     gpu = gpu_of(data, cluster)
     try:
         with open(data / "published" / "ledger.csv", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["source"] == source and row["gpu"] == gpu
-                    and row["model"].lower() == model and int(row["gpus"]) == gpus and int(row["seq_len"]) == sequence]
+            rows = [row for row in csv.DictReader(file) if row["model"].lower() == model and int(row["gpus"]) == gpus
+                    and int(row["seq_len"]) == sequence]
     except (OSError, KeyError, ValueError):
         return None
-    if not rows or not rows[0]["tokens_per_gpu_s"]:
-        return None
-    row = rows[0]
-    return {"by": source, "id": row["id"], "tokens_per_gpu_s": float(row["tokens_per_gpu_s"]), "locator": row["locator"]}
+    for by in AUTHORS:
+        for name in (gpu, SIMILAR.get(by, {}).get(gpu)):
+            row = max((row for row in rows if row["source"].startswith(by) and row["gpu"] == name), key=rate_of, default=None)
+            if row and rate_of(row):
+                return {"by": by, "id": row["id"], "tokens_per_gpu_s": rate_of(row), "locator": row["locator"],
+                        **({"on": name} if name != gpu else {})}
+    return None

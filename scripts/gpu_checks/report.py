@@ -80,7 +80,10 @@ def of_restart(told):
 def of_others(row):
     """What others published of such a run, all GPUs together."""
     other = row.get("published")
-    return f"{other['by']} {row['gpus'] * other['tokens_per_gpu_s']:.0f}" if other else ""
+    if not other:
+        return ""
+    where = f" on {other['on']}" if "on" in other else ""
+    return f"{other['by']} {row['gpus'] * other['tokens_per_gpu_s']:.0f}{where}"
 
 
 def of_models(told):

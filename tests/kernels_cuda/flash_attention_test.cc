@@ -51,6 +51,24 @@ TEST_F(FlashAttention, DocumentsAndWindowsMask) {
   }
 }
 
+TEST_F(FlashAttention, TilesThatAreSeenInFullStandBetweenOthers) {
+  // Of the first block's keys the diagonal, then tiles of queries that see them all, then the one
+  // in which the second document begins; of the last block's queries that one's tile, then whole
+  // ones, then the diagonal. Of its window tiles that some queries see, then whole ones.
+  for (const std::int64_t head_dim : {64, 128}) {
+    const AttentionShape shape{
+        .batch = 1, .seq = 450, .heads = 2, .kv_heads = 1, .head_dim = head_dim};
+    std::vector<std::int32_t> documents, windows;
+    for (std::int32_t t = 0; t < shape.seq; ++t) {
+      documents.push_back(t < 260 ? 0 : 260);
+      windows.push_back(std::max(0, t - 250));
+    }
+    const RandomAttention packed(shape, documents), sliding(shape, windows);
+    expect_matches(packed, compute(packed), name_of(shape) + " documents");
+    expect_matches(sliding, compute(sliding), name_of(shape) + " windows");
+  }
+}
+
 TEST_F(FlashAttention, DocumentsAreComputedAsIfAlone) {
   // The second document begins at a multiple of all tiles, so that its sums have the same order.
   const AttentionShape together{.batch = 1, .seq = 256, .heads = 2, .kv_heads = 1, .head_dim = 64};

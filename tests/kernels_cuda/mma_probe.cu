@@ -11,8 +11,8 @@ __global__ void __launch_bounds__(32)
   BFloat16* shared_a = dynamic_shared<BFloat16>();  // [16, 16]
   BFloat16* shared_b = shared_a + 256;              // [16, 8] or [8, 16]
   const int lane = static_cast<int>(threadIdx.x);
-  cp_async_16(shared_a + 8 * lane, a + 8 * lane);
-  cp_async_16(shared_b + 8 * (lane % 16), b + 8 * (lane % 16));
+  cp_async<16>(shared_a + 8 * lane, a + 8 * lane);
+  cp_async<16>(shared_b + 8 * (lane % 16), b + 8 * (lane % 16));
   cp_async_commit();
   cp_async_wait<0>();
   __syncwarp();

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ enum class State : std::uint8_t { kReady, kAtBarrier, kInWarp, kDone };
 struct Copy {
   void* to;
   const void* from;
+  int bytes;
 };
 
 struct Thread {
@@ -323,9 +325,9 @@ Runner& the_runner() {
 void complete(const std::vector<Copy>& group) {
   for (const Copy& copy : group) {
     if (copy.from != nullptr) {
-      std::memcpy(copy.to, copy.from, 16);
+      std::memcpy(copy.to, copy.from, static_cast<std::size_t>(copy.bytes));
     } else {
-      std::memset(copy.to, 0, 16);
+      std::memset(copy.to, 0, static_cast<std::size_t>(copy.bytes));
     }
   }
 }
@@ -387,16 +389,19 @@ unsigned lane() {
   return machine().current().number % kWarp;
 }
 
-void async_copy(void* to, const void* from) {
+void async_copy(void* to, const void* from, int bytes) {
   const auto address =
       reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
-  if (address % 16 != 0) fail("cp.async of 16 bytes at an address that is no multiple of 16");
+  if (address % static_cast<unsigned>(bytes) != 0) {
+    const std::string size = std::to_string(bytes);
+    fail("cp.async of " + size + " bytes at an address that is no multiple of " + size);
+  }
   // A GPU copies at any time until the wait. Orders of even seeds copy as late, those of odd seeds
   // as early as possible.
-  if (order_seed.load() % 2 == 1) return complete({{to, from}});
+  if (order_seed.load() % 2 == 1) return complete({{to, from, bytes}});
   auto& groups = machine().current().copy_groups;
   if (groups.empty()) groups.emplace_back();
-  groups.back().push_back({to, from});
+  groups.back().push_back({to, from, bytes});
 }
 
 void async_commit() {

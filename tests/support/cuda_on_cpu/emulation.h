@@ -127,9 +127,9 @@ void warp_collective(std::uint32_t mask, WarpOperation operation, const void* in
 /// Of the running thread.
 unsigned lane();
 
-/// cp.async: a copy of 16 bytes (or zeros, when `from` is null) that happens when it is waited for,
-/// or at once when Options::order_seed is odd.
-void async_copy(void* to, const void* from);
+/// cp.async: a copy of 4 or 16 bytes (or zeros, when `from` is null) that happens when it is waited
+/// for, or at once when Options::order_seed is odd.
+void async_copy(void* to, const void* from, int bytes);
 void async_commit();
 void async_wait(int groups_left);
 

@@ -218,9 +218,10 @@ TEST(CudaOnCpu, AsynchronousCopiesHappenWhenTheyAreWaitedFor) {
       1, 1,
       [&] {
         auto* shared = static_cast<std::uint32_t*>(shared_memory());
-        cuda::cp_async_16(shared, global);
+        cuda::cp_async<16>(shared, global);
         cuda::cp_async_commit();
-        cuda::cp_async_16(shared + 4, global + 4, false);
+        cuda::cp_async<16>(shared + 4, global + 4, false);
+        cuda::cp_async<4>(shared + 5, global + 5);
         cuda::cp_async_commit();
         EXPECT_NE(shared[0], 1u);
         cuda::cp_async_wait<1>();
@@ -228,12 +229,18 @@ TEST(CudaOnCpu, AsynchronousCopiesHappenWhenTheyAreWaitedFor) {
         EXPECT_NE(shared[4], 0u);
         cuda::cp_async_wait<0>();
         EXPECT_EQ(shared[7], 0u);
+        EXPECT_EQ(shared[5], 6u);
+        EXPECT_EQ(shared[6], 0u);
       },
       32));
   EXPECT_THAT(
       failure_of(launch_of(
-          1, 1, [&] { cuda::cp_async_16(static_cast<char*>(shared_memory()) + 8, global); }, 32)),
+          1, 1, [&] { cuda::cp_async<16>(static_cast<char*>(shared_memory()) + 8, global); }, 32)),
       HasSubstr("no multiple of 16"));
+  EXPECT_THAT(
+      failure_of(launch_of(
+          1, 1, [&] { cuda::cp_async<4>(static_cast<char*>(shared_memory()) + 2, global); }, 32)),
+      HasSubstr("no multiple of 4"));
 }
 
 // Streams of several devices run kernels at the same time.

@@ -47,7 +47,8 @@ inline constexpr std::uint64_t kLocalWindow = std::uint64_t{1} << 61;
 struct Copy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
-  std::size_t bytes = 0;  // that are read; the rest of 16 become zeros
+  std::size_t bytes = 0;  // that are read
+  std::size_t size = 0;   // that are written; those that are not read become zeros
 };
 
 struct Block {

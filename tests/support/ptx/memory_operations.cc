@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads, stores, atomic sums and maxima, and asynchronous copies.
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "tests/support/ptx/operations.h"
@@ -64,19 +65,22 @@ void atomic(Warp& warp, const Instruction& i, std::uint32_t mask) {
   });
 }
 
+template <std::size_t kSize>
 void copy_later(Warp& warp, const Instruction& i, std::uint32_t mask) {
   for_lanes(mask, [&](unsigned lane) {
     const auto address = [&](std::size_t which) {
       return warp.row(i.row[which])[lane] + static_cast<std::uint64_t>(i.offset[which]);
     };
-    if (warp.row(i.row[2])[lane] != 16) warp.fail("cp.async of other than 16 bytes");
+    const std::string size = std::to_string(kSize);
+    if (warp.row(i.row[2])[lane] != kSize) warp.fail("cp.async of other than " + size + " bytes");
     const std::size_t bytes =
-        i.rows > 3 ? static_cast<std::uint32_t>(warp.row(i.row[3])[lane]) : 16;
-    if (bytes > 16) warp.fail("cp.async reads more than 16 bytes");
+        i.rows > 3 ? static_cast<std::uint32_t>(warp.row(i.row[3])[lane]) : kSize;
+    if (bytes > kSize) warp.fail("cp.async reads more than " + size + " bytes");
     Copy one;
-    one.to = warp.reach(Space::kShared, static_cast<std::uint32_t>(address(0)), 16, lane);
+    one.to = warp.reach(Space::kShared, static_cast<std::uint32_t>(address(0)), kSize, lane);
     one.bytes = bytes;
-    if (bytes > 0) one.from = warp.reach(Space::kGlobal, address(1), 16, lane);
+    one.size = kSize;
+    if (bytes > 0) one.from = warp.reach(Space::kGlobal, address(1), kSize, lane);
     auto& groups = warp.copies[lane];
     if (groups.empty()) groups.emplace_back();
     groups.back().push_back(one);
@@ -96,7 +100,7 @@ void wait_for_groups(Warp& warp, const Instruction& i, std::uint32_t mask) {
     const std::uint64_t left = warp.row(i.row[0])[lane];
     while (!groups.empty() && groups.size() - 1 > left) {
       for (const Copy& one : groups.front()) {
-        std::memset(one.to, 0, 16);
+        std::memset(one.to, 0, one.size);
         if (one.bytes > 0) std::memcpy(one.to, one.from, one.bytes);
       }
       groups.erase(groups.begin());
@@ -146,7 +150,8 @@ void add_atomics_and_copies(Operations& table) {
   table["atom.shared.add.u32"] = {atomic<std::uint32_t, Space::kShared, &sum<std::uint32_t>>};
   table["atom.global.max.u32"] = {atomic<std::uint32_t, Space::kGlobal, &larger<std::uint32_t>>};
   table["atom.global.add.u32"] = {atomic<std::uint32_t, Space::kGlobal, &sum<std::uint32_t>>};
-  table["cp.async.cg.shared.global"] = {copy_later};
+  table["cp.async.cg.shared.global"] = {copy_later<16>};
+  table["cp.async.ca.shared.global"] = {copy_later<4>};
   table["cp.async.commit_group"] = {commit};
   table["cp.async.wait_group"] = {wait_for_groups};
 }

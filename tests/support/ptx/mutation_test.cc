@@ -256,7 +256,7 @@ const std::vector<Mutation> kSlowMutations = {
     {kFlash, "cp.async.wait_group", 0, replaced("0;", "1;")},
     {kKeys, kMma, 10, swapped(6, 7)},
     {kKeys, kMma, 20, swapped(8, 9)},
-    {kKeys, "bar.sync", 2, kWithoutIt},
+    {kKeys, "bar.sync", 3, kWithoutIt},
     {kKeys, "bar.sync", 1, kWithoutIt},
     {kLoss, "shfl.sync.bfly.b32", 0, swapped(3, 4)},
     {kLoss, "bar.sync", 0, kWithoutIt},
