@@ -154,6 +154,7 @@ class Writer {
     p.cp = cp;
     p.pp = pp;
     if (pp == 1) p.pp_schedule.reset();
+    if (cp == 1) p.cp_comm.reset();
     for (const std::int64_t chunks : virtual_stages(pp)) {
       p.virtual_stages = chunks;
       for (const std::int64_t ep : expert_ranks(tp * cp * replicas)) {

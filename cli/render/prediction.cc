@@ -17,9 +17,9 @@
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
 #include "cli/render/words/software.h"
+#include "sim/core/layout.h"
 #include "sim/core/units.h"
 #include "sim/cost/planned_attention.h"
-#include "sim/core/layout.h"
 
 namespace shardwright::cli {
 namespace {

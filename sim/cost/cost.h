@@ -49,7 +49,7 @@ class CostModel {
   OpCosts ops_;
   NodeNetwork network_;
   bool registered_ = false;  // what a strategy says of SMs that its collectives hold is true
-  double host_turns_ = 1;  // by what ranks that share a device stretch the host's work
+  double host_turns_ = 1;    // by what ranks that share a device stretch the host's work
 };
 
 }  // namespace shardwright::sim

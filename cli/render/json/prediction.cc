@@ -6,9 +6,9 @@
 #include "cli/render/model_parallel.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/runs_here.h"
+#include "sim/core/layout.h"
 #include "sim/core/plan_json.h"
 #include "sim/cost/planned_attention.h"
-#include "sim/core/layout.h"
 
 namespace shardwright::cli {
 namespace {
@@ -49,7 +49,8 @@ Json inputs_json(const sim::Job& inputs, const Plan& plan) {
   if (const auto attention = sim::planned_attention(inputs.model, plan, inputs.profile)) {
     json["attention"] = {{"kernel", name_of(attention->form)}, {"why", attention->why}};
   }
-  if (const std::int64_t each = rack_gpus(plan, inputs.profile.cluster, inputs.profile.stack); each > 0) {
+  if (const std::int64_t each = rack_gpus(plan, inputs.profile.cluster, inputs.profile.stack);
+      each > 0) {
     json["racks"] = (plan.gpus - 1) / each + 1;
     json["gpus_of_each_rack"] = each;
   }
