@@ -25,7 +25,7 @@ int pieces_of(std::int64_t tensor_bytes) {
 }
 
 /// In the order of UnitEvent.
-constexpr const char* kUnitEvents[] = {"computed", "arrived", "arrived_too"};
+constexpr std::array<const char*, 3> kUnitEvents = {"computed", "arrived", "arrived_too"};
 
 /// The host's waits name events of a pass, too.
 bool pass_communicates(const UnitPass& pass) {
@@ -309,7 +309,8 @@ void StepWriter::compute_pass(const UnitPass& pass) {
   const auto first = static_cast<std::uint32_t>(schedule_.ops.size());
   if (unit_stream_ == 0 && pass_communicates(pass)) {
     unit_stream_ = stream("model-parallel", StreamRole::kCommunication, 0);
-    for (std::size_t i = 0; i < unit_events_.size(); ++i) unit_events_[i] = event(kUnitEvents[i]);
+    std::transform(kUnitEvents.begin(), kUnitEvents.end(), unit_events_.begin(),
+                   [&](const char* name) { return event(name); });
   }
   const std::uint32_t block_first = schedule_.blocks.back().first_op;
   // What has been asked of the next operation on the compute stream is the first one's to do.
