@@ -25,8 +25,8 @@ constexpr const char* kNoMpi =
     "this build has no mpi executor, expected one process with --ranks, or a build where MPI is "
     "installed (Debian: libopenmpi-dev openmpi-bin)";
 
-[[noreturn]] void missing(std::string sentence) {
-  throw Error(std::move(sentence), ExitCode::kMissingDevice);
+[[noreturn]] void missing(const std::string& sentence) {
+  throw Error(sentence, ExitCode::kMissingDevice);
 }
 
 std::string no_cuda(const ExecutionOffer& offer) {

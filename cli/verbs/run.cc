@@ -185,7 +185,7 @@ Resumable find_resume(RunOptions& options) {
 nlohmann::ordered_json attention_json(const AttentionNote& attention,
                                       const std::optional<sim::PlannedAttention>& planned) {
   if (attention.kernel.empty()) return nullptr;
-  const auto text = [](std::string words) {
+  const auto text = [](const std::string& words) {
     return words.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(words);
   };
   return {{"kernel", attention.kernel},

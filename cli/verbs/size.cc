@@ -32,7 +32,7 @@ namespace {
 std::string note_of(const tuner::SweepProgress& progress, const std::vector<tuner::Offer>& offers,
                     const tuner::Goal& goal) {
   const double rate = static_cast<double>(progress.considered) / std::max(progress.seconds, 1e-3);
-  const std::string speed = fmt::format("{:.0f} k plans/s", rate / 1e3);
+  std::string speed = fmt::format("{:.0f} k plans/s", rate / 1e3);
   if (progress.options->empty()) return speed;
   const tuner::Choice choice = tuner::choose(*progress.options, goal);
   const tuner::Sized& option =

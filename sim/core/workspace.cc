@@ -21,7 +21,7 @@ Bytes attention_workspace_bytes(std::int64_t batch, std::int64_t seq, std::int64
   if (compute != DType::kBf16) return rows;
   // The engine works in tiles of 128. dK and dV are kept for every query head of the group.
   const Bytes tiled = round_up(seq, 128);
-  const Bytes query_head = 2 * tiled * tiled + 2 * 2 * seq * head_dim + 4 * seq;
+  const Bytes query_head = 2 * tiled * tiled + 4 * seq * head_dim + 4 * seq;
   const Bytes key_head = heads / kv_heads * query_head + kAlignmentOfParts;
   if (!ordered) return std::max(rows, std::min(key_head, kMostAttentionWorkspace));
   const std::int64_t blocks = tiled / 128 * (heads / kv_heads);  // of a key head
@@ -66,8 +66,8 @@ Fp8Workspace plan_fp8_workspace(const Model& model, std::int64_t tokens) {
 WorkspacePlan plan_workspace(const Model& model, const Plan& plan) {
   const std::int64_t tokens = plan.micro_batch * plan.seq_len;
   WorkspacePlan w;
-  w.batch_bytes = 4 * 4 * plan.grad_accum * tokens;
-  w.rope_bytes = 2 * 4 * plan.seq_len * (rotated_elements(model) / 2);
+  w.batch_bytes = 16 * plan.grad_accum * tokens;
+  w.rope_bytes = 8 * plan.seq_len * (rotated_elements(model) / 2);
   std::int64_t widest = model.hidden;
   if (model.qkv_bias) widest = std::max(widest, model.q_dim() + 2 * model.kv_dim());
   if (model.mlp_bias) widest = std::max(widest, (model.gated_mlp ? 2 : 1) * model.ffn);

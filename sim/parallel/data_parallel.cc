@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "sim/core/strategy.h"
+#include "sim/parallel/adapters.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/real.h"

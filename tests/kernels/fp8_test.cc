@@ -209,7 +209,8 @@ TEST(Fp8, ProductsAreThoseOfTheRoundedValues) {
   struct Shape {
     std::int64_t m, n, k;
   };
-  for (const auto& [m, n, k] : {Shape{1, 3, 32}, Shape{33, 5, 320}, Shape{130, 200, 64}}) {
+  for (const Shape& shape : {Shape{1, 3, 32}, Shape{33, 5, 320}, Shape{130, 200, 64}}) {
+    const std::int64_t m = shape.m, n = shape.n, k = shape.k;
     const auto a = random_data<BFloat16>(1, m * k), b = random_data<BFloat16>(2, n * k);
     const auto kept = random_data<BFloat16>(4, m * n);
     for (const Fp8Scaling scaling : kScalings) {

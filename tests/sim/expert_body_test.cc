@@ -11,6 +11,7 @@
 #include "profiles/profile.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
+#include "sim/cost/dispatch_cost.h"
 #include "sim/parallel/body_cost.h"
 #include "sim/parallel/parallel_step.h"
 #include "sim/parallel/precision_body.h"
