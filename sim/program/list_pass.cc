@@ -45,9 +45,9 @@ void ListPass::record_computed(Phase phase) {
 
 void ListPass::push_collective(const Op& op, Phase phase) {
   if (op.joins && in_flight_) awaited_ = true;
-  const bool waits_for_first = awaited_;
-  const UnitEvent first = last_;
   const bool with_list = op.collective.overlap == Overlap::kOtherMicroBatch;
+  // In order: whoever waits for this one has waited for those before it.
+  if (awaited_ && op.collective.overlap != Overlap::kNone) wait(mark(phase), last_);
   if (!with_list) record_computed(phase);
   Op& pushed = push(op, phase);
   pushed.work.kind = WorkKind::kCollective;
@@ -58,8 +58,6 @@ void ListPass::push_collective(const Op& op, Phase phase) {
   pushed.record = reference(last_);
   in_flight_ = true;
   awaited_ = op.collective.overlap == Overlap::kNone;
-  // In order: whoever waits for this one has waited for those before it.
-  if (waits_for_first && !awaited_) wait(mark(phase), first);
 }
 
 void ListPass::push_compute(const Op& op, Phase phase) {
@@ -72,14 +70,14 @@ void ListPass::push_compute(const Op& op, Phase phase) {
   computed_ = pass_.ops.size() - 1;
 }
 
-/// The host goes on when the last operation has ended.
-void ListPass::wait_for_device(Phase phase) {
+/// The host goes on when the last operation has ended, `wakeup_s` later.
+void ListPass::wait_for_device(Phase phase, double wakeup_s) {
   record_computed(phase);
   Op host;
   host.phase = phase;
   host.host_waits = true;
   host.work.kind = WorkKind::kHost;
-  host.work.host_s = software_.host_sync_s;
+  host.work.host_s = wakeup_s;
   host.waits[0] = reference(UnitEvent::kComputed);
   pass_.ops.push_back(host);
 }
@@ -102,7 +100,11 @@ void ListPass::append(const Ops& list, Phase phase) {
       push_compute(op, phase);
     }
     const bool reads = op.host_reads && graphs_ != CudaGraphs::kStep;
-    if (reads || software_.blocking_launches) wait_for_device(phase);
+    if (reads) {
+      wait_for_device(phase, software_.host_sync_s);
+    } else if (software_.blocking_launches) {
+      wait_for_device(phase, 0);
+    }
   }
   join(phase);
 }

@@ -27,7 +27,7 @@ class ListPass {
   Op& mark(Phase phase);
   void push_collective(const Op& op, Phase phase);
   void push_compute(const Op& op, Phase phase);
-  void wait_for_device(Phase phase);
+  void wait_for_device(Phase phase, double wakeup_s);
   void join(Phase phase);
   /// The last operation that computes records what collectives and the host wait for.
   void record_computed(Phase phase);
