@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/accounting.h"
+#include "sim/check_modelled.h"
 #include "sim/core/error.h"
 #include "sim/core/placement.h"
 #include "sim/core/seconds.h"
@@ -17,6 +18,7 @@
 #include "sim/memory/memory.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/predict_parallel.h"
+#include "sim/pipeline/pipeline_step.h"
 #include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
 #include "sim/uncertainty/calibrated_interval.h"
@@ -45,31 +47,6 @@ void check_precision(const Plan& plan, const Gpu& gpu) {
       fmt::format("precision is bf16, which the GPU {} lacks, expected --precision fp16 "
                   "with a stack that does it, such as megatron-core",
                   gpu.id));
-}
-
-/// What the compute stream cannot do side by side: its kernels, and collectives that it waits for
-/// at once; or what the host has to issue. The step begins with host work of its own.
-Nanoseconds least_ns(const Schedule& schedule, const std::vector<OpCost>& costs) {
-  Nanoseconds device = 0, host = 0;
-  for (const Section& section : schedule.sections) {
-    for (std::uint32_t b = 0; b < section.block_count; ++b) {
-      const Block& block = schedule.blocks[section.first_block + b];
-      Nanoseconds on_device = 0, on_host = 0;
-      for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
-        const Op& op = schedule.ops[i];
-        on_host += costs[i].host_ns;
-        const bool exposed = op.work.kind == WorkKind::kCollective && op.collective &&
-                             op.collective.overlap == Overlap::kNone;
-        if ((op.stream == 0 && op.work.kind != WorkKind::kHost) || exposed)
-          on_device += costs[i].alone_ns;
-      }
-      const std::int64_t times = std::int64_t{block.repeats} * section.repeats;
-      device += times * on_device;
-      host += times * on_host;
-    }
-  }
-  const Nanoseconds first = schedule.ops.empty() ? 0 : costs.front().host_ns;
-  return std::max(first + device, host);
 }
 
 double tokens_per_step(const Plan& plan) {
@@ -116,8 +93,8 @@ struct Predictor::State {
   profiles::Profile profile;
   CostModel costs;
   ProgramCache programs;
-  Engine engine, other_engine;               // the second one's clocks are nobody's
-  std::unique_ptr<ParallelEngine> parallel;  // made when a plan needs it
+  Engine engine, other_engine;                  // the second one's clocks are nobody's
+  std::unique_ptr<PipelineSimulator> pipeline;  // made when a plan needs it
   Schedule schedule;
   bool scheduled = false;  // `schedule` is of the last plan
   std::vector<OpCost> op_costs;
@@ -135,6 +112,11 @@ struct Predictor::State {
     };
     t.forward_s = phase(Phase::kForward) + phase(Phase::kLoss);
     t.backward_s = phase(Phase::kBackward) + phase(Phase::kRecompute) + phase(Phase::kReduce);
+    fill_rates(t, plan, executed_flops(schedule));
+  }
+
+  /// Of a step whose length is known, and that a rank executes so many FLOPs in.
+  void fill_rates(TimePrediction& t, const Plan& plan, double flops) const {
     const auto ranks = static_cast<double>(plan.parallel.replica());
     t.tokens_per_gpu_s = tokens_per_step(plan) / ranks / t.iteration_s;
     t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
@@ -142,12 +124,53 @@ struct Predictor::State {
                    static_cast<double>(profile.cluster.ranks_per_device(plan.gpus));
     t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
     t.mfu = t.model_flops_per_gpu / t.peak_flops;
-    t.hfu = executed_flops(schedule) / t.iteration_s / t.peak_flops;
+    t.hfu = flops / t.iteration_s / t.peak_flops;
   }
 
-  ParallelEngine& stages() {
-    if (!parallel) parallel = std::make_unique<ParallelEngine>(model, profile);
-    return *parallel;
+  /// Its units communicate, or its framework is one for such plans.
+  bool is_model_parallel(const Plan& plan) const {
+    return profile.stack.parallel.always || !beyond_data_parallel(plan).empty() || model.is_moe();
+  }
+
+  PipelineSimulator& stages() {
+    if (!pipeline) pipeline = std::make_unique<PipelineSimulator>(model, profile, programs);
+    return *pipeline;
+  }
+
+  /// Of a step in stages, of which the busiest stands for all.
+  Prediction predict_stages(Prediction p, const PredictOptions& options) {
+    const Plan& plan = p.plan;
+    if (options.timeline != nullptr) {
+      throw Error(fmt::format(
+          "pp is {}, and such a plan has no timeline of one rank, expected pp 1, or a report or "
+          "trace of its stages",
+          plan.parallel.pp));
+    }
+    PipelineStep step = stages().run(plan);
+    const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
+    TimePrediction& t = p.time;
+    t.iteration_s = step.step_s * scale_factor(profile, plan);
+    const double scale_s = t.iteration_s - step.step_s;
+    t.compute_s = busiest.compute_s;
+    t.exposed_communication_s = busiest.exposed_s;
+    t.host_s = busiest.host_s;
+    t.optimizer_s = busiest.optimizer_s;
+    t.forward_s = step.forward_s;
+    t.backward_s = step.backward_s;
+    fill_rates(t, plan, step.flops);
+    p.pipeline.bubble = step.bubble;
+    p.pipeline.steady_state_after = step.steady_state_after;
+    p.sent = step.sent;
+    p.communication = shardwright::sim::sum_of(p.sent);
+    p.exposed_s = step.exposed_s;
+    for (StageTime& stage : step.stages) stage.bubble_s += scale_s;
+    StagesOfStep of_step;
+    of_step.stages = std::move(step.stages);
+    of_step.layers = stage_layers(pipeline_shape(plan), step.parts);
+    of_step.memory =
+        stage_memory(model, plan, profile, layout_of(plan, profile.cluster), step.parts);
+    finish_parallel(p, model, profile, of_step, options.source);
+    return p;
   }
 
   /// Of a step whose units communicate: its schedule is timed, its memory follows formulas
@@ -340,24 +363,14 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
   const Cluster& cluster = s.profile.cluster;
   check_plan(plan, s.model, cluster.gpus_per_node);
   check_precision(plan, cluster.gpu);
-  s.scheduled = !goes_parallel(plan, s.profile.stack);
-  if (!s.scheduled) {
-    if (options.timeline != nullptr) {
-      throw Error(
-          fmt::format("{}, and such a plan has no timeline of one rank, expected a plan of data "
-                      "parallelism only",
-                      beyond_data_parallel(plan)));
-    }
-    return predict_parallel(s.stages(), s.model, s.profile, plan, options.source);
-  }
-  const bool model_parallel =
-      s.profile.stack.parallel.always || !beyond_data_parallel(plan).empty() || s.model.is_moe();
+  s.scheduled = plan.parallel.pp == 1;
+  const bool model_parallel = s.is_model_parallel(plan);
   if (model_parallel) check_modelled(s.model, plan, s.profile);
-  lower(s.model, plan, s.profile.stack, cluster, s.programs.at(plan), s.schedule);
-  s.costs.cost(s.schedule, s.op_costs);
-
   Prediction p;
   p.plan = plan;
+  if (!s.scheduled) return s.predict_stages(std::move(p), options);
+  lower(s.model, plan, s.profile.stack, cluster, s.programs.at(plan), s.schedule);
+  s.costs.cost(s.schedule, s.op_costs);
   if (model_parallel) return s.predict_lists(std::move(p), options);
   const StepTime step = s.run(plan, options, p.memory);
   if (p.memory.given_up) return p;
@@ -380,12 +393,7 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
 }
 
 double Predictor::least_s(const Plan& plan) {
-  State& s = *state_;
-  if (goes_parallel(plan, s.profile.stack)) return s.stages().least_step_s(plan);
-  lower(s.model, plan, s.profile.stack, s.profile.cluster, s.programs.at(plan), s.schedule);
-  s.scheduled = false;
-  s.costs.cost(s.schedule, s.op_costs);
-  return seconds_of(least_ns(s.schedule, s.op_costs)) * scale_factor(s.profile, plan);
+  return state_->stages().least_s(plan) * scale_factor(state_->profile, plan);
 }
 
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,

@@ -120,11 +120,11 @@ class Predictor {
 
   /// Throws Error when the plan contradicts the model or the cluster.
   Prediction predict(const Plan& plan, const PredictOptions& options = {});
-  /// At most the time that predict() gives, at a small part of its cost. The plan must be one that
-  /// predict() takes.
+  /// At most the time that predict() gives, at a small part of its cost: of plans whose units
+  /// communicate (for others see sim/bounds). The plan must be one that predict() takes.
   double least_s(const Plan& plan);
-  /// The schedule of the last predict(); null where the plan was predicted without one
-  /// (goes_parallel()).
+  /// The schedule of the last predict(); null where it was a pipeline,
+  /// which has one a chunk.
   const Schedule* schedule() const;
   const Model& model() const;
   const profiles::Profile& profile() const;

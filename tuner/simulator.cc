@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/simulator.h"
 
+#include "sim/check_modelled.h"
 #include "sim/cost/scale.h"
 #include "sim/parallel/predict_parallel.h"
 
@@ -13,7 +14,7 @@ bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
 }
 
 bool strategies_act(const Plan& plan, const Stack& stack) {
-  return !stack.parallel.always && !sim::goes_parallel(plan, stack);
+  return !stack.parallel.always && plan.parallel.pp == 1;
 }
 
 void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile) {

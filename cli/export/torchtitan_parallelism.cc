@@ -5,7 +5,7 @@
 #include "cli/export/torchtitan_options.h"
 #include "profiles/software_settings.h"
 #include "sim/core/error.h"
-#include "sim/parallel/stages.h"
+#include "sim/pipeline/stages.h"
 
 namespace shardwright::cli {
 namespace {

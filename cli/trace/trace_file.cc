@@ -9,9 +9,8 @@
 #include "cli/streams.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
-#include "sim/parallel/predict_parallel.h"
-#include "sim/parallel/timeline.h"
-#include "sim/parallel/timeline_trace.h"
+#include "sim/pipeline/timeline.h"
+#include "sim/pipeline/timeline_trace.h"
 #include "sim/predict.h"
 #include "sim/trace/step_trace.h"
 
@@ -70,14 +69,11 @@ void write_stages(const std::string& path, const TraceNotes& notes, const sim::J
 }  // namespace
 
 void write_trace_of(const std::string& path, const std::string& verb, const sim::Job& inputs) {
-  const auto divides = [&](const Plan& plan) {
-    return sim::goes_parallel(plan, inputs.profile.stack);
-  };
+  const auto divides = [](const Plan& plan) { return plan.parallel.pp > 1; };
   const auto count = std::count_if(inputs.plans.begin(), inputs.plans.end(), divides);
   if (count > 0 && count < std::ssize(inputs.plans)) {
     throw Error(
-        "--trace holds stages of model-parallel plans or ranks of data-parallel ones, expected "
-        "strategies of one kind");
+        "--trace holds stages of pipelines or one rank of other plans, expected plans of one kind");
   }
   const TraceNotes notes = notes_about(verb, inputs);
   if (count > 0) {

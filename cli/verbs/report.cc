@@ -13,8 +13,7 @@
 #include "cli/verbs/verbs.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/plan_json.h"
-#include "sim/parallel/predict_parallel.h"
-#include "sim/parallel/timeline.h"
+#include "sim/pipeline/timeline.h"
 #include "sim/trace/memory_over_time.h"
 #include "sim/trace/step_trace.h"
 
@@ -82,7 +81,7 @@ class ReportVerb : public Verb {
         inputs.model_name, inputs.model.layers, parameters));
   }
 
-  /// Nothing where the plan is model-parallel: the report has its stages instead.
+  /// Nothing where the plan has a pipeline: the report has its stages instead.
   std::optional<sim::StepTrace> predict(html::Report& report) const {
     report.inputs = resolve(flags_);
     const sim::Job& inputs = *report.inputs;
@@ -92,7 +91,7 @@ class ReportVerb : public Verb {
     }
     const Plan& plan = inputs.plans.front();
     sim::Predictor predictor(inputs.model, inputs.profile);
-    if (sim::goes_parallel(plan, inputs.profile.stack)) {
+    if (plan.parallel.pp > 1) {
       report.explanation.emplace().base = predictor.predict(plan);
       report.stages = sim::parallel_timeline(inputs.model, inputs.profile, plan);
       return std::nullopt;

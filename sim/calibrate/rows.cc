@@ -116,6 +116,7 @@ const char* why_not(const Observation& o) {
                  : "collectives of no size";
     case WorkKind::kHost:
       return nullptr;
+    case WorkKind::kTransfer:
     case WorkKind::kNone:
       break;
   }

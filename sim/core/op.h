@@ -55,6 +55,7 @@ enum class OpKind : std::uint8_t {
   kReduceScatter,
   kAllReduce,
   kBroadcast,
+  kReceive,  // from a neighbouring stage of the pipeline
   kCastShard,
   kCastGradient,
   kConcatenate,
@@ -82,7 +83,17 @@ enum class Phase : std::uint8_t {
 };
 
 /// Which of the costs applies to an operation's Work.
-enum class WorkKind : std::uint8_t { kNone, kGemm, kAttention, kMemory, kCollective, kHost };
+/// kTransfer: bytes that go beside kernels, to the host by a copy engine or, in the pipeline's
+/// group, to a neighbouring stage.
+enum class WorkKind : std::uint8_t {
+  kNone,
+  kGemm,
+  kAttention,
+  kMemory,
+  kCollective,
+  kHost,
+  kTransfer
+};
 
 /// What a memory-bound kernel does: its share of the streaming bandwidth comes from the stack by
 /// this name.

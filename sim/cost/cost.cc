@@ -46,13 +46,14 @@ double in_device_memory(const profiles::Profile& profile, std::int64_t world_ran
   return static_cast<double>(sharers);
 }
 
-CostModel::CostModel(const profiles::Profile& profile)
-    : ops_(profile), network_(network_of(profile.cluster)) {}
+CostModel::CostModel(const profiles::Profile& profile) : ops_(profile) {}
 
 CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, CommGroup group,
                                      double bytes) const {
+  // Racks are NVLink domains of several nodes.
   const std::int64_t per_node =
-      std::min(ops_.profile().cluster.gpus_per_node, schedule.world_ranks());
+      std::max(std::min(ops_.profile().cluster.gpus_per_node, schedule.world_ranks()),
+               schedule.layout.domain);
   const RankGroup& members = schedule.group(group);
   CollectiveGroup ranks;
   ranks.ranks = members.size;
@@ -66,7 +67,7 @@ CollectiveCost CostModel::collective(const Schedule& schedule, OpKind kind, Comm
   if (kind == OpKind::kReduceScatter) collective = Collective::kReduceScatter;
   if (kind == OpKind::kAllReduce) collective = Collective::kAllReduce;
   if (kind == OpKind::kBroadcast) collective = Collective::kBroadcast;
-  return collective_cost(params, network_, ranks, collective, bytes);
+  return collective_cost(params, ops_.network(), ranks, collective, bytes);
 }
 
 CollectiveCost CostModel::collective(const Schedule& schedule, const Op& op) const {
@@ -87,6 +88,7 @@ CollectiveCost CostModel::collective(const Schedule& schedule, const Op& op) con
 
 CostModel::Pair CostModel::device_time(const Op& op, const Sharing& resident) {
   const double alone_s = ops_.kernel_s(op);
+  if (op.work.kind == WorkKind::kTransfer) return {alone_s, alone_s};
   const double contended_s = ops_.kernels().contention * ops_.kernel_s(op, resident);
   if (!op.collective) return {alone_s, contended_s};
   return {ops_.with_collective_s(op, alone_s), ops_.with_collective_s(op, contended_s)};

@@ -31,6 +31,9 @@ class CostModel {
   /// Fills `costs`, one for each operation of the schedule.
   void cost(const Schedule& schedule, std::vector<OpCost>& costs);
 
+  /// What one operation of the schedule that was costed last takes.
+  OpCosts& operations() { return ops_; }
+
   /// The collective as NCCL would run it on this cluster in `group` of this schedule.
   CollectiveCost collective(const Schedule& schedule, OpKind kind, CommGroup group,
                             double bytes) const;
@@ -47,7 +50,6 @@ class CostModel {
   Pair device_time(const Op& op, const Sharing& resident);
 
   OpCosts ops_;
-  NodeNetwork network_;
   bool registered_ = false;  // what a strategy says of SMs that its collectives hold is true
   double host_turns_ = 1;    // by what ranks that share a device stretch the host's work
 };

@@ -177,6 +177,9 @@ double OpCosts::gemms_s(const Op& op, int sms) {
 }
 
 double OpCosts::kernel_s(const Op& op, const Sharing& sharing) {
+  if (op.work.kind == WorkKind::kTransfer)
+    return op.work.group == CommGroup::kPipeline ? 0
+                                                 : host_link_s(static_cast<double>(op.work.bytes));
   const Work* work = &op.work;
   Work once;
   if (op.work.groups > 1) {

@@ -33,6 +33,8 @@ class OpCosts {
   const profiles::Profile& profile() const { return profile_; }
   const KernelCosts& kernels() const { return kernels_; }
   const Layout& layout() const { return layout_; }
+  /// What an NVLink domain brings to the network.
+  const NodeNetwork& network() const { return network_; }
   const Gpu& gpu() const { return profile_.cluster.gpu; }
 
   /// Seconds of the kernels of an operation; 0 where it has none.

@@ -181,7 +181,7 @@ void Engine::Impl::account(Nanoseconds dt) {
 }
 
 bool Engine::Impl::progresses(std::size_t stream) const {
-  return static_cast<std::int32_t>(stream) == active_ || streams_[stream].cls == Class::kCollective;
+  return static_cast<std::int32_t>(stream) == active_ || streams_[stream].cls != Class::kKernel;
 }
 
 /// Advances the clock to the next completion or arrival. Returns false when the step is over.

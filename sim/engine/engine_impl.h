@@ -35,7 +35,8 @@ class Engine::Impl {
   std::vector<Nanoseconds> completion_ns, issue_ns;  // by OpId, of a run with a timeline
 
  private:
-  enum class Class : std::uint8_t { kNone, kKernel, kCollective, kHost };
+  /// A transfer goes beside kernels and takes nothing from them.
+  enum class Class : std::uint8_t { kNone, kKernel, kCollective, kHost, kTransfer };
   struct HotOp {
     Nanoseconds alone_ns, contended_ns, host_ns;
     EventRef waits[kMaxWaits];
@@ -127,7 +128,7 @@ class Engine::Impl {
   void vary(StreamState& stream, const Instance& instance);
   bool ready(const Instance& instance) const;
   void complete(std::size_t stream);
-  /// Whether its operation makes progress: collectives always, one kernel at a time.
+  /// Whether its operation makes progress: one kernel at a time, all others always.
   bool progresses(std::size_t stream) const;
   void choose_kernel();
   void update_regimes();
@@ -155,7 +156,6 @@ class Engine::Impl {
   std::vector<HotOp> hot_;
   std::vector<std::uint32_t> stream_mask_;  // streams used by each block and the next
   std::vector<std::uint32_t> boundary_op_;  // last compute operation of each block
-  std::vector<std::uint32_t> section_of_block_;
   std::vector<std::uint32_t> section_boundary_block_;
   std::vector<EventRef> host_waits_;  // events that the host blocks on
   std::int32_t units_ = 0;

@@ -23,6 +23,7 @@ void Engine::Impl::prepare(const Schedule& schedule, const std::vector<OpCost>& 
 Engine::Impl::Class Engine::Impl::class_of(const Op& op, Nanoseconds alone_ns) const {
   if (op.work.kind == WorkKind::kHost) return Class::kHost;
   if (alone_ns <= 0) return Class::kNone;
+  if (op.work.kind == WorkKind::kTransfer) return Class::kTransfer;
   return op.work.kind == WorkKind::kCollective ? Class::kCollective : Class::kKernel;
 }
 
@@ -108,13 +109,11 @@ void Engine::Impl::prepare_blocks() {
 }
 
 void Engine::Impl::prepare_sections() {
-  section_of_block_.assign(schedule_->blocks.size(), 0);
   section_boundary_block_.assign(schedule_->sections.size(), kNoIndex);
   for (std::size_t s = 0; s < schedule_->sections.size(); ++s) {
     const Section& section = schedule_->sections[s];
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
-      section_of_block_[b] = static_cast<std::uint32_t>(s);
       if (boundary_op_[b] != kNoIndex) section_boundary_block_[s] = b;
     }
   }

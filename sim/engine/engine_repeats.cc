@@ -155,18 +155,20 @@ void Engine::Impl::at_block_boundary(std::int32_t seq) {
 
 void Engine::Impl::at_section_boundary(std::int32_t seq) {
   const Instance last = instance(seq);
-  const std::uint32_t s = section_of_block_[last.block];
+  if (cursor_.at_end) return;
+  const std::uint32_t s = cursor_.section;
   const Section& section = schedule_->sections[s];
   if (section.repeats < 4 || last.block != section_boundary_block_[s] ||
       last.rep + 1 != schedule_->blocks[last.block].repeats)
     return;
-  if (cursor_.at_end || cursor_.section != s) return;
   if (snapshot_section_ != s) {
     snapshot_section_ = s;
     section_snapshot_count_ = 0;
   }
-  if (!only_inside([&](const Instance& open) { return section_of_block_[open.block] == s; }))
-    return;
+  const auto inside = [&](const Instance& open) {
+    return open.block - section.first_block < section.block_count;
+  };
+  if (!only_inside(inside)) return;
   if (section_snapshots_.size() <= section_snapshot_count_)
     section_snapshots_.resize(section_snapshot_count_ + 1);
   Snapshot& current = section_snapshots_[section_snapshot_count_++];

@@ -7,8 +7,6 @@
 
 #include "profiles/model_parallel_uncertainty.h"
 #include "sim/core/error.h"
-#include "sim/parallel/precision_body.h"
-#include "sim/strategies/lower.h"
 #include "sim/uncertainty/intervals.h"
 
 namespace shardwright::sim {
@@ -27,41 +25,13 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
 /// none of that name and in pipelines; empty where the strategy's own are meant.
 std::string_view stands_for(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
-  if (!stack.parallel.always && has_schedule(plan, stack)) return "";
+  if (!stack.parallel.always) return "";
   if (strategy.second_shard) return name_of(Strategy::kFsdp2);
   if (strategy.shards == Sharded::kGradients) return name_of(Strategy::kZero1);
   const bool own = strategy.software == Software::kFsdp2 ||
                    strategy.software == Software::kMegatron ||
                    strategy.shards != Sharded::kParameters;
   return own ? "" : name_of(Strategy::kMegatronFsdp);
-}
-
-void fill_time(TimePrediction& t, const Model& model, const profiles::Profile& profile,
-               const Plan& plan, const ParallelStep& step) {
-  const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
-  t.iteration_s = step.step_s;
-  t.compute_s = busiest.compute_s;
-  t.exposed_communication_s = busiest.exposed_s;
-  t.host_s = busiest.host_s;
-  t.optimizer_s = busiest.optimizer_s;
-  t.forward_s = step.forward_s;
-  t.backward_s = step.backward_s;
-  const double ranks = static_cast<double>(plan.parallel.replica());
-  const double tokens =
-      static_cast<double>(plan.seq_len * plan.micro_batch) * static_cast<double>(plan.grad_accum);
-  t.tokens_per_gpu_s = tokens / ranks / t.iteration_s;
-  t.tokens_per_s = t.tokens_per_gpu_s * static_cast<double>(plan.gpus);
-  t.peak_flops = peak_flops(profile.cluster.gpu, plan.numerics.precision);
-  t.model_flops_per_gpu = model_flops(model, plan) / ranks / t.iteration_s;
-  t.mfu = t.model_flops_per_gpu / t.peak_flops;
-  // Recomputed products count once more; attention as for the MFU.
-  const ForwardFlops forward = forward_flops_per_token(model, plan.seq_len);
-  const double again = plan.recompute == Recompute::kFull ? static_cast<double>(plan.ckpt_layers) /
-                                                                static_cast<double>(model.layers)
-                                                          : 0;
-  const double once =
-      plan.numerics.lora > 0 ? 2 * forward.matrices + 3 * forward.attention : 3 * forward.total();
-  t.hfu = t.mfu * (once + again * forward.total()) / once;
 }
 
 void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& plan,
@@ -101,10 +71,6 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
 
 }  // namespace
 
-bool goes_parallel(const Plan& plan, const Stack& stack) {
-  return !has_schedule(plan, stack);
-}
-
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile,
                             const Plan& plan) {
   const Layout layout = layout_of(plan, profile.cluster);
@@ -142,22 +108,6 @@ void finish_parallel(Prediction& p, const Model& model, const profiles::Profile&
   if (profile.stack.parallel.always && memory_width > 0) {
     set_memory_interval(p.memory, {memory_width, memory_width});
   }
-}
-
-Prediction predict_parallel(ParallelEngine& engine, const Model& model,
-                            const profiles::Profile& profile, const Plan& plan,
-                            const std::string& source) {
-  ParallelStep step = engine.run(plan);
-  Prediction p;
-  p.plan = plan;
-  fill_time(p.time, model, profile, plan, step);
-  p.pipeline.bubble = step.bubble;
-  p.pipeline.steady_state_after = step.steady_state_after;
-  p.sent = step.sent;
-  p.communication = sum_of(p.sent);
-  p.exposed_s = step.exposed_s;
-  finish_parallel(p, model, profile, {step.stages, step.layers, step.memory}, source);
-  return p;
 }
 
 }  // namespace shardwright::sim

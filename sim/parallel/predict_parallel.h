@@ -6,13 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "sim/parallel/parallel_step.h"
+#include "sim/parallel/stage_memory.h"
+#include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"
 
 namespace shardwright::sim {
-
-/// Whether the plan is predicted without a schedule of its step.
-bool goes_parallel(const Plan& plan, const Stack& stack);
 
 /// What each stage of a step does and holds.
 struct StagesOfStep {
@@ -27,11 +25,5 @@ void finish_parallel(Prediction& p, const Model& model, const profiles::Profile&
 /// What the fullest stage takes of a GPU, runtime included: MemoryPrediction::total_bytes without
 /// the rest of the prediction.
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan);
-
-/// `source` as in PredictOptions. Throws Error when the plan contradicts the model, the cluster or
-/// the stack.
-Prediction predict_parallel(ParallelEngine& engine, const Model& model,
-                            const profiles::Profile& profile, const Plan& plan,
-                            const std::string& source);
 
 }  // namespace shardwright::sim

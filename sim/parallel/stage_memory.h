@@ -16,7 +16,7 @@
 #include "sim/core/model_units.h"
 #include "sim/core/schedule.h"
 #include "sim/parallel/body.h"
-#include "sim/parallel/stages.h"
+#include "sim/pipeline/stages.h"
 
 namespace shardwright::sim {
 

@@ -43,6 +43,7 @@ class Walk {
       Stage& stage = stages_[static_cast<std::size_t>(s)];
       stage.actions = stage_actions(shape, s);
       write_items(s, stage);
+      stage.times.first_forward.assign(static_cast<std::size_t>(shape.chunks), kUnknown);
       stage.times.last_backward.assign(static_cast<std::size_t>(shape.chunks), 0);
       remaining_ += stage.items.size();
     }
@@ -208,6 +209,8 @@ class Walk {
     const ChunkTimes& t = times_of(here);
     if (action.kind == PassKind::kForward) {
       outputs_[cell(here, action.micro_batch)] = std::max(start, end - t.forward_tail);
+      Nanoseconds& first = stage.times.first_forward[static_cast<std::size_t>(action.chunk)];
+      if (first == kUnknown) first = start;
     } else if (action.kind != PassKind::kBackwardWeight) {
       gradients_[cell(here, action.micro_batch)] = std::max(start, end - t.backward_tail);
     }

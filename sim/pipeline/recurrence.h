@@ -61,6 +61,7 @@ struct StageTimes {
   Nanoseconds transfers = 0;  // in blocking transfers, without the wait for the neighbour
   Nanoseconds first_start = 0;
   Nanoseconds end = 0;
+  std::vector<Nanoseconds> first_forward;  // by chunk: when its first pass begins
   std::vector<Nanoseconds> last_backward;  // by chunk: when its last gradients are complete
 };
 

@@ -85,9 +85,9 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
   for (std::int64_t layer = 0; layer < layers; ++layer) checkpointed += plan.checkpointed(layer);
   release(layer_forward_[false][true], Tensor::kKeyValueCache, checkpointed);
   for (const Tensor logits : {Tensor::kLogits, Tensor::kLogitsFloat}) {
-    UnitPass both = head_forward_;
-    both.memory.insert(both.memory.end(), head_backward_.memory.begin(),
-                       head_backward_.memory.end());
+    UnitPass both = head_.front().forward;
+    const std::vector<MemoryAction>& backward = head_.front().backward.memory;
+    both.memory.insert(both.memory.end(), backward.begin(), backward.end());
     release(both, logits, 1);
   }
   return releases;
@@ -127,8 +127,13 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
   for (const bool experts : {false, true}) {
     if (experts && !model.is_moe()) break;
     for (const bool checkpointed : {false, true}) {
-      write(writer.layer(checkpointed && plan.recompute != Recompute::kNone, experts),
-            layer_forward_[experts][checkpointed], layer_backward_[experts][checkpointed]);
+      if (checkpointed && plan.recompute == Recompute::kNone) {
+        layer_forward_[experts][true] = layer_forward_[experts][false];
+        layer_backward_[experts][true] = layer_backward_[experts][false];
+        continue;
+      }
+      write(writer.layer(checkpointed, experts), layer_forward_[experts][checkpointed],
+            layer_backward_[experts][checkpointed]);
     }
   }
   if (plan.parallel.ep_overlap.value_or(false)) {
@@ -139,13 +144,20 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
   // Modules of multi-token prediction go with the head.
   const Body head = writer.head();
   const Body prediction = model.mtp_layers > 0 ? writer.prediction() : Body{};
-  for (std::int64_t i = 0; i < model.mtp_layers; ++i)
-    pass.append(prediction.forward, Phase::kForward);
-  pass.append(head.forward, Phase::kForward);
-  head_forward_ = pass.take();
-  append_backward(head);
-  for (std::int64_t i = 0; i < model.mtp_layers; ++i) append_backward(prediction);
-  head_backward_ = pass.take();
+  const auto written = [&](std::int64_t predictions, bool with_head) {
+    Passes passes;
+    for (std::int64_t i = 0; i < predictions; ++i) pass.append(prediction.forward, Phase::kForward);
+    if (with_head) pass.append(head.forward, Phase::kForward);
+    passes.forward = pass.take();
+    if (with_head) append_backward(head);
+    for (std::int64_t i = 0; i < predictions; ++i) append_backward(prediction);
+    passes.backward = pass.take();
+    return passes;
+  };
+  for (std::int64_t i = 0; i <= model.mtp_layers; ++i) {
+    head_.push_back(written(i, true));
+    predictions_.push_back(i > 0 ? written(i, false) : Passes{});
+  }
 }
 
 void LayerPrograms::write_programs(const Model& model, const Plan& plan, const Stack& stack) {
@@ -182,8 +194,8 @@ void LayerPrograms::write_programs(const Model& model, const Plan& plan, const S
   if (stack.keeps_key_values) keep_after(layer_forward_[false][true], Tensor::kKeyValueCache);
 
   const HeadProgram head = head_program(w);
-  head_forward_ = with_lifetimes(head.forward, tensors_, nothing, head.kept, false);
-  head_backward_ = with_lifetimes(head.backward, tensors_, head.kept, head.held, true);
+  head_.push_back({with_lifetimes(head.forward, tensors_, nothing, head.kept, false),
+                   with_lifetimes(head.backward, tensors_, head.kept, head.held, true)});
 }
 
 }  // namespace shardwright::sim

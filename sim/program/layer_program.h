@@ -10,6 +10,7 @@
 // this; strategies put their gathers and reductions around a unit (sim/strategies/).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -41,8 +42,20 @@ class LayerPrograms {
   }
   /// The same where no other micro-batch hides what travels; itself where none ever does.
   const LayerPrograms& alone() const { return alone_ ? *alone_ : *this; }
-  const UnitPass& head_forward() const { return head_forward_; }
-  const UnitPass& head_backward() const { return head_backward_; }
+  /// With so many modules of multi-token prediction before it.
+  const UnitPass& head_forward(std::int64_t predictions = 0) const {
+    return with(head_, predictions).forward;
+  }
+  const UnitPass& head_backward(std::int64_t predictions = 0) const {
+    return with(head_, predictions).backward;
+  }
+  /// Of these modules without the head.
+  const UnitPass& predictions_forward(std::int64_t predictions) const {
+    return with(predictions_, predictions).forward;
+  }
+  const UnitPass& predictions_backward(std::int64_t predictions) const {
+    return with(predictions_, predictions).backward;
+  }
   /// Releases, for all units at once, of what the trainer holds until the micro-batch's backward
   /// has ended. Computed at every call.
   std::vector<MemoryAction> held(const Plan& plan, std::int64_t layers) const;
@@ -54,7 +67,14 @@ class LayerPrograms {
 
   ProgramTensors tensors_;
   std::unique_ptr<LayerPrograms> alone_;
-  UnitPass embedding_forward_, embedding_backward_, head_forward_, head_backward_;
+  struct Passes {
+    UnitPass forward, backward;
+  };
+  static const Passes& with(const std::vector<Passes>& passes, std::int64_t predictions) {
+    return passes[std::min(passes.size() - 1, static_cast<std::size_t>(predictions))];
+  }
+  UnitPass embedding_forward_, embedding_backward_;
+  std::vector<Passes> head_, predictions_;               // by modules of multi-token prediction
   UnitPass layer_forward_[2][2], layer_backward_[2][2];  // by experts and checkpointed
 };
 

@@ -4,7 +4,8 @@
 // them in place where the framework's kernels do. The last micro-batch's backward fills them, and a
 // bucket is reduce-scattered (all-reduced without the optimizer) as soon as it is full, or all of
 // them at the end. Parameters are gathered bucket by bucket beside the next forward, or at once
-// after the update. A unit is reduced in as many calls as it fills buckets.
+// after the update. A unit is reduced in as many calls as it fills buckets. Of a pipeline only the
+// chunk with the embedding is cut; the others are one bucket each.
 #include <algorithm>
 #include <cmath>
 
@@ -43,8 +44,12 @@ class DistributedOptimizer final : public ShardingStrategy {
 
   void before_forward(StepWriter& w) override {
     w.unit_hook();
-    if (!shards_ || !overlaps_gather_ || !w.first_micro_step() || w.trained() == 0) return;
-    gather(w, Phase::kForward, w.trained()).record = {gathered_, 0};
+    if (!shards_ || !overlaps_gather_ || !w.first_micro_step()) return;
+    const std::int64_t elements = w.cuts_buckets()    ? w.trained()
+                                  : w.at_first_unit() ? w.total_trained()
+                                                      : 0;
+    if (elements == 0) return;
+    gather(w, Phase::kForward, elements).record = {gathered_, 0};
     w.wait_on_compute({gathered_, 0});
   }
 
@@ -63,13 +68,13 @@ class DistributedOptimizer final : public ShardingStrategy {
     }
     w.release_weight_gradients();
     w.record_on_compute(backward_done_);
-    if (!overlaps_reduce_ || !w.last_micro_step() || elements == 0) return;
+    if (!overlaps_reduce_ || !w.cuts_buckets() || !w.last_micro_step() || elements == 0) return;
     reduce(w, elements);
   }
 
   void end_micro_step(StepWriter& w) override {
     if (!w.last_micro_step()) return;
-    if (!overlaps_reduce_) reduce(w, w.total_trained());
+    if (!overlaps_reduce_ || !w.cuts_buckets()) reduce(w, w.total_trained());
     w.wait_on_compute({reduced_, 0});
   }
 
@@ -81,6 +86,7 @@ class DistributedOptimizer final : public ShardingStrategy {
 
  private:
   std::uint16_t calls(const StepWriter& w, std::int64_t elements) const {
+    if (!w.cuts_buckets()) return 1;
     const ParallelSoftware& software = w.stack().parallel;
     const double ranks = static_cast<double>(w.layout().group(CommGroup::kData).size);
     const double bucket =

@@ -28,6 +28,7 @@ class FlatSharded final : public ShardingStrategy {
         layout.members_in_domain(CommGroup::kShard) == layout.group(CommGroup::kShard).size;
     if (strategy_.software == Software::kMegatron && in_domain)
       registered_sms_ = w.stack().parallel.gradients.registered_buffer_sms;
+    reshards_ = reshards_ && !w.pipelined();
     tied_ = w.tied();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
@@ -82,8 +83,8 @@ class FlatSharded final : public ShardingStrategy {
     if (!reshards_) {
       // Gathers order the gradient buffers of one micro-batch after those of the one before; here
       // there are none.
-      if (!w.first_micro_step() && w.kind() == UnitKind::kHead) {
-        w.wait_on_compute({gradient_taken_, static_cast<std::int16_t>(-w.schedule().head_unit())});
+      if (!w.first_micro_step() && w.at_last_unit()) {
+        w.wait_on_compute({gradient_taken_, w.to_first_unit()});
       }
       return;
     }
@@ -104,6 +105,12 @@ class FlatSharded final : public ShardingStrategy {
     const std::int64_t owned = w.trained_owned();
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
+    if (w.pipelined() && !w.last_micro_step()) {
+      // Added to whole gradients, which the last micro-batch reduces.
+      w.memory_op(OpKind::kAccumulate, 0, Phase::kBackward, MemoryClass::kAdd,
+                  (bytes_of(plan.param_dtype) + 2 * reduced_width) * elements, 0);
+      return;
+    }
     const bool casts = casts_gradients(w);
     if (casts) {
       Op& cast = w.memory_op(OpKind::kCastGradient, comm_, Phase::kReduce, MemoryClass::kCast,

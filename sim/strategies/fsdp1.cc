@@ -27,6 +27,7 @@ class Fsdp1 final : public ShardingStrategy {
     w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
                   .separates_norms = false,
                   .pads_rows = false});
+    reshards_ = reshards_ && !w.pipelined();
     const int side = hybrid_ ? -1 : 0;
     unshard_ = w.stream("unshard", StreamRole::kSide, side);
     pre_unshard_ = w.stream("pre-unshard", StreamRole::kSide, side);
@@ -47,9 +48,9 @@ class Fsdp1 final : public ShardingStrategy {
 
   void before_forward(StepWriter& w) override {
     w.unit_hook();
-    if (w.elements() == 0) return;
+    if (w.elements() == 0 || (w.pipelined() && !w.first_micro_step())) return;
     const bool prefetches = w.stack().fsdp1_forward_prefetch;
-    if (!prefetches || w.kind() == UnitKind::kEmbedding) {
+    if (!prefetches || w.at_first_unit()) {
       if (!prefetches) limit(w, -2);
       gather(w, 0, Phase::kForward);
     }
@@ -86,7 +87,7 @@ class Fsdp1 final : public ShardingStrategy {
     const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
     const std::int64_t master_width = bytes_of(plan.master_dtype);
     const std::int64_t owned = w.trained_owned();
-    const bool skips = w.stack().no_sync && plan.grad_accum > 1;
+    const bool skips = w.skips_reductions();
     w.record_on_compute(backward_done_);
 
     Op& concatenate = w.memory_op(

@@ -19,6 +19,7 @@ void Fsdp2::declare(StepWriter& w) {
   w.set_layout({.wraps_embedding_and_head = w.stack().wraps_embedding_and_head,
                 .separates_norms = false,
                 .pads_rows = true});
+  reshards_ = reshards_ && !w.pipelined();
   copy_in_ = w.stream("copy-in", StreamRole::kSide, -1);
   comm_ = w.stream("communication", StreamRole::kCommunication, -1);
   if (hybrid_) replicate_ = w.stream("all-reduce", StreamRole::kCommunication, 0);
@@ -52,7 +53,7 @@ void Fsdp2::after_forward(StepWriter& w) {
 void Fsdp2::before_backward(StepWriter& w) {
   w.unit_hook();
   if (!reshards_) return;
-  if (w.kind() == UnitKind::kHead && w.elements() > 0) regather(w, 0, {});
+  if (w.at_last_unit() && w.elements() > 0) regather(w, 0, {});
   if (w.elements() > 0 && !is_root(w, 0)) copy_out(w);
   if (w.elements(-1) > 0 && !is_root(w, -1)) {
     regather(w, -1, w.elements() > 0 ? EventRef{copied_out_, 0} : EventRef{});
@@ -67,7 +68,7 @@ void Fsdp2::after_backward(StepWriter& w) {
   const std::int64_t reduced_width = bytes_of(plan.reduce_dtype);
   const std::int64_t master_width = bytes_of(plan.master_dtype);
   const std::int64_t owned = w.trained_owned();
-  const bool skips = w.stack().no_sync && plan.grad_accum > 1;
+  const bool skips = w.skips_reductions();
   if (skips && !w.last_micro_step()) {
     accumulate_whole(w);
     return;

@@ -11,6 +11,7 @@
 #include "sim/core/workspace.h"
 #include "sim/parallel/optimizer_state.h"
 #include "sim/parallel/precision_body.h"
+#include "sim/strategies/activation_offload.h"
 #include "sim/strategies/states.h"
 #include "sim/strategies/step_writer.h"
 #include "sim/strategies/strategy.h"
@@ -27,40 +28,91 @@ constexpr double kFp32StateBytes = 3 * 4.0;
 /// ATen/native/cuda/MultiTensorApply.cuh).
 constexpr std::int64_t kTensorsPerLaunch = 32;
 
-void write_forward(StepWriter& w, ShardingStrategy& strategy, std::int32_t last_unit) {
-  for (std::int32_t unit = 0; unit <= last_unit; ++unit) {
+/// What writes a step: the strategy around the units, and activations on their way to the host.
+struct Writers {
+  StepWriter& w;
+  ShardingStrategy& strategy;
+  ActivationOffload offload;
+};
+
+void write_forward(Writers& of) {
+  StepWriter& w = of.w;
+  const std::int32_t last = w.last_unit();
+  for (std::int32_t unit = w.first_unit(); unit <= last; ++unit) {
     w.begin_block(unit, 1, Phase::kForward);
-    strategy.before_forward(w);
+    of.strategy.before_forward(w);
+    of.offload.before_forward(w);
     w.compute_pass(w.forward_pass());
-    strategy.after_forward(w);
+    of.strategy.after_forward(w);
+    of.offload.after_forward(w);
     w.end_block();
-    while (unit < last_unit && w.extend_to(unit + 1)) ++unit;
+    while (unit < last && w.extend_to(unit + 1)) ++unit;
   }
 }
 
-void write_backward(StepWriter& w, ShardingStrategy& strategy, std::int32_t last_unit) {
-  for (std::int32_t unit = last_unit; unit >= 0; --unit) {
+void write_backward(Writers& of) {
+  StepWriter& w = of.w;
+  const std::int32_t first = w.first_unit();
+  for (std::int32_t unit = w.last_unit(); unit >= first; --unit) {
     w.begin_block(unit, -1, Phase::kBackward);
-    strategy.before_backward(w);
+    of.strategy.before_backward(w);
+    of.offload.before_backward(w);
     w.compute_pass(w.backward_pass());
-    strategy.after_backward(w);
-    if (unit == 0) w.release_held();
+    of.strategy.after_backward(w);
+    of.offload.after_backward(w);
+    if (unit == first) w.release_held();
     w.end_block();
-    while (unit > 0 && w.extend_to(unit - 1)) --unit;
+    while (unit > first && w.extend_to(unit - 1)) --unit;
   }
+  w.begin_block(first, 1, Phase::kReduce);
+  of.strategy.end_micro_step(w);
+  w.end_block();
 }
 
-void write_micro_steps(StepWriter& w, ShardingStrategy& strategy, bool first, bool last,
-                       std::int32_t repeats) {
-  const std::int32_t head = w.schedule().head_unit();
-  w.set_micro_step(first, last);
+void write_micro_steps(Writers& of, bool first, bool last, std::int32_t repeats) {
+  of.w.set_micro_step(first, last);
+  of.w.begin_section();
+  write_forward(of);
+  write_backward(of);
+  of.w.end_section(repeats);
+}
+
+/// A pass begins when its input is there.
+void write_receive(StepWriter& w, std::int32_t repeats) {
+  const std::uint8_t stream = w.stream("pipeline", StreamRole::kCommunication, 0);
+  const std::uint8_t arrived = w.event("input_arrived");
   w.begin_section();
-  write_forward(w, strategy, head);
-  write_backward(w, strategy, head);
-  w.begin_block(0, 1, Phase::kReduce);
-  strategy.end_micro_step(w);
+  w.begin_block(w.first_unit(), 1, Phase::kPrepare);
+  Op& receive = w.op(OpKind::kReceive, stream, Phase::kPrepare);
+  receive.work.kind = WorkKind::kTransfer;
+  receive.work.group = CommGroup::kPipeline;
+  receive.record = {arrived, 0};
+  w.wait_on_compute({arrived, 0});
+  w.op(OpKind::kReceive, 0, Phase::kPrepare).work.kernels = 0;
   w.end_block();
   w.end_section(repeats);
+}
+
+/// The passes of a pipeline's chunk, in the order of ChunkSection.
+void write_passes(Writers& of, std::int32_t micro_steps) {
+  StepWriter& w = of.w;
+  const auto forward = [&](bool first, std::int32_t repeats) {
+    w.set_micro_step(first, false);
+    w.begin_section();
+    write_forward(of);
+    w.end_section(repeats);
+  };
+  const auto backward = [&](bool last, std::int32_t repeats) {
+    w.set_micro_step(last && micro_steps == 1, last);
+    w.begin_section();
+    write_backward(of);
+    w.end_section(repeats);
+  };
+  write_receive(w, micro_steps);
+  forward(true, 1);
+  forward(false, micro_steps - 1);
+  backward(false, micro_steps - 1);
+  backward(true, 1);
 }
 
 /// GEMMs of an optimizer that makes matrices orthogonal, as many flops in squares.
@@ -94,7 +146,7 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy, const Model& mod
   const std::int64_t master = bytes_of(plan.master_dtype);
   const std::int64_t tensors = w.schedule().sharding.update_tensors;
   w.begin_section();
-  w.begin_block(0, 1, Phase::kOptimizer);
+  w.begin_block(w.first_unit(), 1, Phase::kOptimizer);
   Op& norm = w.memory_op(OpKind::kGradientNorm, 0, Phase::kOptimizer, MemoryClass::kStream,
                          static_cast<std::int64_t>(stack.gradient_norm_bytes_per_parameter / 4.0 *
                                                    static_cast<double>(master * owned)),
@@ -130,17 +182,13 @@ void write_optimizer(StepWriter& w, ShardingStrategy& strategy, const Model& mod
 
 }  // namespace
 
-bool has_schedule(const Plan& plan, const Stack& stack) {
-  if (stack.parallel.always) return plan.parallel.pp == 1 && plan.offload != Offload::kActivations;
-  if (beyond_data_parallel(plan).empty()) return true;
-  return plan.parallel.pp == 1 && plan.offload != Offload::kActivations &&
-         has_schedule(plan.strategy, stack);
+void lower(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
+           const LayerPrograms& programs, Schedule& out) {
+  lower_chunk(model, plan, stack, cluster, programs, whole_model(model), out);
 }
 
-void lower(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
-           const LayerPrograms& programs, Schedule& out) {
-  if (!beyond_data_parallel(asked).empty() && !has_schedule(asked, stack))
-    refuse_parallelism(asked, "no schedule of such a step is written", "a plan without it");
+void lower_chunk(const Model& model, const Plan& asked, const Stack& stack, const Cluster& cluster,
+                 const LayerPrograms& programs, const ChunkContent& content, Schedule& out) {
   if (model.is_moe() && !stack.parallel.supported) {
     throw Error(
         fmt::format("model '{}' has {} experts a layer, which framework {} does not run, "
@@ -161,23 +209,27 @@ void lower(const Model& model, const Plan& asked, const Stack& stack, const Clus
         "strategy {} {}, expected ddp, zero1, fsdp1, fsdp2, fsdp2-noreshard, hsdp or grad_accum 1",
         stack.id, name_of(plan.strategy), why));
   }
-  StepWriter w(model, plan, stack, cluster, programs, out);
+  StepWriter w(model, plan, stack, cluster, programs, content, out);
   strategy->declare(w);
+  Writers writers{w, *strategy, ActivationOffload(model, plan, stack, content)};
+  writers.offload.declare(w);
   if (stack.memory == MemoryManager::kStatic)
     out.sharding.workspace_bytes = plan_workspace(model, plan).size_bytes;
   w.begin_section();
-  w.begin_block(0, 1, Phase::kPrepare);
+  w.begin_block(w.first_unit(), 1, Phase::kPrepare);
   w.host_work(stack.host.step_s, Phase::kPrepare);
   strategy->begin_step(w);
   w.end_block();
   w.end_section(1);
   const auto micro_steps = static_cast<std::int32_t>(plan.grad_accum);
-  if (micro_steps == 1) {
-    write_micro_steps(w, *strategy, true, true, 1);
+  if (w.pipelined()) {
+    write_passes(writers, micro_steps);
+  } else if (micro_steps == 1) {
+    write_micro_steps(writers, true, true, 1);
   } else {
-    write_micro_steps(w, *strategy, true, false, 1);
-    if (micro_steps > 2) write_micro_steps(w, *strategy, false, false, micro_steps - 2);
-    write_micro_steps(w, *strategy, false, true, 1);
+    write_micro_steps(writers, true, false, 1);
+    if (micro_steps > 2) write_micro_steps(writers, false, false, micro_steps - 2);
+    write_micro_steps(writers, false, true, 1);
   }
   write_optimizer(w, *strategy, model, cluster.gpu);
   list_persistent(out);

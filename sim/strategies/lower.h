@@ -10,20 +10,36 @@
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
+#include "sim/pipeline/stages.h"
 #include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
 
 /// Whether the stack runs the strategy; otherwise lower throws Error.
 bool has_schedule(Strategy strategy, const Stack& stack);
-/// Whether lower() writes the plan's step. Not yet: steps of pipelines, activations on the host,
-/// and software that always divides the model.
-bool has_schedule(const Plan& plan, const Stack& stack);
 
 /// Fills `out` (reusing its memory). `programs` must come from the same model, stack and plan shape
 /// (micro_batch, seq_len, recompute, attention, param_dtype).
 void lower(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
            const LayerPrograms& programs, Schedule& out);
+
+/// What a step of a pipeline's chunk is made of, as lower_chunk() writes it: one section each,
+/// repeated as often as the step has it, in no order of time.
+enum class ChunkSection : std::uint8_t {
+  kPrepare,
+  kReceive,  // of a pass: the input from a neighbouring stage
+  kFirstForward,
+  kForward,
+  kBackward,
+  kLastBackward,
+  kUpdate
+};
+
+/// Fills `out` with the step of one chunk: of the whole model as lower() does, of a pipeline in
+/// sections. Its units are numbered from 0, the place of the embedding, which only the first chunk
+/// has; its optimizer updates the chunk's parameters.
+void lower_chunk(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
+                 const LayerPrograms& programs, const ChunkContent& content, Schedule& out);
 
 /// On nodes of `gpus_per_node`, as the executor walks it: the operations of layers in fp8 are those
 /// of bf16, with room for the operands that it casts.

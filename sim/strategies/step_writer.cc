@@ -68,10 +68,16 @@ Bytes traffic_with_sum(const Work& work) {
 }  // namespace
 
 StepWriter::StepWriter(const Model& model, const Plan& plan, const Stack& stack,
-                       const Cluster& cluster, const LayerPrograms& programs, Schedule& out)
-    : model_(model), plan_(plan), stack_(stack), programs_(programs), schedule_(out) {
+                       const Cluster& cluster, const LayerPrograms& programs,
+                       const ChunkContent& content, Schedule& out)
+    : model_(model),
+      plan_(plan),
+      stack_(stack),
+      programs_(programs),
+      content_(content),
+      schedule_(out) {
   schedule_.clear();
-  schedule_.layers = model.layers;
+  schedule_.layers = content.layers;
   schedule_.layout = layout_of(plan, cluster);
   for (const CommGroup group : {CommGroup::kWorld, CommGroup::kShard, CommGroup::kReplicate,
                                 CommGroup::kSecondShard, CommGroup::kExpertData}) {
@@ -94,17 +100,22 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   UnitSizes& sizes = schedule_.unit_sizes;
   sizes = {};
   sizes.layer = pad(elements(ModelUnit::kDenseLayer));
-  const bool own_head = layout.wraps_embedding_and_head && !model_.tied_head;
-  sizes.embedding = pad(own_head ? embedding : embedding + head);
-  sizes.head = own_head ? pad(head) : 0;
+  const bool together = content_.embedding && content_.head;
+  const bool own_head = !together || (layout.wraps_embedding_and_head && !model_.tied_head);
+  // A tied head without the embedding beside it has a copy of its table.
+  const std::int64_t table =
+      model_.tied_head && !together ? ModelUnits(model_, plan_.parallel).vocabulary() : 0;
+  if (content_.embedding) sizes.embedding = pad(own_head ? embedding : embedding + head);
+  if (content_.head) sizes.head = own_head ? pad(head + table) : 0;
   if (model_.is_moe()) {
-    sizes.moe_layers = model_.expert_layers();
+    sizes.moe_layers = content_.expert_layers;
     sizes.moe_layer = pad(elements(ModelUnit::kMoeLayer));
     sizes.experts =
         round_up(elements(ModelUnit::kExperts), schedule_.group(CommGroup::kExpertData).size);
   }
   if (layout.separates_norms) {
-    sizes.norms = pad(ModelUnits(model_, plan_.parallel).elements(ModelUnit::kNorms));
+    const std::int64_t norms = ModelUnits(model_, plan_.parallel).elements(ModelUnit::kNorms);
+    sizes.norms = pad(norms * content_.layers / model_.layers);
   }
   Elements& of_head = elements_[static_cast<std::size_t>(UnitKind::kHead)];
   elements_ = {};
@@ -112,16 +123,19 @@ void StepWriter::set_layout(const UnitLayout& layout) {
   elements_[static_cast<std::size_t>(UnitKind::kLayer)].dense = sizes.layer;
   of_head.dense = sizes.head;
   elements_[static_cast<std::size_t>(UnitKind::kMoeLayer)] = {sizes.moe_layer, sizes.experts};
-  if (model_.mtp_layers > 0) {
+  const std::int64_t predictions = content_.extra_predictions;
+  Elements& of_predictions =
+      content_.head ? of_head : elements_[static_cast<std::size_t>(UnitKind::kPrediction)];
+  if (predictions > 0) {
     // Modules of multi-token prediction: a projection and a layer like the last one, each.
     const ModelUnits units(model_, plan_.parallel);
     const Elements layer =
         model_.is_moe() ? Elements{sizes.moe_layer, sizes.experts} : Elements{sizes.layer, 0};
-    of_head.dense += model_.mtp_layers * (layer.dense + pad(units.prediction_projection()));
-    of_head.experts += model_.mtp_layers * layer.experts;
+    of_predictions.dense += predictions * (layer.dense + pad(units.prediction_projection()));
+    of_predictions.experts += predictions * layer.experts;
   }
-  total_ = {sizes.total(model_.layers) + of_head.dense - sizes.head,
-            sizes.moe_layers * sizes.experts + of_head.experts};
+  total_ = {sizes.total(content_.layers) + of_predictions.dense - (content_.head ? sizes.head : 0),
+            sizes.moe_layers * sizes.experts + of_predictions.experts};
   set_trained();
 }
 
@@ -134,8 +148,8 @@ void StepWriter::set_trained() {
   trained_ = {};
   trained_[static_cast<std::size_t>(UnitKind::kLayer)].dense = of_layer;
   elements_[static_cast<std::size_t>(UnitKind::kLayer)].dense += of_layer;
-  total_trained_ = {model_.layers * of_layer, 0};
-  total_.dense += model_.layers * of_layer;
+  total_trained_ = {content_.layers * of_layer, 0};
+  total_.dense += content_.layers * of_layer;
 }
 
 std::uint8_t StepWriter::stream(const char* name, StreamRole role, int priority,
@@ -150,10 +164,14 @@ std::uint8_t StepWriter::event(const char* name) {
 }
 
 UnitKind StepWriter::kind_at(std::int32_t unit) const {
-  if (unit == 0) return UnitKind::kEmbedding;
-  if (unit >= 1 && unit <= model_.layers)
-    return model_.has_experts(unit - 1) ? UnitKind::kMoeLayer : UnitKind::kLayer;
-  return unit == model_.layers + 1 ? UnitKind::kHead : UnitKind::kOutside;
+  if (unit == 0) return content_.embedding ? UnitKind::kEmbedding : UnitKind::kOutside;
+  if (unit >= 1 && unit <= content_.layers) {
+    const bool experts = model_.has_experts(content_.first_layer + unit - 1);
+    return experts ? UnitKind::kMoeLayer : UnitKind::kLayer;
+  }
+  if (unit != schedule_.head_unit()) return UnitKind::kOutside;
+  if (content_.head) return UnitKind::kHead;
+  return content_.extra_predictions > 0 ? UnitKind::kPrediction : UnitKind::kOutside;
 }
 
 UnitKind StepWriter::kind(int offset) {
@@ -208,7 +226,8 @@ void StepWriter::split_experts(const Block& block) {
 }
 
 bool StepWriter::checkpointed(std::int32_t unit) const {
-  return is_layer(kind_at(unit)) && plan_.checkpointed(unit - 1);
+  if (!is_layer(kind_at(unit))) return false;
+  return pipelined() ? unit <= content_.recomputed : plan_.checkpointed(unit - 1);
 }
 
 void StepWriter::begin_on_compute(Op& op) {
@@ -387,7 +406,7 @@ void StepWriter::release_shard_gradients() {
 
 void StepWriter::release_held() {
   if (!stack_.keeps_logits && !stack_.keeps_key_values) return;
-  for (MemoryAction action : programs_.held(plan_, model_.layers)) {
+  for (MemoryAction action : programs_.held(plan_, content_.layers)) {
     action.op =
         static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;
     schedule_.memory.push_back(action);
@@ -408,7 +427,8 @@ void StepWriter::release_weight_gradients(std::uint8_t used_on) {
   if (kind() == UnitKind::kHead && elements() == 0) return;  // handed over with unit 0
   of_pass(backward_pass(), 0);
   if (kind() == UnitKind::kEmbedding && elements_of(UnitKind::kHead) == 0) {
-    of_pass(programs_.head_backward(), static_cast<int>(model_.layers) + 1);
+    of_pass(programs_.head_backward(content_.extra_predictions),
+            static_cast<int>(content_.layers) + 1);
   }
 }
 
@@ -474,25 +494,29 @@ void StepWriter::set_micro_step(bool first, bool last) {
 }
 
 const UnitPass& StepWriter::forward_pass() const {
-  // Forward of a micro-batch runs with backward of the one before it.
-  const LayerPrograms& programs = first_micro_ ? programs_.alone() : programs_;
+  // Forward of a micro-batch runs with backward of the one before it; a pipeline says of which.
+  const LayerPrograms& programs = first_micro_ && !pipelined() ? programs_.alone() : programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
       return programs.embedding_forward();
     case UnitKind::kHead:
-      return programs.head_forward();
+      return programs.head_forward(content_.extra_predictions);
+    case UnitKind::kPrediction:
+      return programs.predictions_forward(content_.extra_predictions);
     default:
       return programs.layer_forward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
   }
 }
 
 const UnitPass& StepWriter::backward_pass() const {
-  const LayerPrograms& programs = last_micro_ ? programs_.alone() : programs_;
+  const LayerPrograms& programs = last_micro_ && !pipelined() ? programs_.alone() : programs_;
   switch (kind_at(unit_)) {
     case UnitKind::kEmbedding:
       return programs.embedding_backward();
     case UnitKind::kHead:
-      return programs.head_backward();
+      return programs.head_backward(content_.extra_predictions);
+    case UnitKind::kPrediction:
+      return programs.predictions_backward(content_.extra_predictions);
     default:
       return programs.layer_backward(checkpointed(unit_), kind_at(unit_) == UnitKind::kMoeLayer);
   }

@@ -14,11 +14,14 @@
 #include "sim/core/plan.h"
 #include "sim/core/schedule.h"
 #include "sim/core/stack.h"
+#include "sim/pipeline/stages.h"
 #include "sim/program/layer_program.h"
 
 namespace shardwright::sim {
 
-enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kLayer, kHead, kMoeLayer };
+/// kPrediction: modules of multi-token prediction in a chunk without the head, which else has them.
+enum class UnitKind : std::uint8_t { kOutside, kEmbedding, kLayer, kHead, kMoeLayer, kPrediction };
+inline constexpr std::size_t kUnitKinds = 6;
 constexpr bool is_layer(UnitKind kind) {
   return kind == UnitKind::kLayer || kind == UnitKind::kMoeLayer;
 }
@@ -33,8 +36,9 @@ struct UnitLayout {
 
 class StepWriter {
  public:
+  /// Of the units of one chunk: the whole model, or a part of a pipeline.
   StepWriter(const Model& model, const Plan& plan, const Stack& stack, const Cluster& cluster,
-             const LayerPrograms& programs, Schedule& out);
+             const LayerPrograms& programs, const ChunkContent& content, Schedule& out);
 
   const Plan& plan() const { return plan_; }
   const Stack& stack() const { return stack_; }
@@ -48,6 +52,28 @@ class StepWriter {
     return schedule_.sharding.sums_in_backward && !first_micro_ && is_layer(kind());
   }
   bool last_micro_step() const { return last_micro_; }
+  /// Between stages of a pipeline parameters stay gathered through the step and, where the strategy
+  /// can, gradients wait whole for the last micro-batch: other micro-batches are in flight.
+  bool pipelined() const { return plan_.parallel.pp > 1; }
+  bool skips_reductions() const { return (stack_.no_sync || pipelined()) && plan_.grad_accum > 1; }
+  /// Units between which what the writer writes lies, both included.
+  std::int32_t first_unit() const { return content_.embedding ? 0 : 1; }
+  std::int32_t last_unit() const {
+    const std::int32_t end = schedule_.head_unit();
+    return kind_at(end) == UnitKind::kOutside ? end - 1 : end;
+  }
+  /// The current unit is one of these.
+  bool at_first_unit() {
+    return content_.embedding ? kind() == UnitKind::kEmbedding : kind(-1) == UnitKind::kOutside;
+  }
+  bool at_last_unit() {
+    return content_.head ? kind() == UnitKind::kHead : kind(1) == UnitKind::kOutside;
+  }
+  /// Events of theirs, seen from the current unit.
+  std::int16_t to_first_unit() const { return static_cast<std::int16_t>(first_unit() - unit_); }
+  std::int16_t to_last_unit() const { return static_cast<std::int16_t>(last_unit() - unit_); }
+  /// Megatron cuts gradients into buckets where backward ends, in the chunk with the embedding.
+  bool cuts_buckets() const { return content_.embedding; }
 
   /// Of so many parameters, as they travel: what stays in fp8 is gathered so.
   std::int64_t gathered_bytes(std::int64_t elements) const;
@@ -76,7 +102,7 @@ class StepWriter {
   bool tied() const { return schedule_.unit_sizes.tied(); }
   /// Norm weights that form a unit of their own, padded; 0 when they live in their layers.
   std::int64_t norm_elements() const { return schedule_.unit_sizes.norms; }
-  /// All parameters of the model, padded; what this rank has of them; what is trained.
+  /// All parameters of the units, padded; what this rank has of them; what is trained.
   std::int64_t total_elements() const { return total_.dense + total_.experts; }
   std::int64_t total_owned() const { return owned_of(total_); }
   std::int64_t total_trained() const { return total_trained_.dense + total_trained_.experts; }
@@ -158,9 +184,10 @@ class StepWriter {
   const Plan& plan_;
   const Stack& stack_;
   const LayerPrograms& programs_;
+  ChunkContent content_;
   Schedule& schedule_;
   UnitLayout layout_;
-  std::array<Elements, 5> elements_{}, trained_{};  // by kind of unit
+  std::array<Elements, kUnitKinds> elements_{}, trained_{};  // by kind of unit
   Elements total_, total_trained_;
   bool first_micro_ = true;
   bool last_micro_ = true;
@@ -168,7 +195,8 @@ class StepWriter {
   std::vector<Query> queries_;
   std::vector<EventRef> compute_waits_;
   double pending_hook_s_ = 0;
-  std::array<std::array<Bytes, 5>, kTensorCount> acquired_bytes_{};  // by tensor and kind of unit
+  std::array<std::array<Bytes, kUnitKinds>, kTensorCount>
+      acquired_bytes_{};  // by tensor and kind of unit
   std::array<MemoryCategory, kTensorCount> category_{};
   std::uint32_t last_compute_op_ = 0;
   std::uint8_t unit_stream_ = 0;  // of the units' own collectives; 0: none yet

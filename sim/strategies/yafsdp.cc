@@ -27,6 +27,7 @@ class Yafsdp final : public ShardingStrategy {
   void declare(StepWriter& w) override {
     w.set_layout({.wraps_embedding_and_head = true, .separates_norms = true, .pads_rows = false});
     const Plan& plan = w.plan();
+    reshards_ = reshards_ && !w.pipelined();
     buffers_ = plan.buffers;
     window_ = plan.gather_window();
     tied_ = w.tied();
@@ -91,8 +92,8 @@ class Yafsdp final : public ShardingStrategy {
       w.wait_on_compute({gradient_taken_, 2});
     }
     // All gradient buffers are free again once the micro-batch before has reduced its norms.
-    if (!reshards_ && !w.first_micro_step() && w.kind() == UnitKind::kHead) {
-      w.wait_on_compute({reduced_, static_cast<std::int16_t>(-w.schedule().head_unit())});
+    if (!reshards_ && !w.first_micro_step() && w.at_last_unit()) {
+      w.wait_on_compute({reduced_, w.to_first_unit()});
     }
     const bool kept_for_head = tied_ && w.kind() == UnitKind::kEmbedding;
     if (reshards_ && w.elements() > 0 && !kept_for_head && w.elements(buffers_) > 0) {

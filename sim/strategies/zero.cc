@@ -67,13 +67,13 @@ class Zero final : public ShardingStrategy {
   void before_backward(StepWriter& w) override {
     w.unit_hook();
     if (shares_buffer_) {
-      if (!w.first_micro_step() && w.kind() == UnitKind::kEmbedding)
-        w.wait_on_compute({bucket_ready_, static_cast<std::int16_t>(w.schedule().head_unit())});
+      if (!w.first_micro_step() && w.at_first_unit())
+        w.wait_on_compute({bucket_ready_, w.to_last_unit()});
     } else if (native_ && w.elements(2) > 0) {
       w.wait_on_compute({bucket_ready_, 2});
     }
-    if (native_ && !w.first_micro_step() && w.kind() == UnitKind::kHead) {
-      w.wait_on_compute({bucket_ready_, static_cast<std::int16_t>(-w.schedule().head_unit())});
+    if (native_ && !w.first_micro_step() && w.at_last_unit()) {
+      w.wait_on_compute({bucket_ready_, w.to_first_unit()});
     }
     if (stage_ == 3 && w.elements() > 0 && !holds_tied(w)) gather(w, Phase::kBackward);
   }

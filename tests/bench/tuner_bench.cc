@@ -9,7 +9,6 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "sim/parallel/parallel_step.h"
 #include "sim/parallel/predict_parallel.h"
 #include "tuner/search.h"
 
@@ -75,9 +74,10 @@ void model_parallel_plan(benchmark::State& state, bool bound) {
   const Model model = load_model(profiles::data_dir() / "models", "llama-3.1-405b");
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
   const Plan plan = plan_of_405b();
-  sim::ParallelEngine engine(model, profile);
+  sim::Predictor predictor(model, profile);
   for (auto _ : state)
-    benchmark::DoNotOptimize(bound ? engine.least_step_s(plan) : engine.run(plan).step_s);
+    benchmark::DoNotOptimize(bound ? predictor.least_s(plan)
+                                   : predictor.predict(plan).time.iteration_s);
   state.SetItemsProcessed(state.iterations());
 }
 

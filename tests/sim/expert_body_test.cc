@@ -12,10 +12,10 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/cost/dispatch_cost.h"
-#include "sim/parallel/body_cost.h"
-#include "sim/parallel/parallel_step.h"
 #include "sim/parallel/precision_body.h"
 #include "sim/parallel/stage_memory.h"
+#include "sim/predict.h"
+#include "tests/sim/timed_list.h"
 
 namespace shardwright::sim {
 namespace {
@@ -39,16 +39,14 @@ class ExpertBody : public ::testing::Test {
   Body layer(const Model& m) const {
     return BodyWriter(m, plan_, profile_.stack).layer(false, true);
   }
-  BodyTime time(const Ops& ops, bool backward = false) {
-    BodyCosts costs(profile_);
-    costs.place(layout_of(plan_, profile_.cluster));
-    return costs.time(ops, backward);
+  TimedList time(const Ops& ops, bool backward = false) {
+    return timed_list(profile_, plan_, ops, backward ? Phase::kBackward : Phase::kForward);
   }
-  double step_s(const Model& m) { return ParallelEngine(m, profile_).run(plan_).step_s; }
+  double step_s(const Model& m) { return predict(m, profile_, plan_).time.iteration_s; }
   std::string problem(const Model& m) {
     try {
       check_plan(plan_, m, profile_.cluster.gpus_per_node);
-      ParallelEngine(m, profile_).run(plan_);
+      predict(m, profile_, plan_);
     } catch (const Error& error) {
       return error.what();
     }
@@ -116,9 +114,7 @@ TEST_F(ExpertBody, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
 
 TEST_F(ExpertBody, GraphsHoldWhatHasAKnownShape) {
   const auto host = [&](CudaGraphs graphs) {
-    BodyCosts costs(profile_);
-    costs.place(layout_of(plan_, profile_.cluster), graphs);
-    return costs.time(layer(qwen_).forward, false).host_s;
+    return timed_list(profile_, plan_, layer(qwen_).forward, Phase::kForward, graphs).host_s;
   };
   EXPECT_EQ(host(CudaGraphs::kStep), 0);
   EXPECT_GT(host(CudaGraphs::kLayers), 0);
@@ -187,9 +183,9 @@ TEST_F(ExpertBody, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
 
 TEST_F(ExpertBody, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
   plan_.parallel.dispatcher = Dispatcher::kDeepEp;
-  const BodyTime waits = time(layer(qwen_).forward);
+  const TimedList waits = time(layer(qwen_).forward);
   plan_.parallel.ep_overlap = true;
-  const BodyTime hidden = time(layer(qwen_).forward);
+  const TimedList hidden = time(layer(qwen_).forward);
   const auto expert = static_cast<std::size_t>(CommGroup::kExpert);
   EXPECT_GT(waits.exposed_s[expert], 0);
   EXPECT_EQ(hidden.exposed_s[expert], 0);
@@ -213,13 +209,12 @@ TEST_F(ExpertBody, TheFirstAndTheLastPassShowTheirExchanges) {
   plan_.parallel.dispatcher = Dispatcher::kDeepEp;  // no counts are gathered first
   const auto shown_s = [&](std::int64_t micro_batches) {
     plan_.grad_accum = micro_batches;
-    return ParallelEngine(qwen_, profile_)
-        .run(plan_)
-        .exposed_s[static_cast<std::size_t>(CommGroup::kExpert)];
+    return predict(qwen_, profile_, plan_).exposed_s[static_cast<std::size_t>(CommGroup::kExpert)];
   };
   const double once = shown_s(1);
   EXPECT_GT(once, 0);
-  EXPECT_NEAR(shown_s(8), once, 1e-9 * once);
+  EXPECT_GE(shown_s(8), once);
+  EXPECT_LT(shown_s(8), 2.5 * once) << "what seven others hide, but for where they meet";
 }
 
 TEST_F(ExpertBody, BackwardOfSinksInFp8SkipsNoWindow) {

@@ -63,7 +63,9 @@ std::string time_and_memory(const CapabilityCase& c, const std::vector<Given>& s
       c.model.empty() ? llama_70b() : load_model(profiles::data_dir() / "models", c.model);
   const auto profile =
       profiles::make_profile(profiles::load_cluster(c.cluster), own_framework(c.like, settings));
-  const Prediction p = predict(model, profile, plan_with(c.change));
+  Plan plan = plan_with(c.change);
+  if (!profile.stack.parallel.always) plan.strategy = Strategy::kDdp;
+  const Prediction p = predict(model, profile, plan);
   return fmt::format("{} s, {} bytes", p.time.iteration_s, p.memory.peak_allocated_bytes);
 }
 

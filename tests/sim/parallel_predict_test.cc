@@ -9,7 +9,6 @@
 
 #include "profiles/model_parallel_uncertainty.h"
 #include "sim/core/error.h"
-#include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
 
@@ -46,21 +45,20 @@ TEST(ParallelStepTest, HybridShardingIsWithinANodeUnlessToldOtherwise) {
 
 TEST(ParallelStepTest, StrategiesPricedAsAnothersAreSaid) {
   const Model model = llama_70b();
-  Predictor predictor(model, profiles::load_profile("dgx-h100", "torch-compile"));
-  Plan plan = plan_of(128, 2, 2, 8);
-  plan.stack = "torch-compile";
-  const auto says = [&](Strategy strategy) {
+  const auto says = [&](const char* stack, Strategy strategy) {
+    Plan plan = plan_of(128, 2, 2, 8);
+    plan.stack = stack;
     plan.strategy = strategy;
-    const std::vector<std::string> words = predictor.predict(plan).extrapolated;
+    const std::vector<std::string> words =
+        predict(model, profiles::load_profile("dgx-h100", stack), plan).extrapolated;
     return std::any_of(words.begin(), words.end(), [](const std::string& one) {
       return one.find("priced as those of") != std::string::npos;
     });
   };
-  EXPECT_TRUE(says(Strategy::kYafsdp)) << "through a pipeline";
-  EXPECT_TRUE(says(Strategy::kZero2));
-  EXPECT_FALSE(says(Strategy::kFsdp2));
-  plan.parallel.pp = 1;
-  EXPECT_FALSE(says(Strategy::kYafsdp));
+  EXPECT_TRUE(says("megatron-core", Strategy::kYafsdp));
+  EXPECT_TRUE(says("megatron-core", Strategy::kZero2));
+  for (const Strategy own : {Strategy::kYafsdp, Strategy::kZero2, Strategy::kFsdp2})
+    EXPECT_FALSE(says("torch-compile", own)) << name_of(own);
 }
 
 TEST(ParallelStepTest, StacksThatCannotAreNamed) {

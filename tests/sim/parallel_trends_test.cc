@@ -7,7 +7,8 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "sim/parallel/parallel_step.h"
+#include "sim/pipeline/pipeline_step.h"
+#include "sim/predict.h"
 #include "sim/score/validation.h"
 #include "tests/sim/model_parallel_plans.h"
 
@@ -92,13 +93,12 @@ TEST(PublishedTrends, MoreMicroBatchesGiveMoreSequencesASecond) {
 // (p - 1) / v of a micro-batch waits; every chunk more sends its activations once more.
 TEST(PublishedTrends, VirtualStagesDivideTheBubbleAndMultiplyTransfers) {
   const Model model = llama_70b();
-  ParallelEngine engine(model, h100());
   double bubble_s = 0, sent = 0;
   for (const std::int64_t v : {2, 5, 10}) {
     Plan plan = plan_of(64, 4, 4, 32);
     plan.parallel.virtual_stages = v;
-    const ParallelStep step = engine.run(plan);
-    const double now_s = step.bubble * step.pipeline_s;
+    const Prediction step = predict(model, h100(), plan);
+    const double now_s = step.pipeline.bubble * step.time.iteration_s;
     const double now_sent = step.sent[static_cast<std::size_t>(CommGroup::kPipeline)].total();
     if (bubble_s > 0) {
       EXPECT_LT(now_s, bubble_s);
@@ -112,7 +112,6 @@ TEST(PublishedTrends, VirtualStagesDivideTheBubbleAndMultiplyTransfers) {
 // Megatron Core's guide: "EP8xTP1 outperforms EP4xTP2" for Mixtral 8x7B.
 TEST(PublishedTrends, ExpertParallelismBeatsTensorParallelismForMixtral) {
   const Model model = load_model(profiles::data_dir() / "models", "mixtral-8x7b");
-  ParallelEngine engine(model, h100());
   Plan wide = plan_of(64, 1, 4, 16);
   wide.seq_len = 4096;
   wide.parallel.ep = 8;
@@ -121,7 +120,8 @@ TEST(PublishedTrends, ExpertParallelismBeatsTensorParallelismForMixtral) {
   deep.parallel.tp = 2;
   deep.parallel.ep = 4;
   deep.grad_accum = 32;
-  EXPECT_LT(engine.run(wide).step_s, engine.run(deep).step_s);
+  EXPECT_LT(predict(model, h100(), wide).time.iteration_s,
+            predict(model, h100(), deep).time.iteration_s);
 }
 
 /// What leaves a rank arrives at others: bytes of a ring gather counted hop by hop.
@@ -153,9 +153,9 @@ TEST(ConservationTest, PipelineBytesAreMessagesTimesTheirSize) {
   for (const std::int64_t v : {1, 5}) {
     Plan plan = plan_of(64, 4, 4, 16);
     plan.parallel.virtual_stages = v;
-    ParallelEngine engine(model, h100());
-    StepRecord record;
-    const ParallelStep step = engine.run(plan, &record);
+    ProgramCache programs(model, h100().stack, h100().cluster.gpu);
+    PipelineRecord record;
+    const PipelineStep step = PipelineSimulator(model, h100(), programs).run(plan, &record);
     const double message = 2.0 * (8192 / 4) * 8192;
     double sends = 0;
     for (std::int32_t c = 0; c < record.shape.chunks; ++c) {

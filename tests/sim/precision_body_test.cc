@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "profiles/gpu_file.h"
-#include "sim/parallel/body_cost.h"
-#include "sim/parallel/data_parallel.h"
+#include "sim/predict.h"
 #include "tests/sim/model_parallel_plans.h"
+#include "tests/sim/timed_list.h"
 
 namespace shardwright::sim {
 namespace {
@@ -106,16 +106,16 @@ TEST(PrecisionBody, UserbuffersAddUpAsTheirSettingsSay) {
 TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
   const Model model = llama_70b();
   const Plan plan = fp8_plan(4, Fp8Recipe::kTensorwise);
-  BodyCosts costs(h100());
+  OpCosts costs(h100());
   costs.place(layout_of(plan, h100().cluster));
   Op product =
       BodyWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
-  const double alone = costs.time({product}, false).device_s;
+  const double alone = timed_list(h100(), plan, {product}).device_s;
   product.collective = {CommGroup::kTensor, Collective::kReduceScatter, Pattern::kCollective,
                         Overlap::kInside, 2.0 * 8192 * 8192};
-  const double pipeline = costs.time({product}, false).device_s;
+  const double pipeline = timed_list(h100(), plan, {product}).device_s;
   product.collective.exchanged = true;
-  const double exchanged = costs.time({product}, false).device_s;
+  const double exchanged = timed_list(h100(), plan, {product}).device_s;
   const double sum = costs.memory_s(2.0 * 8192 * 8192 * 5 / 4, h100().stack.copies.add);
   EXPECT_GT(exchanged, alone + sum);
   EXPECT_NEAR(exchanged, alone + sum, 2e-5) << "launches of the pieces";
@@ -125,15 +125,17 @@ TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
 // Blocks along rows and along columns are scaled after the gather.
 TEST(PrecisionBody, WeightsInMxfp8AreGatheredInBf16AndCast) {
   const Model model = llama_70b();
-  const auto gather_s = [&](Fp8Recipe recipe, bool kept) {
+  const auto gathered = [&](Fp8Recipe recipe, bool kept) {
     Plan plan = fp8_plan(1, recipe);
     plan.numerics.fp8_params = kept;
-    BodyCosts costs(h100());
-    costs.place(layout_of(plan, h100().cluster));
-    return DataParallel(model, plan, h100().stack, costs).gather_s(1e9, 0);
+    plan.parallel.tp_overlap.reset();
+    const Prediction step =
+        predict(model, profiles::load_profile("dgx-b200", "megatron-core"), plan);
+    return step.sent[static_cast<std::size_t>(CommGroup::kData)].all_gather;
   };
-  EXPECT_LT(gather_s(Fp8Recipe::kTensorwise, true), 0.6 * gather_s(Fp8Recipe::kTensorwise, false));
-  EXPECT_EQ(gather_s(Fp8Recipe::kMxfp8, true), gather_s(Fp8Recipe::kMxfp8, false));
+  EXPECT_DOUBLE_EQ(gathered(Fp8Recipe::kTensorwise, true),
+                   0.5 * gathered(Fp8Recipe::kTensorwise, false));
+  EXPECT_EQ(gathered(Fp8Recipe::kMxfp8, true), gathered(Fp8Recipe::kMxfp8, false));
   Plan plan = fp8_plan(1, Fp8Recipe::kMxfp8);
   plan.numerics.fp8_params = true;
   EXPECT_DOUBLE_EQ(weight_cast_bytes(plan, false), 2 + 2 * (1 + 1.0 / 32));
@@ -161,16 +163,16 @@ TEST(PrecisionBody, UserbuffersTakeFewSmsInBackward) {
 TEST(PrecisionBody, FewerSmsLeaveTheProductMore) {
   const Model model = llama_70b();
   const Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
-  BodyCosts costs(h100());
-  costs.place(layout_of(plan, h100().cluster));
   const BodyWriter writer(model, plan, h100().stack);
   const auto beside = [&](int sms) {
     Op gather =
         writer.collective(CommGroup::kTensor, Collective::kAllGather, 1e9, Overlap::kFollowing);
     gather.collective.sms = sms;
-    std::vector<OpRun> runs;
-    costs.time({gather, writer.product(OpKind::kInputGradient, 8192, 8192, 8192)}, true, &runs);
-    return runs.back().end_s - runs.back().begin_s;
+    const Ops list = {gather, writer.product(OpKind::kInputGradient, 8192, 8192, 8192)};
+    for (const auto& [op, took_s] : timed_list(h100(), plan, list, Phase::kBackward).operations) {
+      if (op.kind == OpKind::kInputGradient) return took_s;
+    }
+    return 0.0;
   };
   EXPECT_LT(beside(2), 0.95 * beside(0));
   EXPECT_LT(beside(2), beside(24));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a stage of a model-parallel plan holds: activations by its place, buffers by their types,
 // and the whole model between all ranks.
+#include "sim/parallel/stage_memory.h"
+
 #include <gtest/gtest.h>
 
-#include "sim/parallel/parallel_step.h"
 #include "tests/sim/model_parallel_plans.h"
 
 namespace shardwright::sim {
@@ -28,14 +29,18 @@ TEST(StageMemoryTest, LayersKeepWhatKorthikantiCounts) {
   EXPECT_NEAR(kept(8, false), 8 + 24.0 / 8, 0.1);
 }
 
+std::vector<StageMemory> memory_of_stages(const Model& model, const profiles::Profile& profile,
+                                          const Plan& plan) {
+  return stage_memory(model, plan, profile, layout_of(plan, profile.cluster),
+                      partition_layers(model, plan, profile.stack));
+}
+
 TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
   const Model model = llama_70b();
   const Plan plan = plan_of(64, 4, 8, 64);
-  ParallelEngine engine(model, h100());
-  const ParallelStep step = engine.run(plan);
+  const std::vector<StageMemory> memory = memory_of_stages(model, h100(), plan);
   const auto activations = [&](std::size_t stage) {
-    return step.memory[stage]
-        .breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kActivations)];
+    return memory[stage].breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kActivations)];
   };
   for (std::size_t stage = 1; stage < 8; ++stage) {
     EXPECT_GT(activations(stage - 1), activations(stage));
@@ -46,8 +51,8 @@ TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
 
 double stage_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
                    std::size_t stage, MemoryCategory category) {
-  ParallelEngine engine(model, profile);
-  return engine.run(plan).memory[stage].breakdown_bytes[static_cast<std::size_t>(category)];
+  return memory_of_stages(model, profile, plan)[stage]
+      .breakdown_bytes[static_cast<std::size_t>(category)];
 }
 
 TEST(StageMemoryTest, GradientsAndWeightsHaveTheTypesOfTheirBuffers) {

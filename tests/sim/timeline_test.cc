@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timelines of model-parallel plans: whole, in order, equal to the prediction, and read back from a
 // trace.
-#include "sim/parallel/timeline.h"
+#include "sim/pipeline/timeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/core/error.h"
-#include "sim/parallel/timeline_trace.h"
+#include "sim/pipeline/timeline_trace.h"
 #include "sim/predict.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/step_trace.h"

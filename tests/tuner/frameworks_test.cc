@@ -18,7 +18,6 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/plan_json.h"
-#include "sim/parallel/parallel_step.h"
 #include "sim/predict.h"
 #include "tests/support/not_empty.h"
 #include "tests/tuner/every_plan.h"
@@ -131,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Frameworks, TheBoundHoldsForEverySchedule) {
   const Model model = model_of("llama-3-8b", 16);
   const profiles::Profile profile = profiles::load_profile("dgx-h100", "megatron-core");
-  sim::ParallelEngine engine(model, profile);
+  sim::Predictor predictor(model, profile);
   for (const PipelineKind kind :
        {PipelineKind::kGpipe, PipelineKind::kOneForwardOneBackward, PipelineKind::kInterleaved,
         PipelineKind::kZb1p, PipelineKind::kZbv, PipelineKind::kDualpipe}) {
@@ -147,7 +146,7 @@ TEST(Frameworks, TheBoundHoldsForEverySchedule) {
       plan.parallel.tp = 2;
       plan.parallel.pp_schedule = kind;
       if (kind == PipelineKind::kInterleaved) plan.parallel.virtual_stages = 2;
-      EXPECT_LE(engine.least_step_s(plan), engine.run(plan).step_s * (1 + 1e-12))
+      EXPECT_LE(predictor.least_s(plan), predictor.predict(plan).time.iteration_s * (1 + 1e-12))
           << name_of(kind) << " " << accum;
     }
   }

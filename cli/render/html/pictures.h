@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/render/html/strip.h"
-#include "sim/parallel/timeline.h"
+#include "sim/pipeline/timeline.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli::html {

@@ -12,7 +12,7 @@
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/text/quantity.h"
-#include "sim/parallel/timeline_trace.h"
+#include "sim/pipeline/timeline_trace.h"
 
 namespace shardwright::cli::html {
 namespace {
@@ -51,7 +51,6 @@ const char* slice_style(SliceKind kind) {
       return "reduce";
     case SliceKind::kGather:
       return "gather";
-    case SliceKind::kNorm:
     case SliceKind::kOptimizer:
       return "optimizer";
     case SliceKind::kHost:

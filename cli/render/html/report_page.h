@@ -12,7 +12,7 @@
 #include "cli/render/json/tuning_file.h"
 #include "sim/explain/explain.h"
 #include "sim/job.h"
-#include "sim/parallel/timeline.h"
+#include "sim/pipeline/timeline.h"
 #include "sim/predict.h"
 #include "sim/trace/trace_comparison.h"
 

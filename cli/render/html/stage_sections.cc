@@ -10,7 +10,7 @@
 #include "cli/render/model_parallel.h"
 #include "cli/render/text/quantity.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/parallel/timeline_trace.h"
+#include "sim/pipeline/timeline_trace.h"
 
 namespace shardwright::cli::html {
 

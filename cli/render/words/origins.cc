@@ -11,7 +11,6 @@
 #include "profiles/model_parallel_uncertainty.h"
 #include "profiles/scale_uncertainty.h"
 #include "sim/cost/scale.h"
-#include "sim/parallel/predict_parallel.h"
 #include "sim/uncertainty/extrapolation.h"
 #include "sim/uncertainty/memory_uncertainty.h"
 
@@ -127,7 +126,7 @@ std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
   std::vector<NumberOrigin> origins = {{"kernels", kernels_words(profile)}};
   const double doublings = sim::doublings_beyond_node(cluster, plan.gpus);
   const bool scaled =
-      !sim::goes_parallel(plan, profile.stack) && sim::scale_factor(profile, plan) > 1;
+      !profile.stack.parallel.always && sim::scale_factor(profile, plan) > 1;
   const bool widened = prediction.time.scale_half_width > 0;
   if (doublings > 0) {
     origins.push_back({"network", network_words(profile)});

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/timeline.h"
+#include "sim/pipeline/timeline.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "sim/check_modelled.h"
 #include "sim/core/check.h"
+#include "sim/cost/scale.h"
 #include "sim/cost/to_ns.h"
-#include "sim/parallel/opened_chunk.h"
+#include "sim/pipeline/opened_chunk.h"
 
 namespace shardwright::sim {
 namespace {
@@ -46,8 +48,8 @@ class Track {
     if (at > now_) slices_.push_back({SliceKind::kBubble, -1, -1, now_, at});
     now_ = std::max(now_, at);
   }
-  void run(SliceKind kind, double seconds, Nanoseconds limit) {
-    add({kind, -1, -1, now_, std::min(limit, now_ + to_ns(seconds))});
+  void run(SliceKind kind, Nanoseconds length, Nanoseconds limit) {
+    add({kind, -1, -1, now_, std::min(limit, now_ + length)});
   }
   Nanoseconds now() const { return now_; }
 
@@ -57,7 +59,7 @@ class Track {
 };
 
 /// Passes and blocking transfers of every stage, by begin.
-std::vector<std::vector<StageSlice>> pipeline_slices(const StepRecord& record) {
+std::vector<std::vector<StageSlice>> pipeline_slices(const PipelineRecord& record) {
   std::vector<std::vector<StageSlice>> stages(static_cast<std::size_t>(record.shape.stages));
   for (const ActionSpan& span : record.pipeline.spans) {
     stages[static_cast<std::size_t>(span.stage)].push_back(
@@ -79,24 +81,23 @@ std::vector<std::vector<StageSlice>> pipeline_slices(const StepRecord& record) {
 }
 
 /// What follows the pipeline: all stages wait for the slowest one's gradients at the norm.
-void add_tail(const StepRecord& record, std::size_t stage, Nanoseconds step_ns, Track& track) {
+void add_tail(const PipelineRecord& record, std::size_t stage, Nanoseconds unvaried_ns,
+              Nanoseconds step_ns, Track& track) {
   const StageTail& tail = record.tails[stage];
   track.wait_until(record.pipeline.stages[stage].end);
-  const Nanoseconds reduced = to_ns(record.reduced_s);
-  track.run(SliceKind::kDeferred, record.deferred_s[stage], reduced);
-  track.add({SliceKind::kReduction, -1, -1, track.now(), std::min(reduced, to_ns(tail.end_s))});
-  track.wait_until(reduced);
-  const Nanoseconds updated = to_ns(record.reduced_s + record.updated_s);
-  track.run(SliceKind::kNorm, tail.norm_s, updated);
-  track.run(SliceKind::kOptimizer, tail.optimizer_s, updated);
-  track.run(SliceKind::kGather, tail.gather_s, updated);
+  track.run(SliceKind::kDeferred, tail.deferred_ns, record.reduced_ns);
+  track.add({SliceKind::kReduction, -1, -1, track.now(), std::min(record.reduced_ns, tail.end_ns)});
+  track.wait_until(record.reduced_ns);
+  const Nanoseconds updated = record.reduced_ns + record.updated_ns;
+  track.run(SliceKind::kOptimizer, tail.update_ns, updated);
+  track.run(SliceKind::kGather, tail.gather_ns, updated);
   track.wait_until(updated);
-  track.add({SliceKind::kHost, -1, -1, track.now(), to_ns(record.unvaried_s)});
+  track.add({SliceKind::kHost, -1, -1, track.now(), unvaried_ns});
   track.add({SliceKind::kVariation, -1, -1, track.now(), step_ns});
 }
 
 /// Transfers that nobody stands still for.
-std::vector<Transfer> overlapped_transfers(const StepRecord& record) {
+std::vector<Transfer> overlapped_transfers(const PipelineRecord& record) {
   std::vector<Transfer> transfers;
   if (record.times.blocking) return transfers;
   const PipelineShape& shape = record.shape;
@@ -121,9 +122,9 @@ std::vector<Transfer> overlapped_transfers(const StepRecord& record) {
 
 std::string_view name_of(SliceKind kind) {
   constexpr std::string_view kNames[] = {
-      "forward",          "backward", "input gradient",     "weight gradient", "deferred gradient",
-      "bubble",           "transfer", "gradient reduction", "gradient norm",   "optimizer",
-      "parameter gather", "host",     "nodes vary"};
+      "forward",           "backward",         "input gradient", "weight gradient",
+      "deferred gradient", "bubble",           "transfer",       "gradient reduction",
+      "optimizer",         "parameter gather", "host",           "nodes vary"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -151,15 +152,19 @@ std::string_view name_of(CommGroup group) {
 
 ParallelTimeline parallel_timeline(const Model& model, const profiles::Profile& profile,
                                    const Plan& plan) {
-  ParallelEngine engine(model, profile);
-  StepRecord record;
-  const ParallelStep step = engine.run(plan, &record);
+  check_plan(plan, model, profile.cluster.gpus_per_node);
+  check_modelled(model, plan, profile);
+  ProgramCache programs(model, profile.stack, profile.cluster.gpu);
+  PipelineSimulator simulator(model, profile, programs);
+  PipelineRecord record;
+  const PipelineStep step = simulator.run(plan, &record);
   ParallelTimeline timeline;
   timeline.shape = record.shape;
   timeline.parts = step.parts;
-  timeline.memory = step.memory;
+  timeline.memory =
+      stage_memory(model, plan, profile, layout_of(plan, profile.cluster), step.parts);
   timeline.pipeline_ns = record.pipeline.makespan;
-  timeline.step_ns = to_ns(step.step_s);
+  timeline.step_ns = to_ns(step.step_s * scale_factor(profile, plan));
   timeline.bubble = step.bubble;
   timeline.transfers = overlapped_transfers(record);
   const std::vector<std::vector<StageSlice>> passes = pipeline_slices(record);
@@ -167,13 +172,13 @@ ParallelTimeline parallel_timeline(const Model& model, const profiles::Profile& 
     StageTimeline& stage = timeline.stages.emplace_back();
     Track track(stage.slices);
     for (const StageSlice& slice : passes[s]) track.add(slice);
-    add_tail(record, s, timeline.step_ns, track);
+    add_tail(record, s, to_ns(step.step_s), timeline.step_ns, track);
   }
   for (const ReductionSpan& span : record.reductions) {
     timeline.stages[static_cast<std::size_t>(span.stage)].reductions.push_back(
-        {SliceKind::kReduction, -1, -1, to_ns(span.begin_s), to_ns(span.end_s)});
+        {SliceKind::kReduction, -1, -1, span.begin_ns, span.end_ns});
   }
-  open_chunks(model, profile, plan, record, timeline);
+  open_chunks(simulator.timer(), record, timeline);
   return timeline;
 }
 

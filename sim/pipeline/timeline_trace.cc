@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/timeline_trace.h"
+#include "sim/pipeline/timeline_trace.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // When every stage of a model-parallel plan does what, for traces and pictures.
 //
-// The step is walked again with every micro-batch kept (parallel_step.h). Slices of a stage follow
+// The step is walked again with every micro-batch kept (pipeline_step.h). Slices of a stage follow
 // one another without a gap or an overlap from 0 to the end of the step: passes of chunks, blocking
 // transfers, the tail of the step, and between them bubbles, in which the stage waits for others. A
 // pair of passes that runs as one block (DualPipe) is two slices of equal times. Reductions of
 // gradients and transfers that overlap run beside and stand in lists of their own.
 //
-// One micro-batch of each stage is opened up: the operations of one chunk's passes on their two
-// streams, as body_cost.h timed them. A pass may last longer than its operations (launches, FSDP's
-// gathers, offloading); what is longer is spread behind its bodies.
+// One micro-batch of each stage is opened up: the operations of one chunk's passes on their
+// streams, as the engine ran them.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
-#include "sim/parallel/parallel_step.h"
+#include "sim/parallel/stage_memory.h"
+#include "sim/pipeline/pipeline_step.h"
 
 namespace shardwright::sim {
 
@@ -28,7 +28,6 @@ enum class SliceKind : std::uint8_t {
   kBubble,
   kTransfer,
   kReduction,  // the stage waits for it
-  kNorm,
   kOptimizer,
   kGather,  // of parameters, as far as nothing hides it
   kHost,
@@ -57,7 +56,6 @@ struct Transfer {
 struct OperationSlice {
   Op op;
   Phase phase = Phase::kForward;
-  BodyKind body = BodyKind::kLayer;
   std::int64_t layer = -1;  // of the model; -1: embedding, head, prediction
   bool communication = false;
   Nanoseconds begin_ns = 0, end_ns = 0;
@@ -81,7 +79,7 @@ struct ParallelTimeline {
   double bubble = 0;  // share of the stages' time until then
 };
 
-/// Of a plan for which goes_parallel() is true. Throws Error as predict_parallel does.
+/// Of a plan with pipeline parallelism. Throws Error as predict() does.
 ParallelTimeline parallel_timeline(const Model& model, const profiles::Profile& profile,
                                    const Plan& plan);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/stages.h"
+#include "sim/pipeline/stages.h"
 
 #include <fmt/core.h>
 
@@ -190,6 +190,15 @@ std::vector<ChunkContent> usual_parts(const Model& model, std::size_t parts, con
 }
 
 }  // namespace
+
+ChunkContent whole_model(const Model& model) {
+  ChunkContent content;
+  content.layers = model.layers;
+  content.expert_layers = model.expert_layers();
+  content.extra_predictions = model.mtp_layers;
+  content.embedding = content.head = true;
+  return content;
+}
 
 PipelineShape pipeline_shape(const Plan& plan) {
   const Parallelism& p = plan.parallel;

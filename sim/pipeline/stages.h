@@ -33,6 +33,9 @@ struct ChunkContent {
   bool operator==(const ChunkContent&) const = default;
 };
 
+/// One chunk of everything.
+ChunkContent whole_model(const Model& model);
+
 PipelineShape pipeline_shape(const Plan& plan);
 
 /// By model part (sim/core/pipeline_shape.h). Throws Error where the layout does not fit the model.

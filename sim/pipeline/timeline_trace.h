@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/parallel/timeline.h"
+#include "sim/pipeline/timeline.h"
 
 namespace shardwright::sim {
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/check_modelled.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/core/error.h"
+#include "sim/parallel/precision_body.h"
+
+namespace shardwright::sim {
+namespace {
+
+/// What the plan asks for beside data parallelism in some precision; empty: nothing.
+std::string beyond_precision(Plan plan) {
+  plan.numerics.precision = Precision::kBf16;
+  plan.numerics.fp8_recipe.reset();
+  plan.numerics.fp8_params = false;
+  return beyond_data_parallel(plan);
+}
+
+}  // namespace
+
+void check_modelled(const Model& model, const Plan& plan, const profiles::Profile& profile) {
+  const Stack& stack = profile.stack;
+  const std::string lacks =
+      stack.parallel.other_precisions ? beyond_precision(plan) : beyond_data_parallel(plan);
+  if (!stack.parallel.supported && !lacks.empty()) {
+    throw Error(
+        fmt::format("{}, which the framework {} does not do, expected a stack such as "
+                    "megatron-core",
+                    lacks, stack.id));
+  }
+  if (profile.cluster.devices_per_node > 0) {
+    throw Error(fmt::format("{}, but ranks of cluster {} share devices, expected a cluster of GPUs",
+                            beyond_data_parallel(plan), profile.cluster.id));
+  }
+  const Numerics& n = plan.numerics;
+  const Gpu& gpu = profile.cluster.gpu;
+  if (peak_flops(gpu, n.precision) <= 0) {
+    std::vector<std::string_view> has;
+    for (const Precision other :
+         {Precision::kBf16, Precision::kFp16, Precision::kFp8, Precision::kNvfp4}) {
+      if (peak_flops(gpu, other) > 0) has.push_back(name_of(other));
+    }
+    throw Error(fmt::format("precision is {}, which the GPU {} lacks, expected {}",
+                            name_of(n.precision), gpu.id, fmt::join(has, " or ")));
+  }
+  if (n.fp8_recipe == Fp8Recipe::kMxfp8 && gpu.mxfp8_gemm_share <= 0) {
+    throw Error(
+        fmt::format("fp8_recipe is mxfp8, whose blocks of 32 the GPU {} does not scale, expected "
+                    "delayed, tensorwise, rowwise or block",
+                    gpu.id));
+  }
+  if (n.lora > 0 && model.is_moe()) {
+    throw Error(
+        fmt::format("lora is {}, but adapters beside experts are not modelled, expected a "
+                    "dense model",
+                    n.lora));
+  }
+  if (model.layers < plan.parallel.pp) {
+    throw Error(fmt::format("pp is {}, more than the {} layers, expected at most {}",
+                            plan.parallel.pp, model.layers, model.layers));
+  }
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/pipeline/chunk_times.h"
+
+#include <algorithm>
+
+namespace shardwright::sim {
+namespace {
+
+/// (more - less) / parts, with nothing below 0 in its length.
+PassTime difference(const StepTime& more, const StepTime& less, int parts = 1) {
+  const auto share = [&](Nanoseconds a, Nanoseconds b) { return (a - b) / parts; };
+  PassTime pass;
+  pass.length_ns = std::max<Nanoseconds>(0, share(more.step_ns, less.step_ns));
+  pass.time.compute_ns = share(more.time.compute_ns, less.time.compute_ns);
+  pass.time.exposed_ns = share(more.time.exposed_ns, less.time.exposed_ns);
+  pass.time.optimizer_ns = share(more.time.optimizer_ns, less.time.optimizer_ns);
+  pass.time.host_ns =
+      pass.length_ns - pass.time.compute_ns - pass.time.exposed_ns - pass.time.optimizer_ns;
+  for (std::size_t g = 0; g < pass.exposed_ns.size(); ++g)
+    pass.exposed_ns[g] = share(more.exposed_ns[g], less.exposed_ns[g]);
+  return pass;
+}
+
+const Section& section_of(const Schedule& schedule, ChunkSection which) {
+  return schedule.sections[static_cast<std::size_t>(which)];
+}
+
+/// Calls f(block, operation, cost) for what the compute stream does in backward.
+template <typename F>
+void for_backward(const TimedChunk& chunk, F&& f) {
+  const Schedule& schedule = chunk.schedule;
+  const Section& section = section_of(schedule, ChunkSection::kBackward);
+  for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count; ++b) {
+    const Block& block = schedule.blocks[b];
+    for (std::uint32_t i = block.first_op; i < block.first_op + block.op_count; ++i) {
+      if (schedule.ops[i].stream == 0) f(block, schedule.ops[i], chunk.costs[i]);
+    }
+  }
+}
+
+void sum_backward(TimedChunk& chunk) {
+  ChunkPasses& passes = chunk.passes;
+  Nanoseconds delayed = 0, of_head = 0;
+  double alone = 0, contended = 0;
+  for_backward(chunk, [&](const Block& block, const Op& op, const OpCost& cost) {
+    alone += static_cast<double>(cost.alone_ns) * block.repeats;
+    contended += static_cast<double>(cost.contended_ns) * block.repeats;
+    if (!op.deferrable) return;
+    delayed += cost.alone_ns * block.repeats;
+    if (block.first_unit == chunk.schedule.head_unit()) of_head += cost.alone_ns;
+  });
+  passes.delayed_ns = std::min(delayed, passes.backward.length_ns);
+  passes.head_delayed_ns = std::min(of_head, passes.delayed_ns);
+  passes.slowed_share = contended > 0 ? 1 - alone / contended : 0;
+}
+
+}  // namespace
+
+StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline) {
+  std::vector<Section>& sections = chunk.schedule.sections;
+  written_ = sections;
+  sections.clear();
+  for (const Part& part : parts) {
+    Section section = written_[static_cast<std::size_t>(part.section)];
+    section.repeats = part.repeats;
+    if (section.block_count > 0) sections.push_back(section);
+  }
+  EngineOptions options;
+  options.timeline = timeline;
+  const StepTime step = engine_.run(chunk.schedule, chunk.costs, options);
+  sections = written_;
+  return step;
+}
+
+void ChunkTimer::time(TimedChunk& chunk) {
+  costs_.cost(chunk.schedule, chunk.costs);
+  // The host's own work of a step is not a chunk's.
+  chunk.costs.front().host_ns = 0;
+  ChunkPasses& passes = chunk.passes;
+  passes = {};
+  passes.flops = executed_flops(chunk.schedule);
+  passes.sent = communication_by_group(chunk.schedule);
+  const auto resident = [](const StepTime& step, const StepTime& without) {
+    return std::max<Nanoseconds>(0, step.communication_ns - without.communication_ns);
+  };
+  using S = ChunkSection;
+  chunk.two_forward = run(chunk, {{S::kForward, 2}});
+  passes.forward = difference(run(chunk, {{S::kForward, 4}}), chunk.two_forward, 2);
+  const StepTime two_backward = run(chunk, {{S::kBackward, 2}});
+  passes.backward = difference(run(chunk, {{S::kBackward, 4}}), two_backward, 2);
+  const StepTime last = run(chunk, {{S::kBackward, 1}, {S::kLastBackward, 1}});
+  passes.reduction = difference(last, two_backward);
+  passes.reducing_ns = resident(last, two_backward);
+  const StepTime first = run(chunk, {{S::kPrepare, 1}, {S::kFirstForward, 1}, {S::kForward, 1}});
+  passes.first_forward = difference(first, chunk.two_forward);
+  passes.gathering_ns = resident(first, chunk.two_forward);
+  passes.update = difference(run(chunk, {{S::kUpdate, 1}}), {});
+  sum_backward(chunk);
+}
+
+PassTime ChunkTimer::first_forward(TimedChunk& chunk, Nanoseconds spare_ns) {
+  const Section& receive = section_of(chunk.schedule, ChunkSection::kReceive);
+  OpCost& input = chunk.costs[chunk.schedule.blocks[receive.first_block].first_op];
+  input.alone_ns = input.contended_ns = spare_ns;
+  using S = ChunkSection;
+  StepTime first =
+      run(chunk, {{S::kPrepare, 1}, {S::kReceive, 1}, {S::kFirstForward, 1}, {S::kForward, 1}});
+  first.step_ns -= spare_ns;
+  return difference(first, chunk.two_forward);
+}
+
+Timeline ChunkTimer::pass_timeline(TimedChunk& chunk, ChunkSection pass) {
+  Timeline timeline;
+  run(chunk, {{pass, 1}}, &timeline);
+  return timeline;
+}
+
+}  // namespace shardwright::sim

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the passes of a pipeline's chunk last: its schedule is written once and each kind of
+// pass timed by the engine.
+//
+// In the steady state a pass lasts what one more of them adds to several in a row, so that the host
+// has run ahead or is what limits. The first forward and the last backward pass are timed beside
+// what the strategy puts around them (gathers of parameters, reductions of gradients): what they
+// take more than others is theirs to show. sim/pipeline/pipeline_step.h puts passes together.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "sim/accounting.h"
+#include "sim/core/schedule.h"
+#include "sim/cost/cost.h"
+#include "sim/engine/engine.h"
+#include "sim/strategies/lower.h"
+
+namespace shardwright::sim {
+
+/// A pass, or what a part of the step takes more than passes do.
+struct PassTime {
+  Nanoseconds length_ns = 0;
+  TimeBreakdown time;
+  std::array<Nanoseconds, kCommGroups> exposed_ns{};
+};
+
+struct ChunkPasses {
+  PassTime forward, backward;
+  Nanoseconds delayed_ns = 0;       // of backward: weight gradients, which a schedule may put off
+  Nanoseconds head_delayed_ns = 0;  // of them, the head's
+  PassTime first_forward;           // what it takes more where its input is there at once
+  PassTime reduction;               // what the last backward takes more
+  Nanoseconds gathering_ns = 0;     // how long the first forward gathers parameters
+  Nanoseconds reducing_ns = 0;      // how long the last backward reduces gradients
+  double slowed_share = 0;          // of the rate of backward's kernels, beside a reduction
+  PassTime update;
+  double flops = 0;
+  CommunicationByGroup sent{};
+};
+
+/// A chunk's schedule with what its operations cost.
+struct TimedChunk {
+  Schedule schedule;  // written by lower_chunk()
+  std::vector<OpCost> costs;
+  StepTime two_forward;
+  ChunkPasses passes;
+};
+
+/// Not thread-safe.
+class ChunkTimer {
+ public:
+  explicit ChunkTimer(const profiles::Profile& profile) : costs_(profile) {}
+
+  /// Fills everything but the schedule.
+  void time(TimedChunk& chunk);
+  /// What the first forward pass takes more than others where its input arrives `spare_ns` after
+  /// the step has begun.
+  PassTime first_forward(TimedChunk& chunk, Nanoseconds spare_ns);
+  /// Spans of one pass, from its begin, by the ids of a schedule of that section alone.
+  Timeline pass_timeline(TimedChunk& chunk, ChunkSection pass);
+
+  /// In the places of the chunk that was timed last.
+  OpCosts& operations() { return costs_.operations(); }
+
+ private:
+  struct Part {
+    ChunkSection section;
+    std::int32_t repeats;
+  };
+  StepTime run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline = nullptr);
+
+  CostModel costs_;
+  Engine engine_;
+  std::vector<Section> written_;  // of the schedule that runs
+};
+
+}  // namespace shardwright::sim
