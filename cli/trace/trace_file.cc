@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "cli/streams.h"
@@ -69,14 +68,9 @@ void write_stages(const std::string& path, const TraceNotes& notes, const sim::J
 }  // namespace
 
 void write_trace_of(const std::string& path, const std::string& verb, const sim::Job& inputs) {
-  const auto divides = [](const Plan& plan) { return plan.parallel.pp > 1; };
-  const auto count = std::count_if(inputs.plans.begin(), inputs.plans.end(), divides);
-  if (count > 0 && count < std::ssize(inputs.plans)) {
-    throw Error(
-        "--trace holds stages of pipelines or one rank of other plans, expected plans of one kind");
-  }
   const TraceNotes notes = notes_about(verb, inputs);
-  if (count > 0) {
+  // Strategies differ, the pipeline is one.
+  if (inputs.plans.front().parallel.pp > 1) {
     write_stages(path, notes, inputs);
   } else {
     write_ranks(path, notes, inputs);

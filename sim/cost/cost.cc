@@ -153,6 +153,15 @@ Sharing CostModel::cost_collectives(const Schedule& schedule, std::vector<OpCost
 }
 
 void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
+  cost_beside(schedule, false, costs);
+}
+
+void CostModel::cost_of_units(const Schedule& schedule, std::vector<OpCost>& costs) {
+  cost_beside(schedule, true, costs);
+}
+
+void CostModel::cost_beside(const Schedule& schedule, bool units_alone,
+                            std::vector<OpCost>& costs) {
   costs.assign(schedule.ops.size(), {});
   const Cluster& cluster = ops_.profile().cluster;
   const std::int64_t sharers = cluster.ranks_per_device(schedule.world_ranks());
@@ -162,7 +171,8 @@ void CostModel::cost(const Schedule& schedule, std::vector<OpCost>& costs) {
   registered_ = ops_.profile().cost.collectives.values.nvls;
   host_turns_ = turns(cluster.gpu, sharers);
   const bool overlaps = cluster.gpu.overlaps_streams;
-  const Sharing resident = cost_collectives(schedule, costs);
+  Sharing resident = cost_collectives(schedule, costs);
+  if (units_alone) resident = {};
   const Sharing* beside = &resident;
   Sharing own;  // of a collective that the unit overlaps with kernels that follow
   for (std::size_t i = 0; i < schedule.ops.size(); ++i) {

@@ -30,6 +30,9 @@ class CostModel {
 
   /// Fills `costs`, one for each operation of the schedule.
   void cost(const Schedule& schedule, std::vector<OpCost>& costs);
+  /// The least that they cost in any step of such units: kernels share the device with the units'
+  /// own collectives alone.
+  void cost_of_units(const Schedule& schedule, std::vector<OpCost>& costs);
 
   /// What one operation of the schedule that was costed last takes.
   OpCosts& operations() { return ops_; }
@@ -39,6 +42,7 @@ class CostModel {
                             double bytes) const;
 
  private:
+  void cost_beside(const Schedule& schedule, bool units_alone, std::vector<OpCost>& costs);
   struct Pair {
     double alone_s, contended_s;
   };

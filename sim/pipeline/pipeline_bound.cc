@@ -75,8 +75,15 @@ class PipelineBound {
 double PipelineSimulator::least_s(const Plan& plan) {
   const PipelineShape shape = pipeline_shape(plan);
   const std::vector<ChunkContent> parts = partition_layers(model_, plan, profile_.stack);
-  const std::int64_t most = profile_.stack.parallel.userbuffers.deferred_head_gradients;
+  const double host_step_s = profile_.stack.host.step_s;
   const UnitBounds::Units units = bounds_.units(plan);
+  if (shape.stages == 1) {
+    // The host runs ahead through all of the step.
+    UnitBounds::Chunk chunk = bounds_.of(plan, units, parts.front());
+    chunk.forward.add(chunk.backward);
+    return seconds_of(shape.micro_batches * chunk.forward.least_ns()) + host_step_s;
+  }
+  const std::int64_t most = profile_.stack.parallel.userbuffers.deferred_head_gradients;
   PipelineBound bound(shape);
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     for (std::int32_t c = 0; c < shape.chunks; ++c) {
@@ -85,7 +92,7 @@ double PipelineSimulator::least_s(const Plan& plan) {
     }
     bound.end_stage();
   }
-  return seconds_of(bound.least_ns()) + profile_.stack.host.step_s;
+  return seconds_of(bound.least_ns()) + host_step_s;
 }
 
 }  // namespace shardwright::sim

@@ -111,10 +111,10 @@ void PipelineSimulator::time_chunks(const Plan& plan, const std::vector<ChunkCon
   }
 }
 
-void PipelineSimulator::show_lonely_passes(const Plan& plan,
+void PipelineSimulator::show_lonely_passes(const Plan& plan, const PipelineShape& shape,
                                            const std::vector<ChunkContent>& parts) {
   if (!plan.parallel.ep_overlap.value_or(false)) return;
-  const double share = lonely_share(pipeline_shape(plan));
+  const double share = lonely_share(shape);
   std::vector<ChunkPasses> together;
   for (std::size_t i = 0; i < distinct_; ++i) together.push_back(timed_[i].passes);
   Plan waits = plan;
@@ -334,7 +334,7 @@ PipelineStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record) {
   PipelineStep step;
   step.parts = partition_layers(model_, asked, profile_.stack);
   time_chunks(plan, step.parts);
-  show_lonely_passes(plan, step.parts);
+  show_lonely_passes(plan, shape, step.parts);
   defer_head(plan, step.parts);
   const Stages stages{shape, timed_, chunk_of_, deferred_ns_};
   const RankShape rank = rank_shape(model_, plan);

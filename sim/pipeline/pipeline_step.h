@@ -93,7 +93,8 @@ class PipelineSimulator {
  private:
   struct Stages;
   void time_chunks(const Plan& plan, const std::vector<ChunkContent>& parts);
-  void show_lonely_passes(const Plan& plan, const std::vector<ChunkContent>& parts);
+  void show_lonely_passes(const Plan& plan, const PipelineShape& shape,
+                          const std::vector<ChunkContent>& parts);
   void defer_head(const Plan& plan, const std::vector<ChunkContent>& parts);
   PipelineTimes pipeline_times(const Stages& stages, double message_bytes);
   StageTail stage_tail(const Plan& plan, const Stages& stages, std::int32_t stage,

@@ -3,6 +3,8 @@
 
 #include <functional>
 
+#include "sim/core/strategy.h"
+
 namespace shardwright::sim {
 namespace {
 
@@ -22,9 +24,19 @@ ChunkContent every_kind(const Model& model) {
   return content;
 }
 
-/// The plan on as few ranks as hold its experts, so that nothing is padded for more.
+/// Whether every micro-batch reduces its gradients.
+bool reduces_each(const Plan& plan) {
+  return plan.parallel.pp == 1 && info_of(plan.strategy).shards == Sharded::kParameters;
+}
+
+/// The plan on as few ranks as hold its experts, so that nothing is padded for more; on its own
+/// where they gather and reduce in every micro-batch.
 Plan on_fewest_ranks(const Plan& plan) {
   Plan few = plan;
+  if (reduces_each(plan)) {
+    few.grad_accum = std::min<std::int64_t>(plan.grad_accum, 2);
+    return few;
+  }
   Parallelism& p = few.parallel;
   p.pp = 2;
   p.virtual_stages = 1;
@@ -56,6 +68,10 @@ LeastPass UnitBounds::least(std::uint32_t block_index) {
     op_costs_[i].host_ns = 0;
     if (op.work.kind == WorkKind::kHost) continue;
     const bool exposed = op.collective && op.collective.overlap == Overlap::kNone;
+    // What a unit gathers for another one depends on which that is.
+    const bool shards = op.work.kind == WorkKind::kCollective && !op.collective &&
+                        op.work.group == CommGroup::kShard && op.target == 0;
+    if (shards) sum.sharding_ns += op_costs_[i].alone_ns;
     if (op.stream == 0 || exposed) sum.device_ns += op_costs_[i].alone_ns;
     if (op.stream == 0 && op.deferrable) sum.delayed_ns += op_costs_[i].alone_ns;
     overlaps_units |=
@@ -75,12 +91,17 @@ void UnitBounds::add(const Plan& plan, const Layout& layout, const LayerPrograms
                      const ChunkContent& content, Units& units) {
   lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs, content, schedule_);
   schedule_.layout = layout;
-  costs_.cost(schedule_, op_costs_);
+  costs_.cost_of_units(schedule_, op_costs_);
   const std::vector<Section> written = schedule_.sections;
-  for (const ChunkSection pass : {ChunkSection::kForward, ChunkSection::kBackward}) {
-    const Section& section = written[static_cast<std::size_t>(pass)];
+  std::vector<std::size_t> steady = {static_cast<std::size_t>(ChunkSection::kForward),
+                                     static_cast<std::size_t>(ChunkSection::kBackward)};
+  if (plan.parallel.pp == 1) steady = {1};  // the first micro-batch adds nothing up
+  for (const std::size_t at : steady) {
+    const Section& section = written[at];
     for (std::uint32_t b = section.first_block; b < section.first_block + section.block_count;
          ++b) {
+      const Phase phase = schedule_.blocks[b].phase;
+      if (phase != Phase::kForward && phase != Phase::kBackward) continue;
       const std::int32_t unit = schedule_.blocks[b].first_unit;
       const bool is_layer = unit >= 1 && unit <= content.layers;
       const bool experts = is_layer && model_.has_experts(content.first_layer + unit - 1);
@@ -88,7 +109,7 @@ void UnitBounds::add(const Plan& plan, const Layout& layout, const LayerPrograms
                   : unit == 0                     ? units.embedding
                   : content.extra_predictions > 0 ? units.ending
                                                   : units.head;
-      (pass == ChunkSection::kForward ? of.forward : of.backward).add(least(b));
+      (phase == Phase::kForward ? of.forward : of.backward).add(least(b));
     }
   }
 }
@@ -118,12 +139,16 @@ UnitBounds::Units UnitBounds::units(const Plan& plan) {
   // Between reductions all of Megatron's DDP is alike.
   const bool one_kind =
       profile_.stack.parallel.always && info_of(plan.strategy).shards != Sharded::kParameters;
+  const bool each = reduces_each(plan);
   const auto key_of = [&](const Plan& of) {
     return Key{ListKey(of),
                one_kind ? Strategy::kSingle : plan.strategy,
                {layout.domain, layout.members_in_domain(CommGroup::kTensor),
                 layout.members_in_domain(CommGroup::kContext),
-                layout.members_in_domain(CommGroup::kExpert), layout.ranks > 1}};
+                layout.members_in_domain(CommGroup::kExpert), layout.ranks > 1, each,
+                each ? layout.group(CommGroup::kShard).size : 0,
+                each ? layout.members_in_domain(CommGroup::kShard) : 0,
+                each ? layout.group(CommGroup::kExpertData).size : 0}};
   };
   Plan plain = plan;
   plain.recompute = Recompute::kNone;

@@ -23,13 +23,15 @@
 
 namespace shardwright::sim {
 
-/// Of the device and of the host; they add up over units.
+/// Of the compute stream, the host and the sharding group's stream; they add up over units.
 struct LeastPass {
-  Nanoseconds device_ns = 0, host_ns = 0, delayed_ns = 0;
-  Nanoseconds least_ns() const { return std::max(device_ns, host_ns); }
+  Nanoseconds device_ns = 0, host_ns = 0, sharding_ns = 0;
+  Nanoseconds delayed_ns = 0;  // of device_ns: weight gradients
+  Nanoseconds least_ns() const { return std::max({device_ns, host_ns, sharding_ns}); }
   void add(const LeastPass& other, std::int64_t times = 1) {
     device_ns += times * other.device_ns;
     host_ns += times * other.host_ns;
+    sharding_ns += times * other.sharding_ns;
     delayed_ns += times * other.delayed_ns;
   }
 };
@@ -56,7 +58,7 @@ class UnitBounds {
   struct Key {
     ListKey list;
     Strategy strategy;
-    std::array<std::int64_t, 5> places{};
+    std::array<std::int64_t, 9> places{};
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "sim/core/error.h"
+#include "sim/core/parallelism.h"
 #include "sim/strategies/lower.h"
 #include "sim/strategies/strategy.h"
 
@@ -29,14 +30,17 @@ bool has_schedule(Strategy strategy, const Stack& stack) {
 
 std::unique_ptr<ShardingStrategy> make_strategy(const Plan& plan, const Stack& stack) {
   const StrategyInfo& strategy = info_of(plan.strategy);
-  if (!has_schedule(plan.strategy, stack)) {
+  // Megatron's own around layers of other frameworks, where these are model-parallel, too.
+  const bool megatron = stack.parallel.always || (strategy.software == Software::kMegatron &&
+                                                  !beyond_data_parallel(plan).empty());
+  if (!megatron && !has_schedule(plan.strategy, stack)) {
     throw Error(
         fmt::format("strategy is {}, which the framework {} does not run, expected another "
                     "strategy or a stack of "
                     "PyTorch",
                     strategy.name, stack.id));
   }
-  if (stack.parallel.always) {
+  if (megatron) {
     return strategy.shards == Sharded::kParameters ? make_flat_sharded(strategy)
                                                    : make_distributed_optimizer(strategy, stack);
   }

@@ -88,13 +88,12 @@ TEST(ModelParallelReport, TracesAreOfRanksAndRefused) {
   }
 }
 
-TEST(ModelParallelReport, StrategiesOfOneKindShareATrace) {
+TEST(ModelParallelReport, StrategiesShareATrace) {
   const Words plan = {"predict", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
   const ProgramResult mixed =
       shardwright(with(plan, {"--stack", "torch-compile", "--strategy",
                               "fsdp2,distributed-optimizer", "--trace", temp_path("mixed.json")}));
-  EXPECT_EQ(mixed.exit_code, 3);
-  EXPECT_THAT(mixed.err, HasSubstr("expected strategies of one kind"));
+  EXPECT_EQ(mixed.exit_code, 0) << mixed.err;
   const ProgramResult two = shardwright(
       with(plan, {"--stack", "megatron-core", "--pp", "2", "--grad-accum", "4", "--strategy",
                   "distributed-optimizer,ddp", "--trace", temp_path("two.json")}));
