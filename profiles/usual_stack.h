@@ -12,7 +12,7 @@ namespace shardwright::profiles {
 /// project's executor, which runs there and has never run on a GPU.
 std::string usual_stack(const Cluster& cluster);
 
-/// Of model-parallel plans (sim/parallel): megatron-core, with which most published runs of
+/// Of model-parallel plans: megatron-core, with which most published runs of
 /// that kind were made.
 std::string usual_model_parallel_stack();
 

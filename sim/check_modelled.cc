@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/core/error.h"
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
 namespace {

@@ -16,10 +16,10 @@
 #include "sim/cost/scale.h"
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
-#include "sim/parallel/precision_body.h"
-#include "sim/parallel/predict_parallel.h"
 #include "sim/pipeline/pipeline_step.h"
+#include "sim/program/low_precision.h"
 #include "sim/program/program_cache.h"
+#include "sim/stages_of_step.h"
 #include "sim/strategies/lower.h"
 #include "sim/uncertainty/calibrated_interval.h"
 #include "sim/uncertainty/extrapolation.h"
@@ -174,7 +174,7 @@ struct Predictor::State {
   }
 
   /// Of a step whose units communicate: its schedule is timed, its memory follows formulas
-  /// (sim/parallel/stage_memory.h).
+  /// (sim/memory/stage_memory.h).
   Prediction predict_lists(Prediction p, const PredictOptions& options) {
     EngineOptions engine_options;
     engine_options.skip_repeats = options.skip_repeats;

@@ -86,7 +86,7 @@ struct Prediction {
   TimePrediction time;
   MemoryPrediction memory;
   CommunicationBytes communication;  // of all groups
-  // Of model-parallel plans (sim/parallel); empty and zero for others. By CommGroup, of the
+  // Of model-parallel plans; empty and zero for others. By CommGroup, of the
   // busiest stage: what a rank sends in a step, and what of it the step waits for.
   std::vector<StagePrediction> stages;
   PipelinePrediction pipeline;

@@ -13,7 +13,7 @@
 #include "cli/export/megatron_options.h"
 #include "cli/export/settings.h"
 #include "sim/core/error.h"
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 
 namespace shardwright::cli {
 namespace {

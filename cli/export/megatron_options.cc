@@ -8,7 +8,7 @@
 
 #include "profiles/software_settings.h"
 #include "sim/core/error.h"
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 
 namespace shardwright::cli {
 namespace {

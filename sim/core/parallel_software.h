@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a framework does in plans with tensor, pipeline, context or expert parallelism, LoRA or
-// fewer bits than 16: the group `parallel` of its file (profiles/data/stacks), read by
-// sim/parallel. One struct a subject; a default is what holds of a framework whose file is silent.
+// fewer bits than 16: the group `parallel` of its file (profiles/data/stacks). One struct a subject; a default is what holds of a framework whose file is silent.
 #pragma once
 
 #include <cstdint>
@@ -121,7 +120,7 @@ struct ParallelSoftware {
   bool supported = false;  // tensor, pipeline and context parallelism exist
   /// Without them: products of another type than bf16 exist.
   bool other_precisions = false;
-  /// Also what the plan divides over nothing but data parallelism is predicted by sim/parallel.
+  /// Layers are lists of operations whatever the plan divides.
   bool always = false;
   bool fused_attention = true;           // false: attention is eager whatever the plan says
   bool vocabulary_parallel_loss = true;  // false: every tensor rank gathers all logits

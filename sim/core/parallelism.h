@@ -2,10 +2,9 @@
 // How one replica of a model is divided over GPUs, beside data parallelism: tensor, pipeline,
 // context and expert parallel, with the choices that belong to each.
 //
-// The defaults divide nothing. Steps without a pipeline are written down by sim/strategies, others
-// by sim/parallel. What may be combined with what, for a model, is
-// said by check_parallelism; which ranks form a group is sim/core/rank_mesh.h's. Optional values
-// that are not given follow the software (sim/core/stack.h).
+// The defaults divide nothing. What may be combined with what, for a model, is said by
+// check_parallelism; which ranks form a group is sim/core/rank_mesh.h's. Optional values that are
+// not given follow the software (sim/core/stack.h).
 #pragma once
 
 #include <cstdint>
@@ -60,7 +59,7 @@ struct Parallelism {
     return pp_schedule.value_or(virtual_stages > 1 ? PipelineKind::kInterleaved
                                                    : PipelineKind::kOneForwardOneBackward);
   }
-  /// Nothing is divided, and nothing is said that only sim/parallel knows.
+  /// Nothing is divided, and nothing is said of what divides.
   bool plain() const { return *this == Parallelism{}; }
 };
 
@@ -102,10 +101,10 @@ std::optional<Enum> parallel_word(std::string_view name);
 template <typename Enum>
 std::string words_of();
 
-/// What of the plan only sim/parallel predicts, as in "tp is 8"; empty: nothing.
+/// What of the plan is more than data parallelism, as in "tp is 8"; empty: nothing.
 std::string beyond_data_parallel(const Plan& plan);
 
-/// Throws Error that ends in `expected` where the plan needs sim/parallel.
+/// Throws Error that ends in `expected` where the plan is more than data parallelism.
 void refuse_parallelism(const Plan& plan, std::string_view who, std::string_view expected);
 
 /// Throws Error naming the first knob that is out of range, contradicts another one, or does not

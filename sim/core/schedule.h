@@ -15,10 +15,10 @@
 // die. What outlives the step is listed apart (persistent), with the facts about sharding from
 // which its sizes and places follow (sim/core/placement.h). for_each_op walks the expanded step.
 //
-// A schedule is the view of one rank of a step that no pipeline divides. Layers with tensor,
-// context or expert parallelism communicate on a stream of their own (sim/program/list_pass.h). Of
-// pipelines sim/parallel writes down the layers, and sim/schedules say which pass of which chunk a
-// stage runs when. What reads sections takes each block to belong to one of them. Read next:
+// A schedule is the view of one rank. Layers with tensor, context or expert parallelism communicate
+// on a stream of their own (sim/program/list_pass.h). Of a pipeline it is the step of one chunk,
+// whose passes are sections (sim/strategies/lower.h), and sim/schedules say which pass of which
+// chunk a stage runs when. Read next:
 // sim/strategies/lower.h (who writes it), sim/engine/engine.h (who costs it), exec/executor.h (who
 // runs it).
 #pragma once

@@ -16,7 +16,7 @@ namespace shardwright::sim {
 namespace {
 
 /// An optimizer's state that the host holds passes in and out beside the update. Both ways at once
-/// reach together what one reaches alone (sim/parallel/body_cost.h).
+/// reach together what one reaches alone (OpCosts::host_link_s).
 double state_passes_s(const Schedule& schedule, const Gpu& gpu) {
   const UnitSizes& sizes = schedule.unit_sizes;
   const std::int64_t owned =

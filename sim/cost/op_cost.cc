@@ -5,7 +5,7 @@
 
 #include "sim/cost/dispatch_cost.h"
 #include "sim/cost/result_traffic.h"
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
 namespace {

@@ -18,8 +18,8 @@
 #include <algorithm>
 
 #include "sim/core/seconds.h"
-#include "sim/parallel/body.h"
 #include "sim/pipeline/pipeline_step.h"
+#include "sim/program/unit_lists.h"
 
 namespace shardwright::sim {
 namespace {

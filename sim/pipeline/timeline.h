@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/parallel/stage_memory.h"
+#include "sim/memory/stage_memory.h"
 #include "sim/pipeline/pipeline_step.h"
 
 namespace shardwright::sim {

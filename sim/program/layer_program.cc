@@ -2,9 +2,9 @@
 #include "sim/program/layer_program.h"
 
 #include "sim/core/error.h"
-#include "sim/parallel/body.h"
 #include "sim/program/list_pass.h"
 #include "sim/program/program_writer.h"
+#include "sim/program/unit_lists.h"
 #include "sim/program/unit_programs.h"
 
 namespace shardwright::sim {
@@ -104,11 +104,11 @@ LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& 
 
 void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stack& stack,
                                 const Gpu& gpu) {
-  const BodyWriter writer(model, plan, stack, gpu);
+  const ListWriter writer(model, plan, stack, gpu);
   const auto usual = parallel_word<CudaGraphs>(stack.parallel.cuda_graphs);
   ListPass pass(stack.parallel,
                 plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone)));
-  const auto append_backward = [&](const Body& body) {
+  const auto append_backward = [&](const UnitLists& body) {
     pass.append(body.recompute, Phase::kRecompute);
     Ops list = body.backward;
     // Whether a GEMM adds to the sum of gradients is the strategy's to say.
@@ -117,7 +117,7 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
     }
     pass.append(list, Phase::kBackward);
   };
-  const auto write = [&](const Body& body, UnitPass& forward, UnitPass& backward) {
+  const auto write = [&](const UnitLists& body, UnitPass& forward, UnitPass& backward) {
     pass.append(body.forward, Phase::kForward);
     forward = pass.take();
     append_backward(body);
@@ -142,8 +142,8 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
     alone_ = std::make_unique<LayerPrograms>(model, waits, stack, gpu);
   }
   // Modules of multi-token prediction go with the head.
-  const Body head = writer.head();
-  const Body prediction = model.mtp_layers > 0 ? writer.prediction() : Body{};
+  const UnitLists head = writer.head();
+  const UnitLists prediction = model.mtp_layers > 0 ? writer.prediction() : UnitLists{};
   const auto written = [&](std::int64_t predictions, bool with_head) {
     Passes passes;
     for (std::int64_t i = 0; i < predictions; ++i) pass.append(prediction.forward, Phase::kForward);

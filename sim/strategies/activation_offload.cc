@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/strategies/activation_offload.h"
 
-#include "sim/parallel/stage_memory.h"
+#include "sim/memory/stage_memory.h"
 
 namespace shardwright::sim {
 

@@ -5,8 +5,8 @@
 
 #include "sim/core/check.h"
 #include "sim/core/model_units.h"
-#include "sim/parallel/adapters.h"
-#include "sim/parallel/precision_body.h"
+#include "sim/program/adapters.h"
+#include "sim/program/low_precision.h"
 
 namespace shardwright::sim {
 

@@ -9,7 +9,7 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "sim/parallel/predict_parallel.h"
+#include "sim/stages_of_step.h"
 #include "tuner/search.h"
 
 namespace {

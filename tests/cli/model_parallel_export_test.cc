@@ -12,7 +12,7 @@
 #include "profiles/data_dir.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 

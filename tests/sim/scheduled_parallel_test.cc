@@ -11,9 +11,9 @@
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
-#include "sim/parallel/body.h"
 #include "sim/predict.h"
 #include "sim/program/list_pass.h"
+#include "sim/program/unit_lists.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 

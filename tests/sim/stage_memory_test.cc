@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a stage of a model-parallel plan holds: activations by its place, buffers by their types,
 // and the whole model between all ranks.
-#include "sim/parallel/stage_memory.h"
+#include "sim/memory/stage_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ TEST(StageMemoryTest, LayersKeepWhatKorthikantiCounts) {
     Plan model_parallel = plan;
     model_parallel.parallel.tp = tp;
     if (tp > 1) model_parallel.parallel.sp = sp;
-    return layer_activations(BodyWriter(model, model_parallel, h100().stack)).kept /
+    return layer_activations(ListWriter(model, model_parallel, h100().stack)).kept /
            (8192.0 * 8192.0);
   };
   EXPECT_NEAR(kept(1, false), 32, 0.1);
@@ -45,7 +45,7 @@ TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
   for (std::size_t stage = 1; stage < 8; ++stage) {
     EXPECT_GT(activations(stage - 1), activations(stage));
   }
-  const LayerActivations layer = layer_activations(BodyWriter(model, plan, h100().stack));
+  const LayerActivations layer = layer_activations(ListWriter(model, plan, h100().stack));
   EXPECT_NEAR(activations(0), 8 * 10 * layer.kept + layer.working, 1);
 }
 
@@ -134,7 +134,7 @@ TEST(StageMemoryTest, SelectiveCheckpointsHoldNothingInFp8) {
   plan.recompute = Recompute::kSelectiveOp;
   plan.ckpt_layers = model.layers;
   const auto kept = [&] {
-    return layer_activations(BodyWriter(model, plan, torch.stack)).checkpoint;
+    return layer_activations(ListWriter(model, plan, torch.stack)).checkpoint;
   };
   const double wide = kept();
   plan.numerics.precision = Precision::kFp8;

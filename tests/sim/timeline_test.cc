@@ -127,7 +127,7 @@ TEST(TimelineTest, OpenedOperationsLieWithinTheirPassesAndAddUpToThem) {
         free[false] = op.end_ns;
         computing += static_cast<double>(op.end_ns - op.begin_ns);
       }
-      // Bodies that wait for what runs beside them, and rounding, make the rest.
+      // Layers that wait for what runs beside them, and rounding, make the rest.
       EXPECT_LE(computing, passes * (1 + 1e-9));
       if (timeline.shape.kind != PipelineKind::kDualpipe) {
         EXPECT_GT(computing, 0.85 * passes);
@@ -140,7 +140,7 @@ TEST(TimelineTest, AnOpenedLayerHoldsWhatTheBodySays) {
   const Model model = llama_70b();
   const Plan plan = scheduled(PipelineKind::kOneForwardOneBackward, 1);
   const ParallelTimeline timeline = parallel_timeline(model, h100(), plan);
-  const Body body = BodyWriter(model, plan, h100().stack).layer(false);
+  const UnitLists body = ListWriter(model, plan, h100().stack).layer(false);
   for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
     std::map<std::int64_t, std::size_t> forward, backward;
     for (const OperationSlice& op : timeline.stages[s].operations) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/stage_memory.h"
+#include "sim/memory/stage_memory.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "sim/core/strategy.h"
-#include "sim/parallel/adapters.h"
-#include "sim/parallel/expert_body.h"
-#include "sim/parallel/optimizer_state.h"
-#include "sim/parallel/precision_body.h"
-#include "sim/parallel/real.h"
+#include "sim/memory/optimizer_state.h"
+#include "sim/program/adapters.h"
+#include "sim/program/expert_lists.h"
 #include "sim/program/loss_chunk.h"
+#include "sim/program/low_precision.h"
+#include "sim/program/real.h"
 #include "sim/schedules/stage_actions.h"
 
 namespace shardwright::sim {
@@ -40,7 +40,7 @@ struct Parts {
 
 /// What layers with experts keep in place of an MLP: scores of the router, rows as they arrived,
 /// what FC1 and the activation put out, the shared experts' inner tensors.
-void add_experts(const BodyWriter& w, Parts& p) {
+void add_experts(const ListWriter& w, Parts& p) {
   const ExpertShape e = expert_shape(w.model(), w.plan(), w.stack());
   const double width = w.width(), saved = saved_input_bytes(w.plan());
   const double gates = w.model().gated_mlp ? 2 : 1;
@@ -51,7 +51,7 @@ void add_experts(const BodyWriter& w, Parts& p) {
   p.router = 4 * e.tokens * f(w.model().experts.count);
 }
 
-Parts parts_of(const BodyWriter& w, bool experts) {
+Parts parts_of(const ListWriter& w, bool experts) {
   const RankShape& s = w.shape();
   const Stack& stack = w.stack();
   const Model& model = w.model();
@@ -86,7 +86,7 @@ Parts parts_of(const BodyWriter& w, bool experts) {
   return p;
 }
 
-double checkpointed(const Parts& p, const BodyWriter& w) {
+double checkpointed(const Parts& p, const ListWriter& w) {
   const Plan& plan = w.plan();
   const RankShape& s = w.shape();
   if (plan.recompute == Recompute::kFull) return p.input;
@@ -117,7 +117,7 @@ double checkpointed(const Parts& p, const BodyWriter& w) {
 }
 
 /// Logits that exist at once, with what loss and its gradient make of them.
-double loss_bytes(const BodyWriter& w) {
+double loss_bytes(const ListWriter& w) {
   const Stack& stack = w.stack();
   const RankShape& s = w.shape();
   const bool gathers = s.tp > 1 && !stack.parallel.vocabulary_parallel_loss;
@@ -133,7 +133,7 @@ double loss_bytes(const BodyWriter& w) {
 
 class StageWalk {
  public:
-  StageWalk(const BodyWriter& writer, const Plan& plan) : plan_(plan) {
+  StageWalk(const ListWriter& writer, const Plan& plan) : plan_(plan) {
     layer_ = layer_activations(writer);
     if (writer.model().is_moe()) mixed_ = layer_activations(writer, true);
     loss_ = loss_bytes(writer);
@@ -280,7 +280,7 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
 
 }  // namespace
 
-LayerActivations layer_activations(const BodyWriter& w, bool experts) {
+LayerActivations layer_activations(const ListWriter& w, bool experts) {
   const Parts parts = parts_of(w, experts);
   const RankShape& s = w.shape();
   LayerActivations result;
@@ -331,7 +331,7 @@ double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,
                        const ChunkContent& chunk) {
   Plan kept = plan;
   kept.offload = Offload::kNone;
-  const BodyWriter writer(model, plan, stack);
+  const ListWriter writer(model, plan, stack);
   return StageWalk(writer, kept).chunk_bytes(chunk) - StageWalk(writer, plan).chunk_bytes(chunk);
 }
 
@@ -348,7 +348,7 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
                                       const profiles::Profile& profile, const Layout& layout,
                                       const std::vector<ChunkContent>& parts) {
   const Stack& stack = profile.stack;
-  const BodyWriter writer(model, plan, stack);
+  const ListWriter writer(model, plan, stack);
   const StageWalk walk(writer, plan);
   const PipelineShape shape = shortened(pipeline_shape(plan));
   const ModelUnits units(model, plan.parallel);

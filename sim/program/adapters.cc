@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/adapters.h"
+#include "sim/program/adapters.h"
 
 #include <algorithm>
 
-#include "sim/parallel/real.h"
+#include "sim/program/real.h"
 
 namespace shardwright::sim {
 namespace {
@@ -18,12 +18,12 @@ Op narrow(Op op) {
 }
 
 /// Sum of two results of [m, n].
-Op sum_of(const BodyWriter& w, std::int64_t m, std::int64_t n) {
+Op sum_of(const ListWriter& w, std::int64_t m, std::int64_t n) {
   return w.memory(OpKind::kAccumulate, 3 * w.width() * f(m) * f(n), 1, w.stack().copies.add);
 }
 
 /// The adapter beside the product [m, n] = [m, k] [k, n].
-void push_adapter(const BodyWriter& w, const Op& op, Ops& list) {
+void push_adapter(const ListWriter& w, const Op& op, Ops& list) {
   const std::int64_t rank = w.plan().numerics.lora;
   list.push_back(narrow(w.product(op.kind, op.work.m, rank, op.work.k)));
   list.push_back(narrow(w.product(op.kind, op.work.m, op.work.n, rank)));
@@ -52,7 +52,7 @@ double adapter_parameters(const Model& model, const Plan& plan, const Stack& sta
   return f(layers) * f(plan.numerics.lora) * f(sides);
 }
 
-void add_adapters(const BodyWriter& writer, Ops& forward) {
+void add_adapters(const ListWriter& writer, Ops& forward) {
   if (writer.plan().numerics.lora == 0) return;
   Ops list;
   for (const Op& op : forward) {
@@ -65,7 +65,7 @@ void add_adapters(const BodyWriter& writer, Ops& forward) {
   forward = std::move(list);
 }
 
-void train_adapters(const BodyWriter& writer, Ops& backward) {
+void train_adapters(const ListWriter& writer, Ops& backward) {
   if (writer.plan().numerics.lora == 0) return;
   const std::int64_t rank = writer.plan().numerics.lora;
   Ops list;
@@ -110,7 +110,7 @@ double largest_matrix(const Model& model, const Plan& plan) {
   return largest;
 }
 
-void dequantize(const BodyWriter& writer, Ops& list) {
+void dequantize(const ListWriter& writer, Ops& list) {
   const Quantize quantize = writer.plan().numerics.quantize;
   if (quantize == Quantize::kNone) return;
   constexpr double kWritten = 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/expert_body.h"
+#include "sim/program/expert_lists.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 
 #include "profiles/software_settings.h"
 #include "sim/cost/dispatch_cost.h"
-#include "sim/parallel/precision_body.h"
-#include "sim/parallel/real.h"
+#include "sim/program/low_precision.h"
+#include "sim/program/real.h"
 
 namespace shardwright::sim {
 namespace {
@@ -19,7 +19,7 @@ std::int64_t whole(double value) {
 }
 
 /// Products that apply the activation and cast what they put out.
-bool fused_experts(const BodyWriter& w, const ExpertShape& shape) {
+bool fused_experts(const ListWriter& w, const ExpertShape& shape) {
   return w.model().gated_mlp && shape.dropless &&
          w.plan().parallel.cuda_graphs == CudaGraphs::kStep &&
          fp8_scaled(w.plan(), Fp8Recipe::kMxfp8) && w.stack().parallel.moe.fused_grouped_gemms;
@@ -28,7 +28,7 @@ bool fused_experts(const BodyWriter& w, const ExpertShape& shape) {
 /// Operations on rows of a number that only the device knows.
 class ExpertWriter {
  public:
-  ExpertWriter(const BodyWriter& writer, Ops& list)
+  ExpertWriter(const ListWriter& writer, Ops& list)
       : w_(writer),
         list_(list),
         shape_(expert_shape(writer.model(), writer.plan(), writer.stack())),
@@ -323,7 +323,7 @@ class ExpertWriter {
                   w_.stack().copies.add));
   }
 
-  const BodyWriter& w_;
+  const ListWriter& w_;
   Ops& list_;
   ExpertShape shape_;
   Dispatcher dispatcher_;
@@ -336,14 +336,14 @@ struct LatentSizes {
   std::int64_t query_heads = 0, up_heads = 0;  // of this rank
 };
 
-LatentSizes latent_sizes(const BodyWriter& w) {
+LatentSizes latent_sizes(const ListWriter& w) {
   const LatentAttention& l = w.model().latent;
   return {l.q_rank, l.kv_rank + l.rope_dim, w.shape().q_dim(),
           w.shape().heads * (l.nope_dim + l.v_dim)};
 }
 
 /// x of all tokens of a latent vector with sequence parallelism.
-void gather_latent(const BodyWriter& w, Ops& list, std::int64_t channels, bool backward) {
+void gather_latent(const ListWriter& w, Ops& list, std::int64_t channels, bool backward) {
   if (!w.shape().sequence_parallel) return;
   list.push_back(w.collective(CommGroup::kTensor,
                               backward ? Collective::kReduceScatter : Collective::kAllGather,
@@ -373,15 +373,15 @@ ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stac
   return s;
 }
 
-void expert_forward(const BodyWriter& writer, Ops& list) {
+void expert_forward(const ListWriter& writer, Ops& list) {
   ExpertWriter(writer, list).forward();
 }
 
-void expert_backward(const BodyWriter& writer, Ops& list) {
+void expert_backward(const ListWriter& writer, Ops& list) {
   ExpertWriter(writer, list).backward();
 }
 
-void latent_forward(const BodyWriter& w, Ops& list) {
+void latent_forward(const ListWriter& w, Ops& list) {
   const RankShape& s = w.shape();
   const LatentSizes z = latent_sizes(w);
   const auto norm = [&](std::int64_t channels) {
@@ -407,7 +407,7 @@ void latent_forward(const BodyWriter& w, Ops& list) {
                           w.stack().copies.copy));
 }
 
-void latent_backward(const BodyWriter& w, Ops& list) {
+void latent_backward(const ListWriter& w, Ops& list) {
   const RankShape& s = w.shape();
   const LatentSizes z = latent_sizes(w);
   const auto both = [&](std::int64_t tokens, std::int64_t n, std::int64_t k) {

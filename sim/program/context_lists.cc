@@ -13,14 +13,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/parallel/body.h"
-#include "sim/parallel/real.h"
+#include "sim/program/real.h"
+#include "sim/program/unit_lists.h"
 
 namespace shardwright::sim {
 namespace {
 
 /// Of the pairs of a causal mask, those that attention works on, times what it is slower.
-double attended(const BodyWriter& w, bool backward) {
+double attended(const ListWriter& w, bool backward) {
   const SinkSoftware& sinks = w.stack().parallel.sinks;
   if (w.model().attention_sinks) {
     if (sinks.attention_share > 0) return 1 / sinks.attention_share;
@@ -34,7 +34,7 @@ double attended(const BodyWriter& w, bool backward) {
 constexpr double kTensorCoreRowBytes = 16;
 
 /// Causal attention of `heads` over sequences of `tokens`, or over what has the same work.
-Op attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
+Op attention_op(const ListWriter& w, std::int64_t heads, std::int64_t tokens, bool backward) {
   const Plan& plan = w.plan();
   Op op;
   op.kind = OpKind::kAttention;
@@ -63,7 +63,7 @@ Op attention_op(const BodyWriter& w, std::int64_t heads, std::int64_t tokens, bo
 
 /// Recipes of models with sinks turn attention in fp8 on: what it reads is laid out by heads and
 /// cast first.
-void cast_for_attention(const BodyWriter& w, Ops& list, bool backward) {
+void cast_for_attention(const ListWriter& w, Ops& list, bool backward) {
   const double input_bytes = w.stack().parallel.sinks.fp8_input_bytes;
   if (!w.model().attention_sinks || w.plan().numerics.precision != Precision::kFp8 ||
       input_bytes <= 0)
@@ -82,7 +82,7 @@ Op transfer(Pattern pattern, double bytes, Overlap overlap) {
   return op;
 }
 
-void ring(const BodyWriter& w, Ops& list, bool backward) {
+void ring(const ListWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim());
   for (std::int64_t step = 0; step < s.cp; ++step) {
@@ -104,7 +104,7 @@ void ring(const BodyWriter& w, Ops& list, bool backward) {
   if (backward) list.push_back(transfer(Pattern::kRingStep, kv_bytes, Overlap::kNone));
 }
 
-void gathered_ring(const BodyWriter& w, Ops& list, bool backward) {
+void gathered_ring(const ListWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double queries = f(s.tokens) * f(s.q_dim());
   const double pairs = f(s.tokens) * f(s.q_dim() + s.attention_out_dim());  // keys and values
@@ -133,7 +133,7 @@ void gathered_ring(const BodyWriter& w, Ops& list, bool backward) {
   }
 }
 
-void gathered(const BodyWriter& w, Ops& list, bool backward) {
+void gathered(const ListWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double kv_bytes = w.width() * f(s.tokens) * 2 * f(s.kv_dim()) * f(s.cp);
   list.push_back(w.collective(CommGroup::kContext, Collective::kAllGather, kv_bytes));
@@ -142,7 +142,7 @@ void gathered(const BodyWriter& w, Ops& list, bool backward) {
     list.push_back(w.collective(CommGroup::kContext, Collective::kReduceScatter, kv_bytes));
 }
 
-void exchanged(const BodyWriter& w, Ops& list, bool backward) {
+void exchanged(const ListWriter& w, Ops& list, bool backward) {
   const RankShape& s = w.shape();
   const double q_bytes = w.width() * f(s.tokens) * f(s.q_dim());
   const double qkv_bytes = q_bytes + w.width() * f(s.tokens) * 2 * f(s.kv_dim());
@@ -153,7 +153,7 @@ void exchanged(const BodyWriter& w, Ops& list, bool backward) {
 
 }  // namespace
 
-void BodyWriter::attention_core(Ops& list, bool backward) const {
+void ListWriter::attention_core(Ops& list, bool backward) const {
   cast_for_attention(*this, list, backward);
   if (shape_.cp == 1) {
     list.push_back(attention_op(*this, shape_.heads, shape_.seq_len, backward));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 
 #include <utility>
 
-#include "sim/parallel/real.h"
+#include "sim/program/real.h"
 
 namespace shardwright::sim {
 namespace {
@@ -45,13 +45,13 @@ Cast cast_of(const Plan& plan, bool transposes) {
 
 /// torchao without a compiler casts by many kernels, and casts an input again for its weight
 /// gradient, both of whose operands are copied into the other layout.
-bool eager_casts(const BodyWriter& w) {
+bool eager_casts(const ListWriter& w) {
   return w.stack().parallel.fp8.eager_cast_bytes > 0 &&
          fp8_scaled(w.plan(), Fp8Recipe::kTensorwise);
 }
 
 /// Casts of experts' rows that are launched one by one are short: they keep the stack's.
-double cast_efficiency(const BodyWriter& w, const Op& product) {
+double cast_efficiency(const ListWriter& w, const Op& product) {
   const ParallelSoftware& parallel = w.stack().parallel;
   const bool transposed =
       one_fp8_scale(w.plan()) && w.transposes_fp8() && product.work.kernels <= 1;
@@ -61,7 +61,7 @@ double cast_efficiency(const BodyWriter& w, const Op& product) {
   return known > 0 ? known : parallel.cast_efficiency;
 }
 
-Op eager_cast(const BodyWriter& w, double elements, double copied_elements) {
+Op eager_cast(const ListWriter& w, double elements, double copied_elements) {
   const Fp8Software& fp8 = w.stack().parallel.fp8;
   constexpr double kCopied = 2;  // bytes: one read, one written
   const int copies = copied_elements > 0 ? 2 : 0;
@@ -71,7 +71,7 @@ Op eager_cast(const BodyWriter& w, double elements, double copied_elements) {
 
 /// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
 /// casts its part of it before that travels; a transpose is made of what arrives.
-Op cast_before(const BodyWriter& w, const Op& product, bool gathered) {
+Op cast_before(const ListWriter& w, const Op& product, bool gathered) {
   const Cast cast = cast_of(w.plan(), w.transposes_fp8());
   const double elements = f(product.work.m) * f(product.work.k) * f(product.work.groups);
   if (eager_casts(w)) {
@@ -96,18 +96,18 @@ Op cast_before(const BodyWriter& w, const Op& product, bool gathered) {
 /// TransformerEngine's norms write fp8 themselves where the scale is known before
 /// (pytorch/module/layernorm_linear.py); what is left to make is its transpose, if products want
 /// it.
-void cast_by_norm(const BodyWriter& w, const Op& product, bool gathered, Op& norm, Op& cast) {
+void cast_by_norm(const ListWriter& w, const Op& product, bool gathered, Op& norm, Op& cast) {
   const double elements = f(product.work.m) * f(product.work.k);
   const double own = gathered ? elements / f(w.shape().tp) : elements;
   norm.work.bytes -= static_cast<Bytes>(own);  // one byte written in place of two
   cast.work.bytes = w.transposes_fp8() ? static_cast<Bytes>(2 * elements) : 0;
 }
 
-bool norms_cast(const BodyWriter& w) {
+bool norms_cast(const ListWriter& w) {
   return fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.stack().parallel.always;
 }
 
-double product_share(const BodyWriter& w) {
+double product_share(const ListWriter& w) {
   if (fp8_scaled(w.plan(), Fp8Recipe::kMxfp8)) return w.mxfp8_gemm_share();
   return fp8_scaled(w.plan(), Fp8Recipe::kRowwise) ? w.stack().parallel.fp8.rowwise_gemm_share : 1;
 }
@@ -121,7 +121,7 @@ bool gathers_narrow(const Plan& plan) {
 /// known before, in the settings for fp8 with delayed scaling on Hopper; in all others for fp8 the
 /// ranks exchange their pieces (NVIDIA/NeMo @0594a70 recipes/tp_overlap_configs/userbuffers.py,
 /// Megatron-Bridge @0685ff5 training/comm_overlap.py; fp8_buf in TransformerEngine's base.py).
-void reduce_narrow(const BodyWriter& w, CollectiveWork& sum) {
+void reduce_narrow(const ListWriter& w, CollectiveWork& sum) {
   if (sum.overlap != Overlap::kInside || sum.kind != Collective::kReduceScatter ||
       w.tensor_overlap() != TensorOverlap::kUserbuffers)
     return;
@@ -147,7 +147,7 @@ bool fp8_scaled(const Plan& plan, Fp8Recipe recipe) {
   return plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == recipe;
 }
 
-void lower_precision(const BodyWriter& writer, Ops& list) {
+void lower_precision(const ListWriter& writer, Ops& list) {
   if (!narrow(writer.plan())) return;
   Ops result;
   const Op* cast = nullptr;    // the product just before whose input was cast

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What GEMMs in fp8 change in a layer: casts, and how userbuffers gather and add up beside them.
-#include "sim/parallel/precision_body.h"
+#include "sim/program/low_precision.h"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Gpu gpu_of(const char* name) {
 std::vector<CollectiveWork> sums(const Plan& plan, const char* gpu) {
   static const Model model = llama_70b();
   std::vector<CollectiveWork> found;
-  for (const Op& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
+  for (const Op& op : ListWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
     if (op.collective.kind == Collective::kReduceScatter) found.push_back(op.collective);
   }
   return found;
@@ -38,12 +38,12 @@ std::vector<CollectiveWork> sums(const Plan& plan, const char* gpu) {
 // TransformerEngine pytorch/utils.py is_non_tn_fp8_gemm_supported: with one scale a tensor nothing
 // is transposed there, and norms with delayed scaling leave nothing to cast. Block scales run along
 // the inner dimension, so they are made both ways everywhere.
-TEST(PrecisionBody, GpusThatMultiplyBothWaysNeedNoTransposes) {
+TEST(LowPrecision, GpusThatMultiplyBothWaysNeedNoTransposes) {
   const Model model = llama_70b();
   const auto bytes = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
     double sum = 0;
-    for (const Op& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
+    for (const Op& op : ListWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
       if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
     }
     return sum;
@@ -60,11 +60,11 @@ TEST(PrecisionBody, GpusThatMultiplyBothWaysNeedNoTransposes) {
 }
 
 // The kernel that was measured casts with one scale and transposes.
-TEST(PrecisionBody, CastsThatTransposeReachWhatWasMeasured) {
+TEST(LowPrecision, CastsThatTransposeReachWhatWasMeasured) {
   const Model model = llama_70b();
   const auto efficiency = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
-    for (const Op& op : BodyWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
+    for (const Op& op : ListWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
       if (op.kind == OpKind::kQuantize) return op.work.efficiency;
     }
     return 0.0;
@@ -80,7 +80,7 @@ TEST(PrecisionBody, CastsThatTransposeReachWhatWasMeasured) {
 
 // NVIDIA's settings of userbuffers: sums in fp8 with delayed scaling on Hopper, by exchanged pieces
 // in bf16 with all other fp8, by the kernels of a pipeline without fp8.
-TEST(PrecisionBody, UserbuffersAddUpAsTheirSettingsSay) {
+TEST(LowPrecision, UserbuffersAddUpAsTheirSettingsSay) {
   const double whole = 2.0 * 8192 * 8192;
   for (const CollectiveWork& sum : sums(fp8_plan(4, Fp8Recipe::kDelayed), "h100-80g")) {
     EXPECT_DOUBLE_EQ(sum.bytes, whole / 2);
@@ -103,13 +103,13 @@ TEST(PrecisionBody, UserbuffersAddUpAsTheirSettingsSay) {
 
 // Pieces of a product: those of other ranks leave while the next is multiplied, a rank's own is the
 // last, and one kernel reads all that came.
-TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
+TEST(LowPrecision, ExchangedPiecesHideButForTheirSum) {
   const Model model = llama_70b();
   const Plan plan = fp8_plan(4, Fp8Recipe::kTensorwise);
   OpCosts costs(h100());
   costs.place(layout_of(plan, h100().cluster));
   Op product =
-      BodyWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
+      ListWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
   const double alone = timed_list(h100(), plan, {product}).device_s;
   product.collective = {CommGroup::kTensor, Collective::kReduceScatter, Pattern::kCollective,
                         Overlap::kInside, 2.0 * 8192 * 8192};
@@ -123,7 +123,7 @@ TEST(PrecisionBody, ExchangedPiecesHideButForTheirSum) {
 }
 
 // Blocks along rows and along columns are scaled after the gather.
-TEST(PrecisionBody, WeightsInMxfp8AreGatheredInBf16AndCast) {
+TEST(LowPrecision, WeightsInMxfp8AreGatheredInBf16AndCast) {
   const Model model = llama_70b();
   const auto gathered = [&](Fp8Recipe recipe, bool kept) {
     Plan plan = fp8_plan(1, recipe);
@@ -144,13 +144,13 @@ TEST(PrecisionBody, WeightsInMxfp8AreGatheredInBf16AndCast) {
 }
 
 // What runs whole beside products of backward holds the SMs that its setting gives it.
-TEST(PrecisionBody, UserbuffersTakeFewSmsInBackward) {
+TEST(LowPrecision, UserbuffersTakeFewSmsInBackward) {
   const Model model = llama_70b();
   const auto sms = [&](TensorOverlap overlap) {
     Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
     plan.parallel.tp_overlap = overlap;
     std::vector<int> held;
-    for (const Op& op : BodyWriter(model, plan, h100().stack).layer(false).backward) {
+    for (const Op& op : ListWriter(model, plan, h100().stack).layer(false).backward) {
       if (op.collective.overlap == Overlap::kFollowing) held.push_back(op.collective.sms);
     }
     return held;
@@ -160,10 +160,10 @@ TEST(PrecisionBody, UserbuffersTakeFewSmsInBackward) {
 }
 
 // A collective beside a product takes the SMs that it says.
-TEST(PrecisionBody, FewerSmsLeaveTheProductMore) {
+TEST(LowPrecision, FewerSmsLeaveTheProductMore) {
   const Model model = llama_70b();
   const Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
-  const BodyWriter writer(model, plan, h100().stack);
+  const ListWriter writer(model, plan, h100().stack);
   const auto beside = [&](int sms) {
     Op gather =
         writer.collective(CommGroup::kTensor, Collective::kAllGather, 1e9, Overlap::kFollowing);

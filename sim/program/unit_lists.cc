@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/body.h"
+#include "sim/program/unit_lists.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "profiles/software_settings.h"
-#include "sim/parallel/adapters.h"
-#include "sim/parallel/expert_body.h"
-#include "sim/parallel/optimizer_state.h"
-#include "sim/parallel/precision_body.h"
-#include "sim/parallel/real.h"
+#include "sim/memory/optimizer_state.h"
+#include "sim/program/adapters.h"
+#include "sim/program/expert_lists.h"
+#include "sim/program/low_precision.h"
+#include "sim/program/real.h"
 
 namespace shardwright::sim {
 namespace {
@@ -27,7 +27,7 @@ const KernelGroup& rope_kernels(const Model& model, const Stack& stack) {
 
 }  // namespace
 
-BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu)
+ListWriter::ListWriter(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu)
     : model_(model),
       plan_(plan),
       stack_(stack),
@@ -43,21 +43,21 @@ BodyWriter::BodyWriter(const Model& model, const Plan& plan, const Stack& stack,
   matches_async_ = overlap_ == TensorOverlap::kAsync && tensor.async_by_pattern;
 }
 
-Overlap BodyWriter::gathers() const {
+Overlap ListWriter::gathers() const {
   const bool scales_of_rows = fp8_scaled(plan_, Fp8Recipe::kRowwise);
   const bool fused = overlap_ != TensorOverlap::kNone && !(matches_async_ && scales_of_rows);
   return fused ? Overlap::kInside : Overlap::kNone;
 }
 
-void BodyWriter::copy_parts(Ops& list, OpKind kind) const {
+void ListWriter::copy_parts(Ops& list, OpKind kind) const {
   if (copies_parts_) list.push_back(memory(kind, 2 * gathered_bytes(), 1, stack_.copies.copy));
 }
 
-double BodyWriter::gathered_bytes() const {
+double ListWriter::gathered_bytes() const {
   return width() * f(shape_.tokens) * f(shape_.hidden);
 }
 
-Op BodyWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
+Op ListWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k) const {
   Op op;
   op.kind = kind;
   op.work.kind = WorkKind::kGemm;
@@ -68,7 +68,7 @@ Op BodyWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t
   return op;
 }
 
-Op BodyWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const {
+Op ListWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) const {
   Op op = product(OpKind::kWeightGradient, n, k, m);
   op.deferrable = true;
   if (stack_.parallel.accumulates_in_product) {
@@ -79,14 +79,14 @@ Op BodyWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k) c
   return op;
 }
 
-Op BodyWriter::elementwise(OpKind kind, const KernelGroup& group, double elements,
+Op ListWriter::elementwise(OpKind kind, const KernelGroup& group, double elements,
                            bool backward) const {
   return memory(kind, elements * (backward ? group.backward_bytes : group.forward_bytes),
                 backward ? group.backward_kernels : group.forward_kernels,
                 backward ? group.backward_efficiency : group.forward_efficiency);
 }
 
-Op BodyWriter::layer_norm(bool backward) const {
+Op ListWriter::layer_norm(bool backward) const {
   const double elements = f(shape_.sharded_tokens) * f(shape_.hidden);
   Op op = elementwise(OpKind::kNorm, stack_.norm, elements, backward);
   const ParallelSoftware& parallel = stack_.parallel;
@@ -98,7 +98,7 @@ Op BodyWriter::layer_norm(bool backward) const {
   return op;
 }
 
-Op BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficiency) const {
+Op ListWriter::memory(OpKind kind, double bytes, int kernels, double efficiency) const {
   Op op;
   op.kind = kind;
   op.work.kind = WorkKind::kMemory;
@@ -108,7 +108,7 @@ Op BodyWriter::memory(OpKind kind, double bytes, int kernels, double efficiency)
   return op;
 }
 
-Op BodyWriter::collective(CommGroup group, Collective kind, double bytes, Overlap overlap) const {
+Op ListWriter::collective(CommGroup group, Collective kind, double bytes, Overlap overlap) const {
   Op op;
   op.kind = kind == Collective::kAllReduce       ? OpKind::kAllReduce
             : kind == Collective::kReduceScatter ? OpKind::kReduceScatter
@@ -117,7 +117,7 @@ Op BodyWriter::collective(CommGroup group, Collective kind, double bytes, Overla
   return op;
 }
 
-void BodyWriter::gather_before(Ops& list, Op product_op, Overlap overlap) const {
+void ListWriter::gather_before(Ops& list, Op product_op, Overlap overlap) const {
   if (shape_.sequence_parallel) {
     Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap);
     if (overlap == Overlap::kInside) {
@@ -130,7 +130,7 @@ void BodyWriter::gather_before(Ops& list, Op product_op, Overlap overlap) const 
   list.push_back(product_op);
 }
 
-void BodyWriter::reduce_after(Ops& list, Op product_op) const {
+void ListWriter::reduce_after(Ops& list, Op product_op) const {
   if (shape_.tp == 1) {
     list.push_back(product_op);
     return;
@@ -155,7 +155,7 @@ void BodyWriter::reduce_after(Ops& list, Op product_op) const {
 /// Column-parallel products of one input: the input, where it is not kept, is gathered again beside
 /// the gradient of the input, whose sum runs beside the gradient of the weight; with userbuffers by
 /// `sum_sms` SMs, unless 0.
-void BodyWriter::column_backward(Ops& list, const std::vector<std::int64_t>& columns,
+void ListWriter::column_backward(Ops& list, const std::vector<std::int64_t>& columns,
                                  int sum_sms) const {
   const bool parallel = shape_.tp > 1;
   const bool beside = stack_.parallel.async_tensor_backward ||
@@ -194,13 +194,13 @@ void BodyWriter::column_backward(Ops& list, const std::vector<std::int64_t>& col
 }
 
 /// A row-parallel product: the gradient of its output is gathered first and serves both.
-void BodyWriter::row_backward(Ops& list, std::int64_t rows) const {
+void ListWriter::row_backward(Ops& list, std::int64_t rows) const {
   const Op gradient = product(OpKind::kInputGradient, shape_.tokens, rows, shape_.hidden);
   gather_before(list, gradient, gathers());
   list.push_back(weight_gradient(shape_.tokens, shape_.hidden, rows));
 }
 
-void BodyWriter::attention_forward(Ops& list) const {
+void ListWriter::attention_forward(Ops& list) const {
   const RankShape& s = shape_;
   const double t = f(s.tokens);
   list.push_back(layer_norm(false));
@@ -230,7 +230,7 @@ void BodyWriter::attention_forward(Ops& list) const {
   }
 }
 
-void BodyWriter::attention_backward(Ops& list) const {
+void ListWriter::attention_backward(Ops& list) const {
   const RankShape& s = shape_;
   const bool latent = model_.latent.kv_rank > 0;
   const int reduce_sms = stack_.parallel.userbuffers.qkv_reduce_sms;
@@ -257,7 +257,7 @@ void BodyWriter::attention_backward(Ops& list) const {
   }
 }
 
-void BodyWriter::mlp_forward(Ops& list) const {
+void ListWriter::mlp_forward(Ops& list) const {
   const RankShape& s = shape_;
   list.push_back(layer_norm(false));
   const Overlap overlap = gathers();
@@ -278,7 +278,7 @@ void BodyWriter::mlp_forward(Ops& list) const {
   }
 }
 
-void BodyWriter::mlp_backward(Ops& list) const {
+void ListWriter::mlp_backward(Ops& list) const {
   const RankShape& s = shape_;
   const bool gated = model_.gated_mlp;
   const int sms = stack_.parallel.userbuffers.fc1_reduce_sms;
@@ -303,7 +303,7 @@ void BodyWriter::mlp_backward(Ops& list) const {
 }
 
 /// Of the last product of a layer that runs again backward needs only what goes in, be it cast.
-static void leave_out_last_product(const BodyWriter& w, Ops& list) {
+static void leave_out_last_product(const ListWriter& w, Ops& list) {
   const auto last = std::find_if(list.rbegin(), list.rend(),
                                  [](const Op& op) { return op.work.kind == WorkKind::kGemm; });
   // The outputs of experts are weighed, for which backward reads them.
@@ -312,7 +312,7 @@ static void leave_out_last_product(const BodyWriter& w, Ops& list) {
 }
 
 /// What of a layer runs again before its backward.
-static Ops recomputation(const BodyWriter& w, const Ops& forward) {
+static Ops recomputation(const ListWriter& w, const Ops& forward) {
   const Plan& plan = w.plan();
   if (plan.recompute == Recompute::kFull) return forward;
   Ops list;
@@ -370,8 +370,8 @@ static Ops recomputation(const BodyWriter& w, const Ops& forward) {
   return list;
 }
 
-Body BodyWriter::layer(bool recomputed, bool experts) const {
-  Body body;
+UnitLists ListWriter::layer(bool recomputed, bool experts) const {
+  UnitLists body;
   attention_forward(body.forward);
   if (experts) {
     expert_forward(*this, body.forward);
@@ -395,10 +395,10 @@ Body BodyWriter::layer(bool recomputed, bool experts) const {
   return body;
 }
 
-Body BodyWriter::prediction() const {
+UnitLists ListWriter::prediction() const {
   const RankShape& s = shape_;
-  Body body = layer(false, model_.is_moe());
-  const Body last = head();
+  UnitLists body = layer(false, model_.is_moe());
+  const UnitLists last = head();
   const std::int64_t tokens = s.sharded_tokens;
   const double norms = 2 * f(tokens) * f(s.hidden);
   Ops forward = {elementwise(OpKind::kNorm, stack_.norm, norms, false),
@@ -415,9 +415,9 @@ Body BodyWriter::prediction() const {
   return body;
 }
 
-Body BodyWriter::embedding() const {
+UnitLists ListWriter::embedding() const {
   const RankShape& s = shape_;
-  Body body;
+  UnitLists body;
   const double elements = f(s.tokens) * f(s.hidden);
   body.forward.push_back(elementwise(OpKind::kEmbedding, stack_.embedding, elements, false));
   if (s.tp > 1) {
@@ -439,9 +439,9 @@ Body BodyWriter::embedding() const {
   return body;
 }
 
-Body BodyWriter::head() const {
+UnitLists ListWriter::head() const {
   const RankShape& s = shape_;
-  Body body;
+  UnitLists body;
   const bool gathers = s.tp > 1 && !stack_.parallel.vocabulary_parallel_loss;
   const double logits = f(s.tokens) * f(gathers ? model_.vocab : s.vocab);
   body.forward.push_back(layer_norm(false));

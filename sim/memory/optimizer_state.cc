@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/optimizer_state.h"
+#include "sim/memory/optimizer_state.h"
 
 #include <algorithm>
 
-#include "sim/parallel/real.h"
+#include "sim/program/real.h"
 
 namespace shardwright::sim {
 

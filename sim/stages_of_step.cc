@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/parallel/predict_parallel.h"
+#include "sim/stages_of_step.h"
 
 #include <fmt/core.h>
 

@@ -10,8 +10,8 @@
 // pytorch/module/base.py (userbuffers), PyTorch's async tensor parallelism.
 //
 // What each operation asks of a device or communicator is what its Work and Collective say; nothing
-// here names a time. body_cost.h puts times to a list, stage_memory.h bytes to what it keeps. What
-// experts add stands in expert_body.h, what a precision changes in precision_body.h.
+// here names a time. list_pass.h makes a pass of a list, sim/memory/stage_memory.h puts bytes to what
+// it keeps. What experts add stands in expert_lists.h, what a precision changes in low_precision.h.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@
 
 namespace shardwright::sim {
 
-struct Body {
+struct UnitLists {
   Ops forward, recompute, backward;
 };
 
 /// Writes operations for a rank: model, plan and stack give every list its sizes.
-class BodyWriter {
+class ListWriter {
  public:
   /// `gpu` says how GEMMs in fp8 want their operands; without one, with a transposed copy.
-  BodyWriter(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {});
+  ListWriter(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu = {});
 
   const Model& model() const { return model_; }
   const Plan& plan() const { return plan_; }
@@ -67,12 +67,12 @@ class BodyWriter {
                 Overlap overlap = Overlap::kNone) const;
 
   /// `experts` in place of the MLP.
-  Body layer(bool recomputed, bool experts = false) const;
+  UnitLists layer(bool recomputed, bool experts = false) const;
   /// A module of multi-token prediction: a product of the hidden state beside the next token's
   /// embedding, a layer, and the head again.
-  Body prediction() const;
-  Body embedding() const;
-  Body head() const;
+  UnitLists prediction() const;
+  UnitLists embedding() const;
+  UnitLists head() const;
 
   /// x of all tokens for a column-parallel product; nothing with one tensor rank or without
   /// sequence parallelism. Appends the collective, or puts it into the product that follows.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/parallel/stage_memory.h"
+#include "sim/memory/stage_memory.h"
 #include "sim/pipeline/pipeline_step.h"
 #include "sim/predict.h"
 
