@@ -13,8 +13,8 @@ bool schedules_units(const Plan& plan, const Model& model, const Stack& stack) {
   return beyond_data_parallel(plan).empty();
 }
 
-bool strategies_act(const Plan& plan, const Stack& stack) {
-  return !stack.parallel.always && plan.parallel.pp == 1;
+bool strategies_act(const Stack& stack) {
+  return !stack.parallel.always;
 }
 
 void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile) {

@@ -22,8 +22,8 @@ namespace shardwright::tuner {
 /// attention and pieces of the loss tell plans apart.
 bool schedules_units(const Plan& plan, const Model& model, const Stack& stack);
 
-/// Whether each strategy writes gathers and reductions of its own around the units of the plan.
-bool strategies_act(const Plan& plan, const Stack& stack);
+/// Whether each strategy writes gathers and reductions of its own in plans of the framework.
+bool strategies_act(const Stack& stack);
 
 /// Throws Error where the framework or the GPU does not do what the plan asks for.
 void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile);

@@ -171,11 +171,9 @@ class Writer {
     for (const Numerics& numerics : numerics_) {
       plan.numerics = numerics;
       scheduled_ = schedules_units(plan, model_, profile_.stack);
-      const bool act = strategies_act(plan, profile_.stack);
-      for (const Strategy strategy : act ? strategies_of(request_, profile_.stack)
-                                         : strategies_beside(request_, profile_.stack)) {
+      for (const Strategy strategy : space_.strategies) {
         plan.strategy = strategy;
-        if (act || takes(strategy, plan.parallel)) write_shard_groups(plan, batches);
+        if (takes(strategy, plan.parallel)) write_shard_groups(plan, batches);
       }
     }
   }
@@ -371,7 +369,7 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   check_sizes(request, model);
   check_framework(space.base, model, profile);
   set_recomputation(request, model, profile.stack, space);
-  space.strategies = strategies_act(space.base, profile.stack)
+  space.strategies = strategies_act(profile.stack)
                          ? strategies_of(request, profile.stack)
                          : strategies_beside(request, profile.stack);
   space.always_shares_batch =
