@@ -19,6 +19,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::problem_of;
 using testing::read;
+using testing::refusal_of;
 using testing::with;
 
 json small(const std::string& type, const json& more) {
@@ -98,6 +99,105 @@ std::vector<Shape> shapes() {
       {"olmo3", {{"sliding_window", 32}}, 131968, 3},
       {"olmoe", {{"num_experts", 4}, {"num_experts_per_tok", 2}}, 354176, 0},
       {"seed_oss", {{"head_dim", 16}}, 173376, 0},
+      {"cohere2_moe",
+       {{"head_dim", 8},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"num_shared_experts", 2},
+        {"prefix_dense_intermediate_size", 48},
+        {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse"}},
+        {"sliding_window", 32}},
+       391232,
+       3},
+      {"exaone_moe",
+       {{"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"num_shared_experts", 2},
+        {"first_k_dense_replace", 1},
+        {"sliding_window", 32}},
+       187776,
+       3},
+      {"flex_olmo", {{"num_experts", 4}, {"num_experts_per_tok", 2}}, 354176, 0},
+      {"flint",
+       {{"head_dim", 16},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"shared_expert_intermediate_size", 48},
+        {"mlp_only_layers", {0, 1}},
+        {"sliding_window", 32}},
+       204000,
+       1},
+      {"granite_swa", {{"sliding_window", 32}}, 123488, 3},
+      {"granitemoe_swa",
+       {{"num_local_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"sliding_window", 32},
+        {"shared_intermediate_size", 40}},
+       384608,
+       3},
+      {"granitemoeshared",
+       {{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"shared_intermediate_size", 40}},
+       384576,
+       0},
+      {"hunyuan_v1_moe", {{"head_dim", 8}, {"num_experts", 4}, {"moe_topk", 2}}, 427648, 0},
+      {"hy_v3",
+       {{"head_dim", 16},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"num_shared_experts", 1}},
+       210368,
+       0},
+      {"hyperclovax", {{"head_dim", 8}}, 132160, 0},
+      {"internlm3", {{"head_dim", 8}}, 131648, 0},
+      {"iquestcoder", {{"head_dim", 8}}, 131648, 0},
+      {"jais2", {{"head_dim", 8}, {"hidden_act", "relu2"}}, 108928, 0},
+      {"kolibri1",
+       {{"intermediate_size", nullptr},
+        {"head_dim", 16},
+        {"num_local_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"shared_expert_intermediate_size", 48},
+        {"sliding_window", 32}},
+       235712,
+       4},
+      {"mellum",
+       {{"head_dim", 16},
+        {"num_local_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"layer_types",
+         {"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"}},
+        {"sliding_window", 32}},
+       198336,
+       3},
+      {"mistral4",
+       {{"num_key_value_heads", 8},
+        {"q_lora_rank", 24},
+        {"kv_lora_rank", 16},
+        {"qk_nope_head_dim", 8},
+        {"qk_rope_head_dim", 4},
+        {"v_head_dim", 8},
+        {"n_routed_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"n_shared_experts", 1},
+        {"first_k_dense_replace", 1}},
+       173536,
+       0},
+      {"solar_open",
+       {{"intermediate_size", nullptr},
+        {"head_dim", 16},
+        {"n_routed_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 32},
+        {"n_shared_experts", 1}},
+       222784,
+       0},
+      {"vaultgemma", {{"head_dim", 8}, {"sliding_window", 32}}, 123456, 2},
       // As Transformers 5 saves what 4 calls num_experts.
       {"qwen3_moe", experts({{"head_dim", 16}, {"num_local_experts", 4}}), 198336, 0},
   };
@@ -137,6 +237,9 @@ TEST(HfRecent, TheTextOfAWrapperIsRead) {
                         {"architectures", {"Mistral3ForConditionalGeneration"}},
                         {"vision_config", {{"hidden_size", 32}}},
                         {"text_config", text}};
+  for (const char* key : {"llm_config", "language_config"}) {
+    EXPECT_EQ(read({{"model_type", "internvl_chat"}, {key, text}}).hidden, 64) << key;
+  }
   const Model m = read(wrapper);
   EXPECT_EQ(count_parameters(m).total(m.layers), count_parameters(read(text)).total(4));
   EXPECT_THAT(m.ignored_keys, ::testing::ElementsAre("vision_config"));
@@ -145,13 +248,78 @@ TEST(HfRecent, TheTextOfAWrapperIsRead) {
               HasSubstr("model_type is \"mamba9\""));
 }
 
+TEST(HfRecent, LlamaByAnotherNameMayCallItselfLlama) {
+  const json renamed = small("internlm3", {{"head_dim", 8}});
+  EXPECT_EQ(read(with(renamed, {{"architectures", {"LlamaForCausalLM"}}})).family, "internlm3");
+  EXPECT_EQ(read(with(renamed, {{"architectures", {"InternLM3ForCausalLM"}}})).family, "internlm3");
+  EXPECT_THAT(problem_of(with(renamed, {{"architectures", {"Qwen2ForCausalLM"}}})),
+              HasSubstr("expected InternLM3ForCausalLM"));
+}
+
+TEST(HfRecent, MimoIsQwen2WithMultiTokenPrediction) {
+  const json more = {{"attention_bias", true}, {"head_dim", 8}};
+  const Model m = read(small("mimo", with(more, {{"num_nextn_predict_layers", 1}})));
+  const Model qwen = read(small("qwen2", {{"head_dim", 8}}));
+  EXPECT_EQ(count_parameters(m).total(4), count_parameters(qwen).total(4));
+  EXPECT_EQ(m.mtp_layers, 1);
+}
+
+TEST(HfRecent, ListsForLayersMustAgree) {
+  const auto hunyuan = [](const json& more) {
+    return with(small("hunyuan_v1_moe", {{"head_dim", 8},
+                                         {"num_experts", 4},
+                                         {"moe_intermediate_size", {32, 32, 32, 32}},
+                                         {"num_shared_expert", {1, 1, 1, 1}}}),
+                more);
+  };
+  const Model m = read(hunyuan({{"moe_topk", {2, 2, 2, 2}}}));
+  EXPECT_EQ(m.experts.per_token, 2);
+  EXPECT_EQ(m.experts.ffn, 32);
+  EXPECT_EQ(m.experts.shared_ffn, 96);
+  EXPECT_THAT(problem_of(hunyuan({{"moe_topk", {2, 2, 2, 1}}})),
+              HasSubstr("moe_topk[3] is 1, expected 2 as in the first layer"));
+}
+
+TEST(HfRecent, PythonsInfinityCountsAsAbsent) {
+  const std::string text = small("llama", {{"_name_or_path", "NaN \\"}}).dump();
+  const Model plain = parse_hf_config(text, "c.json", "tiny");
+  const Model m = parse_hf_config(text.substr(0, text.size() - 1) +
+                                      R"(, "time_step_limit": [0.0, Infinity], "rope_theta": NaN,
+                                         "least": -Infinity})",
+                                  "c.json", "tiny");
+  EXPECT_EQ(count_parameters(m).total(4), count_parameters(plain).total(4));
+  EXPECT_EQ(m.rope.theta, plain.rope.theta);
+  EXPECT_THAT(refusal_of([&] { parse_hf_config(R"({"vocab_size": infinity})", "c.json", "x"); }),
+              HasSubstr("invalid literal"));
+}
+
 TEST(HfRecent, StoredInFewerBitsIsPlanned) {
+  const json modelopt = {{"quant_algo", "FP8"}, {"producer", {{"name", "modelopt"}}}};
+  EXPECT_EQ(read(small("qwen3", {{"quantization_config", modelopt}})).planning_only,
+            "is stored in fewer bits");
+  EXPECT_THAT(problem_of(small("qwen3", {{"quantization_config", {{"quant_algo", "INT2"}}}})),
+              HasSubstr("quant_algo is \"INT2\""));
   const json stored = small("qwen3", {{"quantization_config", {{"quant_method", "fp8"}}}});
   EXPECT_EQ(read(stored).planning_only, "is stored in fewer bits");
   EXPECT_THAT(problem_of(small("qwen3", {{"quantization_config", {{"quant_method", "gptq"}}}})),
               HasSubstr("quant_method is \"gptq\""));
   EXPECT_EQ(read(small("qwen3_moe", experts({{"num_experts", 4}, {"use_qk_norm", true}}))).family,
             "qwen3_moe");
+}
+
+TEST(HfRecent, FamiliesThatHaveWhatIsNotModelledAreRefusedByIt) {
+  EXPECT_EQ(
+      problem_of(small("nemotron_h", json::object())),
+      "c.json: model_type is \"nemotron_h\", expected a model without Mamba-2 layers, because "
+      "that is not modelled");
+  EXPECT_THAT(problem_of({{"model_type", "qwen3_5_moe"},
+                          {"text_config", {{"model_type", "qwen3_5_moe_text"}}}}),
+              HasSubstr("text_config.model_type is \"qwen3_5_moe_text\", expected a model without "
+                        "gated delta nets"));
+  EXPECT_THAT(problem_of(small("glm_moe_dsa", json::object())),
+              HasSubstr("an indexer of sparse attention"));
+  EXPECT_THAT(problem_of(small("youtu", json::object())),
+              HasSubstr("latent attention without experts"));
 }
 
 TEST(HfRecent, WhatIsNotModelledIsRefused) {
