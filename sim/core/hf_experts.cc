@@ -88,6 +88,7 @@ std::int64_t leading_dense_layers(const JsonReader& config, std::string_view oth
     return config.optional<std::int64_t>(otherwise, fallback,
                                          between<std::int64_t>(0, model_limits::kLayers));
   }
+  static_cast<void>(config.has(otherwise));  // says the same
   std::int64_t dense = 0, at = 0;
   for (const JsonReader& type : *types) {
     const std::string name = type.value<std::string>();

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,105 +101,6 @@ std::vector<Shape> shapes() {
       {"olmo3", {{"sliding_window", 32}}, 131968, 3},
       {"olmoe", {{"num_experts", 4}, {"num_experts_per_tok", 2}}, 354176, 0},
       {"seed_oss", {{"head_dim", 16}}, 173376, 0},
-      {"cohere2_moe",
-       {{"head_dim", 8},
-        {"num_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"num_shared_experts", 2},
-        {"prefix_dense_intermediate_size", 48},
-        {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse"}},
-        {"sliding_window", 32}},
-       391232,
-       3},
-      {"exaone_moe",
-       {{"num_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"num_shared_experts", 2},
-        {"first_k_dense_replace", 1},
-        {"sliding_window", 32}},
-       187776,
-       3},
-      {"flex_olmo", {{"num_experts", 4}, {"num_experts_per_tok", 2}}, 354176, 0},
-      {"flint",
-       {{"head_dim", 16},
-        {"num_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"shared_expert_intermediate_size", 48},
-        {"mlp_only_layers", {0, 1}},
-        {"sliding_window", 32}},
-       204000,
-       1},
-      {"granite_swa", {{"sliding_window", 32}}, 123488, 3},
-      {"granitemoe_swa",
-       {{"num_local_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"sliding_window", 32},
-        {"shared_intermediate_size", 40}},
-       384608,
-       3},
-      {"granitemoeshared",
-       {{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"shared_intermediate_size", 40}},
-       384576,
-       0},
-      {"hunyuan_v1_moe", {{"head_dim", 8}, {"num_experts", 4}, {"moe_topk", 2}}, 427648, 0},
-      {"hy_v3",
-       {{"head_dim", 16},
-        {"num_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"num_shared_experts", 1}},
-       210368,
-       0},
-      {"hyperclovax", {{"head_dim", 8}}, 132160, 0},
-      {"internlm3", {{"head_dim", 8}}, 131648, 0},
-      {"iquestcoder", {{"head_dim", 8}}, 131648, 0},
-      {"jais2", {{"head_dim", 8}, {"hidden_act", "relu2"}}, 108928, 0},
-      {"kolibri1",
-       {{"intermediate_size", nullptr},
-        {"head_dim", 16},
-        {"num_local_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"shared_expert_intermediate_size", 48},
-        {"sliding_window", 32}},
-       235712,
-       4},
-      {"mellum",
-       {{"head_dim", 16},
-        {"num_local_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"layer_types",
-         {"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"}},
-        {"sliding_window", 32}},
-       198336,
-       3},
-      {"mistral4",
-       {{"num_key_value_heads", 8},
-        {"q_lora_rank", 24},
-        {"kv_lora_rank", 16},
-        {"qk_nope_head_dim", 8},
-        {"qk_rope_head_dim", 4},
-        {"v_head_dim", 8},
-        {"n_routed_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"n_shared_experts", 1},
-        {"first_k_dense_replace", 1}},
-       173536,
-       0},
-      {"solar_open",
-       {{"intermediate_size", nullptr},
-        {"head_dim", 16},
-        {"n_routed_experts", 4},
-        {"num_experts_per_tok", 2},
-        {"moe_intermediate_size", 32},
-        {"n_shared_experts", 1}},
-       222784,
-       0},
-      {"vaultgemma", {{"head_dim", 8}, {"sliding_window", 32}}, 123456, 2},
       // As Transformers 5 saves what 4 calls num_experts.
       {"qwen3_moe", experts({{"head_dim", 16}, {"num_local_experts", 4}}), 198336, 0},
   };
@@ -211,6 +114,24 @@ TEST(HfRecent, ParametersAreThoseOfTransformers) {
     EXPECT_TRUE(m.ignored_keys.empty()) << shape.type << ": " << m.ignored_keys.front();
     EXPECT_FALSE(m.planning_only.empty()) << shape.type;
   }
+}
+
+// Each line a config that Transformers 5.23 saved, and the parameters of the model that it makes of
+// it on its meta device (scripts/check_models --table).
+TEST(HfRecent, SavedConfigsOfEveryFamilyHaveTheParametersOfTransformers) {
+  std::ifstream file(SHARDWRIGHT_TEST_DATA "/models/transformers_5.jsonl");
+  std::set<std::string> families;
+  for (std::string line; std::getline(file, line);) {
+    const json entry = json::parse(line);
+    const json& config = entry.at("config");
+    const std::string type = config.at("model_type");
+    const Model m = read(config);
+    EXPECT_EQ(count_parameters(m).total(m.layers), entry.at("parameters")) << type;
+    EXPECT_EQ(m.windowed_layers, entry.at("windowed")) << type;
+    EXPECT_THAT(m.ignored_keys, ::testing::IsEmpty()) << type;
+    families.insert(type);
+  }
+  EXPECT_GE(families.size(), 60U);
 }
 
 TEST(HfRecent, FilesAsTransformers5SavesThem) {
