@@ -240,7 +240,7 @@ TEST(HfRecent, FamiliesThatHaveWhatIsNotModelledAreRefusedByIt) {
   EXPECT_THAT(problem_of(small("glm_moe_dsa", json::object())),
               HasSubstr("an indexer of sparse attention"));
   EXPECT_THAT(problem_of(small("youtu", json::object())),
-              HasSubstr("latent attention without experts"));
+              HasSubstr("latent attention in a dense model"));
 }
 
 TEST(HfRecent, WhatIsNotModelledIsRefused) {
