@@ -15,6 +15,7 @@
 
 #include "sim/core/hf_ignored.h"
 #include "sim/core/hf_keys.h"
+#include "sim/core/hf_rope.h"
 #include "sim/core/hf_unmodelled.h"
 #include "sim/core/nearest.h"
 
@@ -283,6 +284,8 @@ Model model_from_config(const JsonReader& whole) {
       (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope)) {
     model.planning_only = "stretches RoPE with yarn or longrope";
   }
+  if (model.planning_only.empty() && stretches_dynamically(config))
+    model.planning_only = "stretches RoPE with the length of sequences";
   if (!model.is_moe() && model.rope.scaling == RopeScaling::kLlama3 &&
       model.rope.high_freq_factor == model.rope.low_freq_factor) {
     model.planning_only = "stretches some frequencies of RoPE without a transition";

@@ -152,6 +152,14 @@ TEST(HfRecent, FilesAsTransformers5SavesThem) {
   EXPECT_EQ(read(unused).sliding_window, 0);
 }
 
+TEST(HfRecent, DynamicRopeIsPlanned) {
+  const json dynamic = {
+      {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}}}};
+  EXPECT_TRUE(read(small("qwen3", {{"head_dim", 8}})).planning_only.empty());
+  EXPECT_THAT(read(small("qwen3", dynamic)).planning_only, HasSubstr("length of sequences"));
+  EXPECT_EQ(read(small("hunyuan_v1_dense", dynamic)).rope.scaling, RopeScaling::kNone);
+}
+
 TEST(HfRecent, TheTextOfAWrapperIsRead) {
   const json text = small("mistral", {{"head_dim", 16}});
   const json wrapper = {{"model_type", "mistral3"},
