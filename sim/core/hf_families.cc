@@ -205,16 +205,17 @@ const Family& family_of(const JsonReader& config) {
     }
     if (!type && architectures && !architectures->empty() && named) return family;
   }
+  const auto without = [](std::string_view part) {
+    return fmt::format("a model without {}, because that is not modelled", part);
+  };
   if (!type && architectures && !architectures->empty()) {
-    architectures->front().fail(
-        fmt::format("the language model of {}",
-                    known_ones(architectures->front().value<std::string>(), types)));
+    const JsonReader& first = architectures->front();
+    const std::string name = first.value<std::string>();
+    const std::string_view part = hf::unmodelled_part(name);
+    first.fail(part.empty() ? "the language model of " + known_ones(name, types) : without(part));
   }
   const std::string_view part = type ? hf::unmodelled_part(*type) : std::string_view();
-  if (!part.empty()) {
-    config.fail("model_type",
-                fmt::format("a model without {}, because that is not modelled", part));
-  }
+  if (!part.empty()) config.fail("model_type", without(part));
   config.fail("model_type", known_ones(type.value_or("llama"), types));
 }
 

@@ -33,6 +33,7 @@ constexpr std::string_view kLayerInputs = "embeddings for each layer",
                            kWeightless = "weightless norms", kHeadBias = "biases on the head";
 
 constexpr std::array kParts = {
+    Part{"MiniMaxM3SparseForCausalLM", kBlockSparse},
     Part{"afmoe", kGates},
     Part{"apertus", kTrainedActivation},
     Part{"axk1", kExpertNorm},

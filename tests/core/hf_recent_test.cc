@@ -245,6 +245,9 @@ TEST(HfRecent, FamiliesThatHaveWhatIsNotModelledAreRefusedByIt) {
                           {"text_config", {{"model_type", "qwen3_5_moe_text"}}}}),
               HasSubstr("text_config.model_type is \"qwen3_5_moe_text\", expected a model without "
                         "gated delta nets"));
+  EXPECT_THAT(problem_of({{"model_type", "minimax_m3_vl"},
+                          {"text_config", {{"architectures", {"MiniMaxM3SparseForCausalLM"}}}}}),
+              HasSubstr("expected a model without block-sparse attention"));
   EXPECT_THAT(problem_of(small("glm_moe_dsa", json::object())),
               HasSubstr("an indexer of sparse attention"));
   EXPECT_THAT(problem_of(small("youtu", json::object())),
