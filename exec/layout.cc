@@ -28,8 +28,10 @@ void check_executable(const Model& m, const Schedule& schedule) {
     }
   }
   if (!m.dropout.empty()) {
-    throw Error(fmt::format("model '{}': {}, but the executor drops nothing out, expected 0",
-                            m.name, m.dropout));
+    throw Error(
+        fmt::format("model '{}': {}, but the executor drops nothing out, expected 0 or "
+                    "--dropout none",
+                    m.name, m.dropout));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "profiles/data_dir.h"
+#include "profiles/import/byte_stream.h"
 #include "profiles/kept_file.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
@@ -80,8 +81,12 @@ std::vector<fs::path> files_of(const fs::path& folder) {
   return files;
 }
 
+/// What a packed file ends with.
+constexpr std::string_view kPacked = ".json.gz";
+
 bool is_path(const std::string& name_or_path) {
-  return name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json");
+  return name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".json") ||
+         name_or_path.ends_with(kPacked);
 }
 
 fs::path shipped_file(DataKind kind, const std::string& given) {
@@ -101,14 +106,22 @@ fs::path shipped_file(DataKind kind, const std::string& given) {
 }
 
 JsonFile load_json(const fs::path& path) {
-  return JsonFile::load(path, {.max_bytes = std::size_t{4} << 20});
+  constexpr JsonLimits kLimits{.max_bytes = std::size_t{4} << 20};
+  if (!path.string().ends_with(kPacked)) return JsonFile::load(path, kLimits);
+  return JsonFile::parse(read_unpacked(path, kLimits.max_bytes, "a data file"), path.string(),
+                         kLimits);
+}
+
+/// The file's name without .json and .gz.
+std::string stem_of(const fs::path& path) {
+  return path.string().ends_with(kPacked) ? path.stem().stem().string() : path.stem().string();
 }
 
 DataFile describe(DataKind kind, std::shared_ptr<const JsonFile> json, fs::path path) {
   const JsonReader root = json->root();
   if (!root.is_object()) root.fail("an object");
   check_schema(kind, root);
-  std::string id = root.optional<std::string>("id", path.stem().string());
+  std::string id = root.optional<std::string>("id", stem_of(path));
   std::string description = root.optional<std::string>("description", "");
   return {std::move(json), std::move(path), std::move(id), std::move(description)};
 }

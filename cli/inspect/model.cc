@@ -313,7 +313,7 @@ std::string inspect_model(const std::string& name, std::optional<std::int64_t> a
   const std::int64_t total = counts.total(model.layers);
   const std::optional<TrainingMemory> memory = training_memory(model, seq_len);
   const std::string source =
-      JsonFile::load(file.path).root().optional<std::string>(kSource, file.path.string());
+      load_model_config(file.path).root().optional<std::string>(kSource, file.path.string());
   if (form == Form::kJson) {
     const ForwardFlops flops = forward_flops_per_token(model, seq_len);
     return json_text({{"schema", "shardwright.inspection/1.0"},

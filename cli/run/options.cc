@@ -165,6 +165,7 @@ RunOptions run_options(RunSettings& settings) {
       required(settings, "model", document.model, "a Hugging Face config.json or a shipped name");
   settings.decide("model", options.model_name, plan_file);
   choose_model(settings, document, options);
+  if (settings.word("dropout", {"config", "none"}) == "none") options.model.dropout.clear();
   ExecutionOffer offer = execution_offer();
   const std::string connects = settings.word("communicator", {"auto", "local", "nccl", "mpi"});
   std::string on = settings.word("device", {"auto", "host", "cuda"});

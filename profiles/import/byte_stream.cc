@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "sim/core/error.h"
+#include "sim/core/read_file.h"
 
 namespace shardwright::profiles {
 
@@ -51,6 +52,12 @@ constexpr int kWriterMilliseconds = 2000;
 int open_without_waiting(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail_to_open(path);
+  try {
+    require_readable(path, fd);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
   pollfd waiting{fd, POLLIN, 0};
   ::poll(&waiting, 1, kWriterMilliseconds);
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_NONBLOCK);
@@ -135,5 +142,26 @@ std::size_t ByteStream::read(char* to, std::size_t size) {
 #endif
 
 ByteStream::~ByteStream() = default;
+
+std::string read_unpacked(const std::filesystem::path& path, std::size_t most_bytes,
+                          std::string_view kind) {
+  constexpr std::size_t kPiece = std::size_t{1} << 16;
+  ByteStream stream(path);
+  std::string text;
+  for (;;) {
+    const std::size_t size = text.size();
+    text.resize(size + kPiece);
+    const std::size_t got = stream.read(text.data() + size, kPiece);
+    text.resize(size + got);
+    if (text.size() > most_bytes) {
+      throw Error(fmt::format("{}: holds more than {} bytes, the most accepted for {}",
+                              path.string(), most_bytes, kind));
+    }
+    if (got > 0) continue;
+    if (!stream.damaged()) return text;
+    throw Error(fmt::format("{}: is damaged or ends early, expected a whole file packed with gzip",
+                            path.string()));
+  }
+}
 
 }  // namespace shardwright::profiles

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <string_view>
 
 namespace shardwright::profiles {
 
@@ -31,5 +33,10 @@ class ByteStream {
   std::unique_ptr<Handle> handle_;
   bool damaged_ = false;
 };
+
+/// All bytes of `path`, unpacked. Throws Error where they are more than `most_bytes`; `kind` says
+/// of what, as in "a log of nccl-tests".
+std::string read_unpacked(const std::filesystem::path& path, std::size_t most_bytes,
+                          std::string_view kind);
 
 }  // namespace shardwright::profiles

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -73,6 +74,7 @@ struct Row {
   std::string type;
   std::string operation;                                  // "sum", "none" or empty
   std::vector<std::pair<double, double>> time_and_ratio;  // us; bus over algorithm bandwidth
+  double algorithm = 0, bus = 0;                          // GB/s of the first table
 };
 
 /// rccl-tests can print the algorithm, the protocol and the number of channels behind a row.
@@ -104,6 +106,7 @@ std::optional<Row> row_of(const Words& all) {
     const auto algorithm = parse_double(words[at + 1]);
     const auto bus = parse_double(words[at + 2]);
     if (!time || !algorithm || !bus || *time <= 0) return std::nullopt;
+    if (row.time_and_ratio.empty()) row.algorithm = *algorithm, row.bus = *bus;
     row.time_and_ratio.emplace_back(*time, *algorithm > 0 ? *bus / *algorithm : 0);
   }
   return row.time_and_ratio.empty() ? std::nullopt : std::optional(row);
@@ -120,6 +123,27 @@ std::optional<OpKind> kind_by_ratio(const std::vector<Row>& rows, std::int64_t r
   // all_gather prints what alltoall prints too; a sum over 1/n of the ranks is only reduce_scatter.
   if (near((n - 1) / n) && largest.operation == "sum") return OpKind::kReduceScatter;
   return std::nullopt;
+}
+
+/// The ranks that the two bandwidths of every row allow, printed to a hundredth: 0 when these are
+/// several numbers or none.
+std::int64_t ranks_by_ratio(const std::vector<Row>& rows, OpKind kind) {
+  constexpr double kRounding = 0.005, kMostRanks = 1e6;
+  const bool sums = kind == OpKind::kAllReduce;
+  if (!sums && kind != OpKind::kAllGather && kind != OpKind::kReduceScatter) return 0;
+  // ratio = 2 (n - 1) / n or (n - 1) / n, which grows with n.
+  const auto ranks_of = [&](double ratio) {
+    const double rest = 1 - (sums ? ratio / 2 : ratio);
+    return rest > 1 / kMostRanks ? 1 / rest : kMostRanks;
+  };
+  double least = 2, most = kMostRanks;
+  for (const Row& row : rows) {
+    if (row.algorithm <= kRounding) continue;
+    least = std::max(least, ranks_of((row.bus - kRounding) / (row.algorithm + kRounding)));
+    most = std::min(most, ranks_of((row.bus + kRounding) / (row.algorithm - kRounding)));
+  }
+  const double first = std::ceil(least);
+  return first <= most && first + 1 > most ? static_cast<std::int64_t>(first) : 0;
 }
 
 class NcclTestsReader {
@@ -201,18 +225,27 @@ class NcclTestsReader {
   /// The rows so far belong to one run.
   void flush() {
     if (rows_.empty()) return;
-    const auto ranks = static_cast<std::int64_t>(devices_.size());
+    auto ranks = static_cast<std::int64_t>(devices_.size());
     std::optional<OpKind> kind = kind_;
+    if (devices_.empty() && kind) ranks = ranks_by_ratio(rows_, *kind);
+    if (devices_.empty() && ranks > 1) {
+      set_.notes.push_back(
+          fmt::format("{} lists no devices: its bandwidths are those of {} ranks, on as few nodes "
+                      "as hold these.",
+                      file_, ranks));
+    }
     if (!kind && !unsupported_) kind = kind_by_ratio(rows_, ranks);
     if (ranks < 2 || !kind) {
       set_.notes.push_back(
-          ranks < 2 ? fmt::format("{} does not list two devices or more (\"#  Rank 0 ... on ... "
-                                  "device\"); {} rows were left out.",
-                                  file_, rows_.size())
-                    : fmt::format("{} does not say which collective it timed, or one without a "
-                                  "cost model (name the file all_gather_perf.txt, or keep the "
-                                  "command in it); {} rows were left out.",
-                                  file_, rows_.size()));
+          ranks < 2 && kind
+              ? fmt::format("{} does not list two devices or more (\"#  Rank 0 ... on ... "
+                            "device\"), and its bandwidths leave open how many there were; {} "
+                            "rows were left out.",
+                            file_, rows_.size())
+              : fmt::format("{} does not say which collective it timed, or one without a "
+                            "cost model (name the file all_gather_perf.txt, or keep the "
+                            "command in it); {} rows were left out.",
+                            file_, rows_.size()));
       count_left_out(set_.left_out, "rows of nccl-tests whose collective or ranks are unknown", 0,
                      static_cast<std::int64_t>(rows_.size()));
       rows_.clear();
@@ -242,7 +275,7 @@ class NcclTestsReader {
   /// than a host has.
   std::int64_t nodes_of(std::int64_t ranks) const {
     constexpr std::int64_t kMostGpusOfAHost = 16;
-    if (node_.gpus > 0 && (node_.given || node_.gpus > kMostGpusOfAHost)) {
+    if (node_.gpus > 0 && (node_.given || node_.gpus > kMostGpusOfAHost || hosts_.empty())) {
       return (ranks + node_.gpus - 1) / node_.gpus;
     }
     return std::max<std::int64_t>(1, static_cast<std::int64_t>(hosts_.size()));
@@ -269,23 +302,15 @@ class NcclTestsReader {
   std::vector<Row> rows_;
 };
 
-/// The log, which may be packed.
-std::string unpacked(const std::filesystem::path& path) {
-  constexpr std::size_t kMostBytes = std::size_t{64} << 20, kPiece = std::size_t{1} << 16;
-  ByteStream stream(path);
-  std::string text;
-  for (;;) {
-    const std::size_t size = text.size();
-    text.resize(size + kPiece);
-    const std::size_t got = stream.read(text.data() + size, kPiece);
-    text.resize(size + got);
-    if (text.size() > kMostBytes) {
-      throw Error(
-          fmt::format("{}: holds more than {} bytes, the most accepted for a log of nccl-tests",
-                      path.string(), kMostBytes));
-    }
-    if (got == 0) return text;
+/// Whether one of the first lines is a row, as in a log of which somebody kept the rows alone.
+bool begins_with_row(std::string_view text) {
+  constexpr int kLines = 64;
+  for (int line = 0; line < kLines && !text.empty(); ++line) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (row_of(split_words(without_tag(text.substr(0, end))))) return true;
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
+  return false;
 }
 
 }  // namespace
@@ -293,13 +318,15 @@ std::string unpacked(const std::filesystem::path& path) {
 bool looks_like_nccl_tests(std::string_view text) {
   return text.find("busbw") != std::string_view::npos ||
          text.find("Collective test starting") != std::string_view::npos ||
-         (text.find("# nThread") != std::string_view::npos &&
-          text.find("minBytes") != std::string_view::npos);
+         (text.find("nThread") != std::string_view::npos &&
+          text.find("minBytes") != std::string_view::npos) ||
+         begins_with_row(text);
 }
 
 void read_nccl_tests(const std::filesystem::path& path, const GpusOfNode& node,
                      ObservationSet& set) {
-  NcclTestsReader(path, node, set).read(unpacked(path));
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  NcclTestsReader(path, node, set).read(read_unpacked(path, kMostBytes, "a log of nccl-tests"));
 }
 
 }  // namespace shardwright::profiles

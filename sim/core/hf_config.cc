@@ -11,6 +11,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/hf_families.h"
+#include "sim/core/hf_literals.h"
 #include "sim/core/json_file.h"
 #include "sim/core/nearest.h"
 #include "sim/core/read_file.h"
@@ -55,6 +56,11 @@ std::optional<std::string> builtin_of_alias(const fs::path& folder, std::string_
     }
   }
   return std::nullopt;
+}
+
+JsonFile parse_config(std::string_view text, std::string file) {
+  if (text.starts_with("\x1f\x8b")) return JsonFile::parse(text, std::move(file), kConfigLimits);
+  return JsonFile::parse(hf::without_python_literals(text), std::move(file), kConfigLimits);
 }
 
 ModelFile find_path(const fs::path& path) {
@@ -110,7 +116,7 @@ std::vector<std::string> builtin_models(const fs::path& builtin_folder) {
 }
 
 Model parse_hf_config(std::string_view text, std::string file, std::string model_name) {
-  return model_of(JsonFile::parse(text, std::move(file), kConfigLimits), std::move(model_name));
+  return model_of(parse_config(text, std::move(file)), std::move(model_name));
 }
 
 ModelFile find_model(const fs::path& builtin_folder, std::string_view name_or_path) {
@@ -158,7 +164,11 @@ std::string model_name_of(std::string_view name_or_path) {
 
 Model load_model(const fs::path& builtin_folder, std::string_view name_or_path) {
   const ModelFile file = find_model(builtin_folder, name_or_path);
-  return model_of(JsonFile::load(file.path, kConfigLimits), file.name);
+  return model_of(load_model_config(file.path), file.name);
+}
+
+JsonFile load_model_config(const fs::path& path) {
+  return parse_config(read_file(path, kConfigLimits.max_bytes), path.string());
 }
 
 }  // namespace shardwright

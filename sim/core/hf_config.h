@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/json_file.h"
 #include "sim/core/model.h"
 
 namespace shardwright {
@@ -34,6 +35,9 @@ Model load_model(const std::filesystem::path& builtin_folder, std::string_view n
 /// The text of the config.json that find_model finds.
 std::string read_model_config(const std::filesystem::path& builtin_folder,
                               std::string_view name_or_path);
+
+/// The config.json at `path`, in which Infinity and NaN count as null: Python writes them.
+JsonFile load_model_config(const std::filesystem::path& path);
 
 /// The name that find_model gives to what was typed, whether or not it is there (any more).
 std::string model_name_of(std::string_view name_or_path);

@@ -35,14 +35,19 @@ void set_routing(const JsonReader& config, Model& m, std::string_view count_key,
   }
 }
 
+std::int64_t predicted_layers(const JsonReader& config) {
+  return config.optional<std::int64_t>("num_nextn_predict_layers", 0, between<std::int64_t>(0, 16));
+}
+
+std::string_view experts_key(const JsonReader& config) {
+  return config.has("num_experts") ? "num_experts" : "num_local_experts";
+}
+
 void check_first_layer(const JsonReader& config, const Model& m, std::string_view key) {
   if (m.experts.first_layer < m.layers) return;
   config.fail(key, fmt::format("less than the {} layers, so that some have experts", m.layers));
 }
 
-namespace {
-
-/// decoder_sparse_step and mlp_only_layers, of which only leading layers can be told.
 void set_sparse_layers(const JsonReader& config, Model& m) {
   Experts& e = m.experts;
   e.every = size_or(config, "decoder_sparse_step", 1, m.layers);
@@ -61,12 +66,12 @@ void set_sparse_layers(const JsonReader& config, Model& m) {
   check_first_layer(config, m, "mlp_only_layers");
 }
 
+namespace {
+
 Model read_qwen_moe(const JsonReader& config, const std::string& family,
                     const LlamaLike& defaults) {
   Model m = read_with_experts(config, family, defaults);
-  // Transformers 5 calls it as mixtral does.
-  set_routing(config, m, config.has("num_experts") ? "num_experts" : "num_local_experts",
-              "num_experts_per_tok");
+  set_routing(config, m, experts_key(config), "num_experts_per_tok");
   m.experts.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);
   set_sparse_layers(config, m);
   refuse(config, "mlp_bias", 0);
@@ -83,6 +88,7 @@ std::int64_t leading_dense_layers(const JsonReader& config, std::string_view oth
     return config.optional<std::int64_t>(otherwise, fallback,
                                          between<std::int64_t>(0, model_limits::kLayers));
   }
+  static_cast<void>(config.has(otherwise));  // says the same
   std::int64_t dense = 0, at = 0;
   for (const JsonReader& type : *types) {
     const std::string name = type.value<std::string>();
@@ -92,38 +98,6 @@ std::int64_t leading_dense_layers(const JsonReader& config, std::string_view oth
     ++at;
   }
   return dense;
-}
-
-Model read_deepseek(const JsonReader& config, const std::string& family) {
-  LatentAttention latent;
-  latent.kv_rank = size(config, "kv_lora_rank", model_limits::kHidden);
-  if (config.has("q_lora_rank")) {
-    latent.q_rank = size(config, "q_lora_rank", model_limits::kHidden);
-  }
-  latent.nope_dim = size(config, "qk_nope_head_dim", model_limits::kHeadDim);
-  latent.rope_dim = size(config, "qk_rope_head_dim", model_limits::kHeadDim);
-  latent.v_dim = size(config, "v_head_dim", model_limits::kHeadDim);
-  // RoPE turns only its own part of a head; some files call that part head_dim.
-  Model m = read_with_experts(config, family,
-                              {.max_positions = 4096, .eps = 1e-6, .head_dim = latent.rope_dim});
-  m.latent = latent;
-  m.head_dim = latent.nope_dim + latent.rope_dim;
-  if (m.kv_heads != m.heads) {
-    config.fail("num_key_value_heads",
-                fmt::format("{}, because latent attention gives each head its key", m.heads));
-  }
-  refuse(config, "attention_bias", 0);
-  set_routing(config, m, "n_routed_experts", "num_experts_per_tok");
-  Experts& e = m.experts;
-  e.ffn = size(config, "moe_intermediate_size", model_limits::kFfn);
-  e.first_layer = leading_dense_layers(config, "first_k_dense_replace", 0);
-  check_first_layer(config, m, "first_k_dense_replace");
-  refuse(config, "moe_layer_freq", 1);
-  e.shared_ffn =
-      e.ffn * config.optional<std::int64_t>("n_shared_experts", 0, between<std::int64_t>(0, 64));
-  e.groups = size_or(config, "n_group", 1, e.count);
-  e.groups_per_token = size_or(config, "topk_group", e.groups, e.groups);
-  return m;
 }
 
 Model read_mixtral(const JsonReader& config) {
@@ -147,24 +121,6 @@ Model read_qwen3_moe(const JsonReader& config) {
   Model m = read_qwen_moe(config, "qwen3_moe", {.max_positions = 32768});
   set_attention_bias(config, m, false);
   m.qk_norm = true;
-  return m;
-}
-
-Model read_deepseek_v2(const JsonReader& config) {
-  return read_deepseek(config, "deepseek_v2");
-}
-
-Model read_deepseek_v3(const JsonReader& config) {
-  Model m = read_deepseek(config, "deepseek_v3");
-  m.experts.router_bias = true;  // e_score_correction_bias
-  m.mtp_layers =
-      config.optional<std::int64_t>("num_nextn_predict_layers", 0, between<std::int64_t>(0, 16));
-  return m;
-}
-
-Model read_kimi_k2(const JsonReader& config) {
-  Model m = read_deepseek_v3(config);
-  m.family = "kimi_k2";
   return m;
 }
 

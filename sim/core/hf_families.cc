@@ -15,6 +15,9 @@
 
 #include "sim/core/hf_ignored.h"
 #include "sim/core/hf_keys.h"
+#include "sim/core/hf_rope.h"
+#include "sim/core/hf_unmodelled.h"
+#include "sim/core/nearest.h"
 
 namespace shardwright {
 namespace {
@@ -59,6 +62,7 @@ struct Family {
   /// Of the keys that other families must not have, those that this one reads or that cost nothing.
   std::array<std::string_view, 5> knows = {};
   bool has_experts = false;
+  std::string_view saved_as = {};  // the class that Transformers names where it is another
 };
 
 constexpr std::array<std::string_view, 5> kGemmaKeys = {
@@ -67,6 +71,8 @@ constexpr std::array<std::string_view, 5> kGemmaKeys = {
 constexpr std::array<std::string_view, 5> kDeepseekKeys = {"q_lora_rank", "kv_lora_rank",
                                                            "num_nextn_predict_layers"};
 
+constexpr std::array<std::string_view, 5> kMtpKeys = {"num_nextn_predict_layers"};
+
 constexpr std::array<std::string_view, 5> kGraniteKeys = {
     "attention_multiplier", "residual_multiplier", "embedding_multiplier", "logits_scaling"};
 
@@ -74,6 +80,7 @@ constexpr std::array kFamilies = {
     Family{"arcee", "ArceeForCausalLM", hf::read_arcee},
     Family{"cohere", "CohereForCausalLM", hf::read_cohere, {"logit_scale", "use_qk_norm"}},
     Family{"cohere2", "Cohere2ForCausalLM", hf::read_cohere2, {"logit_scale"}},
+    Family{"cohere2_moe", "Cohere2MoeForCausalLM", hf::read_cohere2_moe, {"logit_scale"}, true},
     Family{"cwm", "CwmForCausalLM", hf::read_cwm},
     Family{"deepseek_v2", "DeepseekV2ForCausalLM", hf::read_deepseek_v2, kDeepseekKeys, true},
     Family{"deepseek_v3", "DeepseekV3ForCausalLM", hf::read_deepseek_v3, kDeepseekKeys, true},
@@ -81,7 +88,10 @@ constexpr std::array kFamilies = {
     Family{"ernie4_5", "Ernie4_5ForCausalLM", hf::read_ernie4_5},
     Family{"ernie4_5_moe", "Ernie4_5_MoeForCausalLM", hf::read_ernie4_5_moe, {}, true},
     Family{"exaone4", "Exaone4ForCausalLM", hf::read_exaone4},
+    Family{"exaone_moe", "ExaoneMoeForCausalLM", hf::read_exaone_moe, kMtpKeys, true},
     Family{"falcon", "FalconForCausalLM", hf::read_falcon, {"alibi"}},
+    Family{"flex_olmo", "FlexOlmoForCausalLM", hf::read_flex_olmo, {}, true},
+    Family{"flint", "FlintForCausalLM", hf::read_flint, {}, true},
     Family{"gemma", "GemmaForCausalLM", hf::read_gemma},
     Family{"gemma2", "Gemma2ForCausalLM", hf::read_gemma2, kGemmaKeys},
     Family{"gemma3_text", "Gemma3ForCausalLM", hf::read_gemma3, kGemmaKeys},
@@ -97,24 +107,48 @@ constexpr std::array kFamilies = {
     Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
     Family{"gpt_oss", "GptOssForCausalLM", hf::read_gpt_oss, {}, true},
     Family{"granite", "GraniteForCausalLM", hf::read_granite, kGraniteKeys},
+    Family{"granite_swa", "GraniteSWAForCausalLM", hf::read_granite_swa, kGraniteKeys},
     Family{"granitemoe", "GraniteMoeForCausalLM", hf::read_granitemoe, kGraniteKeys, true},
+    Family{"granitemoe_swa", "GraniteMoeSWAForCausalLM", hf::read_granitemoe_swa, kGraniteKeys,
+           true},
     // Its experts may be none.
     Family{"granitemoehybrid", "GraniteMoeHybridForCausalLM", hf::read_granite4, kGraniteKeys,
            true},
+    Family{"granitemoeshared", "GraniteMoeSharedForCausalLM", hf::read_granitemoeshared,
+           kGraniteKeys, true},
     Family{"grok-1", "Grok1ModelForCausalLM", hf::read_grok1, {"attn_logit_softcapping"}, true},
     Family{"helium", "HeliumForCausalLM", hf::read_helium},
     Family{"hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", hf::read_hunyuan_v1_dense},
+    Family{"hunyuan_v1_moe",
+           "HunYuanMoEV1ForCausalLM",
+           hf::read_hunyuan_v1_moe,
+           {"use_qk_norm"},
+           true},
+    Family{"hy_v3", "HYV3ForCausalLM", hf::read_hy_v3, kMtpKeys, true},
+    Family{"hyperclovax", "HyperCLOVAXForCausalLM", hf::read_hyperclovax, kGraniteKeys},
+    Family{"internlm3", "InternLM3ForCausalLM", hf::read_internlm3, {}, false, "LlamaForCausalLM"},
+    Family{"iquestcoder",
+           "IQuestCoderForCausalLM",
+           hf::read_iquestcoder,
+           {},
+           false,
+           "LlamaForCausalLM"},
+    Family{"jais2", "Jais2ForCausalLM", hf::read_jais2},
     Family{"kimi_k2", "DeepseekV3ForCausalLM", hf::read_kimi_k2, kDeepseekKeys, true},
+    Family{"kolibri1", "Kolibri1ForCausalLM", hf::read_kolibri1, {}, true},
     Family{"llama", "LlamaForCausalLM", hf::read_llama},
     Family{"llama4_text",
            "Llama4ForCausalLM",
            hf::read_llama4,
            {"use_qk_norm", "attention_chunk_size"},
            true},
+    Family{"mellum", "MellumForCausalLM", hf::read_mellum, kMtpKeys, true},
+    Family{"mimo", "MiMoForCausalLM", hf::read_mimo, kMtpKeys},
     Family{"minimax_m2", "MiniMaxM2ForCausalLM", hf::read_minimax_m2, {"use_qk_norm"}, true},
     Family{"ministral", "MinistralForCausalLM", hf::read_ministral},
     Family{"ministral3", "Ministral3ForCausalLM", hf::read_ministral3},
     Family{"mistral", "MistralForCausalLM", hf::read_mistral},
+    Family{"mistral4", "Mistral4ForCausalLM", hf::read_mistral4, kDeepseekKeys, true},
     Family{"mixtral", "MixtralForCausalLM", hf::read_mixtral, {}, true},
     Family{"mpt", "MptForCausalLM", hf::read_mpt},
     Family{"nemotron", "NemotronForCausalLM", hf::read_nemotron},
@@ -136,8 +170,10 @@ constexpr std::array kFamilies = {
     Family{"qwen3_vl_text", "Qwen3VLForConditionalGeneration", hf::read_qwen3_vl_text},
     Family{"seed_oss", "SeedOssForCausalLM", hf::read_seed_oss},
     Family{"smollm3", "SmolLM3ForCausalLM", hf::read_smollm3},
+    Family{"solar_open", "SolarOpenForCausalLM", hf::read_solar_open, kMtpKeys, true},
     Family{"stablelm", "StableLmForCausalLM", hf::read_stablelm, {"qk_layernorm"}},
     Family{"starcoder2", "Starcoder2ForCausalLM", hf::read_starcoder2},
+    Family{"vaultgemma", "VaultGemmaForCausalLM", hf::read_vaultgemma, kGemmaKeys},
 };
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
@@ -146,28 +182,41 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   });
 }
 
+/// "one of 70 known families such as a, b and c", those whose names are most like `name`.
+std::string known_ones(std::string_view name, const std::vector<std::string>& types) {
+  return fmt::format("one of {} known families such as {}", types.size(),
+                     fmt::join(nearest_few(name, types, 3), ", "));
+}
+
 /// By model_type, or by architectures in files that lack it; the two must agree, because another
 /// head (a classifier, a reward) is another model.
 const Family& family_of(const JsonReader& config) {
   const auto type = config.find<std::string>("model_type");
   const auto architectures = config.find_array("architectures");
-  std::vector<std::string_view> types;
+  std::vector<std::string> types;
   for (const Family& family : kFamilies) {
-    types.push_back(family.type);
-    const bool named =
-        !architectures || architectures->empty() ||
-        equal_ignoring_case(architectures->front().value<std::string>(), family.architecture);
+    types.emplace_back(family.type);
+    const std::string given =
+        architectures && !architectures->empty() ? architectures->front().value<std::string>() : "";
+    const bool named = given.empty() || equal_ignoring_case(given, family.architecture);
     if (type && *type == family.type) {
-      if (!named) architectures->front().fail(family.architecture);
+      if (!named && given != family.saved_as) architectures->front().fail(family.architecture);
       return family;
     }
     if (!type && architectures && !architectures->empty() && named) return family;
   }
+  const auto without = [](std::string_view part) {
+    return fmt::format("a model without {}, because that is not modelled", part);
+  };
   if (!type && architectures && !architectures->empty()) {
-    architectures->front().fail(
-        fmt::format("the language model of one of {}", fmt::join(types, ", ")));
+    const JsonReader& first = architectures->front();
+    const std::string name = first.value<std::string>();
+    const std::string_view part = hf::unmodelled_part(name);
+    first.fail(part.empty() ? "the language model of " + known_ones(name, types) : without(part));
   }
-  config.fail("model_type", fmt::format("one of {}", fmt::join(types, ", ")));
+  const std::string_view part = type ? hf::unmodelled_part(*type) : std::string_view();
+  if (!part.empty()) config.fail("model_type", without(part));
+  config.fail("model_type", known_ones(type.value_or("llama"), types));
 }
 
 }  // namespace
@@ -177,29 +226,44 @@ namespace {
 /// Weights stored in 8 or 4 bits, as the files of DeepSeek-V3 and gpt-oss are, are trained in what
 /// the plan says; those of others are read the same way by trainers of adapters.
 void check_storage(const JsonReader& config) {
-  if (const auto stored = config.find_object("quantization_config")) {
-    stored->require_choice("quant_method", {"fp8", "fbgemm_fp8", "mxfp4", "modelopt",
-                                            "compressed-tensors", "bitsandbytes"});
+  const auto stored = config.find_object("quantization_config");
+  if (!stored) return;
+  if (!stored->has("quant_method") && stored->has("quant_algo")) {  // as ModelOpt writes it
+    stored->require_choice("quant_algo", {"FP8", "NVFP4", "MXFP8", "MIXED_PRECISION"});
+    return;
   }
+  stored->require_choice("quant_method", {"fp8", "fbgemm_fp8", "mxfp4", "modelopt",
+                                          "compressed-tensors", "bitsandbytes"});
 }
 
+constexpr std::array<const char*, 3> kTextParts = {"text_config", "llm_config", "language_config"};
+
 /// The language model in a config that wraps it beside towers for pictures and sound: its
-/// text_config where that is of a known family and the wrapper itself is not.
+/// text_config (InternVL: llm_config, Janus: language_config) where the wrapper itself is of no
+/// known family.
 JsonReader text_part(const JsonReader& config) {
   const auto type = config.find<std::string>("model_type");
   const auto known = [](std::string_view name) {
     return std::any_of(kFamilies.begin(), kFamilies.end(),
                        [&](const Family& family) { return family.type == name; });
   };
-  if (!config.has("text_config") || (type && known(*type))) return config;
-  return config.require_object("text_config");
+  if (type && known(*type)) return config;
+  for (const char* key : kTextParts) {
+    if (config.has(key)) return config.require_object(key);
+  }
+  return config;
+}
+
+bool wraps_text(const JsonReader& config) {
+  return std::any_of(kTextParts.begin(), kTextParts.end(),
+                     [&](const char* key) { return config.has(key); });
 }
 
 }  // namespace
 
 Model model_from_config(const JsonReader& whole) {
   const JsonReader file = text_part(whole);
-  const bool wrapped = whole.has("text_config") && !file.has("text_config");
+  const bool wrapped = wraps_text(whole) && !wraps_text(file);
   std::set<std::string, std::less<>> asked;
   const JsonReader config = file.noting(asked);
   const Family& family = family_of(config);
@@ -221,6 +285,8 @@ Model model_from_config(const JsonReader& whole) {
       (model.rope.scaling == RopeScaling::kYarn || model.rope.scaling == RopeScaling::kLongrope)) {
     model.planning_only = "stretches RoPE with yarn or longrope";
   }
+  if (model.planning_only.empty() && stretches_dynamically(config))
+    model.planning_only = "stretches RoPE with the length of sequences";
   if (!model.is_moe() && model.rope.scaling == RopeScaling::kLlama3 &&
       model.rope.high_freq_factor == model.rope.low_freq_factor) {
     model.planning_only = "stretches some frequencies of RoPE without a transition";

@@ -61,32 +61,53 @@ Model read_cwm(const JsonReader& config);
 Model read_ernie4_5(const JsonReader& config);
 Model read_exaone4(const JsonReader& config);
 Model read_granite4(const JsonReader& config);
+Model read_granite_swa(const JsonReader& config);
 Model read_helium(const JsonReader& config);
 Model read_hunyuan_v1_dense(const JsonReader& config);
+Model read_hyperclovax(const JsonReader& config);
+Model read_internlm3(const JsonReader& config);
+Model read_iquestcoder(const JsonReader& config);
+Model read_jais2(const JsonReader& config);
+Model read_mimo(const JsonReader& config);
 Model read_ministral(const JsonReader& config);
 Model read_ministral3(const JsonReader& config);
 Model read_olmo3(const JsonReader& config);
 Model read_qwen2_vl_text(const JsonReader& config);
 Model read_qwen3_vl_text(const JsonReader& config);
 Model read_seed_oss(const JsonReader& config);
+Model read_vaultgemma(const JsonReader& config);
 
 // With experts (hf_recent_experts.cc).
+Model read_cohere2_moe(const JsonReader& config);
 Model read_dots1(const JsonReader& config);
 Model read_ernie4_5_moe(const JsonReader& config);
+Model read_exaone_moe(const JsonReader& config);
+Model read_flex_olmo(const JsonReader& config);
+Model read_flint(const JsonReader& config);
 Model read_glm4_moe(const JsonReader& config);
-Model read_glm4_moe_lite(const JsonReader& config);
 Model read_granitemoe(const JsonReader& config);
+Model read_granitemoe_swa(const JsonReader& config);
+Model read_granitemoeshared(const JsonReader& config);
+Model read_hunyuan_v1_moe(const JsonReader& config);
+Model read_hy_v3(const JsonReader& config);
+Model read_kolibri1(const JsonReader& config);
+Model read_mellum(const JsonReader& config);
 Model read_minimax_m2(const JsonReader& config);
 Model read_olmoe(const JsonReader& config);
 Model read_qwen3_vl_moe_text(const JsonReader& config);
+Model read_solar_open(const JsonReader& config);
+
+// With latent attention (hf_latent.cc).
+Model read_deepseek_v2(const JsonReader& config);
+Model read_deepseek_v3(const JsonReader& config);
+Model read_glm4_moe_lite(const JsonReader& config);
+Model read_kimi_k2(const JsonReader& config);
+Model read_mistral4(const JsonReader& config);
 
 // MoE models (hf_experts.cc), planned only: no kernel of the executor routes tokens.
 Model read_mixtral(const JsonReader& config);
 Model read_qwen2_moe(const JsonReader& config);
 Model read_qwen3_moe(const JsonReader& config);
-Model read_deepseek_v2(const JsonReader& config);
-Model read_deepseek_v3(const JsonReader& config);
-Model read_kimi_k2(const JsonReader& config);
 Model read_gpt_oss(const JsonReader& config);
 Model read_llama4(const JsonReader& config);
 Model read_grok1(const JsonReader& config);

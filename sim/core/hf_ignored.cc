@@ -15,7 +15,7 @@ namespace {
 
 /// Generation, bookkeeping, the tokenizer, heads for other tasks; how a router weighs its experts
 /// and factors that cost nothing; and keys whose meaning another key has switched off.
-constexpr std::array<std::string_view, 96> kWithoutEffect = {
+constexpr std::array<std::string_view, 102> kWithoutEffect = {
     "architectures",
     "attn_implementation",
     "attn_output_multiplier",
@@ -32,9 +32,11 @@ constexpr std::array<std::string_view, 96> kWithoutEffect = {
     "decoder_start_token_id",
     "do_sample",
     "dtype",
+    "enable_moe_fp32_combine",
     "eos_token_id",
     "eod_token_id",
     "ep_size",
+    "expert_selection_fn",
     "finetuning_task",
     "floor_scale",
     "gradient_checkpointing",
@@ -45,6 +47,7 @@ constexpr std::array<std::string_view, 96> kWithoutEffect = {
     "initializer_cutoff_factor",
     "is_decoder",
     "label2id",
+    "layer_rope_theta",
     "layer_types",
     "learned_pos_emb",
     "length_penalty",
@@ -74,6 +77,7 @@ constexpr std::array<std::string_view, 96> kWithoutEffect = {
     "pad_token_id",
     "prefix",
     "position_embedding_type",
+    "prefix_dense_sliding_window_pattern",
     "pretraining_tp",
     "problem_type",
     "qk_head_dim",
@@ -87,11 +91,13 @@ constexpr std::array<std::string_view, 96> kWithoutEffect = {
     "routed_scaling_factor",
     "router_aux_loss_coef",
     "router_jitter_noise",
+    "router_scaling_factor",
     "router_z_loss_coef",
     "rotary_dim",
     "scoring_func",
     "sep_token_id",
     "seq_aux",
+    "shared_expert_combination_strategy",
     "sliding_window",
     "sliding_window_pattern",
     "suppress_tokens",

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -37,15 +38,26 @@ std::int64_t usual_windows(const JsonReader& config, const Model& m) {
         0, m.layers - config.optional<std::int64_t>("max_window_layers", 28));
   }
   // Every second layer sees all, or every sixth.
-  if (m.family == "gemma2" || m.family == "gpt_oss") return (m.layers + 1) / 2;
+  if (m.family == "gemma2" || m.family == "vaultgemma" || m.family == "gpt_oss")
+    return (m.layers + 1) / 2;
   if (m.family == "gemma3_text") {
     return m.layers -
            m.layers / size_or(config, "sliding_window_pattern", 6, model_limits::kLayers);
   }
-  if (m.family == "exaone4" || m.family == "olmo3" || m.family == "cohere2" || m.family == "cwm") {
-    const std::int64_t every = size_or(config, "sliding_window_pattern", 4, model_limits::kLayers);
-    // cwm begins with one that sees all, the others end with it.
-    const bool first = m.family == "cwm";
+  if (m.family == "mellum") return 0;
+  // The first two see all, every fourth, and the last one.
+  if (m.family == "flint") {
+    return m.layers - ((m.layers + 2) / 4 + 1 + (m.layers % 4 == 2 ? 0 : 1));
+  }
+  constexpr std::array<std::string_view, 9> kPatterns = {
+      "cohere2_moe", "exaone4", "exaone_moe",  "olmo3",         "cohere2",
+      "kolibri1",    "cwm",     "granite_swa", "granitemoe_swa"};
+  if (std::find(kPatterns.begin(), kPatterns.end(), m.family) != kPatterns.end()) {
+    const std::int64_t usual = m.family == "kolibri1" ? 5 : 4;
+    const std::int64_t every =
+        size_or(config, "sliding_window_pattern", usual, model_limits::kLayers);
+    // These begin with one that sees all, the others end with it.
+    const bool first = m.family == "cwm" || m.family.ends_with("_swa");
     return m.layers - (first ? (m.layers + every - 1) / every : m.layers / every);
   }
   return m.layers;
@@ -119,7 +131,7 @@ void set_sliding_window(const JsonReader& config, Model& m) {
   if (!used) return;
   const std::int64_t layers = std::min(m.layers, listed ? *listed : usual_windows(config, m));
   if (layers == 0) return;
-  const bool gemma = m.family == "gemma2" || m.family == "gemma3_text";
+  const bool gemma = m.family == "gemma2" || m.family == "gemma3_text" || m.family == "vaultgemma";
   const bool usual = gemma && !present(config, "sliding_window");
   m.sliding_window = usual ? 4096 : window.value_or(0);
   m.windowed_layers = m.sliding_window > 0 ? layers : 0;

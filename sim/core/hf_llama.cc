@@ -18,7 +18,7 @@ Model read_llama_like(const JsonReader& config, const std::string& family,
   Model m;
   m.family = family;
   m.hidden = size(config, "hidden_size", model_limits::kHidden);
-  m.ffn = size(config, "intermediate_size", model_limits::kFfn);
+  m.ffn = size(config, defaults.ffn_key, model_limits::kFfn);
   m.layers = size(config, "num_hidden_layers", model_limits::kLayers);
   m.heads = size(config, "num_attention_heads", model_limits::kHeads);
   m.kv_heads = size_or(config, "num_key_value_heads", m.heads, model_limits::kHeads);
@@ -134,7 +134,7 @@ Model read_gemma2_like(const JsonReader& config, const std::string& family,
                        std::int64_t max_positions) {
   Model m = read_gemma_like(config, family, max_positions);
   m.norms_per_layer = 4;
-  const bool capped = family == "gemma2";
+  const bool capped = family == "gemma2" || family == "vaultgemma";
   m.attention_softcap = softcap(config, "attn_logit_softcapping", capped ? 50.0 : 0.0);
   m.logit_softcap = softcap(config, "final_logit_softcapping", capped ? 30.0 : 0.0);
   const double scalar = config.optional<double>("query_pre_attn_scalar", 256.0, above(0.0));

@@ -21,6 +21,7 @@ struct LlamaLike {
   double rotary_fraction = 1.0;
   bool angles_by_layer = false;  // RopeKeys
   bool angle_sections = false;
+  std::string_view ffn_key = "intermediate_size";
 };
 /// The keys that llama and its relatives share.
 Model read_llama_like(const JsonReader& config, const std::string& family,

@@ -128,6 +128,7 @@ Model read_falcon(const JsonReader& config) {
   m.head_dim = divided_head_dim(config, m, "num_attention_heads");
   const bool recent = config.optional<bool>("new_decoder_architecture", false);
   const bool multi_query = config.optional<bool>("multi_query", true);
+  static_cast<void>(config.has("num_kv_heads"));  // in older files without effect
   m.kv_heads = recent        ? size_or(config, "num_kv_heads", m.heads, m.heads)
                : multi_query ? 1
                              : m.heads;

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "sim/core/hf_experts.h"
 #include "sim/core/hf_families.h"
 #include "sim/core/hf_keys.h"
 #include "sim/core/hf_llama.h"
@@ -122,6 +123,76 @@ Model read_granite4(const JsonReader& config) {
   set_attention_bias(config, m, false);
   m.ffn = size(config, "shared_intermediate_size", model_limits::kFfn);
   m.fused_gate_up = true;
+  return m;
+}
+
+namespace {
+
+/// Llama with a name of its own.
+Model read_renamed_llama(const JsonReader& config, const std::string& family,
+                         std::int64_t max_positions) {
+  Model m = read_planned(
+      config, family, {.max_positions = max_positions, .eps = 1e-5, .head_dim = 128}, kNoKernels);
+  set_attention_bias(config, m, false);
+  m.mlp_bias = config.optional<bool>("mlp_bias", false);
+  return m;
+}
+
+}  // namespace
+
+Model read_iquestcoder(const JsonReader& config) {
+  return read_renamed_llama(config, "iquestcoder", 131072);
+}
+
+Model read_internlm3(const JsonReader& config) {
+  Model m = read_renamed_llama(config, "internlm3", 32768);
+  refuse(config, "qkv_bias", 0);
+  refuse(config, "bias", 0);
+  return m;
+}
+
+Model read_mimo(const JsonReader& config) {
+  Model m = read_planned(config, "mimo", {.max_positions = 32768}, kNoKernels);
+  m.qkv_bias = config.optional<bool>("attention_bias", true);
+  m.mtp_layers = predicted_layers(config);
+  return m;
+}
+
+Model read_hyperclovax(const JsonReader& config) {
+  Model m = read_planned(config, "hyperclovax", {}, "multiplies embeddings, scores and residuals");
+  set_attention_bias(config, m, false);
+  m.mlp_bias = config.optional<bool>("mlp_bias", false);
+  m.norms_per_layer = config.optional<bool>("use_post_norm", true) ? 4 : 2;
+  return m;
+}
+
+Model read_granite_swa(const JsonReader& config) {
+  Model m = read_planned(config, "granite_swa", {.max_positions = 8192, .eps = 1e-5, .tied = true},
+                         "multiplies embeddings, scores and residuals");
+  set_attention_bias(config, m, false);
+  m.mlp_bias = config.optional<bool>("mlp_bias", false);
+  m.attention_sinks = true;
+  return m;
+}
+
+Model read_jais2(const JsonReader& config) {
+  Model m = read_planned(config, "jais2", {.max_positions = 8192, .activation_key = ""},
+                         "squares its ReLU and has LayerNorm");
+  config.require_choice("hidden_act", {"relu2"});
+  set_attention_bias(config, m, true);
+  m.mlp_bias = config.optional<bool>("mlp_bias", true);
+  m.norm = Normalization::kLayerNorm;
+  m.norm_bias = true;
+  m.norm_eps = norm_eps(config, "layer_norm_eps", 1e-5);
+  m.gated_mlp = false;
+  m.activation = Activation::kRelu;
+  return m;
+}
+
+Model read_vaultgemma(const JsonReader& config) {
+  Model m = read_gemma2_like(config, "vaultgemma", 8192);
+  m.norms_per_layer = 2;
+  m.planning_only = kNoKernels;
   return m;
 }
 

@@ -13,16 +13,26 @@
 namespace shardwright {
 namespace {
 
+constexpr std::string_view kDynamic = "dynamic";
+
+std::string type_of(const JsonReader& object) {
+  return object.optional<std::string>(object.has("rope_type") ? "rope_type" : "type", "default");
+}
+
 RopeScaling scaling_type(const JsonReader& object, const RopeKeys& keys) {
   const std::string_view key = object.has("rope_type") ? "rope_type" : "type";
   const std::string type = object.optional<std::string>(key, "default");
   // "mrope" is the older name of the default with sections.
-  if (type == "default" || (type == "mrope" && keys.sections)) return RopeScaling::kNone;
+  // "dynamic" changes angles beyond the original length, by the length that is met.
+  if (type == "default" || type == kDynamic || (type == "mrope" && keys.sections))
+    return RopeScaling::kNone;
   if (type == "linear") return RopeScaling::kLinear;
   if (type == "llama3") return RopeScaling::kLlama3;
   if (type == "yarn") return RopeScaling::kYarn;
   if (type == "longrope" || type == "su") return RopeScaling::kLongrope;
-  object.fail(key, "default, linear, llama3, yarn or longrope, because others are not modelled");
+  object.fail(key,
+              "default, dynamic, linear, llama3, yarn or longrope, because others are not "
+              "modelled");
 }
 
 /// The keys of rope_scaling or rope_parameters that say how frequencies are scaled. Those of llama3
@@ -96,6 +106,14 @@ Rope read_rope(const JsonReader& config, std::int64_t head_dim, const RopeKeys& 
                     config.file(), rotated, head_dim));
   }
   return rope;
+}
+
+bool stretches_dynamically(const JsonReader& config) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const auto object = config.find_object(key);
+    if (object && type_of(*object) == kDynamic) return true;
+  }
+  return false;
 }
 
 }  // namespace shardwright

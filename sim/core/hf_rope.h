@@ -22,9 +22,13 @@ struct RopeKeys {
 };
 
 /// Reads rope_parameters (Transformers 5), or rope_theta with rope_scaling (before). Throws Error
-/// naming the key for types other than default, linear, llama3, yarn and longrope, for parameters
-/// per layer type unless `keys` allow them (then those of full attention are read), and when both
-/// generations are there and disagree. Of yarn and longrope only the type is kept.
+/// naming the key for types other than default, dynamic, linear, llama3, yarn and longrope, for
+/// parameters per layer type unless `keys` allow them (then those of full attention are read), and
+/// when both generations are there and disagree. Of yarn and longrope only the type is kept, of
+/// dynamic nothing.
 Rope read_rope(const JsonReader& config, std::int64_t head_dim, const RopeKeys& keys);
+
+/// Whether the type is dynamic: angles depend on the longest sequence that was met.
+bool stretches_dynamically(const JsonReader& config);
 
 }  // namespace shardwright

@@ -259,6 +259,11 @@ TEST_F(RunTest, HonoursTheInitialDeviationAndRefusesDropout) {
   const ProgramResult dropout = run(with("dropout.json", {{"attention_dropout", 0.5}}));
   EXPECT_EQ(dropout.exit_code, 3);
   EXPECT_THAT(dropout.err, HasSubstr("attention_dropout is 0.5"));
+  std::vector<std::string> without = with("without.json", {{"attention_dropout", 0.5}});
+  without.insert(without.end(), {"--dropout", "none"});
+  const ProgramResult dropped = run(without);
+  EXPECT_EQ(dropped.exit_code, 0) << dropped.err;
+  EXPECT_THAT(get(folder_ / "out-without.json/run.ini"), HasSubstr("dropout = none"));
   const ProgramResult ignored = run(with("ignored.json", {{"mup_width_multiplier", 2}}));
   EXPECT_EQ(ignored.exit_code, 0) << ignored.err;
   EXPECT_THAT(ignored.err, HasSubstr("keys that are ignored: mup_width_multiplier"));

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using testing::problem_of;
 using testing::read;
+using testing::refusal_of;
 using testing::with;
 
 json small(const std::string& type, const json& more) {
@@ -113,6 +116,24 @@ TEST(HfRecent, ParametersAreThoseOfTransformers) {
   }
 }
 
+// Each line a config that Transformers 5.23 saved, and the parameters of the model that it makes of
+// it on its meta device (scripts/check_models --table).
+TEST(HfRecent, SavedConfigsOfEveryFamilyHaveTheParametersOfTransformers) {
+  std::ifstream file(SHARDWRIGHT_TEST_DATA "/models/transformers_5.jsonl");
+  std::set<std::string> families;
+  for (std::string line; std::getline(file, line);) {
+    const json entry = json::parse(line);
+    const json& config = entry.at("config");
+    const std::string type = config.at("model_type");
+    const Model m = read(config);
+    EXPECT_EQ(count_parameters(m).total(m.layers), entry.at("parameters")) << type;
+    EXPECT_EQ(m.windowed_layers, entry.at("windowed")) << type;
+    EXPECT_THAT(m.ignored_keys, ::testing::IsEmpty()) << type;
+    families.insert(type);
+  }
+  EXPECT_GE(families.size(), 60U);
+}
+
 TEST(HfRecent, FilesAsTransformers5SavesThem) {
   // Angles by the kind of a layer.
   const json angles = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
@@ -131,12 +152,23 @@ TEST(HfRecent, FilesAsTransformers5SavesThem) {
   EXPECT_EQ(read(unused).sliding_window, 0);
 }
 
+TEST(HfRecent, DynamicRopeIsPlanned) {
+  const json dynamic = {
+      {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}}}};
+  EXPECT_TRUE(read(small("qwen3", {{"head_dim", 8}})).planning_only.empty());
+  EXPECT_THAT(read(small("qwen3", dynamic)).planning_only, HasSubstr("length of sequences"));
+  EXPECT_EQ(read(small("hunyuan_v1_dense", dynamic)).rope.scaling, RopeScaling::kNone);
+}
+
 TEST(HfRecent, TheTextOfAWrapperIsRead) {
   const json text = small("mistral", {{"head_dim", 16}});
   const json wrapper = {{"model_type", "mistral3"},
                         {"architectures", {"Mistral3ForConditionalGeneration"}},
                         {"vision_config", {{"hidden_size", 32}}},
                         {"text_config", text}};
+  for (const char* key : {"llm_config", "language_config"}) {
+    EXPECT_EQ(read({{"model_type", "internvl_chat"}, {key, text}}).hidden, 64) << key;
+  }
   const Model m = read(wrapper);
   EXPECT_EQ(count_parameters(m).total(m.layers), count_parameters(read(text)).total(4));
   EXPECT_THAT(m.ignored_keys, ::testing::ElementsAre("vision_config"));
@@ -145,13 +177,81 @@ TEST(HfRecent, TheTextOfAWrapperIsRead) {
               HasSubstr("model_type is \"mamba9\""));
 }
 
+TEST(HfRecent, LlamaByAnotherNameMayCallItselfLlama) {
+  const json renamed = small("internlm3", {{"head_dim", 8}});
+  EXPECT_EQ(read(with(renamed, {{"architectures", {"LlamaForCausalLM"}}})).family, "internlm3");
+  EXPECT_EQ(read(with(renamed, {{"architectures", {"InternLM3ForCausalLM"}}})).family, "internlm3");
+  EXPECT_THAT(problem_of(with(renamed, {{"architectures", {"Qwen2ForCausalLM"}}})),
+              HasSubstr("expected InternLM3ForCausalLM"));
+}
+
+TEST(HfRecent, MimoIsQwen2WithMultiTokenPrediction) {
+  const json more = {{"attention_bias", true}, {"head_dim", 8}};
+  const Model m = read(small("mimo", with(more, {{"num_nextn_predict_layers", 1}})));
+  const Model qwen = read(small("qwen2", {{"head_dim", 8}}));
+  EXPECT_EQ(count_parameters(m).total(4), count_parameters(qwen).total(4));
+  EXPECT_EQ(m.mtp_layers, 1);
+}
+
+TEST(HfRecent, ListsForLayersMustAgree) {
+  const auto hunyuan = [](const json& more) {
+    return with(small("hunyuan_v1_moe", {{"head_dim", 8},
+                                         {"num_experts", 4},
+                                         {"moe_intermediate_size", {32, 32, 32, 32}},
+                                         {"num_shared_expert", {1, 1, 1, 1}}}),
+                more);
+  };
+  const Model m = read(hunyuan({{"moe_topk", {2, 2, 2, 2}}}));
+  EXPECT_EQ(m.experts.per_token, 2);
+  EXPECT_EQ(m.experts.ffn, 32);
+  EXPECT_EQ(m.experts.shared_ffn, 96);
+  EXPECT_THAT(problem_of(hunyuan({{"moe_topk", {2, 2, 2, 1}}})),
+              HasSubstr("moe_topk[3] is 1, expected 2 as in the first layer"));
+}
+
+TEST(HfRecent, PythonsInfinityCountsAsAbsent) {
+  const std::string text = small("llama", {{"_name_or_path", "NaN \\"}}).dump();
+  const Model plain = parse_hf_config(text, "c.json", "tiny");
+  const Model m = parse_hf_config(text.substr(0, text.size() - 1) +
+                                      R"(, "time_step_limit": [0.0, Infinity], "rope_theta": NaN,
+                                         "least": -Infinity})",
+                                  "c.json", "tiny");
+  EXPECT_EQ(count_parameters(m).total(4), count_parameters(plain).total(4));
+  EXPECT_EQ(m.rope.theta, plain.rope.theta);
+  EXPECT_THAT(refusal_of([&] { parse_hf_config(R"({"vocab_size": infinity})", "c.json", "x"); }),
+              HasSubstr("invalid literal"));
+}
+
 TEST(HfRecent, StoredInFewerBitsIsPlanned) {
+  const json modelopt = {{"quant_algo", "FP8"}, {"producer", {{"name", "modelopt"}}}};
+  EXPECT_EQ(read(small("qwen3", {{"quantization_config", modelopt}})).planning_only,
+            "is stored in fewer bits");
+  EXPECT_THAT(problem_of(small("qwen3", {{"quantization_config", {{"quant_algo", "INT2"}}}})),
+              HasSubstr("quant_algo is \"INT2\""));
   const json stored = small("qwen3", {{"quantization_config", {{"quant_method", "fp8"}}}});
   EXPECT_EQ(read(stored).planning_only, "is stored in fewer bits");
   EXPECT_THAT(problem_of(small("qwen3", {{"quantization_config", {{"quant_method", "gptq"}}}})),
               HasSubstr("quant_method is \"gptq\""));
   EXPECT_EQ(read(small("qwen3_moe", experts({{"num_experts", 4}, {"use_qk_norm", true}}))).family,
             "qwen3_moe");
+}
+
+TEST(HfRecent, FamiliesThatHaveWhatIsNotModelledAreRefusedByIt) {
+  EXPECT_EQ(
+      problem_of(small("nemotron_h", json::object())),
+      "c.json: model_type is \"nemotron_h\", expected a model without Mamba-2 layers, because "
+      "that is not modelled");
+  EXPECT_THAT(problem_of({{"model_type", "qwen3_5_moe"},
+                          {"text_config", {{"model_type", "qwen3_5_moe_text"}}}}),
+              HasSubstr("text_config.model_type is \"qwen3_5_moe_text\", expected a model without "
+                        "gated delta nets"));
+  EXPECT_THAT(problem_of({{"model_type", "minimax_m3_vl"},
+                          {"text_config", {{"architectures", {"MiniMaxM3SparseForCausalLM"}}}}}),
+              HasSubstr("expected a model without block-sparse attention"));
+  EXPECT_THAT(problem_of(small("glm_moe_dsa", json::object())),
+              HasSubstr("an indexer of sparse attention"));
+  EXPECT_THAT(problem_of(small("youtu", json::object())),
+              HasSubstr("latent attention in a dense model"));
 }
 
 TEST(HfRecent, WhatIsNotModelledIsRefused) {

@@ -268,6 +268,29 @@ TEST_F(DataTest, OfAConversationTheAssistantCounts) {
   }
 }
 
+TEST_F(DataTest, ACompletionIsAResponseAndMayBeAConversation) {
+  const SftCorpus texts =
+      SftCorpus::parse(R"({"prompt": "ab", "completion": "c"})", "x.jsonl", 256);
+  ASSERT_EQ(texts.tokens().size(), 3U);
+  EXPECT_FALSE(texts.counts(1));
+  EXPECT_TRUE(texts.counts(2));
+  // What the assistant said in the prompt does not count.
+  const SftCorpus turns = SftCorpus::parse(
+      R"({"prompt": [{"role": "assistant", "content": [1]}, {"role": "user", "content": [2]}],)"
+      R"( "completion": [{"role": "assistant", "content": [3]}]})",
+      "x.jsonl", 256);
+  ASSERT_EQ(turns.tokens().size(), 3U);
+  EXPECT_FALSE(turns.counts(0));
+  EXPECT_FALSE(turns.counts(1));
+  EXPECT_TRUE(turns.counts(2));
+  const auto refusal = [](const std::string& line) {
+    return refusal_of([&] { SftCorpus::parse(line, "x.jsonl", 256); });
+  };
+  EXPECT_NE(refusal(R"({"prompt": "a", "completion": "b", "response": "c"})").find("completion"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "a", "completion": ""})").find("completion"), std::string::npos);
+}
+
 TEST_F(DataTest, MessagesMayBeTokensOrParts) {
   const std::string line = R"({"messages": [{"role": "user", "content": [7, 8]},
     {"role": "assistant", "content": [9]}, {"role": "user", "content": [{"type": "text",

@@ -9,9 +9,11 @@
 
 #include "profiles/cluster_file.h"
 #include "profiles/data_dir.h"
+#include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
 #include "profiles/stack_file.h"
 #include "sim/core/error.h"
+#include "tests/profiles/kineto_text.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temp_folder.h"
 
@@ -28,6 +30,16 @@ std::string gpu_error(const std::string& text) {
 }
 std::string cluster_error(const std::string& text) {
   return refusal_of([&] { parse_cluster(text, "mine.json"); });
+}
+
+TEST(DataFile, IsReadPacked) {
+  const testing::TempFolder folder;
+  const auto file = write_gzip(folder.path() / "mine.json.gz",
+                               R"({"schema": "shardwright.gpu/1.0", "base": "h100-80g"})");
+  EXPECT_EQ(open_data_file(DataKind::kGpu, file.string()).id, "mine");
+  EXPECT_EQ(load_gpu(file.string()).gpu.peak_bf16_flops, load_gpu("h100-80g").gpu.peak_bf16_flops);
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 12);
+  EXPECT_THAT(refusal_of([&] { load_gpu(file.string()); }), HasSubstr("is damaged or ends early"));
 }
 
 TEST(DataFile, UnknownNamesListTheNearest) {

@@ -153,6 +153,39 @@ TEST_F(ImportNcclTests, OlderColumnsAndTaggedLines) {
   EXPECT_NEAR(set.observations[0].seconds, 162.1e-6, 1e-12);
 }
 
+/// The lines that begin with a number.
+std::string rows_of(const std::string& log) {
+  std::string rows;
+  for (std::size_t at = 0; at < log.size();) {
+    const std::size_t end = log.find('\n', at) + 1;
+    if (log[at] != '#') rows += log.substr(at, end - at);
+    at = end;
+  }
+  return rows;
+}
+
+TEST_F(ImportNcclTests, RowsAloneTellTheRanksByTheirBandwidths) {
+  const std::string rows = rows_of(log_of("", "sum", 1.75));
+  ASSERT_EQ(rows.find('#'), std::string::npos);
+  const ObservationSet set = import(rows, "all_reduce_perf.log");
+  ASSERT_EQ(set.observations.size(), 6U);
+  EXPECT_EQ(set.observations[0].ranks, 8);
+  EXPECT_EQ(set.observations[0].nodes, 1);
+  EXPECT_THAT(set.notes, ::testing::Contains(HasSubstr("those of 8 ranks")));
+  EXPECT_EQ(import(rows_of(log_of("", "none", 15.0 / 16)), "all_gather_perf.log")
+                .observations.at(0)
+                .ranks,
+            16);
+  // Of many ranks a hundredth of a GB/s leaves several numbers open; of one, none.
+  for (const double factor : {2 * 0.9999, 1.2345, 0.0}) {
+    const ObservationSet open = import(rows_of(log_of("", "sum", factor)), "all_reduce_perf.log");
+    EXPECT_TRUE(open.observations.empty()) << factor;
+    EXPECT_THAT(open.notes, ::testing::Contains(HasSubstr("rows were left out")));
+  }
+  EXPECT_THAT(import(rows).notes,
+              ::testing::Contains(HasSubstr("does not say which collective it timed")));
+}
+
 TEST_F(ImportNcclTests, ALogWithoutRowsIsRefused) {
   EXPECT_THROW(import("# nThread 1 nGpus 8 minBytes 8 maxBytes 8\n"), Error);
 }

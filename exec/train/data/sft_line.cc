@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::string_view kBegin = "<|im_start|>", kEnd = "<|im_end|>\n";
 
+/// What users of TRL call the response.
+constexpr std::string_view kCompletion = "completion";
+
 bool is_list(const JsonReader& object, std::string_view key) {
   return object.raw()[std::string(key)].is_array();
 }
@@ -19,6 +22,12 @@ bool is_list(const JsonReader& object, std::string_view key) {
 bool is_list_of_parts(const JsonReader& message) {
   const nlohmann::json& content = message.raw()["content"];
   return content.is_array() && !content.empty() && content.front().is_object();
+}
+
+/// A conversation in place of a text.
+bool is_list_of_messages(const JsonReader& object, std::string_view key) {
+  const nlohmann::json& value = object.raw()[std::string(key)];
+  return value.is_array() && !value.empty() && value.front().is_object();
 }
 
 std::string text_of_parts(const JsonReader& message) {
@@ -47,6 +56,10 @@ void SftLine::append_text(const JsonReader& object, std::string_view key, std::s
 
 void SftLine::append(const JsonReader& object, std::string_view key, bool counts) {
   if (!object.has(key)) object.fail(key, "a text or a list of token ids");
+  if (is_list_of_messages(object, key)) {
+    append_messages(object.require_array(key), counts);
+    return;
+  }
   if (!is_list(object, key)) {
     append_text(object, key, object.require<std::string>(key), counts);
     return;
@@ -58,10 +71,10 @@ void SftLine::append(const JsonReader& object, std::string_view key, bool counts
   }
 }
 
-void SftLine::append_message(const JsonReader& message) {
+void SftLine::append_message(const JsonReader& message, bool may_count) {
   if (!message.is_object()) message.fail("an object with role and content");
   const std::string role = message.require<std::string>("role");
-  const bool counts = role == "assistant";
+  const bool counts = may_count && role == "assistant";
   const bool parts = message.has("content") && is_list_of_parts(message);
   if (message.has("content") && !parts && is_list(message, "content")) {
     append(message, "content", counts);
@@ -74,15 +87,15 @@ void SftLine::append_message(const JsonReader& message) {
   append_text(message, "content", kEnd, counts);
 }
 
-void SftLine::append_messages(const std::vector<JsonReader>& messages) {
-  for (const JsonReader& message : messages) append_message(message);
+void SftLine::append_messages(const std::vector<JsonReader>& messages, bool may_count) {
+  for (const JsonReader& message : messages) append_message(message, may_count);
 }
 
 bool SftLine::read(const JsonReader& object) {
   if (!object.is_object()) object.fail("an object with prompt and response, messages, or text");
   const std::size_t first = tokens_.size();
   if (object.has("messages")) {
-    append_messages(object.require_array("messages"));
+    append_messages(object.require_array("messages"), true);
     if (tokens_.size() == first) object.fail("messages", "at least one message with a token");
     return false;
   }
@@ -94,10 +107,14 @@ bool SftLine::read(const JsonReader& object) {
   if (!object.has("prompt")) {
     object.fail("prompt", "prompt and response, or messages, or text: each a text or token ids");
   }
+  if (object.has("response") && object.has(kCompletion)) {
+    object.fail(kCompletion, "no such key beside response, which means the same");
+  }
+  const std::string_view response = object.has(kCompletion) ? kCompletion : "response";
   append(object, "prompt", false);
   const std::size_t prompt = tokens_.size();
-  append(object, "response", true);
-  if (tokens_.size() == prompt) object.fail("response", "at least one token");
+  append(object, response, true);
+  if (tokens_.size() == prompt) object.fail(response, "at least one token");
   return false;
 }
 

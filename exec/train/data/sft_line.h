@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One line of a file for fine-tuning as tokens, and which of them the loss asks for.
 //
-//   {"prompt": ..., "response": ...}   each a text or a list of token ids; the response counts
+//   {"prompt": ..., "response": ...}   each a text, a list of token ids or of messages; the
+//   response
+//                                      counts. TRL calls it completion
 //   {"messages": [{"role": ..., "content": ...}, ...]}   a conversation; what the assistant says
 //                                      counts. A content that is text is set in ChatML
 //                                      ("<|im_start|>user\nHello<|im_end|>\n"), one that is a list
@@ -33,8 +35,9 @@ class SftLine {
                    bool counts);
   /// The text or the token ids of `key`.
   void append(const JsonReader& object, std::string_view key, bool counts);
-  void append_messages(const std::vector<JsonReader>& messages);
-  void append_message(const JsonReader& message);
+  /// `may_count`: whether what the assistant says counts.
+  void append_messages(const std::vector<JsonReader>& messages, bool may_count);
+  void append_message(const JsonReader& message, bool may_count);
 
   std::int64_t vocab_;
   std::vector<std::int32_t>& tokens_;
