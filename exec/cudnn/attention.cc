@@ -61,7 +61,8 @@ std::string plain_refusal(const AttentionProblem& problem) {
     return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
                        problem.packed_stride, problem.out_stride);
   }
-  return library_refusal();
+  if (!library_refusal().empty()) return library_refusal();
+  return length_refusal(cudnnGetVersion(), problem.shape.seq);
 }
 
 constexpr Bytes slope_offset(std::int64_t head) {
