@@ -24,12 +24,16 @@ struct Batch {
   std::vector<std::int32_t> first_keys;
 };
 
+/// How many documents these first keys tell apart, where each token's is the begin of the document
+/// that it lies in; otherwise 0.
+std::int64_t count_documents(std::span<const std::int32_t> first_keys, std::int64_t seq);
+
 /// One micro-batch's part of the batch in device memory.
 struct DeviceBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
   const std::int32_t* positions = nullptr;
-  const std::int32_t* first_keys = nullptr;  // null: all are 0
+  PackedDocuments documents;  // without first keys where all are 0
 };
 
 /// The workspace of plan_workspace in device memory.
@@ -63,7 +67,8 @@ class Workspace {
   std::int64_t micro_steps_;
   std::int64_t vocab_;
   std::int64_t rope_pairs_;
-  bool documents_ = false;  // the batch that was uploaded has first keys
+  bool has_documents_ = false;                 // the batch that was uploaded has first keys
+  std::vector<std::int64_t> document_counts_;  // of its micro-batches, as PackedDocuments::count
 };
 
 }  // namespace shardwright::exec

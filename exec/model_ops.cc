@@ -274,13 +274,13 @@ void ModelOps::rope(const Op& op, std::int32_t unit) {
 
 // in: packed heads; out: attention, its statistics
 void ModelOps::attention(const Op& op, std::int32_t unit) {
-  device_.attention_forward(stream_, packed(op.in[0], unit), batch_.first_keys,
+  device_.attention_forward(stream_, packed(op.in[0], unit), batch_.documents,
                             rows(op.out[0], unit), statistics(op.out[1], unit));
 }
 
 // in: packed heads, attention, its statistics, gradient of attention; out: gradient of packed heads
 void ModelOps::attention_backward(const Op& op, std::int32_t unit) {
-  device_.attention_backward(stream_, packed(op.in[0], unit), batch_.first_keys,
+  device_.attention_backward(stream_, packed(op.in[0], unit), batch_.documents,
                              rows(op.in[1], unit), statistics(op.in[2], unit), rows(op.in[3], unit),
                              packed(op.out[0], unit), activations_.at(Tensor::kTemporary, unit),
                              activations_.bytes(Tensor::kTemporary, unit));

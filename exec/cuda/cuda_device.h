@@ -136,7 +136,7 @@ class CudaDevice final : public Device {
   const cuda::AttentionChoice& attention_for(const kernels::cuda::AttentionProblem& problem);
   kernels::cuda::AttentionProblem problem_of(const kernels::AttentionShape& shape, DType dtype,
                                              std::int64_t packed_stride, std::int64_t out_stride,
-                                             bool documents) const;
+                                             const PackedDocuments& documents) const;
   /// Room in the staging memory, or null when it is used up until the next synchronize().
   void* stage(std::size_t bytes);
   bool is_pageable(const void* data) const;
