@@ -60,6 +60,7 @@ void Workspace::upload(Batch& batch, std::int64_t micro_steps, Device& device, S
   }
   has_documents_ = std::any_of(batch.first_keys.begin(), batch.first_keys.end(),
                                [](std::int32_t key) { return key != 0; });
+  came_with_keys_ = !batch.first_keys.empty();
   if (batch.first_keys.empty()) batch.first_keys.assign(expected, 0);
   const auto last = static_cast<std::int32_t>(seq_len_ - 1);
   check("tokens", batch.tokens, static_cast<std::int32_t>(vocab_ - 1));
@@ -97,9 +98,16 @@ DeviceBatch Workspace::batch(std::int64_t micro_step) const {
       reinterpret_cast<const std::int32_t*>(base_ + plan_.batch_offset) + micro_step * tokens_;
   PackedDocuments documents;
   if (has_documents_) {
-    documents = {first + 3 * quarter, document_counts_[static_cast<std::size_t>(micro_step)]};
+    documents = {first_keys(micro_step), document_counts_[static_cast<std::size_t>(micro_step)]};
   }
   return {first, first + quarter, first + 2 * quarter, documents};
+}
+
+const std::int32_t* Workspace::first_keys(std::int64_t micro_step) const {
+  if (!came_with_keys_) return nullptr;
+  const std::int64_t quarter = micro_steps_ * tokens_;
+  return reinterpret_cast<const std::int32_t*>(base_ + plan_.batch_offset) + 3 * quarter +
+         micro_step * tokens_;
 }
 
 RopeTables Workspace::rope() const {

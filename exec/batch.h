@@ -48,6 +48,8 @@ class Workspace {
   void upload(Batch& batch, std::int64_t micro_steps, Device& device, StreamId stream);
 
   DeviceBatch batch(std::int64_t micro_step) const;
+  /// The first keys of a batch that came with them, also where all are 0; otherwise null.
+  const std::int32_t* first_keys(std::int64_t micro_step) const;
   RopeTables rope() const;
   void* scratch() const { return base_ + plan_.scratch_offset; }
   /// For operands of products in fp8: plan_fp8_workspace's bytes, where the plan has such products.
@@ -67,6 +69,7 @@ class Workspace {
   std::int64_t micro_steps_;
   std::int64_t vocab_;
   std::int64_t rope_pairs_;
+  bool came_with_keys_ = false;
   bool has_documents_ = false;                 // the batch that was uploaded has first keys
   std::vector<std::int64_t> document_counts_;  // of its micro-batches, as PackedDocuments::count
 };

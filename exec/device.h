@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "exec/array.h"
 #include "exec/step_record.h"
@@ -187,6 +188,9 @@ class Device {
   /// Turns query and key heads in place by their tokens' positions; `backward` the other way.
   virtual void rope(StreamId stream, PackedHeads heads, RopeTables tables,
                     const std::int32_t* positions, bool backward) = 0;
+  /// Numbers of documents up to which attention is computed in another way than beyond them; those
+  /// of the batch.
+  virtual std::vector<std::int64_t> document_bounds(std::int64_t /*batch*/) const { return {}; }
   virtual void attention_forward(StreamId stream, PackedHeads heads, PackedDocuments documents,
                                  Matrix out, float* statistics) = 0;
   /// The workspace holds at least an fp32 number for every element of `out`.

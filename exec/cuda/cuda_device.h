@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
 #include "exec/device_operations.inc"
 
   bool multiplies_turned(kernels::Fp8Scaling scaling) const override;
+  std::vector<std::int64_t> document_bounds(std::int64_t batch) const override;
   /// For communicators that enqueue work of their own.
   cudaStream_t stream(StreamId id) const {
     return streams_[static_cast<std::size_t>(id)].handle.get();

@@ -126,9 +126,11 @@ cuda::AttentionChoice CudaDevice::choose_attention(const kernels::AttentionShape
   const std::int64_t out_stride = shape.heads * shape.head_dim;
   const std::int64_t packed_stride = out_stride + 2 * shape.kv_heads * shape.head_dim;
   kc::AttentionProblem problem = problem_of(shape, dtype, packed_stride, out_stride, {});
-  problem.documents = documents;
   if (!documents) return attention_for(problem);
-  // Whoever serves each number of documents loads its kernels now; the smallest numbers are told.
+  // Plans for each number of documents are made now, and for whole sequences; what serves the
+  // smallest number is told.
+  attention_for(problem);
+  problem.documents = true;
   attention_for(problem);
   for (const std::int64_t bound : cuda::document_bounds(shape.batch)) {
     problem.most_documents = bound;
@@ -136,6 +138,11 @@ cuda::AttentionChoice CudaDevice::choose_attention(const kernels::AttentionShape
   }
   problem.most_documents = cuda::document_bounds(shape.batch).front();
   return attention_for(problem);
+}
+
+std::vector<std::int64_t> CudaDevice::document_bounds(std::int64_t batch) const {
+  const auto bounds = cuda::document_bounds(batch);
+  return {bounds.begin(), bounds.end()};
 }
 
 void CudaDevice::attention_forward(StreamId stream, PackedHeads heads, PackedDocuments documents,
