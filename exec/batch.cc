@@ -10,6 +10,17 @@
 
 namespace shardwright::exec {
 
+std::int64_t count_documents(std::span<const std::int32_t> first_keys, std::int64_t seq) {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < first_keys.size(); ++i) {
+    const std::int64_t place = static_cast<std::int64_t>(i) % seq;
+    const bool begins = first_keys[i] == place;
+    if (!begins && (place == 0 || first_keys[i] != first_keys[i - 1])) return 0;
+    count += begins;
+  }
+  return count;
+}
+
 Workspace::Workspace(const Model& model, const Plan& plan, std::byte* base)
     : plan_(plan_workspace(model, plan)),
       base_(base),
@@ -47,8 +58,9 @@ void Workspace::upload(Batch& batch, std::int64_t micro_steps, Device& device, S
       batch.positions.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(i) % seq_len_));
     }
   }
-  documents_ = std::any_of(batch.first_keys.begin(), batch.first_keys.end(),
-                           [](std::int32_t key) { return key != 0; });
+  has_documents_ = std::any_of(batch.first_keys.begin(), batch.first_keys.end(),
+                               [](std::int32_t key) { return key != 0; });
+  came_with_keys_ = !batch.first_keys.empty();
   if (batch.first_keys.empty()) batch.first_keys.assign(expected, 0);
   const auto last = static_cast<std::int32_t>(seq_len_ - 1);
   check("tokens", batch.tokens, static_cast<std::int32_t>(vocab_ - 1));
@@ -62,6 +74,13 @@ void Workspace::upload(Batch& batch, std::int64_t micro_steps, Device& device, S
                       "in its sequence",
                       i, batch.first_keys[i]));
     }
+  }
+  document_counts_.clear();
+  for (std::int64_t m = 0; m < micro_steps; ++m) {
+    document_counts_.push_back(count_documents(
+        std::span(batch.first_keys)
+            .subspan(static_cast<std::size_t>(m * tokens_), static_cast<std::size_t>(tokens_)),
+        seq_len_));
   }
   const Bytes quarter = plan_.batch_bytes / 4;
   const auto bytes = static_cast<Bytes>(4 * expected);
@@ -77,7 +96,18 @@ DeviceBatch Workspace::batch(std::int64_t micro_step) const {
   const std::int64_t quarter = micro_steps_ * tokens_;
   const auto* first =
       reinterpret_cast<const std::int32_t*>(base_ + plan_.batch_offset) + micro_step * tokens_;
-  return {first, first + quarter, first + 2 * quarter, documents_ ? first + 3 * quarter : nullptr};
+  PackedDocuments documents;
+  if (has_documents_) {
+    documents = {first_keys(micro_step), document_counts_[static_cast<std::size_t>(micro_step)]};
+  }
+  return {first, first + quarter, first + 2 * quarter, documents};
+}
+
+const std::int32_t* Workspace::first_keys(std::int64_t micro_step) const {
+  if (!came_with_keys_) return nullptr;
+  const std::int64_t quarter = micro_steps_ * tokens_;
+  return reinterpret_cast<const std::int32_t*>(base_ + plan_.batch_offset) + 3 * quarter +
+         micro_step * tokens_;
 }
 
 RopeTables Workspace::rope() const {

@@ -24,12 +24,16 @@ struct Batch {
   std::vector<std::int32_t> first_keys;
 };
 
+/// How many documents these first keys tell apart, where each token's is the begin of the document
+/// that it lies in; otherwise 0.
+std::int64_t count_documents(std::span<const std::int32_t> first_keys, std::int64_t seq);
+
 /// One micro-batch's part of the batch in device memory.
 struct DeviceBatch {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* targets = nullptr;
   const std::int32_t* positions = nullptr;
-  const std::int32_t* first_keys = nullptr;  // null: all are 0
+  PackedDocuments documents;  // without first keys where all are 0
 };
 
 /// The workspace of plan_workspace in device memory.
@@ -44,6 +48,8 @@ class Workspace {
   void upload(Batch& batch, std::int64_t micro_steps, Device& device, StreamId stream);
 
   DeviceBatch batch(std::int64_t micro_step) const;
+  /// The first keys of a batch that came with them, also where all are 0; otherwise null.
+  const std::int32_t* first_keys(std::int64_t micro_step) const;
   RopeTables rope() const;
   void* scratch() const { return base_ + plan_.scratch_offset; }
   /// For operands of products in fp8: plan_fp8_workspace's bytes, where the plan has such products.
@@ -63,7 +69,9 @@ class Workspace {
   std::int64_t micro_steps_;
   std::int64_t vocab_;
   std::int64_t rope_pairs_;
-  bool documents_ = false;  // the batch that was uploaded has first keys
+  bool came_with_keys_ = false;
+  bool has_documents_ = false;                 // the batch that was uploaded has first keys
+  std::vector<std::int64_t> document_counts_;  // of its micro-batches, as PackedDocuments::count
 };
 
 }  // namespace shardwright::exec

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "exec/array.h"
 #include "exec/step_record.h"
@@ -60,6 +61,15 @@ struct RopeTables {
 struct PackedHeads {
   Matrix packed;  // [tokens, (heads + 2 kv_heads) * head_dim]
   kernels::AttentionShape shape;
+};
+
+/// The documents packed into the sequences of a micro-batch.
+struct PackedDocuments {
+  /// Query t sees keys first_key[t] to t of its sequence; null: from the first on.
+  const std::int32_t* first_key = nullptr;
+  /// How many there are, where they lie one behind the other and first_key is the begin of each;
+  /// otherwise 0.
+  std::int64_t count = 0;
 };
 
 /// A norm and its weights, each [size]. LayerNorm is of matrices only: one head a token.
@@ -178,11 +188,13 @@ class Device {
   /// Turns query and key heads in place by their tokens' positions; `backward` the other way.
   virtual void rope(StreamId stream, PackedHeads heads, RopeTables tables,
                     const std::int32_t* positions, bool backward) = 0;
-  /// Query t sees keys first_key[t] to t of its sequence; null: from the first on.
-  virtual void attention_forward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
+  /// Numbers of documents up to which attention is computed in another way than beyond them; those
+  /// of the batch.
+  virtual std::vector<std::int64_t> document_bounds(std::int64_t /*batch*/) const { return {}; }
+  virtual void attention_forward(StreamId stream, PackedHeads heads, PackedDocuments documents,
                                  Matrix out, float* statistics) = 0;
   /// The workspace holds at least an fp32 number for every element of `out`.
-  virtual void attention_backward(StreamId stream, PackedHeads heads, const std::int32_t* first_key,
+  virtual void attention_backward(StreamId stream, PackedHeads heads, PackedDocuments documents,
                                   Matrix out, const float* statistics, Matrix d_out,
                                   PackedHeads d_heads, void* workspace, Bytes workspace_bytes) = 0;
 

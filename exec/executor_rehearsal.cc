@@ -5,7 +5,8 @@
 // the GPU is idle. A collective keeps it busy until all ranks have come. Where both meet, ranks
 // wait for each other for ever (CUDA's guide calls it a hazard of lazy loading), so first
 // everything but collectives is done once, and then each collective alone. Of many micro-batches
-// the first two and the last are gone through: those between repeat the second.
+// the first two and the last are gone through: those between repeat the second. Attention of packed
+// documents runs in every way in which a later batch may ask for it.
 #include <limits>
 #include <set>
 #include <utility>
@@ -44,6 +45,7 @@ void Executor::rehearse_alone(const Batch& batch) {
   RankGroups groups = silent(groups_, device_);
   std::swap(groups, groups_);
   rehearses_ = true;
+  model_ops_.rehearse(true);
   try {
     StepOptions options;
     options.adamw.step = kNoStep;
@@ -52,10 +54,12 @@ void Executor::rehearse_alone(const Batch& batch) {
   } catch (...) {
     std::swap(groups, groups_);
     rehearses_ = false;
+    model_ops_.rehearse(false);
     throw;
   }
   std::swap(groups, groups_);
   rehearses_ = false;
+  model_ops_.rehearse(false);
   // As the constructor left it.
   memory_.clear(device_, streams_[0]);
   workspace_.initialize(model_, device_, streams_[0]);

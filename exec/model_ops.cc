@@ -272,18 +272,33 @@ void ModelOps::rope(const Op& op, std::int32_t unit) {
                op.phase == Phase::kBackward);
 }
 
+std::vector<PackedDocuments> ModelOps::documents() const {
+  const std::int32_t* keys = workspace_.first_keys(micro_step_);
+  if (!rehearses_ || keys == nullptr) return {batch_.documents};
+  std::vector<PackedDocuments> all = {{}, {keys, 0}};
+  for (const std::int64_t bound : device_.document_bounds(attention_.batch)) {
+    all.push_back({keys, bound});
+  }
+  all.push_back(batch_.documents);
+  return all;
+}
+
 // in: packed heads; out: attention, its statistics
 void ModelOps::attention(const Op& op, std::int32_t unit) {
-  device_.attention_forward(stream_, packed(op.in[0], unit), batch_.first_keys,
-                            rows(op.out[0], unit), statistics(op.out[1], unit));
+  for (const PackedDocuments& documents : this->documents()) {
+    device_.attention_forward(stream_, packed(op.in[0], unit), documents, rows(op.out[0], unit),
+                              statistics(op.out[1], unit));
+  }
 }
 
 // in: packed heads, attention, its statistics, gradient of attention; out: gradient of packed heads
 void ModelOps::attention_backward(const Op& op, std::int32_t unit) {
-  device_.attention_backward(stream_, packed(op.in[0], unit), batch_.first_keys,
-                             rows(op.in[1], unit), statistics(op.in[2], unit), rows(op.in[3], unit),
-                             packed(op.out[0], unit), activations_.at(Tensor::kTemporary, unit),
-                             activations_.bytes(Tensor::kTemporary, unit));
+  for (const PackedDocuments& documents : this->documents()) {
+    device_.attention_backward(stream_, packed(op.in[0], unit), documents, rows(op.in[1], unit),
+                               statistics(op.in[2], unit), rows(op.in[3], unit),
+                               packed(op.out[0], unit), activations_.at(Tensor::kTemporary, unit),
+                               activations_.bytes(Tensor::kTemporary, unit));
+  }
 }
 
 // in: gate and up; out: their product

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "exec/activations.h"
 #include "exec/batch.h"
@@ -38,6 +39,9 @@ class ModelOps {
            const Activations& activations, const Workspace& workspace, Device& device,
            StreamId stream, int world_rank);
 
+  /// While on, attention runs for every number of documents that it tells apart, and for the batch
+  /// last: a later one may have any.
+  void rehearse(bool on) { rehearses_ = on; }
   /// Parameters and gradients of the micro-batch whose operations follow.
   void begin_micro_step(std::int64_t micro_step);
 
@@ -101,6 +105,8 @@ class ModelOps {
   Array parameter_gradient(int tensor, std::int64_t size) const;
   /// Where products of this weight are in fp8: those of layers; null: in the parameters' type.
   Fp8Products* fp8(const Op& op) { return fp8_ && op.weight != Weight::kHead ? &*fp8_ : nullptr; }
+  /// Those of the micro-batch; in a rehearsal of packed documents others before them.
+  std::vector<PackedDocuments> documents() const;
   /// Whether a tensor's gradient is added to what earlier micro-batches left.
   bool adds(int tensor) const;
   float* scratch() const { return static_cast<float*>(workspace_.scratch()); }
@@ -121,6 +127,7 @@ class ModelOps {
   double embedding_scale_ = 1;  // in the type of parameters, as transformers have it
   std::int64_t micro_step_ = 0;
   DeviceBatch batch_;
+  bool rehearses_ = false;
   // The tokens that operations work on, and whether a loss leaves its gradient.
   std::int64_t first_row_ = 0;
   std::int64_t row_count_;

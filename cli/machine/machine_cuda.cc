@@ -195,12 +195,16 @@ Component probe_toolkit() {
 // A library of which only a function that returns its version is called.
 Component probe_library(std::string key, std::string title, const std::vector<std::string>& names,
                         const std::vector<fs::path>& folders,
-                        const std::function<std::string(const SharedLibrary&)>& version) {
+                        const std::function<std::string(const SharedLibrary&)>& version,
+                        const std::function<std::string(const SharedLibrary&)>& lack = {}) {
   const SharedLibrary library(names, folders);
   Component component{.key = std::move(key), .title = std::move(title)};
-  component.present = library.opened();
-  component.version = library.opened() ? version(library) : std::string{};
-  component.detail = library.opened() ? library.path() : library.problem();
+  const std::string problem = !library.opened() ? library.problem()
+                              : lack            ? lack(library)
+                                                : std::string();
+  component.present = problem.empty();
+  component.version = component.present ? version(library) : std::string{};
+  component.detail = component.present ? library.path() : problem;
   return component;
 }
 
@@ -232,6 +236,13 @@ std::string nvrtc_version(const SharedLibrary& library) {
   auto* get = library.function<int(int*, int*)>("nvrtcVersion");
   return get != nullptr && get(&major, &minor) == 0 ? fmt::format("{}.{}", major, minor)
                                                     : std::string{};
+}
+
+// What cuDNN 9 cannot load of its parts: it would end the process when it is called.
+std::string cudnn_lack(const SharedLibrary& library) {
+  const std::string file = fs::path(library.path()).filename().string();
+  return file.starts_with("libcudnn.so.9") ? library.why_without("libcudnn_graph.so.9")
+                                           : std::string();
 }
 
 std::string cudnn_version(const SharedLibrary& library) {
@@ -268,8 +279,9 @@ void probe_cuda(Machine& machine) {
   machine.components.push_back(probe_library("cupti", "CUPTI",
                                              {"libcupti.so.13", "libcupti.so.12", "libcupti.so"},
                                              folders, cupti_version));
-  machine.components.push_back(probe_library(
-      "cudnn", "cuDNN", {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"}, folders, cudnn_version));
+  machine.components.push_back(probe_library("cudnn", "cuDNN",
+                                             {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"},
+                                             folders, cudnn_version, cudnn_lack));
   // Where exec/cudnn/library.cc finds it for cuDNN.
   machine.components.push_back(probe_library("nvrtc", "NVRTC (for cuDNN)", names("libnvrtc"),
                                              {SHARDWRIGHT_NVRTC_FOLDER}, nvrtc_version));

@@ -32,6 +32,13 @@ std::string SharedLibrary::path() const {
   return map->l_name;
 }
 
+std::string SharedLibrary::why_without(const std::string& part) const {
+  const std::filesystem::path beside = std::filesystem::path(path()).replace_filename(part);
+  if (dlopen(beside.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr) return {};
+  std::string why = dlerror();
+  return dlopen(part.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr ? std::string() : why;
+}
+
 void* SharedLibrary::symbol(const char* name) const {
   return handle_ == nullptr ? nullptr : dlsym(handle_, name);
 }

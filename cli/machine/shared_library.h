@@ -23,6 +23,10 @@ class SharedLibrary {
   /// Why it was not opened: what the loader said about the first name.
   const std::string& problem() const { return problem_; }
 
+  /// Why a part of it, a library of that name beside it or where the loader looks, cannot be
+  /// opened; empty when it can.
+  std::string why_without(const std::string& part) const;
+
   /// The function of that name, or nullptr. `Function` is its type, such as int(int*).
   template <typename Function>
   Function* function(const char* name) const {

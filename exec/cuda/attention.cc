@@ -29,6 +29,18 @@ std::string refusal(kernels::cuda::Attention& one, const kernels::cuda::Attentio
 
 }  // namespace
 
+std::array<std::int64_t, 3> document_bounds(std::int64_t batch) {
+  return {4 * batch, 16 * batch, 64 * batch};
+}
+
+std::int64_t document_bound(std::int64_t batch, std::int64_t documents) {
+  if (documents == 0) return 0;
+  for (const std::int64_t bound : document_bounds(batch)) {
+    if (documents <= bound) return bound;
+  }
+  return 0;
+}
+
 AttentionSet::AttentionSet() {
 #ifdef SHARDWRIGHT_HAS_CUDNN
   implementations_.push_back(cudnn::make_attention(cudnn::QueryGradient::kAccumulated));

@@ -10,6 +10,7 @@
 // ran.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <memory>
 #include <string>
@@ -19,6 +20,13 @@
 #include "kernels/cuda/attention.h"
 
 namespace shardwright::exec::cuda {
+
+/// Plans of a library are for a number of documents, of which some may be empty: these numbers, so
+/// that all are made before the first step, and no micro-batch runs through many empty ones. Beyond
+/// the last (64 a sequence), attention that is told no number serves.
+std::array<std::int64_t, 3> document_bounds(std::int64_t batch);
+/// The least of them that is no less than `documents`; 0 where there is none, or it is not known.
+std::int64_t document_bound(std::int64_t batch, std::int64_t documents);
 
 struct AttentionPolicy {
   std::string_view wish = "auto";  // or a name

@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
 #include "exec/device_operations.inc"
 
   bool multiplies_turned(kernels::Fp8Scaling scaling) const override;
+  std::vector<std::int64_t> document_bounds(std::int64_t batch) const override;
   /// For communicators that enqueue work of their own.
   cudaStream_t stream(StreamId id) const {
     return streams_[static_cast<std::size_t>(id)].handle.get();
@@ -136,7 +137,7 @@ class CudaDevice final : public Device {
   const cuda::AttentionChoice& attention_for(const kernels::cuda::AttentionProblem& problem);
   kernels::cuda::AttentionProblem problem_of(const kernels::AttentionShape& shape, DType dtype,
                                              std::int64_t packed_stride, std::int64_t out_stride,
-                                             bool documents) const;
+                                             const PackedDocuments& documents) const;
   /// Room in the staging memory, or null when it is used up until the next synchronize().
   void* stage(std::size_t bytes);
   bool is_pageable(const void* data) const;

@@ -36,7 +36,7 @@ bool same(const kc::AttentionProblem& a, const kc::AttentionProblem& b) {
          a.shape.head_dim == b.shape.head_dim && a.shape.scale == b.shape.scale &&
          a.shape.softcap == b.shape.softcap && a.shape.alibi == b.shape.alibi &&
          a.dtype == b.dtype && a.packed_stride == b.packed_stride && a.out_stride == b.out_stride &&
-         a.documents == b.documents;
+         a.documents == b.documents && a.most_documents == b.most_documents;
 }
 
 }  // namespace
@@ -97,12 +97,13 @@ void CudaDevice::bias_gradient(StreamId stream, Matrix d_y, Array d_bias, bool a
 
 kc::AttentionProblem CudaDevice::problem_of(const kernels::AttentionShape& s, DType dtype,
                                             std::int64_t packed_stride, std::int64_t out_stride,
-                                            bool documents) const {
+                                            const PackedDocuments& documents) const {
   return {.shape = s,
           .dtype = dtype,
           .packed_stride = packed_stride,
           .out_stride = out_stride,
-          .documents = documents,
+          .documents = documents.first_key != nullptr,
+          .most_documents = cuda::document_bound(s.batch, documents.count),
           .most_workspace_bytes = attention_workspace_bytes(
               s.batch, s.seq, s.heads, s.kv_heads, s.head_dim, dtype, options_.deterministic)};
 }
@@ -124,34 +125,50 @@ cuda::AttentionChoice CudaDevice::choose_attention(const kernels::AttentionShape
                                                    DType dtype, bool documents) {
   const std::int64_t out_stride = shape.heads * shape.head_dim;
   const std::int64_t packed_stride = out_stride + 2 * shape.kv_heads * shape.head_dim;
-  return attention_for(problem_of(shape, dtype, packed_stride, out_stride, documents));
+  kc::AttentionProblem problem = problem_of(shape, dtype, packed_stride, out_stride, {});
+  if (!documents) return attention_for(problem);
+  // Plans for each number of documents are made now, and for whole sequences; what serves the
+  // smallest number is told.
+  attention_for(problem);
+  problem.documents = true;
+  attention_for(problem);
+  for (const std::int64_t bound : cuda::document_bounds(shape.batch)) {
+    problem.most_documents = bound;
+    attention_for(problem);
+  }
+  problem.most_documents = cuda::document_bounds(shape.batch).front();
+  return attention_for(problem);
 }
 
-void CudaDevice::attention_forward(StreamId stream, PackedHeads heads,
-                                   const std::int32_t* first_key, Matrix out, float* statistics) {
+std::vector<std::int64_t> CudaDevice::document_bounds(std::int64_t batch) const {
+  const auto bounds = cuda::document_bounds(batch);
+  return {bounds.begin(), bounds.end()};
+}
+
+void CudaDevice::attention_forward(StreamId stream, PackedHeads heads, PackedDocuments documents,
+                                   Matrix out, float* statistics) {
   enqueue([&] {
     const kc::AttentionProblem problem =
-        problem_of(heads.shape, out.dtype, heads.packed.stride, out.stride, first_key != nullptr);
+        problem_of(heads.shape, out.dtype, heads.packed.stride, out.stride, documents);
     attention_for(problem).implementation->forward(
-        problem, {heads.packed.data, first_key, out.data, statistics, at(stream).scratch},
+        problem, {heads.packed.data, documents.first_key, out.data, statistics, at(stream).scratch},
         this->stream(stream));
   });
 }
 
-void CudaDevice::attention_backward(StreamId stream, PackedHeads heads,
-                                    const std::int32_t* first_key, Matrix out,
-                                    const float* statistics, Matrix d_out, PackedHeads d_heads,
-                                    void* workspace, Bytes workspace_bytes) {
+void CudaDevice::attention_backward(StreamId stream, PackedHeads heads, PackedDocuments documents,
+                                    Matrix out, const float* statistics, Matrix d_out,
+                                    PackedHeads d_heads, void* workspace, Bytes workspace_bytes) {
   enqueue([&] {
     SHARDWRIGHT_CHECK(heads.packed.stride == d_heads.packed.stride, "strides {} and {}",
                       heads.packed.stride, d_heads.packed.stride);
     const kc::AttentionProblem problem =
-        problem_of(heads.shape, out.dtype, heads.packed.stride, out.stride, first_key != nullptr);
+        problem_of(heads.shape, out.dtype, heads.packed.stride, out.stride, documents);
     kc::Attention& attention = *attention_for(problem).implementation;
     SHARDWRIGHT_CHECK(attention.backward_workspace_bytes(problem) <= workspace_bytes,
                       "a workspace of {} bytes", workspace_bytes);
     attention.backward(problem,
-                       {heads.packed.data, first_key, out.data, statistics, d_out.data,
+                       {heads.packed.data, documents.first_key, out.data, statistics, d_out.data,
                         d_heads.packed.data, workspace},
                        this->stream(stream));
   });

@@ -4,11 +4,11 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "exec/cudnn/library.h"
+#include "exec/cudnn/score_numbers.h"
 #include "kernels/alibi.h"
 #include "kernels/bf16.h"
 #include "sim/core/check.h"
@@ -23,16 +23,7 @@ using kernels::cuda::AttentionBackward;
 using kernels::cuda::AttentionForward;
 using kernels::cuda::AttentionProblem;
 
-constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t kVector = 8;  // bf16 numbers in 16 bytes, which cuDNN wants aligned
-
-// What the graphs take from host memory.
-constexpr float kHidden = std::numeric_limits<float>::lowest();
-constexpr float kFactorOne = 1.0f;
-
-Bytes aligned(Bytes bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 /// Where a slice of queries, keys and values begins in packed heads.
 template <class T>
@@ -53,15 +44,28 @@ const BFloat16* bf16(const void* data) {
   return static_cast<const BFloat16*>(data);
 }
 
+int compute_major() {
+  int gpu = 0, major = 0;
+  SHARDWRIGHT_CUDA(cudaGetDevice(&gpu));
+  SHARDWRIGHT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
+  return major;
+}
+
 /// Why cuDNN need not be asked about the problem.
-std::string plain_refusal(const AttentionProblem& problem) {
-  std::string reason = attention_refusal(AttentionForm::kCudnnOrdered, needs_of(problem));
+std::string plain_refusal(const AttentionProblem& problem, QueryGradient form) {
+  AttentionNeeds needs = needs_of(problem);
+  // The rule that prices attention knows no documents by cuDNN, which it has on some GPUs.
+  if (form == QueryGradient::kAccumulated) needs.documents = false;
+  std::string reason = attention_refusal(AttentionForm::kCudnnOrdered, needs);
   if (!reason.empty()) return reason;
   if (problem.packed_stride % kVector != 0 || problem.out_stride % kVector != 0) {
     return fmt::format("takes rows aligned to 16 bytes, not strides of {} and {}",
                        problem.packed_stride, problem.out_stride);
   }
-  return library_refusal();
+  if (!library_refusal().empty()) return library_refusal();
+  const std::size_t version = cudnnGetVersion();
+  if (problem.documents) return document_refusal(problem, compute_major(), version);
+  return length_refusal(version, problem.shape.seq);
 }
 
 constexpr Bytes slope_offset(std::int64_t head) {
@@ -88,23 +92,6 @@ void send(const cuda::PinnedMemory& slopes, std::byte* to, Bytes bytes, cudaStre
   SHARDWRIGHT_CUDA(cudaMemcpyAsync(to, slopes.get(), static_cast<std::size_t>(bytes),
                                    cudaMemcpyHostToDevice, stream));
 }
-
-/// What scores are multiplied with and masked by, in host memory while a plan runs.
-struct ScoreNumbers {
-  float scale, cap, inverse_cap;
-
-  explicit ScoreNumbers(const AttentionShape& s)
-      : scale(static_cast<float>(s.scale)),
-        cap(static_cast<float>(s.softcap)),
-        inverse_cap(s.softcap == 0 ? 0.0F : static_cast<float>(1 / s.softcap)) {}
-  void bind(std::vector<std::pair<Uid, const void*>>& bound) const {
-    bound.emplace_back(kScale, &scale);
-    bound.emplace_back(kMasked, &kHidden);
-    if (cap == 0) return;
-    bound.emplace_back(kCap, &cap);
-    bound.emplace_back(kInverseCap, &inverse_cap);
-  }
-};
 
 }  // namespace
 
@@ -144,6 +131,7 @@ std::optional<BackwardSlice> backward_slice(const AttentionProblem& problem, Que
 
 CudnnAttention::~CudnnAttention() {
   plans_.clear();
+  documents_ = DocumentAttention();
   if (handle_ != nullptr) cudnnDestroy(handle_);
 }
 
@@ -188,9 +176,13 @@ const CudnnAttention::Plans& CudnnAttention::plans(const AttentionProblem& probl
 }
 
 std::string CudnnAttention::refusal(const AttentionProblem& problem) {
-  if (std::string reason = plain_refusal(problem); !reason.empty()) return reason;
+  if (std::string reason = plain_refusal(problem, form_); !reason.empty()) return reason;
   try {
-    plans(problem);
+    if (problem.documents) {
+      documents_.prepare(handle(), problem);
+    } else {
+      plans(problem);
+    }
     return {};
   } catch (const Error& error) {
     return error.what();
@@ -198,25 +190,27 @@ std::string CudnnAttention::refusal(const AttentionProblem& problem) {
 }
 
 Bytes CudnnAttention::forward_workspace_bytes(const AttentionProblem& problem) {
+  if (problem.documents) return documents_.forward_workspace_bytes(handle(), problem);
   return slope_bytes(problem.shape) + plans(problem).forward.workspace_bytes();
 }
 
 Bytes CudnnAttention::backward_workspace_bytes(const AttentionProblem& problem) {
+  if (problem.documents) return documents_.backward_workspace_bytes(handle(), problem);
   return plans(problem).slice.bytes();
 }
 
 void CudnnAttention::forward(const AttentionProblem& problem, const AttentionForward& arrays,
                              cudaStream_t stream) {
-  SHARDWRIGHT_CHECK(!problem.documents, "documents are refused");
+  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+  if (problem.documents) return documents_.forward(handle(), problem, arrays, stream);
   const Plans& p = plans(problem);
   const HeadPointers heads(bf16(arrays.packed), problem, 0, 0);
-  const ScoreNumbers numbers(problem.shape);
-  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
-  std::vector<std::pair<Uid, const void*>> bound = {{kQuery, heads.q},
-                                                    {kKey, heads.k},
-                                                    {kValue, heads.v},
-                                                    {kOut, arrays.out},
-                                                    {kStatistics, arrays.statistics}};
+  const ScoreNumbers numbers(problem);
+  BoundArrays bound = {{kQuery, heads.q},
+                       {kKey, heads.k},
+                       {kValue, heads.v},
+                       {kOut, arrays.out},
+                       {kStatistics, arrays.statistics}};
   numbers.bind(bound);
   auto* const slopes = static_cast<std::byte*>(arrays.workspace);
   const Bytes slope_bytes = p.slice.slope_bytes;
@@ -229,14 +223,14 @@ void CudnnAttention::forward(const AttentionProblem& problem, const AttentionFor
 
 void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBackward& arrays,
                               cudaStream_t stream) {
-  SHARDWRIGHT_CHECK(!problem.documents, "documents are refused");
+  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
+  if (problem.documents) return documents_.backward(handle(), problem, arrays, stream);
   const Plans& p = plans(problem);
   const AttentionShape& s = problem.shape;
-  const ScoreNumbers numbers(s);
+  const ScoreNumbers numbers(problem);
   auto* const slopes = static_cast<std::byte*>(arrays.workspace);
   std::byte* const delta = slopes + p.slice.slope_bytes;
   std::byte* const total = delta + p.slice.delta_bytes;
-  SHARDWRIGHT_CUDNN(cudnnSetStream(handle(), stream));
   if (s.alibi) send(p.slopes, slopes, p.slice.slope_bytes, stream);
   for (std::int64_t sequence = 0; sequence < s.batch; sequence += p.slice.batch) {
     for (std::int64_t kv_head = 0; kv_head < s.kv_heads; kv_head += p.slice.kv_heads) {
@@ -244,18 +238,17 @@ void CudnnAttention::backward(const AttentionProblem& problem, const AttentionBa
       const HeadPointers out(static_cast<BFloat16*>(arrays.d_packed), problem, sequence, kv_head);
       const std::int64_t head = kv_head * s.group();
       const std::int64_t row = sequence * s.seq * problem.out_stride + head * s.head_dim;
-      std::vector<std::pair<Uid, const void*>> bound = {
-          {kQuery, in.q},
-          {kKey, in.k},
-          {kValue, in.v},
-          {kOut, bf16(arrays.out) + row},
-          {kOutGradient, bf16(arrays.d_out) + row},
-          {kStatistics, arrays.statistics + (sequence * s.heads + head) * s.seq},
-          {kQueryGradient, out.q},
-          {kKeyGradient, out.k},
-          {kValueGradient, out.v},
-          {kDelta, delta},
-          {kOne, &kFactorOne}};
+      BoundArrays bound = {{kQuery, in.q},
+                           {kKey, in.k},
+                           {kValue, in.v},
+                           {kOut, bf16(arrays.out) + row},
+                           {kOutGradient, bf16(arrays.d_out) + row},
+                           {kStatistics, arrays.statistics + (sequence * s.heads + head) * s.seq},
+                           {kQueryGradient, out.q},
+                           {kKeyGradient, out.k},
+                           {kValueGradient, out.v},
+                           {kDelta, delta},
+                           {kOne, &kFactorOne}};
       numbers.bind(bound);
       if (s.alibi) bound.emplace_back(kSlopes, slopes + slope_offset(head));
       if (!repeatable()) bound.emplace_back(kQueryTotal, total);

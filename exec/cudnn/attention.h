@@ -2,9 +2,10 @@
 // Attention by cuDNN's fused engines, on sm_80 and later: the fastest there is on Hopper by
 // published figures. Not yet run on a GPU; tests check that the engines take the graphs.
 //
-// Plans are built once per shape, at the first question about it. cuDNN sees one causal triangle a
-// sequence, so packed documents are refused. The repeatable backward pass keeps a T x T matrix for
-// each head in its workspace; to bound that, it runs some key heads after the others.
+// Plans are built once per shape, at the first question about it. Packed documents have plans of
+// their own (document_attention.h), where sums may come in any order. The repeatable backward pass
+// keeps a T x T matrix for each head in its workspace; to bound that, it runs some key heads after
+// the others.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 
 #include "exec/cuda/handles.h"
 #include "exec/cudnn/attention_graph.h"
+#include "exec/cudnn/document_attention.h"
 #include "exec/cudnn/library.h"
 
 namespace shardwright::exec::cudnn {
@@ -70,6 +72,7 @@ class CudnnAttention : public kernels::cuda::Attention {
   QueryGradient form_;
   cudnnHandle_t handle_ = nullptr;  // made at the first use: that needs a driver
   std::map<Key, Plans> plans_;
+  DocumentAttention documents_;
 };
 
 /// `cudnn` or, for kOrdered, `cudnn-ordered`.

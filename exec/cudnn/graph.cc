@@ -23,10 +23,11 @@ Dims contiguous(const Dims& dims) {
 }
 
 Graph::Tensor Graph::add(cudnnDataType_t dtype, const Dims& dims, const Dims& strides, Uid uid,
-                         bool is_virtual, bool by_value) {
+                         bool is_virtual, bool by_value, std::optional<Tensor> begins) {
   constexpr std::int64_t kAlignmentBytes = 16;
-  tensors_.emplace_back(CUDNN_BACKEND_TENSOR_DESCRIPTOR)
-      .set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, dtype)
+  Descriptor made(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  if (begins) made.set(CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, at(*begins));
+  made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, dtype)
       .set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, std::span<const std::int64_t>(dims))
       .set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, std::span<const std::int64_t>(strides))
       .set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, uid)
@@ -34,20 +35,23 @@ Graph::Tensor Graph::add(cudnnDataType_t dtype, const Dims& dims, const Dims& st
       .set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual)
       .set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, by_value)
       .finalize();
+  tensors_.push_back(std::move(made));
   return {tensors_.size() - 1, dims};
 }
 
-Graph::Tensor Graph::real(Uid uid, cudnnDataType_t dtype, const Dims& dims, const Dims& strides) {
-  return add(dtype, dims, strides, uid, false, false);
+Graph::Tensor Graph::real(Uid uid, cudnnDataType_t dtype, const Dims& dims, const Dims& strides,
+                          std::optional<Tensor> begins) {
+  return add(dtype, dims, strides, uid, false, false, begins);
 }
 
 Graph::Tensor Graph::scalar(Uid uid) {
   return add(CUDNN_DATA_FLOAT, kScalarDims, kScalarDims, uid, false, true);
 }
 
-Graph::Tensor Graph::between(cudnnDataType_t dtype, const Dims& dims, std::optional<Dims> strides) {
+Graph::Tensor Graph::between(cudnnDataType_t dtype, const Dims& dims, std::optional<Dims> strides,
+                             std::optional<Tensor> begins) {
   return add(dtype, dims, strides.value_or(contiguous(dims)),
-             kFirstVirtual + static_cast<Uid>(tensors_.size()), true, false);
+             kFirstVirtual + static_cast<Uid>(tensors_.size()), true, false, begins);
 }
 
 Descriptor& Graph::operation(cudnnBackendDescriptorType_t type) {
@@ -61,15 +65,24 @@ Descriptor Graph::pointwise_mode(cudnnPointwiseMode_t mode, cudnnDataType_t prec
   return result;
 }
 
-void Graph::matmul(Tensor a, Tensor b, Tensor c) {
+void Graph::matmul(Tensor a, Tensor b, Tensor c, const Extents& extents) {
+  constexpr double kZero = 0;
   Descriptor& mode = details_.emplace_back(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-  mode.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT).finalize();
-  operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
-      .set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, at(a))
+  mode.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  if (extents.zero_beyond) mode.set(CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, kZero);
+  mode.finalize();
+  Descriptor& product = operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  product.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, at(a))
       .set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, at(b))
       .set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, at(c))
-      .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, mode)
-      .finalize();
+      .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, mode);
+  const auto bound = [&](cudnnBackendAttributeName_t name, std::optional<Tensor> to) {
+    if (to) product.set(name, at(*to));
+  };
+  bound(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, extents.m);
+  bound(CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, extents.n);
+  bound(CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, extents.k);
+  product.finalize();
 }
 
 void Graph::reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y) {
@@ -113,9 +126,10 @@ void Graph::pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y) {
 }
 
 void Graph::pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b, Tensor y) {
-  const bool compares = mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE;
-  Descriptor& detail =
-      details_.emplace_back(pointwise_mode(mode, compares ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT));
+  const bool is_logical = mode == CUDNN_POINTWISE_LOGICAL_AND ||
+                          (mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE);
+  Descriptor& detail = details_.emplace_back(
+      pointwise_mode(mode, is_logical ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT));
   detail.finalize();
   operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
       .set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, detail)

@@ -34,14 +34,24 @@ class Graph {
     Dims dims{};
   };
 
-  /// In device memory, bound to `uid` when the plan runs.
-  Tensor real(Uid uid, cudnnDataType_t dtype, const Dims& dims, const Dims& strides);
+  /// In device memory, bound to `uid` when the plan runs. With `begins`, a list of 64-bit integers
+  /// one longer than dims[0], entry i begins so many elements behind the first.
+  Tensor real(Uid uid, cudnnDataType_t dtype, const Dims& dims, const Dims& strides,
+              std::optional<Tensor> begins = {});
   /// One fp32 number in host memory.
   Tensor scalar(Uid uid);
   /// Between two operations; never in memory unless the engine says so.
-  Tensor between(cudnnDataType_t dtype, const Dims& dims, std::optional<Dims> strides = {});
+  Tensor between(cudnnDataType_t dtype, const Dims& dims, std::optional<Dims> strides = {},
+                 std::optional<Tensor> begins = {});
 
-  void matmul(Tensor a, Tensor b, Tensor c);
+  /// How far a product c[M, N] = a[M, K] b[K, N] goes, for each entry of the batch: lists of 32-bit
+  /// integers. What lies beyond in c counts as 0 for the operations that follow, where asked.
+  struct Extents {
+    std::optional<Tensor> m, n, k;
+    bool zero_beyond = false;
+  };
+  void matmul(Tensor a, Tensor b, Tensor c) { matmul(a, b, c, Extents()); }
+  void matmul(Tensor a, Tensor b, Tensor c, const Extents& extents);
   void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);
   /// y = the index of each element along `axis`.
@@ -57,7 +67,7 @@ class Graph {
 
  private:
   Tensor add(cudnnDataType_t dtype, const Dims& dims, const Dims& strides, Uid uid, bool is_virtual,
-             bool by_value);
+             bool by_value, std::optional<Tensor> begins = {});
   Descriptor& operation(cudnnBackendDescriptorType_t type);
   Descriptor pointwise_mode(cudnnPointwiseMode_t mode, cudnnDataType_t precision);
   const Descriptor& at(Tensor tensor) const { return tensors_[tensor.index]; }

@@ -20,6 +20,15 @@ std::string version_refusal(std::size_t version) {
       version_text(version), version_text(kOldestVersion));
 }
 
+std::string length_refusal(std::size_t version, std::int64_t seq) {
+  constexpr std::size_t kLastOfThem = 91500;
+  constexpr std::int64_t kTile = 128;
+  if (version > kLastOfThem || seq % kTile == 0) return {};
+  return fmt::format(
+      "of version {} takes sequences of multiples of {} tokens, not {}: newer than {} takes any",
+      version_text(version), kTile, seq, version_text(kLastOfThem));
+}
+
 std::string compiler_refusal(const std::string& name) {
   // Never unloaded; what cuDNN loads by that name afterwards is the same.
   void* compiler = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace shardwright::exec::cudnn {
@@ -20,7 +21,11 @@ std::string version_text(std::size_t version);
 /// Why a cuDNN of that version is not used, as the end of a sentence that begins with "cudnn";
 /// empty when it is.
 std::string version_refusal(std::size_t version);
-/// The same where the compiler of that name, "libnvrtc.so.13", cannot be loaded.
+/// Why one of that version does not take sequences of that many tokens. Up to 9.15.0 the backward
+/// pass counts what lies behind a last tile of 128 that is not full, unless a mask says how long
+/// sequences are (cudnn-frontend, scaled_dot_product_flash_attention.h).
+std::string length_refusal(std::size_t version, std::int64_t seq);
+/// Why one is not used where the compiler of that name, "libnvrtc.so.13", cannot be loaded.
 std::string compiler_refusal(const std::string& name);
 /// Both, of the library and the compiler that it wants; asked once.
 const std::string& library_refusal();

@@ -198,28 +198,28 @@ void HostDevice::rope(StreamId stream, PackedHeads heads, RopeTables tables,
   });
 }
 
-void HostDevice::attention_forward(StreamId stream, PackedHeads heads,
-                                   const std::int32_t* first_key, Matrix out, float* statistics) {
+void HostDevice::attention_forward(StreamId stream, PackedHeads heads, PackedDocuments documents,
+                                   Matrix out, float* statistics) {
   enqueue(stream, [=, this] {
     with_types({out.dtype}, [&]<class T>() {
       const Packed<const T> in(heads, out.stride);
-      host::attention_forward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v, first_key,
-                                 pointer<T>(out.data), statistics);
+      host::attention_forward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v,
+                                 documents.first_key, pointer<T>(out.data), statistics);
     });
   });
 }
 
-void HostDevice::attention_backward(StreamId stream, PackedHeads heads,
-                                    const std::int32_t* first_key, Matrix out,
-                                    const float* statistics, Matrix d_out, PackedHeads d_heads,
-                                    void* workspace, Bytes) {
+void HostDevice::attention_backward(StreamId stream, PackedHeads heads, PackedDocuments documents,
+                                    Matrix out, const float* statistics, Matrix d_out,
+                                    PackedHeads d_heads, void* workspace, Bytes) {
   enqueue(stream, [=, this] {
     with_types({out.dtype}, [&]<class T>() {
       const Packed<const T> in(heads, out.stride);
       const Packed<T> d_in(d_heads, out.stride);
       SHARDWRIGHT_CHECK(heads.packed.stride == d_heads.packed.stride, "strides {} and {}",
                         heads.packed.stride, d_heads.packed.stride);
-      host::attention_backward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v, first_key,
+      host::attention_backward<T>(parallel_, heads.shape, in.layout, in.q, in.k, in.v,
+                                  documents.first_key,
                                   pointer<T>(static_cast<const void*>(out.data)), statistics,
                                   pointer<T>(static_cast<const void*>(d_out.data)), d_in.q, d_in.k,
                                   d_in.v, static_cast<float*>(workspace));

@@ -7,7 +7,8 @@
 namespace {
 
 shardwright::exec::libraries::LoadedLibrary cudnn_library("cuDNN", SHARDWRIGHT_CUDNN_FILE,
-                                                          SHARDWRIGHT_CUDNN_FOLDER);
+                                                          SHARDWRIGHT_CUDNN_FOLDER,
+                                                          "libcudnn_graph.so.9");
 
 }  // namespace
 

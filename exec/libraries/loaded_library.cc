@@ -3,6 +3,9 @@
 
 #include <dlfcn.h>
 #include <fmt/core.h>
+#include <link.h>
+
+#include <filesystem>
 
 #include "sim/core/error.h"
 
@@ -11,9 +14,11 @@ namespace shardwright::exec::libraries {
 void* LoadedLibrary::symbol(const char* name) {
   std::call_once(once_, [this] {
     handle_ = dlopen(file_, RTLD_LAZY | RTLD_LOCAL);
-    if (handle_ != nullptr) return;
-    problem_ = dlerror();
-    handle_ = dlopen(fmt::format("{}/{}", folder_, file_).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (handle_ == nullptr) {
+      problem_ = dlerror();
+      handle_ = dlopen(fmt::format("{}/{}", folder_, file_).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    }
+    if (handle_ != nullptr && part_ != nullptr) require_part();
   });
   if (handle_ == nullptr) {
     throw Error(fmt::format("{} cannot be loaded: {}; expected it in a folder of the system or of "
@@ -28,6 +33,16 @@ void* LoadedLibrary::symbol(const char* name) {
         ExitCode::kMissingDevice);
   }
   return found;
+}
+
+void LoadedLibrary::require_part() {
+  const link_map* map = nullptr;
+  if (dlinfo(handle_, RTLD_DI_LINKMAP, &map) != 0) return;
+  const std::filesystem::path beside = std::filesystem::path(map->l_name).replace_filename(part_);
+  if (dlopen(beside.c_str(), RTLD_LAZY | RTLD_LOCAL) != nullptr) return;
+  problem_ = dlerror();
+  if (dlopen(part_, RTLD_LAZY | RTLD_LOCAL) != nullptr) return;
+  handle_ = nullptr;
 }
 
 }  // namespace shardwright::exec::libraries

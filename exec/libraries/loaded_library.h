@@ -16,9 +16,11 @@ namespace shardwright::exec::libraries {
 class LoadedLibrary {
  public:
   /// `title` for people; `file` is looked for by the loader's rules, then in `folder`, where it was
-  /// at the build.
-  constexpr LoadedLibrary(const char* title, const char* file, const char* folder)
-      : title_(title), file_(file), folder_(folder) {}
+  /// at the build. `part` beside it must be loadable, too: for a library that ends the process
+  /// where it is not.
+  constexpr LoadedLibrary(const char* title, const char* file, const char* folder,
+                          const char* part = nullptr)
+      : title_(title), file_(file), folder_(folder), part_(part) {}
 
   /// The library's function of that name; `Function` is its type.
   template <class Function>
@@ -28,10 +30,12 @@ class LoadedLibrary {
 
  private:
   void* symbol(const char* name);
+  void require_part();
 
   const char* title_;
   const char* file_;
   const char* folder_;
+  const char* part_;
   std::once_flag once_;
   void* handle_ = nullptr;  // never unloaded, like any that is linked
   std::string problem_;

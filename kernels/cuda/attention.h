@@ -31,6 +31,9 @@ struct AttentionProblem {
   std::int64_t packed_stride = 0;  // elements from token to token of the heads and their gradients
   std::int64_t out_stride = 0;     // of the output and its gradient
   bool documents = false;          // first_key may be other than 0
+  /// At most so many documents lie in the micro-batch, one behind the other, and a token sees those
+  /// of its own before it. 0: how many is not known, or first_key says something else.
+  std::int64_t most_documents = 0;
   /// The most that the backward pass may have as workspace.
   Bytes most_workspace_bytes = Bytes{1} << 30;
 };
@@ -48,8 +51,10 @@ struct AttentionForward {
   /// Query t sees keys first_key[t] to t of its sequence. Null: all up to t; then
   /// AttentionProblem::documents is false.
   const std::int32_t* first_key = nullptr;
-  void* out = nullptr;          // [tokens, H, D]
-  float* statistics = nullptr;  // [B, H, T]: logarithms of the sums of exponentiated scores
+  void* out = nullptr;  // [tokens, H, D]
+  /// Logarithms of the sums of exponentiated scores, [B, H, T]; of documents as the implementation
+  /// keeps them.
+  float* statistics = nullptr;
   void* workspace = nullptr;
 };
 

@@ -13,7 +13,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND SHARDWRIGHT_HARDENING AND NOT SHARDWR
   endif()
   list(APPEND hardening -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${PROJECT_BINARY_DIR}/=)
   foreach(option ${hardening})
-    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${option}>)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${option}> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${option}>)
   endforeach()
   add_link_options(LINKER:-z,relro LINKER:-z,now)
 endif()

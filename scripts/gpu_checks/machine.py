@@ -43,6 +43,13 @@ def has_code_for(architectures, capability):
     return False
 
 
+def fp8_recipes(gpu):
+    """By which recipes `run --precision fp8` multiplies on that GPU of `doctor` (exec/fp8_gpus.cc)."""
+    major, minor = (int(part) for part in (gpu.get("compute_capability") or "0.0").split("."))
+    recipes = ["tensorwise"] if (major, minor) >= (8, 9) else []
+    return recipes + (["rowwise"] if (major, minor) == (9, 0) else []) + (["mxfp8"] if major >= 10 else [])
+
+
 def describe(programs):
     """What the results say of the machine; Missing where there is nothing to run on."""
     doctor = json.loads(programs.run([programs.shardwright, "doctor", "--json"], 60).stdout)

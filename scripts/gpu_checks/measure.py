@@ -17,7 +17,7 @@ def check_measure(check, report):
                                profile, *(["--base", base] if base else [])], check.left(420))
     report.update(seconds=done.seconds, profile=profile.name, profile_document=json.loads(profile.read_text()), runs=[])
     for run in runs:
-        row = {"model": run["model"], "gpus": run["gpus"]}
+        row = {"model": run["model"], "gpus": run["gpus"], "precision": run.get("precision", "bf16")}
         report["runs"].append(row)
         plan = check.scratch / "plan-again.json"
         try:

@@ -14,6 +14,9 @@ MODELS = {"llama-3.2-1b": 4096, "llama-3.2-3b": 4096, "llama-3.1-8b": 4096, "qwe
           "llama-3-8b": 8192, "llama-2-7b": 2048}
 ONLY_BESIDE_OTHERS = {"llama-3-8b", "llama-2-7b"}  # on as many GPUs as others published
 SEQUENCE = 4096  # of models that are not among them
+# Trained in fp8, too, by tensor, on one GPU that has it.
+IN_FP8 = ("llama-3.1-8b", "qwen2.5-1.5b")
+FP8 = ["--precision", "fp8", "--fp8-recipe", "tensorwise"]
 MICRO_STEPS = {"qwen2.5-7b": 8, "qwen2.5-1.5b": 8}
 STEPS = 12
 WORTH = 0.9  # wider types are taken unless narrower ones are more than a tenth faster
@@ -43,16 +46,17 @@ def refusal(output, gpus):
 
 
 def plan_for(check, model, cluster, gpus, report_row):
-    """The best plan of `tune` in bf16; Skipped where none fits."""
+    """The best plan of `tune` in the row's precision; Skipped where none fits."""
     found, refused = {}, ""
+    fp8 = FP8 if report_row["precision"] == "fp8" else []
     memory = ["--set", f"gpu.memory_bytes={check.machine['gpus'][0]['memory_bytes']}"]
     steps = ["--grad-accum", MICRO_STEPS[model]] if model in MICRO_STEPS else []
     for states, types in STATES.items():
-        path = check.scratch / f"{model}-{gpus}-{states.replace(' ', '-')}.plan.json"
+        path = check.scratch / f"{model}-{gpus}-{report_row['precision']}-{states.replace(' ', '-')}.plan.json"
         path.unlink(missing_ok=True)
         done = check.programs.run([check.programs.shardwright, "tune", "--model", model, "--cluster", cluster, "--gpus",
                                    gpus, "--seq-len", sequence_of(model), *steps, "--stack", "native", "--param-dtype",
-                                   "bf16", *types, *memory, "--json", "--out", path], check.left(90),
+                                   "bf16", *types, *fp8, *memory, "--json", "--out", path], check.left(90),
                                   check=False)
         if done.returncode == 0:
             found[states] = path, json.loads(done.stdout)["best"]["prediction"]["tokens_per_gpu_s"]
@@ -109,21 +113,23 @@ def check_models(check, report):
         raise Failed(f"no shipped cluster has a {gpu}; give one with --cluster")
     report.update(cluster=cluster, runs=[])
     gpus = len(check.machine["gpus"])
-    for model in check.options.models:
-        for count in sorted({1, gpus}):
-            other = published(check.programs.data, cluster, model, count, sequence_of(model))
-            if other is None and model in ONLY_BESIDE_OTHERS:
-                continue
-            row = {"model": model, "gpus": count, "sequence": sequence_of(model), "published": other}
-            report["runs"].append(row)
-            try:
-                plan = plan_for(check, model, cluster, count, row)
-                fill(check, row, plan, cluster)
-            except Skipped as why:
-                row["skipped"] = str(why)
-            except TROUBLE as error:
-                row["problem"] = str(error)
-            check.save()
+    has_fp8 = "tensorwise" in machine.fp8_recipes(check.machine["gpus"][0])
+    runs = [(model, count, "bf16") for model in check.options.models for count in sorted({1, gpus})]
+    runs += [(model, 1, "fp8") for model in check.options.models if has_fp8 and model in IN_FP8]
+    for model, count, precision in runs:
+        other = published(check.programs.data, cluster, model, count, sequence_of(model), precision)
+        if other is None and model in ONLY_BESIDE_OTHERS:
+            continue
+        row = {"model": model, "gpus": count, "precision": precision, "sequence": sequence_of(model), "published": other}
+        report["runs"].append(row)
+        try:
+            plan = plan_for(check, model, cluster, count, row)
+            fill(check, row, plan, cluster)
+        except Skipped as why:
+            row["skipped"] = str(why)
+        except TROUBLE as error:
+            row["problem"] = str(error)
+        check.save()
     trace_one(check, report, cluster)
     bad = [f"{row['model']} on {row['gpus']}: {row['problem']}" for row in report["runs"] if "problem" in row]
     if bad:

@@ -21,14 +21,18 @@ def rate_of(row):
     return float(row["tokens_per_gpu_s"] or 0)
 
 
-def published(data, cluster, model, gpus, sequence):
+# Where rows of a precision stand.
+LEDGERS = {"bf16": "ledger.csv", "fp8": "parallel.csv"}
+
+
+def published(data, cluster, model, gpus, sequence, precision="bf16"):
     """Of the fastest such run: whose it is, the row's id, tokens a second of one GPU, where that stands, and on which GPU
     where it is only similar; None where nobody published one."""
     gpu = gpu_of(data, cluster)
     try:
-        with open(data / "published" / "ledger.csv", newline="") as file:
+        with open(data / "published" / LEDGERS[precision], newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["model"].lower() == model and int(row["gpus"]) == gpus
-                    and int(row["seq_len"]) == sequence]
+                    and int(row["seq_len"]) == sequence and row.get("precision", "bf16") == precision]
     except (OSError, KeyError, ValueError):
         return None
     for by in AUTHORS:

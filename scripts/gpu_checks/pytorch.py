@@ -26,7 +26,8 @@ def python_with_torch():
 
 def check_pytorch(check, report):
     python = python_with_torch()
-    ours = [row for row in check.results["parts"].get("models", {}).get("runs", []) if "step_s" in row]
+    ours = [row for row in check.results["parts"].get("models", {}).get("runs", [])
+            if "step_s" in row and row.get("precision", "bf16") == "bf16"]
     if not ours:
         raise Skipped("no model was trained that it could be compared with")
     report["runs"] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny model by ranks that are threads, by NCCL and by processes: W ranks learn what one rank learns that takes W
 micro-batches. Local ranks do to the bit in fp32; NCCL adds in an order of its own."""
-from gpu_checks import training
+from gpu_checks import machine, training
 from gpu_checks.process import TROUBLE, Failed, Skipped
 
 STEPS = 20
@@ -65,13 +65,20 @@ def check_ranks(check, report):
                 row["same_bits_as_one_rank"] = curve == one
                 if curve != one:
                     row["problem"] = "other bits than one rank"
+    pairs = []  # of a row, its curve, the host's, and how far they may be apart
     _, host = go("1 rank, fp32, host", "--param-dtype", "fp32", "--device", "host", "--ranks", 1)
     bf16_row, bf16 = go("1 rank, bf16", "--param-dtype", "bf16", "--device", "cuda", "--ranks", 1)
-    for kind, row, curve in (("fp32", report["runs"][0], one), ("bf16", bf16_row, bf16)):
-        if host and curve:
-            row["largest_loss_difference_to_host"] = training.apart(host, curve)
-            if row["largest_loss_difference_to_host"] >= HOST_BOUNDS[kind]:
-                row["problem"] = f"loss is further than {HOST_BOUNDS[kind]} from the host's"
+    pairs += [(report["runs"][0], one, host, HOST_BOUNDS["fp32"]), (bf16_row, bf16, host, HOST_BOUNDS["bf16"])]
+    for recipe in machine.fp8_recipes(check.machine["gpus"][0]):
+        fp8 = ["--param-dtype", "bf16", "--precision", "fp8", "--fp8-recipe", recipe, "--ranks", 1]
+        row, curve = go(f"1 rank, fp8 {recipe}", *fp8, "--device", "cuda")
+        _, host_curve = go(f"1 rank, fp8 {recipe}, host", *fp8, "--device", "host")
+        pairs.append((row, curve, host_curve, HOST_BOUNDS["bf16"]))
+    for row, curve, others, bound in pairs:
+        if others and curve:
+            row["largest_loss_difference_to_host"] = training.apart(others, curve)
+            if row["largest_loss_difference_to_host"] >= bound:
+                row["problem"] = f"loss is further than {bound} from the host's"
     judge(report)
 
 

@@ -90,15 +90,16 @@ def of_models(told):
     if not told.get("runs"):
         return []
     lines = [f"Predicted for {told['cluster']} before anything was measured; states: what is kept of a parameter.", "",
-             "| model | GPUs | tokens of a sequence | states | step | tokens/s | published | MFU | predicted | memory | "
-             "attention |", "|---|---|---|---|---|---|---|---|---|---|---|"]
+             "| model | GPUs | tokens of a sequence | precision | states | step | tokens/s | published | MFU | predicted | memory | "
+             "attention |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for row in told["runs"]:
+        precision = row.get("precision", "bf16")
         if "step_s" not in row:
             why = row.get("skipped") and f"skipped: {row['skipped']}" or f"FAILED: {row.get('problem')}"
-            lines += [f"| {row['model']} | {row['gpus']} | {row['sequence']} | | {why} | | {of_others(row)} | | | | |"]
+            lines += [f"| {row['model']} | {row['gpus']} | {row['sequence']} | {precision} | | {why} | | {of_others(row)} | | | | |"]
             continue
         mfu = f"{100 * row['mfu']:.1f} %" if row.get("mfu") else "-"
-        lines += [f"| {row['model']} | {row['gpus']} | {row['sequence']} | {row['states']} | {1e3 * row['step_s']:.1f} ms | "
+        lines += [f"| {row['model']} | {row['gpus']} | {row['sequence']} | {precision} | {row['states']} | {1e3 * row['step_s']:.1f} ms | "
                   f"{row['tokens_per_s']:.0f} | {of_others(row)} | {mfu} | "
                   f"{percent(row['predicted_error'])} | {row['peak_bytes'] / 2**30:.1f} GiB, "
                   f"{'as planned' if row['peak_is_planned'] else 'NOT as planned'} | "
@@ -109,7 +110,7 @@ def of_models(told):
 
 
 def of_measure(told):
-    return [f"* {row['model']} on {row['gpus']}: predicted after measure {percent(row.get('error'))} "
+    return [f"* {row['model']} in {row.get('precision', 'bf16')} on {row['gpus']}: predicted after measure {percent(row.get('error'))} "
             f"{row.get('problem', '')}".rstrip() for row in told.get("runs", [])]
 
 

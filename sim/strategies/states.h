@@ -37,10 +37,13 @@ inline bool casts_gradients(const StepWriter& w) {
 
 /// What strategies that sum whole gradients on the native stack, and otherwise have `usual` buffers
 /// for fresh ones, say about them. The first micro-batch writes the sums, where they have its type;
-/// later ones add to sums in fp32, and need a buffer only for units that write a gradient in more
-/// than one piece (chunks of the head's tokens, a tied embedding).
+/// later ones add to them, which rounds each sum once, and need a buffer only for units that write
+/// a gradient in more than one piece (chunks of the head's tokens, a tied embedding).
 inline void sum_whole_gradients(ShardingFacts& facts, const StepWriter& w, std::int32_t usual) {
-  facts.sums_in_backward = w.plan().reduce_dtype == DType::kFp32 && w.plan().grad_accum > 1;
+  const DType reduced = w.plan().reduce_dtype;
+  const bool writes_sums =
+      reduced == DType::kFp32 || (reduced == facts.sum_dtype && !casts_gradients(w));
+  facts.sums_in_backward = writes_sums && w.plan().grad_accum > 1;
   facts.gradients.count = facts.sums_in_backward                          ? 1
                           : casts_gradients(w) || w.plan().grad_accum > 1 ? usual
                                                                           : 0;

@@ -467,5 +467,16 @@ TEST(Refusals, NameWhatIsNotExecuted) {
       "decoder like gemma, gemma2, gpt2, gpt_neox, llama, mistral, mpt, phi3, qwen2 or qwen3");
 }
 
+TEST(PackedDocuments, AreCountedWhereTheyLieOneBehindTheOther) {
+  const auto count = [](std::vector<std::int32_t> first_keys, std::int64_t seq) {
+    return count_documents(first_keys, seq);
+  };
+  EXPECT_EQ(count({0, 0, 0, 0}, 4), 1);
+  EXPECT_EQ(count({0, 0, 0, 0}, 2), 2);
+  EXPECT_EQ(count({0, 1, 1, 3, 0, 0, 2, 2}, 4), 5);
+  EXPECT_EQ(count({0, 0, 1, 2}, 4), 0);  // a window of two keys
+  EXPECT_EQ(count({0, 1, 0, 0}, 4), 0);  // seen again behind another
+}
+
 }  // namespace
 }  // namespace shardwright::exec

@@ -132,6 +132,18 @@ TEST(AttentionSet, ChoosesByTheRuleThatIsPriced) {
   EXPECT_GT(own, 20);
 }
 
+// Kernels are made for these numbers before the first step; a micro-batch takes the least that
+// holds its documents.
+TEST(AttentionSet, IsAskedForAFewNumbersOfDocuments) {
+  EXPECT_EQ(document_bound(2, 0), 0);
+  EXPECT_EQ(document_bound(2, 2), 8);
+  EXPECT_EQ(document_bound(2, 8), 8);
+  EXPECT_EQ(document_bound(2, 9), 32);
+  EXPECT_EQ(document_bound(1, 64), 64);
+  EXPECT_EQ(document_bound(1, 65), 0);
+  for (const std::int64_t bound : document_bounds(3)) EXPECT_EQ(document_bound(3, bound), bound);
+}
+
 TEST(AttentionSet, WhenAllRefuseEveryReasonIsSaid) {
   AttentionSet::Implementations all;
   all.push_back(std::make_unique<Named>("one", false));

@@ -39,8 +39,9 @@ struct Logs {
   std::vector<Call> rehearsal, steps;
 };
 
-Logs log_of(bool rehearses, int micro_steps = 2, int steps = 2) {
+Logs log_of(bool rehearses, int micro_steps = 2, int steps = 2, bool packs_documents = false) {
   Training training;
+  training.packs_documents = packs_documents;
   training.plan = tiny_plan(Strategy::kYafsdp, 1, micro_steps);
   const Schedule schedule =
       sim::lower(training.model, training.plan, native_stack(), training.gpus_per_node);
@@ -85,6 +86,22 @@ TEST(Rehearsal, GoesThroughTheFirstTwoMicroStepsAndTheLast) {
   EXPECT_GT(kernels_in(five.steps), kernels_in(five.rehearsal));
   const std::set<std::string> known = kernels_of(five.rehearsal), used = kernels_of(five.steps);
   for (const std::string& name : used) EXPECT_TRUE(known.contains(name)) << name;
+}
+
+std::size_t attention_in(const std::vector<Call>& log) {
+  return static_cast<std::size_t>(std::count_if(log.begin(), log.end(), [](const Call& call) {
+    return call.kind == CallKind::kKernel &&
+           call.name.find("AttentionProblem") != std::string::npos;
+  }));
+}
+
+// A later batch may have any number of documents, or none; each may be another library's.
+TEST(Rehearsal, OfPackedDocumentsRunsEveryFormOfAttention) {
+  const Logs whole = log_of(true, 1, 1), packed = log_of(true, 1, 1, true);
+  const std::size_t bounds = cuda::document_bounds(1).size();
+  ASSERT_GT(attention_in(whole.rehearsal), 0u);
+  EXPECT_EQ(attention_in(packed.rehearsal), (3 + bounds) * attention_in(whole.rehearsal));
+  EXPECT_EQ(attention_in(packed.steps), attention_in(whole.steps));
 }
 
 constexpr int kRehearsedGpus = 4;

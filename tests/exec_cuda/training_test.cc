@@ -108,6 +108,23 @@ void expect_near(const Tensors& a, const Tensors& b, double share, const std::st
   }
 }
 
+// Later micro-steps add to sums in bf16 within their products: one rounding for each, so sums stay
+// near those in fp32, and the device's are the host's but for roundings that fall the other way.
+TEST_F(CudaTraining, AddsToGradientsInBf16InPlace) {
+  Training wide = small(tiny_llama(), Strategy::kSingle, 1, 4);
+  wide.plan.param_dtype = DType::kBf16;
+  wide.steps = 1;
+  Training narrow = wide;
+  narrow.plan.reduce_dtype = narrow.plan.master_dtype = narrow.plan.moment_dtype = DType::kBf16;
+  const auto exact = train(wide), host = train(narrow), cuda = train(on_cuda(narrow));
+  // Weights round alike, so the first step computes with the same ones.
+  EXPECT_EQ(host[0].result.loss_sum, exact[0].result.loss_sum);
+  const double bound = 4 * std::ldexp(1.0, -9);
+  EXPECT_LT(difference(host[0].gradients, exact[0].gradients), bound);
+  EXPECT_GT(difference(host[0].gradients, exact[0].gradients), 0);
+  EXPECT_LT(difference(cuda[0].gradients, host[0].gradients), 2 * bound);
+}
+
 // Each operation rounds by up to half a unit in the last place, 2^-9, independently of the others:
 // a gradient has walked at random through as many steps as there are operations. Errors of a norm
 // and of a loss, which many numbers share, average out: one rounding's worth is left. Weights are

@@ -56,6 +56,36 @@ TEST_F(AttentionOnGpu, ImplementationsAgreeAtTheSizeOfModels) {
   });
 }
 
+TEST_F(AttentionOnGpu, ImplementationsAgreeOnPackedDocuments) {
+  for (const std::int64_t kv_heads : {2, 8}) {
+    const std::int64_t seq = 1000, lengths[] = {1, 127, 400, 128, 344};
+    std::vector<std::int32_t> first_key;
+    std::int64_t begin = 0;
+    for (const std::int64_t length : lengths) {
+      first_key.insert(first_key.end(), static_cast<std::size_t>(length),
+                       static_cast<std::int32_t>(begin));
+      begin += length;
+    }
+    first_key.insert(first_key.end(), static_cast<std::size_t>(seq), 0);  // the second sequence
+    RandomAttention p({.batch = 2, .seq = seq, .heads = 8, .kv_heads = kv_heads, .head_dim = 128},
+                      first_key);
+    const auto flash = compute(*set_.choose(p.problem, {.wish = "flash"}).implementation, p);
+    const auto numbers = [](const Bits& bits) {
+      std::vector<double> result;
+      for (const BFloat16 value : bits) result.push_back(kernels::to_float(value));
+      return result;
+    };
+    p.problem.most_documents = document_bound(2, 6);
+    for_each(p, [&](kernels::cuda::Attention& one, const std::string& why) {
+      const auto other = compute(one, p);
+      kernels::testing::expect_close(other.template get<0>(), numbers(flash.get<0>()), 0x1p-6,
+                                     why + " out");
+      kernels::testing::expect_close(other.template get<2>(), numbers(flash.get<2>()), 0x1p-5,
+                                     why + " gradients");
+    });
+  }
+}
+
 TEST_F(AttentionOnGpu, RepeatsToTheBit) {
   const RandomAttention p({.batch = 1, .seq = 1536, .heads = 8, .kv_heads = 2, .head_dim = 128});
   for_each(p, [&](kernels::cuda::Attention& one, const std::string& why) {

@@ -241,6 +241,78 @@ TEST_F(CudnnGraphs, BlackwellNeedsNoMatrixForAFixedOrder) {
   EXPECT_LT(8 * need("b200"), need("h100"));
 }
 
+/// Packed documents as a run asks for them.
+AttentionProblem packed(const KnownModel& model, std::int64_t batch, std::int64_t seq,
+                        std::int64_t most) {
+  AttentionProblem problem = problem_of({.batch = batch,
+                                         .seq = seq,
+                                         .heads = model.heads,
+                                         .kv_heads = model.kv_heads,
+                                         .head_dim = 128});
+  problem.documents = true;
+  problem.most_documents = most;
+  problem.most_workspace_bytes =
+      attention_workspace_bytes(batch, seq, model.heads, model.kv_heads, 128, DType::kBf16);
+  return problem;
+}
+
+TEST_F(CudnnGraphs, ServePackedDocumentsWithinThePlansWorkspaceOnHopperAndBlackwell) {
+  for (const Gpu& gpu : kGpus) {
+    if (gpu.engine == 7) continue;
+    const Descriptor device = described(gpu.name);
+    for (const KnownModel& model : kModels) {
+      for (const std::int64_t seq : {2048, 4096, 32768}) {
+        for (const std::int64_t batch : {1, 4}) {
+          SCOPED_TRACE(std::string(gpu.name) + ", " + model.name + ", " + std::to_string(seq));
+          const AttentionProblem problem = packed(model, batch, seq, 64 * batch);
+          Graph forward = attention_forward_graph(problem);
+          EXPECT_EQ(forward.operations(), 20u);
+          EXPECT_GE(engines(forward.finish(), device).size(), 1u);
+          const auto slice = document_slice(problem, device);
+          ASSERT_TRUE(slice);
+          EXPECT_LE(slice->bytes(), problem.most_workspace_bytes);
+          // Nothing of the length of a matrix, or of every document.
+          EXPECT_LT(slice->engine_bytes, 1 << 20);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudnnGraphs, OfPackedDocumentsCompileForTheEngineOfEachGpu) {
+  for (const Gpu& gpu : kGpus) {
+    if (gpu.engine == 7 || std::string_view(gpu.name) == "h200") continue;
+    SCOPED_TRACE(gpu.name);
+    const Descriptor device = described(gpu.name);
+    const AttentionProblem problem = packed(kModels[0], 1, 4096, 16);
+    const auto slice = document_slice(problem, device);
+    ASSERT_TRUE(slice);
+    Graph backward = attention_backward_graph(slice_problem(problem, *slice),
+                                              QueryGradient::kAccumulated, slice->strides(problem));
+    EXPECT_EQ(engine_number(engines(backward.finish(), device).front()), gpu.engine);
+    expect_only_loading_fails(std::move(backward), device, false);
+    expect_only_loading_fails(attention_forward_graph(problem), device, false);
+  }
+}
+
+TEST(CudnnDocuments, AreServedWhereTheyKeepNoMatrixEach) {
+  AttentionProblem problem = packed(kModels[0], 1, 4096, 16);
+  constexpr std::size_t kVersion = 91900;
+  EXPECT_EQ(document_refusal(problem, 9, kVersion), "");
+  EXPECT_EQ(document_refusal(problem, 10, kVersion), "");
+  for (const int other : {8, 12}) {
+    EXPECT_EQ(document_refusal(problem, other, kVersion),
+              "masks packed documents on GPUs of compute capability 9 and 10 only");
+  }
+  EXPECT_EQ(document_refusal(problem, 9, 90800),
+            "of version 9.8.0 is too old for packed documents, expected 9.10.0 or newer");
+  problem.shape.alibi = true;
+  EXPECT_EQ(document_refusal(problem, 9, kVersion), "takes packed documents without slopes");
+  problem.most_documents = 0;
+  EXPECT_EQ(document_refusal(problem, 9, kVersion),
+            "cannot mask packed documents of which there are more than 64 a sequence");
+}
+
 /// What gemma, gemma 2 and mpt ask for beyond Llama's.
 struct OtherHeads {
   const char* name;

@@ -24,6 +24,16 @@ TEST(CudnnLibrary, OfAnOldReleaseIsRefused) {
   EXPECT_EQ(version_refusal(91900), "");
 }
 
+// Their backward pass would count what lies behind the last tokens.
+TEST(CudnnLibrary, OfReleasesThatReadBeyondASequenceTakesWholeTiles) {
+  EXPECT_EQ(length_refusal(91300, 4096), "");
+  EXPECT_EQ(length_refusal(91501, 1000), "");
+  EXPECT_EQ(length_refusal(91900, 1000), "");
+  EXPECT_EQ(length_refusal(91500, 1000),
+            "of version 9.15.0 takes sequences of multiples of 128 tokens, not 1000: newer than "
+            "9.15.0 takes any");
+}
+
 TEST(CudnnLibrary, WithoutItsCompilerIsRefusedByTheCompilersName) {
   EXPECT_THAT(compiler_refusal("libnvrtc.so.99"),
               AllOf(HasSubstr("NVRTC"), HasSubstr("libnvrtc.so.99"), HasSubstr("LD_LIBRARY_PATH")));

@@ -170,7 +170,12 @@ TEST(NativeSchedule, AddsGradientsOfLayersWithinTheirProducts) {
     ASSERT_NE(rotating, schedule.persistent.end());
     const UnitSizes& sizes = schedule.unit_sizes;
     EXPECT_EQ(rotating->bytes, 4 * std::max(sizes.embedding, sizes.head));
-    plan.reduce_dtype = DType::kBf16;  // added up by a kernel that rounds once
+    plan.reduce_dtype = DType::kBf16;  // of the sums, too: each is rounded once
+    const Schedule narrow = native(tiny_llama(), plan);
+    EXPECT_TRUE(narrow.sharding.sums_in_backward);
+    EXPECT_EQ(Placement(narrow, 0).unit(1).gradient.dtype, DType::kBf16);
+    EXPECT_EQ(Placement(narrow, 0).unit(1).gradient, Placement(narrow, 0).unit(1).reduced);
+    plan.param_dtype = DType::kFp32;  // gradients are written in another type than their sums have
     EXPECT_FALSE(native(tiny_llama(), plan).sharding.sums_in_backward);
   }
 }
