@@ -124,7 +124,7 @@ class Zero final : public ShardingStrategy {
   }
 
   void after_optimizer(StepWriter& w) override {
-    if (native_ || stage_ == 3) return;
+    if (native_ || stage_ == 3 || w.total_trained() == 0) return;
     const Plan& plan = w.plan();
     const std::int64_t bytes = bytes_of(plan.param_dtype) * w.total_trained();
     w.record_on_compute(updated_);
