@@ -272,15 +272,17 @@ Search::Outcome Search::look(std::size_t worker, const Candidate& candidate, boo
 }
 
 void Search::look_at(const std::vector<std::uint32_t>& batch, bool sparing, Bytes limit) {
-  std::vector<Outcome> outcomes(batch.size());
+  std::vector<std::optional<Outcome>> outcomes(batch.size());
   pool_.run(batch.size(), [&](std::size_t worker, std::size_t i) {
+    if (i > 0 && stopped()) return;  // it stays as it is
     const Candidate& candidate = candidates_[batch[i]];
     outcomes[i] = look(worker, candidate, sparing && settings_[candidate.setting].spares, limit);
   });
   for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (!outcomes[i]) continue;
     Candidate& candidate = candidates_[batch[i]];
     if (!(sparing && settings_[candidate.setting].spares)) candidate.followed = true;
-    take(batch[i], std::move(outcomes[i]));
+    take(batch[i], *std::move(outcomes[i]));
   }
   tell("simulating");
 }
