@@ -92,6 +92,15 @@ void UnitBounds::add(const Plan& plan, const Layout& layout, const LayerPrograms
   lower_chunk(model_, plan, profile_.stack, profile_.cluster, programs, content, schedule_);
   schedule_.layout = layout;
   costs_.cost_of_units(schedule_, op_costs_);
+  if (!info_of(plan.strategy).reshards) {
+    // Gathered for the first micro-batch alone.
+    for (std::size_t i = 0; i < op_costs_.size(); ++i) {
+      const OpKind kind = schedule_.ops[i].kind;
+      const bool gathers =
+          kind == OpKind::kAllGather || kind == OpKind::kCastShard || kind == OpKind::kCopyOut;
+      if (gathers && !schedule_.ops[i].collective) op_costs_[i] = {};
+    }
+  }
   const std::vector<Section> written = schedule_.sections;
   std::vector<std::size_t> steady = {static_cast<std::size_t>(ChunkSection::kForward),
                                      static_cast<std::size_t>(ChunkSection::kBackward)};
