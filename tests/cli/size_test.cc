@@ -20,11 +20,11 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using shardwright::testing::ProgramResult;
+using shardwright::testing::run_program;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
 using ::testing::StartsWith;
 using Flags = std::vector<std::string>;
 
