@@ -26,7 +26,8 @@ bool names(const std::vector<std::string>& names, const std::string& name) {
 double anchored_half_width(const TimePrediction& time, bool model_parallel, double half_width) {
   const double scale = std::min(time.scale_half_width, half_width);
   const double of_machine = std::sqrt(half_width * half_width - scale * scale);
-  return std::hypot(profiles::anchored_uncertainty().half_width(model_parallel, of_machine), scale);
+  const double narrowed = profiles::anchored_uncertainty().half_width(model_parallel, of_machine);
+  return std::sqrt(narrowed * narrowed + scale * scale);
 }
 
 }  // namespace
