@@ -208,6 +208,30 @@ ordered_json write_row(const MeasuredRow& row) {
   return json;
 }
 
+AnchorStep read_anchor(const JsonReader& from) {
+  from.reject_unknown_keys({"model", "gpus", "plan", "step_s", "predicted_s", "carried", "steps"});
+  const NumberRange<double> seconds(0, kLongest, true);
+  AnchorStep anchor;
+  anchor.model = from.require<std::string>("model");
+  anchor.gpus = from.require<std::int64_t>("gpus", at_least(std::int64_t{1}));
+  anchor.plan = from.optional<std::string>("plan", "");
+  anchor.step_s = from.require<double>("step_s", seconds);
+  anchor.predicted_s = from.require<double>("predicted_s", seconds);
+  anchor.carried = from.require<double>("carried", between(0.0, 1.0));
+  anchor.steps = from.optional<std::int64_t>("steps", 1, at_least(std::int64_t{1}));
+  return anchor;
+}
+
+ordered_json write_anchor(const AnchorStep& anchor) {
+  return {{"model", anchor.model},
+          {"gpus", anchor.gpus},
+          {"plan", anchor.plan},
+          {"step_s", rounded(anchor.step_s)},
+          {"predicted_s", rounded(anchor.predicted_s)},
+          {"carried", rounded(anchor.carried)},
+          {"steps", anchor.steps}};
+}
+
 }  // namespace
 
 std::string_view name_of(CostGroup group) {
@@ -223,7 +247,7 @@ const CalibratedGroup* Calibration::find(CostGroup group) const {
 
 Calibration read_calibration(const JsonReader& from) {
   from.reject_unknown_keys(
-      {"date", "parent", "stack", "level", "sources", "groups", "values", "rows"});
+      {"date", "parent", "stack", "level", "sources", "groups", "values", "rows", "anchors"});
   Calibration result;
   result.date = from.optional<std::string>("date", "");
   result.parent = from.optional<std::string>("parent", "");
@@ -239,6 +263,9 @@ Calibration read_calibration(const JsonReader& from) {
     result.values.push_back(read_value(value));
   }
   for (const JsonReader& row : from.require_array("rows")) result.rows.push_back(read_row(row));
+  if (const auto anchors = from.find_array("anchors")) {
+    for (const JsonReader& anchor : *anchors) result.anchors.push_back(read_anchor(anchor));
+  }
   return result;
 }
 
@@ -273,6 +300,8 @@ std::string to_json(const Calibration& calibration) {
                               {"rows", value.rows}});
   }
   for (const MeasuredRow& row : calibration.rows) json["rows"].push_back(write_row(row));
+  for (const AnchorStep& anchor : calibration.anchors)
+    json["anchors"].push_back(write_anchor(anchor));
   return json.dump();
 }
 

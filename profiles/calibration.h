@@ -69,6 +69,18 @@ struct CalibratedValue {
   std::int64_t rows = 0;
 };
 
+/// A whole step that was measured, and the values that moved for it (sim/calibrate/anchor.h): of
+/// other runs of that model with that stack more is known than of any other.
+struct AnchorStep {
+  std::string model;
+  std::int64_t gpus = 1;
+  std::string plan;        // in words
+  double step_s = 0;       // measured
+  double predicted_s = 0;  // by the parent's values
+  double carried = 0;      // of the logarithm of their ratio, what the values moved for
+  std::int64_t steps = 1;  // that were timed
+};
+
 struct Calibration {
   std::string date;    // YYYY-MM-DD
   std::string parent;  // name or path of the base
@@ -78,6 +90,7 @@ struct Calibration {
   std::vector<CalibratedGroup> groups;
   std::vector<CalibratedValue> values;
   std::vector<MeasuredRow> rows;
+  std::vector<AnchorStep> anchors;
 
   const CalibratedGroup* find(CostGroup group) const;
 };

@@ -55,9 +55,11 @@ void read_measurements(const JsonReader& root, ClusterFile& result) {
   }
   if (const auto calibration = root.find_object("calibration")) {
     result.calibration = read_calibration(*calibration);
-    // Values of a stack that was calibrated hold for that stack only.
+    // Values of a stack that was calibrated hold for that stack only, and all values that moved for
+    // a whole step of it.
+    const bool of_steps = !result.calibration->anchors.empty();
     for (SetEntry& entry : result.set) {
-      if (entry.file == root.file() && entry.path.starts_with("stack.")) {
+      if (entry.file == root.file() && (of_steps || entry.path.starts_with("stack."))) {
         entry.only_for_stack = result.calibration->stack;
       }
     }

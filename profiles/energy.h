@@ -17,8 +17,13 @@ struct Energy {
   double rest_of_node = 1;  // power of a node over that of its GPUs
   double pue = 1;           // of the building over that of its nodes
   double grid_kg_per_kwh = 0;
+  double standing_share = 0;                         // of board power, with clocks standing still
+  double clock_exponent = 1;                         // power beyond it grows as the clock to this
+  std::optional<double> limit_watts;                 // of each board, where its power is capped
   std::map<std::string, double, std::less<>> watts;  // board power, by GPU
 
+  /// What a board draws under training load: its power, or the limit where that is lower.
+  std::optional<double> drawn_watts(const std::string& gpu) const;
   /// Of `gpu_hours` of a GPU; none where its power is not known.
   std::optional<double> kwh(const std::string& gpu, double gpu_hours) const;
 };

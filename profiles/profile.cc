@@ -112,6 +112,8 @@ Profile make_profile(const ClusterFile& cluster, const StackFile& stack, const G
       if (of_stack && !same_stack) continue;
       profile.calibrated_half_width[static_cast<std::size_t>(group.group)] = group.half_width;
     }
+    for (const AnchorStep& anchor : cluster.calibration->anchors)
+      if (same_stack) profile.anchored_models.push_back(anchor.model);
   }
   for (const std::string& key_value : overrides) override_value(profile, key_value);
   check_cluster(profile.cluster, "cluster " + profile.cluster.id);

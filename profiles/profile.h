@@ -31,6 +31,8 @@ struct Profile {
   /// By CostGroup: half widths of calibrated groups, 0 for the others; their level is
   /// uncertainty.level.
   std::array<double, kCostGroups> calibrated_half_width{};
+  /// Models of which a step with this stack was measured, and values moved for it.
+  std::vector<std::string> anchored_models;
 
   /// The attention kernel that the stack runs on this GPU: the one it names, else (a kernel this
   /// GPU has not) FlashAttention-2. Throws Error for a name that no GPU has.

@@ -54,6 +54,7 @@ struct TimePrediction {
   /// Of the interval's half-width (of a logarithm), what the loss with scale adds in quadrature: it
   /// is the machine's, whatever runs there.
   double scale_half_width = 0;
+  bool anchored = false;  // a step of this model was measured (sim/calibrate/anchor.h)
   profiles::Novelty novelty = profiles::Novelty::kNothing;  // of the run to those published
   double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0;
   double tokens_per_gpu_s = 0, tokens_per_s = 0;

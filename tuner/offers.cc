@@ -11,6 +11,7 @@
 #include "profiles/gpu_cost.h"
 #include "profiles/model_parallel_uncertainty.h"
 #include "profiles/node_network.h"
+#include "profiles/power_limit.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/nearest.h"
@@ -61,11 +62,13 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                const std::optional<std::string>& stack,
                                const std::vector<std::string>& overrides, const Prices& prices,
                                profiles::PriceKind kind, const profiles::PriceFile& imported,
-                               std::optional<double> node_network_bytes_per_s) {
+                               const NodeChanges& changes) {
   // What all clusters share is read once.
   std::map<std::string, profiles::StackFile> stacks;
   const profiles::GpuCosts costs = profiles::load_gpu_costs();
   const profiles::Uncertainty uncertainty = profiles::load_uncertainty();
+  const profiles::Energy energy =
+      changes.power_limit_watts ? profiles::load_energy() : profiles::Energy{};
   const profiles::StackFile dividing = profiles::load_stack(profiles::usual_model_parallel_stack());
   std::vector<Offer> offers;
   std::vector<std::string> offered;
@@ -74,14 +77,21 @@ std::vector<Offer> load_offers(const std::vector<std::string>& names,
     offer.name = name;
     const profiles::ClusterFile cluster = profiles::load_cluster(name);
     std::vector<std::string> own = overrides;
-    if (node_network_bytes_per_s && cluster.cluster.nics_per_node > 0) {
+    if (changes.network_bytes_per_s && cluster.cluster.nics_per_node > 0) {
       const std::vector<std::string> network =
-          profiles::node_network_overrides(cluster.cluster, *node_network_bytes_per_s);
+          profiles::node_network_overrides(cluster.cluster, *changes.network_bytes_per_s);
       own.insert(own.begin(), network.begin(), network.end());
     }
     const std::string software = stack.value_or(profiles::usual_stack(cluster.cluster));
     if (!stacks.contains(software)) stacks.emplace(software, profiles::load_stack(software));
     offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, own);
+    if (changes.power_limit_watts &&
+        *changes.power_limit_watts < energy.drawn_watts(cluster.cluster.gpu.id).value_or(0)) {
+      for (std::string& value :
+           profiles::power_limit_overrides(offer.profile, energy, *changes.power_limit_watts))
+        own.push_back(std::move(value));
+      offer.profile = profiles::make_profile(cluster, stacks.at(software), costs, own);
+    }
     offer.profile.uncertainty = uncertainty;
     if (!stack && cluster.cluster.devices_per_node == 0) {
       offer.model_parallel = profiles::make_profile(cluster, dividing, costs, own);

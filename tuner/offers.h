@@ -31,16 +31,23 @@ std::vector<std::string> price_names(const std::string& name, const Cluster& mac
 /// The names of the shipped clusters that train: nobody buys processors for that.
 std::vector<std::string> clusters_on_offer();
 
+/// What all nodes on offer have in place of what their files say.
+struct NodeChanges {
+  std::optional<double> network_bytes_per_s;  // of a whole node
+  /// Cap of a board's power; boards that draw less keep their clocks.
+  std::optional<double> power_limit_watts;
+};
+
 /// Loads the clusters with a stack, or with the usual ones of each (profiles/usual_stack.h), and
 /// their prices of one kind. A price for a cluster counts before one for its GPU, what was given
 /// before `imported`, and either before the file's own. Throws Error for a price of a name that
-/// neither ships nor is offered. With a network of their nodes all of them get that one.
+/// neither ships nor is offered, and for a power limit that a GPU cannot hold.
 std::vector<Offer> load_offers(const std::vector<std::string>& names,
                                const std::optional<std::string>& stack,
                                const std::vector<std::string>& overrides, const Prices& prices,
                                profiles::PriceKind kind = profiles::PriceKind::kOnDemand,
                                const profiles::PriceFile& imported = {},
-                               std::optional<double> node_network_bytes_per_s = std::nullopt);
+                               const NodeChanges& changes = {});
 
 /// Whether the rates of its GPU are estimates and no published run of software that could answer
 /// for it was on it.

@@ -2,69 +2,24 @@
 // axolotl's YAML. Option names and defaults from its axolotl/utils/schemas (0.19).
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cctype>
-#include <utility>
-
 #include "cli/config/imported.h"
+#include "cli/config/trainer_words.h"
 
 namespace shardwright::cli {
 namespace {
 
-std::string small(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-void take_optimizer(SettingBox& box, ImportedConfig& to) {
-  const auto name = box.take({"optimizer"});
-  if (!name) return;
-  const std::string word = small(*name);
-  if (word.find("8bit") != word.npos && word.find("adam") != word.npos) {
-    box.set_knob("optimizer", "adamw-8bit", to);
-  } else if (word.find("4bit") != word.npos && word.find("adam") != word.npos) {
-    box.set_knob("optimizer", "adamw-8bit", to);
-    to.not_taken.push_back({box.key(), *name, "moments of 4 bits are predicted as 8"});
-  } else if (word == "muon" || word == "sgd") {
-    box.set_knob("optimizer", word, to);
-  } else if (word.starts_with("adamw") || word == "paged_adamw_32bit" || word == "paged_adamw") {
-    box.set_knob("optimizer", "adamw", to);
-  } else {
-    to.not_taken.push_back({box.key(), *name, "predicted as AdamW"});
-  }
-}
-
 void take_sharding(SettingBox& box, ImportedConfig& to) {
-  const auto deepspeed = box.take({"deepspeed"});
   to.strategy = Strategy::kDdp;
-  if (deepspeed) {
-    const std::string word = small(*deepspeed);
-    for (const auto& [part, strategy] : {std::pair{"zero1", Strategy::kZero1},
-                                         {"zero2", Strategy::kZero2},
-                                         {"zero3", Strategy::kZero3}}) {
-      if (word.find(part) != word.npos) to.strategy = strategy;
-    }
-    if (to.strategy == Strategy::kDdp) {
-      box.fail("a file named after its ZeRO stage; import that file itself");
-    } else {
-      box.took(fmt::format("strategy {}, by the file's name", name_of(to.strategy)), to);
-    }
-    if (word.find("cpuoffload") != word.npos) {
-      box.set_knob("offload", "optimizer", to);
-      if (word.find("cpuoffload_") != word.npos)
-        to.not_taken.push_back({box.key(), *deepspeed, "parameters stay on the GPU here"});
-    }
-    return;
-  }
+  if (take_deepspeed_file(box, to)) return;
   if (!box.has("fsdp_config") && !box.has("fsdp_version") && !box.has("fsdp[0]")) return;
   static_cast<void>(box.take({"fsdp[0]"}));
   static_cast<void>(box.take({"fsdp[1]"}));
   const bool two = box.take({"fsdp_version", "fsdp_config.fsdp_version"}).value_or("1") == "2";
   const auto reshard = box.take_switch(
       {"fsdp_config.reshard_after_forward", "fsdp_config.fsdp_reshard_after_forward"});
-  const std::string sharding =
-      small(box.take({"fsdp_config.sharding_strategy", "fsdp_config.fsdp_sharding_strategy"})
-                .value_or(""));
+  const std::string sharding = lower_case_word(
+      box.take({"fsdp_config.sharding_strategy", "fsdp_config.fsdp_sharding_strategy"})
+          .value_or(""));
   const bool never = !reshard.value_or(sharding != "shard_grad_op");
   to.strategy = two ? (never ? Strategy::kFsdp2NoReshard : Strategy::kFsdp2)
                     : (never ? Strategy::kFsdp1GradOp : Strategy::kFsdp1);
@@ -87,7 +42,7 @@ void take_sharding(SettingBox& box, ImportedConfig& to) {
 
 void take_adapter(SettingBox& box, ImportedConfig& to) {
   const auto adapter = box.take({"adapter"});
-  const std::string word = small(adapter.value_or(""));
+  const std::string word = lower_case_word(adapter.value_or(""));
   if (word == "lora" || word == "qlora") {
     box.took("adapters of low rank", to);
     if (!box.take_knob({"lora_r"}, "lora", to)) to.knobs.parallel.lora = 8;
@@ -152,8 +107,8 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
   box.take_knob({"gradient_accumulation_steps"}, "grad-accum", to);
   take_sharding(box, to);
   if (const auto word = box.take({"gradient_checkpointing"})) {
-    if (small(*word) == "true") box.set_knob("ckpt-layers", "all", to);
-    if (small(*word).starts_with("offload")) {
+    if (lower_case_word(*word) == "true") box.set_knob("ckpt-layers", "all", to);
+    if (lower_case_word(*word).starts_with("offload")) {
       box.set_knob("ckpt-layers", "all", to);
       to.not_taken.push_back({box.key(), *word, "what is kept stays on the GPU here"});
     }
@@ -161,11 +116,11 @@ void read_axolotl(SettingBox& box, ImportedConfig& to) {
   static_cast<void>(box.take({"gradient_checkpointing_kwargs.use_reentrant"}));
   box.leave({"activation_offloading"}, "what is kept stays on the GPU here", to);
   take_adapter(box, to);
-  take_optimizer(box, to);
+  take_optimizer_word(box, "optimizer", to);
   if (box.is_auto("bf16"))
     to.assumed.push_back("bf16 is auto: up to the machine, taken as bf16 (--param-dtype)");
-  const std::string bf16 = small(box.take({"bf16", "bfloat16"}).value_or("auto"));
-  const std::string fp16 = small(box.take({"fp16", "float16"}).value_or("false"));
+  const std::string bf16 = lower_case_word(box.take({"bf16", "bfloat16"}).value_or("auto"));
+  const std::string fp16 = lower_case_word(box.take({"fp16", "float16"}).value_or("false"));
   if (bf16 == "false" && fp16 == "true") {
     box.set_knob("precision", "fp16", to);
   } else if (bf16 == "false") {

@@ -277,6 +277,8 @@ void SettingBox::fail(std::string_view accepted) const {
 
 const std::vector<ConfigFormat>& config_formats() {
   static const std::vector<ConfigFormat> formats = {
+      {"torchtune", "torchtune", is_torchtune, read_torchtune},
+      {"llama-factory", "LLaMA-Factory", is_llama_factory, read_llama_factory},
       {"torchtitan", "torchtitan", is_torchtitan, read_torchtitan},
       {"axolotl", "axolotl", is_axolotl, read_axolotl},
       {"accelerate", "Accelerate", is_accelerate, read_accelerate},

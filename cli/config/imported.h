@@ -131,6 +131,10 @@ bool is_deepspeed(const SettingBox& box);
 void read_deepspeed(SettingBox& box, ImportedConfig& to);
 bool is_axolotl(const SettingBox& box);
 void read_axolotl(SettingBox& box, ImportedConfig& to);
+bool is_llama_factory(const SettingBox& box);
+void read_llama_factory(SettingBox& box, ImportedConfig& to);
+bool is_torchtune(const SettingBox& box);
+void read_torchtune(SettingBox& box, ImportedConfig& to);
 bool is_megatron(const SettingBox& box);
 void read_megatron(SettingBox& box, ImportedConfig& to);
 

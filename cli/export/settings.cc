@@ -30,6 +30,9 @@ const std::vector<Trainer>& trainers() {
       {"accelerate", "Accelerate", "config (YAML)", "#", accelerate_settings},
       {"yafsdp", "YaFSDP", "settings (Python; releases 1 and 2)", "#", yafsdp_settings},
       {"deepspeed", "DeepSpeed", "config (JSON)", "", deepspeed_settings},
+      {"axolotl", "axolotl", "config (YAML)", "#", axolotl_settings},
+      {"llama-factory", "LLaMA-Factory", "config (YAML)", "#", llama_factory_settings},
+      {"torchtune", "torchtune", "0.6 config (YAML)", "#", torchtune_settings},
       {"megatron-lm", "Megatron-LM", "arguments (bash)", "#", megatron_lm_settings},
       {"megatron-bridge", "Megatron-Bridge", "0.3 recipe (Python)", "#", megatron_bridge_settings}};
   return all;

@@ -8,6 +8,7 @@
 
 #include "cli/flags/changed_plan.h"
 #include "profiles/node_network.h"
+#include "profiles/power_limit.h"
 #include "profiles/usual_stack.h"
 #include "sim/core/error.h"
 #include "sim/core/plan_json.h"
@@ -104,6 +105,12 @@ void PlanFlags::declare(Command& command, bool searched) {
           "what a whole node sends to others, such as 400Gb/s (default: the cluster's)")
       .type_name("RATE")
       .group(kWhat);
+  command
+      .add("--power-limit-watts", power_limit_watts,
+           "cap of each GPU's board power, as nvidia-smi --power-limit sets it: lower clocks "
+           "(default: that of its data sheet)",
+           {1, 1e5})
+      .group(kWhat);
   text("--plan", plan_file, "FILE",
        searched ? "take model, cluster, batch and the like from a plan that tune wrote"
                 : "start from a plan that tune wrote; flags on the command line change it");
@@ -150,6 +157,13 @@ sim::Job base_on(const PlanFlags& flags, const PlanDocument& file, bool planned)
   job.overrides.insert(job.overrides.end(), flags.overrides.begin(), flags.overrides.end());
   job.profile =
       profiles::make_profile(job.cluster_file, profiles::load_stack(plan.stack), job.overrides);
+  if (flags.power_limit_watts) {
+    for (std::string& value : profiles::power_limit_overrides(job.profile, profiles::load_energy(),
+                                                              *flags.power_limit_watts))
+      job.overrides.push_back(std::move(value));
+    job.profile =
+        profiles::make_profile(job.cluster_file, profiles::load_stack(plan.stack), job.overrides);
+  }
   if (!planned) {
     const Cluster& cluster = job.profile.cluster;
     plan.gpus = cluster.devices_per_node > 0 ? cluster.devices_per_node : cluster.gpus_per_node;

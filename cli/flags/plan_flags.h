@@ -23,8 +23,9 @@ struct PlanFlags {
   std::optional<std::int64_t> gpus, global_batch;
   GivenKnobs knobs;
   std::optional<TrainingTask> task;
-  std::vector<std::string> overrides;  // --set
-  std::optional<double> node_network;  // bytes per second of a whole node
+  std::vector<std::string> overrides;       // --set
+  std::optional<double> node_network;       // bytes per second of a whole node
+  std::optional<double> power_limit_watts;  // of each GPU's board
 
   /// Binds the flags to this object, which must stay where it is. `searched` says that the verb
   /// tries the values of a knob that is not given, instead of taking a default.

@@ -15,7 +15,6 @@ namespace {
 
 constexpr const char* kGoal = "The goal";
 constexpr const char* kLosses = "Failures and checkpoints";
-constexpr const char* kEnergy = "Energy";
 constexpr std::int64_t kMostSizedGpus = 1 << 20;
 
 std::array<Strategy, 2> parse_pair(const std::string& text) {
@@ -127,12 +126,7 @@ void SizeFlags::declare(Command& command) {
            "the storage takes)",
            {1e-3, 1e9})
       .group(kLosses);
-  command.add("--pue", pue, "power of the building over that of its nodes (default: 1.2)", {1, 5})
-      .group(kEnergy);
-  command
-      .add("--grid-kg", grid_kg_per_kwh, "kg of CO2 that the grid emits for a kWh (default: 0.4)",
-           {0, 5})
-      .group(kEnergy);
+  energy.declare(command);
 }
 
 std::vector<std::string> cluster_names(const SizeFlags& flags) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/flags/energy_flags.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/price_flags.h"
 #include "tuner/sizing_choice.h"
@@ -25,7 +26,7 @@ struct SizeFlags {
   profiles::PriceKind price_kind = profiles::PriceKind::kOnDemand;
   std::optional<std::array<Strategy, 2>> compare;
   std::optional<double> mtbf_hours, preemption_hours, restart_s, checkpoint_s;
-  std::optional<double> pue, grid_kg_per_kwh;
+  EnergyFlags energy;
 
   /// Binds the flags to this object, which must stay where it is.
   void declare(Command& command);

@@ -67,6 +67,15 @@ std::string values_table(const Calibration& calibration, const Terminal& out) {
   return table.render(out);
 }
 
+std::string anchor_sentence(const profiles::AnchorStep& anchor) {
+  return fmt::format(
+      "Anchored by {} of {} on {} GPUs ({}): {} measured, {} predicted, {} of the difference "
+      "carried to other runs of that model.",
+      anchor.steps == 1 ? "1 step" : fmt::format("{} steps", anchor.steps), anchor.model,
+      anchor.gpus, anchor.plan, duration(anchor.step_s), duration(anchor.predicted_s),
+      percent(anchor.carried, 0));
+}
+
 }  // namespace
 
 std::string inspect_calibration(const std::string& name, Form form, const Terminal& out) {
@@ -88,8 +97,12 @@ std::string inspect_calibration(const std::string& name, Form form, const Termin
                                             ? std::string()
                                             : fmt::format("; values of the framework hold for {}",
                                                           calibration.stack)));
-  text += heading(out, "Sources") + sources_table(calibration, out);
-  text += heading(out, "Errors (medians)") + groups_table(calibration, out);
+  for (const profiles::AnchorStep& anchor : calibration.anchors)
+    text += lines(out, anchor_sentence(anchor));
+  if (!calibration.sources.empty())
+    text += heading(out, "Sources") + sources_table(calibration, out);
+  if (!calibration.groups.empty())
+    text += heading(out, "Errors (medians)") + groups_table(calibration, out);
   if (!calibration.values.empty()) {
     text += heading(out, "Values that moved") + values_table(calibration, out);
   }

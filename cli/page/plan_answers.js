@@ -100,10 +100,11 @@ export function fillDetails(sections, rows) {
   sections.why.replaceChildren(...whyOf(rows[0].prediction.explanation || {}));
 }
 
-function whyOf({sentences, losses, changes, parts}) {
+function whyOf({sentences, losses, changes, parts, rule_of_thumb: thumb}) {
   return [sentences ? html('ul', {}, sentences.map((sentence) => html('li', {}, sentence))) : null,
     ...(losses && losses.length ? [html('h3', {}, 'What the step loses, beside its products'), lossesList(losses)] : []),
     ...changesOf(changes || []),
+    ...(thumb ? [html('h3', {}, 'Memory by the rule of thumb, 16 to 24 bytes a parameter'), html('p', {}, thumb.words.join(' '))] : []),
     parts ? fold('The parts of the step as a table', partsTable(parts)) : null].filter(Boolean);
 }
 

@@ -12,6 +12,7 @@
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
 #include "cli/render/text/text.h"
+#include "cli/render/words/energy.h"
 
 namespace shardwright::cli {
 namespace {
@@ -62,6 +63,8 @@ std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out) {
           ? fmt::format(": {:.2f} times the tokens, which days and dollars include",
                         cost.tokens_factor)
           : ", and the tokens are taken as chosen for steps of this size"));
+  if (const auto kwh = answer.energy.kwh(answer.gpu, cost.gpu_hours))
+    sentences.push_back(energy_words(answer.energy, answer.gpu, *kwh));
   for (const std::string& sentence : sentences) {
     for (const std::string& line : wrap(sentence, out.columns)) text += line + "\n";
   }
@@ -77,6 +80,7 @@ Json whole_run_json(const WholeRunAnswer& answer) {
           {"cost_usd", or_null(cost.usd)},
           {"cost_usd_interval", or_null(cost.usd_interval)},
           {"gpu_hours", cost.gpu_hours},
+          {"energy", energy_json(answer.energy, answer.gpu, cost.gpu_hours)},
           {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
           {"production_factor", cost.production.middle},
           {"tokens_factor", cost.tokens_factor},

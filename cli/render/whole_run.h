@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/render/text/terminal.h"
+#include "profiles/energy.h"
 #include "profiles/price.h"
 #include "tuner/run_cost.h"
 
@@ -16,6 +17,8 @@ struct WholeRunAnswer {
   tuner::RunCost cost;
   profiles::Price price;  // on demand
   double tokens_per_step = 0;
+  profiles::Energy energy;
+  std::string gpu;  // whose power it is
 };
 
 std::string whole_run_text(const WholeRunAnswer& answer, const Terminal& out);

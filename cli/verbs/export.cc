@@ -42,7 +42,8 @@ class ExportVerb : public Verb {
  public:
   ExportVerb()
       : Verb("export",
-             "a plan as settings for torchtitan, Accelerate, Megatron, YaFSDP or DeepSpeed") {}
+             "a plan as settings for torchtitan, Accelerate, axolotl, torchtune, Megatron and "
+             "others") {}
 
   void declare_flags(Command& command) override {
     flags_.declare(command);

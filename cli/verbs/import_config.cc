@@ -71,13 +71,13 @@ class ImportConfigVerb : public Verb {
   void declare_flags(Command& command) override {
     command
         .add("FILE", file_,
-             "settings of torchtitan (TOML, Python), Accelerate (YAML), DeepSpeed (JSON), axolotl "
-             "(YAML) or Megatron (script, YAML, Python)")
+             "settings of torchtitan (TOML, Python), Accelerate (YAML), DeepSpeed (JSON), axolotl, "
+             "LLaMA-Factory, torchtune (YAML) or Megatron (script, YAML, Python)")
         .required();
     flags_.declare(command);
     command.at("--plan").group("");  // refused in words of its own
     command.add("--format", format_, "whose settings they are (default: told by its keys)")
-        .type_name("torchtitan|axolotl|accelerate|deepspeed|megatron");
+        .type_name("torchtitan|axolotl|llama-factory|torchtune|accelerate|deepspeed|megatron");
     command.add("--fix", fix_, "print the smallest change that makes it fit");
     command.add("--out", out_, "write the plan, for predict --plan and others").type_name("FILE");
     command.add("--json", json_, "print one JSON document");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/flags/energy_flags.h"
 #include "cli/flags/plan_flags.h"
 #include "cli/flags/price_flags.h"
 #include "cli/render/explanation.h"
@@ -44,6 +45,7 @@ class PredictVerb : public Verb {
     command.add("--tokens", tokens_,
                 "also say what a whole run on so many tokens takes in days and dollars", {1, 1e18});
     prices_.declare(command, "Options");
+    energy_.declare(command);
     command.add("--require-fit", require_fit_,
                 "end with code 4 when the plan, or every one of several, does not fit");
     command.add("--jitter", jitter_,
@@ -53,9 +55,11 @@ class PredictVerb : public Verb {
   }
 
   ExitCode run(const Context& context) override {
-    if (prices_.any() && !tokens_) {
-      throw Error("--price and --prices are of a whole run, but --tokens is missing; add it.",
-                  ExitCode::kUsage);
+    if ((prices_.any() || energy_.any()) && !tokens_) {
+      throw Error(
+          fmt::format("{} of a whole run, but --tokens is missing; add it.",
+                      prices_.any() ? "--price and --prices are" : "--pue and --grid-kg are"),
+          ExitCode::kUsage);
     }
     const sim::Job inputs = resolve(flags_);
     tell_notes(context.err, model_notes(inputs.model, inputs.plans.front().seq_len));
@@ -102,6 +106,8 @@ class PredictVerb : public Verb {
     WholeRunAnswer answer;
     answer.conditions = tuner::usual_conditions(inputs.model, *tokens_, plan.seq_len);
     answer.price = price;
+    answer.energy = energy_.energy(flags_.power_limit_watts);
+    answer.gpu = inputs.profile.cluster.gpu.id;
     answer.tokens_per_step = tuner::tokens_per_step(plan);
     answer.cost =
         tuner::run_cost(inputs.model, prediction, inputs.profile.cluster.gpu.peak_bf16_flops,
@@ -177,6 +183,7 @@ class PredictVerb : public Verb {
   std::string trace_;
   std::optional<double> jitter_;
   PriceFlags prices_;
+  EnergyFlags energy_;
   std::optional<double> tokens_;
   bool json_ = false;
   bool explain_ = false;

@@ -138,9 +138,10 @@ class SizeVerb : public Verb {
     report.model_name = *flags_.plan.model;
     report.model = load_model(profiles::data_dir() / "models", report.model_name);
     report.overrides = flags_.plan.overrides;
-    report.offers = tuner::load_offers(
-        cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides, flags_.prices.given,
-        flags_.price_kind, flags_.prices.imported(), flags_.plan.node_network);
+    report.offers =
+        tuner::load_offers(cluster_names(flags_), flags_.plan.stack, flags_.plan.overrides,
+                           flags_.prices.given, flags_.price_kind, flags_.prices.imported(),
+                           {flags_.plan.node_network, flags_.plan.power_limit_watts});
     // Nobody should be told to buy what nobody measured; whoever names it is answered.
     if (!flags_.plan.cluster && flags_.clusters.value_or("all") == "all") {
       for (tuner::Offer& offer : report.offers) offer.shown_only = tuner::estimate_only(offer);
@@ -149,9 +150,7 @@ class SizeVerb : public Verb {
     report.today = profiles::today();
     report.goal = flags_.goal;
     report.operations = profiles::load_operations();
-    report.energy = profiles::load_energy();
-    report.energy.pue = flags_.pue.value_or(report.energy.pue);
-    report.energy.grid_kg_per_kwh = flags_.grid_kg_per_kwh.value_or(report.energy.grid_kg_per_kwh);
+    report.energy = flags_.energy.energy(flags_.plan.power_limit_watts);
     tuner::SizingJob& job = report.job;
     job.fixed = tuner::request_holding(flags_.plan.knobs, report.model);
     if (!flags_.plan.knobs.seq_len) job.fixed.seq_len = tuner::training_seq_len(report.model);

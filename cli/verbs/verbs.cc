@@ -23,6 +23,7 @@ constexpr std::array kVerbs = {
     Entry{"compare", SHARDWRIGHT_BEYOND_PLANNING(make_compare_verb)},
     Entry{"measure", SHARDWRIGHT_BEYOND_PLANNING(make_measure_verb)},
     Entry{"calibrate", make_calibrate_verb},
+    Entry{"anchor", make_anchor_verb},
     Entry{"validate", make_validate_verb},
     Entry{"profile", SHARDWRIGHT_BEYOND_PLANNING(make_profile_verb)},
     Entry{"inspect", make_inspect_verb},

@@ -35,6 +35,7 @@ std::unique_ptr<Verb> make_run_verb();
 std::unique_ptr<Verb> make_compare_verb();
 std::unique_ptr<Verb> make_measure_verb();
 std::unique_ptr<Verb> make_calibrate_verb();
+std::unique_ptr<Verb> make_anchor_verb();
 std::unique_ptr<Verb> make_validate_verb();
 std::unique_ptr<Verb> make_profile_verb();
 std::unique_ptr<Verb> make_inspect_verb();

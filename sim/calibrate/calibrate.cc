@@ -128,8 +128,10 @@ std::vector<profiles::SetEntry> set_of(const CalibrationResult& result, const st
       if (!value.determined) continue;
       const nlohmann::ordered_json entry{
           {"value", value.after},
-          {"source", fmt::format("fitted to {}: {:.4g} to {:.4g} (95 %), {} distinct operations",
-                                 from, value.low, value.high, value.rows)},
+          {"source",
+           fmt::format("fitted to {}: {:.4g} to {:.4g} (95 %){}", from, value.low, value.high,
+                       result.rows.empty() ? std::string()
+                                           : fmt::format(", {} distinct operations", value.rows))},
           {"confidence", "medium"},
           {"date", date}};
       set.push_back({value.path, entry.dump(), "", ""});

@@ -24,7 +24,12 @@ std::string base_from(const std::string& base, const fs::path& out) {
   return relative.string();
 }
 
-std::string what_from(const std::vector<profiles::ObservationSource>& sources) {
+std::string what_from(const std::vector<profiles::ObservationSource>& sources,
+                      const std::vector<profiles::AnchorStep>& anchors) {
+  if (!anchors.empty()) {
+    return fmt::format("a step of {:.4g} s of {} on {} GPUs", anchors.front().step_s,
+                       anchors.front().model, anchors.front().gpus);
+  }
   if (sources.size() == 1) return sources.front().file;
   return fmt::format("{} files", sources.size());
 }
@@ -41,9 +46,10 @@ void write_calibrated(const fs::path& out, const CalibratedFile& file,
   record.date = file.date;
   record.parent = file.base;
   record.sources = file.sources;
+  record.anchors = file.anchors;
   for (profiles::ObservationSource& source : record.sources) source.step_s.clear();
   std::vector<profiles::SetEntry> set = file.facts;
-  const std::string from = what_from(file.sources);
+  const std::string from = what_from(file.sources, file.anchors);
   for (profiles::SetEntry& entry : set_of(result, from, file.date)) {
     set.push_back(std::move(entry));
   }

@@ -19,6 +19,7 @@ struct CalibratedFile {
   std::vector<profiles::SetEntry> facts;  // set beside what was fitted (adopt_processor)
   ProductChoices product_choices;         // as they were timed
   double level = 0.9;
+  std::vector<profiles::AnchorStep> anchors;  // whole steps that values moved for
 };
 
 /// Today, in UTC.

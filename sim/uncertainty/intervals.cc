@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/uncertainty/intervals.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "profiles/anchored_uncertainty.h"
 #include "profiles/scale_uncertainty.h"
 #include "sim/core/portable_math.h"
 #include "sim/cost/scale.h"
@@ -12,6 +16,21 @@
 #include "sim/uncertainty/memory_uncertainty.h"
 
 namespace shardwright::sim {
+namespace {
+
+bool names(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// What a measured step leaves of `half_width`. What many GPUs lose, one node does not show.
+double anchored_half_width(const TimePrediction& time, bool model_parallel, double half_width) {
+  const double scale = std::min(time.scale_half_width, half_width);
+  const double of_machine = std::sqrt(half_width * half_width - scale * scale);
+  const double narrowed = profiles::anchored_uncertainty().half_width(model_parallel, of_machine);
+  return std::sqrt(narrowed * narrowed + scale * scale);
+}
+
+}  // namespace
 
 double published_half_width(Prediction& prediction, const Model& model,
                             const profiles::Profile& profile, const std::string& source) {
@@ -24,6 +43,13 @@ double published_half_width(Prediction& prediction, const Model& model,
   uncertainties.novelty = has_seen_source(known, source)
                               ? time.novelty
                               : std::max(time.novelty, profiles::Novelty::kSourceOnly);
+  time.anchored = names(profile.anchored_models, model.name);
+  if (!time.anchored && !profile.anchored_models.empty()) {
+    prediction.extrapolated.push_back(
+        fmt::format("model {}: the profile was anchored by a step of {}, which says nothing "
+                    "measurable of other models",
+                    model.name, fmt::join(profile.anchored_models, ", ")));
+  }
   // An input that no run had makes a run less known than its cell; a GPU that nobody ran, less than
   // others of its source.
   if (!prediction.extrapolated.empty())
@@ -50,6 +76,7 @@ double published_half_width(Prediction& prediction, const Model& model,
 
 void set_intervals(Prediction& prediction, const profiles::Profile& profile, double half_width) {
   TimePrediction& time = prediction.time;
+  if (time.anchored) half_width = anchored_half_width(time, !prediction.stages.empty(), half_width);
   const auto interval = interval_around(time.iteration_s, half_width);
   std::copy(interval.begin(), interval.end(), time.interval_s);
   time.interval_level = profile.uncertainty.level;

@@ -93,7 +93,7 @@ TEST(Predict, SaysWhereItsNumbersComeFrom) {
   Flags many = job;
   many.insert(many.end(), {"--gpus", "64"});
   const json far = predicted(many);
-  EXPECT_THAT(words_about(far, "kernels"), HasSubstr("GEMMs fitted, half of those left out"));
+  EXPECT_THAT(words_about(far, "kernels"), HasSubstr("GEMMs fitted, median error"));
   EXPECT_THAT(words_about(far, "network"), HasSubstr("of that 86 % (330 to 360 of 400 GB/s"));
   EXPECT_THAT(words_about(far, "scale"), HasSubstr("3 here"));
   EXPECT_THAT(words_about(far, "scale"), HasSubstr("none of them on efa"));

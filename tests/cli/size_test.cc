@@ -20,11 +20,11 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using shardwright::testing::ProgramResult;
+using shardwright::testing::run_program;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::ProgramResult;
-using testing::run_program;
 using ::testing::StartsWith;
 using Flags = std::vector<std::string>;
 
@@ -251,6 +251,23 @@ TEST(Size, EnergyStandsBesideDollars) {
   EXPECT_NEAR(option.at("energy").at("kg_co2").get<double>(), 0.05 * kwh, 1e-6 * kwh);
   expect_size_error({"--model", "llama-3-8b", "--tokens", "1e12", "--pue", "0.5"}, 3,
                     "--pue is 0.5");
+}
+
+// A cap of the boards costs days and saves electricity, of the whole run and of a plan alike.
+TEST(Size, ACapOfPowerCostsDaysAndSavesEnergy) {
+  const auto option = [](const Flags& more) {
+    Flags flags{"--model", "llama-3-8b", "--tokens",   "1e12",  "--clusters", "dgx-h100",
+                "--gpus",  "64",         "--strategy", "fsdp2", "--seq-len",  "8192"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return sized(flags).at("options")[0];
+  };
+  const json full = option({}), capped = option({"--power-limit-watts", "500"});
+  EXPECT_GT(capped.at("days").get<double>(), 1.08 * full.at("days").get<double>());
+  EXPECT_LT(capped.at("days").get<double>(), 1.22 * full.at("days").get<double>());
+  EXPECT_LT(capped.at("energy").at("kwh").get<double>(),
+            0.97 * full.at("energy").at("kwh").get<double>());
+  EXPECT_EQ(capped.at("energy").at("watts"), 500);
+  EXPECT_EQ(option({"--power-limit-watts", "5000"}).at("days"), full.at("days"));
 }
 
 // Published trainings of the very model stand beside the answer.

@@ -21,13 +21,13 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
+using shardwright::testing::expect_error;
+using shardwright::testing::ProgramResult;
+using shardwright::testing::run_program;
+using shardwright::testing::temp_path;
 using ::testing::AllOf;
-using testing::expect_error;
 using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
 using ::testing::StartsWith;
-using testing::temp_path;
 using Flags = std::vector<std::string>;
 
 ProgramResult run(const std::string& verb, const Flags& flags) {

@@ -18,11 +18,11 @@ namespace shardwright::cli {
 namespace {
 
 using nlohmann::json;
-using testing::expect_error;
+using shardwright::testing::expect_error;
+using shardwright::testing::ProgramResult;
+using shardwright::testing::run_program;
+using shardwright::testing::written;
 using ::testing::HasSubstr;
-using testing::ProgramResult;
-using testing::run_program;
-using testing::written;
 
 ProgramResult validate(const std::vector<std::string>& flags) {
   std::vector<std::string> arguments{SHARDWRIGHT_BINARY, "validate"};

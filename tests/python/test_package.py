@@ -159,3 +159,23 @@ def test_other_threads_run_meanwhile():
     done.set()
     thread.join()
     assert counted > 20
+
+
+def test_answers_are_rows_of_tables():
+    prediction = shardwright.predict(model="llama-3-8b", cluster="dgx-h100", gpus=8)
+    (row,) = prediction.to_rows()
+    assert row["memory.total_bytes"] == prediction.memory.total_bytes
+    assert row["inputs.plan.strategy"] == prediction.inputs.plan.strategy
+    assert not any(isinstance(value, dict) for value in row.values())
+    compared = shardwright.predict(model="llama-3-8b", cluster="dgx-h100", gpus=8, strategy=["fsdp2", "yafsdp"])
+    assert [one["iteration_time_s"] for one in compared.to_rows()] == [one.iteration_time_s for one in compared.predictions]
+    tuning = shardwright.tune(model="llama-3-8b", cluster="dgx-h100", gpus=8, strategy="fsdp2")
+    assert [one["plan.micro_batch"] for one in tuning.to_rows()] == [one.plan.micro_batch for one in tuning.top]
+
+
+def test_answers_are_frames_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    predictions = [shardwright.predict(model="llama-3-8b", cluster="dgx-h100", gpus=gpus) for gpus in (8, 16)]
+    frame = shardwright.to_frame(predictions)
+    assert isinstance(frame, pandas.DataFrame) and len(frame) == 2
+    assert list(frame["inputs.plan.gpus"]) == [8, 16]

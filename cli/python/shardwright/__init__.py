@@ -20,10 +20,10 @@ from ._errors import Infeasible, InputError, Missing, OutOfTolerance, Shardwrigh
 from ._results import (Candidate, Comparison, Export, Inputs, Memory, Option, Plan, Prediction, Result, Sizing, Stage,
                        Text, TimeParts, Tuning, Validation)
 from ._verbs import export, inspect, predict, report, size, tune, validate, verb
-from ._views import View
+from ._views import View, to_frame
 
 __all__ = ["predict", "tune", "size", "validate", "inspect", "export", "report", "ShardwrightError", "UsageError", "InputError",
-           "Infeasible", "Missing", "OutOfTolerance", "View", "Result", "Prediction", "Comparison", "Tuning", "Sizing",
+           "Infeasible", "Missing", "OutOfTolerance", "to_frame", "View", "Result", "Prediction", "Comparison", "Tuning", "Sizing",
            "Validation", "Export", "Plan", "Memory", "TimeParts", "Stage", "Inputs", "Candidate", "Option", "Text"]
 
 

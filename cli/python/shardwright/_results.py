@@ -144,6 +144,7 @@ class Comparison(Result):
     """Several strategies side by side: predictions, in the order asked for, and time_saved_by_first (fractions)."""
 
     _views: ClassVar[Mapping[str, type[View]]] = {"predictions": Prediction}
+    _rows: ClassVar[str] = "predictions"
     predictions: list[Prediction]
     time_saved_by_first: list[float]
 
@@ -173,6 +174,7 @@ class Tuning(Result):
     """
 
     _views: ClassVar[Mapping[str, type[View]]] = {"best": Candidate, "top": Candidate, "pareto": Candidate}
+    _rows: ClassVar[str] = "top"
     best: Optional[Candidate]
     top: list[Candidate]
     pareto: list[Candidate]
@@ -228,6 +230,7 @@ class Sizing(Result):
     """
 
     _views: ClassVar[Mapping[str, type[View]]] = {key: Option for key in ("options", "pareto", "recommended", "cheapest", "in_the_middle", "smallest", "smallest_safe")}
+    _rows: ClassVar[str] = "options"
     options: list[Option]
     pareto: list[Option]
     recommended: Optional[Option]
@@ -249,6 +252,7 @@ class Sizing(Result):
 class Validation(Result):
     """Predicted against published: rows (one a run, errors as fractions) and summary."""
 
+    _rows: ClassVar[str] = "rows"
     rows: list[View]
     summary: View
 

@@ -2,7 +2,26 @@
 """JSON objects with attributes: thin views, nothing is copied or renamed."""
 from __future__ import annotations
 
-from typing import Any, ClassVar, Iterator, Mapping
+from typing import Any, ClassVar, Iterable, Iterator, Mapping, Union
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """One level: {"memory": {"fits": True}} is {"memory.fits": True}. Lists stay as they are."""
+    row: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            row.update(flat(value, f"{prefix}{key}."))
+        else:
+            row[prefix + key] = value
+    return row
+
+
+def to_frame(views: Union["View", Iterable["View"]]) -> Any:
+    """A pandas DataFrame: a row for each prediction, plan, option or run of an answer, or of several; columns are the keys of
+    the JSON, joined by dots ("memory.total_bytes"). Needs pandas."""
+    import pandas
+    several = [views] if isinstance(views, View) else views
+    return pandas.DataFrame([row for view in several for row in view.to_rows()])
 
 
 class View:
@@ -10,6 +29,8 @@ class View:
 
     #: Views of the objects under these keys, and of those in lists there.
     _views: ClassVar[Mapping[str, "type[View]"]] = {}
+    #: The key of the list that a table of it has a row for each of; empty: it is a row itself.
+    _rows: ClassVar[str] = ""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
@@ -63,6 +84,14 @@ class View:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object itself, as json.loads reads it."""
         return self._data
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Flat dictionaries, one for each row of a table."""
+        return [flat(one) for one in self._data[self._rows]] if self._rows else [flat(self._data)]
+
+    def to_frame(self) -> Any:
+        """The same as a pandas DataFrame."""
+        return to_frame(self)
 
     def __repr__(self) -> str:
         import json

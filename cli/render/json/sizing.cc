@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/json/or_null.h"
+#include "cli/render/words/energy.h"
 #include "cli/render/words/plan.h"
 #include "sim/core/plan_json.h"
 
@@ -45,13 +46,6 @@ Json plain_json(const std::optional<tuner::PlainPlan>& plain) {
           {"days", plain->days}};
 }
 
-Json energy_json(const SizingReport& report, const Sized& option) {
-  const std::optional<double> kwh =
-      report.energy.kwh(report.offer_of(option).profile.cluster.gpu.id, option.cost.gpu_hours);
-  if (!kwh) return nullptr;
-  return {{"kwh", *kwh}, {"kg_co2", *kwh * report.energy.grid_kg_per_kwh}};
-}
-
 Json published_json(const SizingReport& report) {
   Json list = Json::array();
   for (const profiles::WholeRun& run : report.published) {
@@ -83,7 +77,7 @@ Json option_json(const SizingReport& report, const Sized& option) {
           {"cost_usd", or_null(cost.usd)},
           {"cost_usd_interval", or_null(cost.usd_interval)},
           {"gpu_hours", cost.gpu_hours},
-          {"energy", energy_json(report, option)},
+          {"energy", energy_json(report.energy, offer.profile.cluster.gpu.id, cost.gpu_hours)},
           {"step_only", {{"days", cost.ideal_days}, {"cost_usd", or_null(cost.ideal_usd)}}},
           {"production", production_json(cost)},
           {"usd_per_gpu_hour",

@@ -19,12 +19,12 @@ namespace {
 
 using profiles::Provenance;
 
-/// "fitted, half of those left out within 2.9 %", "published", "taken from h200", "an estimate".
+/// "fitted, median error 2.9 % held out", "published", "those of h200", "an estimate".
 std::string how_known(const Provenance& from) {
   if (from.confidence == "fitted" && from.held_out.n > 0)
-    return fmt::format("fitted, half of those left out within {}", percent(from.held_out.median));
+    return fmt::format("fitted, median error {} held out", percent(from.held_out.median));
   if (from.confidence == "analogue") {
-    return from.analogue_of.empty() ? "taken from a related GPU" : "taken from " + from.analogue_of;
+    return from.analogue_of.empty() ? "those of a related GPU" : "those of " + from.analogue_of;
   }
   return from.confidence == "estimate" ? "an estimate" : from.confidence;
 }
@@ -98,6 +98,7 @@ std::string width_words(const profiles::Profile& profile, const sim::Prediction&
   const char* whose = "published runs that the constants had not seen";
   if (std::any_of(calibrated.begin(), calibrated.end(), [](double width) { return width > 0; }))
     whose = "the measurements that it was calibrated on, each left out";
+  if (time.anchored) whose = "published runs like one that was measured, as here";
   return fmt::format("a factor of {:.3g}: how far {} of 10 steps of {} were off{}", factor,
                      std::lround(10 * time.interval_level), whose,
                      widened ? ", and what the scale adds" : "");
@@ -141,8 +142,9 @@ std::vector<NumberOrigin> number_origins(const profiles::Profile& profile,
   }
   origins.push_back(
       {"to change it",
-       fmt::format("a traced step of yours (`calibrate`) replaces these rates; `--explain` says "
-                   "what moves the step, `inspect cluster {}` each value's source",
+       fmt::format("a measured step of yours (`anchor`) narrows the interval, a traced one "
+                   "(`calibrate`) replaces these rates; `--explain` says what bounds the step, "
+                   "`inspect cluster {}` each value's source",
                    cluster.id)});
   return origins;
 }

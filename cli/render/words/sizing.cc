@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "cli/render/text/quantity.h"
+#include "cli/render/words/energy.h"
 #include "cli/render/words/model_parallel_words.h"
 #include "cli/render/words/origins.h"
 #include "cli/render/words/plan.h"
@@ -121,11 +122,7 @@ std::string energy_sentence(const SizingReport& report, const Sized& option) {
   const std::optional<double> kwh =
       energy.kwh(report.offer_of(option).profile.cluster.gpu.id, option.cost.gpu_hours);
   if (!kwh) return "";
-  return fmt::format(
-      "That is about {} MWh (board power, {:g} times for the rest of the node, PUE {:g}) and "
-      "{} t of CO2 at {:g} kg a kWh.",
-      thousands(*kwh / 1e3), energy.rest_of_node, energy.pue,
-      thousands(*kwh * energy.grid_kg_per_kwh / 1e3), energy.grid_kg_per_kwh);
+  return energy_words(energy, report.offer_of(option).profile.cluster.gpu.id, *kwh);
 }
 
 /// Published trainings of the very model.

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Guards files of axolotl, LLaMA-Factory and torchtune, out and in: what is exported means the plan
+// that export says will run, and files of the shapes that those projects ship are read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/config/setting.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/files.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using shardwright::testing::ProgramResult;
+using shardwright::testing::run_program;
+using shardwright::testing::temp_path;
+using shardwright::testing::written;
+using ::testing::HasSubstr;
+
+ProgramResult tool(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), SHARDWRIGHT_BINARY);
+  return run_program(arguments);
+}
+
+json read_in(const std::string& file, std::vector<std::string> more) {
+  std::vector<std::string> arguments{"import-config", file, "--cluster", "dgx-h100", "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const ProgramResult result = tool(arguments);
+  EXPECT_EQ(result.exit_code, 0) << file << ": " << result.err;
+  return result.exit_code == 0 ? json::parse(result.out) : json();
+}
+
+bool left_over(const json& answer) {
+  return !answer.at("not_taken").empty();
+}
+
+TEST(FineTuningFiles, WhatIsExportedMeansThePlanThatRuns) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const std::vector<std::vector<std::string>> plans = {
+      {"--strategy", "fsdp2", "--gpus", "16"},
+      {"--strategy", "fsdp2", "--gpus", "8", "--lora", "16", "--ckpt-layers", "all"},
+      {"--strategy", "single", "--gpus", "1", "--task", "qlora", "--ckpt-layers", "all"},
+      {"--strategy", "single", "--gpus", "1", "--task", "qlora", "--quantize", "int8"},
+      {"--strategy", "ddp", "--gpus", "8", "--task", "lora", "--optimizer", "adamw-8bit"},
+      {"--strategy", "zero3", "--gpus", "8", "--ckpt-layers", "12"},
+      {"--strategy", "zero2", "--gpus", "8", "--loss-chunks", "8"},
+      {"--strategy", "yafsdp", "--gpus", "16", "--micro-batch", "2", "--grad-accum", "4"},
+      {"--strategy", "fsdp1-grad-op", "--gpus", "8", "--attention", "eager"},
+      {"--strategy", "hsdp", "--gpus", "32", "--shard-group", "8"},
+      {"--strategy", "fsdp2", "--gpus", "8", "--reduce-dtype", "bf16", "--master-dtype", "bf16",
+       "--moment-dtype", "bf16"}};
+  for (const char* format : {"axolotl", "llama-factory", "torchtune"}) {
+    for (const std::vector<std::string>& plan : plans) {
+      const std::string file = temp_path(std::string(format) + ".yaml");
+      std::vector<std::string> arguments{"export",       "--format",  format,     "--model",
+                                         "llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len",
+                                         "4096",         "--out",     file,       "--json"};
+      arguments.insert(arguments.end(), plan.begin(), plan.end());
+      const ProgramResult exported = tool(arguments);
+      ASSERT_EQ(exported.exit_code, 0) << exported.err;
+      const json as_run = json::parse(exported.out).at("as_run");
+      ASSERT_TRUE(as_run.at("prediction").is_object()) << as_run.dump();
+      const json back = read_in(file, {"--gpus", as_run.at("plan").at("gpus").dump()});
+      for (const auto& [key, value] : as_run.at("plan").items()) {
+        EXPECT_EQ(back.at("plan").at(key), value) << format << " " << key << "\n"
+                                                  << json::parse(exported.out).at("settings");
+      }
+      EXPECT_FALSE(left_over(back)) << format << back.at("not_taken").dump();
+      EXPECT_NEAR(back.at("prediction").at("iteration_time_s").get<double>(),
+                  as_run.at("prediction").at("iteration_time_s").get<double>(), 1e-9)
+          << format << " " << plan[1];
+    }
+  }
+}
+
+// The shape of examples/train_lora/llama3_lora_sft_ds3.yaml.
+const std::string kFactoryLora = R"(### model
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+trust_remote_code: true
+### method
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+deepspeed: examples/deepspeed/ds_z3_config.json  # choices: [ds_z0_config.json, ds_z2_config.json]
+### dataset
+dataset: identity,alpaca_en_demo
+template: llama3
+cutoff_len: 2048
+max_samples: 1000
+overwrite_cache: true
+preprocessing_num_workers: 16
+### output
+output_dir: saves/llama3-8b/lora/sft
+logging_steps: 10
+save_steps: 500
+plot_loss: true
+overwrite_output_dir: true
+### train
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+learning_rate: 1.0e-4
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+### eval
+val_size: 0.1
+per_device_eval_batch_size: 1
+eval_strategy: steps
+eval_steps: 500
+)";
+
+TEST(FineTuningFiles, LlamaFactorysExamplesAreRead) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const json lora = read_in(written("ds3.yaml", kFactoryLora), {"--gpus", "8"});
+  EXPECT_EQ(lora.at("format"), "llama-factory");
+  EXPECT_EQ(lora.at("prediction").at("inputs").at("parameters"), 8030261248);
+  const json& plan = lora.at("plan");
+  EXPECT_EQ(plan.at("strategy"), "zero3");
+  EXPECT_EQ(plan.at("lora"), 8);  // its default
+  EXPECT_EQ(plan.at("seq_len"), 2048);
+  EXPECT_EQ(plan.at("grad_accum"), 2);
+  EXPECT_EQ(plan.at("ckpt_layers"), 32);  // unless it is disabled
+  EXPECT_EQ(plan.at("stack"), "hf-trainer");
+  EXPECT_FALSE(left_over(lora)) << lora.at("not_taken").dump();
+  const json four =
+      read_in(written("q.yaml", kFactoryLora +
+                                    "quantization_bit: 4\nlora_rank: 32\noptim: paged_adamw_8bit\n"
+                                    "disable_gradient_checkpointing: true\n"),
+              {"--gpus", "8"});
+  EXPECT_EQ(four.at("plan").at("quantize"), "nf4");
+  EXPECT_EQ(four.at("plan").at("lora"), 32);
+  EXPECT_EQ(four.at("plan").at("optimizer"), "adamw-8bit");
+  EXPECT_EQ(four.at("plan").at("ckpt_layers"), 0);
+  const auto refused = [](const std::string& line, const char* part) {
+    shardwright::testing::expect_error(
+        tool({"import-config", written("no.yaml", kFactoryLora + line), "--cluster", "dgx-h100"}),
+        3, part);
+  };
+  refused("stage: dpo\n", "stage is 'dpo', expected pt or sft");
+  refused("finetuning_type: freeze\n", "expected lora or full");
+  refused("use_galore: true\n", "use_galore is 'true'");
+}
+
+// The shape of recipes/configs/llama3_1/8B_qlora_single_device.yaml.
+const std::string kTune = R"(model:
+  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'v_proj', 'k_proj', 'output_proj']
+  apply_lora_to_mlp: True
+  apply_lora_to_output: False
+  lora_rank: 8
+  lora_alpha: 16
+  lora_dropout: 0.0
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  path: /tmp/Meta-Llama-3.1-8B-Instruct/original/tokenizer.model
+  max_seq_len: 4096
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/
+  checkpoint_files: [model-00001-of-00004.safetensors, model-00002-of-00004.safetensors]
+  recipe_checkpoint: null
+  model_type: LLAMA3
+resume_from_checkpoint: False
+save_adapter_weights_only: False
+dataset:
+  _component_: torchtune.datasets.alpaca_cleaned_dataset
+seed: null
+shuffle: True
+batch_size: 2
+optimizer:
+  _component_: torch.optim.AdamW
+  fused: True
+  weight_decay: 0.01
+  lr: 3e-4
+lr_scheduler:
+  _component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup
+  num_warmup_steps: 100
+loss:
+  _component_: torchtune.modules.loss.CEWithChunkedOutputLoss
+epochs: 1
+max_steps_per_epoch: null
+gradient_accumulation_steps: 16
+compile: False # set it to True for better memory and performance
+output_dir: /tmp/qlora_finetune_output/
+metric_logger:
+  _component_: torchtune.training.metric_logging.DiskLogger
+  log_dir: ${output_dir}
+log_every_n_steps: 1
+log_peak_memory_stats: False
+device: cuda
+dtype: bf16
+enable_activation_checkpointing: True
+enable_activation_offloading: False
+profiler:
+  _component_: torchtune.training.setup_torch_profiler
+  enabled: False
+  profile_memory: False
+low_cpu_ram: False
+)";
+
+TEST(FineTuningFiles, TorchtunesConfigsAreRead) {
+  if (!reads(SettingsLanguage::kYaml)) GTEST_SKIP();
+  const json answer = read_in(written("qlora.yaml", kTune), {"--gpus", "1"});
+  EXPECT_EQ(answer.at("format"), "torchtune");
+  EXPECT_EQ(answer.at("model"), "llama-3.1-8b");
+  const json& plan = answer.at("plan");
+  EXPECT_EQ(plan.at("strategy"), "single");
+  EXPECT_EQ(plan.at("lora"), 8);
+  EXPECT_EQ(plan.at("quantize"), "nf4");
+  EXPECT_EQ(plan.at("seq_len"), 4096);
+  EXPECT_EQ(plan.at("micro_batch"), 2);
+  EXPECT_EQ(plan.at("ckpt_layers"), 32);
+  EXPECT_EQ(plan.at("moment_dtype"), "bf16");
+  EXPECT_EQ(plan.at("loss_chunks"), 8);
+  EXPECT_EQ(plan.at("stack"), "torch-eager");
+  EXPECT_FALSE(left_over(answer)) << answer.at("not_taken").dump();
+  std::string full = kTune;
+  full.replace(full.find("qlora_llama3_1_8b"), 17, "llama3_1_8b");
+  const json whole =
+      read_in(written("full.yaml", full + "tensor_parallel_dim: 2\n"), {"--gpus", "8"});
+  EXPECT_EQ(whole.at("plan").at("tp"), 2);
+  EXPECT_EQ(whole.at("plan").at("strategy"), "fsdp2");
+  EXPECT_FALSE(whole.at("plan").contains("lora"));
+}
+
+TEST(FineTuningFiles, WhatTheyCannotBeToldIsRefusedOrSaid) {
+  const std::vector<std::string> on{"--model", "llama-3.1-8b", "--cluster", "dgx-h100"};
+  const auto exported = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), "export");
+    more.insert(more.end(), on.begin(), on.end());
+    return tool(more);
+  };
+  for (const char* format : {"axolotl", "llama-factory", "torchtune"}) {
+    shardwright::testing::expect_error(
+        exported({"--format", format, "--stack", "megatron-core", "--tp", "2"}), 3,
+        "divides data alone, expected --format torchtitan");
+    EXPECT_THAT(exported({"--format", format, "--ckpt-layers", "9", "--gpus", "8"}).err,
+                HasSubstr("9 of 32 layers are checkpointed"));
+  }
+  shardwright::testing::expect_error(
+      tool({"export", "--format", "torchtune", "--model", "falcon-7b", "--cluster", "dgx-h100"}), 3,
+      "torchtune has no builder for falcon-7b");
+}
+
+}  // namespace
+}  // namespace shardwright::cli
