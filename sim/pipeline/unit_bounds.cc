@@ -135,7 +135,9 @@ void UnitBounds::time_plain(const Plan& plan, const Layout& layout, Units& units
 }
 
 void UnitBounds::time_recomputed(const Plan& plan, const Layout& layout, Units& units) {
-  const Plan few = on_fewest_ranks(plan);
+  Plan few = on_fewest_ranks(plan);
+  few.ckpt_layers = model_.layers;
+  few.ckpt_stride = 1;
   const LayerPrograms programs(model_, few, profile_.stack, profile_.cluster.gpu);
   ChunkContent content = every_kind(model_);
   content.embedding = content.head = false;
@@ -162,6 +164,7 @@ UnitBounds::Units UnitBounds::units(const Plan& plan) {
   Plan plain = plan;
   plain.recompute = Recompute::kNone;
   plain.pieces = 0;
+  plain.ckpt_layers = 0;
   const auto [of_plain, is_new] = plain_.try_emplace(key_of(plain));
   if (is_new) time_plain(plain, layout, of_plain->second);
   Units units = of_plain->second;
