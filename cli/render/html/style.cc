@@ -90,13 +90,13 @@ svg .area{fill:var(--product);opacity:.18}
  svg.wide{min-width:680px}
 }
 @media print{
- @page{margin:11mm}
- body{font-size:8.5pt;line-height:1.3;background:#fff}
+ @page{margin:9mm}
+ body{font-size:8pt;line-height:1.24;background:#fff}
  main{max-width:none;padding:0}
  h1{font-size:14pt}
  h2{font-size:10.5pt;margin-bottom:3px}
- section{margin-top:10px}
- table,.legend,.tile span{font-size:7.5pt}
+ section{margin-top:7px}
+ table,.legend,.tile span{font-size:7pt}
  th,td{padding:1px 10px 1px 0}
  li{margin:1px 0}
  .tiles{grid-template-columns:repeat(4,1fr);margin-top:10px}
