@@ -33,7 +33,7 @@ bool same_kind(const std::string& name, const std::string& id) {
 }
 
 /// In lower case: "nvidia", "a100", "sxm4", "80gb".
-std::vector<std::string> words_of(std::string_view name) {
+std::vector<std::string> words_in(std::string_view name) {
   std::vector<std::string> words;
   bool inside = false;
   for (const char c : lower_case(name)) {
@@ -67,16 +67,16 @@ std::vector<fs::path> gpu_files() {
 }  // namespace
 
 bool is_named_as(std::string_view name, const std::string& id) {
-  const std::vector<std::string> words = words_of(name);
+  const std::vector<std::string> words = words_in(name);
   std::string joined;
   for (const std::string& word : words) joined += word;
   for (const char* form : {"pcie", "nvl"}) {
-    if (holds(words, form) != holds(words_of(id), form)) return false;
+    if (holds(words, form) != holds(words_in(id), form)) return false;
   }
   const bool says_memory = std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return word.size() > 2 && word.ends_with("gb") && is_amount(word.substr(0, word.size() - 1));
   });
-  for (const std::string& part : words_of(id)) {
+  for (const std::string& part : words_in(id)) {
     if (is_amount(part)) {
       if (part.back() == 'g' && says_memory && !holds(words, part + "b")) return false;
     } else if (part.find_first_of("0123456789") != part.npos && part.size() > 4) {

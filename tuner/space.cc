@@ -369,9 +369,8 @@ Space space_of(const Request& request, const Model& model, const profiles::Profi
   check_sizes(request, model);
   check_framework(space.base, model, profile);
   set_recomputation(request, model, profile.stack, space);
-  space.strategies = strategies_act(profile.stack)
-                         ? strategies_of(request, profile.stack)
-                         : strategies_beside(request, profile.stack);
+  space.strategies = strategies_act(profile.stack) ? strategies_of(request, profile.stack)
+                                                   : strategies_beside(request, profile.stack);
   space.always_shares_batch =
       profile.stack.parallel.always || model.is_moe() || asks_for_model_parallel(request);
   if (!request.global_batch && !request.grad_accum)

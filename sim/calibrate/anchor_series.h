@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far one measured step carries, by published runs: of each series (what one source tells of a
-// model on a GPU with a framework, at one sequence length) the run on the fewest GPUs is the anchor, and runs on more GPUs
-// are predicted from it.
+// model on a GPU with a framework, at one sequence length) the run on the fewest GPUs is the
+// anchor, and runs on more GPUs are predicted from it.
 //
 // Every run is predicted as somebody gets it whose runs are not published: without the constants
 // that only its source is known to have, with the intervals of a stranger.

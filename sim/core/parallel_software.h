@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a framework does in plans with tensor, pipeline, context or expert parallelism, LoRA or
-// fewer bits than 16: the group `parallel` of its file (profiles/data/stacks). One struct a subject; a default is what holds of a framework whose file is silent.
+// fewer bits than 16: the group `parallel` of its file (profiles/data/stacks). One struct a
+// subject; a default is what holds of a framework whose file is silent.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,9 @@
 // pytorch/module/base.py (userbuffers), PyTorch's async tensor parallelism.
 //
 // What each operation asks of a device or communicator is what its Work and Collective say; nothing
-// here names a time. list_pass.h makes a pass of a list, sim/memory/stage_memory.h puts bytes to what
-// it keeps. What experts add stands in expert_lists.h, what a precision changes in low_precision.h.
+// here names a time. list_pass.h makes a pass of a list, sim/memory/stage_memory.h puts bytes to
+// what it keeps. What experts add stands in expert_lists.h, what a precision changes in
+// low_precision.h.
 #pragma once
 
 #include <cstdint>

@@ -285,7 +285,8 @@ TEST(Size, PublishedTrainingsOfTheModelAreTold) {
 }
 
 // What teams published of their trainings, asked with their precision and batch but for the best
-// layout, lies in intervals that tell a buyer something: DeepSeek-V3 (pre-training), Llama 3.1 405B, Llama 3 70B and 8B.
+// layout, lies in intervals that tell a buyer something: DeepSeek-V3 (pre-training), Llama 3.1
+// 405B, Llama 3 70B and 8B.
 TEST(Size, PublishedTrainingsLieInNarrowIntervals) {
   struct Training {
     const char *model, *tokens, *seq_len, *cluster, *gpus;
