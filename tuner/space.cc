@@ -200,7 +200,7 @@ class Writer {
     }
   }
 
-  bool is_legal(Plan plan) {
+  bool is_legal(const Plan& plan) {
     try {
       check_plan(plan, model_, profile_.cluster.gpus_per_node);
       if (!scheduled_) (void)sim::partition_layers(model_, plan, profile_.stack);
@@ -234,7 +234,7 @@ class Writer {
   }
 
   /// What only units that are scheduled one by one tell apart.
-  void write_units(Plan plan) {
+  void write_units(const Plan& plan) {
     const bool arenas = profile_.stack.memory == MemoryManager::kStatic;
     std::vector<AttentionKind> attentions{request_.attention.value_or(AttentionKind::kFlash)};
     // This project's executor keeps no scores.

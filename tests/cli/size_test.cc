@@ -163,7 +163,9 @@ std::vector<std::string> rows_of_best(const std::string& text) {
     if (gpus.empty() ||
         !std::all_of(gpus.begin(), gpus.end(), [](char c) { return c >= '0' && c <= '9'; }))
       break;
-    rows.push_back(cluster + " " + gpus + (mark == "*" ? " *" : ""));
+    std::string& row = rows.emplace_back(cluster);
+    row.append(" ").append(gpus);
+    if (mark == "*") row.append(" *");
   }
   return rows;
 }
