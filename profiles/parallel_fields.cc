@@ -119,6 +119,8 @@ void describe_tensor(FieldList& fields, ParallelSoftware& parallel) {
         "nothing runs beside its collectives");
   });
   fields.group("loss", [&] {
+    add("keeps_output", &parallel.loss.keeps_output, "",
+        "logits in the compute type stay until backward has ended");
     add("separate_parts_bytes", &parallel.loss.separate_parts_bytes, "byte",
         "a logit at the fullest where kernels of their own put parts of the vocabulary together "
         "and logits are fp32; 0: in place",
@@ -132,6 +134,8 @@ void describe_gradients(FieldList& fields, ParallelSoftware& parallel) {
   const Adder add{fields};
   add("accumulates_in_product", &parallel.accumulates_in_product, "",
       "weight gradients are added up by the product's own kernel");
+  add("separate_bias_gradients", &parallel.separate_bias_gradients, "",
+      "biases' gradients are summed by kernels of their own");
   add("gradient_bytes", &parallel.gradient_bytes, "byte",
       "of an accumulated gradient, per parameter", between(2.0, 4.0));
   add("keeps_small_gradients", &parallel.keeps_small_gradients, "",

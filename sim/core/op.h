@@ -136,7 +136,7 @@ struct EventRef {
 };
 
 inline constexpr int kMaxWaits = 4;
-inline constexpr int kMaxInputs = 6;
+inline constexpr int kMaxInputs = 7;
 inline constexpr int kMaxOutputs = 5;
 
 /// Op::target of what works on the norm unit, wherever the operation itself runs. No other target
@@ -159,6 +159,7 @@ struct Op {
   EventRef waits[kMaxWaits];
   EventRef record;
   Work work;
+  Bytes temporary_bytes = 0;  // needed beside the operands while it runs
 
   // Of the lists of a unit, from which streams and events of a schedule follow.
   // Alone, where there is no work; with a GEMM: it runs inside in pieces.

@@ -81,6 +81,8 @@ struct LossSoftware {
   /// Parts of the vocabulary are put together by kernels of their own: bytes a logit at the
   /// fullest, where logits are cast to fp32. 0: in place.
   double separate_parts_bytes = 0;
+  /// Logits in the compute type stay until backward has ended, beside what the loss makes of them.
+  bool keeps_output = false;
   bool row_per_block = false;  // a thread block has the logits of one token
 };
 
@@ -138,6 +140,7 @@ struct ParallelSoftware {
   double fragmentation = 0;             // reserved beyond allocated, per byte that comes and goes
   bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
   bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
+  bool separate_bias_gradients = true;  // by kernels of their own, not by the weight gradient's GEMM
   double gradient_bytes = 4;            // of an accumulated gradient, per parameter
   bool blocking_transfers = true;       // stages without virtual ones wait for each exchange
   double transfer_sync_s = 0;           // device idle after each such exchange

@@ -36,7 +36,7 @@ enum RecomputePiece : std::uint16_t {
   kPieceAttention = 8,
   kPieceBlock = 16,
   // Megatron's modules besides those that are pieces under another name (layernorm is norm, mlp is
-  // ffn); only the lists of sim/program/unit_lists.h know them.
+  // ffn); sim/program/unit_program.h says what each makes again.
   kPieceCoreAttention = 32,
   kPieceMlaUpProjection = 64,
   kPieceMoeActivation = 128,

@@ -11,7 +11,8 @@
 // F ffn, V vocabulary. Matrices are in the parameters' type unless they say otherwise.
 #pragma once
 
-#include <bitset>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -58,20 +59,55 @@ enum class Tensor : std::uint8_t {
   kLogitsFloat,       // fp32 [T, V]
   kLossSaved0,        // what a stack's loss keeps
   kLossSaved1,        //
+  kLayerSaved,        // what software keeps of a layer beyond what its kernels read
+  // What model-parallel ranks share. T' tokens between the matrices, R rows of experts, E experts,
+  // Fe channels of one, Fs of the shared ones, L a latent vector's.
+  kNorm1Gathered,        // [T, C] of all tensor ranks' tokens
+  kNorm2Gathered,        // [T, C]
+  kPartialSum,           // [T, C] of a row-parallel GEMM, before the tensor ranks' are added up
+  kContextInput,         // keys and values, or what is exchanged for heads, of other context ranks
+  kQueryLatent,          // [T', L] latent attention ...
+  kQueryLatentNorm,      // [T', L]
+  kQueryLatentGathered,  // [T, L]
+  kKeyLatent,            // [T', L] with the rotated part of the key
+  kKeyLatentNorm,        // [T', L]
+  kKeyLatentGathered,    // [T, L]
+  kAttentionCast,        // [T, Q] in the fewer bits that the output projection reads
+  kKeyValueUp,           // [T, heads * (rest of a key + value)]
+  kRouterScores,         // fp32 [T', E]
+  kRowsSent,             // rows of tokens in the order of the experts' ranks
+  kRowsArrived,          // of all ranks
+  kRows,                 // [R, C] in the order of the experts
+  kExpertUp,             // [R, 2Fe]; [R, Fe] without gate
+  kExpertActivation,     // [R, Fe]
+  kExpertOut,            // [R, C]
+  kRowsReturned,         // rows of this rank's tokens
+  kExpertsOut,           // [T', C]
+  kSharedUp,             // [T, 2Fs]; [T, Fs] without gate
+  kSharedActivation,     // [T, Fs]
   // Their gradients.
-  kDX,            // [T, C]
-  kDActivation,   // [T, F]
-  kDGateUp,       // [T, 2F]; [T, F] without gate
-  kDNorm2,        // [T, C]
-  kDXMid,         // [T, C]
-  kDAttention,    // [T, Q]
-  kDQkv,          // [T, Q + 2K]
-  kDNorm1,        // [T, C]
-  kDLogits,       // [T, V]
-  kDLogitsFloat,  // fp32 [T, V]
+  kDX,                 // [T, C]
+  kDActivation,        // [T, F]
+  kDGateUp,            // [T, 2F]; [T, F] without gate
+  kDNorm2,             // [T, C]
+  kDXMid,              // [T, C]
+  kDAttention,         // [T, Q]
+  kDQkv,               // [T, Q + 2K]
+  kDNorm1,             // [T, C]
+  kDLogits,            // [T, V]
+  kDLogitsFloat,       // fp32 [T, V]
+  kDGathered,          // [T, C] of an output, of all tensor ranks' tokens
+  kDNormSum,           // [T', C] of a norm's output, the tensor ranks' added up
+  kDLatent,            // [T, L], of either latent vector
+  kDExpertOut,         // [R, C]
+  kDRows,              // [R, C]
+  kDExpertActivation,  // [R, Fe]
+  kDExpertUp,          // as kExpertUp
+  kDSharedActivation,  // [T, Fs]
+  kDSharedUp,          // as kSharedUp
   // Gradients of the unit's weights, numbered as backward makes them.
   kWeightGradient0,
-  kWeightGradientLast = kWeightGradient0 + 7,
+  kWeightGradientLast = kWeightGradient0 + 23,
   // What one operation needs while it runs.
   kTemporary,
   // What sharding adds: flat arrays of a unit's parameters and gradients, whole or the own share.
@@ -122,25 +158,38 @@ constexpr Operand of_next_unit(Tensor tensor) {
 
 class TensorSet {
  public:
-  bool test(Tensor tensor) const { return bits_.test(index_of(tensor)); }
-  void set(Tensor tensor, bool value = true) { bits_.set(index_of(tensor), value); }
-  void reset(Tensor tensor) { bits_.reset(index_of(tensor)); }
-  void clear() { bits_.reset(); }
+  bool test(Tensor tensor) const { return (words_[word_of(tensor)] & bit_of(tensor)) != 0; }
+  void set(Tensor tensor, bool value = true) {
+    if (value) {
+      words_[word_of(tensor)] |= bit_of(tensor);
+    } else {
+      reset(tensor);
+    }
+  }
+  void reset(Tensor tensor) { words_[word_of(tensor)] &= ~bit_of(tensor); }
+  void clear() { words_ = {}; }
   /// What is in this set and not in `other`.
   TensorSet without(const TensorSet& other) const {
     TensorSet rest = *this;
-    rest.bits_ &= ~other.bits_;
+    for (std::size_t word = 0; word < words_.size(); ++word)
+      rest.words_[word] &= ~other.words_[word];
     return rest;
   }
   template <class F>
   void for_each(F&& f) const {
-    for (std::size_t i = 0; i < bits_.size(); ++i) {
-      if (bits_.test(i)) f(static_cast<Tensor>(i));
+    for (std::size_t word = 0; word < words_.size(); ++word) {
+      for (std::uint64_t bits = words_[word]; bits != 0; bits &= bits - 1)
+        f(static_cast<Tensor>(64 * word + static_cast<std::size_t>(std::countr_zero(bits))));
     }
   }
 
  private:
-  std::bitset<kTensorCount> bits_;
+  static constexpr std::size_t word_of(Tensor tensor) { return index_of(tensor) / 64; }
+  static constexpr std::uint64_t bit_of(Tensor tensor) {
+    return std::uint64_t{1} << (index_of(tensor) % 64);
+  }
+
+  std::array<std::uint64_t, (kTensorCount + 63) / 64> words_{};
 };
 
 /// The parameter that an operation multiplies with, or whose gradient it makes. What a stack packs
@@ -169,6 +218,7 @@ enum class Weight : std::uint8_t {
   kQueryDown,         // [R, C] latent attention ...
   kQueryUp,           // [Q, R]
   kKeyValueDown,      // [R + rotated part of a key, C]
+  kAttentionCast,     // [T, Q] in the fewer bits that the output projection reads
   kKeyValueUp,        // [heads * (rest of a key + value), R]
   kLatentNorm,        // [R]
   kRouter,            // [E, C]

@@ -7,7 +7,7 @@
 #include "sim/core/strategy.h"
 #include "sim/memory/optimizer_state.h"
 #include "sim/program/adapters.h"
-#include "sim/program/expert_lists.h"
+#include "sim/program/expert_program.h"
 #include "sim/program/loss_chunk.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/real.h"
@@ -40,9 +40,9 @@ struct Parts {
 
 /// What layers with experts keep in place of an MLP: scores of the router, rows as they arrived,
 /// what FC1 and the activation put out, the shared experts' inner tensors.
-void add_experts(const ListWriter& w, Parts& p) {
+void add_experts(const ProgramWriter& w, Parts& p) {
   const ExpertShape e = expert_shape(w.model(), w.plan(), w.stack());
-  const double width = w.width(), saved = saved_input_bytes(w.plan());
+  const double width = f(w.width()), saved = saved_input_bytes(w.plan());
   const double gates = w.model().gated_mlp ? 2 : 1;
   p.gate_up = width * gates * e.all_rows() * f(e.ffn);
   p.activation = saved * e.all_rows() * f(e.ffn);
@@ -51,12 +51,12 @@ void add_experts(const ListWriter& w, Parts& p) {
   p.router = 4 * e.tokens * f(w.model().experts.count);
 }
 
-Parts parts_of(const ListWriter& w, bool experts) {
+Parts parts_of(const ProgramWriter& w, bool experts) {
   const RankShape& s = w.shape();
   const Stack& stack = w.stack();
   const Model& model = w.model();
   const double tokens = f(s.tokens), sharded = f(s.sharded_tokens), h = f(s.hidden);
-  const double width = w.width(), saved = saved_input_bytes(w.plan());
+  const double width = f(w.width()), saved = saved_input_bytes(w.plan());
   Parts p;
   p.input = width * sharded * h;
   p.norms = 2 * sharded *
@@ -86,14 +86,14 @@ Parts parts_of(const ListWriter& w, bool experts) {
   return p;
 }
 
-double checkpointed(const Parts& p, const ListWriter& w) {
+double checkpointed(const Parts& p, const ProgramWriter& w) {
   const Plan& plan = w.plan();
   const RankShape& s = w.shape();
   if (plan.recompute == Recompute::kFull) return p.input;
   if (plan.recompute == Recompute::kSelectiveOp) {
     // torchtitan keeps attention and the results of every second product, and casts them again.
     return p.input + p.scores +
-           w.width() * f(s.tokens) * f(s.attention_out_dim() + s.q_dim() + s.kv_dim() + s.ffn) +
+           f(w.width()) * f(s.tokens) * f(s.attention_out_dim() + s.q_dim() + s.kv_dim() + s.ffn) +
            p.input;
   }
   double kept = p.all();
@@ -117,14 +117,14 @@ double checkpointed(const Parts& p, const ListWriter& w) {
 }
 
 /// Logits that exist at once, with what loss and its gradient make of them.
-double loss_bytes(const ListWriter& w) {
+double loss_bytes(const ProgramWriter& w) {
   const Stack& stack = w.stack();
   const RankShape& s = w.shape();
   const bool gathers = s.tp > 1 && !stack.parallel.vocabulary_parallel_loss;
   const double tokens = f(loss_chunk_tokens(w.plan(), stack, s.tokens));
   const double logits = tokens * f(gathers ? w.model().vocab : s.vocab);
-  const double own = gathers ? w.width() * tokens * f(s.vocab) : 0;
-  double each = w.width() + (stack.loss_upcasts_logits ? 4 : 0) + sum(stack.loss.saved_bytes) +
+  const double own = gathers ? f(w.width()) * tokens * f(s.vocab) : 0;
+  double each = f(w.width()) + (stack.loss_upcasts_logits ? 4 : 0) + sum(stack.loss.saved_bytes) +
                 stack.loss.backward_temporary_bytes;
   if (s.tp > 1 && stack.loss_upcasts_logits)
     each = std::max(each, stack.parallel.loss.separate_parts_bytes);
@@ -133,7 +133,7 @@ double loss_bytes(const ListWriter& w) {
 
 class StageWalk {
  public:
-  StageWalk(const ListWriter& writer, const Plan& plan) : plan_(plan) {
+  StageWalk(const ProgramWriter& writer, const Plan& plan) : plan_(plan) {
     layer_ = layer_activations(writer);
     if (writer.model().is_moe()) mixed_ = layer_activations(writer, true);
     loss_ = loss_bytes(writer);
@@ -280,7 +280,7 @@ void add_states(StageMemory& memory, const ChunkParameters& held, double largest
 
 }  // namespace
 
-LayerActivations layer_activations(const ListWriter& w, bool experts) {
+LayerActivations layer_activations(const ProgramWriter& w, bool experts) {
   const Parts parts = parts_of(w, experts);
   const RankShape& s = w.shape();
   LayerActivations result;
@@ -289,11 +289,11 @@ LayerActivations layer_activations(const ListWriter& w, bool experts) {
   // In the MLP's backward: gradients of output, input and the gathered input, and of what the
   // activation read and wrote.
   const ExpertShape e = expert_shape(w.model(), w.plan(), w.stack());
-  const double inner = w.width() * (experts ? e.all_rows() * f(e.ffn) : f(s.tokens) * f(s.ffn));
+  const double inner = f(w.width()) * (experts ? e.all_rows() * f(e.ffn) : f(s.tokens) * f(s.ffn));
   result.working =
-      3 * w.width() * f(s.tokens) * f(s.hidden) + (w.model().gated_mlp ? 3 : 2) * inner;
+      3 * f(w.width()) * f(s.tokens) * f(s.hidden) + (w.model().gated_mlp ? 3 : 2) * inner;
   // Rows on their way: sent and received.
-  if (experts) result.working += 2 * w.width() * e.all_rows() * f(s.hidden);
+  if (experts) result.working += 2 * f(w.width()) * e.all_rows() * f(s.hidden);
   if (w.eager_attention()) {
     // Attention's backward, when that is more than the MLP's.
     result.working = std::max(result.working, w.stack().parallel.score_working_bytes * f(s.tokens) *
@@ -331,7 +331,7 @@ double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,
                        const ChunkContent& chunk) {
   Plan kept = plan;
   kept.offload = Offload::kNone;
-  const ListWriter writer(model, plan, stack);
+  const ProgramWriter writer(model, plan, stack);
   return StageWalk(writer, kept).chunk_bytes(chunk) - StageWalk(writer, plan).chunk_bytes(chunk);
 }
 
@@ -348,12 +348,12 @@ std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
                                       const profiles::Profile& profile, const Layout& layout,
                                       const std::vector<ChunkContent>& parts) {
   const Stack& stack = profile.stack;
-  const ListWriter writer(model, plan, stack);
+  const ProgramWriter writer(model, plan, stack);
   const StageWalk walk(writer, plan);
   const PipelineShape shape = shortened(pipeline_shape(plan));
   const ModelUnits units(model, plan.parallel);
   const RankShape& s = writer.shape();
-  const double message = writer.width() * f(s.sharded_tokens) * f(s.hidden);
+  const double message = f(writer.width()) * f(s.sharded_tokens) * f(s.hidden);
   std::vector<StageMemory> result;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     StageMemory memory;

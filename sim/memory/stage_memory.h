@@ -4,7 +4,7 @@
 // Parameters, accumulated gradients and optimizer state by the strategy; activations of every pass
 // in flight, by the stage's place in the schedule; embedding and logits where they are; buffers of
 // transfers, gathers and communicators. Bytes of a layer's activations follow from what the stack's
-// kernels keep (sim/core/stack.h), divided as the operations of sim/program/unit_lists.h are;
+// kernels keep (sim/core/stack.h), divided as the operations of sim/program/program_writer.h are;
 // checked against Korthikanti et al. 2022 (34 bytes a token and channel) in tests.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "sim/core/model_units.h"
 #include "sim/core/schedule.h"
 #include "sim/pipeline/stages.h"
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 
@@ -26,7 +26,7 @@ struct LayerActivations {
   double checkpoint = 0;  // the same where the layer runs again
   double working = 0;     // beside that while its backward runs
 };
-LayerActivations layer_activations(const ListWriter& writer, bool experts = false);
+LayerActivations layer_activations(const ProgramWriter& writer, bool experts = false);
 
 /// Parameters of a rank, by how they are reduced.
 struct ChunkParameters {

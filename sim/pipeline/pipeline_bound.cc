@@ -19,7 +19,7 @@
 
 #include "sim/core/seconds.h"
 #include "sim/pipeline/pipeline_step.h"
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include "sim/core/seconds.h"
 #include "sim/core/strategy.h"
 #include "sim/cost/to_ns.h"
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 namespace {
@@ -133,7 +133,7 @@ void PipelineSimulator::show_lonely_passes(const Plan& plan, const PipelineShape
 /// defer_embedding_wgrad_compute).
 void PipelineSimulator::defer_head(const Plan& plan, const std::vector<ChunkContent>& parts) {
   deferred_ns_.assign(distinct_, 0);
-  const ListWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu);
+  const ProgramWriter writer(model_, plan, profile_.stack, profile_.cluster.gpu);
   if (writer.tensor_overlap() != TensorOverlap::kUserbuffers) return;
   const std::int64_t most = profile_.stack.parallel.userbuffers.deferred_head_gradients;
   for (std::size_t part = 0; part < parts.size(); ++part) {

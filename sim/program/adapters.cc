@@ -17,17 +17,22 @@ Op narrow(Op op) {
   return op;
 }
 
-/// Sum of two results of [m, n].
-Op sum_of(const ListWriter& w, std::int64_t m, std::int64_t n) {
-  return w.memory(OpKind::kAccumulate, 3 * w.width() * f(m) * f(n), 1, w.stack().copies.add);
+/// Sum of two results of [m, n], in the first.
+Op sum_of(const ProgramWriter& w, std::int64_t m, std::int64_t n, Operand result) {
+  return w.memory(OpKind::kAccumulate, 3 * f(w.width()) * f(m) * f(n), 1, w.stack().copies.add,
+                  {result});
 }
 
-/// The adapter beside the product [m, n] = [m, k] [k, n].
-void push_adapter(const ListWriter& w, const Op& op, Ops& list) {
+/// The adapter beside the product [m, n] = [m, k] [k, n]; its sum goes to where that one's is.
+void push_adapter(const ProgramWriter& w, const Op& op, Ops& list) {
   const std::int64_t rank = w.plan().numerics.lora;
-  list.push_back(narrow(w.product(op.kind, op.work.m, rank, op.work.k)));
-  list.push_back(narrow(w.product(op.kind, op.work.m, op.work.n, rank)));
-  list.push_back(sum_of(w, op.work.m, op.work.n));
+  const Operand result = op.out[0] ? op.out[0] : op.in[0];
+  for (Op product : {w.product(op.kind, op.work.m, rank, op.work.k),
+                     w.product(op.kind, op.work.m, op.work.n, rank)}) {
+    add_input(product, result);
+    list.push_back(narrow(product));
+  }
+  list.push_back(sum_of(w, op.work.m, op.work.n, result));
 }
 
 }  // namespace
@@ -52,7 +57,7 @@ double adapter_parameters(const Model& model, const Plan& plan, const Stack& sta
   return f(layers) * f(plan.numerics.lora) * f(sides);
 }
 
-void add_adapters(const ListWriter& writer, Ops& forward) {
+void add_adapters(const ProgramWriter& writer, Ops& forward) {
   if (writer.plan().numerics.lora == 0) return;
   Ops list;
   for (const Op& op : forward) {
@@ -65,15 +70,19 @@ void add_adapters(const ListWriter& writer, Ops& forward) {
   forward = std::move(list);
 }
 
-void train_adapters(const ListWriter& writer, Ops& backward) {
+void train_adapters(const ProgramWriter& writer, Ops& backward) {
   if (writer.plan().numerics.lora == 0) return;
   const std::int64_t rank = writer.plan().numerics.lora;
   Ops list;
   for (const Op& op : backward) {
     if (is_matrix(op) && op.kind == OpKind::kWeightGradient) {
       // [n, k] of m tokens: of B [n, rank] and of A [rank, k].
-      list.push_back(narrow(writer.weight_gradient(op.work.k, op.work.m, rank)));
-      list.push_back(narrow(writer.weight_gradient(op.work.k, rank, op.work.n)));
+      Op of_b = writer.weight_gradient(op.work.k, op.work.m, rank);
+      Op of_a = writer.weight_gradient(op.work.k, rank, op.work.n);
+      add_input(of_b, op.in[0]);
+      for (const Operand& in : op.in) add_input(of_a, in);
+      list.push_back(narrow(of_b));
+      list.push_back(narrow(of_a));
       continue;
     }
     list.push_back(op);
@@ -110,7 +119,7 @@ double largest_matrix(const Model& model, const Plan& plan) {
   return largest;
 }
 
-void dequantize(const ListWriter& writer, Ops& list) {
+void dequantize(const ProgramWriter& writer, Ops& list) {
   const Quantize quantize = writer.plan().numerics.quantize;
   if (quantize == Quantize::kNone) return;
   constexpr double kWritten = 2;

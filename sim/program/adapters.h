@@ -22,7 +22,7 @@
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/core/stack.h"
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 
@@ -38,12 +38,12 @@ double quantized_weight_bytes(Quantize quantize);
 double largest_matrix(const Model& model, const Plan& plan);
 
 /// Puts before every product of a frozen matrix what makes bf16 of its quantized weights.
-void dequantize(const ListWriter& writer, Ops& list);
+void dequantize(const ProgramWriter& writer, Ops& list);
 
 /// A layer's lists with adapters in place of weight gradients. The forward list is changed before
 /// what runs again is taken from it.
-void add_adapters(const ListWriter& writer, Ops& forward);
-void train_adapters(const ListWriter& writer, Ops& backward);
+void add_adapters(const ProgramWriter& writer, Ops& forward);
+void train_adapters(const ProgramWriter& writer, Ops& backward);
 
 /// Of parts without adapters: no gradients of weights.
 void freeze(Ops& backward);

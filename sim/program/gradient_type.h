@@ -13,10 +13,14 @@
 
 namespace shardwright::sim {
 
+/// Whether GEMMs of weight gradients add to the sum over micro-batches in their own kernel.
+inline bool adds_in_product(const Stack& stack) {
+  return stack.parallel.always && stack.parallel.accumulates_in_product;
+}
+
 inline DType gradient_dtype(const Plan& plan, const Stack& stack) {
-  const bool adds = stack.parallel.always && stack.parallel.accumulates_in_product;
-  const bool straight =
-      (adds || stack.memory == MemoryManager::kStatic) && plan.reduce_dtype == DType::kFp32;
+  const bool straight = (adds_in_product(stack) || stack.memory == MemoryManager::kStatic) &&
+                        plan.reduce_dtype == DType::kFp32;
   return straight ? plan.reduce_dtype : plan.param_dtype;
 }
 

@@ -1,61 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/program/layer_program.h"
 
+#include <functional>
+
 #include "sim/core/error.h"
+#include "sim/program/adapters.h"
+#include "sim/program/expert_program.h"
 #include "sim/program/list_pass.h"
+#include "sim/program/low_precision.h"
 #include "sim/program/program_writer.h"
-#include "sim/program/unit_lists.h"
 #include "sim/program/unit_programs.h"
 
 namespace shardwright::sim {
 
 namespace {
 
-/// What backward reads of what forward makes (or was given).
-TensorSet needed_tensors(const Program& forward, const Program& backward) {
-  TensorSet produced;
-  produced.set(Tensor::kX);
-  for (const ProgramOp& p : forward) {
-    for (const Operand& out : p.op.out) {
-      if (out && out.offset == 0) produced.set(out.tensor);
+/// What they hand on to the next unit is thrown away.
+void keep_from_handing_on(Ops& list, const ProgramTensors& tensors, Operand instead) {
+  for (Op& op : list) {
+    for (Operand& out : op.out) {
+      if (out.offset == 0) continue;
+      op.temporary_bytes += tensors[out.tensor].bytes;
+      out = instead;
     }
   }
-  TensorSet needed;
-  for (const ProgramOp& p : backward) {
-    for (const Operand& in : p.op.in) {
-      if (in && in.offset == 0 && produced.test(in.tensor)) needed.set(in.tensor);
-    }
-  }
+}
+
+/// All of forward again.
+Ops whole_recomputation(const Ops& forward, const ProgramTensors& tensors) {
+  Ops list = forward;
+  for (Op& op : list) op.phase = Phase::kRecompute;
+  keep_from_handing_on(list, tensors, {});
+  return list;
+}
+
+/// Software that runs checkpointed functions to their end makes again what a piece puts out, too.
+TensorSet made_to_the_end(const Plan& plan, TensorSet needed) {
+  if (plan.pieces & kPieceMoe) needed.set(Tensor::kExpertsOut);
+  if (plan.pieces & kPieceFfn) needed.set(Tensor::kDown);
+  if (plan.pieces & kPieceAttention) needed.set(Tensor::kProjected);
   return needed;
 }
 
-/// All of forward again; what it hands to the next unit is thrown away.
-Program whole_recomputation(const Program& forward, const ProgramWriter& w) {
-  Program list = forward;
-  for (ProgramOp& p : list) {
-    p.op.phase = Phase::kRecompute;
-    for (Operand& out : p.op.out) {
-      if (out.offset == 0) continue;
-      p.temporary_bytes += w.tensor(out.tensor).bytes;
-      out = {};
-    }
+void in_phase(Ops& list, Phase phase) {
+  for (Op& op : list) {
+    if (op.phase != Phase::kLoss) op.phase = phase;
   }
-  return list;
-}
-
-/// Operations that are done again for what they keep write what they hand on into a temporary.
-Program without_handing_on(Program list, const ProgramWriter& w) {
-  for (ProgramOp& p : list) {
-    for (Operand& out : p.op.out) {
-      if (out.offset == 0) continue;
-      p.temporary_bytes += w.tensor(out.tensor).bytes;
-      out = Tensor::kTemporary;
-    }
-  }
-  return list;
 }
 
 }  // namespace
+
+UnitProgram ProgramWriter::layer(bool recomputed, bool experts) const {
+  UnitProgram unit;
+  unit.tensors = tensors_;
+  constexpr std::size_t kMostOps = 64;  // of nearly all layers
+  unit.forward.reserve(kMostOps);
+  unit.backward.reserve(kMostOps);
+  attention_forward(*this, unit.forward);
+  if (experts) {
+    expert_forward(*this, unit.forward);
+    expert_backward(*this, unit.backward);
+    // The router's and the experts' gradients of a norm's output are of the rank's own tokens.
+    unit.tensors[Tensor::kDNorm2] = tensors_[Tensor::kDX];
+  } else {
+    mlp_forward(*this, unit.forward);
+    mlp_backward(*this, unit.backward);
+  }
+  attention_backward(*this, unit.backward);
+  if (existing(Tensor::kLayerSaved)) {
+    add_output(unit.forward.front(), Tensor::kLayerSaved);
+    add_input(unit.backward.front(), Tensor::kLayerSaved);
+  }
+  add_adapters(*this, unit.forward);
+  train_adapters(*this, unit.backward);
+  number_weight_gradients(unit);
+  lower_precision(*this, unit.forward);
+  lower_precision(*this, unit.backward);
+  const TensorSet needed = needed_tensors(unit.forward, unit.backward);
+  unit.kept = needed;
+  if (recomputed) {
+    unit.kept = kept_tensors(model_, plan_, unit.forward, needed, tensors_);
+    const bool whole = stack_.recomputes_whole_layers;
+    if (whole && plan_.recompute == Recompute::kFull) {
+      unit.recompute = whole_recomputation(unit.forward, tensors_);
+    } else {
+      const bool to_the_end = whole && plan_.recompute == Recompute::kPieces;
+      unit.recompute = recomputation(
+          unit.forward, to_the_end ? made_to_the_end(plan_, needed) : needed, unit.kept);
+      keep_from_handing_on(unit.recompute, tensors_, Tensor::kTemporary);
+    }
+  }
+  for (Ops* list : {&unit.forward, &unit.recompute, &unit.backward}) dequantize(*this, *list);
+  in_phase(unit.recompute, Phase::kRecompute);
+  in_phase(unit.backward, Phase::kBackward);
+  return unit;
+}
 
 void LayerPrograms::keep_after(UnitPass& pass, Tensor tensor) {
   MemoryAction action;
@@ -95,32 +134,28 @@ std::vector<MemoryAction> LayerPrograms::held(const Plan& plan, std::int64_t lay
 
 LayerPrograms::LayerPrograms(const Model& model, const Plan& plan, const Stack& stack,
                              const Gpu& gpu) {
-  if (!stack.parallel.always && beyond_data_parallel(plan).empty() && !model.is_moe()) {
-    write_programs(model, plan, stack);
-  } else {
-    write_lists(model, plan, stack, gpu);
+  if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
+    throw Error(
+        "deterministic is true, but only the native stack's order of sums is modelled: "
+        "expected the framework native, or a plan that is not deterministic");
   }
-}
-
-void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stack& stack,
-                                const Gpu& gpu) {
-  const ListWriter writer(model, plan, stack, gpu);
+  const ProgramWriter writer(model, plan, stack, gpu);
+  const TensorSet nothing;
   const auto usual = parallel_word<CudaGraphs>(stack.parallel.cuda_graphs);
   ListPass pass(stack.parallel,
                 plan.parallel.cuda_graphs.value_or(usual.value_or(CudaGraphs::kNone)));
-  const auto append_backward = [&](const UnitLists& body) {
-    pass.append(body.recompute, Phase::kRecompute);
-    Ops list = body.backward;
-    // Whether a GEMM adds to the sum of gradients is the strategy's to say.
-    for (Op& op : list) {
-      if (op.kind == OpKind::kWeightGradient && !stack.parallel.always) op.work.extra_bytes = 0;
-    }
-    pass.append(list, Phase::kBackward);
+  const auto append_forward = [&](const UnitProgram& unit) {
+    pass.append(unit.forward, lifetimes(unit.forward, unit.tensors, nothing, unit.kept, false));
   };
-  const auto write = [&](const UnitLists& body, UnitPass& forward, UnitPass& backward) {
-    pass.append(body.forward, Phase::kForward);
+  const auto append_backward = [&](const UnitProgram& unit) {
+    Ops both = unit.recompute;
+    both.insert(both.end(), unit.backward.begin(), unit.backward.end());
+    pass.append(both, lifetimes(both, unit.tensors, unit.kept, unit.held, true));
+  };
+  const auto write = [&](const UnitProgram& unit, UnitPass& forward, UnitPass& backward) {
+    append_forward(unit);
     forward = pass.take();
-    append_backward(body);
+    append_backward(unit);
     backward = pass.take();
   };
   write(writer.embedding(), embedding_forward_, embedding_backward_);
@@ -136,21 +171,34 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
             layer_backward_[experts][checkpointed]);
     }
   }
+  tensors_ = writer.tensors();
+  // Of other layers backward keeps keys and values anyway.
+  if (stack.keeps_key_values) keep_after(layer_forward_[false][true], Tensor::kKeyValueCache);
   if (plan.parallel.ep_overlap.value_or(false)) {
     Plan waits = plan;
     waits.parallel.ep_overlap = false;
     alone_ = std::make_unique<LayerPrograms>(model, waits, stack, gpu);
   }
-  // Modules of multi-token prediction go with the head.
-  const UnitLists head = writer.head();
-  const UnitLists prediction = model.mtp_layers > 0 ? writer.prediction() : UnitLists{};
+  // Modules of multi-token prediction go with the head, whose matrix each of them uses once more.
+  const UnitProgram head = writer.head();
+  UnitProgram projection, layer;
+  if (model.mtp_layers > 0) {
+    projection = writer.prediction_projection();
+    layer = writer.layer(false, model.is_moe());
+  }
   const auto written = [&](std::int64_t predictions, bool with_head) {
     Passes passes;
-    for (std::int64_t i = 0; i < predictions; ++i) pass.append(prediction.forward, Phase::kForward);
-    if (with_head) pass.append(head.forward, Phase::kForward);
+    for (std::int64_t i = 0; i < predictions; ++i) {
+      for (const auto& unit : {std::cref(projection), std::cref(layer), std::cref(head)})
+        append_forward(unit);
+    }
+    if (with_head) append_forward(head);
     passes.forward = pass.take();
     if (with_head) append_backward(head);
-    for (std::int64_t i = 0; i < predictions; ++i) append_backward(prediction);
+    for (std::int64_t i = 0; i < predictions; ++i) {
+      for (const auto& unit : {std::cref(head), std::cref(layer), std::cref(projection)})
+        append_backward(unit);
+    }
     passes.backward = pass.take();
     return passes;
   };
@@ -158,44 +206,6 @@ void LayerPrograms::write_lists(const Model& model, const Plan& plan, const Stac
     head_.push_back(written(i, true));
     predictions_.push_back(i > 0 ? written(i, false) : Passes{});
   }
-}
-
-void LayerPrograms::write_programs(const Model& model, const Plan& plan, const Stack& stack) {
-  if (plan.deterministic && stack.memory != MemoryManager::kStatic) {
-    throw Error(
-        "deterministic is true, but only the native stack's order of sums is modelled: "
-        "expected the framework native, or a plan that is not deterministic");
-  }
-  ProgramWriter w(model, plan, stack, tensors_);
-  const TensorSet nothing;
-  embedding_forward_ = with_lifetimes(sim::embedding_forward(w), tensors_, nothing, nothing, false);
-  embedding_backward_ =
-      with_lifetimes(sim::embedding_backward(w), tensors_, nothing, nothing, true);
-
-  Program forward, backward;
-  attention_forward(w, forward);
-  mlp_forward(w, forward);
-  w.begin_weight_gradients();
-  mlp_backward(w, backward);
-  attention_backward(w, backward);
-  const TensorSet needed = needed_tensors(forward, backward);
-  for (const bool checkpointed : {false, true}) {
-    const TensorSet kept =
-        checkpointed ? kept_tensors(model, plan, forward, needed, tensors_) : needed;
-    layer_forward_[false][checkpointed] = with_lifetimes(forward, tensors_, nothing, kept, false);
-    const bool to_the_end =
-        checkpointed && stack.recomputes_whole_layers && plan.recompute == Recompute::kFull;
-    Program both = to_the_end ? whole_recomputation(forward, w)
-                              : without_handing_on(recomputation(forward, needed, kept), w);
-    both.insert(both.end(), backward.begin(), backward.end());
-    layer_backward_[false][checkpointed] = with_lifetimes(both, tensors_, kept, nothing, true);
-  }
-  // Of other layers backward keeps keys and values anyway.
-  if (stack.keeps_key_values) keep_after(layer_forward_[false][true], Tensor::kKeyValueCache);
-
-  const HeadProgram head = head_program(w);
-  head_.push_back({with_lifetimes(head.forward, tensors_, nothing, head.kept, false),
-                   with_lifetimes(head.backward, tensors_, head.kept, head.held, true)});
 }
 
 }  // namespace shardwright::sim

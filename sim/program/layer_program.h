@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of one unit (embedding, layer, head) as a stack executes them, with the tensors
-// they read, write and keep for backward.
+// The passes of the units (embedding, layer, head) as a stack executes them, with the tensors they
+// read, write and keep for backward.
 //
 // The idea: a unit is a small dataflow program. Forward operations name their input and output
 // tensors; backward operations name the tensors they need. Which tensors survive from forward to
@@ -61,15 +61,13 @@ class LayerPrograms {
   std::vector<MemoryAction> held(const Plan& plan, std::int64_t layers) const;
 
  private:
-  void write_programs(const Model& model, const Plan& plan, const Stack& stack);
-  void write_lists(const Model& model, const Plan& plan, const Stack& stack, const Gpu& gpu);
   void keep_after(UnitPass& pass, Tensor tensor);
 
-  ProgramTensors tensors_;
-  std::unique_ptr<LayerPrograms> alone_;
   struct Passes {
     UnitPass forward, backward;
   };
+  ProgramTensors tensors_;
+  std::unique_ptr<LayerPrograms> alone_;
   static const Passes& with(const std::vector<Passes>& passes, std::int64_t predictions) {
     return passes[std::min(passes.size() - 1, static_cast<std::size_t>(predictions))];
   }

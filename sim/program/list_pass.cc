@@ -13,9 +13,8 @@ EventRef reference(UnitEvent event) {
 
 }  // namespace
 
-Op& ListPass::push(const Op& op, Phase phase) {
+Op& ListPass::push(const Op& op) {
   Op& pushed = pass_.ops.emplace_back(op);
-  pushed.phase = phase;
   pushed.captured = is_captured(op, graphs_);
   pushed.work.host_s += std::exchange(host_s_, 0);
   return pushed;
@@ -33,9 +32,10 @@ void ListPass::wait(Op& op, UnitEvent event) const {
 /// A place in the compute stream that takes no time.
 Op& ListPass::mark(Phase phase) {
   Op marker;
+  marker.phase = phase;
   marker.work.kernels = 0;
   computed_ = pass_.ops.size();
-  return push(marker, phase);
+  return push(marker);
 }
 
 void ListPass::record_computed(Phase phase) {
@@ -43,13 +43,13 @@ void ListPass::record_computed(Phase phase) {
   pass_.ops[computed_].record = reference(UnitEvent::kComputed);
 }
 
-void ListPass::push_collective(const Op& op, Phase phase) {
+void ListPass::push_collective(const Op& op) {
   if (op.joins && in_flight_) awaited_ = true;
   const bool with_list = op.collective.overlap == Overlap::kOtherMicroBatch;
   // In order: whoever waits for this one has waited for those before it.
-  if (awaited_ && op.collective.overlap != Overlap::kNone) wait(mark(phase), last_);
-  if (!with_list) record_computed(phase);
-  Op& pushed = push(op, phase);
+  if (awaited_ && op.collective.overlap != Overlap::kNone) wait(mark(op.phase), last_);
+  if (!with_list) record_computed(op.phase);
+  Op& pushed = push(op);
   pushed.work.kind = WorkKind::kCollective;
   pushed.work.group = op.collective.group;
   pushed.stream = kUnitCommunication;
@@ -60,9 +60,9 @@ void ListPass::push_collective(const Op& op, Phase phase) {
   awaited_ = op.collective.overlap == Overlap::kNone;
 }
 
-void ListPass::push_compute(const Op& op, Phase phase) {
+void ListPass::push_compute(const Op& op) {
   if (op.joins && in_flight_) awaited_ = true;
-  Op& pushed = push(op, phase);
+  Op& pushed = push(op);
   if (std::exchange(awaited_, false)) {
     wait(pushed, last_);
     in_flight_ = false;
@@ -88,25 +88,31 @@ void ListPass::join(Phase phase) {
   wait(mark(phase), last_);
 }
 
-void ListPass::append(const Ops& list, Phase phase) {
+void ListPass::append(const Ops& list, const std::vector<MemoryAction>& lifetimes) {
   if (list.empty()) return;
   if (graphs_ == CudaGraphs::kLayers) host_s_ += software_.graph_launch_s;
   // What a strategy asks of the next operation that computes is the first one's to do.
-  if (list.front().work.kind == WorkKind::kNone) mark(phase);
-  for (const Op& op : list) {
+  if (list.front().work.kind == WorkKind::kNone) mark(list.front().phase);
+  auto action = lifetimes.begin();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Op& op = list[i];
     if (op.work.kind == WorkKind::kNone) {
-      if (op.collective) push_collective(op, phase);
+      if (op.collective) push_collective(op);
     } else {
-      push_compute(op, phase);
+      push_compute(op);
+    }
+    for (; action != lifetimes.end() && action->op == i; ++action) {
+      pass_.memory.push_back(*action);
+      pass_.memory.back().op = static_cast<std::uint32_t>(pass_.ops.size() - 1);
     }
     const bool reads = op.host_reads && graphs_ != CudaGraphs::kStep;
     if (reads) {
-      wait_for_device(phase, software_.host_sync_s);
+      wait_for_device(op.phase, software_.host_sync_s);
     } else if (software_.blocking_launches) {
-      wait_for_device(phase, 0);
+      wait_for_device(op.phase, 0);
     }
   }
-  join(phase);
+  join(list.back().phase);
 }
 
 UnitPass ListPass::take() {

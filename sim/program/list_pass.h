@@ -7,6 +7,8 @@
 // it, at the latest the end of the list. What other micro-batches hide begins with the list.
 #pragma once
 
+#include <vector>
+
 #include "sim/core/op.h"
 #include "sim/core/parallel_software.h"
 #include "sim/program/unit_program.h"
@@ -18,15 +20,15 @@ class ListPass {
   ListPass(const ParallelSoftware& software, CudaGraphs graphs)
       : software_(software), graphs_(graphs) {}
 
-  /// Appends; several lists of one pass follow one another.
-  void append(const Ops& list, Phase phase);
+  /// Appends; several lists of one pass follow one another. `lifetimes` are by the list's indices.
+  void append(const Ops& list, const std::vector<MemoryAction>& lifetimes = {});
   UnitPass take();
 
  private:
-  Op& push(const Op& op, Phase phase);
+  Op& push(const Op& op);
   Op& mark(Phase phase);
-  void push_collective(const Op& op, Phase phase);
-  void push_compute(const Op& op, Phase phase);
+  void push_collective(const Op& op);
+  void push_compute(const Op& op);
   void wait_for_device(Phase phase, double wakeup_s);
   void join(Phase phase);
   /// The last operation that computes records what collectives and the host wait for.

@@ -45,13 +45,13 @@ Cast cast_of(const Plan& plan, bool transposes) {
 
 /// torchao without a compiler casts by many kernels, and casts an input again for its weight
 /// gradient, both of whose operands are copied into the other layout.
-bool eager_casts(const ListWriter& w) {
+bool eager_casts(const ProgramWriter& w) {
   return w.stack().parallel.fp8.eager_cast_bytes > 0 &&
          fp8_scaled(w.plan(), Fp8Recipe::kTensorwise);
 }
 
 /// Casts of experts' rows that are launched one by one are short: they keep the stack's.
-double cast_efficiency(const ListWriter& w, const Op& product) {
+double cast_efficiency(const ProgramWriter& w, const Op& product) {
   const ParallelSoftware& parallel = w.stack().parallel;
   const bool transposed =
       one_fp8_scale(w.plan()) && w.transposes_fp8() && product.work.kernels <= 1;
@@ -61,7 +61,7 @@ double cast_efficiency(const ListWriter& w, const Op& product) {
   return known > 0 ? known : parallel.cast_efficiency;
 }
 
-Op eager_cast(const ListWriter& w, double elements, double copied_elements) {
+Op eager_cast(const ProgramWriter& w, double elements, double copied_elements) {
   const Fp8Software& fp8 = w.stack().parallel.fp8;
   constexpr double kCopied = 2;  // bytes: one read, one written
   const int copies = copied_elements > 0 ? 2 : 0;
@@ -71,7 +71,7 @@ Op eager_cast(const ListWriter& w, double elements, double copied_elements) {
 
 /// The input of a product of forward, or the gradient of an output. `gathered`: every tensor rank
 /// casts its part of it before that travels; a transpose is made of what arrives.
-Op cast_before(const ListWriter& w, const Op& product, bool gathered) {
+Op cast_before(const ProgramWriter& w, const Op& product, bool gathered) {
   const Cast cast = cast_of(w.plan(), w.transposes_fp8());
   const double elements = f(product.work.m) * f(product.work.k) * f(product.work.groups);
   if (eager_casts(w)) {
@@ -96,18 +96,18 @@ Op cast_before(const ListWriter& w, const Op& product, bool gathered) {
 /// TransformerEngine's norms write fp8 themselves where the scale is known before
 /// (pytorch/module/layernorm_linear.py); what is left to make is its transpose, if products want
 /// it.
-void cast_by_norm(const ListWriter& w, const Op& product, bool gathered, Op& norm, Op& cast) {
+void cast_by_norm(const ProgramWriter& w, const Op& product, bool gathered, Op& norm, Op& cast) {
   const double elements = f(product.work.m) * f(product.work.k);
   const double own = gathered ? elements / f(w.shape().tp) : elements;
   norm.work.bytes -= static_cast<Bytes>(own);  // one byte written in place of two
   cast.work.bytes = w.transposes_fp8() ? static_cast<Bytes>(2 * elements) : 0;
 }
 
-bool norms_cast(const ListWriter& w) {
+bool norms_cast(const ProgramWriter& w) {
   return fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.stack().parallel.always;
 }
 
-double product_share(const ListWriter& w) {
+double product_share(const ProgramWriter& w) {
   if (fp8_scaled(w.plan(), Fp8Recipe::kMxfp8)) return w.mxfp8_gemm_share();
   return fp8_scaled(w.plan(), Fp8Recipe::kRowwise) ? w.stack().parallel.fp8.rowwise_gemm_share : 1;
 }
@@ -121,13 +121,13 @@ bool gathers_narrow(const Plan& plan) {
 /// known before, in the settings for fp8 with delayed scaling on Hopper; in all others for fp8 the
 /// ranks exchange their pieces (NVIDIA/NeMo @0594a70 recipes/tp_overlap_configs/userbuffers.py,
 /// Megatron-Bridge @0685ff5 training/comm_overlap.py; fp8_buf in TransformerEngine's base.py).
-void reduce_narrow(const ListWriter& w, CollectiveWork& sum) {
+void reduce_narrow(const ProgramWriter& w, CollectiveWork& sum) {
   if (sum.overlap != Overlap::kInside || sum.kind != Collective::kReduceScatter ||
       w.tensor_overlap() != TensorOverlap::kUserbuffers)
     return;
   const bool known = fp8_scaled(w.plan(), Fp8Recipe::kDelayed) && w.transposes_fp8();
   if (known) {
-    sum.bytes *= saved_input_bytes(w.plan()) / w.width();
+    sum.bytes *= saved_input_bytes(w.plan()) / f(w.width());
   } else {
     sum.exchanged = true;
   }
@@ -147,24 +147,29 @@ bool fp8_scaled(const Plan& plan, Fp8Recipe recipe) {
   return plan.numerics.precision == Precision::kFp8 && fp8_recipe_of(plan) == recipe;
 }
 
-void lower_precision(const ListWriter& writer, Ops& list) {
+void lower_precision(const ProgramWriter& writer, Ops& list) {
   if (!narrow(writer.plan())) return;
   Ops result;
   const Op* cast = nullptr;    // the product just before whose input was cast
   bool arrives = false;        // what the next product reads is being gathered
   bool gathered = false;       // by the operation just before
   std::size_t after_norm = 0;  // of the result, one beyond a norm that the next product reads
+  Op written;                  // the operands of a cast that does not work in place
   for (Op& op : list) {
     const bool gathers = op.collective.bytes > 0 && gathers_narrow(writer.plan()) &&
                          op.collective.group == CommGroup::kTensor &&
                          op.collective.pattern == Pattern::kCollective &&
                          op.collective.kind == Collective::kAllGather;
-    const double narrower = saved_input_bytes(writer.plan()) / writer.width();
+    const double narrower = saved_input_bytes(writer.plan()) / f(writer.width());
     if (gathers) op.collective.bytes *= narrower;
     if (op.kind == OpKind::kCopyOut && gathered) {  // puts what was gathered into its places
       op.work.bytes = static_cast<Bytes>(f(op.work.bytes) * narrower);
     }
     gathered = gathers;
+    if (op.kind == OpKind::kQuantize && op.work.kind == WorkKind::kNone) {
+      written = op;
+      continue;
+    }
     if (gathers && op.collective.overlap != Overlap::kFollowing) arrives = true;
     if (op.work.kind != WorkKind::kGemm || op.keeps_high_precision) {
       cast = nullptr;  // what follows reads something else, though it may have the same size
@@ -190,6 +195,13 @@ void lower_precision(const ListWriter& writer, Ops& list) {
       Op quantize = cast_before(writer, op, arrives);
       if (after_norm > 0 && forward && norms_cast(writer))
         cast_by_norm(writer, op, arrives, result[after_norm - 1], quantize);
+      if (written.out[0]) {
+        quantize.in[0] = written.in[0];
+        quantize.out[0] = written.out[0];
+        written = {};
+      } else {
+        quantize.in[0] = op.in[0];
+      }
       if (quantize.work.bytes > 0) result.push_back(quantize);
       cast = &op;
       arrives = false;

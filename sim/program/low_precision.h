@@ -23,7 +23,7 @@
 #pragma once
 
 #include "sim/core/cluster.h"
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 
@@ -33,7 +33,7 @@ Fp8Recipe fp8_recipe_of(const Plan& plan);
 bool fp8_scaled(const Plan& plan, Fp8Recipe recipe);
 
 /// Rewrites the products of `list`, which is a layer's. Does nothing in bf16 and fp16.
-void lower_precision(const ListWriter& writer, Ops& list);
+void lower_precision(const ProgramWriter& writer, Ops& list);
 
 /// Products in fp8 want a transposed copy of operands whose inner dimension is not the last, but
 /// where the GPU multiplies both ways and the stack lets it.

@@ -2,9 +2,14 @@
 #include "sim/program/program_writer.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 
+#include "profiles/software_settings.h"
 #include "sim/core/check.h"
+#include "sim/memory/optimizer_state.h"
+#include "sim/program/gradient_type.h"
+#include "sim/program/low_precision.h"
+#include "sim/program/real.h"
 
 namespace shardwright::sim {
 
@@ -12,85 +17,67 @@ using enum Tensor;
 
 namespace {
 
-Bytes to_bytes(double value) {
-  return static_cast<Bytes>(value);
-}
-
-constexpr Tensor following(Tensor first, int n) {
-  return static_cast<Tensor>(static_cast<int>(first) + n);
+template <std::size_t N>
+void add_operand(Operand (&operands)[N], const Operand& operand) {
+  if (!operand) return;
+  const auto free = std::find(std::begin(operands), std::end(operands), Operand());
+  SHARDWRIGHT_CHECK(free != std::end(operands), "more than {} operands", N);
+  *free = operand;
 }
 
 }  // namespace
 
+void add_input(Op& op, const Operand& operand) {
+  add_operand(op.in, operand);
+}
+void add_output(Op& op, const Operand& operand) {
+  add_operand(op.out, operand);
+}
+
 ProgramWriter::ProgramWriter(const Model& model, const Plan& plan, const Stack& stack,
-                             ProgramTensors& tensors)
+                             const Gpu& gpu)
     : model_(model),
       plan_(plan),
       stack_(stack),
-      tensors_(tensors),
-      tokens_(plan.micro_batch * plan.seq_len),
-      width_(bytes_of(plan.param_dtype)) {
+      shape_(rank_shape(model, plan)),
+      width_(bytes_of(plan.param_dtype)),
+      mxfp8_gemm_share_(gpu.mxfp8_gemm_share > 0 ? gpu.mxfp8_gemm_share : 1),
+      transposes_fp8_(sim::transposes_fp8(stack, gpu)) {
+  overlap_ = plan.parallel.tp_overlap.value_or(profiles::usual_overlap(stack, model));
+  if (!shape_.sequence_parallel) overlap_ = TensorOverlap::kNone;
+  const auto usual_comm = parallel_word<ContextComm>(stack.parallel.cp_comm);
+  context_ = plan.parallel.cp_comm.value_or(usual_comm.value_or(ContextComm::kRing));
+  const TensorSoftware& tensor = stack.parallel.tensor;
+  copies_parts_ = shape_.sequence_parallel && plan.micro_batch > 1 && tensor.concatenates_sequences;
+  matches_async_ = overlap_ == TensorOverlap::kAsync && tensor.async_by_pattern;
   size_layer();
   size_saved();
+  size_loss();
+  size_parallel();
 }
 
-void ProgramWriter::size(Tensor tensor, double bytes, MemoryCategory category) {
-  tensors_[tensor] = {to_bytes(bytes), category};
+std::int64_t ProgramWriter::gradient_width() const {
+  return bytes_of(gradient_dtype(plan_, stack_));
 }
 
-Operand ProgramWriter::existing(Tensor tensor) const {
-  return tensors_[tensor].bytes > 0 ? Operand(tensor) : Operand();
+double ProgramWriter::elements(std::int64_t columns) const {
+  return f(shape_.tokens * columns);
+}
+double ProgramWriter::sharded_elements(std::int64_t columns) const {
+  return f(shape_.sharded_tokens * columns);
+}
+double ProgramWriter::gathered_bytes() const {
+  return f(width_) * elements(shape_.hidden);
 }
 
-/// What is a matrix of tokens in the compute type, and what a type of its own makes wider.
-void ProgramWriter::size_layer() {
-  const double t = static_cast<double>(tokens_);
-  const double w = static_cast<double>(width_);
-  for (int i = 1; i < kTensorCount; ++i) {
-    const auto tensor = static_cast<Tensor>(i);
-    const bool of_loss = tensor == kLogits || tensor == kDLogits;
-    size(tensor, w * t * static_cast<double>(columns_of(tensor, model_)),
-         of_loss ? MemoryCategory::kLoss : MemoryCategory::kActivations);
-  }
-  size(kTokens, 8 * t);
-  if (stack_.autocast) {
-    constexpr double kFloat = 4;
-    for (const Tensor residual : {kX, kXMid, kNorm1Out, kNorm2Out, kDX, kDXMid, kDNorm1, kDNorm2})
-      size(residual, kFloat * t * static_cast<double>(columns_of(residual, model_)));
-    // Positions are fp32 and make keys so.
-    size(kKeyValueCache, (kFloat + w) * t * static_cast<double>(model_.kv_dim()));
-  }
-  const double scores = static_cast<double>(plan_.micro_batch * model_.heads * plan_.seq_len) *
-                        static_cast<double>(plan_.seq_len);
-  size(kProbabilities, (4 + w) * scores);
-  size(kAttentionStats, 4 * t * static_cast<double>(model_.heads));
-  const double logits = t * static_cast<double>(model_.vocab);
-  size(kLogitsFloat, 4 * logits, MemoryCategory::kLoss);
-  size(kDLogitsFloat, 4 * logits, MemoryCategory::kLoss);
+bool ProgramWriter::repeats_heads() const {
+  return stack_.repeats_kv_heads && shape_.kv_heads < shape_.heads && !is_latent();
 }
 
-/// What kernels of this stack keep for their own backward.
-void ProgramWriter::size_saved() {
-  const double t = static_cast<double>(tokens_);
-  const double c = static_cast<double>(model_.hidden);
-  const double f = static_cast<double>(model_.ffn);
-  const double logits = t * static_cast<double>(model_.vocab);
-  const auto saved = [](const KernelGroup& group, int i) {
-    const auto index = static_cast<std::size_t>(i);
-    return index < group.saved_bytes.size() ? group.saved_bytes[index] : 0;
-  };
-  for (int i = 0; i < 3; ++i) {
-    const double statistics =
-        i == 2 ? statistics_kept() * stack_.norm.saved_bytes_per_token * t : 0;
-    size(following(kNorm1Saved0, i), saved(stack_.norm, i) * t * c + statistics);
-    size(following(kNorm2Saved0, i), saved(stack_.norm, i) * t * c + statistics);
-  }
-  size(kQkNormSaved,
-       stack_.norm.saved_bytes_per_token * t * static_cast<double>(model_.heads + model_.kv_heads));
-  for (int i = 0; i < 2; ++i) {
-    size(following(kActivationSaved0, i), saved(activation(), i) * t * f);
-    size(following(kLossSaved0, i), saved(stack_.loss, i) * logits, MemoryCategory::kLoss);
-  }
+const KernelGroup& ProgramWriter::rope() const {
+  const ScaledRope& scaled = stack_.parallel.scaled_rope;
+  const bool scales = model_.rope.scaling == RopeScaling::kYarn || model_.attention_sinks;
+  return scales && scaled.unfused ? scaled.kernels : stack_.rope;
 }
 
 int ProgramWriter::statistics_kept() const {
@@ -98,165 +85,364 @@ int ProgramWriter::statistics_kept() const {
   return (model_.norm == Normalization::kLayerNorm ? 2 : 1) * (has_post_norms() ? 2 : 1);
 }
 
-ProgramOp ProgramWriter::make(OpKind kind, Phase phase, std::initializer_list<Operand> in,
-                              std::initializer_list<Operand> out) {
-  ProgramOp p;
-  p.op.kind = kind;
-  p.op.phase = phase;
-  std::size_t i = 0;
-  for (const Operand& operand : in) {
-    if (operand) p.op.in[i++] = operand;
+bool ProgramWriter::narrows_inputs() const {
+  return saved_input_bytes(plan_) < 2;
+}
+
+Operand ProgramWriter::existing(Tensor tensor) const {
+  return tensors_[tensor].bytes > 0 ? Operand(tensor) : Operand();
+}
+Operand ProgramWriter::norm_output(bool second) const {
+  return second ? kNorm2Out : kNorm1Out;
+}
+Operand ProgramWriter::gathered_norm(bool second) const {
+  if (!shape_.sequence_parallel) return norm_output(second);
+  return second ? kNorm2Gathered : kNorm1Gathered;
+}
+Operand ProgramWriter::norm_gradient(bool second) const {
+  if (shape_.sequence_parallel) return kDNormSum;
+  return second ? kDNorm2 : kDNorm1;
+}
+
+Op ProgramWriter::make(OpKind kind, Phase phase, std::initializer_list<Operand> in,
+                       std::initializer_list<Operand> out) {
+  Op op;
+  op.kind = kind;
+  op.phase = phase;
+  for (const Operand& operand : in) add_input(op, operand);
+  for (const Operand& operand : out) add_output(op, operand);
+  return op;
+}
+
+Op ProgramWriter::memory(OpKind kind, double bytes, int kernels, double efficiency,
+                         std::initializer_list<Operand> in, std::initializer_list<Operand> out) {
+  Op op = make(kind, Phase::kForward, in, out);
+  op.work.kind = WorkKind::kMemory;
+  op.work.bytes = static_cast<Bytes>(bytes);
+  op.work.kernels = static_cast<std::uint16_t>(std::max(kernels, 1));
+  op.work.efficiency = efficiency;
+  return op;
+}
+
+Op ProgramWriter::product(OpKind kind, std::int64_t m, std::int64_t n, std::int64_t k,
+                          std::int64_t times) const {
+  Op op;
+  op.kind = kind;
+  op.work.kind = WorkKind::kGemm;
+  op.work.m = m;
+  op.work.n = n;
+  op.work.k = k;
+  op.work.kernels = static_cast<std::uint16_t>(times);
+  op.work.dtype_bytes = static_cast<std::uint8_t>(width_);
+  op.work.efficiency = stack_.gemm_efficiency;
+  return op;
+}
+
+Op ProgramWriter::weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k,
+                                  std::int64_t times) const {
+  Op op = product(OpKind::kWeightGradient, n, k, m, times);
+  op.phase = Phase::kBackward;
+  op.deferrable = true;
+  if (adds_in_product(stack_)) {
+    // The kernel's epilogue reads and writes the accumulated gradient where a product that does not
+    // accumulate writes its result.
+    op.work.extra_bytes = (2 * gradient_bytes(plan_, stack_) - f(width_)) * f(n) * f(k);
+  } else if (gradient_width() != width_) {
+    const double result = f(gradient_width() * n * k);
+    op.work.bytes =
+        static_cast<Bytes>(f(width_ * m * (n + k)) + result * f(2 * times - 1) / f(times));
   }
-  i = 0;
-  for (const Operand& operand : out) {
-    if (operand) p.op.out[i++] = operand;
-  }
-  return p;
+  return op;
 }
 
-Work ProgramWriter::memory_work(double bytes, int kernels, double efficiency) {
-  Work work;
-  work.kind = WorkKind::kMemory;
-  work.bytes = to_bytes(bytes);
-  work.kernels = static_cast<std::uint16_t>(std::max(kernels, 1));
-  work.efficiency = efficiency;
-  return work;
+Op ProgramWriter::elementwise(OpKind kind, const KernelGroup& group, double elements, bool backward,
+                              std::initializer_list<Operand> in,
+                              std::initializer_list<Operand> out) const {
+  Op op = memory(kind, traffic(elements * (backward ? group.backward_bytes : group.forward_bytes)),
+                 backward ? group.backward_kernels : group.forward_kernels,
+                 backward ? group.backward_efficiency : group.forward_efficiency, in, out);
+  op.phase = backward ? Phase::kBackward : Phase::kForward;
+  op.temporary_bytes = static_cast<Bytes>(
+      elements * (backward ? group.backward_temporary_bytes : group.forward_temporary_bytes));
+  op.work.dtype_bytes = static_cast<std::uint8_t>(width_);
+  return op;
 }
 
-Work ProgramWriter::gemm_work(std::int64_t m, std::int64_t n, std::int64_t k,
-                              std::int64_t times) const {
-  Work work;
-  work.kind = WorkKind::kGemm;
-  work.m = m;
-  work.n = n;
-  work.k = k;
-  work.kernels = static_cast<std::uint16_t>(times);
-  work.dtype_bytes = static_cast<std::uint8_t>(width_);
-  work.efficiency = stack_.gemm_efficiency;
-  return work;
+Op ProgramWriter::collective(CommGroup group, Collective kind, double bytes,
+                             Overlap overlap) const {
+  Op op;
+  op.kind = kind == Collective::kAllReduce       ? OpKind::kAllReduce
+            : kind == Collective::kReduceScatter ? OpKind::kReduceScatter
+                                                 : OpKind::kAllGather;
+  op.collective = {group, kind, Pattern::kCollective, overlap, bytes};
+  return op;
 }
 
-Work ProgramWriter::weight_gradient_work(std::int64_t n, std::int64_t k, std::int64_t tokens,
-                                         std::int64_t times) const {
-  Work work = gemm_work(n, k, tokens, times);
-  if (gradient_width() == width_) return work;
-  const double result = static_cast<double>(gradient_width() * n * k);
-  const double operands = static_cast<double>(width_ * tokens * (n + k));
-  work.bytes =
-      to_bytes(operands + result * static_cast<double>(2 * times - 1) / static_cast<double>(times));
-  return work;
+namespace {
+
+/// Where layers are checkpointed whole a framework may have another kernel.
+void set_norm_traffic(const ProgramWriter& w, Op& norm, double bytes_per_element) {
+  if (bytes_per_element <= 0 || w.plan().recompute != Recompute::kFull || w.plan().ckpt_layers == 0)
+    return;
+  norm.work.bytes = static_cast<Bytes>(w.sharded_elements(w.shape().hidden) * bytes_per_element);
 }
 
-ProgramOp ProgramWriter::elementwise(OpKind kind, Phase phase, const KernelGroup& group,
-                                     double elements, bool backward,
-                                     std::initializer_list<Operand> in,
-                                     std::initializer_list<Operand> out) const {
-  ProgramOp p = make(kind, phase, in, out);
-  if (backward) {
-    p.op.work = memory_work(traffic(elements * group.backward_bytes), group.backward_kernels,
-                            group.backward_efficiency);
-    p.temporary_bytes = to_bytes(elements * group.backward_temporary_bytes);
-  } else {
-    p.op.work = memory_work(traffic(elements * group.forward_bytes), group.forward_kernels,
-                            group.forward_efficiency);
-    p.temporary_bytes = to_bytes(elements * group.forward_temporary_bytes);
-  }
-  p.op.work.dtype_bytes = static_cast<std::uint8_t>(width_);
-  return p;
+std::array<Operand, 3> kept_by_norm(const ProgramWriter& w, bool second) {
+  return {w.existing(second ? kNorm2Saved0 : kNorm1Saved0),
+          w.existing(second ? kNorm2Saved1 : kNorm1Saved1),
+          w.existing(second ? kNorm2Saved2 : kNorm1Saved2)};
 }
 
-ProgramOp ProgramWriter::norm(Phase phase, bool second, bool backward, Weight weight) const {
-  const Tensor saved = second ? kNorm2Saved0 : kNorm1Saved0;
+}  // namespace
+
+Op ProgramWriter::norm(bool second, Weight weight) const {
+  const std::array kept = kept_by_norm(*this, second);
+  Op op = elementwise(OpKind::kNorm, stack_.norm, sharded_elements(shape_.hidden), false,
+                      {second && !model_.parallel_residual ? kXMid : kX},
+                      {norm_output(second), kept[0], kept[1], kept[2]});
+  set_norm_traffic(*this, op, stack_.parallel.checkpointed_norm_forward_bytes);
+  op.part = second ? 1 : 0;
+  op.weight = weight;
+  return op;
+}
+
+Op ProgramWriter::norm_backward(bool second, Weight weight, Operand gradient) const {
+  const std::array kept = kept_by_norm(*this, second);
   const Operand in = second && !model_.parallel_residual ? kXMid : kX;
-  const std::array kept = {existing(saved), existing(following(saved, 1)),
-                           existing(following(saved, 2))};
-  const Operand input = stack_.norm_saves_input ? in : Operand();
-  ProgramOp p =
-      backward ? elementwise(OpKind::kNorm, phase, stack_.norm, elements(model_.hidden), true,
-                             {second ? kDNorm2 : kDNorm1, kept[0], kept[1], kept[2], input},
-                             {second ? kDXMid : kDX})
-               : elementwise(OpKind::kNorm, phase, stack_.norm, elements(model_.hidden), false,
-                             {in}, {second ? kNorm2Out : kNorm1Out, kept[0], kept[1], kept[2]});
-  p.op.part = second ? 1 : 0;
-  p.op.weight = weight;
-  return p;
+  Op op =
+      elementwise(OpKind::kNorm, stack_.norm, sharded_elements(shape_.hidden), true,
+                  {gradient, kept[0], kept[1], kept[2], stack_.norm_saves_input ? in : Operand()},
+                  {second ? kDXMid : kDX});
+  set_norm_traffic(*this, op, stack_.parallel.checkpointed_norm_backward_bytes);
+  op.part = second ? 1 : 0;
+  op.weight = weight;
+  op.joins = true;
+  return op;
 }
 
-ProgramOp ProgramWriter::post_norm(bool second, bool backward) const {
+Op ProgramWriter::post_norm(bool second, bool backward) const {
   const Operand in = second ? kDown : kProjected;
   const Operand saved = second ? kNorm2Saved2 : kNorm1Saved2;
-  const double count = elements(model_.hidden);
-  ProgramOp p = backward ? elementwise(OpKind::kNorm, Phase::kBackward, stack_.norm, count, true,
-                                       {second ? of_next_unit(kDX) : Operand(kDXMid), saved, in},
-                                       {second ? kDNorm2 : kDNorm1})
-                         : elementwise(OpKind::kNorm, Phase::kForward, stack_.norm, count, false,
-                                       {in, second ? kXMid : kX},
-                                       {second ? of_next_unit(kX) : Operand(kXMid), saved});
+  const double count = sharded_elements(shape_.hidden);
+  Op op = backward
+              ? elementwise(OpKind::kNorm, stack_.norm, count, true,
+                            {second ? of_next_unit(kDX) : Operand(kDXMid), saved, in},
+                            {second ? kDNorm2 : kDNorm1})
+              : elementwise(OpKind::kNorm, stack_.norm, count, false, {in, second ? kXMid : kX},
+                            {second ? of_next_unit(kX) : Operand(kXMid), saved});
   // The sum with the residual is read, read and written once more.
-  if (!backward) p.op.work.bytes += static_cast<Bytes>(3 * count * static_cast<double>(width_));
-  p.op.part = second ? 3 : 2;
-  p.op.weight = second ? Weight::kNorm2 : Weight::kNorm1;
-  return p;
+  if (!backward) op.work.bytes += static_cast<Bytes>(3 * count * f(width_));
+  op.part = second ? 3 : 2;
+  op.weight = second ? Weight::kNorm2 : Weight::kNorm1;
+  return op;
 }
 
-ProgramOp ProgramWriter::product_forward(const Product& product) const {
-  ProgramOp p = make(product.kind, Phase::kForward, {product.in}, {product.out});
-  p.op.weight = product.weight;
-  p.op.work = gemm_work(tokens_, product.n, product.k);
-  return p;
+Op ProgramWriter::product_forward(const Product& of) const {
+  Op op = product(of.kind, tokens(), of.n, of.k);
+  op.weight = of.weight;
+  add_input(op, of.in);
+  add_output(op, of.out);
+  return op;
 }
 
-void ProgramWriter::product_backward(std::vector<ProgramOp>& list, const Product& product,
-                                     bool adds_to_input_gradient) {
-  const auto append = [&](ProgramOp p) {
-    p.op.of = product.kind;
-    p.op.weight = product.weight;
-    list.push_back(p);
-  };
-  ProgramOp dgrad = make(OpKind::kInputGradient, Phase::kBackward, {product.d_out},
-                         {adds_to_input_gradient ? Operand() : product.d_in});
-  dgrad.op.work = gemm_work(tokens_, product.k, product.n);
-  if (adds_to_input_gradient) dgrad.temporary_bytes = tensors_[product.d_in.tensor].bytes;
-  append(dgrad);
-  const Tensor slot = following(kWeightGradient0, weight_gradients_++);
-  SHARDWRIGHT_CHECK(is_weight_gradient(slot), "more weight gradients than slots");
-  size_weight_gradient(slot, product.n * product.k);
-  ProgramOp wgrad =
-      make(OpKind::kWeightGradient, Phase::kBackward, {product.d_out, product.in}, {slot});
-  wgrad.op.work = weight_gradient_work(product.n, product.k, tokens_);
-  append(wgrad);
-  const double features = static_cast<double>(tokens_ * width_);
-  if (product.bias) {
-    ProgramOp bias = make(OpKind::kAccumulate, Phase::kBackward, {product.d_out}, {});
-    bias.op.work = memory_work(features * static_cast<double>(product.n), 1, 1.0);
-    append(bias);
-  }
+Op ProgramWriter::input_gradient(const Product& of) const {
+  Op op = product(OpKind::kInputGradient, tokens(), of.k, of.n);
+  op.phase = Phase::kBackward;
+  op.of = of.kind;
+  op.weight = of.weight;
+  add_input(op, of.d_out);
+  add_output(op, of.d_in);
+  return op;
+}
+
+Op ProgramWriter::weight_gradient_of(const Product& of) const {
+  Op op = weight_gradient(tokens(), of.n, of.k);
+  op.of = of.kind;
+  op.weight = of.weight;
+  add_input(op, of.d_out);
+  add_input(op, of.in);
+  return op;
+}
+
+void ProgramWriter::add_bias_gradient(Ops& list, const Product& product) const {
+  if (!product.bias || !stack_.parallel.separate_bias_gradients) return;
+  // TransformerEngine's cast of an output's gradient adds it up in passing (cast_transpose_bgrad).
+  if (narrows_inputs()) return;
+  Op bias = memory(OpKind::kAccumulate, f(width_) * elements(product.n), 1, 1.0, {product.d_out});
+  bias.of = product.kind;
+  bias.weight = product.weight;
+  list.push_back(bias);
+}
+
+void ProgramWriter::product_backward(Ops& list, const Product& product,
+                                     bool adds_to_input_gradient) const {
+  Op gradient = input_gradient(product);
   if (adds_to_input_gradient) {
-    ProgramOp add = make(OpKind::kAccumulate, Phase::kBackward, {product.d_in}, {});
-    add.op.work = memory_work(3 * features * static_cast<double>(product.k), 1, 1.0);
-    list.push_back(add);
+    gradient.out[0] = {};
+    gradient.temporary_bytes = tensors_[product.d_in.tensor].bytes;
+  }
+  list.push_back(gradient);
+  list.push_back(weight_gradient_of(product));
+  add_bias_gradient(list, product);
+}
+
+void ProgramWriter::copy_parts(Ops& list, OpKind kind, Operand of) const {
+  if (copies_parts_)
+    list.push_back(memory(kind, 2 * gathered_bytes(), 1, stack_.copies.copy, {of}));
+}
+
+Overlap ProgramWriter::gathers() const {
+  const bool scales_of_rows = fp8_scaled(plan_, Fp8Recipe::kRowwise);
+  const bool fused = overlap_ != TensorOverlap::kNone && !(matches_async_ && scales_of_rows);
+  return fused ? Overlap::kInside : Overlap::kNone;
+}
+
+void ProgramWriter::gather_before(Ops& list, Op product, Operand from, Operand to,
+                                  Overlap overlap) const {
+  if (shape_.sequence_parallel) {
+    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap);
+    add_input(gather, from);
+    add_output(gather, to);
+    if (overlap == Overlap::kInside) {
+      product.collective = gather.collective;
+      std::replace(std::begin(product.in), std::end(product.in), to, from);
+      add_output(product, to);
+    } else {
+      list.push_back(gather);
+      copy_parts(list, OpKind::kCopyOut, to);
+    }
+  }
+  list.push_back(product);
+}
+
+Op ProgramWriter::reduction(Operand from, Operand to, Overlap overlap) const {
+  Op reduce =
+      collective(CommGroup::kTensor,
+                 shape_.sequence_parallel ? Collective::kReduceScatter : Collective::kAllReduce,
+                 gathered_bytes(), overlap);
+  add_input(reduce, from);
+  if (to != from) add_output(reduce, to);
+  return reduce;
+}
+
+void ProgramWriter::row_forward(Ops& list, const Product& product) const {
+  reduce_after(list, product_forward(product));
+}
+
+void ProgramWriter::reduce_after(Ops& list, Op op) const {
+  if (shape_.tp == 1) {
+    list.push_back(op);
+    return;
+  }
+  if (overlap_ != TensorOverlap::kNone) {
+    op.collective = reduction({}, {}, Overlap::kInside).collective;
+    // What came from every rank is read, its sum written.
+    if (matches_async_) op.work.extra_bytes = gathered_bytes() * (1 + 1 / f(shape_.tp));
+    list.push_back(op);
+    return;
+  }
+  const Operand sum = op.out[0];
+  const Operand part = shape_.sequence_parallel ? Operand(kPartialSum) : sum;
+  op.out[0] = part;
+  list.push_back(op);
+  copy_parts(list, OpKind::kCopyIn, part);
+  list.push_back(reduction(part, sum, Overlap::kNone));
+}
+
+void ProgramWriter::row_backward(Ops& list, const Product& product, Overlap overlap) const {
+  Product gathered = product;
+  if (shape_.sequence_parallel) gathered.d_out = kDGathered;
+  gather_before(list, input_gradient(gathered), product.d_out, kDGathered, overlap);
+  list.push_back(weight_gradient_of(gathered));
+  add_bias_gradient(list, gathered);
+}
+
+void ProgramWriter::column_forward(Ops& list, const std::vector<Product>& products, bool second,
+                                   Overlap overlap) const {
+  for (const Product& product : products) {
+    if (&product == &products.front()) {
+      gather_before(list, product_forward(product), norm_output(second), gathered_norm(second),
+                    overlap);
+    } else {
+      list.push_back(product_forward(product));
+    }
   }
 }
 
-void ProgramWriter::add_residual_gradient(std::vector<ProgramOp>& list, Operand from,
-                                          Operand into) const {
-  if (stack_.residual.backward_kernels == 0 || stack_.residual.backward_bytes <= 0) {
-    for (Operand& in : list.back().op.in) {
-      if (!in) {
-        in = from;
-        break;
-      }
+void ProgramWriter::column_backward(Ops& list, const std::vector<Product>& products, bool second,
+                                    int sum_sms) const {
+  const Operand d_in = products.front().d_in;
+  const bool at_once = stack_.parallel.tensor.sums_gradients_at_once;
+  const auto add_up = [&](double streams) {
+    list.push_back(memory(OpKind::kAccumulate, streams * gathered_bytes(), 1, 1.0, {d_in}));
+  };
+  if (shape_.tp == 1) {
+    // Two by two also where a compiler adds all at once: the published runs of data parallelism
+    // that its kernels' rates are fitted to were counted so.
+    for (auto product = products.rbegin(); product != products.rend(); ++product) {
+      const bool adds = product != products.rbegin();
+      product_backward(list, *product, adds);
+      if (adds) add_up(3);
     }
     return;
   }
-  list.push_back(elementwise(OpKind::kResidual, Phase::kBackward, stack_.residual,
-                             elements(model_.hidden), true, {from, into}, {}));
+  const bool beside = stack_.parallel.async_tensor_backward ||
+                      (overlap_ != TensorOverlap::kNone && !matches_async_);
+  const Overlap overlap = beside ? Overlap::kFollowing : Overlap::kNone;
+  const bool bulk = sum_sms > 0 && overlap_ == TensorOverlap::kUserbuffers;
+  if (shape_.sequence_parallel && !keeps_gathered()) {
+    Op gather = collective(CommGroup::kTensor, Collective::kAllGather, gathered_bytes(), overlap);
+    add_input(gather, norm_output(second));
+    add_output(gather, gathered_norm(second));
+    if (bulk) gather.collective.sms = stack_.parallel.userbuffers.gather_sms;
+    list.push_back(gather);
+  }
+  for (const Product& product : products) {
+    Op gradient = input_gradient(product);
+    const bool adds = &product != &products.front();
+    if (adds) {
+      gradient.out[0] = {};
+      gradient.temporary_bytes = tensors_[d_in.tensor].bytes;
+    }
+    list.push_back(gradient);
+    if (adds && !at_once) add_up(3);
+  }
+  if (at_once && products.size() > 1) add_up(f(static_cast<std::int64_t>(products.size()) + 1));
+  copy_parts(list, OpKind::kCopyIn, d_in);
+  Op reduce = reduction(d_in, norm_gradient(second), overlap);
+  reduce.joins = true;  // what was gathered is there before the gradient of the weight
+  if (bulk) reduce.collective.sms = sum_sms;
+  list.push_back(reduce);
+  for (const Product& product : products) list.push_back(weight_gradient_of(product));
+  for (const Product& product : products) add_bias_gradient(list, product);
 }
 
-void ProgramWriter::size_weight_gradient(Tensor slot, std::int64_t elements) {
-  const bool in_place = stack_.memory == MemoryManager::kStatic;
+void ProgramWriter::make_weight_gradient(UnitProgram& unit, Op& op, int slot,
+                                         std::int64_t elements) const {
+  const auto tensor = static_cast<Tensor>(static_cast<int>(kWeightGradient0) + slot);
+  SHARDWRIGHT_CHECK(is_weight_gradient(tensor), "more weight gradients than slots");
+  add_output(op, tensor);
+  // Static memory and GEMMs that add to the sum write where gradients are kept.
+  const bool in_place = stack_.memory == MemoryManager::kStatic || adds_in_product(stack_);
   const std::int64_t width = stack_.autocast ? bytes_of(plan_.master_dtype) : width_;
-  tensors_[slot] = {in_place ? 0 : elements * width, MemoryCategory::kGradientBuffers};
+  unit.tensors[tensor] = {in_place ? 0 : elements * width, MemoryCategory::kGradientBuffers};
+}
+
+void ProgramWriter::number_weight_gradients(UnitProgram& unit) const {
+  int slot = 0;
+  for (Op& op : unit.backward) {
+    if (op.kind == OpKind::kWeightGradient)
+      make_weight_gradient(unit, op, slot++, op.work.m * op.work.n * op.work.groups);
+  }
+}
+
+void ProgramWriter::add_residual_gradient(Ops& list, Operand from, Operand into) const {
+  if (stack_.residual.backward_kernels == 0 || stack_.residual.backward_bytes <= 0) {
+    add_input(list.back(), from);
+    return;
+  }
+  list.push_back(elementwise(OpKind::kResidual, stack_.residual, sharded_elements(shape_.hidden),
+                             true, {from, into}));
 }
 
 }  // namespace shardwright::sim

@@ -7,33 +7,55 @@ namespace shardwright::sim {
 
 using enum Tensor;
 
-TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<ProgramOp>& forward,
-                       const TensorSet& needed, const ProgramTensors& tensors) {
+TensorSet needed_tensors(const Ops& forward, const Ops& backward) {
+  TensorSet produced;
+  produced.set(kX);
+  for (const Op& op : forward) {
+    for (const Operand& out : op.out) {
+      if (out && out.offset == 0) produced.set(out.tensor);
+    }
+  }
+  TensorSet needed;
+  for (const Op& op : backward) {
+    for (const Operand& in : op.in) {
+      if (in && in.offset == 0 && produced.test(in.tensor)) needed.set(in.tensor);
+    }
+    // What backward makes itself it does not need of forward.
+    for (const Operand& out : op.out) {
+      if (out && out.offset == 0 && !needed.test(out.tensor)) produced.reset(out.tensor);
+    }
+  }
+  return needed;
+}
+
+namespace {
+
+/// Of operators one by one: attention, every second GEMM, and what tensor ranks have added up.
+TensorSet kept_operators(const Model& model, const Plan& plan, const Ops& forward) {
   TensorSet kept;
   kept.set(kX);
-  switch (plan.recompute) {
-    case Recompute::kNone:
-      return needed;
-    case Recompute::kFull:
-      return kept;
-    case Recompute::kSelectiveOp: {
-      kept.set(kAttentionOut);
-      kept.set(plan.attention == AttentionKind::kFlash ? kAttentionStats : kProbabilities);
-      int products = 0;
-      for (const ProgramOp& p : forward) {
-        if (p.op.work.kind == WorkKind::kGemm && ++products % 2 == 1 && p.op.out[0].offset == 0)
-          kept.set(p.op.out[0].tensor);
-      }
-      // Kept after its heads were normalised in place: the heads before that cannot be rebuilt.
-      if (model.qk_norm && kept.test(kQkv)) {
-        for (const Tensor t : {kQRaw, kKRaw, kQkNormSaved}) kept.set(t);
-      }
-      return kept;
-    }
-    case Recompute::kPieces:
-      break;
+  kept.set(kAttentionOut);
+  kept.set(plan.attention == AttentionKind::kFlash ? kAttentionStats : kProbabilities);
+  int products = 0;
+  for (const Op& op : forward) {
+    const bool reduces = op.collective && op.collective.group == CommGroup::kTensor &&
+                         op.collective.kind != Collective::kAllGather;
+    const bool second = op.work.kind == WorkKind::kGemm && ++products % 2 == 1;
+    const Operand result = op.out[0] ? op.out[0] : op.in[0];
+    if ((second || reduces) && result && result.offset == 0) kept.set(result.tensor);
   }
-  kept = needed;
+  kept.reset(kPartialSum);
+  // Kept after its heads were normalised in place: the heads before that cannot be rebuilt.
+  if (model.qk_norm && kept.test(kQkv)) {
+    for (const Tensor t : {kQRaw, kKRaw, kQkNormSaved}) kept.set(t);
+  }
+  return kept;
+}
+
+/// `needed` without what the pieces make again.
+TensorSet kept_beside_pieces(const Model& model, const Plan& plan, const TensorSet& needed,
+                             const ProgramTensors& tensors) {
+  TensorSet kept = needed;
   kept.set(kX);
   const auto drop = [&kept](std::initializer_list<Tensor> dropped) {
     for (const Tensor t : dropped) kept.reset(t);
@@ -42,7 +64,7 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
     const std::array<Tensor, 3> saved = second
                                             ? std::array{kNorm2Saved0, kNorm2Saved1, kNorm2Saved2}
                                             : std::array{kNorm1Saved0, kNorm1Saved1, kNorm1Saved2};
-    drop({second ? kNorm2Out : kNorm1Out});
+    drop({second ? kNorm2Out : kNorm1Out, second ? kNorm2Gathered : kNorm1Gathered});
     if (tensors[saved[0]].bytes > 0 || tensors[saved[1]].bytes > 0) {
       for (const Tensor t : saved) kept.reset(t);
       if (second && !model.parallel_residual) kept.set(kXMid);
@@ -52,17 +74,23 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
   if (pieces & kPieceNorm) {
     drop_norm(false);
     drop_norm(true);
+    drop({kQueryLatentNorm, kKeyLatentNorm});
   }
-  if (pieces & (kPieceSwiglu | kPieceFfn))
-    drop({kActivationOut, kActivationSaved0, kActivationSaved1});
+  if (pieces & (kPieceSwiglu | kPieceFfn | kPieceMoeActivation))
+    drop({kActivationOut, kActivationSaved0, kActivationSaved1, kExpertActivation});
   if (pieces & kPieceFfn) {
     drop({kGate, kUp, kGateUp});
-    drop_norm(true);
+    if (!needed.test(kRows)) drop_norm(true);
     if (!model.parallel_residual) kept.set(kXMid);
   }
+  if (pieces & kPieceMoe) drop({kRouterScores, kRows, kExpertUp, kExpertActivation});
+  if (pieces & (kPieceMoe | kPieceSharedExperts)) drop({kSharedUp, kSharedActivation});
+  if (pieces & kPieceCoreAttention) drop({kProbabilities, kAttentionStats});
+  if (pieces & kPieceMlaUpProjection && needed.test(kKeyValueUp))
+    drop({kQRaw, kQ, kK, kKeyValueUp});
   if (pieces & kPieceAttention) {
     drop({kQkv, kQRaw, kKRaw, kQ, kK, kV, kKRepeated, kVRepeated, kProbabilities, kAttentionOut,
-          kAttentionStats, kQkNormSaved});
+          kAttentionStats, kAttentionCast, kQkNormSaved, kContextInput, kKeyValueUp});
     drop_norm(false);
   }
   if (pieces & kPieceBlock) {
@@ -72,38 +100,78 @@ TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<P
   return kept;
 }
 
-std::vector<ProgramOp> recomputation(const std::vector<ProgramOp>& forward, const TensorSet& needed,
-                                     const TensorSet& kept) {
+/// `gathers` gathers inside what the first of `later`, which is in reverse order, reads now.
+void gather_inside_next(const Op& gathers, Ops& later) {
+  const Operand gathered = gathers.out[1];
+  for (auto op = later.rbegin(); op != later.rend(); ++op) {
+    const auto in = std::find(std::begin(op->in), std::end(op->in), gathered);
+    if (in == std::end(op->in) || op->work.kind != WorkKind::kGemm) continue;
+    op->collective = gathers.collective;
+    *in = gathers.in[0];
+    *std::find(std::begin(op->out), std::end(op->out), Operand()) = gathered;
+    return;
+  }
+}
+
+}  // namespace
+
+TensorSet kept_tensors(const Model& model, const Plan& plan, const Ops& forward,
+                       const TensorSet& needed, const ProgramTensors& tensors) {
+  TensorSet input;
+  input.set(kX);
+  switch (plan.recompute) {
+    case Recompute::kNone:
+      return needed;
+    case Recompute::kFull:
+      return input;
+    case Recompute::kSelectiveOp:
+      return kept_operators(model, plan, forward);
+    case Recompute::kPieces:
+      break;
+  }
+  return kept_beside_pieces(model, plan, needed, tensors);
+}
+
+Ops recomputation(const Ops& forward, const TensorSet& needed, const TensorSet& kept) {
   TensorSet wanted = needed.without(kept);
-  std::vector<ProgramOp> list;
+  Ops list;
   for (std::size_t i = forward.size(); i-- > 0;) {
-    const ProgramOp& p = forward[i];
+    const Op& op = forward[i];
     bool leads = false;
-    for (const Operand& out : p.op.out)
+    for (const Operand& out : op.out)
       leads = leads || (out && out.offset == 0 && wanted.test(out.tensor));
     // In-place operations (RoPE and norms on the packed product) write what they read.
     const bool works_in_place =
-        !p.op.out[0] || (p.op.kind == OpKind::kQkNorm && p.op.in[0] == Operand(kQkv));
-    const bool in_place = works_in_place && p.op.in[0] && wanted.test(p.op.in[0].tensor);
+        !op.out[0] || (op.kind == OpKind::kQkNorm && op.in[0] == Operand(kQkv));
+    const bool in_place = works_in_place && op.in[0] && wanted.test(op.in[0].tensor);
     if (!leads && !in_place) continue;
-    for (const Operand& in : p.op.in) {
+    const bool gathers_alone = op.collective.overlap == Overlap::kInside && op.out[1] &&
+                               op.out[0].offset == 0 && !wanted.test(op.out[0].tensor);
+    if (gathers_alone) {
+      if (!kept.test(op.in[0].tensor)) wanted.set(op.in[0].tensor);
+      gather_inside_next(op, list);
+      continue;
+    }
+    for (const Operand& in : op.in) {
       if (in && !kept.test(in.tensor)) wanted.set(in.tensor);
     }
-    list.push_back(p);
-    list.back().op.phase = Phase::kRecompute;
+    list.push_back(op);
+    list.back().phase = Phase::kRecompute;
   }
   std::reverse(list.begin(), list.end());
   return list;
 }
 
-UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTensors& tensors,
-                        const TensorSet& alive, const TensorSet& kept, bool backward) {
-  UnitPass pass;
+std::vector<MemoryAction> lifetimes(const Ops& list, const ProgramTensors& tensors,
+                                    const TensorSet& alive, const TensorSet& kept, bool backward) {
+  std::vector<MemoryAction> actions;
+  actions.reserve(2 * list.size());
   std::array<int, kTensorCount> last_use{};
   last_use.fill(-1);
   bool next_dx_used = false;
   int next_dx_last = -1;
-  for (std::size_t i = 0; i < program.size(); ++i) {
+  bool reads_x = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
     const auto touch = [&](const Operand& operand) {
       if (operand == of_next_unit(kDX)) {
         next_dx_used = true;
@@ -112,15 +180,14 @@ UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTens
         last_use[index_of(operand.tensor)] = static_cast<int>(i);
       }
     };
-    for (const Operand& in : program[i].op.in) touch(in);
-    for (const Operand& out : program[i].op.out) touch(out);
+    for (const Operand& in : list[i].in) {
+      touch(in);
+      reads_x = reads_x || in == Operand(kX);
+    }
+    for (const Operand& out : list[i].out) touch(out);
   }
   TensorSet live = alive;
-  if (!backward)
-    live.set(kX, std::any_of(program.begin(), program.end(), [](const ProgramOp& p) {
-               return std::find(std::begin(p.op.in), std::end(p.op.in), Operand(kX)) !=
-                      std::end(p.op.in);
-             }));
+  if (!backward) live.set(kX, reads_x);
   const auto act = [&](std::size_t op, bool acquire, const Operand& operand) {
     MemoryAction action;
     action.op = static_cast<std::uint32_t>(op);
@@ -129,12 +196,11 @@ UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTens
     action.offset = operand.offset;
     action.category = tensors[operand.tensor].category;
     action.bytes = tensors[operand.tensor].bytes;
-    if (action.bytes > 0) pass.memory.push_back(action);
+    if (action.bytes > 0) actions.push_back(action);
   };
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const ProgramOp& p = program[i];
-    pass.ops.push_back(p.op);
-    for (const Operand& out : p.op.out) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Op& op = list[i];
+    for (const Operand& out : op.out) {
       if (!out) continue;
       if (out.offset != 0) {
         act(i, true, out);
@@ -143,33 +209,40 @@ UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTens
         live.set(out.tensor);
       }
     }
-    if (p.temporary_bytes > 0) {
+    if (op.temporary_bytes > 0) {
       MemoryAction action;
       action.op = static_cast<std::uint32_t>(i);
       action.tensor = kTemporary;
-      action.category = p.op.phase == Phase::kLoss || p.op.kind == OpKind::kLoss
+      action.category = op.phase == Phase::kLoss || op.kind == OpKind::kLoss
                             ? MemoryCategory::kLoss
                             : MemoryCategory::kActivations;
-      action.bytes = p.temporary_bytes;
-      pass.memory.push_back(action);
+      action.bytes = op.temporary_bytes;
+      actions.push_back(action);
       action.acquire = false;
-      pass.memory.push_back(action);
+      actions.push_back(action);
     }
     TensorSet dying;
-    live.for_each([&](Tensor t) {
-      const int last = last_use[index_of(t)];
-      const bool pass_output = is_weight_gradient(t) || (backward && t == kDX);
-      const bool unused_at_end = last < 0 && i + 1 == program.size();
-      if ((last == static_cast<int>(i) || unused_at_end) && !kept.test(t) && !pass_output)
-        dying.set(t);
-    });
+    const auto ends = [&](const Operand& operand) {
+      if (operand && operand.offset == 0 &&
+          last_use[index_of(operand.tensor)] == static_cast<int>(i))
+        dying.set(operand.tensor);
+    };
+    for (const Operand& in : op.in) ends(in);
+    for (const Operand& out : op.out) ends(out);
+    if (i + 1 == list.size()) {
+      live.for_each([&](Tensor t) {
+        if (last_use[index_of(t)] < 0) dying.set(t);
+      });
+    }
     dying.for_each([&](Tensor t) {
+      const bool pass_output = is_weight_gradient(t) || (backward && t == kDX);
+      if (!live.test(t) || kept.test(t) || pass_output) return;
       act(i, false, t);
       live.reset(t);
     });
     if (next_dx_used && next_dx_last == static_cast<int>(i)) act(i, false, of_next_unit(kDX));
   }
-  return pass;
+  return actions;
 }
 
 }  // namespace shardwright::sim

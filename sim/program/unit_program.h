@@ -4,7 +4,7 @@
 //
 // From such a program follow, without any further description: what must survive from forward to
 // backward under a recompute policy, which operations produce the rest again, and when every tensor
-// comes to life and dies. layer_program.h writes the programs of embedding, layer and head.
+// comes to life and dies. program_writer.h writes the programs of embedding, layer and head.
 #pragma once
 
 #include <array>
@@ -18,12 +18,6 @@
 #include "sim/core/tensor.h"
 
 namespace shardwright::sim {
-
-/// An operation, and what it needs beside its operands while it runs.
-struct ProgramOp {
-  Op op;
-  Bytes temporary_bytes = 0;
-};
 
 struct ProgramTensor {
   Bytes bytes = 0;
@@ -51,19 +45,29 @@ class ProgramTensors {
   std::array<ProgramTensor, kTensorCount> sizes_{};
 };
 
+/// A unit before it is laid out on streams.
+struct UnitProgram {
+  ProgramTensors tensors;
+  Ops forward, recompute, backward;  // recompute: what runs again before backward
+  TensorSet kept;                    // from forward to backward
+  TensorSet held;                    // of these, what stays until all of backward has ended
+};
+
+/// What backward reads of what forward makes (or was given).
+TensorSet needed_tensors(const Ops& forward, const Ops& backward);
+
 /// What `plan` keeps of a layer whose backward needs `needed` (its input included), `forward` being
 /// the layer's forward operations.
-TensorSet kept_tensors(const Model& model, const Plan& plan, const std::vector<ProgramOp>& forward,
+TensorSet kept_tensors(const Model& model, const Plan& plan, const Ops& forward,
                        const TensorSet& needed, const ProgramTensors& tensors);
 
 /// The forward operations that lead from kept tensors to the needed ones that were not kept.
-std::vector<ProgramOp> recomputation(const std::vector<ProgramOp>& forward, const TensorSet& needed,
-                                     const TensorSet& kept);
+Ops recomputation(const Ops& forward, const TensorSet& needed, const TensorSet& kept);
 
-/// Turns a program into operations and memory actions. `alive` exist before the pass and belong to
-/// it; `kept` survive it. kX is owned by the forward pass of its unit; dX of the next unit by the
-/// backward pass.
-UnitPass with_lifetimes(const std::vector<ProgramOp>& program, const ProgramTensors& tensors,
-                        const TensorSet& alive, const TensorSet& kept, bool backward);
+/// When tensors come to life and die in a list, by its operations' indices. `alive` exist before it
+/// and belong to it; `kept` survive it. kX is owned by the forward pass of its unit; dX of the next
+/// unit by the backward pass.
+std::vector<MemoryAction> lifetimes(const Ops& list, const ProgramTensors& tensors,
+                                    const TensorSet& alive, const TensorSet& kept, bool backward);
 
 }  // namespace shardwright::sim

@@ -1,33 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The programs of the kinds of unit, in execution order: embedding, the two halves of a layer
-// (attention and MLP, each with the norm before it and the residual after it), head with loss.
+// The halves of a layer and what they are made of, in execution order; each appends to a list.
 #pragma once
 
-#include <vector>
-
 #include "sim/program/program_writer.h"
-#include "sim/program/unit_program.h"
 
 namespace shardwright::sim {
 
-using Program = std::vector<ProgramOp>;
+/// The first half of a layer: norm, queries, keys and values, attention, residual.
+void attention_forward(const ProgramWriter& w, Ops& list);
+void attention_backward(const ProgramWriter& w, Ops& list);
 
-Program embedding_forward(const ProgramWriter& w);
-Program embedding_backward(ProgramWriter& w);
+/// The second half: norm, gate and up, activation, down projection, residual.
+void mlp_forward(const ProgramWriter& w, Ops& list);
+void mlp_backward(const ProgramWriter& w, Ops& list);
 
-/// Append to the program of a layer.
-void attention_forward(const ProgramWriter& w, Program& list);
-void attention_backward(ProgramWriter& w, Program& list);
-void mlp_forward(const ProgramWriter& w, Program& list);
-void mlp_backward(ProgramWriter& w, Program& list);
+/// Queries, keys and values by way of two latent vectors (DeepSeek-V2, multi-head latent
+/// attention).
+void latent_forward(const ProgramWriter& w, Ops& list);
+void latent_backward(const ProgramWriter& w, Ops& list);
 
-struct HeadProgram {
-  Program forward, backward;
-  TensorSet kept;  // from forward to backward
-  TensorSet held;  // of these, what stays until all of backward has ended
-};
-/// Final norm, projection and loss: of all tokens at once, or chunk by chunk with both products of
-/// backward, where the stack says so.
-HeadProgram head_program(ProgramWriter& w);
+/// Attention itself, over the sequence that context parallel ranks share.
+void attention_core(const ProgramWriter& w, Ops& list, bool backward);
 
 }  // namespace shardwright::sim

@@ -51,8 +51,8 @@ TEST(AdaptersTest, ParametersAreRankTimesInAndOut) {
 TEST(AdaptersTest, ProductsAreThoseOfTheFrozenModelAndTheAdapters) {
   const Model model = llama_70b();
   const Plan frozen = plan_of(8, 1, 1, 1);
-  const UnitLists whole = ListWriter(model, frozen, h100().stack).layer(false);
-  const UnitLists part = ListWriter(model, adapted(8, 1, 16), h100().stack).layer(false);
+  const UnitProgram whole = ProgramWriter(model, frozen, h100().stack).layer(false);
+  const UnitProgram part = ProgramWriter(model, adapted(8, 1, 16), h100().stack).layer(false);
   const double tokens = 8192, narrow = 2 * tokens * 16 * kWidths;
   EXPECT_DOUBLE_EQ(product_flops(part.forward), product_flops(whole.forward) + narrow);
   // Backward of the frozen matrices is half of what it was; adapters do theirs twice.
@@ -64,11 +64,11 @@ TEST(AdaptersTest, ChecksAndRecomputationTakeTheAdaptersAlong) {
   Plan plan = adapted(8, 1, 16);
   plan.recompute = Recompute::kFull;
   plan.ckpt_layers = 80;
-  const UnitLists body = ListWriter(model, plan, h100().stack).layer(true);
+  const UnitProgram body = ProgramWriter(model, plan, h100().stack).layer(true);
   EXPECT_EQ(body.recompute.size(), body.forward.size());
-  const UnitLists head = ListWriter(model, plan, h100().stack).head();
+  const UnitProgram head = ProgramWriter(model, plan, h100().stack).head();
   for (const Op& op : head.backward) EXPECT_NE(op.kind, OpKind::kWeightGradient);
-  EXPECT_TRUE(ListWriter(model, plan, h100().stack).embedding().backward.empty());
+  EXPECT_TRUE(ProgramWriter(model, plan, h100().stack).embedding().backward.empty());
 }
 
 double held_bytes(const Model& model, const Plan& plan, MemoryCategory category) {
@@ -156,10 +156,10 @@ TEST(AdaptersTest, QuantizedWeightsAreMadeWideBeforeEachProduct) {
     }
     return bytes;
   };
-  const UnitLists wide = ListWriter(model, plan, h100().stack).layer(true);
+  const UnitProgram wide = ProgramWriter(model, plan, h100().stack).layer(true);
   EXPECT_EQ(made(wide.forward), 0);
   plan.numerics.quantize = Quantize::kInt8;
-  const UnitLists body = ListWriter(model, plan, h100().stack).layer(true);
+  const UnitProgram body = ProgramWriter(model, plan, h100().stack).layer(true);
   const double matrices = 8192.0 * 10240 + 8192.0 * 8192 + 8192.0 * 57344 + 28672.0 * 8192;
   for (const Ops* ops : {&body.forward, &body.recompute, &body.backward})
     EXPECT_NEAR(made(*ops), (2 + 1.03125) * matrices, 10);

@@ -29,7 +29,7 @@ Gpu gpu_of(const char* name) {
 std::vector<CollectiveWork> sums(const Plan& plan, const char* gpu) {
   static const Model model = llama_70b();
   std::vector<CollectiveWork> found;
-  for (const Op& op : ListWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
+  for (const Op& op : ProgramWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
     if (op.collective.kind == Collective::kReduceScatter) found.push_back(op.collective);
   }
   return found;
@@ -43,7 +43,8 @@ TEST(LowPrecision, GpusThatMultiplyBothWaysNeedNoTransposes) {
   const auto bytes = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
     double sum = 0;
-    for (const Op& op : ListWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
+    for (const Op& op :
+         ProgramWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).forward) {
       if (op.kind == OpKind::kQuantize) sum += static_cast<double>(op.work.bytes);
     }
     return sum;
@@ -64,7 +65,8 @@ TEST(LowPrecision, CastsThatTransposeReachWhatWasMeasured) {
   const Model model = llama_70b();
   const auto efficiency = [&](Fp8Recipe recipe, const char* gpu) {
     const Plan plan = fp8_plan(1, recipe);
-    for (const Op& op : ListWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
+    for (const Op& op :
+         ProgramWriter(model, plan, h100().stack, gpu_of(gpu)).layer(false).backward) {
       if (op.kind == OpKind::kQuantize) return op.work.efficiency;
     }
     return 0.0;
@@ -109,7 +111,7 @@ TEST(LowPrecision, ExchangedPiecesHideButForTheirSum) {
   OpCosts costs(h100());
   costs.place(layout_of(plan, h100().cluster));
   Op product =
-      ListWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
+      ProgramWriter(model, plan, h100().stack).product(OpKind::kDownProjection, 8192, 8192, 65536);
   const double alone = timed_list(h100(), plan, {product}).device_s;
   product.collective = {CommGroup::kTensor, Collective::kReduceScatter, Pattern::kCollective,
                         Overlap::kInside, 2.0 * 8192 * 8192};
@@ -150,7 +152,7 @@ TEST(LowPrecision, UserbuffersTakeFewSmsInBackward) {
     Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
     plan.parallel.tp_overlap = overlap;
     std::vector<int> held;
-    for (const Op& op : ListWriter(model, plan, h100().stack).layer(false).backward) {
+    for (const Op& op : ProgramWriter(model, plan, h100().stack).layer(false).backward) {
       if (op.collective.overlap == Overlap::kFollowing) held.push_back(op.collective.sms);
     }
     return held;
@@ -163,13 +165,13 @@ TEST(LowPrecision, UserbuffersTakeFewSmsInBackward) {
 TEST(LowPrecision, FewerSmsLeaveTheProductMore) {
   const Model model = llama_70b();
   const Plan plan = fp8_plan(4, Fp8Recipe::kDelayed);
-  const ListWriter writer(model, plan, h100().stack);
+  const ProgramWriter writer(model, plan, h100().stack);
   const auto beside = [&](int sms) {
     Op gather =
         writer.collective(CommGroup::kTensor, Collective::kAllGather, 1e9, Overlap::kFollowing);
     gather.collective.sms = sms;
     const Ops list = {gather, writer.product(OpKind::kInputGradient, 8192, 8192, 8192)};
-    for (const auto& [op, took_s] : timed_list(h100(), plan, list, Phase::kBackward).operations) {
+    for (const auto& [op, took_s] : timed_list(h100(), plan, list).operations) {
       if (op.kind == OpKind::kInputGradient) return took_s;
     }
     return 0.0;

@@ -122,6 +122,7 @@ std::vector<CapabilityCase> capability_cases() {
       {"context.ring_by_all_gather", "true", with_context},
       {"context.blocking_ring", "false", with_context, torch},
       {"loss.separate_parts_bytes", "400"},
+      {"loss.keeps_output", "true", own_fsdp},
       {"loss.row_per_block", "true", two_sequences, m, b},
       {"stages.modules_before", "2"},
       {"stages.modules_after", "3"},

@@ -13,7 +13,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/predict.h"
 #include "sim/program/list_pass.h"
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 #include "sim/strategies/lower.h"
 #include "tests/sim/model_parallel_plans.h"
 

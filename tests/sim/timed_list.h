@@ -36,9 +36,9 @@ struct TimedList {
 };
 
 inline TimedList timed_list(const profiles::Profile& profile, const Plan& plan, const Ops& ops,
-                            Phase phase = Phase::kForward, CudaGraphs graphs = CudaGraphs::kNone) {
+                            CudaGraphs graphs = CudaGraphs::kNone) {
   ListPass pass(profile.stack.parallel, graphs);
-  pass.append(ops, phase);
+  pass.append(ops);
   Schedule schedule;
   schedule.layers = 1;
   schedule.layout = layout_of(plan, profile.cluster);

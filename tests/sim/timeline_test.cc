@@ -140,7 +140,7 @@ TEST(TimelineTest, AnOpenedLayerHoldsWhatTheBodySays) {
   const Model model = llama_70b();
   const Plan plan = scheduled(PipelineKind::kOneForwardOneBackward, 1);
   const ParallelTimeline timeline = parallel_timeline(model, h100(), plan);
-  const UnitLists body = ListWriter(model, plan, h100().stack).layer(false);
+  const UnitProgram body = ProgramWriter(model, plan, h100().stack).layer(false);
   for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
     std::map<std::int64_t, std::size_t> forward, backward;
     for (const OperationSlice& op : timeline.stages[s].operations) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/program/expert_lists.h"
+#include "sim/program/expert_program.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/cost/dispatch_cost.h"
-#include "sim/memory/stage_memory.h"
+#include "sim/memory/unit_activations.h"
 #include "sim/predict.h"
 #include "sim/program/low_precision.h"
 #include "tests/sim/timed_list.h"
@@ -20,9 +20,9 @@
 namespace shardwright::sim {
 namespace {
 
-class ExpertLists : public ::testing::Test {
+class ExpertPrograms : public ::testing::Test {
  protected:
-  ExpertLists() {
+  ExpertPrograms() {
     plan_.strategy = Strategy::kDistributedOptimizer;
     plan_.gpus = 16;
     plan_.seq_len = 4096;
@@ -36,12 +36,10 @@ class ExpertLists : public ::testing::Test {
   static Model model(const std::string& name) {
     return load_model(profiles::data_dir() / "models", name);
   }
-  UnitLists layer(const Model& m) const {
-    return ListWriter(m, plan_, profile_.stack).layer(false, true);
+  UnitProgram layer(const Model& m) const {
+    return ProgramWriter(m, plan_, profile_.stack).layer(false, true);
   }
-  TimedList time(const Ops& ops, bool backward = false) {
-    return timed_list(profile_, plan_, ops, backward ? Phase::kBackward : Phase::kForward);
-  }
+  TimedList time(const Ops& ops) { return timed_list(profile_, plan_, ops); }
   double step_s(const Model& m) { return predict(m, profile_, plan_).time.iteration_s; }
   std::string problem(const Model& m) {
     try {
@@ -61,7 +59,7 @@ class ExpertLists : public ::testing::Test {
   const Model qwen_ = model("qwen3-30b-a3b");
 };
 
-TEST_F(ExpertLists, RowsOfAllExpertsAreThoseThatTheTokensChose) {
+TEST_F(ExpertPrograms, RowsOfAllExpertsAreThoseThatTheTokensChose) {
   for (const std::int64_t ep : {1, 2, 8, 16}) {
     plan_.parallel.ep = ep;
     const ExpertShape s = expert_shape(qwen_, plan_, profile_.stack);
@@ -74,19 +72,19 @@ TEST_F(ExpertLists, RowsOfAllExpertsAreThoseThatTheTokensChose) {
   EXPECT_EQ(expert_shape(qwen_, plan_, profile_.stack).all_rows(), 8.0 * 4096);
 }
 
-TEST_F(ExpertLists, FourExchangesALayerMoveEveryRowThatLeavesItsRank) {
-  const UnitLists body = layer(qwen_);
+TEST_F(ExpertPrograms, FourExchangesALayerMoveEveryRowThatLeavesItsRank) {
+  const UnitProgram body = layer(qwen_);
   const auto expert = static_cast<std::size_t>(CommGroup::kExpert);
   const double rows = 2.0 * 8 * 4096 * 2048;
   const double counts = 4.0 * 128 * 8 * 7 / 8;
   const double weights = 4.0 * 8 * 4096;
   EXPECT_DOUBLE_EQ(time(body.forward).sent[expert].total(), (2 * rows + weights) * 7 / 8 + counts);
-  EXPECT_DOUBLE_EQ(time(body.backward, true).sent[expert].total(), (2 * rows + weights) * 7 / 8);
+  EXPECT_DOUBLE_EQ(time(body.backward).sent[expert].total(), (2 * rows + weights) * 7 / 8);
   plan_.parallel.ep = 1;
   EXPECT_EQ(time(layer(qwen_).forward).sent[expert].total(), 0);
 }
 
-TEST_F(ExpertLists, ProductsOfExpertsAreThoseOfTheirTokens) {
+TEST_F(ExpertPrograms, ProductsOfExpertsAreThoseOfTheirTokens) {
   // Forward of a layer: attention and k experts for each token, as the model counts them.
   const Model m = qwen_;
   const double products = time(layer(m).forward).flops / 4096;
@@ -95,10 +93,10 @@ TEST_F(ExpertLists, ProductsOfExpertsAreThoseOfTheirTokens) {
       static_cast<double>(counts.layer_matrices) - 3.0 * 2048 * static_cast<double>(m.ffn);
   EXPECT_NEAR(products, 2 * (attention + static_cast<double>(counts.active_experts) + 2048 * 128),
               1e-6 * products);
-  EXPECT_NEAR(time(layer(m).backward, true).flops / 4096, 2 * products, 1e-6 * products);
+  EXPECT_NEAR(time(layer(m).backward).flops / 4096, 2 * products, 1e-6 * products);
 }
 
-TEST_F(ExpertLists, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
+TEST_F(ExpertPrograms, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
   const auto waits = [&] {
     const Ops ops = layer(qwen_).forward;
     return std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.host_reads; });
@@ -112,16 +110,16 @@ TEST_F(ExpertLists, TheHostWaitsForCountsUnlessAnExpertHasACapacity) {
   EXPECT_EQ(waits(), 0);
 }
 
-TEST_F(ExpertLists, GraphsHoldWhatHasAKnownShape) {
+TEST_F(ExpertPrograms, GraphsHoldWhatHasAKnownShape) {
   const auto host = [&](CudaGraphs graphs) {
-    return timed_list(profile_, plan_, layer(qwen_).forward, Phase::kForward, graphs).host_s;
+    return timed_list(profile_, plan_, layer(qwen_).forward, graphs).host_s;
   };
   EXPECT_EQ(host(CudaGraphs::kStep), 0);
   EXPECT_GT(host(CudaGraphs::kLayers), 0);
   EXPECT_LT(host(CudaGraphs::kLayers), host(CudaGraphs::kNone));
 }
 
-TEST_F(ExpertLists, KernelsForExpertsBeatTheExchangeBetweenNodes) {
+TEST_F(ExpertPrograms, KernelsForExpertsBeatTheExchangeBetweenNodes) {
   plan_.gpus = 64;
   plan_.parallel.ep = 32;
   const double exchange = step_s(qwen_);
@@ -129,7 +127,7 @@ TEST_F(ExpertLists, KernelsForExpertsBeatTheExchangeBetweenNodes) {
   EXPECT_LT(step_s(qwen_), exchange);
 }
 
-TEST_F(ExpertLists, LatentAttentionMultipliesItsCountedWeights) {
+TEST_F(ExpertPrograms, LatentAttentionMultipliesItsCountedWeights) {
   plan_.parallel.ep = 16;
   const Model m = model("deepseek-v3");
   const double products = time(layer(m).forward).flops / 4096;
@@ -139,24 +137,24 @@ TEST_F(ExpertLists, LatentAttentionMultipliesItsCountedWeights) {
               0.001 * products);
 }
 
-TEST_F(ExpertLists, DispatchedTokensFillMemoryAsCounted) {
+TEST_F(ExpertPrograms, DispatchedTokensFillMemoryAsCounted) {
   // 2h k + 4 g k + 2 g k bytes a token, DeepSeek-V3: 213 kB.
   plan_.parallel.ep = 16;
   const Model m = model("deepseek-v3");
   Model without = m;
   without.experts.shared_ffn = 0;
-  const ListWriter writer(without, plan_, profile_.stack);
   Model none = without;
   none.experts.per_token = 1;
-  const ListWriter less(none, plan_, profile_.stack);
-  const double seven = layer_activations(writer, true).kept - layer_activations(less, true).kept;
-  EXPECT_NEAR(seven / 4096, 7.0 / 8 * 212'992, 1);
+  const auto kept = [&](const Model& of) {
+    return UnitActivations(of, plan_, profile_.stack).layer(false, true).kept.all();
+  };
+  EXPECT_NEAR(static_cast<double>(kept(without) - kept(none)) / 4096, 7.0 / 8 * 212'992, 1);
 }
 
 // 4,096 tokens of each of 8 ranks, 5.34 of which have an expert here, become 8 x 4,096 rows.
-TEST_F(ExpertLists, TokensThatCameOnceAreMadeRows) {
+TEST_F(ExpertPrograms, TokensThatCameOnceAreMadeRows) {
   plan_.parallel.dispatcher = Dispatcher::kHybridEp;
-  const UnitLists body = layer(qwen_);
+  const UnitProgram body = layer(qwen_);
   EXPECT_EQ(count(body.forward, OpKind::kPermute), 2);
   EXPECT_EQ(count(body.backward, OpKind::kPermute), 2);
   const auto at = std::find_if(body.forward.begin(), body.forward.end(),
@@ -166,7 +164,7 @@ TEST_F(ExpertLists, TokensThatCameOnceAreMadeRows) {
               1e-3);
 }
 
-TEST_F(ExpertLists, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
+TEST_F(ExpertPrograms, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   const auto optimizer = [&] {
     const auto memory = stage_memory(qwen_, plan_, profile_, layout_of(plan_, profile_.cluster),
                                      partition_layers(qwen_, plan_, profile_.stack));
@@ -181,7 +179,7 @@ TEST_F(ExpertLists, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   EXPECT_NEAR(optimizer(), 8 * (dense / 16 + experts / 8 / 2), 1e-6 * optimizer());
 }
 
-TEST_F(ExpertLists, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
+TEST_F(ExpertPrograms, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) {
   plan_.parallel.dispatcher = Dispatcher::kDeepEp;
   const TimedList waits = time(layer(qwen_).forward);
   plan_.parallel.ep_overlap = true;
@@ -204,7 +202,7 @@ TEST_F(ExpertLists, WhatRunsBesideAnotherMicroBatchCostsItsSmsUnlessItIsLonger) 
 }
 
 // One of m forward and one of m backward passes have nothing beside them.
-TEST_F(ExpertLists, TheFirstAndTheLastPassShowTheirExchanges) {
+TEST_F(ExpertPrograms, TheFirstAndTheLastPassShowTheirExchanges) {
   plan_.parallel.ep_overlap = true;
   plan_.parallel.dispatcher = Dispatcher::kDeepEp;  // no counts are gathered first
   const auto shown_s = [&](std::int64_t micro_batches) {
@@ -217,12 +215,12 @@ TEST_F(ExpertLists, TheFirstAndTheLastPassShowTheirExchanges) {
   EXPECT_LT(shown_s(8), 2.5 * once) << "what seven others hide, but for where they meet";
 }
 
-TEST_F(ExpertLists, BackwardOfSinksInFp8SkipsNoWindow) {
+TEST_F(ExpertPrograms, BackwardOfSinksInFp8SkipsNoWindow) {
   const Model oss = model("gpt-oss-120b");
   const auto attended = [&](const char* stack, Precision precision, bool backward) {
     plan_.numerics.precision = precision;
     profile_ = profiles::load_profile("gb200-nvl72", stack);
-    const UnitLists body = layer(oss);
+    const UnitProgram body = layer(oss);
     const Ops& ops = backward ? body.backward : body.forward;
     return std::find_if(ops.begin(), ops.end(),
                         [](const Op& op) { return op.kind == OpKind::kAttention; })
@@ -235,7 +233,7 @@ TEST_F(ExpertLists, BackwardOfSinksInFp8SkipsNoWindow) {
   EXPECT_EQ(attended("megatron-core-nemo", Precision::kFp8, true), windows);
 }
 
-TEST_F(ExpertLists, ScaledAnglesLeaveTheFusedKernel) {
+TEST_F(ExpertPrograms, ScaledAnglesLeaveTheFusedKernel) {
   const auto rope_bytes = [&](const Model& m) {
     const Ops ops = layer(m).forward;
     return std::find_if(ops.begin(), ops.end(),
@@ -249,7 +247,7 @@ TEST_F(ExpertLists, ScaledAnglesLeaveTheFusedKernel) {
   EXPECT_EQ(rope_bytes(yarn), 24 * elements);
 }
 
-TEST_F(ExpertLists, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
+TEST_F(ExpertPrograms, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   const Model oss = model("gpt-oss-120b");
   Model plain = oss;
   plain.experts.bias = false;
@@ -265,14 +263,14 @@ TEST_F(ExpertLists, SinksAndBiasesAreSlowWithSoftwareThatSaysSo) {
   EXPECT_NEAR(step("NeMo 26.06", plain), fast, 0.01 * fast) << "fused since";
 }
 
-TEST_F(ExpertLists, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
+TEST_F(ExpertPrograms, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
   profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo-26.06");
   plan_.parallel.dispatcher = Dispatcher::kHybridEp;
   plan_.numerics.precision = Precision::kFp8;
   plan_.numerics.fp8_recipe = Fp8Recipe::kMxfp8;
-  const UnitLists apart = layer(qwen_);
+  const UnitProgram apart = layer(qwen_);
   plan_.parallel.cuda_graphs = CudaGraphs::kStep;
-  const UnitLists body = layer(qwen_);
+  const UnitProgram body = layer(qwen_);
   EXPECT_EQ(count(apart.forward, OpKind::kActivation), 1);
   EXPECT_EQ(count(body.forward, OpKind::kActivation), 0);
   EXPECT_EQ(count(body.backward, OpKind::kActivation), 0);
@@ -284,8 +282,8 @@ TEST_F(ExpertLists, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
   EXPECT_EQ(up->work.kernels, 1);
   EXPECT_DOUBLE_EQ(up->work.extra_bytes, 8.0 * 4096 * 768 * 2 * 33 / 32) << "two casts with scales";
   EXPECT_LT(time(body.forward).device_s, time(apart.forward).device_s);
-  EXPECT_LT(time(body.backward, true).device_s, time(apart.backward, true).device_s);
-  EXPECT_EQ(time(body.backward, true).flops, time(apart.backward, true).flops);
+  EXPECT_LT(time(body.backward).device_s, time(apart.backward).device_s);
+  EXPECT_EQ(time(body.backward).flops, time(apart.backward).flops);
 
   for (const auto& change : {+[](Plan& p) { p.parallel.expert_capacity = 1; },
                              +[](Plan& p) { p.numerics.fp8_recipe = Fp8Recipe::kTensorwise; }}) {
@@ -298,7 +296,7 @@ TEST_F(ExpertLists, ProductsActivateAndCastWhereAGraphHoldsTheStep) {
   EXPECT_EQ(count(layer(qwen_).forward, OpKind::kActivation), 1) << "before 26.06";
 }
 
-TEST_F(ExpertLists, HybridEpGathersWhoChoseWhom) {
+TEST_F(ExpertPrograms, HybridEpGathersWhoChoseWhom) {
   const auto gathered = [&] {
     double bytes = 0;
     for (const Op& op : layer(qwen_).forward) {
@@ -315,7 +313,7 @@ TEST_F(ExpertLists, HybridEpGathersWhoChoseWhom) {
   EXPECT_EQ(gathered(), 0);
 }
 
-TEST_F(ExpertLists, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
+TEST_F(ExpertPrograms, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
   const Model oss = model("gpt-oss-120b");
   profile_ = profiles::load_profile("gb200-nvl72", "megatron-core-nemo-26.06");
   plan_.numerics.precision = Precision::kFp8;
@@ -324,7 +322,7 @@ TEST_F(ExpertLists, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
                                  [](const Op& op) { return op.kind == OpKind::kAttention; });
     return *std::prev(at);
   };
-  const UnitLists body = layer(oss);
+  const UnitProgram body = layer(oss);
   const Op inputs = before_attention(body.forward);
   EXPECT_EQ(inputs.kind, OpKind::kQuantize);
   EXPECT_NEAR(static_cast<double>(inputs.work.bytes), 8.06 * 4096 * (64 + 8 + 8) * 64, 1);
@@ -334,7 +332,7 @@ TEST_F(ExpertLists, AttentionInFp8ReadsWhatWasLaidOutAndCast) {
   EXPECT_NE(before_attention(layer(oss).forward).kind, OpKind::kQuantize);
 }
 
-TEST_F(ExpertLists, CastsOfEachExpertStartOneAfterAnother) {
+TEST_F(ExpertPrograms, CastsOfEachExpertStartOneAfterAnother) {
   plan_.numerics.precision = Precision::kFp8;
   plan_.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
   const auto cast_of_experts = [&] {
@@ -352,10 +350,10 @@ TEST_F(ExpertLists, CastsOfEachExpertStartOneAfterAnother) {
   EXPECT_EQ(cast_of_experts().work.starts, 16 + 2) << "scales of all are put in order at once";
 }
 
-TEST_F(ExpertLists, ProgramsOfTheFusedLossBoundIt) {
+TEST_F(ExpertPrograms, ProgramsOfTheFusedLossBoundIt) {
   const auto loss_s = [&](const char* cluster, const char* stack) {
     profile_ = profiles::load_profile(cluster, stack);
-    const Ops ops = ListWriter(qwen_, plan_, profile_.stack).head().forward;
+    const Ops ops = ProgramWriter(qwen_, plan_, profile_.stack).head().forward;
     const auto at =
         std::find_if(ops.begin(), ops.end(), [](const Op& op) { return op.kind == OpKind::kLoss; });
     return std::pair(time({*at}).device_s, static_cast<double>(at->work.bytes));
@@ -366,14 +364,14 @@ TEST_F(ExpertLists, ProgramsOfTheFusedLossBoundIt) {
   EXPECT_GT(same / h100, 0.28 * 8e12) << "measured on Blackwell only";
 }
 
-TEST_F(ExpertLists, ProductsLaunchedOneByOneFillTheDeviceLess) {
+TEST_F(ExpertPrograms, ProductsLaunchedOneByOneFillTheDeviceLess) {
   profile_.stack.parallel.grouped_in_one_kernel = true;
-  const double together = time(layer(qwen_).backward, true).device_s;
+  const double together = time(layer(qwen_).backward).device_s;
   profile_.stack.parallel.grouped_in_one_kernel = false;
-  EXPECT_GT(time(layer(qwen_).backward, true).device_s, together);
+  EXPECT_GT(time(layer(qwen_).backward).device_s, together);
 }
 
-TEST_F(ExpertLists, RefusesWhatDoesNotDivideTheExperts) {
+TEST_F(ExpertPrograms, RefusesWhatDoesNotDivideTheExperts) {
   plan_.gpus = 48;
   plan_.parallel.ep = 12;
   EXPECT_THAT(problem(qwen_), ::testing::HasSubstr("ep is 12, which does not divide 128 experts"));
@@ -385,11 +383,11 @@ TEST_F(ExpertLists, RefusesWhatDoesNotDivideTheExperts) {
   EXPECT_THAT(problem(model("qwen3-8b")), ::testing::HasSubstr("dispatcher is alltoall, but"));
 }
 
-TEST_F(ExpertLists, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
-  const UnitLists wide = layer(qwen_);
+TEST_F(ExpertPrograms, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
+  const UnitProgram wide = layer(qwen_);
   plan_.numerics.precision = Precision::kFp8;
   plan_.numerics.fp8_recipe = Fp8Recipe::kDelayed;
-  const UnitLists narrow = layer(qwen_);
+  const UnitProgram narrow = layer(qwen_);
   EXPECT_EQ(count(wide.forward, OpKind::kQuantize), 0);
   // Queries, keys and values read one input; output, FC1 and FC2 another each.
   EXPECT_EQ(count(narrow.forward, OpKind::kQuantize), 4);
@@ -399,14 +397,14 @@ TEST_F(ExpertLists, Fp8CastsInputsOnceAndLeavesTheRouterAlone) {
   }
 }
 
-TEST_F(ExpertLists, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
+TEST_F(ExpertPrograms, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
   const Model dense = model("llama-3-8b");
   plan_.parallel.ep = 1;
   plan_.parallel.dispatcher.reset();
   plan_.numerics.precision = Precision::kFp8;
   plan_.numerics.fp8_recipe = Fp8Recipe::kTensorwise;
   const auto first_cast = [&] {
-    const UnitLists body = ListWriter(dense, plan_, profile_.stack).layer(false);
+    const UnitProgram body = ProgramWriter(dense, plan_, profile_.stack).layer(false);
     return std::find_if(body.forward.begin(), body.forward.end(),
                         [](const Op& op) { return op.kind == OpKind::kQuantize; })
         ->work.bytes;
@@ -417,7 +415,7 @@ TEST_F(ExpertLists, TensorRanksCastTheirPartsBeforeTheyAreGathered) {
   EXPECT_EQ(first_cast(), (5.0 / 4 + 2) * elements) << "and a transpose of all";
 }
 
-TEST_F(ExpertLists, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {
+TEST_F(ExpertPrograms, Fp8IsFasterForLargeProductsAndRefusedWhereTheGpuHasNone) {
   const Model dense = model("llama-3-8b");
   plan_.parallel.ep = 1;
   plan_.parallel.dispatcher.reset();

@@ -20,7 +20,7 @@
 // experts.py, shared_experts.py; deepseek-ai/DeepEP.
 #pragma once
 
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
 
@@ -38,12 +38,7 @@ ExpertShape expert_shape(const Model& model, const Plan& plan, const Stack& stac
 
 Dispatcher dispatcher_of(const Plan& plan, const Stack& stack);
 
-void expert_forward(const ListWriter& writer, Ops& list);
-void expert_backward(const ListWriter& writer, Ops& list);
-
-/// Latent attention up to its core: the two products down and up of queries, and of keys with
-/// values. Those down are computed by every tensor rank on its own tokens, those up divide heads.
-void latent_forward(const ListWriter& writer, Ops& list);
-void latent_backward(const ListWriter& writer, Ops& list);
+void expert_forward(const ProgramWriter& writer, Ops& list);
+void expert_backward(const ProgramWriter& writer, Ops& list);
 
 }  // namespace shardwright::sim
