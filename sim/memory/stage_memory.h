@@ -2,10 +2,8 @@
 // What each stage of a pipeline keeps in memory at its fullest.
 //
 // Parameters, accumulated gradients and optimizer state by the strategy; activations of every pass
-// in flight, by the stage's place in the schedule; embedding and logits where they are; buffers of
-// transfers, gathers and communicators. Bytes of a layer's activations follow from what the stack's
-// kernels keep (sim/core/stack.h), divided as the operations of sim/program/program_writer.h are;
-// checked against Korthikanti et al. 2022 (34 bytes a token and channel) in tests.
+// in flight, by the stage's place in the schedule, and logits, as tensors of the units' programs
+// live and die (unit_activations.h); buffers of transfers, gathers and communicators.
 #pragma once
 
 #include <array>
@@ -16,17 +14,8 @@
 #include "sim/core/model_units.h"
 #include "sim/core/schedule.h"
 #include "sim/pipeline/stages.h"
-#include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
-
-/// Of one layer and micro-batch on a rank, in bytes.
-struct LayerActivations {
-  double kept = 0;        // from forward to backward
-  double checkpoint = 0;  // the same where the layer runs again
-  double working = 0;     // beside that while its backward runs
-};
-LayerActivations layer_activations(const ProgramWriter& writer, bool experts = false);
 
 /// Parameters of a rank, by how they are reduced.
 struct ChunkParameters {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/memory/unit_activations.h"
+
+#include <algorithm>
+
+namespace shardwright::sim {
+namespace {
+
+void change(ActivationBytes& level, const ActivationBytes& by, Bytes sign = 1) {
+  level.activations += sign * by.activations;
+  level.loss += sign * by.loss;
+}
+
+void raise(ActivationBytes& most, ActivationBytes level, const ActivationBytes& beyond = {}) {
+  change(level, beyond);
+  if (level.all() > most.all()) most = level;
+}
+
+/// Walks a list; returns the most beyond `level`, which becomes what is there at its end.
+ActivationBytes walk(const std::vector<MemoryAction>& lifetimes, ActivationBytes& level) {
+  ActivationBytes most = level;
+  for (const MemoryAction& action : lifetimes) {
+    if (is_weight_gradient(action.tensor)) continue;
+    Bytes& bytes = action.category == MemoryCategory::kLoss ? level.loss : level.activations;
+    bytes += action.acquire ? action.bytes : -action.bytes;
+    raise(most, level);
+  }
+  return most;
+}
+
+ActivationLevels levels_of(const UnitProgram& unit) {
+  ActivationLevels levels;
+  const TensorSet nothing;
+  levels.forward =
+      walk(lifetimes(unit.forward, unit.tensors, nothing, unit.kept, false), levels.kept);
+  Ops both = unit.recompute;
+  both.insert(both.end(), unit.backward.begin(), unit.backward.end());
+  ActivationBytes level = levels.kept;
+  levels.backward = walk(lifetimes(both, unit.tensors, unit.kept, unit.held, true), level);
+  return levels;
+}
+
+/// `first`, then `second`, whose tensors are its own.
+ActivationLevels in_a_row(const ActivationLevels& first, const ActivationLevels& second) {
+  ActivationLevels both;
+  both.kept = first.kept;
+  change(both.kept, second.kept);
+  both.forward = first.forward;
+  raise(both.forward, first.kept, second.forward);
+  both.backward = first.backward;
+  raise(both.backward, first.kept, second.backward);
+  return both;
+}
+
+}  // namespace
+
+UnitActivations::UnitActivations(const Model& model, const Plan& plan, const Stack& stack)
+    : model_(model), plan_(plan) {
+  const ProgramWriter writer(model, plan, stack);
+  message_ = writer.tensor(Tensor::kX).bytes;
+  embedding_ = levels_of(writer.embedding());
+  head_ = levels_of(writer.head());
+  const bool recomputes = plan.recompute != Recompute::kNone && plan.ckpt_layers > 0;
+  for (const bool experts : {false, true}) {
+    if (experts && !model.is_moe()) break;
+    layer_[experts][false] = levels_of(writer.layer(false, experts));
+    layer_[experts][true] =
+        recomputes ? levels_of(writer.layer(true, experts)) : layer_[experts][false];
+  }
+  if (model.mtp_layers > 0) {
+    prediction_ = in_a_row(
+        in_a_row(levels_of(writer.prediction_projection()), layer_[model.is_moe()][false]), head_);
+  }
+}
+
+ActivationLevels UnitActivations::of(const ChunkContent& chunk) const {
+  ActivationLevels sum;
+  if (chunk.embedding) {
+    sum = embedding_;
+  } else {
+    sum.kept.activations = message_;  // what enters belongs to the first unit
+    sum.forward = sum.backward = sum.kept;
+  }
+  const bool offloads = plan_.offload == Offload::kActivations;
+  const std::int64_t on_device = chunk.layers - (offloads ? plan_.offload_layers : 0);
+  for (std::int64_t i = 0; i < chunk.layers; ++i) {
+    ActivationLevels layer =
+        layer_[model_.has_experts(chunk.first_layer + i)][i < chunk.recomputed];
+    if (i >= on_device) layer.kept = {};
+    sum = in_a_row(sum, layer);
+  }
+  for (std::int64_t i = 0; i < chunk.extra_predictions; ++i) sum = in_a_row(sum, prediction_);
+  if (chunk.head) return in_a_row(sum, head_);
+  // What leaves is gone when it has been sent.
+  sum.kept.activations -= message_;
+  return sum;
+}
+
+}  // namespace shardwright::sim
