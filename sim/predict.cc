@@ -173,15 +173,13 @@ struct Predictor::State {
     return p;
   }
 
-  /// Of a step whose units communicate: its schedule is timed, its memory follows formulas
-  /// (sim/memory/stage_memory.h).
+  /// Of a step whose units communicate.
   Prediction predict_lists(Prediction p, const PredictOptions& options) {
-    EngineOptions engine_options;
-    engine_options.skip_repeats = options.skip_repeats;
-    engine_options.in_order = !profile.cluster.gpu.overlaps_streams;
-    engine_options.timeline = options.timeline;
-    const StepTime step = engine.run(schedule, op_costs, engine_options);
-    undrained_ns = step.step_ns;
+    const bool replays = replays_memory(model, p.plan, profile.stack);
+    PredictOptions of_step = options;
+    of_step.reserved = options.reserved && replays;
+    const StepTime step = run(p.plan, of_step, p.memory);
+    if (p.memory.given_up) return p;
     fill_time(p.time, p.plan, step);
     p.sent = communication_by_group(schedule);
     p.communication = sum_of(p.sent);
@@ -193,15 +191,34 @@ struct Predictor::State {
     const TimePrediction& t = p.time;
     p.exposed_s[static_cast<std::size_t>(CommGroup::kData)] +=
         t.exposed_communication_s - seconds_of(step.time.exposed_ns);
-    const Layout layout = layout_of(p.plan, profile.cluster);
     StagesOfStep stages;
     stages.stages.push_back({t.compute_s, t.exposed_communication_s, t.host_s, t.optimizer_s, 0});
     stages.layers.push_back(model.layers);
-    stages.memory = stage_memory(model, p.plan, profile, layout,
-                                 partition_layers(model, p.plan, profile.stack));
+    if (replays) {
+      stages.memory.push_back(stage_of(p.memory));
+    } else {
+      stages.memory = stage_memory(model, p.plan, profile, layout_of(p.plan, profile.cluster),
+                                   partition_layers(model, p.plan, profile.stack));
+    }
+    const MemoryPrediction replayed = p.memory;
     finish_parallel(p, model, profile, stages, options.source);
+    if (replays) {
+      p.memory.by_formula = false;
+      p.memory.peak_active_bytes = replayed.peak_active_bytes;
+      p.memory.allocator_retries = replayed.allocator_retries;
+      p.memory.peak_at = replayed.peak_at;
+    }
     if (options.timeline != nullptr) complete(*options.timeline);
     return p;
+  }
+
+  static StageMemory stage_of(const MemoryPrediction& memory) {
+    StageMemory stage;
+    stage.allocated_bytes = static_cast<double>(memory.peak_allocated_bytes);
+    stage.reserved_bytes = static_cast<double>(memory.peak_reserved_bytes);
+    std::copy(memory.breakdown_bytes.begin(), memory.breakdown_bytes.end(),
+              stage.breakdown_bytes.begin());
+    return stage;
   }
 
   /// Adds to `step` what waiting for the allocator adds to `part`, which stands for `times` as
@@ -242,7 +259,8 @@ struct Predictor::State {
     const AllocatedPeak peak = allocated_peak(schedule);
     m.breakdown_bytes = peak.breakdown;
     m.peak_at = describe(schedule, peak.at);
-    m.runtime_bytes = profile.cluster.gpu.runtime_bytes;
+    m.runtime_bytes = is_model_parallel(plan) ? runtime_bytes(profile, schedule.layout)
+                                              : profile.cluster.gpu.runtime_bytes;
     m.usable_bytes = profile.cluster.memory_bytes_per_rank(schedule.world_ranks());
     m.peak_allocated_bytes = m.peak_active_bytes = m.peak_reserved_bytes = peak.bytes;
     std::vector<Nanoseconds> drains;

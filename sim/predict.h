@@ -41,7 +41,7 @@ struct MemoryPrediction {
   MemoryVerdict verdict = MemoryVerdict::kDoesNotFit;
   Bytes usable_bytes = 0;              // as CUDA reports the device
   bool given_up = false;               // at PredictOptions::most_bytes; nothing else is known
-  bool by_formula = false;             // sums of what stages hold, not tensors of a schedule
+  bool by_formula = false;             // states and fragmentation are, no allocator is replayed
   std::int64_t allocator_retries = 0;  // cudaMalloc failures answered by freeing the cache
   std::string peak_at;                 // the operation during which the peak is reached, in words
   std::array<Bytes, kMemoryCategories> breakdown_bytes{};  // allocated, at the peak

@@ -16,11 +16,6 @@ Bytes whole_bytes(double bytes) {
   return static_cast<Bytes>(bytes);
 }
 
-Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
-  return profile.cluster.gpu.runtime_bytes +
-         whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
-}
-
 /// The strategy whose gathers and reductions stand for those of the plan's, in software that has
 /// none of that name and in pipelines; empty where the strategy's own are meant.
 std::string_view stands_for(const Plan& plan, const Stack& stack) {
@@ -71,13 +66,34 @@ void fill_memory(Prediction& p, const profiles::Profile& profile, const Plan& pl
 
 }  // namespace
 
+Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout) {
+  return profile.cluster.gpu.runtime_bytes +
+         whole_bytes(communicators(layout) * profile.stack.parallel.communicator_bytes);
+}
+
+bool replays_memory(const Model& model, const Plan& plan, const Stack& stack) {
+  const auto& numerics = plan.numerics;
+  const bool keeps_casts = info_of(plan.strategy).shards != Sharded::kParameters &&
+                           numerics.precision != Precision::kBf16;
+  return !stack.parallel.always && plan.parallel.pp == 1 && model.mtp_layers == 0 &&
+         numerics.lora == 0 && numerics.optimizer == Optimizer::kAdamw && !keeps_casts;
+}
+
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile,
                             const Plan& plan) {
   const Layout layout = layout_of(plan, profile.cluster);
+  // Where the schedule is replayed gradients and gathered parameters may be elsewhere at its peak.
+  const bool replays = replays_memory(model, plan, profile.stack);
+  const auto bytes_of_stage = [&](StageMemory stage) {
+    if (!replays) return stage.reserved_bytes;
+    return stage.of(MemoryCategory::kParameters) + stage.of(MemoryCategory::kMaster) +
+           stage.of(MemoryCategory::kOptimizer) + stage.of(MemoryCategory::kActivations) +
+           stage.of(MemoryCategory::kLoss);
+  };
   Bytes most = 0;
   for (const StageMemory& stage :
        stage_memory(model, plan, profile, layout, partition_layers(model, plan, profile.stack))) {
-    most = std::max(most, whole_bytes(stage.reserved_bytes));
+    most = std::max(most, whole_bytes(bytes_of_stage(stage)));
   }
   return most + runtime_bytes(profile, layout);
 }

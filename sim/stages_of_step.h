@@ -22,8 +22,15 @@ struct StagesOfStep {
 void finish_parallel(Prediction& p, const Model& model, const profiles::Profile& profile,
                      const StagesOfStep& stages, const std::string& source);
 
+/// Of a rank, with its communicators.
+Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout);
+
+/// Whether every array of such a plan is in its schedule, so that its framework's allocator is
+/// replayed over it; else what outlives operations follows formulas and fragmentation is estimated.
+bool replays_memory(const Model& model, const Plan& plan, const Stack& stack);
+
 /// What the fullest stage takes of a GPU, runtime included: MemoryPrediction::total_bytes without
-/// the rest of the prediction.
+/// the rest of the prediction, or, where the schedule is replayed, at most that.
 Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan);
 
 }  // namespace shardwright::sim

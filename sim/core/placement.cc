@@ -34,8 +34,12 @@ DType gradient_dtype(const Schedule& schedule) {
 void list_persistent(Schedule& schedule) {
   const ShardingFacts& f = schedule.sharding;
   const UnitSizes& sizes = schedule.unit_sizes;
-  const std::int64_t total = sizes.total(schedule.layers);
-  const std::int64_t owned = total / schedule.shard_ranks();
+  const std::int64_t dense = sizes.total(schedule.layers);
+  const std::int64_t experts = sizes.moe_layers * sizes.experts;
+  const std::int64_t total = dense + experts;
+  const std::int64_t owned =
+      dense / schedule.shard_ranks() +
+      (experts == 0 ? 0 : experts / schedule.group(CommGroup::kExpertData).size);
   const std::int64_t width = bytes_of(f.parameter_dtype);
   const std::int64_t rotating = largest_rotating(sizes);
   schedule.persistent.clear();

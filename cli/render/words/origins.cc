@@ -108,7 +108,7 @@ std::string memory_words(const profiles::Profile& profile, const sim::Prediction
   const sim::MemoryPrediction& memory = prediction.memory;
   const char* how = "every tensor and the allocator replayed";
   if (prediction.memory.by_formula) {
-    how = "tensors of the fullest stage counted by formula, fragmentation estimated";
+    how = "tensors of the fullest stage as they live and die, fragmentation estimated";
   } else if (profile.stack.memory == MemoryManager::kStatic) {
     how = "every tensor at its place in planned arenas";
   }
