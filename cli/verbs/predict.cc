@@ -49,8 +49,8 @@ class PredictVerb : public Verb {
     command.add("--require-fit", require_fit_,
                 "end with code 4 when the plan, or every one of several, does not fit");
     command.add("--jitter", jitter_,
-                "also simulate 8 ranks whose kernels vary by this standard deviation, as 0.02, and "
-                "wait for each other in collectives",
+                "also simulate ranks whose kernels vary by this standard deviation, as 0.02, and "
+                "wait for each other in collectives: 8, of a pipeline up to 16 a stage",
                 {0, 0.5});
   }
 

@@ -2,35 +2,11 @@
 #include "sim/engine/stragglers.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 #include "sim/core/error.h"
+#include "sim/engine/rank_draws.h"
 
 namespace shardwright::sim {
-
-namespace {
-
-/// Counter-based generator (splitmix64): the n-th number of a stream depends on nothing else.
-std::uint64_t hash(std::uint64_t seed, std::uint64_t stream, std::uint64_t n) {
-  std::uint64_t x = seed * 0x9E3779B97F4A7C15ULL + stream * 0xD1B54A32D192ED03ULL + n;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-double uniform(std::uint64_t bits) {
-  return (static_cast<double>(bits >> 11) + 0.5) * 0x1.0p-53;
-}
-
-/// Standard normal by Box and Muller.
-double normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t n) {
-  const double u = uniform(hash(seed, stream, 2 * n));
-  const double v = uniform(hash(seed, stream, 2 * n + 1));
-  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
-}
-
-}  // namespace
 
 StragglerResult simulate_stragglers(const Schedule& schedule, const std::vector<OpCost>& costs,
                                     const StragglerOptions& options) {
@@ -46,12 +22,10 @@ StragglerResult simulate_stragglers(const Schedule& schedule, const std::vector<
   });
   const auto count = static_cast<std::size_t>(operations);
   const auto ranks = static_cast<std::size_t>(options.ranks);
-  const double share = options.kernel_spread / std::numbers::sqrt2;
   std::vector<std::vector<double>> factors(ranks, std::vector<double>(count));
   for (std::size_t r = 0; r < ranks; ++r) {
-    const double of_rank = share * normal(options.seed, 0, r);
-    for (std::size_t i = 0; i < count; ++i)
-      factors[r][i] = std::exp(of_rank + share * normal(options.seed, r + 1, i));
+    const RankDraws draws(options.kernel_spread, options.seed, r);
+    for (std::size_t i = 0; i < count; ++i) factors[r][i] = draws.factor(i);
   }
   std::vector<Nanoseconds> release(count, 0);
   std::vector<std::vector<Nanoseconds>> arrivals(ranks, std::vector<Nanoseconds>(count, 0));

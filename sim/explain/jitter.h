@@ -12,11 +12,12 @@ struct Jitter {
   double slowdown = 0;       // of the step, as a fraction
   double iteration_s = 0;    // of the slowest rank
   double waiting_s = 0;      // mean over ranks: in collectives that the last rank has not joined
+  double bubble_s = 0;       // of pipelines: what a stage waits longer for others, the mean
   bool settled = true;       // false: the ranks' joining times had not settled, a lower bound
 };
 
-/// For the plan that `predictor` predicted last, see sim/engine/stragglers.h. Throws Error where it
-/// has no schedule of one rank.
+/// For the plan that `predictor` predicted last, see sim/engine/stragglers.h; of a pipeline
+/// sim/pipeline/joint_stages.h.
 Jitter jitter_of(const Predictor& predictor, const Prediction& prediction, double kernel_spread);
 
 }  // namespace shardwright::sim

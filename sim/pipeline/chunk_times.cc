@@ -2,6 +2,7 @@
 #include "sim/pipeline/chunk_times.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace shardwright::sim {
 namespace {
@@ -56,7 +57,8 @@ void sum_backward(TimedChunk& chunk) {
 
 }  // namespace
 
-StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline) {
+StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline,
+                         std::vector<OpInstance>* instances) {
   std::vector<Section>& sections = chunk.schedule.sections;
   written_ = sections;
   sections.clear();
@@ -68,6 +70,9 @@ StepTime ChunkTimer::run(TimedChunk& chunk, std::initializer_list<Part> parts, T
   EngineOptions options;
   options.timeline = timeline;
   const StepTime step = engine_.run(chunk.schedule, chunk.costs, options);
+  if (instances != nullptr) {
+    for_each_op(chunk.schedule, [&](const OpInstance& at, const Op&) { instances->push_back(at); });
+  }
   sections = written_;
   return step;
 }
@@ -109,10 +114,34 @@ PassTime ChunkTimer::first_forward(TimedChunk& chunk, Nanoseconds spare_ns) {
   return difference(first, chunk.two_forward);
 }
 
-Timeline ChunkTimer::pass_timeline(TimedChunk& chunk, ChunkSection pass) {
+std::vector<PassOperation> ChunkTimer::pass_operations(TimedChunk& chunk, ChunkSection pass) {
+  // As many as are timed; the last but one has others before it and behind it.
+  constexpr std::int32_t kPasses = 4, kTaken = 2;
   Timeline timeline;
-  run(chunk, {{pass, 1}}, &timeline);
-  return timeline;
+  std::vector<OpInstance> instances;
+  run(chunk, {{pass, kPasses}}, &timeline, &instances);
+  const std::size_t count = instances.size() / kPasses;
+  const auto first = static_cast<OpId>(kTaken * count);
+  std::vector<PassOperation> operations(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    operations[i].at = instances[i];
+    operations[i].at.micro_step = 0;
+  }
+  std::optional<Nanoseconds> begin;
+  for (const Span& span : timeline.spans) {
+    const OpId at = span.id - first;
+    if (at < 0 || at >= std::ssize(operations)) continue;
+    PassOperation& operation = operations[static_cast<std::size_t>(at)];
+    operation.begin_ns = span.begin_ns;
+    operation.end_ns = span.end_ns;
+    if (span.stream == 0) begin = std::min(begin.value_or(span.begin_ns), span.begin_ns);
+  }
+  for (PassOperation& operation : operations) {
+    if (operation.end_ns == 0) continue;
+    operation.begin_ns -= begin.value_or(0);
+    operation.end_ns -= begin.value_or(0);
+  }
+  return operations;
 }
 
 }  // namespace shardwright::sim

@@ -40,6 +40,12 @@ struct ChunkPasses {
   CommunicationByGroup sent{};
 };
 
+/// An operation of a pass, as it runs in the steady state.
+struct PassOperation {
+  OpInstance at;                         // its id counts within the pass
+  Nanoseconds begin_ns = 0, end_ns = 0;  // from the pass's begin; equal: it takes no time
+};
+
 /// A chunk's schedule with what its operations cost.
 struct TimedChunk {
   Schedule schedule;  // written by lower_chunk()
@@ -58,8 +64,8 @@ class ChunkTimer {
   /// What the first forward pass takes more than others where its input arrives `spare_ns` after
   /// the step has begun.
   PassTime first_forward(TimedChunk& chunk, Nanoseconds spare_ns);
-  /// Spans of one pass, from its begin, by the ids of a schedule of that section alone.
-  Timeline pass_timeline(TimedChunk& chunk, ChunkSection pass);
+  /// All operations of one pass among others, in host order.
+  std::vector<PassOperation> pass_operations(TimedChunk& chunk, ChunkSection pass);
 
   /// In the places of the chunk that was timed last.
   OpCosts& operations() { return costs_.operations(); }
@@ -69,7 +75,8 @@ class ChunkTimer {
     ChunkSection section;
     std::int32_t repeats;
   };
-  StepTime run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline = nullptr);
+  StepTime run(TimedChunk& chunk, std::initializer_list<Part> parts, Timeline* timeline = nullptr,
+               std::vector<OpInstance>* instances = nullptr);
 
   CostModel costs_;
   Engine engine_;

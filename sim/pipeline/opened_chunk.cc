@@ -17,18 +17,13 @@ struct Run {
 };
 
 std::vector<Run> runs_of(ChunkTimer& timer, TimedChunk& chunk, ChunkSection pass) {
-  const Timeline timeline = timer.pass_timeline(chunk, pass);
-  Schedule alone = chunk.schedule;
-  alone.sections = {chunk.schedule.sections[static_cast<std::size_t>(pass)]};
-  alone.sections.front().repeats = 1;
-  std::vector<OpInstance> instances;
-  for_each_op(alone, [&](const OpInstance& at, const Op&) { instances.push_back(at); });
   std::vector<Run> runs;
-  for (const Span& span : timeline.spans) {
-    const OpInstance& at = instances[static_cast<std::size_t>(span.id)];
-    const StreamRole role = chunk.schedule.streams[span.stream].role;
-    runs.push_back({&chunk.schedule.ops[at.op], at.unit, role == StreamRole::kCommunication,
-                    span.begin_ns, span.end_ns});
+  for (const PassOperation& operation : timer.pass_operations(chunk, pass)) {
+    if (operation.end_ns == operation.begin_ns) continue;
+    const Op& op = chunk.schedule.ops[operation.at.op];
+    const StreamRole role = chunk.schedule.streams[op.stream].role;
+    runs.push_back({&op, operation.at.unit, role == StreamRole::kCommunication, operation.begin_ns,
+                    operation.end_ns});
   }
   std::stable_sort(runs.begin(), runs.end(),
                    [](const Run& a, const Run& b) { return a.begin_ns < b.begin_ns; });

@@ -265,8 +265,8 @@ StageTail PipelineSimulator::stage_tail(const Plan& plan, const Stages& stages, 
 }
 
 void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
-                               const PipelineResult& pipeline, PipelineStep& step,
-                               PipelineRecord* record) {
+                               const PipelineResult& pipeline, const JointStages* joint,
+                               PipelineStep& step, PipelineRecord* record) {
   const PipelineShape& shape = stages.shape;
   step.bubble = pipeline.bubble();
   step.steady_state_after = pipeline.simulated_micro_batches;
@@ -274,7 +274,8 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
   Nanoseconds reduced_ns = 0, updated_ns = 0;
   for (std::int32_t stage = 0; stage < shape.stages; ++stage) {
     const StageTimes& times = pipeline.stages[static_cast<std::size_t>(stage)];
-    const StageTail& tail = tails.emplace_back(stage_tail(plan, stages, stage, times, record));
+    StageTail& tail = tails.emplace_back(stage_tail(plan, stages, stage, times, record));
+    if (joint != nullptr) tail.update_ns += joint->update_longer(stage);
     reduced_ns = std::max(reduced_ns, tail.end_ns);
     updated_ns = std::max(updated_ns, tail.update_ns + tail.gather_ns);
   }
@@ -325,7 +326,7 @@ void PipelineSimulator::finish(const Plan& plan, const Stages& stages,
   record->updated_ns = updated_ns;
 }
 
-PipelineStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record) {
+PipelineStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record, JointStages* joint) {
   const PipelineShape shape = pipeline_shape(asked);
   check_shape(shape);
   // As often as micro-batches pass a chunk.
@@ -342,9 +343,16 @@ PipelineStep PipelineSimulator::run(const Plan& asked, PipelineRecord* record) {
       2 * static_cast<double>(rank.sharded_tokens) * static_cast<double>(rank.hidden);
   PipelineTimes times = pipeline_times(stages, message);
   const bool recorded = record != nullptr;
-  PipelineResult pipeline =
-      run_pipeline(shape, times, recorded ? StepLength::kWhole : StepLength::kShortened, recorded);
-  finish(plan, stages, pipeline, step, record);
+  PipelineResult pipeline;
+  if (joint != nullptr) {
+    std::vector<TimedChunk*> distinct;
+    for (std::size_t i = 0; i < distinct_; ++i) distinct.push_back(&timed_[i]);
+    pipeline = joint->run(shape, times, chunk_of_, distinct, timer_);
+  } else {
+    pipeline = run_pipeline(shape, times, recorded ? StepLength::kWhole : StepLength::kShortened,
+                            recorded);
+  }
+  finish(plan, stages, pipeline, joint, step, record);
   step.sent[at(CommGroup::kPipeline)].point_to_point +=
       messages_sent(shape, static_cast<std::int32_t>(step.busiest)) * message * shape.passes();
   if (recorded) {

@@ -21,6 +21,7 @@
 #include "sim/core/model.h"
 #include "sim/core/model_units.h"
 #include "sim/pipeline/chunk_times.h"
+#include "sim/pipeline/joint_stages.h"
 #include "sim/pipeline/recurrence.h"
 #include "sim/pipeline/unit_bounds.h"
 #include "sim/program/program_cache.h"
@@ -85,13 +86,20 @@ class PipelineSimulator {
 
   /// With a `record` every micro-batch is walked, however many there are. Throws Error where the
   /// schedule does not exist for the plan's numbers.
-  PipelineStep run(const Plan& plan, PipelineRecord* record = nullptr);
+  PipelineStep run(const Plan& plan, PipelineRecord* record = nullptr) {
+    return run(plan, record, nullptr);
+  }
+  /// With kernels that vary; equal to run(plan) where their spread is 0.
+  PipelineStep run_varied(const Plan& plan, JointStages& joint) {
+    return run(plan, nullptr, &joint);
+  }
   /// At most the time of run(), at a small part of its cost. The plan must be one that run() takes.
   double least_s(const Plan& plan);
   ChunkTimer& timer() { return timer_; }
 
  private:
   struct Stages;
+  PipelineStep run(const Plan& plan, PipelineRecord* record, JointStages* joint);
   void time_chunks(const Plan& plan, const std::vector<ChunkContent>& parts);
   void show_lonely_passes(const Plan& plan, const PipelineShape& shape,
                           const std::vector<ChunkContent>& parts);
@@ -103,7 +111,7 @@ class PipelineSimulator {
               PipelineRecord* record) const;
   PassTime gather(const Stages& stages, std::int32_t stage, const StageTimes& times);
   void finish(const Plan& plan, const Stages& stages, const PipelineResult& pipeline,
-              PipelineStep& step, PipelineRecord* record);
+              const JointStages* joint, PipelineStep& step, PipelineRecord* record);
 
   const Model& model_;
   const profiles::Profile& profile_;

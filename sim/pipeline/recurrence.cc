@@ -36,6 +36,8 @@ class Walk {
                       "{} durations for {} chunks, {} transfers for {} stages", times.chunks.size(),
                       places, times.transfer.size(), shape.stages);
     const std::size_t cells = places * static_cast<std::size_t>(micro_batches_);
+    SHARDWRIGHT_CHECK(times.by_micro_batch.empty() || times.by_micro_batch.size() == cells,
+                      "{} durations for {} passes", times.by_micro_batch.size(), cells);
     outputs_.assign(cells, kUnknown);
     gradients_.assign(cells, kUnknown);
     stages_.resize(static_cast<std::size_t>(shape.stages));
@@ -151,7 +153,8 @@ class Walk {
                static_cast<std::size_t>(micro_batches_) +
            static_cast<std::size_t>(micro);
   }
-  const ChunkTimes& times_of(ChunkPlace place) const {
+  const ChunkTimes& times_of(ChunkPlace place, std::int32_t micro) const {
+    if (!times_.by_micro_batch.empty()) return times_.by_micro_batch[cell(place, micro)];
     return times_.chunks[static_cast<std::size_t>(place.stage * shape_.chunks + place.chunk)];
   }
   Nanoseconds transfer_between(std::int32_t a, std::int32_t b) const {
@@ -206,7 +209,7 @@ class Walk {
   void finish(std::int32_t s, const Action& action, Nanoseconds start, Nanoseconds end) {
     Stage& stage = stages_[static_cast<std::size_t>(s)];
     const ChunkPlace here{s, action.chunk};
-    const ChunkTimes& t = times_of(here);
+    const ChunkTimes& t = times_of(here, action.micro_batch);
     if (action.kind == PassKind::kForward) {
       outputs_[cell(here, action.micro_batch)] = std::max(start, end - t.forward_tail);
       Nanoseconds& first = stage.times.first_forward[static_cast<std::size_t>(action.chunk)];
@@ -239,7 +242,7 @@ class Walk {
     if (!input) return false;
     if (action.overlaps_next) return step_pair(s, *input);
     const Nanoseconds start = std::max(stage.free, *input);
-    const Nanoseconds took = duration(times_of({s, action.chunk}), action.kind);
+    const Nanoseconds took = duration(times_of({s, action.chunk}, action.micro_batch), action.kind);
     stage.free = start + took;
     stage.times.busy += took;
     finish(s, action, start, stage.free);
@@ -252,10 +255,11 @@ class Walk {
     const Action second = stage.actions[stage.next + 1];
     const std::optional<Nanoseconds> second_input = ready(s, second);
     if (!second_input) return false;
-    const ChunkTimes& t = times_of({s, first.chunk});
+    const ChunkTimes& t = times_of({s, first.chunk}, first.micro_batch);
     const Nanoseconds took =
         t.paired > 0 ? t.paired
-                     : duration(t, first.kind) + duration(times_of({s, second.chunk}), second.kind);
+                     : duration(t, first.kind) +
+                           duration(times_of({s, second.chunk}, second.micro_batch), second.kind);
     const Nanoseconds start = std::max({stage.free, first_input, *second_input});
     stage.free = start + took;
     stage.times.busy += took;
@@ -327,8 +331,8 @@ PipelineResult run_pipeline(const PipelineShape& shape, const PipelineTimes& tim
   const std::int32_t longest = unit * shape.stages;
   PipelineShape fewer = shape;
   fewer.micro_batches = shortened(shape, longest);
-  if (length == StepLength::kShortened && !keep_spans && shape.info().has_steady_state &&
-      2 * fewer.micro_batches < shape.micro_batches) {
+  if (length == StepLength::kShortened && !keep_spans && times.by_micro_batch.empty() &&
+      shape.info().has_steady_state && 2 * fewer.micro_batches < shape.micro_batches) {
     Walk walk(fewer, times, false);
     PipelineResult result = walk.run();
     const std::int32_t more = shape.micro_batches - fewer.micro_batches;

@@ -38,7 +38,10 @@ struct ChunkTimes {
 };
 
 struct PipelineTimes {
-  std::vector<ChunkTimes> chunks;     // of (stage, chunk) at stage * shape.chunks + chunk
+  std::vector<ChunkTimes> chunks;  // of (stage, chunk) at stage * shape.chunks + chunk
+  /// Where passes of one chunk differ: at (stage * shape.chunks + chunk) * shape.passes() +
+  /// micro-batch. Such a step is walked whole.
+  std::vector<ChunkTimes> by_micro_batch;
   std::vector<Nanoseconds> transfer;  // from stage s to s + 1 and back; the last one wraps around
   bool blocking = false;              // with schedules that can (PipelineInfo::blocking)
   Nanoseconds restart = 0;            // blocking: from the end of a transfer to the next kernel

@@ -251,6 +251,24 @@ TEST(Predict, RanksThatVaryTakeLongerAndSaySo) {
   expect_error(predict(small({"--jitter", "2"})), 3, "--jitter is 2");
 }
 
+TEST(Predict, StagesOfAPipelineThatVaryTakeLongerAndSaySo) {
+  const auto varied = [](const char* spread) {
+    return small(
+        {"--gpus", "16", "--tp", "2", "--pp", "2", "--grad-accum", "8", "--jitter", spread});
+  };
+  const json none = predicted(varied("0"));
+  EXPECT_EQ(none.at("jitter").at("slowdown"), 0);
+  EXPECT_EQ(none.at("jitter").at("iteration_time_s"), none.at("iteration_time_s"));
+  const json some = predicted(varied("0.03")).at("jitter");
+  EXPECT_GT(some.at("slowdown").get<double>(), 0);
+  EXPECT_LT(some.at("slowdown").get<double>(), 0.15);
+  EXPECT_GT(some.at("waiting_s").get<double>(), 0);
+  EXPECT_GT(some.at("bubble_s").get<double>(), 0);
+  EXPECT_GT(predicted(varied("0.1")).at("jitter").at("slowdown"), some.at("slowdown"));
+  EXPECT_EQ(predicted(varied("0.03")).at("jitter"), some);  // deterministic
+  EXPECT_THAT(predict(varied("0.03")).out, HasSubstr("longer for other stages"));
+}
+
 // What does not fit is predicted all the same, and says by how much.
 TEST(Predict, StillPredictsWhatDoesNotFit) {
   const Flags flags{"--model", "llama-3.1-405b", "--cluster", "dgx-h100"};

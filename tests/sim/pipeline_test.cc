@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "sim/core/parallelism.h"
 #include "sim/pipeline/recurrence.h"
 #include "sim/schedules/stage_actions.h"
 #include "tests/support/refusal.h"

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipelines whose kernels vary: without variation the plain step to the nanosecond, with more of it
+// never faster in the mean.
+#include "sim/pipeline/joint_stages.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "profiles/data_dir.h"
+#include "sim/core/hf_config.h"
+#include "sim/engine/stragglers.h"
+#include "sim/explain/jitter.h"
+#include "sim/pipeline/pipeline_step.h"
+#include "tests/sim/model_parallel_plans.h"
+
+namespace shardwright::sim {
+namespace {
+
+Plan scheduled(PipelineKind kind, std::int64_t virtual_stages) {
+  Plan plan = plan_of(64, 4, 4, 16);
+  plan.parallel.pp_schedule = kind;
+  plan.parallel.virtual_stages = virtual_stages;
+  return plan;
+}
+
+std::vector<Plan> plans() {
+  Plan sharded = plan_of(16, 2, 2, 4);
+  sharded.strategy = Strategy::kFsdp2;
+  sharded.stack = "torch-eager";
+  Plan hidden = scheduled(PipelineKind::kInterleaved, 5);
+  hidden.parallel.tp_overlap = TensorOverlap::kUserbuffers;
+  Plan context = plan_of(64, 2, 4, 8);
+  context.parallel.cp = 2;
+  std::vector<Plan> all = {sharded, hidden, context, plan_of(2, 1, 2, 3)};
+  for (const auto& [kind, chunks] :
+       std::vector<std::pair<PipelineKind, int>>{{PipelineKind::kGpipe, 1},
+                                                 {PipelineKind::kOneForwardOneBackward, 1},
+                                                 {PipelineKind::kInterleaved, 5},
+                                                 {PipelineKind::kZb1p, 1},
+                                                 {PipelineKind::kZbv, 2},
+                                                 {PipelineKind::kDualpipe, 2}})
+    all.push_back(scheduled(kind, chunks));
+  return all;
+}
+
+/// A simulator with its programs; profiles by the plan's stack.
+struct Simulated {
+  explicit Simulated(const Plan& p, const std::string& name = "")
+      : model(name.empty() ? llama_70b() : load_model(profiles::data_dir() / "models", name)),
+        profile(profiles::load_profile("dgx-h100", p.stack)),
+        programs(model, profile.stack, profile.cluster.gpu),
+        simulator(model, profile, programs),
+        plan(p) {}
+
+  double plain_s() { return simulator.run(plan).step_s; }
+  double varied_s(JointOptions options) {
+    JointStages joint(options);
+    const double step_s = simulator.run_varied(plan, joint).step_s;
+    waiting_ns = joint.waiting_ns();
+    bubble_longer_ns = joint.bubble_longer_ns();
+    return step_s;
+  }
+
+  Model model;
+  profiles::Profile profile;
+  ProgramCache programs;
+  PipelineSimulator simulator;
+  Plan plan;
+  Nanoseconds waiting_ns = 0, bubble_longer_ns = 0;
+};
+
+TEST(PipelineJitter, WithoutVariationTheStepIsThePlainOneToTheNanosecond) {
+  for (const Plan& plan : plans()) {
+    SCOPED_TRACE(std::string(name_of(plan.parallel.schedule())) + " of " +
+                 std::to_string(plan.gpus));
+    Simulated of(plan);
+    JointOptions options = joint_options(plan);
+    options.kernel_spread = 0;
+    EXPECT_EQ(of.varied_s(options), of.plain_s());
+    EXPECT_EQ(of.waiting_ns, 0);
+    EXPECT_EQ(of.bubble_longer_ns, 0);
+  }
+}
+
+TEST(PipelineJitter, ExpertsWithoutVariationAreThePlainStepToo) {
+  Plan plan = plan_of(32, 2, 2, 8);
+  plan.parallel.ep = 8;
+  Simulated of(plan, "mixtral-8x7b");
+  JointOptions options = joint_options(plan);
+  EXPECT_EQ(options.pass_ranks, 8);
+  EXPECT_EQ(options.replicas, 2);
+  options.kernel_spread = 0;
+  EXPECT_EQ(of.varied_s(options), of.plain_s());
+}
+
+TEST(PipelineJitter, MoreVariationIsNeverFasterInTheMean) {
+  for (const Plan& plan : plans()) {
+    SCOPED_TRACE(std::string(name_of(plan.parallel.schedule())) + " of " +
+                 std::to_string(plan.gpus));
+    // One rank a stage is as often faster as slower, but for what neighbours wait.
+    if (plan.gpus == plan.parallel.pp) continue;
+    Simulated of(plan);
+    double before = of.plain_s();
+    for (const double spread : {0.01, 0.03, 0.1}) {
+      constexpr int kSeeds = 6;
+      double mean = 0;
+      for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        JointOptions options = joint_options(plan);
+        options.kernel_spread = spread;
+        options.seed = seed;
+        mean += of.varied_s(options) / kSeeds;
+      }
+      EXPECT_GT(mean, before) << spread;
+      before = mean;
+    }
+    EXPECT_LT(before, 2 * of.plain_s());
+  }
+}
+
+TEST(PipelineJitter, IsReproducibleAndOtherSeedsDiffer) {
+  const Plan plan = plan_of(32, 2, 4, 8);
+  Simulated of(plan);
+  JointOptions options = joint_options(plan);
+  options.seed = 7;
+  const double once = of.varied_s(options);
+  EXPECT_EQ(of.varied_s(options), once);
+  EXPECT_EQ(Simulated(plan).varied_s(options), once);
+  options.seed = 8;
+  EXPECT_NE(of.varied_s(options), once);
+}
+
+// The reduction of gradients waits for the slowest of the replicas, layers for that of their ranks.
+TEST(PipelineJitter, MoreRanksThatMeetAreSlower) {
+  const Plan plan = plan_of(64, 2, 4, 8);
+  Simulated of(plan);
+  const auto mean = [&](int pass_ranks, int replicas) {
+    constexpr int kSeeds = 6;
+    double sum = 0;
+    for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      sum += of.varied_s({.pass_ranks = pass_ranks,
+                          .replicas = replicas,
+                          .kernel_spread = 0.04,
+                          .seed = seed}) /
+             kSeeds;
+    }
+    return sum;
+  };
+  const double one = mean(1, 1);
+  EXPECT_EQ(of.waiting_ns, 0) << "one rank of a stage has nobody to wait for";
+  EXPECT_GT(mean(1, 8), one);
+  EXPECT_GT(of.waiting_ns, 0);
+  EXPECT_GT(mean(8, 1), one);
+  EXPECT_GT(of.waiting_ns, 0);
+}
+
+// The event engine, which joins ranks by iteration, is the reference of the walk.
+TEST(PipelineJitter, RanksOfAPassMeetAsInTheEngine) {
+  Plan plan = plan_of(16, 4, 2, 4);
+  plan.stack = "torch-eager";
+  plan.strategy = Strategy::kFsdp2;
+  const Model model = load_model(profiles::data_dir() / "models", "llama-3.2-1b");
+  const profiles::Profile profile = profiles::load_profile("dgx-h100", plan.stack);
+  ProgramCache programs(model, profile.stack, profile.cluster.gpu);
+  const std::vector<ChunkContent> parts = partition_layers(model, plan, profile.stack);
+  TimedChunk chunk;
+  lower_chunk(model, plan, profile.stack, profile.cluster, programs.at(plan), parts.front(),
+              chunk.schedule);
+  ChunkTimer timer(profile);
+  timer.time(chunk);
+  const PassGraph graph(chunk.schedule, timer.pass_operations(chunk, ChunkSection::kForward));
+  Schedule one = chunk.schedule;
+  Section pass = one.sections[static_cast<std::size_t>(ChunkSection::kForward)];
+  pass.repeats = 1;
+  one.sections = {pass};
+  for (OpCost& cost : chunk.costs) cost.host_ns = 0;
+  const Nanoseconds alone = Engine().run(one, chunk.costs).step_ns;
+  double by_engine = 0, by_graph = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    const StragglerOptions options{.ranks = 4, .kernel_spread = 0.05, .seed = seed};
+    const StragglerResult joined = simulate_stragglers(one, chunk.costs, options);
+    ASSERT_TRUE(joined.settled);
+    by_engine += static_cast<double>(joined.slowest.step_ns - alone);
+    std::vector<RankDraws> ranks;
+    for (std::uint64_t r = 0; r < 4; ++r) ranks.emplace_back(0.05, seed, r);
+    by_graph += static_cast<double>(graph.run(ranks, 0).longer_ns);
+  }
+  EXPECT_GT(by_engine, 0);
+  EXPECT_NEAR(by_graph, by_engine, 0.1 * by_engine);
+}
+
+TEST(PipelineJitter, IsToldOfAPrediction) {
+  const Plan plan = plan_of(32, 2, 4, 8);
+  Predictor predictor(llama_70b(), h100());
+  const Prediction prediction = predictor.predict(plan);
+  const Jitter none = jitter_of(predictor, prediction, 0);
+  EXPECT_EQ(none.slowdown, 0);
+  EXPECT_EQ(none.iteration_s, prediction.time.iteration_s);
+  const Jitter some = jitter_of(predictor, prediction, 0.03);
+  EXPECT_EQ(some.ranks, 2 * 4 * 4);
+  EXPECT_GT(some.slowdown, 0);
+  EXPECT_GT(some.waiting_s, 0);
+  EXPECT_GT(some.bubble_s, 0);
+}
+
+}  // namespace
+}  // namespace shardwright::sim
