@@ -17,6 +17,7 @@
 #include "sim/engine/engine.h"
 #include "sim/memory/memory.h"
 #include "sim/pipeline/pipeline_step.h"
+#include "sim/pipeline/stage_timeline.h"
 #include "sim/program/low_precision.h"
 #include "sim/program/program_cache.h"
 #include "sim/stages_of_step.h"
@@ -140,13 +141,8 @@ struct Predictor::State {
   /// Of a step in stages, of which the busiest stands for all.
   Prediction predict_stages(Prediction p, const PredictOptions& options) {
     const Plan& plan = p.plan;
-    if (options.timeline != nullptr) {
-      throw Error(fmt::format(
-          "pp is {}, and such a plan has no timeline of one rank, expected pp 1, or a report or "
-          "trace of its stages",
-          plan.parallel.pp));
-    }
-    PipelineStep step = stages().run(plan);
+    PipelineRecord record;
+    PipelineStep step = stages().run(plan, options.timeline != nullptr ? &record : nullptr);
     const StageTime& busiest = step.stages[static_cast<std::size_t>(step.busiest)];
     TimePrediction& t = p.time;
     t.iteration_s = step.step_s * scale_factor(profile, plan);
@@ -163,6 +159,12 @@ struct Predictor::State {
     p.sent = step.sent;
     p.communication = shardwright::sim::sum_of(p.sent);
     p.exposed_s = step.exposed_s;
+    if (options.timeline != nullptr) {
+      std::vector<Schedule> schedules;
+      write_stage_timeline(model, plan, step, t.iteration_s, stages().timer(), record,
+                           *options.timeline, schedules);
+      if (options.stage_schedules != nullptr) *options.stage_schedules = std::move(schedules);
+    }
     for (StageTime& stage : step.stages) stage.bubble_s += scale_s;
     StagesOfStep of_step;
     of_step.stages = std::move(step.stages);
@@ -170,6 +172,8 @@ struct Predictor::State {
     of_step.memory =
         stage_memory(model, plan, profile, layout_of(plan, profile.cluster), step.parts);
     finish_parallel(p, model, profile, of_step, options.source);
+    for (std::size_t s = 0; s < p.stages.size(); ++s)
+      p.stages[s].breakdown_bytes = of_step.memory[s].breakdown_bytes;
     return p;
   }
 

@@ -74,6 +74,7 @@ struct StagePrediction {
   double compute_s = 0, exposed_communication_s = 0, host_s = 0, optimizer_s = 0, bubble_s = 0;
   Bytes peak_allocated_bytes = 0, peak_reserved_bytes = 0;
   bool fits = false;
+  std::array<double, kMemoryCategories> breakdown_bytes{};  // allocated, at the peak
 };
 
 struct PipelinePrediction {
@@ -110,6 +111,8 @@ struct PredictOptions {
   std::string source = {};
   Timeline* timeline =
       nullptr;  // filled with spans and the memory curve; implies the full simulation
+  /// With a timeline of a pipeline: filled with what its spans refer to, by stage.
+  std::vector<Schedule>* stage_schedules = nullptr;
 };
 
 class Predictor {

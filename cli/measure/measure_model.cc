@@ -95,10 +95,10 @@ void run_scene(const Model& model, const Scene& scene, MeasuringSite& site, Meas
           all.host.insert(all.host.end(), timeline.host.begin(), timeline.host.end());
         }
         if (rank != 0) return;
-        sim::StepTrace trace = sim::step_trace_of(schedule, std::move(all), describe(scene));
+        sim::StepTrace trace = sim::step_trace_of({&schedule, 1}, std::move(all), describe(scene));
         trace.origin = site.origin();
         trace.origin.step_s = std::move(step_s);
-        set = sim::observations_of(trace, schedule, plan.gpus);
+        set = sim::observations_of(trace, {&schedule, 1}, plan.gpus);
         if (measured.products.choices.empty()) {
           measured.products = chosen;
         } else {

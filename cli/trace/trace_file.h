@@ -8,9 +8,9 @@
 
 namespace shardwright::cli {
 
-/// Predicts the plans of the job, writes their steps and says so on stderr: ranks of data-parallel
-/// plans, stages of model-parallel ones. `verb` is named as the origin. Throws Error where there
-/// are plans of both kinds or the file cannot be written.
+/// Predicts the plans of the job, writes their steps and says so on stderr: of one rank, of a
+/// pipeline one of each stage. `verb` is named as the origin. Throws Error where the file cannot be
+/// written.
 void write_trace_of(const std::string& path, const std::string& verb, const sim::Job& inputs);
 
 }  // namespace shardwright::cli

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/render/compared_pipeline.h"
 #include "cli/render/json/json_text.h"
 #include "cli/render/text/quantity.h"
 #include "cli/render/text/table.h"
@@ -85,7 +86,7 @@ class CompareVerb : public Verb {
   }
 
   void print_json(const TraceComparison& comparison) const {
-    Json document{{"schema", "shardwright.comparison/1.2"},
+    Json document{{"schema", "shardwright.comparison/1.3"},
                   {"step_time_s",
                    {{"predicted", comparison.predicted_step_s},
                     {"measured", comparison.measured_step_s},
@@ -103,6 +104,7 @@ class CompareVerb : public Verb {
                   {"operations", Json::array()},
                   {"slow_ranks", slow_json("rank", comparison.slow_ranks)},
                   {"slow_steps", slow_json("step", comparison.slow_steps)}};
+    add_compared_pipeline(comparison, document);
     for (std::size_t i = 0; i < kCauses; ++i) {
       document["causes"].push_back({{"cause", name_of(static_cast<sim::Cause>(i))},
                                     {"difference_s", comparison.causes_s[i]},
@@ -160,6 +162,7 @@ class CompareVerb : public Verb {
                quantity(comparison.measured_step_s, "s"),
                difference_text(comparison.measured_step_s, comparison.predicted_step_s));
     print_causes(comparison, out);
+    fmt::print(results(), "{}", compared_pipeline_text(comparison, out));
     print_classes(comparison, out);
     print_notes(comparison);
     if (top_ == 0 || comparison.operations.empty()) return;

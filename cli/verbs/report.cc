@@ -13,9 +13,8 @@
 #include "cli/verbs/verbs.h"
 #include "sim/core/atomic_file.h"
 #include "sim/core/plan_json.h"
-#include "sim/pipeline/timeline.h"
 #include "sim/trace/memory_over_time.h"
-#include "sim/trace/step_trace.h"
+#include "sim/trace/predicted_step.h"
 
 namespace shardwright::cli {
 namespace {
@@ -41,10 +40,6 @@ class ReportVerb : public Verb {
     if (!measured_.empty()) measured = sim::read_step_trace(measured_);
     if (flags_.plan_file || flags_.model || (trace_.empty() && measured_.empty())) {
       predicted = predict(report);
-      if (report.stages && !(trace_.empty() && measured_.empty())) {
-        refuse_parallelism(report.inputs->plans.front(), "traces are of ranks that hold all layers",
-                           "neither --trace nor --measured");
-      }
     }
     if (!trace_.empty()) {
       sim::StepTrace drawn = sim::read_step_trace(trace_);
@@ -53,6 +48,7 @@ class ReportVerb : public Verb {
     }
     if (predicted) report.strips.push_back(html::strip_of(*predicted, "predicted"));
     if (measured) report.strips.push_back(html::strip_of(*measured, "measured"));
+    if (predicted && !predicted->timeline.passes.empty()) report.stages = *predicted;
     if (predicted && measured) {
       sim::expect_same_model(*measured, *predicted);
       report.comparison = sim::compare_traces(*predicted, *measured);
@@ -81,8 +77,7 @@ class ReportVerb : public Verb {
         inputs.model_name, inputs.model.layers, parameters));
   }
 
-  /// Nothing where the plan has a pipeline: the report has its stages instead.
-  std::optional<sim::StepTrace> predict(html::Report& report) const {
+  sim::StepTrace predict(html::Report& report) const {
     report.inputs = resolve(flags_);
     const sim::Job& inputs = *report.inputs;
     if (inputs.plans.size() != 1) {
@@ -91,20 +86,19 @@ class ReportVerb : public Verb {
     }
     const Plan& plan = inputs.plans.front();
     sim::Predictor predictor(inputs.model, inputs.profile);
-    if (plan.parallel.pp > 1) {
-      report.explanation.emplace().base = predictor.predict(plan);
-      report.stages = sim::parallel_timeline(inputs.model, inputs.profile, plan);
-      return std::nullopt;
-    }
-    Timeline timeline;
-    predictor.predict(plan, {.timeline = &timeline});
-    timeline.memory = sim::memory_over_time(*predictor.schedule(), timeline);
+    sim::PredictedStep step = sim::predicted_step(predictor, plan);
+    const bool pipeline = plan.parallel.pp > 1;
+    if (!pipeline) step.timeline.memory = sim::memory_over_time(step.stages.front(), step.timeline);
     sim::StepTrace trace =
-        sim::step_trace_of(*predictor.schedule(), std::move(timeline), "the prediction");
+        sim::step_trace_of(step.stages, std::move(step.timeline), "the prediction");
     trace.identity = {inputs.model_name, inputs.model_config, plan,
                       inputs.profile.cluster.gpus_per_node};
     // Last, because it predicts other plans and leaves their schedule.
-    report.explanation = sim::explain(predictor, plan);
+    if (pipeline) {
+      report.explanation.emplace().base = std::move(step.prediction);
+    } else {
+      report.explanation = sim::explain(predictor, plan);
+    }
     return trace;
   }
 

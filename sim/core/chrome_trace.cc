@@ -12,7 +12,19 @@
 namespace shardwright {
 namespace {
 
-constexpr int kHostTrack = 1;  // streams follow
+constexpr int kHostTrack = 1;  // streams follow, then what the stage does
+constexpr int kLanes = 100;    // apart: of a stream whose spans may overlap
+
+/// Of a unit's own collective they stand apart.
+Bytes bytes_moved(const Op& op) {
+  return op.collective ? static_cast<Bytes>(op.collective.bytes) : op.work.bytes;
+}
+
+std::int32_t count_stages(const Timeline& timeline) {
+  std::int32_t last = -1;
+  for (const auto& [rank, of] : timeline.stages) last = std::max(last, of.stage);
+  return last + 1;
+}
 
 /// A schedule with its operations by id.
 struct ExpandedSchedule {
@@ -20,8 +32,9 @@ struct ExpandedSchedule {
     for_each_op(s, [this](const OpInstance& at, const Op&) { instances.push_back(at); });
   }
   const OpInstance* find(OpId id) const {
-    if (id < 0 || id >= static_cast<OpId>(instances.size())) return nullptr;
-    return &instances[static_cast<std::size_t>(id)];
+    const OpId at = id - schedule.first_id;
+    if (id < 0 || at < 0 || at >= std::ssize(instances)) return nullptr;
+    return &instances[static_cast<std::size_t>(at)];
   }
   const Op& op(const OpInstance& at) const { return schedule.ops[at.op]; }
 
@@ -35,7 +48,10 @@ class ProcessWriter {
  public:
   ProcessWriter(EventWriter& out, const ExpandedSchedule& expanded, const Timeline& timeline,
                 int pid, std::int32_t rank)
-      : out_(out), expanded_(expanded), timeline_(timeline), pid_(pid), rank_(rank) {}
+      : out_(out), expanded_(expanded), timeline_(timeline), pid_(pid), rank_(rank) {
+    const auto stage = timeline.stages.find(rank);
+    if (stage != timeline.stages.end()) stage_ = &stage->second;
+  }
 
   void write(const std::string& title, bool with_memory, std::int64_t& flow_id) {
     name_tracks(title);
@@ -43,7 +59,10 @@ class ProcessWriter {
       if (span.rank == rank_) slice(span, kHostTrack, true);
     }
     for (const Span& span : timeline_.spans) {
-      if (span.rank == rank_) slice(span, track_of(span), false);
+      if (span.rank == rank_) slice(span, lane_of(span), false);
+    }
+    for (const PassSpan& span : timeline_.passes) {
+      if (span.rank == rank_) pass(span);
     }
     if (with_memory) memory_counters();
     bytes_in_flight();
@@ -53,9 +72,66 @@ class ProcessWriter {
  private:
   static int track_of(const Span& span) { return kHostTrack + 1 + span.stream; }
 
+  /// Slices of one track may not overlap in part, as messages on their way do: each takes the first
+  /// lane that is free.
+  int lane_of(const Span& span) {
+    const OpInstance* at = expanded_.find(span.id);
+    const int track = track_of(span);
+    if (at == nullptr || expanded_.op(*at).kind != OpKind::kReceive) return track;
+    std::size_t lane = 0;
+    while (lane < busy_.size() && busy_[lane] > span.begin_ns) ++lane;
+    if (lane == busy_.size()) {
+      busy_.push_back(0);
+      const Stream& stream = expanded_.schedule.streams[span.stream];
+      if (lane > 0) {
+        name_track(track + kLanes * static_cast<int>(lane), stream.name, name_of(stream.role),
+                   track);
+      }
+    }
+    busy_[lane] = span.end_ns;
+    return track + kLanes * static_cast<int>(lane);
+  }
+
+  int pass_track() const { return kHostTrack + 1 + static_cast<int>(timeline_.streams.size()); }
+
+  void pass(const PassSpan& span) {
+    std::string args;
+    if (is_pass(span.work)) {
+      args = fmt::format(R"("stage":{},"chunk":{},"action":"{}","micro_batch":{})", stage_->stage,
+                         span.chunk, letter_of(static_cast<PassKind>(span.work)), span.micro_batch);
+    }
+    if (span.step != 0) args += fmt::format(R"({}"step":{})", args.empty() ? "" : ",", span.step);
+    out_.event(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}","args":{{{}}})",
+               pid_, pass_track(), microseconds(span.begin_ns),
+               microseconds(span.end_ns - span.begin_ns),
+               json_string(name_of(span, stage_->chunks > 1)), name_of(span.work), args);
+  }
+
+  void name_track(int tid, const std::string& name, std::string_view role, int order) {
+    out_.event(
+        R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{},"role":"{}"}})", pid_,
+        tid, json_string(name), role);
+    out_.event(
+        R"("ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}})", pid_,
+        tid, order);
+  }
+
+  void name_process(const std::string& title) {
+    if (stage_ == nullptr) {
+      out_.event(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{}}})", pid_,
+                 json_string(title));
+      return;
+    }
+    const std::string name = fmt::format("{}: stage {} of {} ({})", title, stage_->stage,
+                                         count_stages(timeline_), stage_->content);
+    out_.event(
+        R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{},"timeline":{},"rank":{},"stage":{},"chunks":{},"content":{}}})",
+        pid_, json_string(name), json_string(title), rank_, stage_->stage, stage_->chunks,
+        json_string(stage_->content));
+  }
+
   void name_tracks(const std::string& title) {
-    out_.event(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{}}})", pid_,
-               json_string(title));
+    name_process(title);
     out_.event(R"("ph":"M","pid":{},"name":"process_sort_index","args":{{"sort_index":{}}})", pid_,
                pid_);
     struct Track {
@@ -68,15 +144,12 @@ class ProcessWriter {
       tracks.push_back({timeline_.streams[i],
                         name_of(i < planned.size() ? planned[i].role : StreamRole::kSide)});
     }
-    for (std::size_t i = 0; i < tracks.size(); ++i) {
-      const std::size_t tid = static_cast<std::size_t>(kHostTrack) + i;
-      out_.event(
-          R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{},"role":"{}"}})",
-          pid_, tid, json_string(tracks[i].name), tracks[i].role);
-      out_.event(
-          R"("ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}})",
-          pid_, tid, tid);
+    for (std::size_t i = timeline_.host.empty() && stage_ != nullptr ? 1 : 0; i < tracks.size();
+         ++i) {
+      const int tid = kHostTrack + static_cast<int>(i);
+      name_track(tid, tracks[i].name, tracks[i].role, tid);
     }
+    if (stage_ != nullptr) name_track(pass_track(), "stage", "stage", 0);
   }
 
   void slice(const Span& span, int track, bool host) {
@@ -104,10 +177,16 @@ class ProcessWriter {
     std::string text = fmt::format(
         R"("id":{},"unit":"{}","phase":"{}","kind":"{}","micro_step":{})", at.id,
         unit_name(expanded_.schedule, at.unit), name_of(op.phase), name_of(op.kind), at.micro_step);
+    if (const std::optional<Action>& pass = expanded_.schedule.sections[at.section].pass; pass) {
+      text += fmt::format(R"(,"stage":{},"chunk":{},"action":"{}")", stage_->stage, pass->chunk,
+                          letter_of(pass->kind));
+    }
     if (host) return text;
     const Work& work = op.work;
-    if (work.kind == WorkKind::kMemory || work.kind == WorkKind::kCollective) {
-      text += fmt::format(R"(,"bytes":{})", work.bytes);
+    if (communicates(op)) text += fmt::format(R"(,"group":"{}")", name_of(op.work.group));
+    if (work.kind == WorkKind::kMemory || work.kind == WorkKind::kCollective ||
+        work.kind == WorkKind::kTransfer) {
+      text += fmt::format(R"(,"bytes":{})", bytes_moved(op));
     }
     if (work.kind == WorkKind::kGemm) {
       text += fmt::format(R"(,"m":{},"n":{},"k":{})", work.m, work.n, work.k);
@@ -137,8 +216,8 @@ class ProcessWriter {
     for (const Span& span : timeline_.spans) {
       const OpInstance* at = span.rank == rank_ ? expanded_.find(span.id) : nullptr;
       if (at == nullptr || !is_collective(expanded_.op(*at).kind)) continue;
-      changes[span.begin_ns] += expanded_.op(*at).work.bytes;
-      changes[span.end_ns] -= expanded_.op(*at).work.bytes;
+      changes[span.begin_ns] += bytes_moved(expanded_.op(*at));
+      changes[span.end_ns] -= bytes_moved(expanded_.op(*at));
     }
     Bytes in_flight = 0;
     for (const auto& [at, change] : changes) {
@@ -176,7 +255,24 @@ class ProcessWriter {
   const Timeline& timeline_;
   int pid_;
   std::int32_t rank_;
+  const StageOfRank* stage_ = nullptr;
+  std::vector<Nanoseconds> busy_;  // lanes of messages
 };
+
+/// From pass to pass, over processes.
+void write_hand_overs(EventWriter& out, const Timeline& timeline,
+                      const std::map<std::int32_t, int>& processes, std::int64_t& flow_id) {
+  const int track = kHostTrack + 1 + static_cast<int>(timeline.streams.size());
+  for (const auto& [from, to] : timeline.hand_overs) {
+    const PassSpan &a = timeline.passes[from], &b = timeline.passes[to];
+    const char* name = a.work == StageWork::kForward ? "activations" : "gradients";
+    out.event(R"("ph":"s","pid":{},"tid":{},"ts":{},"id":{},"name":"{}","cat":"micro-batch")",
+              processes.at(a.rank), track, microseconds(a.end_ns - 1), flow_id, name);
+    out.event(
+        R"("ph":"f","bp":"e","pid":{},"tid":{},"ts":{},"id":{},"name":"{}","cat":"micro-batch")",
+        processes.at(b.rank), track, microseconds(b.begin_ns), flow_id++, name);
+  }
+}
 
 bool runs_a_kernel(const Op& op) {
   return op.work.kind == WorkKind::kGemm || op.work.kind == WorkKind::kAttention ||
@@ -239,16 +335,23 @@ void write_chrome_trace(const std::filesystem::path& path,
   int pid = 0;
   std::int64_t flow_id = 1;
   for (const TracedTimeline& traced : timelines) {
-    const ExpandedSchedule expanded(*traced.schedule);
     std::set<std::int32_t> ranks;
     for (const Span& span : traced.timeline->spans) ranks.insert(span.rank);
     if (ranks.empty()) ranks.insert(0);
+    std::map<std::int32_t, ExpandedSchedule> stages;
+    std::map<std::int32_t, int> processes;
     for (const std::int32_t rank : ranks) {
+      const std::int32_t stage = traced.timeline->stage_of(rank);
+      const ExpandedSchedule& expanded =
+          stages.try_emplace(stage, traced.schedule[stage]).first->second;
+      const bool several = ranks.size() > 1 && traced.timeline->stages.empty();
       const std::string title =
-          ranks.size() > 1 ? fmt::format("{}, rank {}", traced.title, rank) : traced.title;
-      ProcessWriter(out, expanded, *traced.timeline, ++pid, rank)
+          several ? fmt::format("{}, rank {}", traced.title, rank) : traced.title;
+      processes[rank] = ++pid;
+      ProcessWriter(out, expanded, *traced.timeline, pid, rank)
           .write(title, rank == *ranks.begin(), flow_id);
     }
+    write_hand_overs(out, *traced.timeline, processes, flow_id);
   }
   out.finish(notes);
 }

@@ -4,10 +4,10 @@
 // One process for every rank of every timeline, in the order given, so that predicted can stand
 // above measured; in it a track for the host and one for each stream, counters of allocated and
 // reserved memory and of bytes in flight, and an arrow from each gather to what uses it first. A
-// track says its role: the host's, or the stream's.
-// Times are microseconds with three decimals: nothing is lost. A slice's args carry the operation's
-// id, so that a reader finds the operation again. Events are streamed; the file is whole or not
-// there.
+// track says its role: the host's, the stream's or, of a pipeline's stage, that of what it does:
+// passes by chunk and micro-batch, bubbles and the tail of the step. Times are microseconds with
+// three decimals: nothing is lost. A slice's args carry the operation's id, so that a reader finds
+// the operation again. Events are streamed; the file is whole or not there.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +27,7 @@ std::string_view name_of(StreamRole role);
 
 struct TracedTimeline {
   std::string title;         // name of the process; ranks other than 0 are added to it
-  const Schedule* schedule;  // what the spans' ids refer to
+  const Schedule* schedule;  // what the spans' ids refer to; of a pipeline the first stage's of all
   const Timeline* timeline;
 };
 

@@ -174,6 +174,11 @@ struct Op {
   bool captured = false;              // a CUDA graph holds it: the host does not launch it
 };
 
+/// With the other ranks of its Work's group, and does nothing else.
+inline bool communicates(const Op& op) {
+  return op.work.kind == WorkKind::kCollective || op.kind == OpKind::kReceive;
+}
+
 std::string_view name_of(OpKind kind);
 std::string_view name_of(Phase phase);
 /// Whether graphs of that scope hold the operation, so that the host does not launch it.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 namespace shardwright {
 
@@ -26,6 +27,9 @@ enum class CommGroup : std::uint8_t {
   kPipeline
 };
 inline constexpr int kCommGroups = 10;
+/// The word of a group, those that divide the replicas being one: "tensor", "context", "expert",
+/// "pipeline", "data".
+std::string_view name_of(CommGroup group);
 
 struct RankGroup {
   std::int64_t size = 1;

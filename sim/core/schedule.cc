@@ -63,6 +63,21 @@ std::string_view name_of(Phase phase) {
   return name_in(kNames, phase);
 }
 
+std::string_view name_of(CommGroup group) {
+  switch (group) {
+    case CommGroup::kTensor:
+      return "tensor";
+    case CommGroup::kContext:
+      return "context";
+    case CommGroup::kExpert:
+      return "expert";
+    case CommGroup::kPipeline:
+      return "pipeline";
+    default:
+      return "data";
+  }
+}
+
 void Schedule::clear() {
   streams.clear();
   ops.clear();
@@ -70,6 +85,7 @@ void Schedule::clear() {
   blocks.clear();
   sections.clear();
   persistent.clear();
+  first_id = 0;
   groups.fill({});
   layout = {};
   sharding = {};

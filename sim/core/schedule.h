@@ -16,18 +16,20 @@
 // which its sizes and places follow (sim/core/placement.h). for_each_op walks the expanded step.
 //
 // A schedule is the view of one rank. Layers with tensor, context or expert parallelism communicate
-// on a stream of their own (sim/program/list_pass.h). Of a pipeline it is the step of one chunk,
-// whose passes are sections (sim/strategies/lower.h), and sim/schedules say which pass of which
-// chunk a stage runs when. Read next:
+// on a stream of their own (sim/program/list_pass.h). Of a pipeline's chunk it holds each kind of
+// pass as a section (sim/strategies/lower.h); a stage's has a section for every pass of its chunks,
+// in the order that sim/schedules say (sim/pipeline/stage_schedules.h). Read next:
 // sim/strategies/lower.h (who writes it), sim/engine/engine.h (who costs it), exec/executor.h (who
 // runs it).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/core/action.h"
 #include "sim/core/layout.h"
 #include "sim/core/op.h"
 #include "sim/core/persistent.h"
@@ -82,7 +84,12 @@ struct Section {
   std::uint32_t first_block = 0;
   std::uint32_t block_count = 0;
   std::int32_t repeats = 1;
+  std::optional<Action> pass = std::nullopt;  // of a pipeline's stage: which one it is
 };
+
+/// Identity of one execution of an operation within a step: its position in the expanded host
+/// order, of a pipeline after those of the stages before.
+using OpId = std::int64_t;
 
 struct Schedule {
   std::vector<Stream> streams;  // 0 is the compute stream
@@ -93,6 +100,7 @@ struct Schedule {
   std::vector<PersistentTensor> persistent;
   std::vector<const char*> event_names;  // [0] is unused
   std::int64_t layers = 0;
+  OpId first_id = 0;
   std::array<RankGroup, kCommGroups> groups{};
   Layout layout;  // of plans whose layers communicate
   ShardingFacts sharding;
@@ -120,12 +128,9 @@ struct Schedule {
   void clear();
 };
 
-/// Identity of one execution of an operation within a step: its position in the expanded host
-/// order.
-using OpId = std::int64_t;
-
 struct OpInstance {
   OpId id = 0;
+  std::uint32_t section = 0;
   std::uint32_t op = 0;  // index into Schedule::ops
   std::uint32_t block = 0;
   std::int32_t unit = 0;
@@ -136,7 +141,9 @@ struct OpInstance {
 template <class F>
 void for_each_op(const Schedule& schedule, F&& f) {
   OpInstance at;
+  at.id = schedule.first_id;
   for (const Section& section : schedule.sections) {
+    if (section.pass) at.micro_step = section.pass->micro_batch;
     for (std::int32_t micro = 0; micro < section.repeats; ++micro) {
       for (std::uint32_t b = 0; b < section.block_count; ++b) {
         at.block = section.first_block + b;
@@ -152,6 +159,7 @@ void for_each_op(const Schedule& schedule, F&& f) {
       }
       ++at.micro_step;
     }
+    ++at.section;
   }
 }
 

@@ -176,6 +176,7 @@ PipelineTimes PipelineSimulator::pipeline_times(const Stages& stages, double mes
       chunk.input_gradient += transfer;
     }
     std::fill(times.transfer.begin(), times.transfer.end(), 0);
+    times.inside = transfer;
   }
   return times;
 }

@@ -61,7 +61,7 @@ struct StageTail {
   PassTime update;  // its parts
 };
 
-/// What a step was made of, for whoever draws it (sim/pipeline/timeline.h).
+/// What a step was made of, for whoever draws it (sim/pipeline/stage_timeline.h).
 struct PipelineRecord {
   PipelineShape shape;
   PipelineTimes times;

@@ -43,6 +43,7 @@ struct PipelineTimes {
   /// micro-batch. Such a step is walked whole.
   std::vector<ChunkTimes> by_micro_batch;
   std::vector<Nanoseconds> transfer;  // from stage s to s + 1 and back; the last one wraps around
+  Nanoseconds inside = 0;             // of a pass that waits for its own exchange
   bool blocking = false;              // with schedules that can (PipelineInfo::blocking)
   Nanoseconds restart = 0;            // blocking: from the end of a transfer to the next kernel
 };

@@ -101,6 +101,7 @@ void rename_process(json& event, const std::string& title, std::int64_t process)
   const std::string name = text_of(args, "name");
   if (text_of(event, "name") == "process_name" && !name.starts_with(title)) {
     args["name"] = title + ": " + name;
+    if (args.contains("timeline")) args["timeline"] = title + ": " + text_of(args, "timeline");
   }
   if (args.contains("sort_index") && text_of(event, "name") == "process_sort_index") {
     args["sort_index"] = process;

@@ -13,6 +13,7 @@
 #include "sim/core/error.h"
 #include "sim/core/seconds.h"
 #include "sim/core/span_union.h"
+#include "sim/trace/traced_schedules.h"
 
 namespace shardwright::sim {
 namespace {
@@ -34,9 +35,11 @@ bool left_to_another(const Op& op) {
 
 class Observer {
  public:
-  Observer(const StepTrace& trace, const Schedule& schedule, std::int64_t gpus_per_node)
-      : trace_(trace), schedule_(schedule), gpus_per_node_(gpus_per_node) {
-    for_each_op(schedule_, [this](const OpInstance& at, const Op&) { ops_.push_back(at.op); });
+  Observer(const StepTrace& trace, std::span<const Schedule> stages, std::int64_t gpus_per_node)
+      : trace_(trace), schedule_(stages.front()), gpus_per_node_(gpus_per_node) {
+    for (const Schedule& stage : stages) {
+      for_each_op(stage, [&](const OpInstance&, const Op& op) { ops_.push_back(&op); });
+    }
     const TraceOrigin& origin = trace.origin;
     copies_on_gpus_ = origin.device == "cuda" && origin.transport == "local";
     if (origin.devices > 0) {
@@ -80,7 +83,7 @@ class Observer {
     set_.kernel_seconds = trace_.foreign_s;
   }
 
-  const Op& op_of(OpId id) const { return schedule_.ops[ops_[static_cast<std::size_t>(id)]]; }
+  const Op& op_of(OpId id) const { return *ops_[static_cast<std::size_t>(id)]; }
 
   bool collective(const Span& span) const {
     return op_of(span.id).work.kind == WorkKind::kCollective;
@@ -223,11 +226,11 @@ class Observer {
   }
 
   const StepTrace& trace_;
-  const Schedule& schedule_;
+  const Schedule& schedule_;  // of the first stage: groups are those of all
   std::int64_t gpus_per_node_;
-  std::vector<std::uint32_t> ops_;  // by id
-  bool copies_on_gpus_ = false;     // in place of NCCL
-  std::int32_t sharers_ = 1;        // ranks of a device
+  std::vector<const Op*> ops_;   // by id
+  bool copies_on_gpus_ = false;  // in place of NCCL
+  std::int32_t sharers_ = 1;     // ranks of a device
   std::map<std::tuple<std::int32_t, OpId, std::int64_t>, std::int64_t> instances_seen_;
   profiles::LeftOut foreign_{"slices that name no operation of the schedule", 0, 0};
   profiles::LeftOut no_link_{
@@ -239,13 +242,13 @@ class Observer {
 }  // namespace
 
 ObservationSet observations_of(const StepTrace& trace) {
-  const Schedule schedule = schedule_of(trace);
-  return observations_of(trace, schedule, trace.identity->gpus_per_node);
+  const std::vector<Schedule> stages = schedules_of(trace);
+  return observations_of(trace, stages, trace.identity->gpus_per_node);
 }
 
-ObservationSet observations_of(const StepTrace& trace, const Schedule& schedule,
+ObservationSet observations_of(const StepTrace& trace, std::span<const Schedule> stages,
                                std::int64_t gpus_per_node) {
-  return Observer(trace, schedule, gpus_per_node).observe();
+  return Observer(trace, stages, gpus_per_node).observe();
 }
 
 }  // namespace shardwright::sim

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A trace of `run --trace` as observations: every operation's time beside its work.
 //
-// The plan of the trace is lowered again (schedule_of), and each span finds its operation, hence
+// The plan of the trace is lowered again (schedules_of), and each span finds its operation, hence
 // its Work, by id. An operation that runs as several kernels is one observation of their sum.
 //
 // What else is observed:
@@ -20,12 +20,12 @@
 
 namespace shardwright::sim {
 
-/// Throws Error when the trace has no plan in it or is not of that plan (schedule_of), or when no
+/// Throws Error when the trace has no plan in it or is not of that plan (schedules_of), or when no
 /// kernel in it has an operation.
 profiles::ObservationSet observations_of(const StepTrace& trace);
 
-/// The same of a step that was measured just now, of `schedule`.
-profiles::ObservationSet observations_of(const StepTrace& trace, const Schedule& schedule,
+/// The same of a step that was measured just now, of the schedules of its stages.
+profiles::ObservationSet observations_of(const StepTrace& trace, std::span<const Schedule> stages,
                                          std::int64_t gpus_per_node);
 
 }  // namespace shardwright::sim

@@ -12,6 +12,7 @@
 
 #include "sim/core/error.h"
 #include "sim/core/quantile.h"
+#include "sim/trace/pipeline_summary.h"
 
 namespace shardwright::sim {
 namespace {
@@ -38,7 +39,44 @@ struct Sums {
 struct SharedLane {
   Nanoseconds kernels_ns = 0;
   Nanoseconds idle_ns = 0;
+  std::array<Nanoseconds, kStageWorks> idle_by_work_ns{};
+  Nanoseconds passes_ns = 0, closed_ns = 0;  // closed: passes without operations in the trace
   std::map<OpId, Sums> sums;
+};
+
+/// Finds what a stage does in moments of no operation; these come in order.
+class IdleMoments {
+ public:
+  explicit IdleMoments(const std::vector<const PassSpan*>& passes)
+      : passes_(passes), idle_ns_(passes.size()) {}
+
+  void add(Nanoseconds begin, Nanoseconds end) {
+    while (at_ < passes_.size() && passes_[at_]->end_ns <= begin) ++at_;
+    for (std::size_t i = at_; i < passes_.size() && passes_[i]->begin_ns < end; ++i) {
+      // Two passes that run as one block are one.
+      if (i > at_ && passes_[i]->begin_ns == passes_[i - 1]->begin_ns) continue;
+      const Nanoseconds from = std::max(begin, passes_[i]->begin_ns);
+      idle_ns_[i] += std::max<Nanoseconds>(0, std::min(end, passes_[i]->end_ns) - from);
+    }
+  }
+
+  void finish(SharedLane& lane) const {
+    for (std::size_t i = 0; i < passes_.size(); ++i) {
+      if (i > 0 && passes_[i]->begin_ns == passes_[i - 1]->begin_ns) continue;
+      const Nanoseconds length = passes_[i]->end_ns - passes_[i]->begin_ns;
+      const bool closed = is_pass(passes_[i]->work) && idle_ns_[i] == length;
+      if (is_pass(passes_[i]->work)) lane.passes_ns += length;
+      if (closed)
+        lane.closed_ns += length;
+      else
+        lane.idle_by_work_ns[static_cast<std::size_t>(passes_[i]->work)] += idle_ns_[i];
+    }
+  }
+
+ private:
+  const std::vector<const PassSpan*>& passes_;
+  std::vector<Nanoseconds> idle_ns_;  // by pass
+  std::size_t at_ = 0;
 };
 
 /// `step` is from the first operation of any rank to the last.
@@ -53,7 +91,7 @@ SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& op
   std::vector<bool> collective;
   for (std::size_t i = 0; i < lane.spans.size(); ++i) {
     const Span& span = *lane.spans[i];
-    collective.push_back(is_collective(operations.at(span.id).kind));
+    collective.push_back(operations.at(span.id).communicates());
     edges.push_back({span.begin_ns, true, i});
     edges.push_back({span.end_ns, false, i});
   }
@@ -66,12 +104,14 @@ SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& op
   std::set<std::size_t> collectives;
   const auto sums_of = [&](std::size_t span) -> Sums& { return shared.sums[lane.spans[span]->id]; };
   Nanoseconds before_ns = step.begin_ns;
+  IdleMoments idle(lane.passes);
   const auto account = [&](Nanoseconds until_ns) {
-    const Nanoseconds dt = until_ns - before_ns;
+    const Nanoseconds from_ns = before_ns, dt = until_ns - from_ns;
     before_ns = until_ns;
     if (dt <= 0) return;
     if (kernels.empty() && collectives.empty()) {
       shared.idle_ns += dt;
+      idle.add(from_ns, until_ns);
       return;
     }
     const std::size_t owner = kernels.empty() ? *collectives.begin() : kernels.begin()->second;
@@ -101,6 +141,7 @@ SharedLane share_out(const Lane& lane, const std::map<OpId, TracedOperation>& op
     }
   }
   account(step.end_ns);
+  idle.finish(shared);
   return shared;
 }
 
@@ -115,10 +156,17 @@ class Summary {
         extent.end_ns = std::max(extent.end_ns, span.end_ns);
       }
     }
+    for (const PassSpan& span : trace.timeline.passes) {
+      Extent& extent = extents_[span.step];
+      extent.begin_ns = std::min(extent.begin_ns, span.begin_ns);
+      extent.end_ns = std::max(extent.end_ns, span.end_ns);
+    }
     for (const auto& [key, lane] : lanes) {
       if (lane.spans.empty()) continue;
       lanes_[key] = share_out(lane, trace.operations, extents_[key.first]);
+      ranks_of_[trace.timeline.stage_of(key.second)].push_back(key);
     }
+    summary_.stage_share = 1.0 / static_cast<double>(std::max<std::size_t>(1, ranks_of_.size()));
     if (lanes_.empty()) {
       throw Error(
           fmt::format("{}: no slice has an operation of a schedule, expected a trace of "
@@ -131,6 +179,10 @@ class Summary {
     read_steps();
     read_ranks();
     read_operations();
+    summary_.pipeline = pipeline_of(trace_);
+    if (summary_.pipeline && summary_.pipeline->stages.size() != ranks_of_.size())
+      summary_.pipeline.reset();
+    if (summary_.pipeline) read_exposed();
     return std::move(summary_);
   }
 
@@ -160,10 +212,62 @@ class Summary {
       const double by = length / summary_.step_s - 1;
       if (by > kSlowStep) summary_.slow_steps.push_back({step, by});
     }
-    std::vector<double> idle;
-    for (const auto& [key, lane] : lanes_)
-      idle.push_back(kSecondsPerNs * static_cast<double>(lane.idle_ns));
-    summary_.idle_s = median(idle) + median(beyond);
+    for (const auto& [stage, lanes] : ranks_of_) {
+      const auto mean_of = [&](auto&& of_lane) {
+        std::vector<double> values;
+        for (const LaneKey& key : lanes)
+          values.push_back(kSecondsPerNs * static_cast<double>(of_lane(lanes_.at(key))));
+        return median(values) * summary_.stage_share;
+      };
+      summary_.idle_s += mean_of([](const SharedLane& lane) { return lane.idle_ns; });
+      summary_.closed_s += mean_of([](const SharedLane& lane) { return lane.closed_ns; });
+      for (std::size_t work = 0; work < kStageWorks; ++work) {
+        summary_.idle_by_work_s[work] +=
+            mean_of([&](const SharedLane& lane) { return lane.idle_by_work_ns[work]; });
+      }
+    }
+    summary_.idle_s += median(beyond);
+  }
+
+  /// Of all passes of a stage to those that have their operations in the trace.
+  double opened_share(const std::vector<LaneKey>& lanes) const {
+    Nanoseconds passes = 0, closed = 0;
+    for (const LaneKey& key : lanes) {
+      passes += lanes_.at(key).passes_ns;
+      closed += lanes_.at(key).closed_ns;
+    }
+    return passes > closed ? static_cast<double>(passes - closed) / static_cast<double>(passes) : 1;
+  }
+
+  /// What a stage waits for data: operations that communicate, and where it stands still for them.
+  void read_exposed() {
+    std::vector<StageSummary>& stages = summary_.pipeline->stages;
+    const auto at = [](CommGroup group) { return static_cast<std::size_t>(group); };
+    for (const auto& [id, times] : summary_.operations) {
+      const TracedOperation& operation = times.operation;
+      if (!operation.communicates()) continue;
+      summary_.pipeline->transfer_s += times.transfer_s * summary_.stage_share;
+      summary_.pipeline->waiting_s += (times.duration_s - times.transfer_s) * summary_.stage_share;
+      const CommGroup group = operation.group.value_or(CommGroup::kData);
+      stages[static_cast<std::size_t>(operation.stage)]
+          .exposed_s[at(group <= CommGroup::kWorld ? CommGroup::kData : group)] +=
+          times.exposed_s / summary_.stage_share;
+    }
+    for (const auto& [stage, lanes] : ranks_of_) {
+      std::array<double, kCommGroups>& exposed = stages[static_cast<std::size_t>(stage)].exposed_s;
+      for (double& seconds : exposed) seconds /= opened_share(lanes);
+      for (const auto& [work, group] : {std::pair(StageWork::kTransfer, CommGroup::kPipeline),
+                                        std::pair(StageWork::kReduction, CommGroup::kData),
+                                        std::pair(StageWork::kGather, CommGroup::kData)}) {
+        std::vector<double> values;
+        for (const LaneKey& key : lanes) {
+          values.push_back(
+              kSecondsPerNs *
+              static_cast<double>(lanes_.at(key).idle_by_work_ns[static_cast<std::size_t>(work)]));
+        }
+        exposed[at(group)] += median(values);
+      }
+    }
   }
 
   void read_ranks() {
@@ -194,7 +298,8 @@ class Summary {
       times.operation = trace_.operations.at(id);
       std::vector<double> durations, exposed, contended;
       std::map<std::int32_t, double> least;  // by step
-      for (const auto& [key, lane] : lanes_) {
+      for (const LaneKey& key : ranks_of_.at(times.operation.stage)) {
+        const SharedLane& lane = lanes_.at(key);
         const auto at = lane.sums.find(id);
         // A lane without it counts: there it takes no time.
         const Sums sums = at != lane.sums.end() ? at->second : Sums{};
@@ -207,12 +312,12 @@ class Summary {
         if (at == lane.sums.end()) continue;
         const auto step = least.try_emplace(key.first, durations.back()).first;
         step->second = std::min(step->second, durations.back());
-        if (!is_collective(times.operation.kind) && share < kAlone) {
+        if (!times.operation.communicates() && share < kAlone) {
           alone[without_layer(times.operation.name)].push_back(durations.back());
         }
       }
       times.duration_s = median(durations);
-      times.exposed_s = median(exposed);
+      times.exposed_s = median(exposed) * summary_.stage_share;
       times.contended = median(contended);
       std::vector<double> transfers;
       for (const auto& [step, seconds] : least) transfers.push_back(seconds);
@@ -224,6 +329,7 @@ class Summary {
   const StepTrace& trace_;
   std::map<std::int32_t, Extent> extents_;  // by step
   std::map<LaneKey, SharedLane> lanes_;
+  std::map<std::int32_t, std::vector<LaneKey>> ranks_of_;  // lanes by stage
   StepSummary summary_;
 };
 

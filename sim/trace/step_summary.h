@@ -5,13 +5,17 @@
 // A lane is one rank in one step. In each lane the step's time is shared out without rest: a moment
 // belongs to the kernel that runs, else to the collective that is resident, else to no operation
 // (the device waits for the host). So an operation has a duration and an exposed time, which is its
-// part of the step; hidden collectives have none. Values are medians over lanes, which single
+// part of the step; hidden collectives have none. Of a pipeline a stage's step is its own, a moment
+// of no operation belongs to what the stage does then, and parts of the step are means over the
+// stages, so that they still add up. Values are medians over lanes, which single
 // disturbed steps do not move. The least duration of a collective over the ranks of a step is its
 // transfer; what ranks spend beyond it they wait for each other.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +26,7 @@ namespace shardwright::sim {
 struct OperationTimes {
   TracedOperation operation;
   double duration_s = 0;  // on one rank
-  double exposed_s = 0;
+  double exposed_s = 0;   // its part of the step
   double transfer_s = 0;  // collectives: the duration without waiting
   double contended = 0;   // share of the duration beside the other sort of operation
 };
@@ -33,8 +37,36 @@ struct Slow {
   double by = 0;            // fraction beyond the median
 };
 
+/// A stage of a pipeline; values are medians over its ranks and the steps.
+struct StageSummary {
+  double busy_s = 0;  // in passes
+  // Outside of them until the last pass of all stages ends: before the stage's first backward pass,
+  // after its last forward one, and between.
+  double warm_up_s = 0, steady_s = 0, drain_s = 0;
+  std::array<double, kCommGroups> exposed_s{};  // by group, of what only waits for it
+
+  double bubble_s() const { return warm_up_s + steady_s + drain_s; }
+};
+
+struct PipelineSummary {
+  std::vector<StageSummary> stages;
+  double passes_s = 0;  // from the first pass of a step to the last one's end
+  // Of communication, the mean of the stages: the least over the ranks that meet, and beyond it.
+  double transfer_s = 0, waiting_s = 0;
+
+  /// Of the stages' time: PipelinePrediction::bubble of a prediction.
+  double share(double StageSummary::*part) const;
+  double bubble() const;
+  /// Which has the most to do, the first of several.
+  std::size_t limiting() const;
+};
+
 struct StepSummary {
   std::map<OpId, OperationTimes> operations;
+  std::optional<PipelineSummary> pipeline;
+  double stage_share = 1;                            // of a stage in the step: 1 / stages
+  std::array<double, kStageWorks> idle_by_work_s{};  // of idle_s, where a pipeline says what it is
+  double closed_s = 0;                    // likewise, passes whose operations are not in the trace
   std::map<std::string, double> alone_s;  // kernels that ran alone, by name without layer: median
   double step_s = 0;                      // median over steps of the slowest rank's
   double idle_s = 0;                      // no operation runs: median over lanes

@@ -10,12 +10,10 @@
 #include <set>
 #include <tuple>
 
-#include "profiles/stack_file.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/core/parse_number.h"
-#include "sim/strategies/lower.h"
 #include "sim/trace/chrome_events.h"
 
 namespace shardwright::sim {
@@ -24,9 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kHostTrack = "host";
-// Operations of the plan per span of the trace. Every operation has a span on the host in every
-// step, or one on a stream where a run traced only those.
-constexpr std::int64_t kMostPerSpan = 16;
+constexpr const char* kStageTrack = "stage";
 
 /// The word's value, of an enumeration that counts from 0 to `last`.
 template <class Enum>
@@ -49,15 +45,30 @@ bool is_product(OpKind kind) {
          name_of(kind).ends_with("_projection");
 }
 
-/// A process is one rank of a timeline: "measured, rank 3" is rank 3 of "measured".
+/// A process is one rank of a timeline: "measured, rank 3" is rank 3 of "measured". Of a pipeline
+/// it says which stage's.
 struct Process {
   std::string timeline;
   std::optional<std::int32_t> rank;
+  std::optional<StageOfRank> stage = std::nullopt;
 };
+
+constexpr std::int64_t kMostRanks = 1 << 24;
+
+/// Nothing of numbers that no step has.
+std::optional<Process> stage_process(const json& args) {
+  const std::int64_t rank = integer_of(args, "rank", -1), stage = integer_of(args, "stage", -1);
+  const std::int64_t chunks = integer_of(args, "chunks", 1);
+  for (const std::int64_t number : {rank, stage, chunks}) {
+    if (number < 0 || number >= kMostRanks) return std::nullopt;
+  }
+  return Process{text_of(args, "timeline"), static_cast<std::int32_t>(rank),
+                 StageOfRank{static_cast<std::int32_t>(stage), static_cast<std::int32_t>(chunks),
+                             text_of(args, "content")}};
+}
 
 Process process_of(const std::string& title) {
   constexpr std::string_view kRank = ", rank ";
-  constexpr std::int64_t kMostRanks = 1 << 24;
   const std::size_t at = title.rfind(kRank);
   if (at == std::string::npos) return {title, std::nullopt};
   const auto rank = parse_int64(std::string_view(title).substr(at + kRank.size()));
@@ -75,9 +86,11 @@ class Reader {
     trace_.origin = origin_in(notes);
     choose_timeline();
     for (auto& [key, track] : tracks_) {
-      if (ranks_.contains(key.first) && !track.host()) track.stream = stream_of(track, key.second);
+      if (ranks_.contains(key.first) && !track.host() && track.role != kStageTrack)
+        track.stream = stream_of(track, key.second);
     }
     for (const Slice& slice : slices_) place(slice);
+    for (const StageSlice& slice : stage_slices_) place(slice);
     for (const Counter& counter : counters_) sample(counter);
     infer_roles();
     std::stable_sort(trace_.timeline.spans.begin(), trace_.timeline.spans.end(),
@@ -93,6 +106,10 @@ class Reader {
     OpId id;
     std::int32_t step;
     Nanoseconds begin_ns, end_ns;
+  };
+  struct StageSlice {
+    std::int64_t process, track;
+    PassSpan span;
   };
   struct Counter {
     std::int64_t process;
@@ -126,23 +143,53 @@ class Reader {
       counters_.push_back({process, nanoseconds(event, "ts"), name == "memory allocated",
                            std::max<Bytes>(0, integer_of(args, "bytes", 0))});
     } else if (name == "process_name") {
-      processes_[process] = process_of(text_of(args, "name"));
+      const bool staged = args.contains("stage");
+      const std::optional<Process> stage = staged ? stage_process(args) : std::nullopt;
+      if (staged && !stage) fail("a process is of no rank or stage that a step can have");
+      processes_[process] = stage ? *stage : process_of(text_of(args, "name"));
     } else if (name == "thread_name") {
       tracks_[{process, integer_of(event, "tid", 0)}] = {text_of(args, "name"),
                                                          text_of(args, "role"), std::nullopt};
     }
   }
 
-  void take_slice(const json& event, const json& args, std::int64_t process) {
-    Slice& slice = slices_.emplace_back();
-    slice.process = process;
-    slice.track = integer_of(event, "tid", 0);
-    slice.id = integer_of(args, "id", -1);
+  std::int32_t step_of(const json& args) const {
     const std::int64_t step = integer_of(args, "step", 0);
     if (step < 0 || step > std::numeric_limits<std::int32_t>::max()) {
       fail(fmt::format("a slice is of step {}, expected 0 to 2147483647", step));
     }
-    slice.step = static_cast<std::int32_t>(step);
+    return static_cast<std::int32_t>(step);
+  }
+
+  /// What a stage does; where nothing of that kind is known it may be a slice of anything.
+  bool take_pass(const json& event, const json& args, std::int64_t process) {
+    if (args.contains("id")) return false;
+    const auto work = named(text_of(event, "cat"), StageWork::kVariation);
+    if (!work) return false;
+    PassSpan span;
+    span.work = *work;
+    span.step = step_of(args);
+    if (is_pass(*work)) {
+      const std::int64_t chunk = integer_of(args, "chunk", 0);
+      const std::int64_t micro_batch = integer_of(args, "micro_batch", 0);
+      if (std::min(chunk, micro_batch) < 0 || std::max(chunk, micro_batch) >= kMostRanks)
+        fail("a pass is of a chunk or micro-batch that no step has");
+      span.chunk = static_cast<std::int32_t>(chunk);
+      span.micro_batch = static_cast<std::int32_t>(micro_batch);
+    }
+    span.begin_ns = nanoseconds(event, "ts");
+    span.end_ns = span.begin_ns + std::max<Nanoseconds>(0, nanoseconds(event, "dur"));
+    stage_slices_.push_back({process, integer_of(event, "tid", 0), span});
+    return true;
+  }
+
+  void take_slice(const json& event, const json& args, std::int64_t process) {
+    if (take_pass(event, args, process)) return;
+    Slice& slice = slices_.emplace_back();
+    slice.process = process;
+    slice.track = integer_of(event, "tid", 0);
+    slice.id = integer_of(args, "id", -1);
+    slice.step = step_of(args);
     slice.begin_ns = nanoseconds(event, "ts");
     slice.end_ns = slice.begin_ns + std::max<Nanoseconds>(0, nanoseconds(event, "dur"));
     if (slice.id < 0 || !args.contains("kind")) {
@@ -184,18 +231,16 @@ class Reader {
     read("kind", operation.kind, OpKind::kSynchronize);
     read("phase", operation.phase, Phase::kOptimizer);
     operation.layer = layer_of(text_of(args, "unit"));
+    for (std::size_t g = 0; g < kCommGroups; ++g) {
+      const auto group = static_cast<CommGroup>(g);
+      if (name_of(group) == text_of(args, "group")) operation.group = group;
+    }
     operation.name = std::move(name);
   }
 
   /// The timeline of the first process that has operations, and the ranks of its processes.
   void choose_timeline() {
     if (processes_with_operations_.empty()) {
-      if (trace_.identity) {
-        refuse_parallelism(
-            trace_.identity->plan,
-            fmt::format("{} holds passes of its stages, not operations of a rank", trace_.name),
-            "a trace of a data-parallel plan");
-      }
       fail(
           "no slice has an operation of a schedule, expected a trace of predict --trace or "
           "run --trace");
@@ -215,6 +260,7 @@ class Reader {
         fail(fmt::format("two processes are rank {} of '{}'", rank, timeline));
       }
       ranks_[number] = rank;
+      if (process.stage) trace_.timeline.stages[rank] = *process.stage;
     }
     for (const std::string& other : others) {
       trace_.left_out.push_back(
@@ -222,9 +268,14 @@ class Reader {
     }
     for (const auto& [number, rank] : ranks_) {
       for (auto& [id, operation] : operations_[number]) {
+        operation.stage = trace_.timeline.stage_of(rank);
         const auto [at, fresh] = trace_.operations.emplace(id, operation);
         if (!fresh && at->second.name != operation.name) {
           fail(fmt::format("operation {} is both {} and {}", id, at->second.name, operation.name));
+        }
+        if (at->second.stage != operation.stage) {
+          fail(fmt::format("operation {} is of stages {} and {}", id, at->second.stage,
+                           operation.stage));
         }
       }
     }
@@ -254,6 +305,15 @@ class Reader {
     if (!track.stream) track.stream = stream_of(track, slice.track);
     span.stream = *track.stream;
     trace_.timeline.spans.push_back(span);
+  }
+
+  void place(const StageSlice& slice) {
+    const auto rank = ranks_.find(slice.process);
+    const Track& track = tracks_[{slice.process, slice.track}];
+    if (rank == ranks_.end() || track.role != kStageTrack) return;
+    PassSpan& span = trace_.timeline.passes.emplace_back(slice.span);
+    span.rank = rank->second;
+    trace_.timeline.step_ns = std::max(trace_.timeline.step_ns, span.end_ns);
   }
 
   /// Ranks have streams of the same names.
@@ -297,6 +357,7 @@ class Reader {
 
   StepTrace trace_;
   std::vector<Slice> slices_;
+  std::vector<StageSlice> stage_slices_;
   std::vector<Counter> counters_;
   std::size_t events_ = 0;
   std::map<std::int64_t, Process> processes_;
@@ -313,7 +374,7 @@ StepTrace read_step_trace(const std::filesystem::path& file) {
   return Reader(file).read(file);
 }
 
-StepTrace step_trace_of(const Schedule& schedule, Timeline timeline, std::string name) {
+StepTrace step_trace_of(std::span<const Schedule> stages, Timeline timeline, std::string name) {
   StepTrace trace;
   trace.name = std::move(name);
   std::set<OpId> seen;
@@ -330,15 +391,22 @@ StepTrace step_trace_of(const Schedule& schedule, Timeline timeline, std::string
   };
   keep(timeline.spans, false);
   keep(timeline.host, true);
-  for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
-    if (!seen.contains(at.id)) return;
-    const bool in_layer = at.unit >= 1 && at.unit <= schedule.layers;
-    trace.operations[at.id] = {describe(schedule, at), op.kind, op.phase,
-                               in_layer ? at.unit - 1 : -1};
-  });
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const Schedule& schedule = stages[stage];
+    for_each_op(schedule, [&](const OpInstance& at, const Op& op) {
+      if (!seen.contains(at.id)) return;
+      const bool in_layer = at.unit >= 1 && at.unit <= schedule.layers;
+      trace.operations[at.id] = {describe(schedule, at),
+                                 op.kind,
+                                 op.phase,
+                                 in_layer ? at.unit - 1 : -1,
+                                 static_cast<std::int32_t>(stage),
+                                 communicates(op) ? std::optional(op.work.group) : std::nullopt};
+    });
+  }
+  const std::vector<Stream>& streams = stages.front().streams;
   for (std::size_t i = 0; i < timeline.streams.size(); ++i) {
-    trace.roles.push_back(i < schedule.streams.size() ? schedule.streams[i].role
-                                                      : StreamRole::kSide);
+    trace.roles.push_back(i < streams.size() ? streams[i].role : StreamRole::kSide);
   }
   trace.timeline = std::move(timeline);
   return trace;
@@ -352,9 +420,10 @@ StepTrace of_rank(StepTrace trace, std::int64_t rank) {
     throw Error(fmt::format("{}: has no rank {}, expected one of its {} ranks, {} to {}",
                             trace.name, rank, ranks.size(), *ranks.begin(), *ranks.rbegin()));
   }
-  const auto others = [&](const Span& span) { return span.rank != rank; };
+  const auto others = [&](const auto& span) { return span.rank != rank; };
   std::erase_if(trace.timeline.spans, others);
   std::erase_if(trace.timeline.host, others);
+  std::erase_if(trace.timeline.passes, others);
   return trace;
 }
 
@@ -378,56 +447,16 @@ void expect_same_model(const StepTrace& trace, const StepTrace& with) {
       theirs.layers, theirs.hidden, theirs.vocab));
 }
 
-Schedule schedule_of(const StepTrace& trace) {
-  if (!trace.identity) {
-    throw Error(
-        fmt::format("{}: has no plan in its notes, expected a trace that run --trace of this "
-                    "version wrote",
-                    trace.name));
-  }
-  const TraceIdentity& identity = *trace.identity;
-  const Model model = model_of(identity, trace.name);
-  check_plan(identity.plan, model, identity.gpus_per_node);
-  Schedule schedule = lower(model, identity.plan, profiles::load_stack(identity.plan.stack).stack,
-                            identity.gpus_per_node);
-  double count = 0;  // of operations, which no integer need hold
-  for (const Section& section : schedule.sections) {
-    for (std::uint32_t b = 0; b < section.block_count; ++b) {
-      const Block& block = schedule.blocks[section.first_block + b];
-      count += static_cast<double>(section.repeats) * block.repeats * block.op_count;
-    }
-  }
-  const std::size_t spans = trace.timeline.spans.size() + trace.timeline.host.size();
-  if (count > static_cast<double>(spans) * kMostPerSpan) {
-    throw Error(
-        fmt::format("{}: the plan in its notes has {:.0f} operations a step, but the trace only {} "
-                    "slices of operations, expected the plan that was traced",
-                    trace.name, count, spans));
-  }
-  auto traced = trace.operations.begin();
-  const auto check = [&](const std::string& planned) {
-    if (traced->second.name == planned) return void(++traced);
-    throw Error(
-        fmt::format("{}: operation {} is {}, but of the plan in its notes it is {}; the trace "
-                    "was written by another version",
-                    trace.name, traced->first, traced->second.name, planned));
-  };
-  for_each_op(schedule, [&](const OpInstance& at, const Op&) {
-    if (traced != trace.operations.end() && traced->first == at.id) check(describe(schedule, at));
-  });
-  if (traced != trace.operations.end()) {
-    check(fmt::format("none, because the step has {:.0f} operations", count));
-  }
-  return schedule;
-}
-
 std::map<LaneKey, Lane> lanes_of(const Timeline& timeline) {
   std::map<LaneKey, Lane> lanes;
   for (const Span& span : timeline.spans) lanes[{span.step, span.rank}].spans.push_back(&span);
   for (const Span& span : timeline.host) lanes[{span.step, span.rank}].host.push_back(&span);
+  for (const PassSpan& span : timeline.passes)
+    lanes[{span.step, span.rank}].passes.push_back(&span);
+  const auto earlier = [](const auto* a, const auto* b) { return a->begin_ns < b->begin_ns; };
   for (auto& [key, lane] : lanes) {
-    std::stable_sort(lane.spans.begin(), lane.spans.end(),
-                     [](const Span* a, const Span* b) { return a->begin_ns < b->begin_ns; });
+    std::stable_sort(lane.spans.begin(), lane.spans.end(), earlier);
+    std::stable_sort(lane.passes.begin(), lane.passes.end(), earlier);
   }
   return lanes;
 }

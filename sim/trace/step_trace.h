@@ -10,17 +10,19 @@
 // draws.
 //
 // A file may hold several timelines, side by side, each with a process per rank ("measured,
-// rank 3"). The first one that has operations is taken, the others are named in `left_out`.
+// rank 3"), of pipelines with what its stage does (Timeline::passes). The first one that has
+// operations is taken, the others are named in `left_out`.
 //
 // Traces come from strangers. Numbers out of range, kinds that nobody knows and an operation that
 // is two things are errors that name the file; a plan that claims far more operations than the
-// trace has slices is refused before it is expanded (schedule_of).
+// trace has slices is refused before it is expanded (traced_schedules.h).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,7 +39,11 @@ struct TracedOperation {
   std::string name;  // "layer17.backward.norm"
   OpKind kind = OpKind::kHostWork;
   Phase phase = Phase::kForward;
-  std::int32_t layer = -1;  // -1: no layer's
+  std::int32_t layer = -1;                        // -1: no layer's
+  std::int32_t stage = 0;                         // of a pipeline
+  std::optional<CommGroup> group = std::nullopt;  // of what communicates, where that is known
+
+  bool communicates() const { return group || is_collective(kind); }
 };
 
 struct StepTrace {
@@ -58,8 +64,8 @@ inline constexpr std::size_t kMostSlices = 20'000'000;
 /// Throws Error when the file is no trace, is damaged, or has no operations.
 StepTrace read_step_trace(const std::filesystem::path& file);
 
-/// The same of a timeline in memory, of `schedule`.
-StepTrace step_trace_of(const Schedule& schedule, Timeline timeline, std::string name);
+/// The same of a timeline in memory, of the schedules of its stages.
+StepTrace step_trace_of(std::span<const Schedule> stages, Timeline timeline, std::string name);
 
 /// What `rank` did. A trace of one rank stays as it is: all ranks do the same in a prediction.
 /// Throws Error when there are several ranks and `rank` is none of them.
@@ -71,15 +77,11 @@ Model model_of(const TraceIdentity& identity, const std::string& name);
 /// Throws Error when both traces say of which model they are, and it is not the same.
 void expect_same_model(const StepTrace& trace, const StepTrace& with);
 
-/// The plan in the trace, lowered again with the stack that ships under its name. Throws Error when
-/// there is none, or when it is not this trace's: it has many more operations than there are spans,
-/// or others.
-Schedule schedule_of(const StepTrace& trace);
-
 /// One rank in one step.
 struct Lane {
   std::vector<const Span*> spans;  // by begin
   std::vector<const Span*> host;
+  std::vector<const PassSpan*> passes;  // by begin
 };
 using LaneKey = std::pair<std::int32_t, std::int32_t>;  // step and rank
 std::map<LaneKey, Lane> lanes_of(const Timeline& timeline);

@@ -33,8 +33,15 @@ double exposed_share(const OperationTimes& times) {
 }
 
 bool collective(const OperationTimes& times) {
-  return is_collective(times.operation.kind);
+  return times.operation.communicates();
 }
+
+/// What of idle time is which cause's; the rest is the host's.
+constexpr std::pair<StageWork, Cause> kIdleCauses[] = {{StageWork::kBubble, Cause::kBubble},
+                                                       {StageWork::kTransfer, Cause::kMessageTime},
+                                                       {StageWork::kReduction, Cause::kMessageTime},
+                                                       {StageWork::kGather, Cause::kMessageTime},
+                                                       {StageWork::kDeferred, Cause::kKernelTime}};
 
 class Comparer {
  public:
@@ -48,7 +55,17 @@ class Comparer {
     result_.slow_steps = measured.slow_steps;
     result_.predicted_ranks = predicted.ranks;
     result_.predicted_steps = predicted.steps;
+    result_.predicted_pipeline = predicted.pipeline;
+    result_.measured_pipeline = measured.pipeline;
     cause(Cause::kHost) = measured.idle_s - predicted.idle_s;
+    for (const auto& [work, why] : kIdleCauses) {
+      const auto at = static_cast<std::size_t>(work);
+      const double difference = measured.idle_by_work_s[at] - predicted.idle_by_work_s[at];
+      cause(why) += difference;
+      cause(Cause::kHost) -= difference;
+    }
+    cause(Cause::kKernelTime) += measured.closed_s - predicted.closed_s;
+    cause(Cause::kHost) -= measured.closed_s - predicted.closed_s;
     cause(Cause::kScatter) = measured.scatter_s() - predicted.scatter_s();
   }
 
@@ -94,12 +111,13 @@ class Comparer {
 
   void add(const OperationTimes& times, double predicted_s, double measured_s, double exposed_s,
            bool both) {
-    const auto [name, kind, phase, layer] = times.operation;
+    const OpKind kind = times.operation.kind;
+    const Phase phase = times.operation.phase;
     for (ComparedClass* entry : {&classes_[{phase, kind}], &phases_[phase]}) {
       entry->phase = phase;
       entry->operations += both ? 1 : 0;
-      entry->predicted_s += predicted_s;
-      entry->measured_s += measured_s;
+      entry->predicted_s += predicted_s * predicted_.stage_share;
+      entry->measured_s += measured_s * measured_.stage_share;
       entry->exposed_difference_s += exposed_s;
     }
     classes_[{phase, kind}].kind = kind;
@@ -157,8 +175,8 @@ std::vector<std::string> plan_differences(const StepTrace& predicted, const Step
 
 std::string_view name_of(Cause cause) {
   constexpr std::array<std::string_view, kCauses> kNames{
-      "kernel time", "contention", "message time",      "waiting for peers",
-      "overlap",     "host",       "missing operation", "scatter"};
+      "kernel time",       "contention", "message time", "waiting for peers", "overlap", "host",
+      "missing operation", "scatter",    "bubble"};
   return kNames[static_cast<std::size_t>(cause)];
 }
 
@@ -180,6 +198,12 @@ TraceComparison compare_traces(const StepTrace& predicted, const StepTrace& meas
   comparison.left_out = predicted.left_out;
   comparison.left_out.insert(comparison.left_out.end(), measured.left_out.begin(),
                              measured.left_out.end());
+  for (const auto& [trace, side] : {std::pair(&predicted, &left), std::pair(&measured, &right)}) {
+    if (side->closed_s > 0) {
+      comparison.left_out.push_back(fmt::format(
+          "{}: has the operations of some micro-batches only, of others the passes", trace->name));
+    }
+  }
   return comparison;
 }
 

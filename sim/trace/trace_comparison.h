@@ -9,8 +9,8 @@
 //
 // where D is a duration and r the exposed share of it. The second term is overlap; the first is, of
 // a kernel, its time alone and what contention adds to it, of a collective, the time of its message
-// and waiting for peers. Idle time is the host's, an operation that only one trace has is missing,
-// and what medians leave over is scatter.
+// and waiting for peers. Idle time is the host's or a pipeline's bubble, an operation that only one
+// trace has is missing, and what medians leave over is scatter.
 //
 // Both traces are treated alike: medians over all their ranks and steps, or over the steps of one
 // rank (of_rank). A trace compared with itself differs in nothing, exactly.
@@ -38,9 +38,10 @@ enum class Cause : std::uint8_t {
   kOverlap,
   kHost,
   kMissing,
-  kScatter
+  kScatter,
+  kBubble
 };
-inline constexpr std::size_t kCauses = 8;
+inline constexpr std::size_t kCauses = 9;
 /// "kernel time", "waiting for peers", ...
 std::string_view name_of(Cause cause);
 
@@ -49,7 +50,7 @@ struct ComparedClass {
   Phase phase = Phase::kForward;
   std::optional<OpKind> kind;
   std::int64_t operations = 0;  // in both
-  double predicted_s = 0;       // durations of a step on one rank
+  double predicted_s = 0;       // durations of a step on one rank, the mean of a pipeline's stages
   double measured_s = 0;
   double exposed_difference_s = 0;  // its part of the difference of the steps
   double difference_s() const { return measured_s - predicted_s; }
@@ -74,7 +75,8 @@ struct TraceComparison {
   std::array<double, kCauses> causes_s{};     // add up to the difference of the steps
   std::int64_t only_predicted = 0;            // operations without a counterpart
   std::int64_t only_measured = 0;
-  std::vector<Slow> slow_ranks, slow_steps;   // of the measurement
+  std::vector<Slow> slow_ranks, slow_steps;  // of the measurement
+  std::optional<PipelineSummary> predicted_pipeline, measured_pipeline;
   std::vector<std::string> plan_differences;  // empty: the traces are of one plan
   std::vector<std::string> left_out;
   double difference_s() const { return measured_step_s - predicted_step_s; }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/embed/verb_call.h"
+#include "profiles/data_dir.h"
 #include "tests/support/shardwright.h"
 #include "tests/support/temp_folder.h"
 
@@ -254,6 +255,57 @@ TEST_P(FlagMatrix, ReportExportAndCompareAnswerOrSayWhyNot) {
     const int code = call.run(words);
     if (code != 0) expect_one_sentence(call, code, words);
   }
+}
+
+/// What stages of pipelines do is drawn, compared and varied for every schedule.
+TEST(PipelineMatrix, EveryScheduleHasATraceThatComparesAndKernelsThatVary) {
+  const std::string trace = (testing::temp_folder() / "t.json").string();
+  const std::vector<Words> schedules = {{"--pp-schedule", "gpipe"},
+                                        {"--pp-schedule", "1f1b"},
+                                        {"--pp-schedule", "interleaved", "--virtual-stages", "2"},
+                                        {"--pp-schedule", "zb1p"},
+                                        {"--pp-schedule", "zbv", "--virtual-stages", "2"},
+                                        {"--pp-schedule", "dualpipe", "--virtual-stages", "2"}};
+  const std::vector<Words> others = {{"--tp", "2"},
+                                     {"--cp", "2"},
+                                     {"--strategy", "ddp"},
+                                     {"--strategy", "yafsdp"},
+                                     {"--precision", "fp8"},
+                                     {"--lora", "16"},
+                                     {"--stack", "megatron-core", "--tp", "2"}};
+  const std::string model = (profiles::data_dir() / "examples" / "tiny-llama.json").string();
+  int answers = 0;
+  for (const Words& schedule : schedules) {
+    for (const Words& more : others) {
+      Words words = {"predict", "--model",   model,  "--cluster", "dgx-h100", "--gpus",
+                     "8",       "--seq-len", "256",  "--pp",      "2",        "--grad-accum",
+                     "4",       "--jitter",  "0.05", "--trace",   trace,      "--json"};
+      words.insert(words.end(), schedule.begin(), schedule.end());
+      words.insert(words.end(), more.begin(), more.end());
+      VerbCall call;
+      const int code = call.run(words);
+      if (code != 0) {
+        expect_one_sentence(call, code, words);
+        continue;
+      }
+      ++answers;
+      const json prediction = json::parse(call.results());
+      expect_prediction(prediction, told(words));
+      EXPECT_GT(prediction.at("jitter").at("slowdown").get<double>(), -0.02) << told(words);
+      EXPECT_LT(prediction.at("jitter").at("slowdown").get<double>(), 0.3) << told(words);
+      VerbCall compare;
+      ASSERT_EQ(compare.run({"compare", trace, trace, "--json"}), 0)
+          << told(words) << compare.messages();
+      const json compared = json::parse(compare.results());
+      EXPECT_NEAR(compared.at("step_time_s").at("predicted").get<double>(),
+                  prediction.at("iteration_time_s").get<double>(), 3e-9)
+          << told(words);
+      EXPECT_NEAR(compared.at("bubble").at("measured").at("share").get<double>(),
+                  prediction.at("pipeline").at("bubble").get<double>(), 1e-9)
+          << told(words);
+    }
+  }
+  EXPECT_GT(answers, 30);
 }
 
 double score_of(const json& tuning) {

@@ -73,21 +73,6 @@ TEST(ModelParallelReport, AStepOfVeryManyPassesStaysSmall) {
   EXPECT_LT(std::filesystem::file_size(temp_path("large.html")), 1000000U);
 }
 
-TEST(ModelParallelReport, TracesAreOfRanksAndRefused) {
-  const ProgramResult traced =
-      shardwright(with(with({"predict"}, kPlan), {"--trace", temp_path("stages.json")}));
-  ASSERT_EQ(traced.exit_code, 0) << traced.err;
-  const nlohmann::json trace = nlohmann::json::parse(get(temp_path("stages.json")));
-  EXPECT_GT(trace.at("traceEvents").size(), 200U);
-  EXPECT_EQ(trace.at("otherData").at("tool"), "shardwright predict");
-  for (const Words& wrong : {Words{"report", "--trace", temp_path("stages.json")},
-                             with({"report", "--measured", temp_path("stages.json")}, kPlan)}) {
-    const ProgramResult refused = shardwright(with(wrong, {"--out", temp_path("refused.html")}));
-    EXPECT_EQ(refused.exit_code, 3);
-    EXPECT_THAT(refused.err, HasSubstr("tp is 2, but"));
-  }
-}
-
 TEST(ModelParallelReport, StrategiesShareATrace) {
   const Words plan = {"predict", "--model", "llama-3-8b", "--cluster", "dgx-h100", "--gpus", "16"};
   const ProgramResult mixed =

@@ -19,6 +19,7 @@
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"
 #include "sim/trace/trace_comparison.h"
+#include "sim/trace/traced_schedules.h"
 #include "tests/profiles/kineto_text.h"
 #include "tests/support/files.h"
 #include "tests/support/refusal.h"
@@ -125,13 +126,13 @@ TEST_F(StepTraceTest, ReadsBackWhatWasWritten) {
     }
     EXPECT_EQ(memory, 3U);
     EXPECT_EQ(lanes_of(trace.timeline).size(), 4U) << "two ranks in two steps";
-    EXPECT_NO_THROW(schedule_of(trace));
+    EXPECT_NO_THROW(schedules_of(trace));
   }
 }
 
 TEST_F(StepTraceTest, IsTheSameFromMemoryAndFromAFile) {
   const StepTrace read = read_step_trace(written());
-  const StepTrace made = step_trace_of(schedule_, timeline_, "made");
+  const StepTrace made = step_trace_of({&schedule_, 1}, timeline_, "made");
   ASSERT_EQ(read.operations.size(), made.operations.size());
   for (const auto& [id, operation] : made.operations) {
     const TracedOperation& other = read.operations.at(id);
@@ -215,7 +216,7 @@ TEST_F(StepTraceTest, RefusesWhatIsNoStep) {
 TEST_F(StepTraceTest, RefusesAnIdentityThatIsNotTheTraces) {
   const auto said = [&](const std::function<void(json&)>& change) {
     const StepTrace trace = read_step_trace(changed(change));
-    return refusal_of([&] { schedule_of(trace); });
+    return refusal_of([&] { schedules_of(trace); });
   };
   const auto plan_with = [](json& document, const char* key, const json& value) {
     json plan = json::parse(document["otherData"]["plan"].get<std::string>());
@@ -243,7 +244,7 @@ TEST_F(StepTraceTest, RefusesAPlanOfFarMoreOperationsThanSlices) {
 }
 
 TEST_F(StepTraceTest, TracesOfOneModelAreTold) {
-  StepTrace trace = step_trace_of(schedule_, timeline_, "mine");
+  StepTrace trace = step_trace_of({&schedule_, 1}, timeline_, "mine");
   StepTrace other = trace;
   EXPECT_NO_THROW(expect_same_model(trace, other)) << "neither says";
   trace.identity = other.identity = identity_;

@@ -113,30 +113,29 @@ std::string time_picture(const sim::TimePrediction& time) {
          keys_of(parts);
 }
 
-std::string stage_memory_picture(const sim::ParallelTimeline& timeline,
-                                 const sim::MemoryPrediction& memory) {
+std::string stage_memory_picture(const sim::Prediction& prediction) {
+  const sim::MemoryPrediction& memory = prediction.memory;
   constexpr double kRow = 24, kTall = 18, kTop = 20, kVerdict = 128;
   const double width = kPlotWidth - kVerdict;
   const auto usable = static_cast<double>(memory.usable_bytes);
   double most = std::max(usable, 1.0);
-  for (const sim::StageMemory& stage : timeline.memory) {
-    most = std::max(most, stage.reserved_bytes + static_cast<double>(memory.runtime_bytes));
+  for (const sim::StagePrediction& stage : prediction.stages) {
+    most = std::max(most, static_cast<double>(stage.peak_reserved_bytes + memory.runtime_bytes));
   }
   const double scale = width / most, limit = kPlotLeft + usable * scale;
   std::string body;
   std::vector<Part> all;
   double y = kTop;
-  for (std::size_t s = 0; s < timeline.memory.size(); ++s) {
-    const sim::StageMemory& stage = timeline.memory[s];
-    const auto reserved = static_cast<Bytes>(stage.reserved_bytes);
+  for (const sim::StagePrediction& stage : prediction.stages) {
+    const std::int64_t s = stage.stage;
+    const Bytes reserved = stage.peak_reserved_bytes;
     const Bytes total = reserved + memory.runtime_bytes;
     const bool fits = total <= memory.usable_bytes;
     body += text(kPlotLeft - 8, y + 13, fmt::format("stage {}", s), "end", "soft");
     body += rect(kPlotLeft, y, width, kTall, "row");
     double x = kPlotLeft;
-    const std::vector<Part> parts =
-        memory_parts(stage.breakdown_bytes, static_cast<Bytes>(stage.allocated_bytes), reserved,
-                     memory.runtime_bytes);
+    const std::vector<Part> parts = memory_parts(stage.breakdown_bytes, stage.peak_allocated_bytes,
+                                                 reserved, memory.runtime_bytes);
     for (const Part& part : parts) {
       if (part.amount <= 0) continue;
       body += rect(x, y, part.amount * scale, kTall, "f-" + part.style,

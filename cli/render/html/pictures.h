@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cli/render/html/strip.h"
-#include "sim/pipeline/timeline.h"
 #include "sim/predict.h"
 
 namespace shardwright::cli::html {
@@ -30,14 +29,10 @@ std::string interval_picture(const sim::TimePrediction& time);
 
 /// Passes, bubbles and the tail of every stage: the whole step, and its first and last passes where
 /// the step has too many to tell them apart.
-std::string pipeline_picture(const sim::ParallelTimeline& timeline);
-
-/// The operations of the opened micro-batch of a stage: one layer forward and backward.
-std::string opened_picture(const sim::ParallelTimeline& timeline, std::int32_t stage);
+std::string pipeline_picture(const Timeline& timeline);
 
 /// A bar for every stage, by category, against what is usable.
-std::string stage_memory_picture(const sim::ParallelTimeline& timeline,
-                                 const sim::MemoryPrediction& memory);
+std::string stage_memory_picture(const sim::Prediction& prediction);
 
 /// The busiest stage's time by what it goes to: communication by group, the bubble.
 std::string cause_picture(const sim::Prediction& prediction);

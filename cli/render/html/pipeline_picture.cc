@@ -12,13 +12,12 @@
 #include "cli/render/html/html.h"
 #include "cli/render/html/pictures.h"
 #include "cli/render/text/quantity.h"
-#include "sim/pipeline/timeline_trace.h"
+#include "sim/core/timeline.h"
 
 namespace shardwright::cli::html {
 namespace {
 
-using sim::SliceKind;
-using sim::StageSlice;
+using Row = std::vector<PassSpan>;  // what one stage does
 
 constexpr double kStageBar = 17;
 constexpr std::size_t kMostPasses = 72;   // of a row, of which each still carries its number
@@ -33,49 +32,49 @@ double to_s(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-const char* slice_style(SliceKind kind) {
+const char* slice_style(StageWork kind) {
   switch (kind) {
-    case SliceKind::kForward:
+    case StageWork::kForward:
       return "forward";
-    case SliceKind::kBackward:
-    case SliceKind::kInputGradient:
+    case StageWork::kBackward:
+    case StageWork::kInputGradient:
       return "backward";
-    case SliceKind::kWeightGradient:
-    case SliceKind::kDeferred:
+    case StageWork::kWeightGradient:
+    case StageWork::kDeferred:
       return "weightgrad";
-    case SliceKind::kBubble:
+    case StageWork::kBubble:
       return "bubble";
-    case SliceKind::kTransfer:
+    case StageWork::kTransfer:
       return "transfer";
-    case SliceKind::kReduction:
+    case StageWork::kReduction:
       return "reduce";
-    case SliceKind::kGather:
+    case StageWork::kGather:
       return "gather";
-    case SliceKind::kOptimizer:
+    case StageWork::kOptimizer:
       return "optimizer";
-    case SliceKind::kHost:
-    case SliceKind::kVariation:
+    case StageWork::kHost:
+    case StageWork::kVariation:
       break;
   }
   return "host";
 }
 
-const char* ink_of_slice(SliceKind kind) {
-  const bool pale = kind == SliceKind::kBubble || kind == SliceKind::kHost ||
-                    kind == SliceKind::kVariation || kind == SliceKind::kWeightGradient ||
-                    kind == SliceKind::kDeferred;
+const char* ink_of_slice(StageWork kind) {
+  const bool pale = kind == StageWork::kBubble || kind == StageWork::kHost ||
+                    kind == StageWork::kVariation || kind == StageWork::kWeightGradient ||
+                    kind == StageWork::kDeferred;
   return pale ? "" : "in";
 }
 
 /// What a slice says where it is wide enough: a pass its micro-batch.
-std::string slice_words(const StageSlice& slice) {
+std::string slice_words(const PassSpan& slice) {
   if (slice.micro_batch >= 0) return fmt::format("{}", slice.micro_batch);
-  return slice.kind == SliceKind::kBubble ? "bubble" : "";
+  return slice.work == StageWork::kBubble ? "bubble" : "";
 }
 
 /// One row; neighbours of one colour are one shape unless `single`.
-std::string stage_row(const sim::ParallelTimeline& timeline, const sim::StageTimeline& stage,
-                      const TimeWindow& window, double y, bool single) {
+std::string stage_row(const Row& stage, bool with_chunks, const TimeWindow& window, double y,
+                      bool single) {
   const double scale = kPlotWidth / window.length();
   std::string body;
   double from = 0, to = -1;
@@ -84,15 +83,15 @@ std::string stage_row(const sim::ParallelTimeline& timeline, const sim::StageTim
     if (to > from)
       body += rect(from, y, std::max(to - from, 0.3), kStageBar, std::string("f-") + style);
   };
-  for (std::size_t i = 0; i < stage.slices.size(); ++i) {
-    const StageSlice& slice = stage.slices[i];
+  for (std::size_t i = 0; i < stage.size(); ++i) {
+    const PassSpan& slice = stage[i];
     const double begin = std::max(to_s(slice.begin_ns), window.begin_s);
     const double end = std::min(to_s(slice.end_ns), window.end_s);
     if (end <= begin) continue;
     const double x = kPlotLeft + (begin - window.begin_s) * scale, width = (end - begin) * scale;
     if (!single) {
       constexpr double kNear = 0.3;
-      const char* own = slice_style(slice.kind);
+      const char* own = slice_style(slice.work);
       if (own == style && x - to < kNear) {
         to = x + width;
         continue;
@@ -105,19 +104,19 @@ std::string stage_row(const sim::ParallelTimeline& timeline, const sim::StageTim
     }
     // Two passes that run as one block share its height.
     const auto same_time = [&](std::size_t other) {
-      return other < stage.slices.size() && stage.slices[other].begin_ns == slice.begin_ns &&
-             stage.slices[other].end_ns == slice.end_ns;
+      return other < stage.size() && stage[other].begin_ns == slice.begin_ns &&
+             stage[other].end_ns == slice.end_ns;
     };
     const bool upper = same_time(i + 1), lower = i > 0 && same_time(i - 1);
     const double height = upper || lower ? kStageBar / 2 : kStageBar;
     const double top = lower ? y + kStageBar / 2 : y;
     body += rect(x, top, std::max(width - 0.4, 0.3), height,
-                 std::string("f-") + slice_style(slice.kind),
-                 fmt::format("{}: {}", sim::slice_name(timeline, slice),
+                 std::string("f-") + slice_style(slice.work),
+                 fmt::format("{}: {}", name_of(slice, with_chunks),
                              duration(to_s(slice.end_ns - slice.begin_ns))));
     const std::string words = slice_words(slice);
     if (height == kStageBar && !words.empty() && text_width(words) < width - 3) {
-      body += text(x + width / 2, y + 12.5, words, "middle", ink_of_slice(slice.kind));
+      body += text(x + width / 2, y + 12.5, words, "middle", ink_of_slice(slice.work));
     }
   }
   flush();
@@ -126,13 +125,13 @@ std::string stage_row(const sim::ParallelTimeline& timeline, const sim::StageTim
 
 /// A row of very many slices: over each column of time the kinds stand on one another, as high as
 /// they take of it.
-std::string density_row(const sim::StageTimeline& stage, double length_s, double y) {
+std::string density_row(const Row& stage, double length_s, double y) {
   constexpr std::size_t kPictureColumns = 216;
   std::vector<std::map<std::string_view, double>> shares(kPictureColumns);
-  for (std::size_t i = 0; i < stage.slices.size(); ++i) {
-    const StageSlice& slice = stage.slices[i];
+  for (std::size_t i = 0; i < stage.size(); ++i) {
+    const PassSpan& slice = stage[i];
     const auto same_time = [&](std::size_t other) {
-      return other < stage.slices.size() && stage.slices[other].begin_ns == slice.begin_ns;
+      return other < stage.size() && stage[other].begin_ns == slice.begin_ns;
     };
     const double weight = same_time(i + 1) || (i > 0 && same_time(i - 1)) ? 0.5 : 1;
     const double from = to_s(slice.begin_ns) / length_s * static_cast<double>(kPictureColumns);
@@ -140,7 +139,7 @@ std::string density_row(const sim::StageTimeline& stage, double length_s, double
     for (auto c = static_cast<std::size_t>(from);
          c < kPictureColumns && static_cast<double>(c) < to; ++c) {
       const double column = static_cast<double>(c);
-      shares[c][slice_style(slice.kind)] +=
+      shares[c][slice_style(slice.work)] +=
           weight * (std::min(to, column + 1) - std::max(from, column));
     }
   }
@@ -170,43 +169,48 @@ std::string density_row(const sim::StageTimeline& stage, double length_s, double
   return body;
 }
 
-std::string stage_rows(const sim::ParallelTimeline& timeline, const TimeWindow& window, double& y,
-                       bool single) {
-  const double row = timeline.stages.size() > 20 ? kStageBar + 2 : kStageBar + 5;
+/// A row for every stage.
+std::vector<Row> rows_of(const Timeline& timeline) {
+  std::map<std::int32_t, Row> rows;
+  for (const PassSpan& span : timeline.passes) rows[timeline.stage_of(span.rank)].push_back(span);
+  std::vector<Row> result;
+  for (auto& [stage, row] : rows) result.push_back(std::move(row));
+  return result;
+}
+
+std::string stage_rows(const std::vector<Row>& rows, bool with_chunks, const TimeWindow& window,
+                       double& y, bool single) {
+  const double height = rows.size() > 20 ? kStageBar + 2 : kStageBar + 5;
   std::string body;
-  for (std::size_t s = 0; s < timeline.stages.size(); ++s) {
+  for (std::size_t s = 0; s < rows.size(); ++s) {
     body += rect(kPlotLeft, y, kPlotWidth, kStageBar, "row");
     body += text(kPlotLeft - 8, y + 12.5, fmt::format("stage {}", s), "end", "soft");
-    const sim::StageTimeline& stage = timeline.stages[s];
-    body += !single && stage.slices.size() > kMostShapes
-                ? density_row(stage, window.length(), y)
-                : stage_row(timeline, stage, window, y, single);
-    y += row;
+    body += !single && rows[s].size() > kMostShapes
+                ? density_row(rows[s], window.length(), y)
+                : stage_row(rows[s], with_chunks, window, y, single);
+    y += height;
   }
   return body;
 }
 
-std::string kinds_of_slices(const sim::ParallelTimeline& timeline) {
-  constexpr std::pair<SliceKind, std::string_view> kWords[] = {
-      {SliceKind::kForward, "forward"},
-      {SliceKind::kBackward, "backward"},
-      {SliceKind::kInputGradient, "gradient of the input"},
-      {SliceKind::kWeightGradient, "gradients of weights"},
-      {SliceKind::kDeferred, "gradients of the head, put off"},
-      {SliceKind::kBubble, "bubble: waits for other stages"},
-      {SliceKind::kTransfer, "transfer"},
-      {SliceKind::kReduction, "waits for the reduction of gradients"},
-      {SliceKind::kOptimizer, "norm and optimizer"},
-      {SliceKind::kGather, "gather of parameters"},
-      {SliceKind::kHost, "host, nodes that vary"}};
+std::string kinds_of_slices(const Timeline& timeline) {
+  constexpr std::pair<StageWork, std::string_view> kWords[] = {
+      {StageWork::kForward, "forward"},
+      {StageWork::kBackward, "backward"},
+      {StageWork::kInputGradient, "gradient of the input"},
+      {StageWork::kWeightGradient, "gradients of weights"},
+      {StageWork::kDeferred, "gradients of the head, put off"},
+      {StageWork::kBubble, "bubble: waits for other stages"},
+      {StageWork::kTransfer, "transfer"},
+      {StageWork::kReduction, "waits for the reduction of gradients"},
+      {StageWork::kOptimizer, "norm and optimizer"},
+      {StageWork::kGather, "gather of parameters"},
+      {StageWork::kHost, "host, nodes that vary"}};
   std::vector<Key> keys;
   for (const auto& [slice_kind, words] : kWords) {
-    const SliceKind kind = slice_kind;  // clang 14 lets no lambda have a name of a binding
-    const bool used = std::any_of(
-        timeline.stages.begin(), timeline.stages.end(), [&](const sim::StageTimeline& stage) {
-          return std::any_of(stage.slices.begin(), stage.slices.end(),
-                             [&](const StageSlice& slice) { return slice.kind == kind; });
-        });
+    const StageWork kind = slice_kind;  // clang 14 lets no lambda have a name of a binding
+    const bool used = std::any_of(timeline.passes.begin(), timeline.passes.end(),
+                                  [&](const PassSpan& slice) { return slice.work == kind; });
     if (used) keys.push_back({slice_style(kind), std::string(words), ""});
   }
   return legend(keys);
@@ -219,114 +223,40 @@ std::string axis_from(const TimeWindow& window, double y) {
   return body;
 }
 
-const char* operation_style(const sim::OperationSlice& slice) {
-  if (slice.communication) return "gather";
-  if (slice.op.kind == OpKind::kAttention) return "attention";
-  return slice.op.work.kind == WorkKind::kGemm ? "product" : "memory";
-}
-
-std::string short_words(std::string words) {
-  std::replace(words.begin(), words.end(), '_', ' ');
-  constexpr std::string_view kLong = " projection";
-  if (const std::size_t at = words.find(kLong); at != std::string::npos) {
-    words.erase(at, kLong.size());
-  }
-  return words;
-}
-
 }  // namespace
 
-std::string pipeline_picture(const sim::ParallelTimeline& timeline) {
+std::string pipeline_picture(const Timeline& timeline) {
   const TimeWindow whole{0, to_s(timeline.step_ns)};
+  const std::vector<Row> rows = rows_of(timeline);
+  const bool chunks = timeline.stages.begin()->second.chunks > 1;
   std::size_t most = 0;
-  for (const sim::StageTimeline& stage : timeline.stages)
-    most = std::max(most, stage.slices.size());
+  for (const Row& row : rows) most = std::max(most, row.size());
   const bool single = most <= kMostPasses;
   std::string body;
   double y = 4;
   body += text(kPlotLeft, y + 11, fmt::format("the step: {}", duration(whole.end_s)), "start",
                "strong");
   y += 18;
-  body += stage_rows(timeline, whole, y, single);
+  body += stage_rows(rows, chunks, whole, y, single);
   body += time_axis(whole.length(), y);
   y += 30;
   if (!single) {
     // As long as the last stage waits for its first pass, and then some passes.
     const double share = static_cast<double>(kMostPasses / 2) / static_cast<double>(most);
-    const double fill = to_s(timeline.stages.back().slices.front().end_ns);
+    const double fill = to_s(rows.back().front().end_ns);
     const double length = std::min(whole.end_s / 3, std::max(share * whole.end_s, 1.6 * fill));
     for (const TimeWindow& window :
          {TimeWindow{0, length}, TimeWindow{whole.end_s - length, whole.end_s}}) {
       body += text(kPlotLeft, y + 11, window.begin_s > 0 ? "its end" : "its beginning", "start",
                    "strong");
       y += 18;
-      body += stage_rows(timeline, window, y, true);
+      body += stage_rows(rows, chunks, window, y, true);
       body += axis_from(window, y);
       y += 30;
     }
   }
   return svg(kPictureWidth, y - 8, "Stages of the pipeline over the step", body) +
          kinds_of_slices(timeline);
-}
-
-std::string opened_picture(const sim::ParallelTimeline& timeline, std::int32_t stage) {
-  const sim::StageTimeline& of = timeline.stages[static_cast<std::size_t>(stage)];
-  std::string body;
-  double y = 4;
-  std::vector<std::int64_t> layers;
-  for (const sim::OperationSlice& slice : of.operations) {
-    if (slice.layer >= 0 && slice.phase == Phase::kForward) layers.push_back(slice.layer);
-  }
-  if (layers.empty()) return "";
-  const std::int64_t layer = layers[layers.size() / 2];  // in the middle of the pass
-  for (const bool forward : {true, false}) {
-    std::vector<const sim::OperationSlice*> operations;
-    for (const sim::OperationSlice& slice : of.operations) {
-      if ((slice.phase == Phase::kForward) == forward && slice.layer == layer)
-        operations.push_back(&slice);
-    }
-    if (operations.empty()) continue;
-    TimeWindow window{to_s(operations.front()->begin_ns), 0};
-    for (const auto* slice : operations) {
-      window.begin_s = std::min(window.begin_s, to_s(slice->begin_ns));
-      window.end_s = std::max(window.end_s, to_s(slice->end_ns));
-    }
-    if (window.length() <= 0) continue;
-    const double scale = kPlotWidth / window.length();
-    body += text(kPlotLeft, y + 11,
-                 fmt::format("layer {} {}: {}", layer, forward ? "forward" : "backward",
-                             duration(window.length())),
-                 "start", "strong");
-    y += 18;
-    for (const bool communication : {false, true}) {
-      body += rect(kPlotLeft, y, kPlotWidth, kStageBar, "row");
-      body +=
-          text(kPlotLeft - 8, y + 12.5, communication ? "communicate" : "compute", "end", "soft");
-      for (const auto* slice : operations) {
-        if (slice->communication != communication) continue;
-        const double x = kPlotLeft + (to_s(slice->begin_ns) - window.begin_s) * scale;
-        const double width = to_s(slice->end_ns - slice->begin_ns) * scale;
-        const std::string name = sim::operation_name(*slice);
-        const std::string style = operation_style(*slice);
-        body += rect(x, y, std::max(width - 0.4, 0.3), kStageBar, "f-" + style,
-                     fmt::format("{}: {}", name, duration(to_s(slice->end_ns - slice->begin_ns))));
-        const std::string words = short_words(name);
-        if (text_width(words) < width - 3) {
-          body +=
-              text(x + width / 2, y + 12.5, words, "middle", style == "memory" ? "indark" : "in");
-        }
-      }
-      y += kStageBar + 5;
-    }
-    body += time_axis(window.length(), y);
-    y += 30;
-  }
-  if (body.empty()) return "";
-  return svg(kPictureWidth, y - 8, "Operations of one layer", body) +
-         legend({{"product", "GEMM", ""},
-                 {"attention", "attention", ""},
-                 {"memory", "memory-bound kernel", ""},
-                 {"gather", "collective", ""}});
 }
 
 }  // namespace shardwright::cli::html

@@ -96,13 +96,13 @@ std::string asked_section(const Report& report) {
                        : fmt::format("{}, shared by groups of {}", name_of(plan.strategy), group)},
       {"Batch",
        fmt::format("{} × {} (sequences × micro-batches) on each {}: {} sequences, {} tokens a step",
-                   plan.micro_batch, plan.grad_accum, report.stages ? "replica" : "GPU", sequences,
-                   thousands(static_cast<double>(sequences * plan.seq_len)))},
+                   plan.micro_batch, plan.grad_accum, report.asks_for_stages() ? "replica" : "GPU",
+                   sequences, thousands(static_cast<double>(sequences * plan.seq_len)))},
       {"Checkpointing", checkpoint_row(plan, inputs.model.layers)},
       {"Precision", fmt::format("{} parameters, {} reduction, {} master weights, {} moments",
                                 name_of(plan.param_dtype), name_of(plan.reduce_dtype),
                                 name_of(plan.master_dtype), name_of(plan.moment_dtype))},
-      report.stages
+      report.asks_for_stages()
           ? std::vector<std::string>{"Division", model_parallel_words(plan)}
           : std::vector<std::string>{"Gathers", fmt::format("{} buffers, {} gathered ahead",
                                                             plan.buffers, plan.prefetch)},
@@ -114,7 +114,7 @@ std::string asked_section(const Report& report) {
 
 std::string memory_section(const Report& report) {
   if (!report.inputs) return "";
-  if (report.stages) return stage_memory_section(report);
+  if (report.asks_for_stages()) return stage_memory_section(report);
   const sim::MemoryPrediction& memory = report.explanation->base.memory;
   std::string body = memory_picture(memory);
   body += element(
@@ -133,7 +133,7 @@ std::string memory_section(const Report& report) {
 
 std::string time_section(const Report& report) {
   if (!report.inputs) return "";
-  if (report.stages) return cause_section(report);
+  if (report.asks_for_stages()) return cause_section(report);
   const sim::Explanation& explanation = *report.explanation;
   std::string body = time_picture(explanation.base.time) + list(explanation_sentences(explanation));
   constexpr std::size_t kMostChanges = 10;

@@ -44,6 +44,10 @@ std::string timeline_sections(const Report& report) {
     }
     layers += element("p", "dX and dW are the gradients of a GEMM's input and weight.", "note");
   }
+  if (report.stages) {
+    return section(fmt::format("One layer of stage {}", report.stages->timeline.stages.size() / 2),
+                   layers);
+  }
   Bytes limit = 0;
   if (report.explanation) {
     const sim::MemoryPrediction& memory = report.explanation->base.memory;

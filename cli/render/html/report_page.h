@@ -12,7 +12,6 @@
 #include "cli/render/json/tuning_file.h"
 #include "sim/explain/explain.h"
 #include "sim/job.h"
-#include "sim/pipeline/timeline.h"
 #include "sim/predict.h"
 #include "sim/trace/trace_comparison.h"
 
@@ -20,14 +19,15 @@ namespace shardwright::cli::html {
 
 /// What is not there leaves its section out.
 struct Report {
-  std::optional<sim::Job> inputs;  // with one plan
-  std::optional<sim::Explanation> explanation;
-  std::vector<Strip> strips;  // predicted, then measured
-  /// Of a model-parallel plan, in place of strips; the explanation has its base alone.
-  std::optional<sim::ParallelTimeline> stages;
+  std::optional<sim::Job> inputs;               // with one plan
+  std::optional<sim::Explanation> explanation;  // of a pipeline its base alone
+  std::vector<Strip> strips;  // predicted, then measured; of a pipeline's stage in the middle
+  std::optional<sim::StepTrace> stages;  // of a pipeline: what was predicted
   std::optional<sim::TraceComparison> comparison;
   std::optional<TuningSummary> tuning;
   std::vector<std::pair<std::string, std::string>> provenance;
+
+  bool asks_for_stages() const { return inputs && inputs->plans.front().parallel.pp > 1; }
 };
 
 std::string report_page(const Report& report);

@@ -10,7 +10,7 @@
 #include "cli/render/model_parallel.h"
 #include "cli/render/text/quantity.h"
 #include "sim/core/plan_knobs.h"
-#include "sim/pipeline/timeline_trace.h"
+#include "sim/trace/pipeline_summary.h"
 
 namespace shardwright::cli::html {
 
@@ -27,37 +27,29 @@ std::string model_parallel_words(const Plan& plan) {
 
 std::string pipeline_section(const Report& report) {
   if (!report.stages) return "";
-  const sim::ParallelTimeline& timeline = *report.stages;
-  std::string body;
-  if (timeline.stages.size() > 1) {
-    body += pipeline_picture(timeline);
-    body += element(
-        "p",
-        fmt::format("The bubble takes {} of the stages' time until the last backward pass, over {} "
-                    "micro-batches. Numbers are micro-batches; where a row has too many passes to "
-                    "tell apart, heights are shares of time.",
-                    percent(timeline.bubble), timeline.shape.micro_batches),
-        "note");
-    std::vector<std::vector<std::string>> rows;
-    const sim::Prediction& base = report.explanation->base;
-    for (const sim::StagePrediction& s : base.stages) {
-      const auto stage = static_cast<std::int32_t>(s.stage);
-      rows.push_back({fmt::format("{}", s.stage), sim::stage_content(timeline, stage),
-                      duration(s.compute_s), duration(s.exposed_communication_s),
-                      duration(s.bubble_s)});
-    }
-    body += table({"stage", "holds", "compute", "waits for data", "bubble"}, rows, 2);
+  const Timeline& timeline = report.stages->timeline;
+  std::string body = pipeline_picture(timeline);
+  if (const auto pipeline = sim::pipeline_of(*report.stages)) {
+    body += element("p",
+                    fmt::format("The bubble takes {} of the stages' time until the last backward "
+                                "pass. Numbers are micro-batches; where a row has too many passes "
+                                "to tell apart, heights are shares of time.",
+                                percent(pipeline->bubble())),
+                    "note");
   }
-  const auto middle = static_cast<std::int32_t>(timeline.stages.size() / 2);
-  const std::string opened = opened_picture(timeline, middle);
-  if (!opened.empty()) {
-    body +=
-        element("h3",
-                fmt::format("One layer of stage {}, micro-batch {}", middle,
-                            timeline.stages[static_cast<std::size_t>(middle)].opened_micro_batch)) +
-        opened;
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [rank, holds] : timeline.stages) {
+    rows.push_back({fmt::format("{}", holds.stage), holds.content});
+    if (!report.explanation) continue;
+    const std::vector<sim::StagePrediction>& stages = report.explanation->base.stages;
+    if (holds.stage >= std::ssize(stages)) continue;
+    const sim::StagePrediction& s = stages[static_cast<std::size_t>(holds.stage)];
+    rows.back().insert(
+        rows.back().end(),
+        {duration(s.compute_s), duration(s.exposed_communication_s), duration(s.bubble_s)});
   }
-  return section(timeline.stages.size() > 1 ? "The pipeline" : "One layer", body);
+  body += table({"stage", "holds", "compute", "waits for data", "bubble"}, rows, 2);
+  return section("The pipeline", body);
 }
 
 std::string stage_memory_section(const Report& report) {
@@ -65,7 +57,7 @@ std::string stage_memory_section(const Report& report) {
   const auto worst = std::max_element(
       base.stages.begin(), base.stages.end(),
       [](const auto& a, const auto& b) { return a.peak_reserved_bytes < b.peak_reserved_bytes; });
-  std::string body = stage_memory_picture(*report.stages, base.memory);
+  std::string body = stage_memory_picture(base);
   body += element("p",
                   fmt::format("The fullest is stage {}: {} are allocated, the allocator holds {}, "
                               "and {} belong to the CUDA context, libraries and communicators; "

@@ -9,7 +9,7 @@
 namespace shardwright::cli::html {
 namespace {
 
-/// The last step of the first rank, and when it begins and ends.
+/// The last step of a rank, and when it begins and ends.
 struct Shown {
   sim::LaneKey lane{std::numeric_limits<std::int32_t>::min(),
                     std::numeric_limits<std::int32_t>::max()};
@@ -20,7 +20,13 @@ struct Shown {
 Shown shown_of(const Timeline& timeline) {
   Shown shown;
   auto& [step, rank] = shown.lane;
-  for (const Span& span : timeline.spans) rank = std::min(rank, span.rank);
+  const auto middle = static_cast<std::int32_t>(timeline.stages.size() / 2);
+  for (const Span& span : timeline.spans) {
+    if (timeline.stage_of(span.rank) == middle) rank = std::min(rank, span.rank);
+  }
+  if (rank == std::numeric_limits<std::int32_t>::max()) {
+    for (const Span& span : timeline.spans) rank = std::min(rank, span.rank);
+  }
   for (const Span& span : timeline.spans) {
     if (span.rank == rank) step = std::max(step, span.step);
   }

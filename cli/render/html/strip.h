@@ -28,7 +28,7 @@ struct Strip {
   double length_s = 0;
 };
 
-/// The last step of the trace's first rank.
+/// The last step of the trace's first rank, of a pipeline of the stage in the middle.
 Strip strip_of(const sim::StepTrace& trace, std::string title);
 
 /// Colours by what an operation is: product, attention, memory, gather, reduce, copy, optimizer,

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/core/timeline.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "sim/core/words.h"
+
+namespace shardwright {
+
+std::string_view name_of(StageWork work) {
+  static constexpr std::array<std::string_view, kStageWorks> kNames = {
+      "forward",           "backward",         "input gradient", "weight gradient",
+      "deferred gradient", "bubble",           "transfer",       "gradient reduction",
+      "optimizer",         "parameter gather", "host",           "nodes vary"};
+  return name_in(kNames, work);
+}
+
+std::string name_of(const PassSpan& span, bool with_chunk) {
+  std::string name(name_of(span.work));
+  if (span.micro_batch >= 0) name += fmt::format(" {}", span.micro_batch);
+  if (with_chunk && span.chunk >= 0) name += fmt::format(", chunk {}", span.chunk);
+  return name;
+}
+
+}  // namespace shardwright

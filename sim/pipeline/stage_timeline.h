@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The timeline of a pipeline: when every stage does what, one rank a stage.
+//
+// The step is walked again with every micro-batch kept (pipeline_step.h). Each pass holds the
+// operations that the engine ran in it, where it stands in the step; a receive runs from when the
+// stage before has made its output until it has arrived; the tail of the step follows. Of a step of
+// very many operations those of the micro-batches in its middle are there, and all passes.
+#pragma once
+
+#include <vector>
+
+#include "sim/pipeline/pipeline_step.h"
+
+namespace shardwright::sim {
+
+/// Fills `timeline` and the schedules of stages that its spans refer to (stage_schedules.h) from
+/// what `step` was made of. `iteration_s` is its length with what machines lose at that scale.
+void write_stage_timeline(const Model& model, const Plan& plan, const PipelineStep& step,
+                          double iteration_s, ChunkTimer& timer, PipelineRecord& record,
+                          Timeline& timeline, std::vector<Schedule>& schedules);
+
+}  // namespace shardwright::sim

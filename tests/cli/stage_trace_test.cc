@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trace that predict writes of a pipeline, read by compare, calibrate and report.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/files.h"
+#include "tests/support/run_program.h"
+#include "tests/support/shardwright.h"
+#include "tests/support/temp_folder.h"
+
+namespace shardwright::cli {
+namespace {
+
+using nlohmann::json;
+using shardwright::testing::get;
+using shardwright::testing::ProgramResult;
+using shardwright::testing::shardwright;
+using shardwright::testing::temp_path;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+const Words kPlan = {
+    "--model", "llama-3.2-1b", "--cluster", "dgx-h100",     "--gpus", "8",         "--tp",
+    "2",       "--pp",         "2",         "--grad-accum", "4",      "--seq-len", "4096"};
+
+ProgramResult done(Words words, const Words& more = {}) {
+  words.insert(words.end(), more.begin(), more.end());
+  ProgramResult result = shardwright(words);
+  EXPECT_EQ(result.exit_code, 0) << words.front() << ": " << result.err;
+  return result;
+}
+
+/// The prediction, whose trace is written.
+json traced(const std::string& path, const Words& more = {}) {
+  Words words = {"predict", "--json", "--trace", path};
+  words.insert(words.end(), kPlan.begin(), kPlan.end());
+  return json::parse(done(words, more).out);
+}
+
+TEST(StageTrace, ComparedWithItselfDiffersInNothingAndIsThePrediction) {
+  const std::string path = temp_path("stages.json");
+  const json prediction = traced(path);
+  const json compared = json::parse(done({"compare", path, path, "--json"}).out);
+  const json& step = compared.at("step_time_s");
+  EXPECT_NEAR(step.at("predicted").get<double>(), prediction.at("iteration_time_s").get<double>(),
+              2e-9);
+  EXPECT_EQ(step.at("error"), 0);
+  EXPECT_EQ(compared.at("plan_differences"), json::array());
+  for (const json& cause : compared.at("causes")) EXPECT_EQ(cause.at("difference_s"), 0);
+  for (const json& operation : compared.at("operations"))
+    EXPECT_EQ(operation.at("difference_s"), 0);
+  const json& bubble = compared.at("bubble").at("predicted");
+  EXPECT_EQ(bubble, compared.at("bubble").at("measured"));
+  EXPECT_NEAR(bubble.at("share").get<double>(),
+              prediction.at("pipeline").at("bubble").get<double>(), 1e-9);
+  EXPECT_NEAR(bubble.at("warm_up").get<double>() + bubble.at("steady").get<double>() +
+                  bubble.at("drain").get<double>(),
+              bubble.at("share").get<double>(), 1e-9);
+  EXPECT_EQ(compared.at("limiting_stage").at("measured"), 1);  // it has the head
+  EXPECT_GT(compared.at("exposed_by_group").at("measured").at("tensor").get<double>(), 0);
+  EXPECT_GT(compared.at("transfer_s").at("measured").get<double>(), 0);
+  EXPECT_EQ(compared.at("waiting_s").at("measured"), 0);
+  EXPECT_EQ(compared.at("stages").at("predicted").size(), 2U);
+}
+
+TEST(StageTrace, ComparisonsNameThePipelineInEightyColumns) {
+  const std::string path = temp_path("stages.json"), other = temp_path("other.json");
+  traced(path);
+  traced(other, {"--pp-schedule", "gpipe"});
+  const std::string text = done({"compare", path, other}).out;
+  for (const char* words :
+       {"bubble, of the stages' time", "warm-up", "steady", "drain", "the stage with most to do",
+        "waits for tensor communication", "pp_schedule is \"gpipe\", not \"1f1b\""})
+    EXPECT_THAT(text, HasSubstr(words));
+  std::istringstream lines(
+      text.substr(text.find("The pipeline"), text.find("By phase") - text.find("The pipeline")));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("\xe2") == std::string::npos) {
+      EXPECT_LE(line.size(), 80U) << line;
+    }
+  }
+}
+
+TEST(StageTrace, CalibratesToTheProfileThatPredictedIt) {
+  const std::string path = temp_path("stages.json");
+  traced(path);
+  const json calibrated =
+      json::parse(done({"calibrate", "--trace", path, "--base", "dgx-h100", "--stack",
+                        "torch-compile", "--out", temp_path("profile.json"), "--json"})
+                      .out);
+  int groups = 0;
+  for (const json& group : calibrated.at("groups")) {
+    if (group.at("group") != "products" && group.at("group") != "attention" &&
+        group.at("group") != "collectives") {
+      continue;
+    }
+    ++groups;
+    EXPECT_LT(group.at("before").at("mape").get<double>(), 1e-3) << group;
+  }
+  EXPECT_EQ(groups, 3);
+  int values = 0;
+  for (const json& value : calibrated.at("values")) {
+    const std::string path_of = value.at("path");
+    if (!value.at("determined").get<bool>() || !path_of.starts_with("cost.")) continue;
+    if (path_of.starts_with("cost.contention")) continue;
+    const double before = value.at("before").get<double>(), after = value.at("after").get<double>();
+    EXPECT_NEAR(after / before, 1, 0.01) << path_of;
+    ++values;
+  }
+  EXPECT_GT(values, 3);
+}
+
+TEST(StageTrace, ReportsDrawItWithAndWithoutItsPlan) {
+  const std::string path = temp_path("stages.json");
+  traced(path);
+  done({"report", "--trace", path, "--out", temp_path("trace.html")});
+  const std::string alone = get(temp_path("trace.html"));
+  EXPECT_THAT(alone, HasSubstr("The pipeline"));
+  EXPECT_THAT(alone, HasSubstr("One layer of stage 1"));
+  Words beside = {"report", "--measured", path, "--out", temp_path("both.html")};
+  beside.insert(beside.end(), kPlan.begin(), kPlan.end());
+  done(beside);
+  const std::string both = get(temp_path("both.html"));
+  EXPECT_THAT(both, HasSubstr("Predicted and measured"));
+  EXPECT_THAT(both, HasSubstr("The pipeline"));
+}
+
+// One stage's operations, and no pipeline.
+TEST(StageTrace, OneRankOfItComparesToo) {
+  const std::string path = temp_path("stages.json");
+  traced(path);
+  const json compared = json::parse(done({"compare", path, path, "--rank", "1", "--json"}).out);
+  EXPECT_FALSE(compared.contains("bubble"));
+  EXPECT_EQ(compared.at("step_time_s").at("error"), 0);
+}
+
+TEST(StageTrace, TwoOfThemMergeIntoOne) {
+  const std::string path = temp_path("stages.json"), both = temp_path("both.json");
+  traced(path);
+  done({"compare", path, path, "--out", both});
+  const std::string text = get(both);
+  EXPECT_THAT(text, HasSubstr("measured: predicted, yafsdp: stage 1 of 2"));
+  done({"compare", both, path});
+}
+
+}  // namespace
+}  // namespace shardwright::cli
