@@ -212,7 +212,8 @@ Explanation explain(Predictor& predictor, const Plan& plan) {
   PredictOptions options;
   options.timeline = &timeline;
   result.base = predictor.predict(plan, options);
-  result.parts = part_times(*predictor.schedule(), timeline);
+  // Of a pipeline, stages have parts instead (Prediction::stages).
+  if (predictor.schedule() != nullptr) result.parts = part_times(*predictor.schedule(), timeline);
 
   Trials trials(predictor, plan, result.base);
   try_plans(trials, predictor.model(), plan, result.base.memory.fits);

@@ -44,6 +44,8 @@ std::vector<LayerPeriod> predict_layer_periods(const CsvTable& table,
     options.reserved = false;
     options.timeline = &timeline;
     predictor.predict(row.plan, options);
+    if (predictor.schedule() == nullptr)
+      table[i].fail("pp", "1, which has a backward pass of all layers");
     periods.push_back(
         {row, measured_ms * 1e-3, backward_layer_period_s(*predictor.schedule(), timeline)});
   }

@@ -95,9 +95,19 @@ class Observer {
            (op.work.kind == WorkKind::kCollective || op.kind == OpKind::kGradientNorm);
   }
 
+  /// Those of a unit's own collectives are the mesh's.
+  const RankGroup& group_of(const Op& op) const {
+    return op.collective ? schedule_.layout.group(op.work.group) : schedule_.group(op.work.group);
+  }
+
   std::int64_t ranks_of(const Op& op) const {
-    if (op.work.kind != WorkKind::kCollective) return schedule_.world_ranks();
-    return schedule_.group(op.work.group).size;
+    return op.work.kind == WorkKind::kCollective ? group_of(op).size : schedule_.world_ranks();
+  }
+
+  std::int64_t nodes_of(const Op& op) const {
+    const std::int64_t per_node = std::max<std::int64_t>(1, gpus_per_node_);
+    const std::int64_t in_node = op.collective ? group_of(op).members_per_node(per_node) : per_node;
+    return (ranks_of(op) - 1) / in_node + 1;
   }
 
   void read_lane(const Lane& lane, std::int32_t rank, std::int32_t step) {
@@ -147,6 +157,10 @@ class Observer {
     seen.op = op.kind;
     seen.phase = op.phase;
     seen.work = op.work;
+    // Other patterns (rings, all-to-all) have no size that could be fitted to.
+    const bool sized = op.collective && op.collective.pattern == Pattern::kCollective;
+    if (sized && op.work.kind == WorkKind::kCollective)
+      seen.work.bytes = static_cast<std::int64_t>(op.collective.bytes);
     seen.seconds = seconds_of(ns);
     seen.contended =
         std::clamp(static_cast<double>(contended_ns) / static_cast<double>(ns), 0.0, 1.0);
@@ -155,7 +169,7 @@ class Observer {
     seen.sharers = sharers_;
     if (waits(op)) {
       seen.ranks = ranks_of(op);
-      seen.nodes = (seen.ranks - 1) / std::max<std::int64_t>(1, gpus_per_node_) + 1;
+      seen.nodes = nodes_of(op);
       seen.instance = instance_of(op, step, id, rank);
     }
     set_.observations.push_back(seen);
@@ -164,7 +178,7 @@ class Observer {
   /// Numbers what the ranks of one group do together.
   std::int64_t instance_of(const Op& op, std::int32_t step, OpId id, std::int32_t rank) {
     const std::int64_t group =
-        op.work.kind == WorkKind::kCollective ? schedule_.group(op.work.group).number_of(rank) : 0;
+        op.work.kind == WorkKind::kCollective ? group_of(op).number_of(rank) : 0;
     const auto fresh = static_cast<std::int64_t>(instances_seen_.size());
     return instances_seen_.emplace(std::tuple(step, id, group), fresh).first->second;
   }

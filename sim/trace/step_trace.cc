@@ -310,7 +310,8 @@ class Reader {
   void place(const StageSlice& slice) {
     const auto rank = ranks_.find(slice.process);
     const Track& track = tracks_[{slice.process, slice.track}];
-    if (rank == ranks_.end() || track.role != kStageTrack) return;
+    const bool known = rank != ranks_.end() && trace_.timeline.stages.contains(rank->second);
+    if (!known || track.role != kStageTrack || slice.span.end_ns <= slice.span.begin_ns) return;
     PassSpan& span = trace_.timeline.passes.emplace_back(slice.span);
     span.rank = rank->second;
     trace_.timeline.step_ns = std::max(trace_.timeline.step_ns, span.end_ns);

@@ -15,6 +15,21 @@ namespace {
 // step, or one on a stream where a run traced only those.
 constexpr std::int64_t kMostPerSpan = 16;
 
+/// A plan of many more passes than were traced is refused before they are written down.
+std::vector<Schedule> stages_of(const StepTrace& trace, const Model& model, const Stack& stack) {
+  const Plan& plan = trace.identity->plan;
+  const PipelineShape shape = pipeline_shape(plan);
+  check_shape(shape);
+  const double passes = 2.0 * shape.stages * shape.chunks * shape.passes();
+  if (passes > 2.0 * static_cast<double>(trace.timeline.passes.size())) {
+    throw Error(
+        fmt::format("{}: the plan in its notes has {:.0f} passes a step, but the trace only {} "
+                    "slices of passes, expected the plan that was traced",
+                    trace.name, passes, trace.timeline.passes.size()));
+  }
+  return stage_schedules(model, plan, stack, trace.identity->gpus_per_node);
+}
+
 }  // namespace
 
 std::vector<Schedule> schedules_of(const StepTrace& trace) {
@@ -30,7 +45,7 @@ std::vector<Schedule> schedules_of(const StepTrace& trace) {
   const Stack stack = profiles::load_stack(identity.plan.stack).stack;
   std::vector<Schedule> stages;
   if (identity.plan.parallel.pp > 1) {
-    stages = stage_schedules(model, identity.plan, stack, identity.gpus_per_node);
+    stages = stages_of(trace, model, stack);
   } else {
     stages.push_back(lower(model, identity.plan, stack, identity.gpus_per_node));
   }
@@ -44,7 +59,7 @@ std::vector<Schedule> schedules_of(const StepTrace& trace) {
     }
   }
   const std::size_t spans = trace.timeline.spans.size() + trace.timeline.host.size();
-  if (count > static_cast<double>(spans) * kMostPerSpan) {
+  if (trace.timeline.passes.empty() && count > static_cast<double>(spans) * kMostPerSpan) {
     throw Error(
         fmt::format("{}: the plan in its notes has {:.0f} operations a step, but the trace only {} "
                     "slices of operations, expected the plan that was traced",

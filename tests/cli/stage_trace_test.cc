@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -68,6 +69,18 @@ TEST(StageTrace, ComparedWithItselfDiffersInNothingAndIsThePrediction) {
   EXPECT_GT(compared.at("transfer_s").at("measured").get<double>(), 0);
   EXPECT_EQ(compared.at("waiting_s").at("measured"), 0);
   EXPECT_EQ(compared.at("stages").at("predicted").size(), 2U);
+}
+
+TEST(StageTrace, IsATraceThatViewersDraw) {
+  if (!std::filesystem::exists("/usr/bin/python3")) GTEST_SKIP() << "the check is a script";
+  const std::string path = temp_path("stages.json");
+  for (const Words& more : {Words{}, Words{"--pp-schedule", "zbv", "--virtual-stages", "2"},
+                            Words{"--strategy", "ddp", "--stack", "megatron-core"}}) {
+    traced(path, more);
+    const ProgramResult checked =
+        shardwright::testing::run_program({SHARDWRIGHT_SCRIPTS "/check_trace", path});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  }
 }
 
 TEST(StageTrace, ComparisonsNameThePipelineInEightyColumns) {

@@ -16,6 +16,7 @@
 #include "sim/core/hf_config.h"
 #include "sim/core/seconds.h"
 #include "sim/cost/cost.h"
+#include "sim/explain/explain.h"
 #include "sim/trace/chrome_events.h"
 #include "sim/trace/observations.h"
 #include "sim/trace/pipeline_summary.h"
@@ -387,6 +388,14 @@ TEST(StageTimeline, ObservationsAreTheCostsOfTheirOperations) {
   EXPECT_GT(seen, 100);
 }
 
+TEST(StageTimeline, APipelineIsExplainedByWhatChangesWouldBuy) {
+  Plan plan = plan_of(16, 2, 2, 4);
+  Predictor predictor(load_model(profiles::data_dir() / "models", "llama-3.2-1b"), h100());
+  const Explanation explanation = explain(predictor, plan);
+  EXPECT_EQ(explanation.base.stages.size(), 2U);
+  EXPECT_FALSE(explanation.changes.empty());
+}
+
 TEST(StageTimeline, DamagedStagesAreErrorsThatNameTheFile) {
   const PredictedStep step = small(2, 2, PipelineKind::kOneForwardOneBackward, 1);
   const nlohmann::json document = nlohmann::json::parse(testing::get(written(step)));
@@ -415,6 +424,17 @@ TEST(StageTimeline, DamagedStagesAreErrorsThatNameTheFile) {
                 if (event["args"].contains("id")) event["args"]["id"] = 0;
               }),
               HasSubstr("operation 0 is both"));
+  nlohmann::json longer = document;
+  nlohmann::json plan = nlohmann::json::parse(longer["otherData"]["plan"].get<std::string>());
+  plan["grad_accum"] = 1 << 19;
+  longer["otherData"]["plan"] = plan.dump();
+  write_file_atomically(path, longer.dump());
+  try {
+    schedules_of(read_step_trace(path));
+    FAIL() << "more passes than were traced";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("passes a step, but the trace only"));
+  }
   // Without some of its stages it is a trace without a pipeline.
   EXPECT_EQ(refusal([](nlohmann::json& event) {
               if (event["name"] == "process_name" && event["args"]["stage"] == 0)

@@ -169,13 +169,28 @@ std::string density_row(const Row& stage, double length_s, double y) {
   return body;
 }
 
-/// A row for every stage.
-std::vector<Row> rows_of(const Timeline& timeline) {
+/// A row for every stage, from the begin of the first.
+struct Drawn {
+  std::vector<Row> rows;
+  TimeWindow whole;
+};
+
+Drawn drawn_of(const Timeline& timeline) {
+  Nanoseconds begin = timeline.passes.front().begin_ns, end = begin;
+  for (const PassSpan& span : timeline.passes) {
+    begin = std::min(begin, span.begin_ns);
+    end = std::max(end, span.end_ns);
+  }
   std::map<std::int32_t, Row> rows;
-  for (const PassSpan& span : timeline.passes) rows[timeline.stage_of(span.rank)].push_back(span);
-  std::vector<Row> result;
-  for (auto& [stage, row] : rows) result.push_back(std::move(row));
-  return result;
+  for (PassSpan span : timeline.passes) {
+    span.begin_ns -= begin;
+    span.end_ns -= begin;
+    rows[timeline.stage_of(span.rank)].push_back(span);
+  }
+  Drawn drawn;
+  drawn.whole.end_s = to_s(end - begin);
+  for (auto& [stage, row] : rows) drawn.rows.push_back(std::move(row));
+  return drawn;
 }
 
 std::string stage_rows(const std::vector<Row>& rows, bool with_chunks, const TimeWindow& window,
@@ -226,8 +241,7 @@ std::string axis_from(const TimeWindow& window, double y) {
 }  // namespace
 
 std::string pipeline_picture(const Timeline& timeline) {
-  const TimeWindow whole{0, to_s(timeline.step_ns)};
-  const std::vector<Row> rows = rows_of(timeline);
+  const auto [rows, whole] = drawn_of(timeline);
   const bool chunks = timeline.stages.begin()->second.chunks > 1;
   std::size_t most = 0;
   for (const Row& row : rows) most = std::max(most, row.size());
