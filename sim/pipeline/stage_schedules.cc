@@ -5,7 +5,7 @@
 #include <cstring>
 #include <deque>
 
-#include "sim/program/unit_lists.h"
+#include "sim/program/program_writer.h"
 #include "sim/schedules/stage_actions.h"
 #include "sim/strategies/lower.h"
 
