@@ -198,10 +198,12 @@ std::unique_ptr<Bootstrap> open_bootstrap(const BootstrapPlace& place, const Int
                 self.ranks);
 }
 
-/// Challenge, hello and proof; false when what answers does not know the key.
+/// Challenge, hello and proof; false when what answers does not know the key, or sends no challenge
+/// within `stranger_s`. Rank 0 may count this rank as soon as it has said hello, so that hanging up
+/// from then on would end the job: it may take as long to answer as to join.
 bool is_rank_0(const Socket& socket, MessageReader& reader, const Introduction& self,
-               const BootstrapKey& key, Deadline deadline) {
-  const auto challenge = first_answer(socket, reader, deadline);
+               const BootstrapKey& key, double stranger_s, Deadline deadline) {
+  const auto challenge = first_answer(socket, reader, std::min(deadline, deadline_in(stranger_s)));
   if (!challenge || challenge->kind != MessageKind::kChallenge) return false;
   const Nonce nonce = fresh_nonce();
   Message hello;
@@ -222,7 +224,7 @@ std::unique_ptr<Bootstrap> try_to_join(const BootstrapPlace& place, const Bootst
   socket.set_send_timeout(times.send_s);
   MessageReader reader;
   const BootstrapKey key = bootstrap_key(place.key, address.secret, place.run);
-  if (!is_rank_0(socket, reader, self, key, std::min(deadline, deadline_in(times.stranger_s)))) {
+  if (!is_rank_0(socket, reader, self, key, times.stranger_s, deadline)) {
     why = "what answers there is not rank 0 of this run, or has another key";
     return nullptr;
   }
