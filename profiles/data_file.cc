@@ -95,6 +95,11 @@ fs::path shipped_file(DataKind kind, const std::string& given) {
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   fs::path file = folder_of(kind) / (name + ".json");
   std::error_code unknown;
+  // Presets beside the ledger have names, too, which are told to nobody.
+  if (kind == DataKind::kStack && !fs::exists(file, unknown)) {
+    const fs::path preset = presets_folder() / (name + ".json");
+    if (fs::exists(preset, unknown)) return preset;
+  }
   if (!fs::exists(file, unknown)) {
     throw Error(fmt::format(
         "{} '{}' is not known; the nearest are {}; `shardwright inspect {}s` lists all, and the "

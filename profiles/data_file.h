@@ -27,7 +27,7 @@ std::string_view name_of(DataKind kind);
 std::vector<std::string> shipped_names(DataKind kind);
 
 /// Stacks beside the ledger, for rows whose software one source alone describes
-/// (published/presets): their files, by name. Only load_preset and paths find them.
+/// (published/presets): their files, by name. They have names, too, but no list shows them.
 std::vector<std::filesystem::path> published_presets();
 
 struct DataFile {

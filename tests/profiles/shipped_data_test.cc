@@ -6,18 +6,25 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "profiles/cluster_file.h"
 #include "profiles/data_file.h"
 #include "profiles/gpu_file.h"
+#include "profiles/ledger.h"
 #include "profiles/profile.h"
 #include "profiles/stack_file.h"
+#include "sim/core/error.h"
 #include "tests/support/not_empty.h"
 
 namespace shardwright::profiles {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
+using ::testing::Not;
 
 template <typename Thing>
 void expect_sourced(const std::string& name, Thing thing, const Origins& origins) {
@@ -98,6 +105,37 @@ TEST(ShippedData, PublishedPresetsAreNoStacksToChoose) {
     expect_sourced(file.stack.id, file.stack, file.origins);
     const std::string software = file.software.substr(0, file.software.find('|'));
     EXPECT_EQ(load_preset(file.stack.family, software).stack.id, file.stack.id);
+    EXPECT_EQ(load_stack(file.stack.id).stack.id, file.stack.id);  // as plans of old call it
+  }
+  try {
+    load_stack("megatron-core-nemo-26.0");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("megatron-core-nemo-24"));
+    EXPECT_THAT(error.what(), Not(HasSubstr("26.06")));
+  }
+}
+
+// A release is offered where published runs of two sources say how good it is.
+TEST(ShippedData, ReleasesToChooseHaveTwoSources) {
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> rows;
+  for (const char* table : {"ledger.csv", "parallel.csv"}) {
+    for (const LedgerRow& row : load_ledger(shipped_ledger().parent_path() / table)) {
+      if (row.plan.stack.empty()) continue;
+      rows[{row.plan.stack, row.software}].insert(row.source);
+    }
+  }
+  std::map<std::string, std::set<std::string>> sources;
+  for (const auto& [software, of] : not_empty(rows)) {
+    sources[load_preset(software.first, software.second).stack.id].insert(of.begin(), of.end());
+  }
+  for (const std::string& name : shipped_names(DataKind::kStack)) {
+    if (!load_stack(name).software.empty()) {
+      EXPECT_GE(sources[name].size(), 2U) << name;
+    }
+  }
+  for (const std::filesystem::path& preset : published_presets()) {
+    EXPECT_LE(sources[preset.stem()].size(), 1U) << preset;
   }
 }
 
