@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/render/by_framework.h"
 #include "cli/render/by_gpu.h"
 #include "cli/render/gpu_results.h"
 #include "cli/render/json/json_text.h"
@@ -16,7 +17,9 @@
 #include "profiles/gpu_cost.h"
 #include "profiles/ledger.h"
 #include "profiles/step_parameters.h"
+#include "profiles/uncertainty.h"
 #include "sim/core/csv.h"
+#include "sim/score/framework_score.h"
 #include "sim/score/layer_period.h"
 #include "sim/score/score_kernels.h"
 #include "sim/score/stage_memory_score.h"
@@ -101,6 +104,8 @@ class ValidateVerb : public Verb {
     }
     std::optional<sim::LeaveOneOut> left_out;
     if (leave_one_out_) left_out = leave_one_out(rows, context);
+    const std::vector<sim::FrameworkScore> frameworks =
+        score_frameworks(validation, held_out_runs(left_out));
     profiles::Production production;
     std::optional<tuner::WholeRunScore> whole;
     if (whole_runs_) {
@@ -121,6 +126,7 @@ class ValidateVerb : public Verb {
       if (stage_memory) document["summary"]["stage_memory"] = stage_memory_json(*stage_memory);
       if (collectives) document["summary"]["collectives"] = kernel_score_json(*collectives);
       document["summary"]["by_gpu"] = by_gpu_json(validation);
+      document["summary"]["by_framework"] = by_framework_json(frameworks);
       if (on_gpus) document["gpu_results"] = gpu_results_json(*on_gpus);
       if (whole) {
         document["whole_runs"] = whole_runs_json(*whole);
@@ -129,6 +135,7 @@ class ValidateVerb : public Verb {
       fmt::print(results(), "{}\n", json_text(document));
       return ExitCode::kDone;
     }
+    fmt::print(results(), "{}\n", by_framework_text(frameworks, context.out).substr(1));
     fmt::print(results(), "{}", validation_text(validation, rows_, context.out));
     fmt::print(results(), "{}", by_gpu_text(validation, context.out));
     if (left_out)
@@ -158,6 +165,14 @@ class ValidateVerb : public Verb {
   static sim::MemoryCoverage coverage(const sim::Validation& validation,
                                       const sim::LeaveOneOut& left_out) {
     return memory_coverage(peak_errors(validation), left_out.interval_level);
+  }
+
+  /// As fitted here, else as the file that ships tells, which knows nothing of overridden values.
+  std::vector<profiles::HeldOutRun> held_out_runs(
+      const std::optional<sim::LeaveOneOut>& left_out) const {
+    if (left_out) return left_out->runs;
+    if (!overrides_.empty()) return {};
+    return profiles::load_held_out_runs(profiles::shipped_residuals());
   }
 
   sim::Validation validate(const std::vector<profiles::LedgerRow>& rows,

@@ -108,12 +108,6 @@ std::vector<ValidatedRow> predict_rows(const std::vector<profiles::LedgerRow>& r
   return results;
 }
 
-ErrorScore score(const std::vector<double>& errors) {
-  const profiles::ErrorSummary summary = summarize_errors(errors);
-  const double worst = errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
-  return {summary.n, summary.mape, summary.median, worst};
-}
-
 ValidationSummary summarize(const std::vector<const ValidatedRow*>& rows) {
   ValidationSummary summary;
   std::vector<double> time_errors, memory_errors, suspect_errors;
@@ -134,9 +128,9 @@ ValidationSummary summarize(const std::vector<const ValidatedRow*>& rows) {
       summary.inside_memory_interval += row->inside_memory_interval;
     }
   }
-  summary.time = score(time_errors);
-  summary.memory = score(memory_errors);
-  summary.suspect_time = score(suspect_errors);
+  summary.time = score_errors(time_errors);
+  summary.memory = score_errors(memory_errors);
+  summary.suspect_time = score_errors(suspect_errors);
   return summary;
 }
 
@@ -200,6 +194,12 @@ std::vector<SourceConstant> source_constants(const std::vector<profiles::LedgerR
 }
 
 }  // namespace
+
+ErrorScore score_errors(const std::vector<double>& errors) {
+  const profiles::ErrorSummary summary = summarize_errors(errors);
+  const double worst = errors.empty() ? 0 : *std::max_element(errors.begin(), errors.end());
+  return {summary.n, summary.mape, summary.median, worst};
+}
 
 std::vector<PeakError> peak_errors(const Validation& validation) {
   std::vector<PeakError> errors;

@@ -47,6 +47,9 @@ struct ErrorScore {
   double mape = 0, median = 0, worst = 0;
 };
 
+/// Of |predicted / measured - 1|.
+ErrorScore score_errors(const std::vector<double>& errors);
+
 struct ValidationSummary {
   ErrorScore time, memory;     // of rows that are not suspect
   ErrorScore suspect_time;     // of those that are; their peaks are in no score

@@ -55,6 +55,9 @@ TEST(LeaveOneOut, AddsItsObjectToTheSummary) {
     // Held out: not what the constants fitted to all say.
     EXPECT_NE(errors.at("mape"), summary.at("time").at("mape"));
   }
+  // Of the fit that was just made, not of the one that ships.
+  EXPECT_NEAR(summary.at("by_framework")[0].at("source_left_out").at("mape").get<double>(),
+              summary.at("leave_source_out").at("mape").get<double>(), 1e-9);
   const json& left_out = summary.at("leave_one_out");
   ASSERT_EQ(left_out.at("rows").size(), 6U);
   double sum = 0;

@@ -73,6 +73,26 @@ TEST(Validate, PrintsTheContractsDocument) {
   EXPECT_TRUE(summary.at("outcome").contains("wrong"));
   EXPECT_EQ(summary.at("by_source").at("YaFSDP README").at("time").at("n"), 4);
   EXPECT_EQ(summary.at("speedup").at("n"), 2);
+
+  ASSERT_EQ(summary.at("by_framework").size(), 1U);
+  const json& framework = summary.at("by_framework")[0];
+  EXPECT_EQ(framework.at("framework"), "hf-eager");
+  EXPECT_EQ(framework.at("n"), 4);
+  EXPECT_EQ(framework.at("mape"), summary.at("time").at("mape"));
+  EXPECT_EQ(framework.at("interval"), summary.at("interval"));
+  EXPECT_EQ(framework.at("source_left_out").at("n"), 4);
+  EXPECT_NE(framework.at("source_left_out").at("mape"), framework.at("mape"));
+  ASSERT_EQ(framework.at("years").size(), 1U);
+  EXPECT_TRUE(framework.at("years")[0].at("year").is_null());
+}
+
+TEST(Validate, KnowsNothingOfRunsLeftOutByOverriddenValues) {
+  const ProgramResult result = validate(
+      {"--ledger", short_ledger("two.csv", 2), "--json", "--set", "stack.host.step_s=0.05"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json framework = json::parse(result.out).at("summary").at("by_framework")[0];
+  EXPECT_EQ(framework.at("n"), 2);
+  EXPECT_EQ(framework.at("source_left_out").at("n"), 0);
 }
 
 TEST(Validate, SaysWhichSoftwareStandsForOneThatDoesNotShip) {

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/score/framework_score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace shardwright::sim {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+std::size_t digits_from(std::string_view text, std::size_t begin) {
+  std::size_t end = begin;
+  while (end < text.size() && is_digit(text[end])) ++end;
+  return end - begin;
+}
+
+int number(std::string_view digits) {
+  int value = 0;
+  for (const char c : digits) value = 10 * value + (c - '0');
+  return value;
+}
+
+/// The number of two digits behind a divider, or none.
+std::vector<int> part_behind(std::string_view text, std::size_t at) {
+  if (at >= text.size() || (text[at] != '-' && text[at] != '.')) return {};
+  if (digits_from(text, at + 1) != 2) return {};
+  return {number(text.substr(at + 1, 2))};
+}
+
+using RunKey = std::tuple<std::string, std::string, std::string, std::string>;
+
+struct Members {
+  std::set<std::string> releases;
+  std::vector<double> errors, source_left_out;
+  std::int64_t inside = 0;
+
+  void add(const ValidatedRow& row, const double* left_out) {
+    releases.insert(row.row.software);
+    errors.push_back(std::abs(*row.time_error));
+    inside += row.inside_interval;
+    if (left_out != nullptr) source_left_out.push_back(std::abs(std::expm1(*left_out)));
+  }
+};
+
+ReleaseScore summarize(const Members& members) {
+  ReleaseScore score;
+  score.releases.assign(members.releases.begin(), members.releases.end());
+  std::stable_sort(
+      score.releases.begin(), score.releases.end(),
+      [](const std::string& a, const std::string& b) { return release_date(a) > release_date(b); });
+  const std::vector<int> newest = release_date(score.releases.front());
+  score.year = newest.empty() ? 0 : newest.front();
+  score.time = score_errors(members.errors);
+  score.inside_interval = members.inside;
+  score.source_left_out = score_errors(members.source_left_out);
+  return score;
+}
+
+}  // namespace
+
+std::vector<int> release_date(std::string_view release) {
+  for (std::size_t i = 0; i < release.size(); ++i) {
+    if (!is_digit(release[i])) continue;
+    const std::size_t digits = digits_from(release, i);
+    const int first = digits <= 4 ? number(release.substr(i, digits)) : 0;
+    std::vector<int> next = part_behind(release, i + digits);
+    const bool short_year = digits == 2 && first >= 20 && first < 70 && !next.empty();
+    if ((digits == 4 && first >= 2000 && first < 2100) || short_year) {
+      std::vector<int> date{short_year ? 2000 + first : first};
+      for (std::size_t at = i + digits; !next.empty() && date.size() < 3;
+           next = part_behind(release, at)) {
+        date.push_back(next.front());
+        at += 3;
+      }
+      return date;
+    }
+    i += digits - 1;
+    // A version of another kind ("2.11"): what stands behind its dots is no year.
+    while (i + 2 < release.size() && release[i + 1] == '.' && is_digit(release[i + 2])) {
+      i += 1 + digits_from(release, i + 2);
+    }
+  }
+  return {};
+}
+
+std::vector<FrameworkScore> score_frameworks(const Validation& validation,
+                                             std::span<const profiles::HeldOutRun> held_out) {
+  std::map<RunKey, double> left_out;
+  for (const profiles::HeldOutRun& run : held_out) {
+    left_out[{run.id, run.source, run.gpu, run.model}] = run.log_error_source_out;
+  }
+  std::map<std::string, Members> frameworks;
+  std::map<std::string, std::map<int, Members, std::greater<>>> years;
+  for (const ValidatedRow& row : validation.rows) {
+    if (!row.skipped.empty() || !row.time_error || !row.row.suspect.empty()) continue;
+    const auto at = left_out.find({row.row.id, row.row.source, row.row.gpu, row.row.model.name});
+    const double* error = at == left_out.end() ? nullptr : &at->second;
+    const std::string& name =
+        row.row.stack_called.empty() ? row.row.plan.stack : row.row.stack_called;
+    const std::vector<int> date = release_date(row.row.software);
+    frameworks[name].add(row, error);
+    years[name][date.empty() ? 0 : date.front()].add(row, error);
+  }
+  std::vector<FrameworkScore> scores;
+  for (const auto& [name, members] : frameworks) {
+    FrameworkScore& score = scores.emplace_back(FrameworkScore{name, summarize(members), {}});
+    for (const auto& [year, of_year] : years[name]) score.years.push_back(summarize(of_year));
+  }
+  std::stable_sort(
+      scores.begin(), scores.end(), [](const FrameworkScore& a, const FrameworkScore& b) {
+        return release_date(a.all.releases.front()) > release_date(b.all.releases.front());
+      });
+  return scores;
+}
+
+}  // namespace shardwright::sim
