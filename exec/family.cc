@@ -39,6 +39,19 @@ constexpr FamilyForm gemma2_form() {
   return form;
 }
 
+constexpr FamilyForm vaultgemma_form() {
+  FamilyForm form = llama_form("vaultgemma", 1.0);
+  form.norm2 = "pre_feedforward_layernorm";
+  return form;
+}
+
+constexpr FamilyForm starcoder2_form() {
+  FamilyForm form = llama_form("starcoder2");
+  form.up = "mlp.c_fc";
+  form.down = "mlp.c_proj";
+  return form;
+}
+
 constexpr FamilyForm kGpt2 = {.family = "gpt2",
                               .embedding = "transformer.wte",
                               .positions = "transformer.wpe",
@@ -84,10 +97,22 @@ constexpr FamilyForm kMpt = {.family = "mpt",
                              .norm1 = "norm_1",
                              .norm2 = "norm_2"};
 
-constexpr FamilyForm kForms[] = {
-    llama_form("gemma", 1.0), gemma2_form(),         kGpt2, kGptNeox,
-    llama_form("llama"),      llama_form("mistral"), kMpt,  llama_form("phi3"),
-    llama_form("qwen2"),      llama_form("qwen3")};
+constexpr FamilyForm kForms[] = {llama_form("cwm"),
+                                 llama_form("gemma", 1.0),
+                                 gemma2_form(),
+                                 kGpt2,
+                                 kGptNeox,
+                                 llama_form("llama"),
+                                 llama_form("ministral"),
+                                 llama_form("mistral"),
+                                 kMpt,
+                                 llama_form("phi3"),
+                                 llama_form("qwen2"),
+                                 llama_form("qwen3"),
+                                 llama_form("seed_oss"),
+                                 llama_form("stablelm"),
+                                 starcoder2_form(),
+                                 vaultgemma_form()};
 
 }  // namespace
 

@@ -40,8 +40,8 @@ Model read_gpt2(const JsonReader& config);
 Model read_gpt_neox(const JsonReader& config);
 Model read_mpt(const JsonReader& config);
 
-// Planned only, for details that cost nothing (multipliers of scores and residuals, layers without
-// RoPE, squared ReLU); Model::planning_only names the detail (hf_planned.cc).
+// Mostly planned only, for details that cost nothing (multipliers of scores and residuals, layers
+// without RoPE, squared ReLU); Model::planning_only names the detail (hf_planned.cc).
 Model read_cohere(const JsonReader& config);
 Model read_falcon(const JsonReader& config);
 Model read_gemma3(const JsonReader& config);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configs of families that planners may use and the executor does not run: their arithmetic is that
-// of the others, down to the parameter, but for details that cost nothing.
+// Configs of families that planners may use and most of which the executor does not run: their
+// arithmetic is that of the others, down to the parameter, but for details that cost nothing.
 //
 // Defaults are those of the configuration classes in Transformers 4.5x
 // (models/FAMILY/configuration_FAMILY.py), because files leave out what equals them.
@@ -78,13 +78,14 @@ Model read_glm4(const JsonReader& config) {
 }
 
 Model read_stablelm(const JsonReader& config) {
-  Model m = read_planned(config, "stablelm", {.max_positions = 4096, .rotary_fraction = 0.25},
-                         "has LayerNorm");
+  Model m = read_llama_like(config, "stablelm", {.max_positions = 4096, .rotary_fraction = 0.25});
   m.qkv_bias = config.optional<bool>("use_qkv_bias", false);
   set_layer_norm(config, m, "layer_norm_eps", true);
   m.parallel_residual = config.optional<bool>("use_parallel_residual", false);
   m.norms_per_layer = m.parallel_residual ? 1 : 2;
   m.qk_norm = m.qk_norm_whole = config.optional<bool>("qk_layernorm", false);
+  if (m.qk_norm) m.planning_only = "normalises queries and keys as a whole";
+  if (m.parallel_residual) m.planning_only = "has one norm of parallel residuals";
   return m;
 }
 
@@ -102,9 +103,9 @@ Model read_nemotron(const JsonReader& config) {
 }
 
 Model read_starcoder2(const JsonReader& config) {
-  Model m = read_planned(config, "starcoder2",
-                         {.max_positions = 4096, .activation = "gelu_pytorch_tanh", .tied = true},
-                         "has LayerNorm");
+  Model m =
+      read_llama_like(config, "starcoder2",
+                      {.max_positions = 4096, .activation = "gelu_pytorch_tanh", .tied = true});
   set_layer_norm(config, m, "norm_epsilon", true);
   m.qkv_bias = m.attention_out_bias = m.mlp_bias = config.optional<bool>("use_bias", true);
   m.gated_mlp = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configs of families of 2025 and 2026 without experts that are made of what others have: norms of
-// queries and keys, windows in some layers, multipliers. Planned only.
+// queries and keys, windows in some layers, multipliers. Most are planned only.
 //
 // Defaults are those of the configuration classes in Transformers 5.23
 // (models/FAMILY/configuration_FAMILY.py), because files leave out what equals them.
@@ -36,8 +36,7 @@ Model read_exaone4(const JsonReader& config) {
 }
 
 Model read_seed_oss(const JsonReader& config) {
-  Model m =
-      read_planned(config, "seed_oss", {.max_positions = 524288, .head_dim = 128}, kNoKernels);
+  Model m = read_llama_like(config, "seed_oss", {.max_positions = 524288, .head_dim = 128});
   m.qkv_bias = config.optional<bool>("attention_bias", true);
   m.attention_out_bias = config.optional<bool>("attention_out_bias", false);
   m.mlp_bias = config.optional<bool>("mlp_bias", false);
@@ -81,7 +80,7 @@ Model read_helium(const JsonReader& config) {
 }
 
 Model read_ministral(const JsonReader& config) {
-  return read_planned(config, "ministral", {.max_positions = 131072}, kNoKernels);
+  return read_llama_like(config, "ministral", {.max_positions = 131072});
 }
 
 Model read_ministral3(const JsonReader& config) {
@@ -101,8 +100,7 @@ Model read_cohere2(const JsonReader& config) {
 }
 
 Model read_cwm(const JsonReader& config) {
-  return read_planned(config, "cwm", {.max_positions = 131072, .eps = 1e-5, .head_dim = 128},
-                      kNoKernels);
+  return read_llama_like(config, "cwm", {.max_positions = 131072, .eps = 1e-5, .head_dim = 128});
 }
 
 /// Granite 4 where all of its layers attend and none has experts: its MLP is the shared one.
@@ -192,7 +190,6 @@ Model read_jais2(const JsonReader& config) {
 Model read_vaultgemma(const JsonReader& config) {
   Model m = read_gemma2_like(config, "vaultgemma", 8192);
   m.norms_per_layer = 2;
-  m.planning_only = kNoKernels;
   return m;
 }
 

@@ -8,8 +8,9 @@
 
 namespace shardwright {
 
-inline constexpr std::array<std::string_view, 10> kTrainedFamilies = {
-    "gemma", "gemma2", "gpt2", "gpt_neox", "llama", "mistral", "mpt", "phi3", "qwen2", "qwen3"};
+inline constexpr std::array<std::string_view, 16> kTrainedFamilies = {
+    "cwm", "gemma", "gemma2", "gpt2",  "gpt_neox", "llama",    "ministral",  "mistral",
+    "mpt", "phi3",  "qwen2",  "qwen3", "seed_oss", "stablelm", "starcoder2", "vaultgemma"};
 
 constexpr bool is_trained_family(std::string_view family) {
   return std::find(kTrainedFamilies.begin(), kTrainedFamilies.end(), family) !=

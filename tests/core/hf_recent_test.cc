@@ -12,6 +12,7 @@
 
 #include "sim/core/hf_families.h"
 #include "sim/core/model.h"
+#include "sim/core/trained_families.h"
 #include "tests/core/hf_configs.h"
 
 namespace shardwright {
@@ -112,8 +113,16 @@ TEST(HfRecent, ParametersAreThoseOfTransformers) {
     EXPECT_EQ(count_parameters(m).total(m.layers), shape.parameters) << shape.type;
     EXPECT_EQ(m.windowed_layers, shape.windowed) << shape.type;
     EXPECT_TRUE(m.ignored_keys.empty()) << shape.type << ": " << m.ignored_keys.front();
-    EXPECT_FALSE(m.planning_only.empty()) << shape.type;
+    EXPECT_EQ(m.planning_only.empty(), is_trained_family(m.family)) << shape.type;
   }
+}
+
+TEST(HfRecent, StablelmOfTwoNormsIsTrained) {
+  const auto why_not = [](const json& more) { return read(small("stablelm", more)).planning_only; };
+  EXPECT_EQ(why_not({}), "");
+  EXPECT_EQ(why_not({{"use_qkv_bias", true}}), "");
+  EXPECT_EQ(why_not({{"qk_layernorm", true}}), "normalises queries and keys as a whole");
+  EXPECT_EQ(why_not({{"use_parallel_residual", true}}), "has one norm of parallel residuals");
 }
 
 // Each line a config that Transformers 5.23 saved, and the parameters of the model that it makes of
