@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "sim/core/check.h"
+#include "sim/core/workspace.h"
 
 namespace shardwright::exec {
 namespace {
@@ -49,6 +50,20 @@ constexpr FamilyForm starcoder2_form() {
   FamilyForm form = llama_form("starcoder2");
   form.up = "mlp.c_fc";
   form.down = "mlp.c_proj";
+  return form;
+}
+
+/// Llama whose RoPE turns pairs of neighbours.
+constexpr FamilyForm neighbours_form(std::string_view family) {
+  FamilyForm form = llama_form(family);
+  form.turns_neighbours = true;
+  return form;
+}
+
+constexpr FamilyForm glm4_form() {
+  FamilyForm form = neighbours_form("glm4");
+  form.post_norm1 = "post_self_attn_layernorm";
+  form.post_norm2 = "post_mlp_layernorm";
   return form;
 }
 
@@ -98,10 +113,14 @@ constexpr FamilyForm kMpt = {.family = "mpt",
                              .norm2 = "norm_2"};
 
 constexpr FamilyForm kForms[] = {llama_form("cwm"),
+                                 neighbours_form("ernie4_5"),
                                  llama_form("gemma", 1.0),
                                  gemma2_form(),
+                                 neighbours_form("glm"),
+                                 glm4_form(),
                                  kGpt2,
                                  kGptNeox,
+                                 neighbours_form("helium"),
                                  llama_form("llama"),
                                  llama_form("ministral"),
                                  llama_form("mistral"),
@@ -131,6 +150,10 @@ std::string trained_families() {
   return words;
 }
 
+HeadShape head_shape(const Model& model) {
+  return {model.heads, model.head_dim, rotated_elements(model)};
+}
+
 std::vector<std::int64_t> StoredForm::file_shape() const {
   if (order != StoredOrder::kTransposed) return shape;
   return {shape.rbegin(), shape.rend()};
@@ -141,20 +164,28 @@ std::int64_t StoredForm::file_index(std::int64_t index) const {
   const std::int64_t cols = shape.size() > 1 ? shape[1] : 1;
   const std::int64_t row = index / cols, col = index % cols;
   if (order == StoredOrder::kTransposed) return col * shape[0] + row;
+  if (order == StoredOrder::kNeighbours) {
+    const std::int64_t at = row % heads.size, half = heads.rotated / 2;
+    if (at >= heads.rotated) return index;
+    return (row - at + 2 * (at % half) + at / half) * cols + col;
+  }
   constexpr std::int64_t kParts = 3;
-  SHARDWRIGHT_CHECK(shape[0] % (kParts * heads) == 0, "{} rows of {} heads", shape[0], heads);
-  const std::int64_t size = shape[0] / (kParts * heads);
-  const std::int64_t part = row / (heads * size), head = row / size % heads;
+  SHARDWRIGHT_CHECK(shape[0] % (kParts * heads.heads) == 0, "{} rows of {} heads", shape[0],
+                    heads.heads);
+  const std::int64_t size = shape[0] / (kParts * heads.heads);
+  const std::int64_t part = row / (heads.heads * size), head = row / size % heads.heads;
   return ((head * kParts + part) * size + row % size) * cols + col;
 }
 
 StoredForm stored_form(const FamilyForm& form, std::string_view tensor,
-                       const std::vector<std::int64_t>& shape, std::int64_t heads) {
+                       const std::vector<std::int64_t>& shape, const HeadShape& heads) {
   if (!tensor.starts_with(form.layer)) return {StoredOrder::kAsHere, shape, heads};
   const std::string_view module = tensor.substr(0, tensor.rfind('.'));
   const bool is_qkv = !form.qkv.empty() && module.ends_with(form.qkv);
   StoredOrder order = is_qkv ? form.qkv_order : form.product_order;
   if (order == StoredOrder::kTransposed && shape.size() < 2) order = StoredOrder::kAsHere;
+  const bool is_turned = module.ends_with(form.query) || module.ends_with(form.key);
+  if (form.turns_neighbours && is_turned) order = StoredOrder::kNeighbours;
   return {order, shape, heads};
 }
 

@@ -5,7 +5,9 @@
 // Parameters in memory are [out, in], the heads of all queries before those of keys and values,
 // whatever the family. A checkpoint of Hugging Face may keep them transposed (gpt2's Conv1D) or
 // with query, key and value of a head side by side (gpt_neox); they are turned on the way in and
-// out only, and the checkpoints of this project are as memory is.
+// out only, and the checkpoints of this project are as memory is. So are queries and keys of
+// families whose RoPE turns pairs of neighbours: in memory the two of a pair lie half a rotated
+// part apart, as in llama, which changes no score, because both are turned alike.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +15,25 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/core/model.h"
+
 namespace shardwright::exec {
 
 /// How a file of Hugging Face keeps the elements of a tensor.
 enum class StoredOrder : std::uint8_t {
   kAsHere,
   kTransposed,  // [in, out]
-  kHeadByHead   // rows of query, key and value of the first head, then those of the second ...
+  kHeadByHead,  // rows of query, key and value of the first head, then those of the second ...
+  kNeighbours   // rows of a head with the two that RoPE turns together side by side
 };
+
+/// How the rows of queries and keys are divided.
+struct HeadShape {
+  std::int64_t heads = 1;
+  std::int64_t size = 1;     // elements of one
+  std::int64_t rotated = 0;  // of these, the first ones
+};
+HeadShape head_shape(const Model& model);
 
 /// Names without ".weight" and ".bias"; those of layers stand behind `layer`, the number and a
 /// point. Empty: the family has no such tensor.
@@ -34,6 +47,7 @@ struct FamilyForm {
   StoredOrder qkv_order = StoredOrder::kAsHere;
   StoredOrder product_order = StoredOrder::kAsHere;  // of the other matrices of layers
   double norm_offset = 0;                            // is added to the weights of norms
+  bool turns_neighbours = false;                     // of a head, by RoPE
 };
 
 /// The form of a family that the executor trains; null of others.
@@ -45,13 +59,13 @@ std::string trained_families();
 struct StoredForm {
   StoredOrder order = StoredOrder::kAsHere;
   std::vector<std::int64_t> shape;  // here
-  std::int64_t heads = 1;
+  HeadShape heads = {};
 
   std::vector<std::int64_t> file_shape() const;
   /// Where the file has the element that is the index-th here.
   std::int64_t file_index(std::int64_t index) const;
 };
 StoredForm stored_form(const FamilyForm& form, std::string_view tensor,
-                       const std::vector<std::int64_t>& shape, std::int64_t heads);
+                       const std::vector<std::int64_t>& shape, const HeadShape& heads);
 
 }  // namespace shardwright::exec

@@ -151,7 +151,7 @@ ParameterLayout::ParameterLayout(const Model& model, const Schedule& schedule)
   for (const auto& [draft, first_index] : apart) place(draft, norm_unit(), first_index);
   parameters_ = static_cast<std::int64_t>(index);
   for (ParameterTensor& tensor : tensors_) {
-    tensor.stored = stored_form(form, tensor.name, tensor.shape, model.heads);
+    tensor.stored = stored_form(form, tensor.name, tensor.shape, head_shape(model));
   }
   if (tied_) {
     weights_[static_cast<std::size_t>(head_unit())][static_cast<std::size_t>(Weight::kHead)] =

@@ -13,6 +13,7 @@
 #include "sim/core/atomic_file.h"
 #include "sim/core/durable_folder.h"
 #include "sim/core/error.h"
+#include "sim/core/hf_config.h"
 
 namespace shardwright::exec {
 namespace {
@@ -58,7 +59,10 @@ class ExportedForms {
   explicit ExportedForms(const std::string& config_text) {
     const auto config = nlohmann::json::parse(config_text);
     form_ = find_family_form(config.value("model_type", std::string()));
-    heads_ = config.value("num_attention_heads", std::int64_t{1});
+    heads_.heads = config.value("num_attention_heads", std::int64_t{1});
+    if (form_ != nullptr && form_->turns_neighbours) {
+      heads_ = head_shape(parse_hf_config(config_text, "config.json", "the checkpoint's model"));
+    }
   }
   StoredForm of(const CheckpointTensor& tensor) const {
     if (form_ == nullptr) return {StoredOrder::kAsHere, tensor.shape, heads_};
@@ -67,7 +71,7 @@ class ExportedForms {
 
  private:
   const FamilyForm* form_;
-  std::int64_t heads_;
+  HeadShape heads_;
 };
 
 }  // namespace

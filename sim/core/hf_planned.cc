@@ -61,10 +61,9 @@ Model read_cohere(const JsonReader& config) {
 }
 
 Model read_glm(const JsonReader& config) {
-  Model m = read_planned(
+  Model m = read_llama_like(
       config, "glm",
-      {.max_positions = 131072, .eps = 1.5625e-7, .head_dim = 128, .rotary_fraction = 0.5},
-      "stores gate and up as one matrix and turns pairs of neighbours");
+      {.max_positions = 131072, .eps = 1.5625e-7, .head_dim = 128, .rotary_fraction = 0.5});
   m.qkv_bias = config.optional<bool>("attention_bias", false);
   m.fused_gate_up = true;
   return m;

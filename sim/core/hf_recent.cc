@@ -44,9 +44,8 @@ Model read_seed_oss(const JsonReader& config) {
 }
 
 Model read_ernie4_5(const JsonReader& config) {
-  Model m = read_planned(config, "ernie4_5",
-                         {.max_positions = 131072, .eps = 1e-5, .tied = true, .head_dim = 128},
-                         "turns pairs of neighbours");
+  Model m = read_llama_like(config, "ernie4_5",
+                            {.max_positions = 131072, .eps = 1e-5, .tied = true, .head_dim = 128});
   m.qkv_bias = m.attention_out_bias = m.mlp_bias = config.optional<bool>("use_bias", false);
   return m;
 }
@@ -72,8 +71,8 @@ Model read_arcee(const JsonReader& config) {
 }
 
 Model read_helium(const JsonReader& config) {
-  Model m = read_planned(config, "helium", {.max_positions = 4096, .eps = 1e-8, .head_dim = 128},
-                         "turns pairs of neighbours");
+  Model m =
+      read_llama_like(config, "helium", {.max_positions = 4096, .eps = 1e-8, .head_dim = 128});
   set_attention_bias(config, m, false);
   m.mlp_bias = config.optional<bool>("mlp_bias", false);
   return m;

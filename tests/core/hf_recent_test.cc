@@ -119,7 +119,7 @@ TEST(HfRecent, ParametersAreThoseOfTransformers) {
 
 TEST(HfRecent, StablelmOfTwoNormsIsTrained) {
   const auto why_not = [](const json& more) { return read(small("stablelm", more)).planning_only; };
-  EXPECT_EQ(why_not({}), "");
+  EXPECT_EQ(why_not(json::object()), "");
   EXPECT_EQ(why_not({{"use_qkv_bias", true}}), "");
   EXPECT_EQ(why_not({{"qk_layernorm", true}}), "normalises queries and keys as a whole");
   EXPECT_EQ(why_not({{"use_parallel_residual", true}}), "has one norm of parallel residuals");

@@ -309,30 +309,58 @@ TEST_F(CheckpointTest, ExportedWeightsComeBack) {
   }
 }
 
-// gpt2's matrices are stored transposed, the projection of gpt_neox head by head.
+/// A tensor, and one place of it in memory and in a file.
+struct StoredCase {
+  Model model;
+  std::string tensor;
+  std::int64_t size = 0, at = 0, in_file = 0;
+};
+
+std::vector<StoredCase> stored_cases() {
+  const Model gpt2 = shardwright::testing::tiny_gpt2();
+  const Model neox = shardwright::testing::tiny_gpt_neox();
+  Model helium = shardwright::testing::tiny_llama();
+  helium.family = "helium";
+  const std::int64_t pair = helium.head_dim / 2 + 1;  // with element 1 of a head
+  return {
+      // Row 1, column 2.
+      {gpt2, "transformer.h.1.mlp.c_fc.weight", gpt2.ffn * gpt2.hidden, gpt2.hidden + 2,
+       2 * gpt2.ffn + 1},
+      // The second number of the keys of the third head.
+      {neox, "gpt_neox.layers.1.attention.query_key_value.bias", 3 * neox.q_dim(),
+       neox.q_dim() + 2 * neox.head_dim + 1, (2 * 3 + 1) * neox.head_dim + 1},
+      // The second number of the second head's second pair, column 2.
+      {helium, "model.layers.1.self_attn.q_proj.weight", helium.q_dim() * helium.hidden,
+       (helium.head_dim + pair) * helium.hidden + 2, (helium.head_dim + 3) * helium.hidden + 2}};
+}
+
+/// As much of it as says how its files are.
+std::string config_of(const Model& m) {
+  return fmt::format(
+      R"({{"model_type": "{}", "hidden_size": {}, "intermediate_size": {}, )"
+      R"("num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, )"
+      R"("head_dim": {}, "vocab_size": {}}})",
+      m.family, m.hidden, m.ffn, m.layers, m.heads, m.kv_heads, m.head_dim, m.vocab);
+}
+
+// gpt2's matrices are stored transposed, the projection of gpt_neox head by head, queries and keys
+// of helium with neighbours that are turned together.
 TEST_F(CheckpointTest, ExportedWeightsHaveTheOrderOfTheirFamily) {
-  for (const Model& model :
-       {shardwright::testing::tiny_gpt2(), shardwright::testing::tiny_gpt_neox()}) {
-    SCOPED_TRACE(model.name);
+  for (const StoredCase& stored : stored_cases()) {
+    const Model& model = stored.model;
+    SCOPED_TRACE(model.family);
     model_ = model;
-    options_.config = fmt::format(R"({{"model_type": "{}", "num_attention_heads": {}}})",
-                                  model.family, model.heads);
+    options_.config = config_of(model);
     run(model.family, tiny_plan(Strategy::kYafsdp, 3), options_);
     const Checkpoint checkpoint(saved(model.family, 6));
     const fs::path folder = folder_ / (model.family + "-exported");
     export_model(checkpoint, folder, std::int64_t{1} << 30);
     const SafetensorsModel exported(folder);
-    const bool is_gpt2 = model.family == "gpt2";
-    const std::string name = is_gpt2 ? "transformer.h.1.mlp.c_fc.weight"
-                                     : "gpt_neox.layers.1.attention.query_key_value.bias";
-    const std::int64_t size = is_gpt2 ? model.ffn * model.hidden : 3 * model.q_dim();
-    std::vector<float> here(static_cast<std::size_t>(size)), file(here.size());
-    checkpoint.read(StateKind::kParameter, name, 0, here);
-    exported.read_floats(name, 0, file);
-    // Row 1, column 2; the second number of the keys of the third head.
-    const std::int64_t at = is_gpt2 ? model.hidden + 2 : model.q_dim() + 2 * model.head_dim + 1;
-    const std::int64_t in_file = is_gpt2 ? 2 * model.ffn + 1 : (2 * 3 + 1) * model.head_dim + 1;
-    EXPECT_EQ(here[static_cast<std::size_t>(at)], file[static_cast<std::size_t>(in_file)]);
+    std::vector<float> here(static_cast<std::size_t>(stored.size)), file(here.size());
+    checkpoint.read(StateKind::kParameter, stored.tensor, 0, here);
+    exported.read_floats(stored.tensor, 0, file);
+    EXPECT_EQ(here[static_cast<std::size_t>(stored.at)],
+              file[static_cast<std::size_t>(stored.in_file)]);
     EXPECT_NE(here, file);
 
     TrainOptions options = options_;

@@ -462,9 +462,10 @@ TEST(Refusals, NameWhatIsNotExecuted) {
   EXPECT_EQ(refusal([](Training& t) { t.plan.offload = Offload::kOptimizer; }),
             "offload is optimizer, expected none: the executor keeps everything on its device");
   EXPECT_EQ(
-      refusal([](Training& t) { t.model.family = "glm"; }),
-      "model 'tiny-llama' is of the family glm, which the executor does not run; expected a "
-      "decoder like gemma, gemma2, gpt2, gpt_neox, llama, mistral, mpt, phi3, qwen2 or qwen3");
+      refusal([](Training& t) { t.model.family = "olmo2"; }),
+      "model 'tiny-llama' is of the family olmo2, which the executor does not run; expected a "
+      "decoder like cwm, ernie4_5, gemma, gemma2, glm, glm4, gpt2, gpt_neox, helium, llama, "
+      "ministral, mistral, mpt, phi3, qwen2, qwen3, seed_oss, stablelm, starcoder2 or vaultgemma");
 }
 
 TEST(PackedDocuments, AreCountedWhereTheyLieOneBehindTheOther) {

@@ -188,10 +188,10 @@ TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Transformers,
-                         ::testing::Values("cwm", "gemma", "gemma2", "gpt2", "gpt_neox", "llama",
-                                           "llama3", "ministral", "mistral", "mpt", "phi3", "qwen2",
-                                           "qwen3", "seed_oss", "stablelm", "starcoder2",
-                                           "vaultgemma"),
+                         ::testing::Values("cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4",
+                                           "gpt2", "gpt_neox", "helium", "llama", "llama3",
+                                           "ministral", "mistral", "mpt", "phi3", "qwen2", "qwen3",
+                                           "seed_oss", "stablelm", "starcoder2", "vaultgemma"),
                          [](const ::testing::TestParamInfo<const char*>& model) {
                            return std::string(model.param);
                          });
