@@ -82,6 +82,13 @@ constexpr FamilyForm kGpt2 = {.family = "gpt2",
                               .qkv_order = StoredOrder::kTransposed,
                               .product_order = StoredOrder::kTransposed};
 
+constexpr FamilyForm gpt_bigcode_form() {
+  FamilyForm form = kGpt2;
+  form.family = "gpt_bigcode";
+  form.qkv_order = form.product_order = StoredOrder::kAsHere;
+  return form;
+}
+
 constexpr FamilyForm kGptNeox = {.family = "gpt_neox",
                                  .embedding = "gpt_neox.embed_in",
                                  .layer = "gpt_neox.layers.",
@@ -119,6 +126,7 @@ constexpr FamilyForm kForms[] = {llama_form("cwm"),
                                  neighbours_form("glm"),
                                  glm4_form(),
                                  kGpt2,
+                                 gpt_bigcode_form(),
                                  kGptNeox,
                                  neighbours_form("helium"),
                                  llama_form("llama"),

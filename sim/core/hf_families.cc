@@ -104,6 +104,7 @@ constexpr std::array kFamilies = {
            true},
     Family{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", hf::read_glm4_moe_lite, kDeepseekKeys, true},
     Family{"gpt2", "GPT2LMHeadModel", hf::read_gpt2},
+    Family{"gpt_bigcode", "GPTBigCodeForCausalLM", hf::read_gpt_bigcode},
     Family{"gpt_neox", "GPTNeoXForCausalLM", hf::read_gpt_neox},
     Family{"gpt_oss", "GptOssForCausalLM", hf::read_gpt_oss, {}, true},
     Family{"granite", "GraniteForCausalLM", hf::read_granite, kGraniteKeys},

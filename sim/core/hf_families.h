@@ -37,6 +37,7 @@ Model read_gemma2(const JsonReader& config);
 // With LayerNorm and a plain MLP (hf_gpt.cc). The keys of mpt are those of LLM Foundry, which
 // trains models that Transformers itself cannot: learned positions, biases.
 Model read_gpt2(const JsonReader& config);
+Model read_gpt_bigcode(const JsonReader& config);
 Model read_gpt_neox(const JsonReader& config);
 Model read_mpt(const JsonReader& config);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configs of the families with LayerNorm and a plain MLP: gpt2, gpt_neox and mpt.
+// Configs of the families with LayerNorm and a plain MLP: gpt2, gpt_bigcode, gpt_neox and mpt.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -97,6 +97,22 @@ Model read_gpt2(const JsonReader& config) {
   refuse(config, "scale_attn_weights", 1);
   refuse(config, "scale_attn_by_inverse_layer_idx", 0);
   refuse(config, "reorder_and_upcast_attn", 0);
+  return m;
+}
+
+Model read_gpt_bigcode(const JsonReader& config) {
+  Model m = read_gpt2(config);
+  m.family = "gpt_bigcode";
+  if (config.optional<bool>("multi_query", true)) {
+    m.kv_heads = 1;
+  } else {
+    m.planning_only = "stores query, key and value of a head side by side";
+  }
+  // Said once more, and in what precision scores are kept for the softmax: here always in fp32.
+  for (const char* unused :
+       {"num_key_value_heads", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}) {
+    static_cast<void>(config.has(unused));
+  }
   return m;
 }
 

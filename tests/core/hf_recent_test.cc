@@ -117,6 +117,20 @@ TEST(HfRecent, ParametersAreThoseOfTransformers) {
   }
 }
 
+TEST(HfRecent, OneHeadOfKeysOfGptBigcodeIsTrained) {
+  json config = {{"model_type", "gpt_bigcode"}, {"n_embd", 64},  {"n_layer", 2},     {"n_head", 4},
+                 {"vocab_size", 128},           {"n_inner", 96}, {"n_positions", 32}};
+  const Model one = read(config);
+  EXPECT_EQ(one.kv_heads, 1);
+  EXPECT_EQ(one.planning_only, "");
+  EXPECT_EQ(count_parameters(one).total(2), 56576);
+  config["multi_query"] = false;
+  const Model all = read(config);
+  EXPECT_EQ(all.kv_heads, 4);
+  EXPECT_THAT(all.planning_only, HasSubstr("side by side"));
+  EXPECT_EQ(count_parameters(all).total(2), 69056);
+}
+
 TEST(HfRecent, StablelmOfTwoNormsIsTrained) {
   const auto why_not = [](const json& more) { return read(small("stablelm", more)).planning_only; };
   EXPECT_EQ(why_not(json::object()), "");

@@ -464,7 +464,8 @@ TEST(Refusals, NameWhatIsNotExecuted) {
   EXPECT_EQ(
       refusal([](Training& t) { t.model.family = "olmo2"; }),
       "model 'tiny-llama' is of the family olmo2, which the executor does not run; expected a "
-      "decoder like cwm, ernie4_5, gemma, gemma2, glm, glm4, gpt2, gpt_neox, helium, llama, "
+      "decoder like cwm, ernie4_5, gemma, gemma2, glm, glm4, gpt2, gpt_bigcode, gpt_neox, helium, "
+      "llama, "
       "ministral, mistral, mpt, phi3, qwen2, qwen3, seed_oss, stablelm, starcoder2 or vaultgemma");
 }
 

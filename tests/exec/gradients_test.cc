@@ -187,14 +187,12 @@ TEST_P(Transformers, GiveTheSameLossGradientsAndSteps) {
   compare_with_transformers(GetParam(), Strategy::kYafsdp, 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Transformers,
-                         ::testing::Values("cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4",
-                                           "gpt2", "gpt_neox", "helium", "llama", "llama3",
-                                           "ministral", "mistral", "mpt", "phi3", "qwen2", "qwen3",
-                                           "seed_oss", "stablelm", "starcoder2", "vaultgemma"),
-                         [](const ::testing::TestParamInfo<const char*>& model) {
-                           return std::string(model.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Transformers,
+    ::testing::Values("cwm", "ernie4_5", "gemma", "gemma2", "glm", "glm4", "gpt2", "gpt_bigcode",
+                      "gpt_neox", "helium", "llama", "llama3", "ministral", "mistral", "mpt",
+                      "phi3", "qwen2", "qwen3", "seed_oss", "stablelm", "starcoder2", "vaultgemma"),
+    [](const ::testing::TestParamInfo<const char*>& model) { return std::string(model.param); });
 
 }  // namespace
 }  // namespace shardwright::exec
