@@ -46,35 +46,42 @@ bool Engine::Impl::admits(StreamState& stream) {
 
 bool Engine::Impl::starts() {
   bool progressed = false;
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
+  for_each_stream(queued_ & ~running_, [&](std::size_t s) {
     StreamState& stream = streams_[s];
-    if (stream.running >= 0 || stream.empty()) continue;
     const std::int32_t seq = stream.queue[stream.head];
     const Instance& instance = instances_[static_cast<std::size_t>(seq)];
-    if (instance.enqueue_ns > now_ns_ || !ready(instance)) continue;
+    if (instance.enqueue_ns > now_ns_ || !ready(instance)) return;
     const HotOp& hot = hot_[instance.op];
-    if (hot.cls == Class::kCollective) {
-      if (!admits(stream)) continue;
-      ++resident_;
-    }
-    if (instance.enqueue_ns == now_ns_ && now_ns_ > 0) host_bound_ = true;
-    if (++stream.head == stream.queue.size()) {
-      stream.queue.clear();
-      stream.head = 0;
-    }
-    stream.running = seq;
-    stream.cls = hot.cls;
-    stream.phase = hot.phase;
-    stream.group = hot.group;
-    stream.alone_ns = stream.remaining_ns = hot.alone_ns;
-    stream.contended_ns = hot.contended_ns;
-    stream.contended = false;
-    stream.begin_ns = now_ns_;
-    if (options_.variation != nullptr) vary(stream, instance);
+    if (hot.cls == Class::kCollective && !admits(stream)) return;
+    start(s, seq, hot);
     progressed = true;
     if (hot.cls == Class::kNone) complete(s);
-  }
+  });
   return progressed;
+}
+
+/// The operation at the head of the stream's queue.
+void Engine::Impl::start(std::size_t s, std::int32_t seq, const HotOp& hot) {
+  StreamState& stream = streams_[s];
+  const Instance& started = instance(seq);
+  running_ |= bit(s);
+  if (hot.cls == Class::kKernel) kernels_ |= bit(s);
+  if (hot.cls == Class::kCollective) collectives_ |= bit(s);
+  if (started.enqueue_ns == now_ns_ && now_ns_ > 0) host_bound_ = true;
+  if (++stream.head == stream.queue.size()) {
+    stream.queue.clear();
+    stream.head = 0;
+    queued_ &= ~bit(s);
+  }
+  stream.running = seq;
+  stream.cls = hot.cls;
+  stream.phase = hot.phase;
+  stream.group = hot.group;
+  stream.alone_ns = stream.remaining_ns = hot.alone_ns;
+  stream.contended_ns = hot.contended_ns;
+  stream.contended = false;
+  stream.begin_ns = now_ns_;
+  if (options_.variation != nullptr) vary(stream, started);
 }
 
 /// A collective is resident from when its own rank joins, and moves once the last one has joined.
@@ -98,10 +105,12 @@ void Engine::Impl::complete(std::size_t s) {
   Instance& instance = instances_[static_cast<std::size_t>(stream.running)];
   instance.done_ns = now_ns_;
   last_done_ns_ = now_ns_;
-  if (stream.cls == Class::kCollective) --resident_;
   if (active_ == static_cast<std::int32_t>(s)) active_ = -1;
   if (stream.cls == Class::kKernel) last_served_ = static_cast<std::int32_t>(s);
   stream.running = -1;
+  running_ &= ~bit(s);
+  kernels_ &= ~bit(s);
+  collectives_ &= ~bit(s);
   if (options_.timeline != nullptr) {
     completion_ns[static_cast<std::size_t>(instance.id)] = now_ns_;
     if (stream.cls != Class::kNone) {
@@ -120,19 +129,19 @@ void Engine::Impl::complete(std::size_t s) {
 
 void Engine::Impl::choose_kernel() {
   std::int32_t best = active_;
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    if (!streams_[s].runs(Class::kKernel) || static_cast<std::int32_t>(s) == active_) continue;
+  for_each_stream(kernels_, [&](std::size_t s) {
+    if (static_cast<std::int32_t>(s) == active_) return;
     if (best < 0) {
       best = static_cast<std::int32_t>(s);
-      continue;
+      return;
     }
     const StreamState& candidate = streams_[s];
     const StreamState& holder = streams_[static_cast<std::size_t>(best)];
     if (candidate.priority != holder.priority) {
       if (candidate.priority < holder.priority) best = static_cast<std::int32_t>(s);
-      continue;
+      return;
     }
-    if (best == active_) continue;  // not displaced by its equal
+    if (best == active_) return;  // not displaced by its equal
     // Displaced kernels go on first; then compute and side streams alternate, compute first unless
     // it is asked otherwise.
     if (candidate.begun != holder.begun) {
@@ -142,7 +151,7 @@ void Engine::Impl::choose_kernel() {
     } else if (candidate.begin_ns < holder.begin_ns) {
       best = static_cast<std::int32_t>(s);
     }
-  }
+  });
   active_ = best;
   if (active_ >= 0) {
     StreamState& holder = streams_[static_cast<std::size_t>(active_)];
@@ -152,50 +161,46 @@ void Engine::Impl::choose_kernel() {
 }
 
 void Engine::Impl::update_regimes() {
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
+  for_each_stream(running_, [&](std::size_t s) {
     StreamState& stream = streams_[s];
-    if (stream.running < 0) continue;
-    const bool contended = stream.cls == Class::kCollective ? active_ >= 0 : resident_ > 0;
-    if (contended == stream.contended) continue;
+    const bool contended = stream.cls == Class::kCollective ? active_ >= 0 : collectives_ != 0;
+    if (contended == stream.contended) return;
     stream.remaining_ns = stream.contended
                               ? convert(stream.remaining_ns, stream.contended_ns, stream.alone_ns)
                               : convert(stream.remaining_ns, stream.alone_ns, stream.contended_ns);
     stream.contended = contended;
-  }
+  });
 }
 
 void Engine::Impl::account(Nanoseconds dt) {
-  if (resident_ > 0) acc_.communication_ns += dt;
+  if (collectives_ != 0) acc_.communication_ns += dt;
   if (active_ >= 0) {
     const Phase phase = streams_[static_cast<std::size_t>(active_)].phase;
     (phase == Phase::kOptimizer ? acc_.time.optimizer_ns : acc_.time.compute_ns) += dt;
     acc_.phase_ns[static_cast<std::size_t>(phase)] += dt;
-  } else if (resident_ > 0) {
+  } else if (collectives_ != 0) {
     acc_.time.exposed_ns += dt;
-    const auto last = std::find_if(streams_.rbegin(), streams_.rend(),
-                                   [](const StreamState& s) { return s.runs(Class::kCollective); });
-    acc_.exposed_ns[static_cast<std::size_t>(last->group)] += dt;
+    const auto last = static_cast<std::size_t>(std::bit_width(collectives_)) - 1;
+    acc_.exposed_ns[static_cast<std::size_t>(streams_[last].group)] += dt;
   } else {
     acc_.time.host_ns += dt;
   }
 }
 
-bool Engine::Impl::progresses(std::size_t stream) const {
-  return static_cast<std::int32_t>(stream) == active_ || streams_[stream].cls != Class::kKernel;
+Engine::Impl::StreamSet Engine::Impl::progressing() const {
+  const StreamSet active = active_ >= 0 ? bit(static_cast<std::size_t>(active_)) : 0;
+  return (running_ & ~kernels_) | active;
 }
 
 /// Advances the clock to the next completion or arrival. Returns false when the step is over.
 bool Engine::Impl::step_time() {
   Nanoseconds dt = kNever;
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    const StreamState& stream = streams_[s];
-    if (stream.running >= 0) {
-      if (progresses(s)) dt = std::min(dt, stream.remaining_ns);
-    } else if (!stream.empty()) {
-      const Instance& head = instances_[static_cast<std::size_t>(stream.queue[stream.head])];
-      if (head.enqueue_ns > now_ns_ && ready(head)) dt = std::min(dt, head.enqueue_ns - now_ns_);
-    }
-  }
+  const StreamSet moving = progressing();
+  for_each_stream(moving, [&](std::size_t s) { dt = std::min(dt, streams_[s].remaining_ns); });
+  for_each_stream(queued_ & ~running_, [&](std::size_t s) {
+    const Instance& head = instance(streams_[s].queue[streams_[s].head]);
+    if (head.enqueue_ns > now_ns_ && ready(head)) dt = std::min(dt, head.enqueue_ns - now_ns_);
+  });
   if (dt == kNever) {
     if (issue_next()) return true;
     SHARDWRIGHT_CHECK(cursor_.at_end, "the schedule waits for an event that nobody records");
@@ -203,17 +208,12 @@ bool Engine::Impl::step_time() {
   }
   account(dt);
   now_ns_ += dt;
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    StreamState& stream = streams_[s];
-    if (stream.running >= 0 && progresses(s)) stream.remaining_ns -= dt;
-  }
-  for (std::size_t s = 0; s < streams_.size(); ++s) {
-    StreamState& stream = streams_[s];
-    if (stream.running >= 0 && stream.remaining_ns <= 0) {
-      stream.begun = false;
-      complete(s);
-    }
-  }
+  for_each_stream(moving, [&](std::size_t s) {
+    streams_[s].remaining_ns -= dt;
+    if (streams_[s].remaining_ns > 0) return;
+    streams_[s].begun = false;
+    complete(s);
+  });
   return true;
 }
 

@@ -17,10 +17,12 @@
 // mean that everything in between happens again; the clock, the host, the accumulators and every
 // instance that may still be waited for are moved on by as many periods as fit.
 //
-// Everything lives in flat vectors that keep their capacity between runs, and operations are copied
-// into HotOps of the few fields the loop reads: tens of thousands of steps a second depend on it.
+// Everything lives in flat vectors that keep their capacity between runs, operations are copied
+// into HotOps of the few fields the loop reads, and sets of streams are bits, so that the loop
+// meets only streams that run or wait: tens of thousands of steps a second depend on it.
 #pragma once
 
+#include <bit>
 #include <limits>
 
 #include "sim/engine/engine.h"
@@ -72,8 +74,15 @@ class Engine::Impl {
     std::int32_t admitted_after = -1;  // a collective waits for this kernel to retire
     int priority = 0, collective_priority = 0;
     bool empty() const { return head == queue.size(); }
-    bool runs(Class wanted) const { return running >= 0 && cls == wanted; }
   };
+  /// Streams, a bit each.
+  using StreamSet = std::uint32_t;
+  static StreamSet bit(std::size_t stream) { return StreamSet{1} << stream; }
+  /// Calls f(stream) for each of them, in ascending order.
+  template <typename F>
+  static void for_each_stream(StreamSet set, const F& f) {
+    for (; set != 0; set &= set - 1) f(static_cast<std::size_t>(std::countr_zero(set)));
+  }
   struct Cursor {  // next operation the host issues
     std::uint32_t section = 0, block = 0, op = 0;
     std::int32_t micro = 0, rep = 0;
@@ -128,8 +137,9 @@ class Engine::Impl {
   void vary(StreamState& stream, const Instance& instance);
   bool ready(const Instance& instance) const;
   void complete(std::size_t stream);
-  /// Whether its operation makes progress: one kernel at a time, all others always.
-  bool progresses(std::size_t stream) const;
+  /// Those whose operation makes progress: one kernel at a time, all others always.
+  StreamSet progressing() const;
+  void start(std::size_t stream, std::int32_t seq, const HotOp& hot);
   void choose_kernel();
   void update_regimes();
   bool step_time();
@@ -154,7 +164,7 @@ class Engine::Impl {
   const Schedule* schedule_ = nullptr;
   EngineOptions options_;
   std::vector<HotOp> hot_;
-  std::vector<std::uint32_t> stream_mask_;  // streams used by each block and the next
+  std::vector<StreamSet> stream_mask_;      // streams used by each block and the next
   std::vector<std::uint32_t> boundary_op_;  // last compute operation of each block
   std::vector<std::uint32_t> section_boundary_block_;
   std::vector<EventRef> host_waits_;  // events that the host blocks on
@@ -174,10 +184,11 @@ class Engine::Impl {
   std::vector<Instance> instances_;
   std::vector<std::int32_t> events_;  // last instance that recorded (name, unit)
   std::vector<StreamState> streams_;
+  StreamSet running_ = 0, kernels_ = 0, collectives_ = 0;  // streams that run any, ...
+  StreamSet queued_ = 0;                                   // whose queue is not empty
   Nanoseconds now_ns_ = 0, last_done_ns_ = 0;
   std::int32_t active_ = -1;  // stream whose kernel holds the SMs
   std::int32_t last_served_ = -1;
-  int resident_ = 0;  // collectives running
   Accumulators acc_;
   std::int64_t simulated_ = 0;
 

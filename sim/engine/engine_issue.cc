@@ -49,9 +49,7 @@ bool Engine::Impl::stop_waiting() {
 
 /// Goes on when every stream has run dry.
 bool Engine::Impl::stop_draining() {
-  for (const StreamState& stream : streams_) {
-    if (stream.running >= 0 || !stream.empty()) return false;
-  }
+  if ((running_ | queued_) != 0) return false;
   host_clock_ns_ = std::max(host_clock_ns_, last_done_ns_);
   draining_ = false;
   if (allocating_) {
@@ -117,6 +115,7 @@ void Engine::Impl::issue_to_stream(const HotOp& hot, std::uint32_t index, std::i
     if (std::int32_t* slot = event_slot(hot.record.name, unit + hot.record.offset)) *slot = seq;
   }
   streams_[hot.stream].queue.push_back(seq);
+  queued_ |= bit(hot.stream);
   ++simulated_;
   advance_cursor();
 }
@@ -159,12 +158,8 @@ bool Engine::Impl::issue_next() {
 
 void Engine::Impl::issue_as_needed() {
   while (!cursor_.at_end) {
-    const std::uint32_t mask = stream_mask_[cursor_.block];
-    bool needed = blocked_on_ >= 0 || draining_;
-    for (std::size_t s = 0; s < streams_.size() && !needed; ++s) {
-      needed = (mask >> s & 1U) != 0 && streams_[s].running < 0 && streams_[s].empty();
-    }
-    if (!needed || !issue_next()) return;
+    const bool dry = (stream_mask_[cursor_.block] & ~(running_ | queued_)) != 0;
+    if (!(dry || blocked_on_ >= 0 || draining_) || !issue_next()) return;
   }
 }
 

@@ -95,14 +95,14 @@ void Engine::Impl::prepare_blocks() {
         note_host_wait(hot_[i]);
         continue;
       }
-      stream_mask_[b] |= 1U << hot_[i].stream;
+      stream_mask_[b] |= bit(hot_[i].stream);
       if (hot_[i].stream == 0) boundary_op_[b] = i;
     }
   }
   // A block looks one block ahead, so that work which may start early has been issued.
-  std::uint32_t next = 0;
+  StreamSet next = 0;
   for (std::size_t b = blocks; b-- > 0;) {
-    const std::uint32_t own = stream_mask_[b];
+    const StreamSet own = stream_mask_[b];
     stream_mask_[b] = own | next;
     next = own;
   }
@@ -130,7 +130,7 @@ void Engine::Impl::clear_state() {
   drained_for_ = -1;
   blocked_on_ = active_ = last_served_ = pending_boundary_ = -1;
   draining_ = host_bound_ = false;
-  resident_ = 0;
+  running_ = kernels_ = collectives_ = queued_ = 0;
   acc_ = {};
   block_snapshot_count_ = section_snapshot_count_ = 0;
   snapshot_block_ = snapshot_section_ = kNoIndex;

@@ -24,7 +24,7 @@ void Engine::Impl::take_snapshot(Snapshot& snapshot, std::int32_t base_seq, std:
     return seq < 0 ? std::numeric_limits<std::int32_t>::min() : seq - base_seq;
   };
   state.insert(state.end(), {static_cast<std::int64_t>(cursor_.op), relative(blocked_on_),
-                             draining_, active_, last_served_, resident_});
+                             draining_, active_, last_served_, collectives_});
   for (const StreamState& stream : streams_) {
     state.insert(
         state.end(),
@@ -115,7 +115,8 @@ void Engine::Impl::skip(std::int32_t periods, std::int32_t reps, const Snapshot&
 /// Whether all that runs or waits in a queue lies where `inside` says.
 template <typename Inside>
 bool Engine::Impl::only_inside(const Inside& inside) const {
-  for (const StreamState& stream : streams_) {
+  for (StreamSet left = running_ | queued_; left != 0; left &= left - 1) {
+    const StreamState& stream = streams_[static_cast<std::size_t>(std::countr_zero(left))];
     if (stream.running >= 0 && !inside(instance(stream.running))) return false;
     for (std::size_t i = stream.head; i < stream.queue.size(); ++i) {
       if (!inside(instance(stream.queue[i]))) return false;
