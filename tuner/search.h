@@ -205,6 +205,8 @@ class Search {
                                               std::int32_t end);
   std::optional<std::int32_t> least_that_fits(const Candidate& of, double give_up);
   bool is_hopeless(const Candidate& of);
+  Bytes allocator_bytes(Candidate of, std::int32_t step);
+  std::int32_t first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond);
   void measure_shortages();
 
   const Judgement* judged(const Candidate& candidate) const;

@@ -47,32 +47,58 @@ std::optional<std::int32_t> Search::first_that_fits(const Candidate& of, std::in
 
 /// Whether not even those plans of a policy fit that recompute most.
 bool Search::is_hopeless(const Candidate& of) {
-  std::int32_t end = steps(of) + 1;
+  const std::int32_t end = steps(of) + 1;
   const std::int32_t edge = std::max(of.step, end - kStepsAtEdge);
-  while (end > edge) {
-    const std::int32_t next = std::max(edge, end - kStepsAtOnce);
-    if (first_that_fits(of, next, end)) return false;
-    end = next;
+  return !first_that_fits(of, end - 1, end) && !first_that_fits(of, edge, end - 1);
+}
+
+/// What a plan that fits takes beyond what its bound says.
+Bytes Search::allocator_bytes(Candidate of, std::int32_t step) {
+  of.step = step;
+  const Bytes least =
+      evaluator(0, of.setting).least_memory(plan_of(of), family_of(of.setting, of.policy)).bytes;
+  return judged(of)->prediction.memory.total_bytes - least;
+}
+
+/// The first step of [begin, end) that fits by its bound if the allocator takes so much beyond it;
+/// `end` where none does.
+std::int32_t Search::first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond) {
+  Evaluator& own = evaluator(0, of.setting);
+  const std::uint64_t family = family_of(of.setting, of.policy);
+  while (begin < end) {
+    const std::int32_t middle = begin + (end - begin) / 2;
+    of.step = middle;
+    if (own.least_memory(plan_of(of), family).excess_bytes + beyond <= 0) {
+      end = middle;
+    } else {
+      begin = middle + 1;
+    }
   }
-  return true;
+  return end;
 }
 
 /// The step that recomputes least and fits, `of` the first whose bound does. Memory falls with
 /// every layer but for what the allocator makes of it, which a few layers more or less decide:
 /// those next to the edge are replayed one by one, the others are taken to do as the edge does.
+/// Where the edge is, a plan that fits tells: the allocator takes about as much of its neighbours.
 std::optional<std::int32_t> Search::least_that_fits(const Candidate& of, double give_up) {
   const std::int32_t begin = of.step, end = steps(of) + 1;
-  const auto up_to = [end](std::int32_t i) { return std::min(end, i + kStepsAtOnce); };
-  if (const auto fits = first_that_fits(of, begin, up_to(begin))) return fits;
-  if (is_hopeless(of)) return std::nullopt;
-  std::int32_t low = up_to(begin), found = end - 1;
+  if (const auto fits = first_that_fits(of, begin, begin + 1)) return fits;
+  if (begin + 1 == end || is_hopeless(of)) return std::nullopt;
+  std::int32_t low = begin + 1, found = end - 1;
   for (Candidate at = of; at.step = found, judged(at) == nullptr;) --found;
+  std::int32_t stride = 0;  // beyond guesses that were wrong
   while (low < found && !stopped()) {
-    const std::int32_t middle = low + (found - low) / 2;
-    const std::int32_t next = std::min(up_to(middle), found);
-    const auto fits = first_that_fits(of, middle, next);
-    if (!fits || *fits > middle) low = fits.value_or(next);
-    found = fits.value_or(found);
+    const std::int32_t edge = first_with(of, low, found, allocator_bytes(of, found));
+    const std::int32_t guess = std::min(std::max(edge, low + stride), found - 1);
+    const std::int32_t first = std::max(low, guess + 1 - kStepsAtOnce);
+    if (const auto fits = first_that_fits(of, first, guess + 1)) {
+      found = *fits;
+      if (found > first) low = found;
+      continue;
+    }
+    low = guess + 1;
+    stride = 2 * stride + 1;
     if (low < found && postpones(of, low, give_up)) return std::nullopt;
   }
   return first_that_fits(of, found - std::min(found - begin, kStepsAtEdge), found).value_or(found);
