@@ -45,15 +45,26 @@ double Evaluator::least_score(const Plan& plan, std::uint64_t family) {
   return worst;
 }
 
-Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan, std::uint64_t family) {
+/// `least_bytes(s)`: what is certain in scenario s.
+template <typename LeastBytes>
+Evaluator::LeastMemory Evaluator::worst_memory(const Plan& plan,
+                                               const LeastBytes& least_bytes) const {
   LeastMemory least{0, std::numeric_limits<Bytes>::min()};
   for (std::size_t s = 0; s < scenarios_.size(); ++s) {
-    const Bytes total =
-        scaled(simulators_[s].least_bytes(plan, family), scenarios_[s].memory_factor);
+    const Bytes total = scaled(least_bytes(s), scenarios_[s].memory_factor);
     if (s == 0) least.bytes = total;
     least.excess_bytes = std::max(least.excess_bytes, total - allowed_bytes(s, plan.gpus));
   }
   return least;
+}
+
+Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan, std::uint64_t family) {
+  return worst_memory(plan,
+                      [&](std::size_t s) { return simulators_[s].least_bytes(plan, family); });
+}
+
+Evaluator::LeastMemory Evaluator::least_memory(const Plan& plan) {
+  return worst_memory(plan, [&](std::size_t s) { return simulators_[s].least_bytes(plan); });
 }
 
 double Evaluator::simulate(const Plan& plan) {

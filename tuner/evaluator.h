@@ -57,6 +57,8 @@ class Evaluator {
     Bytes bytes = 0, excess_bytes = 0;
   };
   LeastMemory least_memory(const Plan& plan, std::uint64_t family);
+  /// The same of a plan whose family nobody may ask about.
+  LeastMemory least_memory(const Plan& plan);
   /// Score by the simulated step; memory is not judged.
   double simulate(const Plan& plan);
   Judgement judge(const Plan& plan);
@@ -70,6 +72,8 @@ class Evaluator {
   double score(std::size_t scenario, const Plan& plan, double step_s, Bytes total_bytes) const;
   Bytes allowed_bytes(std::size_t scenario, std::int64_t ranks) const;
   Judgement judge(const Plan& plan, bool gives_up);
+  template <typename LeastBytes>
+  LeastMemory worst_memory(const Plan& plan, const LeastBytes& least_bytes) const;
 
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;

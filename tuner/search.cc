@@ -80,8 +80,11 @@ void Search::start() {
         criteria.objective != Objective::kHeadroom && !criteria.recompute_for_speed &&
         framework.scenarios.front().profile.stack.memory == MemoryManager::kCachingAllocator;
     for (std::size_t i = 0; i < framework.space.plans.size(); ++i) {
-      settings_.push_back({static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
-                           evaluators_.front()[f].replays(framework.space.plans[i]), sparing});
+      const Plan& plan = framework.space.plans[i];
+      settings_.push_back(
+          {static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(f),
+           evaluators_.front()[f].replays(plan), sparing,
+           schedules_units(plan, model_, framework.scenarios.front().profile.stack)});
     }
   }
   shortages_.assign(settings_.size(), {kFits});
@@ -122,11 +125,33 @@ std::int32_t Search::steps(const Candidate& c) const {
       own.steps(plan_of(c.setting), own.recomputations[static_cast<std::size_t>(c.policy)]));
 }
 
-void Search::bound(Evaluator& evaluator, Candidate& candidate) {
+/// Whether memory is enough where all layers run again: nothing takes less.
+bool Search::may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) const {
+  const Space& own = space(candidate.setting);
+  const auto full =
+      std::find_if(own.recomputations.begin(), own.recomputations.end(),
+                   [](const Recomputation& one) { return one.recompute == Recompute::kFull; });
+  if (full == own.recomputations.end()) return true;
+  Candidate most = candidate;
+  most.policy = static_cast<std::int16_t>(full - own.recomputations.begin());
+  most.step = steps(most);
+  if (evaluator.least_memory(plan_of(most)).excess_bytes <= 0) return true;
+  outcome.misfits += own.recomputes_nothing ? 1 : 0;
+  for (const Recomputation& one : own.recomputations)
+    outcome.misfits += own.steps(plan_of(candidate.setting), one);
+  return false;
+}
+
+void Search::bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome) {
   candidate.stage = Stage::kOpen;
-  // Recomputation takes more time, but less memory: nothing is known of that yet.
-  if (options_.criteria.objective == Objective::kHeadroom) return;
   try {
+    if (settings_[candidate.setting].scheduled && !may_fit(evaluator, candidate, outcome)) {
+      candidate.stage = Stage::kGone;
+      candidate.hopeless = true;
+      return;
+    }
+    // Recomputation takes more time, but less memory: nothing is known of that yet.
+    if (options_.criteria.objective == Objective::kHeadroom) return;
     candidate.key = std::max(
         candidate.key,
         evaluator.least_score(plan_of(candidate.setting), family_of(candidate.setting, kNothing)));
@@ -143,12 +168,14 @@ void Search::bound_all() {
       candidates_.resize(first);
       return;
     }
+    std::vector<Outcome> outcomes(std::min(kPlansPerRound, candidates_.size() - first));
     const auto work = [&](std::size_t worker, std::size_t i) {
       Candidate& candidate = candidates_[first + i];
       candidate.setting = static_cast<std::uint32_t>(first + i);
-      bound(evaluator(worker, candidate.setting), candidate);
+      bound(evaluator(worker, candidate.setting), candidate, outcomes[i]);
     };
-    pool_.run(std::min(kPlansPerRound, candidates_.size() - first), work, kPlansInARow);
+    pool_.run(outcomes.size(), work, kPlansInARow);
+    for (const Outcome& outcome : outcomes) counts_.no_memory += outcome.misfits;
     tell("bounding");
   }
 }
@@ -249,7 +276,7 @@ Search::Outcome Search::look(std::size_t worker, const Candidate& candidate, boo
   Evaluator& own = evaluator(worker, candidate.setting);
   if (candidate.stage == Stage::kPromised) {
     outcome.next.push_back(candidate);
-    bound(own, outcome.next.back());
+    bound(own, outcome.next.back(), outcome);
     return outcome;
   }
   if (candidate.stage == Stage::kOpen) {
@@ -363,8 +390,19 @@ std::vector<Judgement> Search::judge(const std::vector<Plan>& plans, std::size_t
   return judgements;
 }
 
-/// By how much those plans do not fit whose replay ended with that they do not.
-void Search::measure_shortages() {
+/// By how much those plans do not fit of which it is known only that they do not: whose replay
+/// ended with that, or whose setting leaves no way.
+void Search::measure_shortages(const Wanted& wanted) {
+  for (const Candidate& candidate : candidates_) {
+    const std::uint32_t setting = candidate.setting;
+    if (!candidate.hopeless || shortages_[setting].excess_bytes != kFits ||
+        (wanted && !wanted(plan_of(setting)))) {
+      continue;
+    }
+    Outcome outcome;
+    open(evaluator(0, setting), candidate, outcome);
+    for (const Shortage& shortage : outcome.shortages) note(setting, shortage);
+  }
   std::vector<Judgement> judgements(unmeasured_.size());
   pool_.run(unmeasured_.size(), [&](std::size_t worker, std::size_t i) {
     const Candidate& candidate = unmeasured_[i];
@@ -378,7 +416,7 @@ void Search::measure_shortages() {
 }
 
 std::optional<Overshoot> Search::nearest(const Wanted& wanted) {
-  measure_shortages();
+  measure_shortages(wanted);
   std::optional<std::uint32_t> least;
   for (std::uint32_t i = 0; i < settings_.size(); ++i) {
     if (shortages_[i].excess_bytes == kFits || (wanted && !wanted(plan_of(i)))) continue;

@@ -137,13 +137,15 @@ class Search {
     Stage stage = Stage::kOpen;
     bool spare = false;     // recomputes more than memory requires
     bool followed = false;  // by the plan of its policy that recomputes one step more
+    bool hopeless = false;  // it is gone because not even all layers recomputed make it fit
   };
   /// One plan of a space, and how much it recomputes left open.
   struct Setting {
     std::uint32_t plan = 0;
     std::uint16_t framework = 0;
-    bool replays = false;  // its full prediction knows more of memory than bounds do
-    bool spares = false;   // it recomputes only as far as memory requires
+    bool replays = false;    // its full prediction knows more of memory than bounds do
+    bool spares = false;     // it recomputes only as far as memory requires
+    bool scheduled = false;  // its bounds are dear: its units are written with their tensors
   };
   /// The least excess over memory among the plans of a setting that do not fit.
   struct Shortage {
@@ -171,7 +173,8 @@ class Search {
 
   void start();
   void bound_all();
-  void bound(Evaluator& evaluator, Candidate& candidate);
+  void bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome);
+  bool may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) const;
   const Space& space(std::uint32_t setting) const;
   const Plan& plan_of(std::uint32_t setting) const;
   Plan plan_of(const Candidate& candidate) const;
@@ -207,7 +210,7 @@ class Search {
   bool is_hopeless(const Candidate& of);
   Bytes allocator_bytes(Candidate of, std::int32_t step);
   std::int32_t first_with(Candidate of, std::int32_t begin, std::int32_t end, Bytes beyond);
-  void measure_shortages();
+  void measure_shortages(const Wanted& wanted);
 
   const Judgement* judged(const Candidate& candidate) const;
   /// Keeps a judgement of a plan; whether it fits.

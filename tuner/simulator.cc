@@ -33,12 +33,14 @@ sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& 
   return predictor().predict(plan, options);
 }
 
+sim::ClosedForm& Simulator::closed() {
+  if (!closed_) closed_ = std::make_unique<sim::ClosedForm>(model_, profile_);
+  return *closed_;
+}
+
 const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {
   const auto [at, is_new] = families_.try_emplace(family);
-  if (is_new) {
-    if (!closed_) closed_ = std::make_unique<sim::ClosedForm>(model_, profile_);
-    at->second = closed_->family(plan);
-  }
+  if (is_new) at->second = closed().family(plan);
   return at->second;
 }
 
@@ -55,6 +57,12 @@ Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
   const sim::FamilyBounds& known = bounds(plan, family);
   return known.allocated_bytes[static_cast<std::size_t>(plan.ckpt_layers)] +
          profile_.cluster.gpu.runtime_bytes;
+}
+
+Bytes Simulator::least_bytes(const Plan& plan) {
+  if (!schedules_units(plan, model_, profile_.stack))
+    return sim::parallel_memory_bytes(model_, profile_, plan);
+  return closed().allocated_bytes(plan) + profile_.cluster.gpu.runtime_bytes;
 }
 
 bool Simulator::knows_bytes(const Plan& plan) const {

@@ -39,12 +39,15 @@ class Simulator {
   double least_step_s(const Plan& plan, std::uint64_t family);
   /// At most what its prediction takes of a GPU, runtime included.
   Bytes least_bytes(const Plan& plan, std::uint64_t family);
+  /// The same of a plan whose family nobody may ask about.
+  Bytes least_bytes(const Plan& plan);
   /// Whether that is what it takes; otherwise the allocator has its say.
   bool knows_bytes(const Plan& plan) const;
 
  private:
   const sim::FamilyBounds& bounds(const Plan& plan, std::uint64_t family);
   sim::Predictor& predictor();
+  sim::ClosedForm& closed();
 
   const Model& model_;
   const profiles::Profile& profile_;

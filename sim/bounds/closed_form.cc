@@ -7,7 +7,9 @@
 #include "sim/bounds/closed_memory.h"
 #include "sim/bounds/closed_time.h"
 #include "sim/bounds/step_stretches.h"
+#include "sim/core/placement.h"
 #include "sim/cost/cost.h"
+#include "sim/memory/memory.h"
 #include "sim/program/program_cache.h"
 #include "sim/strategies/lower.h"
 
@@ -81,6 +83,14 @@ FamilyBounds ClosedForm::family(const Plan& plan) {
   }
   for (std::int64_t k = 0; k <= most; ++k) bounds.step_ns.push_back(time.bound_ns(k));
   return bounds;
+}
+
+Bytes ClosedForm::allocated_bytes(const Plan& plan) {
+  State& s = *state_;
+  check_plan(plan, s.model, s.profile.cluster.gpus_per_node);
+  lower(s.model, plan, s.profile.stack, s.profile.cluster, s.programs.at(plan), s.all);
+  const bool is_static = s.profile.stack.memory == MemoryManager::kStatic;
+  return is_static ? static_memory_bytes(s.all) : allocated_peak(s.all).bytes;
 }
 
 }  // namespace shardwright::sim

@@ -40,6 +40,8 @@ class ClosedForm {
   /// Bounds of all plans that equal `plan` but for ckpt_layers. Throws Error when the plan
   /// contradicts the model or the cluster.
   FamilyBounds family(const Plan& plan);
+  /// What the family says of this very plan, sooner than the family.
+  Bytes allocated_bytes(const Plan& plan);
 
  private:
   struct State;
