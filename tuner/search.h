@@ -47,6 +47,7 @@ struct SearchProgress {
 struct SearchOptions {
   Criteria criteria;
   int threads = 0;                          // 0: one for each core
+  int looks_per_round = 32;                 // of which an eighth may be full predictions
   const std::atomic<bool>* stop = nullptr;  // set from outside: end with the best so far
   std::function<void(const SearchProgress&)> progress;  // called by the searching thread
 };

@@ -33,8 +33,7 @@ namespace shardwright::tuner {
 
 namespace {
 
-constexpr std::size_t kLooksPerRound = 32;
-constexpr std::size_t kJudgementsPerRound = 4;
+constexpr std::size_t kLooksPerJudgement = 8;
 
 auto kind_of(const Plan& plan, Recomputation recomputation) {
   const Parallelism& p = plan.parallel;
@@ -136,8 +135,10 @@ class Search::Best {
     const bool judges = is_judged_next(i);
     const bool settles = spares(i) && setting(i).replays && front.policy != kNothing &&
                          (judged || judges) && !search_.is_settled(front);
+    const auto looks = static_cast<std::size_t>(search_.options_.looks_per_round);
     const bool full =
-        batch_.size() >= kLooksPerRound || (judges && judgements_ >= kJudgementsPerRound);
+        batch_.size() >= looks ||
+        (judges && judgements_ >= std::max<std::size_t>(1, looks / kLooksPerJudgement));
     if (!batch_.empty() && (judged || settles || full)) return Move::kWorkOff;
     if (settles) return Move::kSettle;
     // One that takes too much of the memory is looked at for those that follow it.

@@ -310,7 +310,7 @@ class Sweeper {
     }
     for (const std::optional<std::int64_t>& batch : batches) {
       if (!tried.insert(batch).second) continue;
-      Outcome outcome = tune_plain(task, batch);
+      Outcome outcome = tune_plain(task, batch, candidates);
       if (auto* option = std::get_if<Sized>(&outcome)) candidates.enter(std::move(*option));
       if (auto* left = std::get_if<LeftOut>(&outcome); left != nullptr && !candidates.refusal)
         candidates.refusal = std::move(*left);
@@ -336,7 +336,9 @@ class Sweeper {
            (asks_for_model_parallel(job_.fixed) || !asks_for_data_parallel(job_.fixed));
   }
 
-  Outcome tune_plain(const Task& task, std::optional<std::int64_t> batch) {
+  /// None where there is a plan of another batch and none here is faster.
+  Outcome tune_plain(const Task& task, std::optional<std::int64_t> batch,
+                     const Candidates& candidates) {
     const Offer& offer = offers_[task.offer];
     const auto left_out = [&](Lack lack, std::string reason) {
       return LeftOut{task.offer, task.gpus, lack, std::move(reason)};
@@ -356,8 +358,10 @@ class Sweeper {
     Request request = job_.fixed;
     request.gpus = task.gpus;
     request.global_batch = batch;
+    std::optional<double> below;
+    if (candidates.plain) below = seconds_of_no_gain(*candidates.plain, request.global_batch);
     try {
-      return search(task.offer, request);
+      return search(task.offer, request, below);
     } catch (const Error& error) {
       return left_out(Lack::kOther, error.what());
     }
@@ -376,7 +380,7 @@ class Sweeper {
     if (batch > 0) request.global_batch = batch;
     const std::vector<Scenario> scenarios{{"as predicted", profile}};
     SearchOptions options;
-    options.threads = 1;
+    options.threads = options.looks_per_round = 1;
     options.stop = options_.stop;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
     Search search(model_, scenarios, space_of(request, model_, profile), options);
@@ -399,24 +403,41 @@ class Sweeper {
 
   /// Of a step's token, at which a batch of `sequences` would make a faster whole run.
   double seconds_to_beat(const Sized& best, std::optional<std::int64_t> sequences) const {
-    const double token_s = best.prediction.time.iteration_s / best.tokens_per_step;
-    if (!sequences) return token_s / kWorth;
-    const double tokens = as_double(*sequences * job_.fixed.seq_len);
-    const double factor = tokens_factor(tokens, job_.run.free_tokens, job_.run.critical_tokens);
-    return token_s * best.cost.tokens_factor / factor / kWorth;
+    return token_seconds(best) * tokens_ratio(best, sequences) / kWorth;
   }
 
-  Outcome search(std::size_t index, const Request& request) {
+  /// Of a step's token, from which on a batch of `sequences` makes no shorter run. Days grow faster
+  /// than ideal days, by what the production factor grows with GPU hours, but less than their
+  /// square.
+  double seconds_of_no_gain(const Sized& best, std::optional<std::int64_t> sequences) const {
+    constexpr double kRounding = 1 + 1e-9;
+    const double ratio = tokens_ratio(best, sequences);
+    return token_seconds(best) * std::max(ratio, std::sqrt(ratio)) * kRounding;
+  }
+
+  static double token_seconds(const Sized& option) {
+    return option.prediction.time.iteration_s / option.tokens_per_step;
+  }
+
+  /// Tokens that a run needs with the batch of `best`, over those with `sequences`.
+  double tokens_ratio(const Sized& best, std::optional<std::int64_t> sequences) const {
+    if (!sequences) return 1;
+    const double tokens = as_double(*sequences * job_.fixed.seq_len);
+    return best.cost.tokens_factor /
+           tokens_factor(tokens, job_.run.free_tokens, job_.run.critical_tokens);
+  }
+
+  Outcome search(std::size_t index, const Request& request, std::optional<double> below) {
     const Offer& offer = offers_[index];
     const profiles::Profile profile = filled_profile(offer.profile, request.gpus);
     const std::vector<Scenario> scenarios{{"as predicted", profile}};
     SearchOptions options;
-    options.threads = 1;
+    options.threads = options.looks_per_round = 1;
     options.stop = options_.stop;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
     Search search(model_, scenarios, space_of(sharing_data_alone(request), model_, profile),
                   options);
-    const std::vector<Found> best = search.best(1);
+    const std::vector<Found> best = search.best(1, nullptr, below);
     {
       const std::lock_guard lock(mutex_);
       sweep_.considered += search.counts().considered;
@@ -427,6 +448,7 @@ class Sweeper {
       option.cut_short = search.stopped();
       return option;
     }
+    if (below) return {};
     return LeftOut{index, request.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
   }
 
