@@ -19,10 +19,22 @@ Bytes scaled(Bytes bytes, double factor) {
 }  // namespace
 
 Evaluator::Evaluator(const Model& model, const std::vector<Scenario>& scenarios,
-                     const Criteria& criteria)
-    : scenarios_(scenarios), criteria_(criteria) {
+                     const Criteria& criteria, SimulatorPool* pool)
+    : scenarios_(scenarios), criteria_(criteria), pool_(pool) {
   SHARDWRIGHT_CHECK(!scenarios.empty(), "no scenario to judge plans in");
-  for (const Scenario& scenario : scenarios) simulators_.emplace_back(model, scenario.profile);
+  for (const Scenario& scenario : scenarios) {
+    const bool shares = pool != nullptr && !scenario.physics.empty();
+    simulators_.emplace_back(model, scenario.profile,
+                             shares ? pool->take(scenario.physics) : Predictors{});
+  }
+}
+
+Evaluator::~Evaluator() {
+  if (pool_ == nullptr) return;
+  for (std::size_t s = 0; s < simulators_.size(); ++s) {
+    if (!scenarios_[s].physics.empty())
+      pool_->give_back(scenarios_[s].physics, simulators_[s].give_up());
+  }
 }
 
 double Evaluator::score(std::size_t scenario, const Plan& plan, double step_s,

@@ -22,6 +22,7 @@ struct Scenario {
   std::string name;  // "as predicted", "memory 5 % above the prediction"
   profiles::Profile profile;
   double memory_factor = 1;  // on what a plan is predicted to use
+  std::string physics = {};  // profiles of the same name are equal; empty: of no name
 };
 
 struct Criteria {
@@ -47,7 +48,12 @@ struct Judgement {
 class Evaluator {
  public:
   /// `model` and `scenarios` outlive the evaluator; the first scenario is what is predicted.
-  Evaluator(const Model& model, const std::vector<Scenario>& scenarios, const Criteria& criteria);
+  /// `pool` may be null.
+  Evaluator(const Model& model, const std::vector<Scenario>& scenarios, const Criteria& criteria,
+            SimulatorPool* pool = nullptr);
+  ~Evaluator();
+  Evaluator(Evaluator&&) noexcept = default;
+  Evaluator& operator=(Evaluator&&) = delete;
 
   /// At most the score of the plan; `family` as of Simulator.
   double least_score(const Plan& plan, std::uint64_t family);
@@ -77,7 +83,8 @@ class Evaluator {
 
   const std::vector<Scenario>& scenarios_;
   Criteria criteria_;
-  std::vector<Simulator> simulators_;
+  SimulatorPool* pool_;
+  std::vector<Simulator> simulators_;  // by scenario
 };
 
 }  // namespace shardwright::tuner

@@ -74,7 +74,7 @@ void Search::start() {
     Criteria criteria = options_.criteria;
     criteria.headroom = framework.headroom;
     for (std::vector<Evaluator>& own : evaluators_)
-      own.emplace_back(model_, framework.scenarios, criteria);
+      own.emplace_back(model_, framework.scenarios, criteria, options_.simulators);
     counts_.considered += framework.space.size();
     const bool sparing =
         criteria.objective != Objective::kHeadroom && !criteria.recompute_for_speed &&

@@ -50,6 +50,7 @@ struct SearchOptions {
   int looks_per_round = 32;                 // of which an eighth may be full predictions
   const std::atomic<bool>* stop = nullptr;  // set from outside: end with the best so far
   std::function<void(const SearchProgress&)> progress;  // called by the searching thread
+  SimulatorPool* simulators = nullptr;                  // of the model, shared with other searches
 };
 
 /// The plans of one framework.

@@ -21,12 +21,13 @@ void check_framework(const Plan& plan, const Model& model, const profiles::Profi
   if (!schedules_units(plan, model, profile.stack)) sim::check_modelled(model, plan, profile);
 }
 
-Simulator::Simulator(const Model& model, const profiles::Profile& profile)
-    : model_(model), profile_(profile) {}
+Simulator::Simulator(const Model& model, const profiles::Profile& profile, Predictors predictors)
+    : model_(model), profile_(profile), predictors_(std::move(predictors)) {}
 
 sim::Predictor& Simulator::predictor() {
-  if (!predictor_) predictor_ = std::make_unique<sim::Predictor>(model_, profile_);
-  return *predictor_;
+  if (!predictors_.predictor)
+    predictors_.predictor = std::make_unique<sim::Predictor>(model_, profile_);
+  return *predictors_.predictor;
 }
 
 sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& options) {
@@ -34,8 +35,8 @@ sim::Prediction Simulator::predict(const Plan& plan, const sim::PredictOptions& 
 }
 
 sim::ClosedForm& Simulator::closed() {
-  if (!closed_) closed_ = std::make_unique<sim::ClosedForm>(model_, profile_);
-  return *closed_;
+  if (!predictors_.closed) predictors_.closed = std::make_unique<sim::ClosedForm>(model_, profile_);
+  return *predictors_.closed;
 }
 
 const sim::FamilyBounds& Simulator::bounds(const Plan& plan, std::uint64_t family) {

@@ -7,14 +7,15 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "profiles/profile.h"
 #include "sim/bounds/closed_form.h"
 #include "sim/core/model.h"
 #include "sim/core/plan.h"
 #include "sim/predict.h"
+#include "tuner/simulator_pool.h"
 
 namespace shardwright::tuner {
 
@@ -28,10 +29,10 @@ bool strategies_act(const Stack& stack);
 /// Throws Error where the framework or the GPU does not do what the plan asks for.
 void check_framework(const Plan& plan, const Model& model, const profiles::Profile& profile);
 
-/// Of one thread. Both references outlive it.
+/// Of one thread. The model and the profile outlive it.
 class Simulator {
  public:
-  Simulator(const Model& model, const profiles::Profile& profile);
+  Simulator(const Model& model, const profiles::Profile& profile, Predictors predictors = {});
 
   /// Throws Error when the plan contradicts the model or the cluster.
   sim::Prediction predict(const Plan& plan, const sim::PredictOptions& options = {});
@@ -43,6 +44,8 @@ class Simulator {
   Bytes least_bytes(const Plan& plan);
   /// Whether that is what it takes; otherwise the allocator has its say.
   bool knows_bytes(const Plan& plan) const;
+  /// For another simulator of the same model and profile; this one is not used any more.
+  Predictors give_up() { return std::move(predictors_); }
 
  private:
   const sim::FamilyBounds& bounds(const Plan& plan, std::uint64_t family);
@@ -51,8 +54,7 @@ class Simulator {
 
   const Model& model_;
   const profiles::Profile& profile_;
-  std::unique_ptr<sim::Predictor> predictor_;
-  std::unique_ptr<sim::ClosedForm> closed_;
+  Predictors predictors_;
   std::unordered_map<std::uint64_t, sim::FamilyBounds> families_;
 };
 

@@ -378,10 +378,12 @@ class Sweeper {
     request.stack = profile.stack.id;
     request.coarse = true;
     if (batch > 0) request.global_batch = batch;
-    const std::vector<Scenario> scenarios{{"as predicted", profile}};
+    const std::vector<Scenario> scenarios{
+        {"as predicted", profile, 1, physics_name(task.offer, profile)}};
     SearchOptions options;
     options.threads = options.looks_per_round = 1;
     options.stop = options_.stop;
+    options.simulators = &simulators_;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
     Search search(model_, scenarios, space_of(request, model_, profile), options);
     std::optional<double> below;
@@ -430,10 +432,12 @@ class Sweeper {
   Outcome search(std::size_t index, const Request& request, std::optional<double> below) {
     const Offer& offer = offers_[index];
     const profiles::Profile profile = filled_profile(offer.profile, request.gpus);
-    const std::vector<Scenario> scenarios{{"as predicted", profile}};
+    const std::vector<Scenario> scenarios{
+        {"as predicted", profile, 1, physics_name(index, profile)}};
     SearchOptions options;
     options.threads = options.looks_per_round = 1;
     options.stop = options_.stop;
+    options.simulators = &simulators_;
     options.criteria.headroom = sim::asked_headroom(profile, request.gpus);
     Search search(model_, scenarios, space_of(sharing_data_alone(request), model_, profile),
                   options);
@@ -452,6 +456,11 @@ class Sweeper {
     return LeftOut{index, request.gpus, Lack::kMemory, why_nothing_fits(search.nearest())};
   }
 
+  /// Of an offer, the numbers of GPUs leave different parts of racks.
+  static std::string physics_name(std::size_t offer, const profiles::Profile& profile) {
+    return fmt::format("{} {} {}", offer, profile.stack.id, profile.cluster.gpus_per_node);
+  }
+
   void tell(const Outcome& outcome) {
     const std::lock_guard lock(mutex_);
     ++done_;
@@ -465,6 +474,7 @@ class Sweeper {
   const SizingJob& job_;
   const SweepOptions& options_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  SimulatorPool simulators_;
   std::mutex mutex_;
   std::int64_t done_ = 0, total_ = 0;
   std::vector<Sized> so_far_;
