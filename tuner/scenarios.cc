@@ -10,7 +10,8 @@ namespace shardwright::tuner {
 namespace {
 
 Scenario memory_above(const profiles::Profile& profile, double share) {
-  return {fmt::format("memory {:.0f} % above", 100 * share), profile, 1 + share};
+  return {fmt::format("memory {:.0f} % above", 100 * share), profile, 1 + share,
+          physics_of(profile)};
 }
 
 /// NCCL goes on choosing what it chooses; what it chose runs slower.
@@ -31,7 +32,15 @@ Scenario bandwidth_below(const profiles::Profile& profile, double share) {
 }  // namespace
 
 Scenario as_predicted(const profiles::Profile& profile) {
-  return {"as predicted", profile};
+  return {"as predicted", profile, 1, physics_of(profile)};
+}
+
+std::string physics_of(profiles::Profile profile) {
+  std::string text = profile.stack.id + " " + profile.cluster.gpu.id;
+  const profiles::FieldList fields = profiles::fields_of(profile);
+  for (const profiles::Field& field : fields.fields())
+    text.append(" ").append(profiles::json_text(field));
+  return text;
 }
 
 std::vector<Scenario> adverse_scenarios(const profiles::Profile& profile) {

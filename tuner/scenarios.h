@@ -15,6 +15,9 @@ inline constexpr double kBandwidthBelow = 0.20;
 
 Scenario as_predicted(const profiles::Profile& profile);
 
+/// All that predictions in a profile depend on, in words that are the same of equal profiles.
+std::string physics_of(profiles::Profile profile);
+
 /// More memory in use, and slower links between GPUs and between nodes: one scenario for each.
 std::vector<Scenario> adverse_scenarios(const profiles::Profile& profile);
 

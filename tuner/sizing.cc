@@ -19,6 +19,7 @@
 #include "sim/core/rack.h"
 #include "sim/core/worker_pool.h"
 #include "sim/uncertainty/headroom.h"
+#include "tuner/scenarios.h"
 #include "tuner/search.h"
 #include "tuner/size_batches.h"
 
@@ -43,14 +44,11 @@ struct Task {
 };
 
 /// All of an offer that a prediction depends on: clusters of equal text differ in name and price.
-std::string physics_of(const Offer& offer) {
+std::string physics_of_offer(const Offer& offer) {
   profiles::Profile profile = offer.profile;
   profile.cluster.usd_per_gpu_hour = 0;
-  std::string text = profile.stack.id + " " + profile.cluster.gpu.id;
+  std::string text = physics_of(profile);
   if (offer.model_parallel) text += " " + offer.model_parallel->stack.id;
-  const profiles::FieldList fields = profiles::fields_of(profile);
-  for (const profiles::Field& field : fields.fields())
-    text.append(" ").append(profiles::json_text(field));
   return text;
 }
 
@@ -179,7 +177,7 @@ class Sweeper {
   /// By task: the first whose outcome it shares, itself where there is none before.
   std::vector<std::size_t> twins_of(const std::vector<Task>& tasks) const {
     std::vector<std::string> physics;
-    for (const Offer& offer : offers_) physics.push_back(physics_of(offer));
+    for (const Offer& offer : offers_) physics.push_back(physics_of_offer(offer));
     std::map<std::tuple<std::string_view, std::int64_t, bool>, std::size_t> first;
     std::vector<std::size_t> twins;
     for (const Task& task : tasks) {

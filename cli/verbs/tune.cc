@@ -126,6 +126,8 @@ class TuneVerb : public Verb {
     frameworks.robust = question.robust;
     const tuner::Request asked = question.request;
     const sim::Job job = question.job;
+    tuner::SimulatorPool simulators;
+    frameworks.options.simulators = &simulators;
     tuner::Tuning tuning;
     const std::vector<const ToldFramework*> named = asked_frameworks(question);
     const std::vector<FrameworkPlan> plans = framework_plans(job, asked, named, frameworks);
@@ -135,7 +137,7 @@ class TuneVerb : public Verb {
       const FrameworkCandidates candidates =
           candidates_of(flags_.plan, question.job, question.request);
       tuning = search(question, candidates.frameworks(flags_.headroom, question.request.gpus),
-                      limit.flag(), context);
+                      limit.flag(), simulators, context);
     } else {
       const FrameworkPlan& best = best_of_frameworks(plans);
       question.request = tuner::request_of(best.asked[best.found.index]);
@@ -144,7 +146,7 @@ class TuneVerb : public Verb {
       question.job.profile = best.profile;
       for (std::string& value : overrides_of(*best.framework))
         question.job.overrides.push_back(std::move(value));
-      tuning = search(question, frameworks_for(best), limit.flag(), context);
+      tuning = search(question, frameworks_for(best), limit.flag(), simulators, context);
     }
     if (tuning.stopped) return tuning;
     if (tuning.top.empty()) {
@@ -162,12 +164,14 @@ class TuneVerb : public Verb {
   }
 
   tuner::Tuning search(const TuningQuestion& question, const tuner::Frameworks& frameworks,
-                       const std::atomic<bool>& stop, const Context& context) const {
+                       const std::atomic<bool>& stop, tuner::SimulatorPool& simulators,
+                       const Context& context) const {
     Progress progress(context.err, "tune", 0);
     tuner::TuneOptions options;
     options.search.criteria = question.criteria;
     options.search.threads = static_cast<int>(flags_.threads);
     options.search.stop = &stop;
+    options.search.simulators = &simulators;
     options.search.progress = [&](const tuner::SearchProgress& now) {
       progress.update(now.configurations, progress_note(now));
     };
