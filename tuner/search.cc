@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -160,18 +161,35 @@ void Search::bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome)
   }
 }
 
+/// Settings, so that those are neighbours whose units are alike: one thread times them once.
+std::vector<std::uint32_t> Search::by_units() const {
+  std::vector<std::uint32_t> order(settings_.size());
+  std::iota(order.begin(), order.end(), 0U);
+  if (pool_.size() == 1) return order;
+  const auto units = [this](std::uint32_t setting) {
+    const Plan& plan = plan_of(setting);
+    const Parallelism& p = plan.parallel;
+    return std::make_tuple(settings_[setting].framework, p.replica() * p.ep > 1, p.tp, p.cp, p.ep,
+                           p.etp, plan.micro_batch);
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return units(a) < units(b); });
+  return order;
+}
+
 void Search::bound_all() {
   candidates_.resize(settings_.size());
-  for (std::size_t first = 0; first < candidates_.size(); first += kPlansPerRound) {
+  for (std::uint32_t i = 0; i < candidates_.size(); ++i) candidates_[i].setting = i;
+  const std::vector<std::uint32_t> order = by_units();
+  for (std::size_t first = 0; first < order.size(); first += kPlansPerRound) {
     if (first > 0 && stopped()) {
       cut_short_ = true;
-      candidates_.resize(first);
+      for (std::size_t i = first; i < order.size(); ++i) candidates_[order[i]].stage = Stage::kGone;
       return;
     }
-    std::vector<Outcome> outcomes(std::min(kPlansPerRound, candidates_.size() - first));
+    std::vector<Outcome> outcomes(std::min(kPlansPerRound, order.size() - first));
     const auto work = [&](std::size_t worker, std::size_t i) {
-      Candidate& candidate = candidates_[first + i];
-      candidate.setting = static_cast<std::uint32_t>(first + i);
+      Candidate& candidate = candidates_[order[first + i]];
       bound(evaluator(worker, candidate.setting), candidate, outcomes[i]);
     };
     pool_.run(outcomes.size(), work, kPlansInARow);

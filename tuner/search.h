@@ -175,6 +175,7 @@ class Search {
 
   void start();
   void bound_all();
+  std::vector<std::uint32_t> by_units() const;
   void bound(Evaluator& evaluator, Candidate& candidate, Outcome& outcome);
   bool may_fit(Evaluator& evaluator, const Candidate& candidate, Outcome& outcome) const;
   const Space& space(std::uint32_t setting) const;
