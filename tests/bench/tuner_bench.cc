@@ -5,12 +5,15 @@
 // predictions of one model-parallel plan are timed alone, on one core.
 #include <benchmark/benchmark.h>
 
+#include <optional>
 #include <vector>
 
 #include "profiles/data_dir.h"
 #include "sim/core/hf_config.h"
 #include "sim/stages_of_step.h"
+#include "tuner/offers.h"
 #include "tuner/search.h"
+#include "tuner/size_batches.h"
 
 namespace {
 
@@ -55,6 +58,23 @@ void search(benchmark::State& state, const Job& job) {
   }
   report(state, counts);
 }
+
+/// Every number of GPUs of one cluster, each with its batches: what `size` does for all of them.
+void size_of_cluster(benchmark::State& state, const char* name) {
+  const Model model = load_model(profiles::data_dir() / "models", name);
+  const std::vector<tuner::Offer> offers = tuner::load_offers({"dgx-h100"}, std::nullopt, {}, {});
+  tuner::SizingJob job;
+  job.fixed.seq_len = 4096;
+  job.run = tuner::usual_conditions(model, 2e12, job.fixed.seq_len);
+  job.run.free_tokens = tuner::uncounted_tokens(job.run);
+  for (auto _ : state) benchmark::DoNotOptimize(tuner::sweep(model, offers, job).options.size());
+}
+BENCHMARK_CAPTURE(size_of_cluster, llama_3_70b, "llama-3-70b")
+    ->Unit(benchmark::kSecond)
+    ->MeasureProcessCPUTime();
+BENCHMARK_CAPTURE(size_of_cluster, deepseek_v3, "deepseek-v3")
+    ->Unit(benchmark::kSecond)
+    ->MeasureProcessCPUTime();
 
 /// tp 8, pp 8 with 8 chunks, cp 2: the plan of Llama 3.1's training.
 Plan plan_of_405b() {

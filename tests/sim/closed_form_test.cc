@@ -150,12 +150,14 @@ TEST(ClosedForm, CoversEveryLengthOfTheCheckpointedPrefix) {
     plan.stack = stack;
     plan.gpus = 16;
     plan.grad_accum = 4;
-    const FamilyBounds bounds = ClosedForm(model, profile).family(plan);
+    ClosedForm closed(model, profile);
+    const FamilyBounds bounds = closed.family(plan);
     ASSERT_EQ(bounds.size(), static_cast<std::size_t>(model.layers) + 1);
     for (plan.ckpt_layers = 0; plan.ckpt_layers <= model.layers; ++plan.ckpt_layers) {
       const Prediction simulated = predictor.predict(plan, {.reserved = false});
       const auto k = static_cast<std::size_t>(plan.ckpt_layers);
       EXPECT_EQ(bounds.allocated_bytes[k], simulated.memory.peak_allocated_bytes) << in_words(plan);
+      EXPECT_EQ(closed.allocated_bytes(plan), bounds.allocated_bytes[k]) << in_words(plan);
       EXPECT_LE(static_cast<double>(bounds.step_ns[k]) * 1e-9, simulated.time.iteration_s);
     }
   }
