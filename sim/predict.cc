@@ -88,12 +88,14 @@ struct Predictor::State {
       : model(std::move(m)),
         profile(std::move(p)),
         costs(profile),
-        programs(model, profile.stack, profile.cluster.gpu) {}
+        programs(model, profile.stack, profile.cluster.gpu),
+        activations(model, profile.stack) {}
 
   Model model;
   profiles::Profile profile;
   CostModel costs;
   ProgramCache programs;
+  ActivationCache activations;
   Engine engine, other_engine;                  // the second one's clocks are nobody's
   std::unique_ptr<PipelineSimulator> pipeline;  // made when a plan needs it
   Schedule schedule;
@@ -169,8 +171,8 @@ struct Predictor::State {
     StagesOfStep of_step;
     of_step.stages = std::move(step.stages);
     of_step.layers = stage_layers(pipeline_shape(plan), step.parts);
-    of_step.memory =
-        stage_memory(model, plan, profile, layout_of(plan, profile.cluster), step.parts);
+    of_step.memory = stage_memory(model, plan, profile, layout_of(plan, profile.cluster),
+                                  step.parts, activations.at(plan));
     finish_parallel(p, model, profile, of_step, options.source);
     for (std::size_t s = 0; s < p.stages.size(); ++s)
       p.stages[s].breakdown_bytes = of_step.memory[s].breakdown_bytes;
@@ -201,8 +203,9 @@ struct Predictor::State {
     if (replays) {
       stages.memory.push_back(stage_of(p.memory));
     } else {
-      stages.memory = stage_memory(model, p.plan, profile, layout_of(p.plan, profile.cluster),
-                                   partition_layers(model, p.plan, profile.stack));
+      stages.memory =
+          stage_memory(model, p.plan, profile, layout_of(p.plan, profile.cluster),
+                       partition_layers(model, p.plan, profile.stack), activations.at(p.plan));
     }
     const MemoryPrediction replayed = p.memory;
     finish_parallel(p, model, profile, stages, options.source);
@@ -416,6 +419,11 @@ Prediction Predictor::predict(const Plan& plan, const PredictOptions& options) {
 
 double Predictor::least_s(const Plan& plan) {
   return state_->stages().least_s(plan) * scale_factor(state_->profile, plan);
+}
+
+Bytes Predictor::parallel_memory_bytes(const Plan& plan) {
+  return sim::parallel_memory_bytes(state_->model, state_->profile, plan,
+                                    state_->activations.at(plan));
 }
 
 Prediction predict(const Model& model, const profiles::Profile& profile, const Plan& plan,

@@ -127,6 +127,10 @@ class Predictor {
   /// At most the time that predict() gives, at a small part of its cost: of plans whose units
   /// communicate (for others see sim/bounds). The plan must be one that predict() takes.
   double least_s(const Plan& plan);
+  /// What the fullest stage of a model-parallel plan takes of a GPU, runtime included:
+  /// MemoryPrediction::total_bytes without the rest of the prediction, or, where the schedule is
+  /// replayed, at most that.
+  Bytes parallel_memory_bytes(const Plan& plan);
   /// The schedule of the last predict(); null where it was a pipeline,
   /// which has one a chunk.
   const Schedule* schedule() const;

@@ -79,8 +79,8 @@ bool replays_memory(const Model& model, const Plan& plan, const Stack& stack) {
          numerics.lora == 0 && numerics.optimizer == Optimizer::kAdamw && !keeps_casts;
 }
 
-Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile,
-                            const Plan& plan) {
+Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                            const UnitActivations& activations) {
   const Layout layout = layout_of(plan, profile.cluster);
   // Where the schedule is replayed gradients and gathered parameters may be elsewhere at its peak.
   const bool replays = replays_memory(model, plan, profile.stack);
@@ -92,7 +92,8 @@ Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile
   };
   Bytes most = 0;
   for (const StageMemory& stage :
-       stage_memory(model, plan, profile, layout, partition_layers(model, plan, profile.stack))) {
+       stage_memory(model, plan, profile, layout, partition_layers(model, plan, profile.stack),
+                    activations)) {
     most = std::max(most, whole_bytes(bytes_of_stage(stage)));
   }
   return most + runtime_bytes(profile, layout);

@@ -29,8 +29,8 @@ Bytes runtime_bytes(const profiles::Profile& profile, const Layout& layout);
 /// replayed over it; else what outlives operations follows formulas and fragmentation is estimated.
 bool replays_memory(const Model& model, const Plan& plan, const Stack& stack);
 
-/// What the fullest stage takes of a GPU, runtime included: MemoryPrediction::total_bytes without
-/// the rest of the prediction, or, where the schedule is replayed, at most that.
-Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan);
+/// Predictor::parallel_memory_bytes().
+Bytes parallel_memory_bytes(const Model& model, const profiles::Profile& profile, const Plan& plan,
+                            const UnitActivations& activations);
 
 }  // namespace shardwright::sim

@@ -54,7 +54,7 @@ double Simulator::least_step_s(const Plan& plan, std::uint64_t family) {
 
 Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
   if (!schedules_units(plan, model_, profile_.stack))
-    return sim::parallel_memory_bytes(model_, profile_, plan);
+    return predictor().parallel_memory_bytes(plan);
   const sim::FamilyBounds& known = bounds(plan, family);
   return known.allocated_bytes[static_cast<std::size_t>(plan.ckpt_layers)] +
          profile_.cluster.gpu.runtime_bytes;
@@ -62,7 +62,7 @@ Bytes Simulator::least_bytes(const Plan& plan, std::uint64_t family) {
 
 Bytes Simulator::least_bytes(const Plan& plan) {
   if (!schedules_units(plan, model_, profile_.stack))
-    return sim::parallel_memory_bytes(model_, profile_, plan);
+    return predictor().parallel_memory_bytes(plan);
   return closed().allocated_bytes(plan) + profile_.cluster.gpu.runtime_bytes;
 }
 

@@ -137,13 +137,14 @@ struct ParallelSoftware {
   double score_backward_traffic_bytes = 26;
   /// Traffic per element of norms where layers are checkpointed whole; 0: as elsewhere.
   double checkpointed_norm_forward_bytes = 0, checkpointed_norm_backward_bytes = 0;
-  double fragmentation = 0;             // reserved beyond allocated, per byte that comes and goes
-  bool async_tensor_backward = true;    // collectives of the input's gradient run beside products
-  bool accumulates_in_product = true;   // weight gradients are added up by the product's own kernel
-  bool separate_bias_gradients = true;  // by kernels of their own, not by the weight gradient's GEMM
-  double gradient_bytes = 4;            // of an accumulated gradient, per parameter
-  bool blocking_transfers = true;       // stages without virtual ones wait for each exchange
-  double transfer_sync_s = 0;           // device idle after each such exchange
+  double fragmentation = 0;            // reserved beyond allocated, per byte that comes and goes
+  bool async_tensor_backward = true;   // collectives of the input's gradient run beside products
+  bool accumulates_in_product = true;  // weight gradients are added up by the product's own kernel
+  bool separate_bias_gradients =
+      true;                        // by kernels of their own, not by the weight gradient's GEMM
+  double gradient_bytes = 4;       // of an accumulated gradient, per parameter
+  bool blocking_transfers = true;  // stages without virtual ones wait for each exchange
+  double transfer_sync_s = 0;      // device idle after each such exchange
   bool overlapped_interleaving = true;  // with virtual stages only who needs a transfer waits
   bool overlap_grad_reduce = false;     // where the plan does not say
   bool overlap_param_gather = false;

@@ -23,14 +23,16 @@ class StageWalk {
     double all() const { return activations + loss + gradient_buffers; }
   };
 
-  explicit StageWalk(const UnitActivations& units) : units_(units) {}
+  StageWalk(const UnitActivations& units, const Plan& plan)
+      : units_(units),
+        offloaded_(plan.offload == Offload::kActivations ? plan.offload_layers : 0) {}
 
   /// `gradient_buffers`: of sharded parameters, there while a layer's backward runs.
   Peak peak(const PipelineShape& shape, const std::vector<ChunkContent>& parts, std::int32_t stage,
             double gradient_buffers) const {
     std::vector<ActivationLevels> chunks;
     for (std::int32_t c = 0; c < shape.chunks; ++c)
-      chunks.push_back(units_.of(of_chunk(parts, shape, {stage, c})));
+      chunks.push_back(units_.of(of_chunk(parts, shape, {stage, c}), offloaded_));
     Peak peak;
     ActivationBytes live;
     const auto reach = [&](const ActivationBytes& beyond, double buffers) {
@@ -61,6 +63,7 @@ class StageWalk {
   }
 
   const UnitActivations& units_;
+  std::int64_t offloaded_;
 };
 
 /// In-flight passes are as many with fewer micro-batches, once warm-up is over.
@@ -176,10 +179,8 @@ ChunkParameters chunk_parameters(const Model& model, const ModelUnits& units,
 
 double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,
                        const ChunkContent& chunk) {
-  Plan kept = plan;
-  kept.offload = Offload::kNone;
-  return f(UnitActivations(model, kept, stack).of(chunk).kept.all() -
-           UnitActivations(model, plan, stack).of(chunk).kept.all());
+  const UnitActivations units(model, plan, stack);
+  return f(units.of(chunk).kept.all() - units.of(chunk, plan.offload_layers).kept.all());
 }
 
 int communicators(const Layout& layout) {
@@ -193,10 +194,10 @@ int communicators(const Layout& layout) {
 
 std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
                                       const profiles::Profile& profile, const Layout& layout,
-                                      const std::vector<ChunkContent>& parts) {
+                                      const std::vector<ChunkContent>& parts,
+                                      const UnitActivations& activations) {
   const Stack& stack = profile.stack;
-  const UnitActivations activations(model, plan, stack);
-  const StageWalk walk(activations);
+  const StageWalk walk(activations, plan);
   const PipelineShape shape = shortened(pipeline_shape(plan));
   const ModelUnits units(model, plan.parallel);
   const RankShape s = rank_shape(model, plan);

@@ -13,6 +13,7 @@
 #include "sim/core/layout.h"
 #include "sim/core/model_units.h"
 #include "sim/core/schedule.h"
+#include "sim/memory/unit_activations.h"
 #include "sim/pipeline/stages.h"
 
 namespace shardwright::sim {
@@ -39,7 +40,8 @@ struct StageMemory {
 /// By stage.
 std::vector<StageMemory> stage_memory(const Model& model, const Plan& plan,
                                       const profiles::Profile& profile, const Layout& layout,
-                                      const std::vector<ChunkContent>& parts);
+                                      const std::vector<ChunkContent>& parts,
+                                      const UnitActivations& activations);
 
 /// Activations of a chunk and micro-batch that are offloaded to the host.
 double offloaded_bytes(const Model& model, const Plan& plan, const Stack& stack,

@@ -55,7 +55,7 @@ ActivationLevels in_a_row(const ActivationLevels& first, const ActivationLevels&
 }  // namespace
 
 UnitActivations::UnitActivations(const Model& model, const Plan& plan, const Stack& stack)
-    : model_(model), plan_(plan) {
+    : model_(model) {
   const ProgramWriter writer(model, plan, stack);
   message_ = writer.tensor(Tensor::kX).bytes;
   embedding_ = levels_of(writer.embedding());
@@ -73,7 +73,7 @@ UnitActivations::UnitActivations(const Model& model, const Plan& plan, const Sta
   }
 }
 
-ActivationLevels UnitActivations::of(const ChunkContent& chunk) const {
+ActivationLevels UnitActivations::of(const ChunkContent& chunk, std::int64_t offloaded) const {
   ActivationLevels sum;
   if (chunk.embedding) {
     sum = embedding_;
@@ -81,8 +81,7 @@ ActivationLevels UnitActivations::of(const ChunkContent& chunk) const {
     sum.kept.activations = message_;  // what enters belongs to the first unit
     sum.forward = sum.backward = sum.kept;
   }
-  const bool offloads = plan_.offload == Offload::kActivations;
-  const std::int64_t on_device = chunk.layers - (offloads ? plan_.offload_layers : 0);
+  const std::int64_t on_device = chunk.layers - offloaded;
   for (std::int64_t i = 0; i < chunk.layers; ++i) {
     ActivationLevels layer =
         layer_[model_.has_experts(chunk.first_layer + i)][i < chunk.recomputed];
@@ -94,6 +93,22 @@ ActivationLevels UnitActivations::of(const ChunkContent& chunk) const {
   // What leaves is gone when it has been sent.
   sum.kept.activations -= message_;
   return sum;
+}
+
+const UnitActivations& ActivationCache::at(const Plan& plan) {
+  ListKey key(plan);
+  // Nothing of it changes what lives.
+  key.plan.grad_accum = 1;
+  key.plan.offload = Offload::kNone;
+  key.plan.offload_layers = 0;
+  Parallelism& p = key.plan.parallel;
+  p.ep_overlap.reset();
+  p.overlap_grad_reduce.reset();
+  p.overlap_param_gather.reset();
+  p.cuda_graphs.reset();
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(key, UnitActivations(model_, plan, stack_)).first->second;
 }
 
 }  // namespace shardwright::sim

@@ -6,9 +6,12 @@
 // with its buffers.
 #pragma once
 
+#include <unordered_map>
+
 #include "sim/core/plan.h"
 #include "sim/core/units.h"
 #include "sim/pipeline/stages.h"
+#include "sim/program/list_key.h"
 #include "sim/program/program_writer.h"
 
 namespace shardwright::sim {
@@ -26,7 +29,7 @@ struct ActivationLevels {
   ActivationBytes backward;  // most in the backward pass, beyond what others keep
 };
 
-/// Of one model, plan and stack.
+/// Of one model, plan and stack; keeps the model.
 class UnitActivations {
  public:
   UnitActivations(const Model& model, const Plan& plan, const Stack& stack);
@@ -37,16 +40,27 @@ class UnitActivations {
   }
   const ActivationLevels& head() const { return head_; }
 
-  /// Of the units of a chunk; what enters and leaves it included while it is there. A plan that
-  /// offloads activations keeps those of the layers that it does not offload.
-  ActivationLevels of(const ChunkContent& chunk) const;
+  /// Of the units of a chunk; what enters and leaves it included while it is there. Of the last
+  /// `offloaded` layers the host keeps the activations.
+  ActivationLevels of(const ChunkContent& chunk, std::int64_t offloaded = 0) const;
 
  private:
   const Model& model_;
-  const Plan& plan_;
   Bytes message_ = 0;  // the hidden state between two units
   ActivationLevels embedding_, head_, prediction_;
   ActivationLevels layer_[2][2];  // by experts and recomputed
+};
+
+/// Those that were asked for before.
+class ActivationCache {
+ public:
+  ActivationCache(const Model& model, const Stack& stack) : model_(model), stack_(stack) {}
+  const UnitActivations& at(const Plan& plan);
+
+ private:
+  const Model& model_;
+  const Stack& stack_;
+  std::unordered_map<ListKey, UnitActivations, ListKeyHash> known_;
 };
 
 }  // namespace shardwright::sim

@@ -17,6 +17,10 @@ struct ListKey {
     plan.gpus = 1;
     plan.shard_group = 0;
     plan.buffers = Plan{}.buffers;
+    plan.prefetch = Plan{}.prefetch;
+    plan.allocator = AllocatorKind::kStack;
+    plan.moment_dtype = Plan{}.moment_dtype;
+    plan.ckpt_stride = 1;
     plan.grad_accum = std::min<std::int64_t>(plan.grad_accum, 2);
     plan.ckpt_layers = plan.recompute == Recompute::kNone || plan.ckpt_layers == 0 ? 0 : 1;
     plan.parallel.pp = plan.parallel.virtual_stages = 1;

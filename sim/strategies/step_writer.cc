@@ -405,7 +405,8 @@ void StepWriter::release_shard_gradients() {
 }
 
 void StepWriter::release_held() {
-  if (!stack_.keeps_logits && !stack_.keeps_key_values && !stack_.parallel.loss.keeps_output) return;
+  if (!stack_.keeps_logits && !stack_.keeps_key_values && !stack_.parallel.loss.keeps_output)
+    return;
   for (MemoryAction action : programs_.held(plan_, content_.layers)) {
     action.op =
         static_cast<std::uint32_t>(schedule_.ops.size() - 1) - schedule_.blocks.back().first_op;

@@ -72,9 +72,9 @@ TEST(AdaptersTest, ChecksAndRecomputationTakeTheAdaptersAlong) {
 }
 
 double held_bytes(const Model& model, const Plan& plan, MemoryCategory category) {
-  const std::vector<StageMemory> memory =
-      stage_memory(model, plan, h100(), layout_of(plan, h100().cluster),
-                   partition_layers(model, plan, h100().stack));
+  const std::vector<StageMemory> memory = stage_memory(
+      model, plan, h100(), layout_of(plan, h100().cluster),
+      partition_layers(model, plan, h100().stack), UnitActivations(model, plan, h100().stack));
   return memory[0].breakdown_bytes[static_cast<std::size_t>(category)];
 }
 

@@ -12,6 +12,7 @@
 #include "sim/core/error.h"
 #include "sim/core/hf_config.h"
 #include "sim/cost/dispatch_cost.h"
+#include "sim/memory/stage_memory.h"
 #include "sim/memory/unit_activations.h"
 #include "sim/predict.h"
 #include "sim/program/low_precision.h"
@@ -167,7 +168,8 @@ TEST_F(ExpertPrograms, TokensThatCameOnceAreMadeRows) {
 TEST_F(ExpertPrograms, ExpertStateIsDividedByTheFewRanksThatHoldTheSame) {
   const auto optimizer = [&] {
     const auto memory = stage_memory(qwen_, plan_, profile_, layout_of(plan_, profile_.cluster),
-                                     partition_layers(qwen_, plan_, profile_.stack));
+                                     partition_layers(qwen_, plan_, profile_.stack),
+                                     UnitActivations(qwen_, plan_, profile_.stack));
     return memory[0].breakdown_bytes[static_cast<std::size_t>(MemoryCategory::kOptimizer)];
   };
   const ParameterCounts counts = count_parameters(qwen_);

@@ -81,7 +81,8 @@ TEST(StageMemoryTest, WhatLivesIsWhatFormulasCount) {
 std::vector<StageMemory> memory_of_stages(const Model& model, const profiles::Profile& profile,
                                           const Plan& plan) {
   return stage_memory(model, plan, profile, layout_of(plan, profile.cluster),
-                      partition_layers(model, plan, profile.stack));
+                      partition_layers(model, plan, profile.stack),
+                      UnitActivations(model, plan, profile.stack));
 }
 
 TEST(StageMemoryTest, FirstStageHoldsMostPasses) {
