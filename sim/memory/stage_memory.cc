@@ -47,11 +47,13 @@ class StageWalk {
         add(live, chunk.kept, 1);
       }
       if (makes_input_gradient(action.kind)) {
-        ActivationBytes beyond = chunk.backward;
-        add(beyond, chunk.kept, -1);  // which is among what lives
-        reach(beyond, gradient_buffers);
+        add(live, chunk.kept, -1);
+        const bool defers = !makes_weight_gradient(action.kind);
+        reach(defers ? chunk.backward_input : chunk.backward, gradient_buffers);
+        if (defers) add(live, chunk.deferred, 1);
+      } else if (makes_weight_gradient(action.kind)) {
+        add(live, chunk.deferred, -1);
       }
-      if (makes_weight_gradient(action.kind)) add(live, chunk.kept, -1);
     }
     return peak;
   }

@@ -16,10 +16,13 @@ void raise(ActivationBytes& most, ActivationBytes level, const ActivationBytes& 
   if (level.all() > most.all()) most = level;
 }
 
-/// Walks a list; returns the most beyond `level`, which becomes what is there at its end.
-ActivationBytes walk(const std::vector<MemoryAction>& lifetimes, ActivationBytes& level) {
+/// Walks a list up to its operation `end`; returns the most beyond `level`, which becomes what is
+/// there then.
+ActivationBytes walk(const std::vector<MemoryAction>& lifetimes, ActivationBytes& level,
+                     std::size_t end = SIZE_MAX) {
   ActivationBytes most = level;
   for (const MemoryAction& action : lifetimes) {
+    if (action.op >= end) break;
     if (is_weight_gradient(action.tensor)) continue;
     Bytes& bytes = action.category == MemoryCategory::kLoss ? level.loss : level.activations;
     bytes += action.acquire ? action.bytes : -action.bytes;
@@ -37,6 +40,11 @@ ActivationLevels levels_of(const UnitProgram& unit) {
   both.insert(both.end(), unit.backward.begin(), unit.backward.end());
   ActivationBytes level = levels.kept;
   levels.backward = walk(lifetimes(both, unit.tensors, unit.kept, unit.held, true), level);
+  const auto weights = std::stable_partition(
+      both.begin(), both.end(), [](const Op& op) { return op.kind != OpKind::kWeightGradient; });
+  levels.deferred = levels.kept;
+  levels.backward_input = walk(lifetimes(both, unit.tensors, unit.kept, {}, true), levels.deferred,
+                               static_cast<std::size_t>(weights - both.begin()));
   return levels;
 }
 
@@ -49,6 +57,11 @@ ActivationLevels in_a_row(const ActivationLevels& first, const ActivationLevels&
   raise(both.forward, first.kept, second.forward);
   both.backward = first.backward;
   raise(both.backward, first.kept, second.backward);
+  both.deferred = first.deferred;
+  change(both.deferred, second.deferred);
+  both.backward_input = first.backward_input;
+  change(both.backward_input, second.deferred);
+  raise(both.backward_input, first.kept, second.backward_input);
   return both;
 }
 
@@ -79,19 +92,26 @@ ActivationLevels UnitActivations::of(const ChunkContent& chunk, std::int64_t off
     sum = embedding_;
   } else {
     sum.kept.activations = message_;  // what enters belongs to the first unit
-    sum.forward = sum.backward = sum.kept;
+    sum.forward = sum.backward = sum.deferred = sum.backward_input = sum.kept;
   }
   const std::int64_t on_device = chunk.layers - offloaded;
   for (std::int64_t i = 0; i < chunk.layers; ++i) {
     ActivationLevels layer =
         layer_[model_.has_experts(chunk.first_layer + i)][i < chunk.recomputed];
-    if (i >= on_device) layer.kept = {};
+    if (i >= on_device) {
+      change(layer.deferred, layer.kept, -1);
+      layer.kept = {};
+    }
     sum = in_a_row(sum, layer);
   }
   for (std::int64_t i = 0; i < chunk.extra_predictions; ++i) sum = in_a_row(sum, prediction_);
-  if (chunk.head) return in_a_row(sum, head_);
-  // What leaves is gone when it has been sent.
-  sum.kept.activations -= message_;
+  if (chunk.head) sum = in_a_row(sum, head_);
+  // What leaves is gone when it has been sent: hidden states without a head, their gradient without
+  // an embedding, which arrived where there is no head.
+  const Bytes sent = chunk.head ? 0 : message_;
+  sum.kept.activations -= sent;
+  sum.deferred.activations -= sent;
+  sum.deferred.activations += message_ * (chunk.embedding - chunk.head);
   return sum;
 }
 

@@ -27,6 +27,9 @@ struct ActivationLevels {
   ActivationBytes kept;      // from the forward pass to its backward
   ActivationBytes forward;   // most in the forward pass, beyond what was there when it began
   ActivationBytes backward;  // most in the backward pass, beyond what others keep
+  // Where gradients of weights are deferred (W of PyTorch's pipelining IR):
+  ActivationBytes deferred;        // what they read, from the pass of inputs' gradients to theirs
+  ActivationBytes backward_input;  // most in that pass, beyond what others keep
 };
 
 /// Of one model, plan and stack; keeps the model.

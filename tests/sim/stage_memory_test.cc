@@ -78,6 +78,23 @@ TEST(StageMemoryTest, WhatLivesIsWhatFormulasCount) {
   EXPECT_GT(compared, 200);
 }
 
+// Of every product its input and the gradient of its output; of the head the gradient of the logits
+// in the type of the weights, its fp32 ones are gone.
+TEST(StageMemoryTest, DeferredWeightGradientsHoldWhatTheyRead) {
+  const Model model = llama_70b();
+  const profiles::Profile& profile = h100();
+  Plan plan = plan_of(64, 1, 8, 64);
+  const double tokens = f(plan.seq_len * plan.micro_batch);
+  const double h = f(model.hidden), ffn = f(model.ffn), kv = f(model.kv_heads * model.head_dim);
+  const double inputs = 3 * h + ffn, gradients = (h + 2 * kv) + h + 2 * ffn + h;
+  for (const bool recomputed : {false, true}) {
+    plan.ckpt_layers = recomputed ? model.layers : 0;
+    const UnitActivations units(model, plan, profile.stack);
+    EXPECT_EQ(f(units.layer(recomputed).deferred.all()), 2 * tokens * (inputs + gradients));
+    EXPECT_EQ(f(units.head().deferred.loss), 2 * tokens * f(model.vocab));
+  }
+}
+
 std::vector<StageMemory> memory_of_stages(const Model& model, const profiles::Profile& profile,
                                           const Plan& plan) {
   return stage_memory(model, plan, profile, layout_of(plan, profile.cluster),

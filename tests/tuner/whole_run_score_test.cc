@@ -70,7 +70,7 @@ TEST(WholeRunIdeal, RoundedBatchesFillThePipeline) {
   EXPECT_NEAR(15.6e12 / llama.gpu_hours / 3600, 154.51, 0.1 * 154.51);
   // Nothing ran again, though this stack would need it to fit.
   EXPECT_EQ(llama.plan->ckpt_layers, 0);
-  EXPECT_THAT(llama.assumed, Contains(HasSubstr("the published recomputation fits")));
+  EXPECT_THAT(llama.assumed, Contains(HasSubstr("the published layout fits")));
 }
 
 TEST(WholeRunIdeal, ExpertsAreDividedAsPublished) {
