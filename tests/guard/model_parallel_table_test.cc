@@ -36,10 +36,10 @@ TEST(ModelParallelTable, ErrorsStayWhereTheReadmeShowsThem) {
                                              {"BigScience JZ A100 3D", 0.049},
                                              {"Korthikanti et al. 2022", 0.04},
                                              {"llm-foundry benchmarks", 0.03},
-                                             // 0.03 before bf16 gradients were summed in place, as
-                                             // its own GEMMs sum them.
-                                             {"llmq", 0.034},
-                                             {"torchtitan benchmarks", 0.09},
+                                             // 0.034 before fp8 steps consisted of the operations
+                                             // that the executor runs in 16 bits.
+                                             {"llmq", 0.04},
+                                             {"torchtitan benchmarks", 0.091},
                                              // 0.056 before casts took the rate that is published.
                                              {"torchtitan commit logs", 0.067}};
   for (const auto& [source, bound] : bounds) {
