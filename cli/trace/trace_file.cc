@@ -8,6 +8,8 @@
 #include "cli/streams.h"
 #include "sim/core/chrome_trace.h"
 #include "sim/core/error.h"
+#include "sim/core/trace_identity.h"
+#include "sim/predict.h"
 #include "sim/trace/predicted_step.h"
 
 namespace shardwright::cli {

@@ -212,7 +212,8 @@ class Summary {
       const double by = length / summary_.step_s - 1;
       if (by > kSlowStep) summary_.slow_steps.push_back({step, by});
     }
-    for (const auto& [stage, lanes] : ranks_of_) {
+    for (const auto& of_stage : ranks_of_) {
+      const std::vector<LaneKey>& lanes = of_stage.second;
       const auto mean_of = [&](auto&& of_lane) {
         std::vector<double> values;
         for (const LaneKey& key : lanes)

@@ -65,10 +65,10 @@ RunsHere runs_here(const sim::Job& inputs, const Plan& plan) {
 }
 
 nlohmann::ordered_json runs_here_json(const RunsHere& here) {
-  using Json = nlohmann::ordered_json;
-  return {{"possible", here.possible()},
-          {"command", here.possible() ? Json(here.command) : Json(nullptr)},
-          {"why_not", here.possible() ? Json(nullptr) : Json(here.why_not)}};
+  nlohmann::ordered_json result{
+      {"possible", here.possible()}, {"command", nullptr}, {"why_not", nullptr}};
+  result[here.possible() ? "command" : "why_not"] = here.possible() ? here.command : here.why_not;
+  return result;
 }
 
 }  // namespace shardwright::cli
